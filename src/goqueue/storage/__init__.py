@@ -1,0 +1,1 @@
+"""One append-only log on a disk: files, indexes, segments, recovery, retention, compaction."""
