@@ -1,0 +1,82 @@
+"""The record: byte map, flags, limits, and the ways in which one can be wrong.
+
+Every record opens with a 34-byte header, big-endian, followed by key, value and headers:
+
+    0     2   3     4     8        16          24   25   26     28      32     34
+    +-----+---+-----+-----+--------+-----------+----+----+------+-------+------+-----+-------+---------+
+    | GQ  |ver|flags| crc | offset | timestamp |prio| 0  | klen | vlen  | hlen | key | value | headers |
+    +-----+---+-----+-----+--------+-----------+----+----+------+-------+------+-----+-------+---------+
+
+The crc is CRC-32C of the whole record except the crc field itself, so that every single flipped bit
+is caught. A record is canonical: there is one way to write it, and whatever deviates is a `Fault`.
+Headers are count(2), then keylen(2) key vallen(2) value for each, filling `hlen` exactly.
+"""
+
+import struct
+from enum import IntEnum, IntFlag
+from typing import TypeAlias
+
+Buffer: TypeAlias = bytes | bytearray | memoryview
+
+#                       magic ver flags crc offset timestamp prio reserved klen vlen hlen
+HEADER = struct.Struct(">2s   B   B     I   Q      q         B    B        H    I    H")
+HEADER_BYTES = 34
+assert HEADER.size == HEADER_BYTES
+
+MAGIC = b"GQ"
+VERSION = 1
+CRC_POSITION = 4
+CRC_END = 8
+
+INDEX_STRIDE_BYTES = 4096
+"""A record gets an index entry when it starts this far, or further, behind the last one that got one."""
+
+KEY_BYTES_MAX = 0xFFFF
+HEADERS_BYTES_MAX = 0xFFFF
+VALUE_BYTES_MAX = 16 * 1024 * 1024
+
+OFFSET_MAX = 2**63 - 1
+"""Offsets are unsigned on disk but stay below 2**63, so that Arrow and Java can hold them."""
+TIMESTAMP_MIN = -(2**63)
+
+
+class Flags(IntFlag):
+    """What a record is, beside its bytes."""
+
+    COMPRESSED = 0x01
+    HAS_HEADERS = 0x02  # set exactly when hlen > 0
+    TOMBSTONE = 0x04  # deletes its key when the log is compacted; has no value
+    CONTROL = 0x08  # written by the broker for itself, never shown to a consumer
+    COMMIT = 0x10  # on a control record: commit, otherwise abort
+    TRANSACTIONAL = 0x20
+
+
+FLAGS_KNOWN = 0x3F
+FLAGS_FROM_PRODUCERS = Flags.COMPRESSED | Flags.HAS_HEADERS | Flags.TOMBSTONE
+"""What a producer may set; the rest is the broker's own."""
+
+
+class Priority(IntEnum):
+    """The lane of a message. Lower is served first."""
+
+    CRITICAL = 0
+    HIGH = 1
+    NORMAL = 2
+    LOW = 3
+    BACKGROUND = 4
+
+
+class Fault(IntEnum):
+    """Why a run of records ends; each is checked in this order."""
+
+    NONE = 0  # the buffer, or what was asked of it, ends after a whole record
+    TRUNCATED = 1  # fewer bytes are left than the header, or the lengths in it, ask for
+    MAGIC = 2
+    VERSION = 3
+    FLAGS = 4  # unknown, not allowed here, or contradicting the lengths
+    PRIORITY = 5
+    RESERVED = 6
+    LENGTH = 7  # a value over the limit
+    HEADERS = 8  # the header count or a length in the headers lies
+    CRC = 9
+    OFFSET = 10  # not larger than the one before, or not the expected one

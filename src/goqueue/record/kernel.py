@@ -1,0 +1,280 @@
+"""The record kernel: everything that is done to each record of a batch.
+
+Nothing above this module runs a Python statement once per record. There are two kernels with one
+behaviour, the C one and its Python twin, and this module chooses: C where it was built, Python where
+it was not or where `GOQUEUE_KERNEL=python` says so. Here the raw results get names and types, and
+what is wrong with a batch becomes an error that says so.
+
+Buffers may come from anywhere. Lengths, counts and flags in them are checked before they are used;
+a kernel never reads or writes outside the buffer it was given.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from types import ModuleType
+from typing import Any, Final, NamedTuple, TypeVar
+
+from goqueue.errors import CorruptRecord, InvalidBatch, InvalidConfig, InvalidMessage, MessageTooLarge
+from goqueue.record import _kernel_py
+from goqueue.record.header import (
+    FLAGS_FROM_PRODUCERS,
+    OFFSET_MAX,
+    TIMESTAMP_MIN,
+    VALUE_BYTES_MAX,
+    Buffer,
+    Fault,
+    Priority,
+)
+
+NEVER: Final = OFFSET_MAX
+"""As `next_index_at`: emit no index entries."""
+
+
+def _choose() -> ModuleType:
+    wanted = os.environ.get("GOQUEUE_KERNEL", "auto")
+    if wanted not in ("auto", "c", "python"):
+        raise InvalidConfig("GOQUEUE_KERNEL", wanted, "must be auto, c or python")
+    if wanted == "python":
+        return _kernel_py
+    try:
+        from goqueue.record import _kernel
+    except ImportError:
+        if wanted == "c":
+            raise
+        return _kernel_py
+    return _kernel
+
+
+_impl: Any = _choose()
+IMPLEMENTATION: Final[str] = "python" if _impl is _kernel_py else "c"
+"""Which of the two kernels runs: `c` or `python`."""
+
+RecordBase: Any = _impl.Record
+"""What `decode` makes: origin, offset, timestamp_ns, priority_code, flags, key, value, raw_headers."""
+
+R = TypeVar("R")
+
+
+class Summary(NamedTuple):
+    """What a run of whole, valid records holds.
+
+    Positions count from the start of the buffer. The index entries are ready to be appended to the
+    index files: 16 bytes each, (offset, position in the file) and (timestamp, offset), big-endian.
+    """
+
+    record_count: int
+    start: int  # where the first counted record begins
+    end: int  # where the last counted record ends; equals `start` when there is none
+    first_offset: int  # -1 when there is none, likewise the next three
+    last_offset: int
+    first_timestamp: int
+    last_timestamp: int
+    flags: int  # all flags of the counted records, or-ed
+    priorities: int  # bit p is set when a counted record has priority p
+    offset_entries: bytes
+    time_entries: bytes
+    next_index_at: int
+    fault: Fault
+    fault_position: int  # where the scan stopped: start of the faulty record, or of what follows the last one
+    positions: bytes  # uint32 in machine order, one per counted record, when they were asked for
+
+
+class Columns(NamedTuple):
+    """Buffers in Arrow's layout, little pieces of which nobody needs to copy again.
+
+    Integers are in machine order; validity bitmaps are least significant bit first; binary columns are
+    int32 offsets (count + 1) and data. Columns that were not asked for are empty.
+    """
+
+    row_count: int
+    offsets: bytearray  # int64
+    timestamps_us: bytearray  # int64, microseconds, rounded down
+    priorities: bytearray  # int32
+    key_validity: bytearray
+    key_offsets: bytearray
+    key_data: bytearray
+    value_validity: bytearray  # a tombstone has no value
+    value_offsets: bytearray
+    value_data: bytearray
+    deliver_at_validity: bytearray
+    deliver_at_us: bytearray  # int64
+    header_offsets: bytearray  # int32, count + 1: how many headers came before each record
+    header_name_offsets: bytearray
+    header_name_data: bytearray
+    header_value_offsets: bytearray
+    header_value_data: bytearray
+
+
+COLUMN_BITS: Final[Mapping[str, int]] = {
+    name: 1 << bit
+    for bit, name in enumerate(("offset", "timestamp", "priority", "key", "value", "deliver_at", "headers"))
+}
+
+
+def encode(
+    values: Sequence[Buffer | None],
+    *,
+    keys: Sequence[Buffer | None] | None = None,
+    headers: Sequence[Mapping[str, str | bytes] | None] | None = None,
+    priorities: int | Sequence[int] = Priority.NORMAL,
+    timestamps: int | Sequence[int] = 0,
+    flags: int | Sequence[int] = 0,
+) -> bytearray:
+    """Records for the messages, with offset and crc zero: `stamp` fills these in.
+
+    A value of None makes a tombstone. An empty key is no key. What is given as one number holds for
+    all messages.
+    """
+    try:
+        records: bytearray = _impl.encode(values, keys, headers, priorities, timestamps, flags)
+    except OverflowError as error:
+        if len(error.args) != 4:
+            raise
+        index, field, size, limit = error.args
+        raise MessageTooLarge(field, size, limit, index=index) from None
+    except ValueError as error:
+        if len(error.args) != 2:
+            raise
+        index, reason = error.args
+        raise InvalidMessage(f"message {index}: {reason}", index=index) from None
+    return records
+
+
+def stamp(
+    buffer: bytearray | memoryview,
+    *,
+    first_offset: int,
+    timestamp: int,
+    flags_allowed: int = FLAGS_FROM_PRODUCERS,
+    value_bytes_max: int = VALUE_BYTES_MAX,
+    position: int = 0,
+    next_index_at: int = NEVER,
+) -> Summary:
+    """Make a producer's batch a part of the log: validate all of it, assign offsets and time, write the crcs.
+
+    `position` is where the buffer will stand in its file. A batch that is refused is half stamped and
+    must be thrown away.
+    """
+    summary = _summary(
+        _impl.stamp(buffer, first_offset, timestamp, flags_allowed, value_bytes_max, position, next_index_at)
+    )
+    if summary.fault:
+        raise InvalidBatch(describe(summary.fault), summary.fault_position)
+    if not summary.record_count:
+        raise InvalidBatch("no records", 0)
+    return summary
+
+
+def scan(
+    buffer: Buffer,
+    *,
+    min_offset: int = 0,
+    dense: bool = False,
+    from_offset: int = 0,
+    to_offset: int = OFFSET_MAX,
+    position: int = 0,
+    next_index_at: int = NEVER,
+    positions: bool = False,
+) -> Summary:
+    """Validate records up to the first fault, and sum up those with offsets in [from_offset, to_offset).
+
+    Offsets must rise from `min_offset` on; with `dense`, by one each time, starting with `min_offset`
+    itself. Records before `from_offset` are validated and passed over; the scan ends before the first
+    record at or behind `to_offset`.
+    """
+    return _summary(_impl.scan(buffer, min_offset, dense, from_offset, to_offset, position, next_index_at, positions))
+
+
+def resync(buffer: Buffer, start: int, *, min_offset: int, max_offset: int) -> int:
+    """Where the next valid record begins behind damage at `start`, or -1.
+
+    Its offset lies in [min_offset, max_offset). Records that lead to the end of the buffer without a break are proven
+    to be the log, if the buffer ends where a record is known to begin. Others, between the damage and those, count
+    if their offsets still fit: so more damage hides nothing, and a record that a user stored inside a value
+    does not pass for one of the log. The search is bounded; hostile bytes can make it end with -1.
+    """
+    found: int = _impl.resync(buffer, start, min_offset, max_offset)
+    return found
+
+
+def decode(buffer: Buffer, origin: object, record_type: type[R], *, verify: bool = True) -> list[R]:
+    """A `record_type` (a subclass of `RecordBase`) for each record of the buffer, which must hold nothing else."""
+    fault, position, records = _impl.decode(buffer, origin, record_type, verify)
+    if fault:
+        raise CorruptRecord(describe(Fault(fault)), position)
+    decoded: list[R] = records
+    return decoded
+
+
+def columns(buffer: Buffer, *names: str, verify: bool = True) -> Columns:
+    """The named columns (of `COLUMN_BITS`; without names, all of them) of a buffer that holds only whole records."""
+    wanted = sum(COLUMN_BITS[name] for name in set(names or COLUMN_BITS))
+    fault, position, filled = _impl.columns(buffer, wanted, verify)
+    if fault:
+        raise CorruptRecord(describe(Fault(fault)), position)
+    return Columns(*filled)
+
+
+def filter(
+    buffer: Buffer,
+    *,
+    from_offset: int = 0,
+    to_offset: int = OFFSET_MAX,
+    hide_flags: int = 0,
+    hidden: Buffer = b"",
+    due: int = OFFSET_MAX,
+    latest: dict[bytes, int] | None = None,
+    tombstones_before: int = TIMESTAMP_MIN,
+) -> bytearray:
+    """A copy of the records that stay visible, in their order.
+
+    Hidden are records outside [from_offset, to_offset), with any of `hide_flags`, inside `hidden` (pairs of
+    int64 in machine order, [first, end), sorted and disjoint), with a `gq-deliver-at` after `due`; with
+    `latest`, records whose key has a larger offset there; and tombstones stamped before `tombstones_before`.
+    Control records are spared by the last two. The buffer holds whole records; their crcs are not checked.
+    """
+    fault, position, visible = _impl.filter(
+        buffer, from_offset, to_offset, hide_flags, hidden, due, latest, tombstones_before
+    )
+    if fault:
+        raise CorruptRecord(describe(Fault(fault)), position)
+    copied: bytearray = visible
+    return copied
+
+
+def latest(buffer: Buffer, table: dict[bytes, int]) -> None:
+    """Note in `table` the offset of the last record of each key; records without a key and control records are passed."""
+    fault, position = _impl.latest(buffer, table)
+    if fault:
+        raise CorruptRecord(describe(Fault(fault)), position)
+
+
+def crc32c(data: Buffer, crc: int = 0) -> int:
+    """CRC-32C (Castagnoli) of the data, going on from `crc`."""
+    value: int = _impl.crc32c(data, crc)
+    return value
+
+
+def describe(fault: Fault) -> str:
+    """The fault in words."""
+    return _WORDS[fault]
+
+
+_WORDS: Final = {
+    Fault.NONE: "no fault",
+    Fault.TRUNCATED: "the record is cut off",
+    Fault.MAGIC: "wrong magic",
+    Fault.VERSION: "unknown version",
+    Fault.FLAGS: "flags not allowed or contradicting the lengths",
+    Fault.PRIORITY: "priority over 4",
+    Fault.RESERVED: "reserved byte set",
+    Fault.LENGTH: "value over the limit",
+    Fault.HEADERS: "malformed headers",
+    Fault.CRC: "checksum mismatch",
+    Fault.OFFSET: "offset out of order",
+}
+
+
+def _summary(raw: tuple[Any, ...]) -> Summary:
+    summary = Summary(*raw)
+    return summary._replace(fault=Fault(summary.fault)) if summary.fault else summary

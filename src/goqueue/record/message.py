@@ -1,0 +1,106 @@
+"""The message: what a consumer is given.
+
+A `Message` is a record with the conveniences of Python on top. The kernel makes it, for a whole batch at a
+time; it holds bytes, and turns them into text, time or headers only when asked.
+"""
+
+import json
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+from goqueue.names import TopicPartition
+from goqueue.record.header import Flags, Priority
+from goqueue.record.headers import decode_headers
+
+if TYPE_CHECKING:
+    from goqueue.record._kernel import Record as RecordBase
+else:
+    from goqueue.record.kernel import RecordBase
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_SHOWN_BYTES_MAX = 64
+
+
+class Message(RecordBase):
+    """One message of a partition. Immutable; equal when all of it is equal."""
+
+    __slots__ = ()
+
+    @property
+    def topic(self) -> str:
+        return self._topic_partition.topic
+
+    @property
+    def partition(self) -> int:
+        return self._topic_partition.partition
+
+    @property
+    def timestamp(self) -> datetime:
+        """When the broker took the message in, in UTC, rounded down to microseconds; `timestamp_ns` is exact."""
+        return _EPOCH + timedelta(microseconds=self.timestamp_ns // 1000)
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """A new dict at each call; bytes that are not UTF-8 come as surrogate escapes."""
+        return decode_headers(self.raw_headers or b"")
+
+    @property
+    def priority(self) -> Priority:
+        return Priority(self.priority_code)
+
+    @property
+    def tombstone(self) -> bool:
+        """Whether the message deletes its key; the value is empty then."""
+        return bool(self.flags & Flags.TOMBSTONE)
+
+    def text(self) -> str:
+        """The value as UTF-8."""
+        return self.value.decode()
+
+    def json(self) -> Any:
+        """The value as JSON."""
+        return json.loads(self.value)
+
+    @property
+    def _topic_partition(self) -> TopicPartition:
+        origin: TopicPartition = self.origin
+        return origin
+
+    def _fields(self) -> tuple[object, ...]:
+        return (
+            self.origin,
+            self.offset,
+            self.timestamp_ns,
+            self.priority_code,
+            self.flags,
+            self.key,
+            self.value,
+            self.raw_headers,
+        )
+
+    def __eq__(self, other: object) -> bool:
+        return self._fields() == other._fields() if isinstance(other, Message) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self._fields())
+
+    def __reduce__(self) -> tuple[type["Message"], tuple[object, ...]]:
+        return type(self), self._fields()
+
+    def __repr__(self) -> str:
+        facts = [f"{self.topic}/{self.partition} @ {self.offset}"]
+        if self.key is not None:
+            facts.append(f"key={_shown(self.key)}")
+        facts.append("tombstone" if self.tombstone else f"value={_shown(self.value)}")
+        if self.raw_headers is not None:
+            facts.append(f"headers={self.headers!r}")
+        if self.priority is not Priority.NORMAL:
+            facts.append(f"priority={self.priority.name}")
+        return f"<{type(self).__name__} {', '.join(facts)}>"
+
+
+def _shown(data: bytes) -> str:
+    """The bytes, cut to what fits on a line."""
+    if len(data) <= _SHOWN_BYTES_MAX:
+        return repr(data)
+    return f"{data[:_SHOWN_BYTES_MAX]!r}... ({len(data)} bytes)"
