@@ -1,0 +1,162 @@
+"""Flushing: what of a log is not on the medium yet, and how it gets there.
+
+Group commit here is the natural kind. A flush of a log starts as soon as there is something to flush
+and none is running; what is appended meanwhile waits and becomes the next group. An idle disk answers a lone
+writer at once, a busy one gathers as many appends as arrive during one fdatasync, and no timer has
+to be right. A lone append thus never waits for company it will not get.
+"""
+
+from threading import Lock
+
+from goqueue.clock import MS
+from goqueue.storage.checkpoint import Checkpoint, CheckpointFile
+from goqueue.storage.config import Flush, LogConfig
+from goqueue.storage.file import Disk, File
+from goqueue.storage.segment import Segment
+
+
+def is_due(config: LogConfig, *, unflushed_bytes: int, sealed_count: int, idle_ns: int) -> bool:
+    """Whether a flush should start now: the last one began `idle_ns` ago, and none is running."""
+    if sealed_count:
+        return True
+    if not unflushed_bytes or config.flush is Flush.NONE:
+        return False
+    return config.flush is Flush.GROUP or idle_ns >= config.flush_interval_ms * MS
+
+
+class FlushJob:
+    """Syncs what had been written when the job was made, then notes it in the checkpoint.
+
+    With `sync_names` the directory is synced too: a new segment counts only when its name is on the medium.
+    A job that was cancelled leaves the checkpoint alone.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        segments: list[Segment],
+        files: list[File],
+        checkpoint: Checkpoint,
+        checkpoint_file: CheckpointFile,
+        *,
+        unflushed_bytes: int,
+        sync_checkpoint: bool,
+        sync_names: bool,
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._files = files
+        self._checkpoint_file = checkpoint_file
+        self._sync_checkpoint = sync_checkpoint
+        self._writing_checkpoint = Lock()
+        self.segments = segments
+        self.checkpoint = checkpoint
+        self.bytes = unflushed_bytes
+        self.sync_names = sync_names
+        self.cancelled = False
+
+    def run(self) -> None:
+        for file in self._files:
+            file.sync()
+        if self.sync_names:
+            self._disk.sync_directory(self._directory)
+        with self._writing_checkpoint:
+            if not self.cancelled:
+                self._checkpoint_file.write(self.checkpoint, sync=self._sync_checkpoint)
+
+    def cancel(self) -> None:
+        """From here on the job does not write the checkpoint, whatever thread it runs in."""
+        with self._writing_checkpoint:
+            self.cancelled = True
+
+
+class Flusher:
+    """The account of one log: sealed segments and bytes that wait to be synced, and the job that is at it."""
+
+    def __init__(
+        self, disk: Disk, directory: str, checkpoint_file: CheckpointFile, durable: Checkpoint, *, names_unsynced: bool
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._checkpoint_file = checkpoint_file
+        self._sealed: list[Segment] = []
+        self._unflushed_bytes = 0
+        self._names_unsynced = names_unsynced
+        self._running: FlushJob | None = None
+        self._began_ns = 0
+        self.durable = durable
+
+    def note_append(self, size: int) -> None:
+        """Bytes were written to the active segment."""
+        self._unflushed_bytes += size
+
+    def note_sealed(self, segment: Segment) -> None:
+        """The active segment was sealed and another one created."""
+        self._sealed.append(segment)
+        self._names_unsynced = True
+
+    def forget(self, segments: list[Segment]) -> None:
+        """These segments are gone."""
+        self._sealed = [segment for segment in self._sealed if segment not in segments]
+
+    def begin_if_due(self, config: LogConfig, active: Segment, end: Checkpoint, *, now_ns: int) -> FlushJob | None:
+        """The job that brings the log up to `end` to the medium, if it is time for one; `now_ns` is monotonic."""
+        if self._running or not is_due(
+            config,
+            unflushed_bytes=self._unflushed_bytes,
+            sealed_count=len(self._sealed),
+            idle_ns=now_ns - self._began_ns,
+        ):
+            return None
+        self._began_ns = now_ns
+        return self.begin(active, end)
+
+    def begin(self, active: Segment, end: Checkpoint, *, with_indexes: bool = False) -> FlushJob:
+        """That job, whatever the time. The indexes of the active segment are hints and only synced on request."""
+        self._take_back(active)
+        files = [file for segment in self._sealed for file in segment.files_to_sync()]
+        files += active.files_to_sync() if with_indexes else [active.file]
+        self._running = FlushJob(
+            self._disk,
+            self._directory,
+            [*self._sealed, active],
+            files,
+            end,
+            self._checkpoint_file,
+            unflushed_bytes=self._unflushed_bytes,
+            sync_checkpoint=with_indexes or self._names_unsynced or bool(self._sealed),
+            sync_names=self._names_unsynced,
+        )
+        self._sealed = []
+        self._unflushed_bytes = 0
+        self._names_unsynced = False
+        return self._running
+
+    def complete(self, job: FlushJob, active: Segment) -> bool:
+        """The job has run without an error; whether anything became durable by that."""
+        if job is not self._running:
+            return False
+        self._running = None
+        self.durable = job.checkpoint
+        for segment in job.segments:
+            segment.unsynced = segment is active and self._unflushed_bytes > 0
+        return True
+
+    def lower(self, active: Segment, remaining: Checkpoint) -> None:
+        """Make sure that no checkpoint vouches for anything behind `remaining`: the log is about to be cut there."""
+        self._take_back(active)
+        self.durable = min(remaining, self.durable, key=lambda point: point.next_offset)
+        self._checkpoint_file.lower(self.durable)
+        self._unflushed_bytes = 0
+        self._names_unsynced = True
+
+    def _take_back(self, active: Segment) -> None:
+        """Cancel the job that is under way; what it was to make durable is open again."""
+        job, self._running = self._running, None
+        if job:
+            job.cancel()
+            taken = [segment for segment in job.segments if segment is not active and segment not in self._sealed]
+            self._sealed = taken + self._sealed
+            self._unflushed_bytes += job.bytes
+            self._names_unsynced |= job.sync_names

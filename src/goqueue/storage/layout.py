@@ -1,0 +1,80 @@
+"""What the files in a log's directory are called.
+
+    00000000000000004200.log          records from offset 4200 on, up to the next segment
+    00000000000000004200.index        sparse: offset -> position in the .log file
+    00000000000000004200.timeindex    sparse: timestamp -> offset
+    checkpoint                        up to where everything is known to be on the disk
+    leader-epochs                     which leader wrote from which offset on
+    compaction                        up to where the log is compacted, and a swap under way
+
+A name with `.cleaned` at its end is the work of a compaction that has not been put in place, `.deleted`
+waits for its removal, `.new` is a small file that is about to replace its namesake. None of them counts.
+Any other name was not written by GoQueue: the log does not open, because where one stranger writes,
+nothing can be taken for granted.
+"""
+
+import re
+from typing import NamedTuple
+
+from goqueue.errors import ForeignFile
+from goqueue.storage.file import Entry
+
+CHECKPOINT = "checkpoint"
+LEADER_EPOCHS = "leader-epochs"
+COMPACTION = "compaction"
+
+LOG = ".log"
+OFFSET_INDEX = ".index"
+TIME_INDEX = ".timeindex"
+SEGMENT_SUFFIXES = (LOG, OFFSET_INDEX, TIME_INDEX)
+
+CLEANED = ".cleaned"
+DELETED = ".deleted"
+NEW = ".new"
+
+_SEGMENT_FILE = re.compile(r"(\d{20})(\.log|\.index|\.timeindex)(\.cleaned|\.deleted)?")
+_SMALL_FILES = frozenset(name + suffix for name in (CHECKPOINT, LEADER_EPOCHS, COMPACTION) for suffix in ("", NEW))
+
+
+def segment_path(directory: str, base_offset: int, suffix: str) -> str:
+    """The path of one file of the segment that starts at `base_offset`."""
+    return f"{directory}/{base_offset:020d}{suffix}"
+
+
+class Listing(NamedTuple):
+    """A log's directory, sorted out."""
+
+    log_sizes: dict[int, int]  # base offset -> bytes of the .log file
+    cleaned: list[str]  # paths
+    leftovers: list[str]  # paths that may go: deleted, half-written, and indexes without a log
+    small_files: frozenset[str]
+
+
+def sort_out(directory: str, entries: list[Entry]) -> Listing:
+    """Say what each entry is, or raise `ForeignFile` for the first that is none of ours."""
+    log_sizes: dict[int, int] = {}
+    indexes: list[tuple[int, str]] = []
+    cleaned: list[str] = []
+    leftovers: list[str] = []
+    small_files: set[str] = set()
+    for name, size, is_directory in entries:
+        match = None if is_directory else _SEGMENT_FILE.fullmatch(name)
+        if match is None:
+            if is_directory or name not in _SMALL_FILES:
+                raise ForeignFile(f"{directory}/{name}", "not a file of GoQueue; move it out of the data directory")
+            if name.endswith(NEW):
+                leftovers.append(f"{directory}/{name}")
+            else:
+                small_files.add(name)
+            continue
+        base, suffix, state = int(match[1]), match[2], match[3]
+        if state == CLEANED:
+            cleaned.append(f"{directory}/{name}")
+        elif state == DELETED:
+            leftovers.append(f"{directory}/{name}")
+        elif suffix == LOG:
+            log_sizes[base] = size
+        else:
+            indexes.append((base, f"{directory}/{name}"))
+    leftovers.extend(path for base, path in indexes if base not in log_sizes)
+    return Listing(log_sizes, cleaned, leftovers, frozenset(small_files))

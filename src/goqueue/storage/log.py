@@ -1,0 +1,493 @@
+"""One append-only log: segments in a directory, written at the end and read anywhere.
+
+    append ──> kernel.stamp ──> active segment ──(full or old)──> sealed segments ──> retention, compaction
+                                     │
+                                begin_flush ──> fdatasync in a thread ──> complete: durable_offset rises
+
+A log is synchronous and has one owner, who makes all calls. What blocks is handed out as a job (`begin_flush`,
+`begin_compaction`, `expire`), run in any thread, and brought back with `complete`; `flush` and `maintain` do all
+of that in place for those who have no threads.
+
+Records below `durable_offset` are on the medium. Records below `ackable_offset` may be acknowledged: with
+`flush=group` that is the same, in the other modes it is the end of the log.
+
+When a write or sync fails the log stops taking writes and says so for as long as it is open: after a failed
+fsync nobody knows what is on the disk, and a second one that succeeds proves nothing. A full disk is
+not such a failure: what was half written is cut off, and the next append may succeed.
+"""
+
+from typing import NamedTuple
+
+from goqueue import events
+from goqueue.clock import MS
+from goqueue.errors import CorruptRecord, DirectoryUnusable, OffsetOutOfRange, StorageError, StorageFailed, StorageFull
+from goqueue.record import kernel
+from goqueue.record.header import FLAGS_FROM_PRODUCERS, Fault
+from goqueue.storage import compaction, retention
+from goqueue.storage.checkpoint import Checkpoint, CheckpointFile
+from goqueue.storage.compactor import Compactor
+from goqueue.storage.config import Flush, LogConfig
+from goqueue.storage.epochs import LeaderEpochs
+from goqueue.storage.file import NO_ROOM, Disk, sync_ancestors
+from goqueue.storage.flush import Flusher, FlushJob
+from goqueue.storage.jobs import DeleteJob, Job, mark_deleted
+from goqueue.storage.layout import CHECKPOINT, LEADER_EPOCHS, LOG, SEGMENT_SUFFIXES, sort_out
+from goqueue.storage.open_segments import OpenSegments
+from goqueue.storage.reader import Chunk, LogReader, reading
+from goqueue.storage.recovery import Recovery
+from goqueue.storage.segment import Segment
+from goqueue.storage.segment_list import SegmentList
+from goqueue.storage.walk import Damage
+
+READ_BYTES = 1024 * 1024
+
+
+class Appended(NamedTuple):
+    """A batch that is in the log; it is durable once `durable_offset` is above `last_offset`."""
+
+    first_offset: int
+    last_offset: int
+    record_count: int
+    timestamp: int
+    bytes: int
+    flags: int
+    priorities: int
+
+
+class Log:
+    """The log in one directory. Made by `Log.open`."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        config: LogConfig,
+        segments: SegmentList,
+        flusher: Flusher,
+        compactor: Compactor,
+        epochs: LeaderEpochs,
+        observe: events.Observer,
+    ) -> None:
+        self.directory = directory
+        self.config = config
+        self.epochs = epochs
+        self.damage: list[Damage] = []  # all that was found since the log was opened
+        self.failure: StorageFailed | None = None  # why the log takes no more writes, if that is so
+        self._disk = disk
+        self._segments = segments
+        self._flusher = flusher
+        self._compactor = compactor
+        self._last_timestamp = 0
+        self._observe = observe
+        self._closed = False
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        directory: str,
+        config: LogConfig | None = None,
+        *,
+        open_segments: OpenSegments | None = None,
+        observe: events.Observer = events.ignore,
+    ) -> "Log":
+        """Open the log in the directory, or begin one there; all that can be recovered is.
+
+        The caller holds the lock of the data directory.
+        """
+        try:
+            return cls._recover(disk, directory, config or LogConfig(), open_segments or OpenSegments(), observe)
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                raise StorageFull(str(error.filename or directory)) from error
+            raise DirectoryUnusable(str(error.filename or directory), error.strerror or str(error)) from error
+
+    @classmethod
+    def _recover(
+        cls, disk: Disk, directory: str, config: LogConfig, open_segments: OpenSegments, observe: events.Observer
+    ) -> "Log":
+        disk.make_directory(directory)
+        listing = sort_out(directory, disk.entries(directory))
+        checkpoint_file = CheckpointFile(disk, f"{directory}/{CHECKPOINT}")
+        checkpoint = checkpoint_file.load()
+        epochs, damage = _load_epochs(disk, directory)
+        state = compaction.load_state(disk, directory)
+        if state.swap or listing.cleaned:
+            compaction.finish_swap(disk, directory, state, listing.cleaned)
+            listing = sort_out(directory, disk.entries(directory))
+        for path in listing.leftovers:
+            disk.remove(path)
+        recovered = Recovery(
+            disk, directory, listing.log_sizes, checkpoint, observe, cleaned_offset=state.cleaned_offset
+        ).run()
+        if checkpoint is None:
+            checkpoint_file.create()
+            sync_ancestors(disk, directory)
+        segments = SegmentList(recovered.segments, recovered.next_offset, open_segments)
+        start = segments.start_offset
+        flusher = Flusher(
+            disk,
+            directory,
+            checkpoint_file,
+            checkpoint or Checkpoint(start, 0, start, 0),
+            names_unsynced=recovered.created or checkpoint is None,
+        )
+        compactor = Compactor(disk, directory, segments, state.cleaned_offset, observe)
+        log = cls(disk, directory, config, segments, flusher, compactor, epochs, observe)
+        log._last_timestamp = recovered.last_timestamp
+        for found in (*damage, *recovered.damage):
+            log.report(found)
+        unflushed = log.next_offset > log.durable_offset or len(recovered.rescanned) > 1  # of an empty one, the name
+        if listing.log_sizes and (recovered.created or recovered.torn or unflushed):
+            for segment in recovered.rescanned[:-1]:
+                flusher.note_sealed(segment)
+            log.flush()
+        return log
+
+    @property
+    def start_offset(self) -> int:
+        """The first offset that may still be read."""
+        return self._segments.start_offset
+
+    @property
+    def next_offset(self) -> int:
+        """The offset that the next record will get."""
+        return self._segments.next_offset
+
+    @property
+    def durable_offset(self) -> int:
+        """All records below it are on the medium."""
+        return self._flusher.durable.next_offset
+
+    @property
+    def ackable_offset(self) -> int:
+        """All records below it may be acknowledged, as the flush mode promises."""
+        return self.durable_offset if self.config.flush is Flush.GROUP else self.next_offset
+
+    @property
+    def size(self) -> int:
+        """The bytes of all records."""
+        return self._segments.size
+
+    @property
+    def segment_count(self) -> int:
+        return len(self._segments)
+
+    @property
+    def generation(self) -> int:
+        """Changes whenever a record may have moved to another file."""
+        return self._segments.generation
+
+    # --- writing -------------------------------------------------------------------------------
+
+    def append(
+        self, batch: bytearray | memoryview, *, now_ns: int, flags_allowed: int = FLAGS_FROM_PRODUCERS
+    ) -> Appended:
+        """Stamp the batch and write it at the end, all of it or, if an error is raised, nothing.
+
+        The batch is stamped in place. Its records bear `now_ns`, or the time of the record before if that is later.
+        """
+        self._check_writable()
+        timestamp = max(now_ns, self._last_timestamp)
+        active = self._segments.active
+        if active.size and self._is_full(active, len(batch), timestamp):
+            active = self._roll()
+        summary = kernel.stamp(
+            batch,
+            first_offset=self.next_offset,
+            timestamp=timestamp,
+            flags_allowed=flags_allowed,
+            value_bytes_max=self.config.value_bytes_max,
+            position=active.size,
+            next_index_at=active.next_index_at,
+        )
+        try:
+            active.append(batch, summary)
+        except OSError as error:
+            raise self._write_failed(active, error) from error
+        self._segments.next_offset = summary.last_offset + 1
+        self._last_timestamp = timestamp
+        self._flusher.note_append(len(batch))
+        return Appended(
+            summary.first_offset,
+            summary.last_offset,
+            summary.record_count,
+            timestamp,
+            len(batch),
+            summary.flags,
+            summary.priorities,
+        )
+
+    def roll_if_old(self, *, now_ns: int) -> None:
+        """Seal the active segment if it is old, so that a log without writers can expire and be compacted, too."""
+        active = self._segments.active
+        if active.size and not self.failure and self._is_full(active, 0, now_ns):
+            self._roll()
+
+    def truncate(self, end_offset: int) -> None:
+        """Cut off all records at or behind `end_offset`, durably; later appends take their offsets again."""
+        self._check_writable()
+        self._check_range(end_offset)
+        if end_offset == self.next_offset:
+            return
+        with reading():
+            segment, segment_end = self._segments.place_of(end_offset)
+            position = segment.seek(end_offset, end_offset=segment_end).position
+        try:
+            self._truncate(segment, position, end_offset)
+        except OSError as error:
+            raise self._fail("truncation", error) from error
+        self.flush()
+
+    def _truncate(self, segment: Segment, position: int, end_offset: int) -> None:
+        remaining = Checkpoint(segment.base_offset, position, end_offset, self._last_timestamp)
+        self._flusher.lower(self._segments.active, remaining)
+        removed = self._segments.take_behind(segment)
+        self._flusher.forget([segment, *removed])
+        for later in reversed(removed):
+            for suffix in SEGMENT_SUFFIXES:
+                self._disk.remove(later.path(suffix))
+        segment.truncate(position)
+        self._segments.next_offset = end_offset
+        self.epochs.truncate(end_offset)
+        if removed:
+            self._tell_deleted(removed)
+
+    def _is_full(self, active: Segment, batch_bytes: int, timestamp: int) -> bool:
+        if active.size + batch_bytes > self.config.segment_bytes:
+            return True
+        with reading():
+            first = active.first_timestamp(end_offset=self.next_offset)
+        return first is not None and timestamp - first >= self.config.segment_age_ms * MS
+
+    def _roll(self) -> Segment:
+        sealed = self._segments.active
+        try:
+            self._segments.append(Segment.create(self._disk, self.directory, self.next_offset, self._observe))
+        except OSError as error:
+            raise self._write_failed(sealed, error) from error
+        self._flusher.note_sealed(sealed)
+        self._observe(events.SegmentRolled(log=self.directory, base_offset=self.next_offset))
+        return self._segments.active
+
+    def _check_writable(self) -> None:
+        assert not self._closed, "the log is closed"
+        if self.failure:
+            raise self.failure
+
+    def _check_range(self, offset: int) -> None:
+        if not self.start_offset <= offset <= self.next_offset:
+            raise OffsetOutOfRange(offset, self.start_offset, self.next_offset, log=self.directory)
+
+    def _write_failed(self, segment: Segment, error: OSError) -> StorageError:
+        if error.errno in NO_ROOM:
+            return StorageFull(str(error.filename or segment.path(LOG)))
+        return self._fail("write", error, path=segment.path(LOG))
+
+    def _fail(self, operation: str, error: Exception, *, path: str | None = None) -> StorageFailed:
+        if self.failure is None:  # the first one is why; what fails behind it is told nothing else
+            reason = getattr(error, "strerror", None) or str(error)
+            path = getattr(error, "filename", None) or path or self.directory
+            self.failure = StorageFailed(path, operation, reason)
+            self._observe(events.LogFailed(log=self.directory, operation=operation, reason=reason))
+        return self.failure
+
+    # --- reading -------------------------------------------------------------------------------
+
+    def read(self, offset: int, *, max_bytes: int = READ_BYTES, to_offset: int | None = None) -> Chunk:
+        """Records from `offset` on, as many as fit into `max_bytes`, but at least one if there is one."""
+        return self.reader(offset).read(max_bytes=max_bytes, to_offset=to_offset)
+
+    def read_time(self, timestamp: int, *, max_bytes: int = READ_BYTES, to_offset: int | None = None) -> Chunk:
+        """Records stored at `timestamp` (ns) or later, under the same budget."""
+        return self.read(self.offset_at_time(timestamp), max_bytes=max_bytes, to_offset=to_offset)
+
+    def reader(self, offset: int) -> LogReader:
+        """A reader that begins at `offset`, which lies between the start of the log and its end."""
+        self._check_range(offset)
+        return LogReader(self, offset)
+
+    def offset_at_time(self, timestamp: int) -> int:
+        """The first offset stored at `timestamp` (ns) or later; the end of the log if there is none."""
+        with reading():
+            low, high = 0, len(self._segments)
+            while low < high:
+                middle = (low + high) // 2
+                first, found_in = self._first_timestamp_from(middle, high)
+                if first is None or first >= timestamp:
+                    high = middle
+                else:
+                    low = found_in + 1
+            if low:
+                segment, end_offset = self._segments[low - 1]
+                offset = segment.offset_at_time(timestamp, end_offset=end_offset)
+                if offset is not None:
+                    return offset
+            return self._segments[low].segment.base_offset if low < len(self._segments) else self.next_offset
+
+    def place_of(self, offset: int) -> tuple[Segment, int, bool]:
+        """The segment of the offset, the offset at which it ends, and whether none below that was compacted away."""
+        segment, end_offset = self._segments.place_of(offset)
+        return segment, end_offset, segment.base_offset >= self._compactor.cleaned_offset
+
+    def report(self, damage: Damage) -> None:
+        """Take note of damage; the same place counts once."""
+        if any(damage.path == known.path and damage.position == known.position for known in self.damage):
+            return
+        self.damage.append(damage)
+        self._observe(
+            events.DamageFound(
+                log=self.directory,
+                path=damage.path,
+                position=damage.position,
+                bytes=damage.end - damage.position,
+                first_offset=damage.first_offset,
+                next_offset=damage.next_offset,
+                reason=kernel.describe(damage.fault),
+            )
+        )
+
+    def _first_timestamp_from(self, index: int, end: int) -> tuple[int | None, int]:
+        """The time of the first record in the segments [index, end), and in which of them it stands."""
+        for candidate in range(index, end):
+            segment, end_offset = self._segments[candidate]
+            first = segment.first_timestamp(end_offset=end_offset)
+            if first is not None:
+                return first, candidate
+        return None, end
+
+    # --- jobs ----------------------------------------------------------------------------------
+
+    def begin_flush(self, *, monotonic_ns: int) -> FlushJob | None:
+        """A job that makes durable what has been appended, if one is due and none is under way."""
+        if self.failure:
+            return None
+        try:
+            return self._flusher.begin_if_due(self.config, self._segments.active, self._end(), now_ns=monotonic_ns)
+        except OSError as error:
+            raise self._fail("sync", error) from error
+
+    def begin_compaction(self, *, now_ns: int, to_offset: int | None = None) -> compaction.CompactJob | None:
+        """A job that compacts the sealed segments below `to_offset`, if enough of them is new."""
+        if self.failure:
+            return None
+        checkpointed = self._flusher.durable.base_offset  # the segment that the checkpoint speaks of stays as it is
+        limit = checkpointed if to_offset is None else min(to_offset, checkpointed)
+        return self._compactor.begin_if_due(self.config, to_offset=limit, now_ns=now_ns)
+
+    def expire(self, *, now_ns: int) -> DeleteJob | None:
+        """Take out the segments that retention no longer keeps; the job removes their files."""
+        if self._compactor.is_running or self.failure:
+            return None
+        count = self._segments.count_before(self._flusher.durable.base_offset)  # recovery starts at that segment
+        sealed = (self._info(index) for index in range(count))
+        with reading():
+            found = retention.expired(sealed, self.size, self.config, now_ns=now_ns)
+        if not found:
+            return None
+        leaving = self._segments.take_first(len(found))
+        self._flusher.forget(leaving)
+        try:
+            paths = [path for segment in leaving for path in mark_deleted(self._disk, segment)]
+            self._drop_epochs()
+        except OSError as error:
+            raise self._fail("deletion", error) from error
+        self._tell_deleted(leaving)
+        return DeleteJob(self._disk, self.directory, paths)
+
+    def complete(self, job: Job, error: Exception | None = None) -> Job | None:
+        """Let a job that has run take effect; `error` is what it raised. Sometimes another one is to follow."""
+        try:
+            return self._complete(job, error)
+        except OSError as raised:
+            self._fail("clean-up", raised)
+            return None
+
+    def _complete(self, job: Job, error: Exception | None) -> Job | None:
+        match job:
+            case compaction.CompactJob():
+                return self._compactor.copied(job, error)
+            case _ if error:
+                self._fail("sync" if isinstance(job, FlushJob) else "clean-up", error)
+            case FlushJob():
+                if self._flusher.complete(job, self._segments.active):
+                    self._segments.trim_open_files()
+                    flushed = events.Flushed(log=self.directory, bytes=job.bytes, durable_offset=self.durable_offset)
+                    self._observe(flushed)
+            case compaction.SwapJob():
+                return self._compactor.decided(job)
+            case compaction.FinishJob():
+                self._compactor.finished()
+        return None
+
+    def flush(self) -> None:
+        """Make everything durable that has been appended, here and now."""
+        self._check_writable()
+        self._flush()
+
+    def maintain(self, *, now_ns: int, monotonic_ns: int) -> None:
+        """Run all jobs that are due, here and now."""
+        self.roll_if_old(now_ns=now_ns)
+        self._run(self.begin_flush(monotonic_ns=monotonic_ns))
+        self._run(self.expire(now_ns=now_ns))
+        self._run(self.begin_compaction(now_ns=now_ns))
+
+    def close(self) -> None:
+        """Make everything durable and let go of all files. A log that failed is only let go of."""
+        if self._closed:
+            return
+        try:
+            if not self.failure:
+                self._flush(with_indexes=True)
+        finally:
+            self._closed = True
+            self._segments.release()
+
+    def _flush(self, *, with_indexes: bool = False) -> None:
+        try:
+            job = self._flusher.begin(self._segments.active, self._end(), with_indexes=with_indexes)
+        except OSError as error:
+            raise self._fail("sync", error) from error
+        self._run(job)
+        if self.failure:
+            raise self.failure
+
+    def _run(self, job: Job | None) -> None:
+        while job:
+            error: Exception | None = None
+            try:
+                job.run()
+            except (OSError, StorageError) as raised:
+                error = raised
+            job = self.complete(job, error)
+
+    def _end(self) -> Checkpoint:
+        active = self._segments.active
+        return Checkpoint(active.base_offset, active.size, self.next_offset, self._last_timestamp)
+
+    def _info(self, index: int) -> retention.SegmentInfo:
+        segment, end_offset = self._segments[index]
+        last = segment.last_timestamp(end_offset=end_offset)
+        if last is None and segment.size:  # all of it is damaged, which makes it no older than what comes behind it
+            following, _ = self._first_timestamp_from(index + 1, len(self._segments))
+            last = self._last_timestamp if following is None else following
+        return retention.SegmentInfo(segment.base_offset, segment.size, last)
+
+    def _drop_epochs(self) -> None:
+        try:
+            self.epochs.drop_before(self.start_offset)
+        except OSError as error:
+            if error.errno not in NO_ROOM:  # what is about to be deleted makes room, and old epochs harm nobody
+                raise
+
+    def _tell_deleted(self, segments: list[Segment]) -> None:
+        freed = sum(segment.size for segment in segments)
+        self._observe(events.SegmentsDeleted(log=self.directory, count=len(segments), bytes=freed))
+
+
+def _load_epochs(disk: Disk, directory: str) -> tuple[LeaderEpochs, list[Damage]]:
+    try:
+        return LeaderEpochs.load(disk, directory), []
+    except CorruptRecord:
+        damage = Damage(f"{directory}/{LEADER_EPOCHS}", 0, 0, 0, 0, Fault.CRC)
+        return LeaderEpochs(disk, directory, []), [damage]

@@ -1,0 +1,50 @@
+"""A bound on open files: only the segments used last keep their descriptors.
+
+A descriptor that is let go here stays open for whoever still reads from it. Segments that hold unsynced
+bytes are passed over, because an error of their writeback is reported to the descriptor that was
+open when it happened.
+"""
+
+from collections import OrderedDict
+
+from goqueue.storage.segment import Segment
+
+OPEN_SEGMENTS_MAX = 64
+
+
+class OpenSegments:
+    """The segments with open files, least recently used first. One may serve all logs of a process."""
+
+    def __init__(self, limit: int = OPEN_SEGMENTS_MAX) -> None:
+        self._limit = limit
+        self._open: OrderedDict[Segment, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def touch(self, segment: Segment) -> Segment:
+        """Note that the segment is about to be used."""
+        self._open[segment] = None
+        self._open.move_to_end(segment)
+        if len(self._open) > self._limit:
+            self._let_go(1)
+        return segment
+
+    def trim(self) -> None:
+        """Let go of all segments over the limit: some of them may have been synced by now."""
+        if len(self._open) > self._limit:
+            self._let_go(len(self._open) - 1)
+
+    def _let_go(self, candidates: int) -> None:
+        """Look at that many of the oldest segments and let go of those that may go."""
+        for _ in range(candidates):
+            oldest = next(iter(self._open))
+            if oldest.unsynced:
+                self._open.move_to_end(oldest)
+            elif len(self._open) > self._limit:
+                self.forget(oldest)
+
+    def forget(self, segment: Segment) -> None:
+        """Let go of the segment's files."""
+        self._open.pop(segment, None)
+        segment.release()

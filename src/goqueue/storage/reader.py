@@ -1,0 +1,155 @@
+"""Reading a log in order, as raw buffers under a byte budget.
+
+A reader remembers where the last record it gave out ended, so going on costs one read of the disk and
+no lookup. What it returns are the bytes of the file, validated but not copied again. Damage is never
+returned and never in the way: the reader goes on behind it and says which offsets are affected.
+
+Segments may be added, deleted, compacted or cut while a reader stands in them. It notices by the log's
+generation and finds its place again by offset.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import NamedTuple, Protocol
+
+from goqueue.errors import ReadFailed
+from goqueue.record.header import Fault
+from goqueue.record.kernel import scan
+from goqueue.storage.file import File
+from goqueue.storage.layout import LOG
+from goqueue.storage.segment import Segment
+from goqueue.storage.walk import Damage, Run, Spot
+
+
+class Chunk(NamedTuple):
+    """Whole, valid records, one behind the other; `next_offset` is where to go on."""
+
+    records: memoryview
+    record_count: int
+    next_offset: int
+    gaps: tuple[Damage, ...] = ()  # what is lost in front of the records
+
+
+class FileRange(NamedTuple):
+    """Records [first_offset, next_offset) as they stand in a file, for `os.sendfile`. They were not validated."""
+
+    file: File
+    position: int
+    size: int
+    first_offset: int
+    next_offset: int
+
+
+class Readable(Protocol):
+    """What a reader has to know of its log."""
+
+    @property
+    def generation(self) -> int: ...
+    @property
+    def next_offset(self) -> int: ...
+    def place_of(self, offset: int) -> tuple[Segment, int, bool]: ...
+    def report(self, damage: Damage) -> None: ...
+
+
+class LogReader:
+    """A place in a log. Not thread-safe: it belongs to the owner of the log."""
+
+    def __init__(self, log: Readable, offset: int) -> None:
+        self._log = log
+        self._segment: Segment | None = None
+        self._spot = Spot(0, 0)
+        self._generation = -1
+        self.offset = offset
+
+    def read(self, *, max_bytes: int, to_offset: int | None = None) -> Chunk:
+        """The next records below `to_offset`, by default the end of the log; the first comes however large it is."""
+        with reading():
+            return self._read(max_bytes, self._limit(to_offset))
+
+    def file_range(self, *, max_bytes: int, to_offset: int | None = None) -> FileRange | None:
+        """A stretch of whole records below `to_offset` to be sent straight from the file.
+
+        It ends at the end of a segment or at an indexed record; None if neither is near enough, which
+        leaves `read` to be used.
+        """
+        with reading():
+            return self._file_range(max_bytes, self._limit(to_offset))
+
+    def _limit(self, to_offset: int | None) -> int:
+        end = self._log.next_offset
+        return end if to_offset is None else min(to_offset, end)
+
+    def _read(self, max_bytes: int, limit: int) -> Chunk:
+        gaps: list[Damage] = []
+        while self.offset < limit:
+            segment, end_offset, dense = self._find_place()
+            for found in segment.walk(self._spot, end_offset=end_offset, to_offset=limit, window_bytes=max_bytes):
+                if isinstance(found, Run):
+                    run = _from_offset(found, self.offset)
+                    if not run.records:
+                        continue
+                    self.offset = run.summary.last_offset + 1
+                    self._spot = Spot(run.end, self.offset)
+                    return Chunk(run.records, run.summary.record_count, self.offset, tuple(gaps))
+                self._step_over(found, limit, gaps)
+                if self.offset >= limit:
+                    break
+            else:
+                if dense and self.offset < end_offset <= limit:
+                    missing = (segment.size, segment.size, self.offset, end_offset, Fault.TRUNCATED)
+                    gaps.append(Damage(segment.path(LOG), *missing))
+                    self._log.report(gaps[-1])
+                self.offset = min(end_offset, limit)
+                self._segment = None
+        return Chunk(memoryview(b""), 0, self.offset, tuple(gaps))
+
+    def _file_range(self, max_bytes: int, limit: int) -> FileRange | None:
+        if self.offset >= limit:
+            return None
+        segment, end_offset, _ = self._find_place()
+        start = self._spot
+        if segment.size - start.position <= max_bytes and end_offset <= limit:
+            end = Spot(segment.size, end_offset)
+        else:
+            end = segment.boundary(start.position + max_bytes, limit, end_offset=end_offset)
+        if end.position <= start.position:
+            return None
+        found = FileRange(segment.file, start.position, end.position - start.position, self.offset, end.min_offset)
+        self.offset = end.min_offset
+        self._spot = end
+        return found
+
+    def _find_place(self) -> tuple[Segment, int, bool]:
+        segment, end_offset, dense = self._log.place_of(self.offset)
+        if segment is not self._segment or self._generation != self._log.generation:
+            self._segment = segment
+            self._generation = self._log.generation
+            self._spot = segment.seek(self.offset, end_offset=end_offset)
+        return segment, end_offset, dense
+
+    def _step_over(self, damage: Damage, limit: int, gaps: list[Damage]) -> None:
+        self._log.report(damage)
+        if damage.next_offset > self.offset:
+            next_offset = min(damage.next_offset, limit)
+            first_offset = max(damage.first_offset, self.offset)
+            gaps.append(damage._replace(first_offset=first_offset, next_offset=next_offset))
+            self.offset = next_offset
+        if damage.next_offset <= limit:
+            self._spot = Spot(damage.end, damage.next_offset)
+
+
+def _from_offset(run: Run, offset: int) -> Run:
+    """The run from the offset on: all of it, unless damage that hid the offset a moment ago is no longer there."""
+    if run.summary.first_offset >= offset:
+        return run
+    summary = scan(run.records, from_offset=offset)
+    return Run(run.position + summary.start, run.records[summary.start : summary.end], summary)
+
+
+@contextmanager
+def reading() -> Iterator[None]:
+    """Within it, an error of the disk becomes `ReadFailed`."""
+    try:
+        yield
+    except OSError as error:
+        raise ReadFailed(str(error.filename or "the log"), error.strerror or str(error)) from error

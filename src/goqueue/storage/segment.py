@@ -1,0 +1,315 @@
+"""One segment: a run of records in a single append-only file, with two sparse indexes.
+
+A segment named 00000000000000004200.log holds offsets from 4200 up to the base of the next segment.
+Only the last segment of a log takes appends. Offsets rise by one in what was appended; compaction
+leaves gaps in them but never changes one.
+
+The indexes are hints and are confirmed at every use: an entry counts only if the record it points to is
+there, valid, and bears the offset and time that the entry says. If it does not, the indexes
+are rebuilt from the records once and the search begins again. So a damaged index costs time, never
+a record, and a damaged record is reported as what it is.
+
+Files are opened on first use and let go by `release`. Not thread-safe: the log that owns it serialises calls.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator
+from contextlib import suppress
+
+from goqueue.events import IndexRebuilt, Observer
+from goqueue.record.header import INDEX_STRIDE_BYTES, OFFSET_MAX, Buffer
+from goqueue.record.kernel import Summary, scan
+from goqueue.storage.file import Disk, File
+from goqueue.storage.layout import LOG, OFFSET_INDEX, TIME_INDEX, segment_path
+from goqueue.storage.offset_index import OffsetIndex
+from goqueue.storage.time_index import TimeIndex
+from goqueue.storage.walk import Damage, Run, Spot, walk
+
+SEEK_WINDOW_BYTES = 8192
+"""Enough to get from one index entry to the next, unless records are large."""
+
+
+class Segment:
+    """The segment that starts at `base_offset`."""
+
+    __slots__ = (
+        "_directory",
+        "_disk",
+        "_file",
+        "_first_timestamp",
+        "_last_timestamp",
+        "_observe",
+        "_offsets",
+        "_times",
+        "base_offset",
+        "next_index_at",
+        "size",
+        "unsynced",
+    )
+
+    def __init__(self, disk: Disk, directory: str, base_offset: int, size: int, observe: Observer) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._observe = observe
+        self.base_offset = base_offset
+        self.size = size
+        self.next_index_at = 0
+        self._file: File | None = None
+        self._offsets: OffsetIndex | None = None
+        self._times: TimeIndex | None = None
+        self._first_timestamp: int | None = None
+        self._last_timestamp: int | None = None
+        self.unsynced = False  # holds bytes that no sync has covered; its descriptors must stay open
+
+    @classmethod
+    def create(cls, disk: Disk, directory: str, base_offset: int, observe: Observer) -> "Segment":
+        """A new, empty segment. Its name is on the medium once the directory is synced."""
+        segment = cls(disk, directory, base_offset, 0, observe)
+        segment._file = disk.open(segment.path(LOG), create=True)
+        segment._start_indexes()
+        return segment
+
+    def path(self, suffix: str) -> str:
+        """The path of one of the segment's files."""
+        return segment_path(self._directory, self.base_offset, suffix)
+
+    @property
+    def file(self) -> File:
+        if self._file is None:
+            self._file = self._disk.open(self.path(LOG))
+        return self._file
+
+    @property
+    def offsets(self) -> OffsetIndex:
+        if self._offsets is None:
+            self._offsets = OffsetIndex(self._disk, self.path(OFFSET_INDEX))
+        return self._offsets
+
+    @property
+    def times(self) -> TimeIndex:
+        if self._times is None:
+            self._times = TimeIndex(self._disk, self.path(TIME_INDEX))
+        return self._times
+
+    def append(self, records: Buffer, summary: Summary) -> None:
+        """Write stamped records at the end. After an `OSError` the file is as long as before, or the error
+        of the truncation is raised with the first one as its context.
+        """
+        try:
+            self.file.pwrite(self.size, records)
+        except OSError:
+            self.file.truncate(self.size)
+            raise
+        if self.size == 0:
+            self._first_timestamp = summary.first_timestamp
+        self.size += len(records)
+        self.unsynced = True
+        self.note(summary)
+
+    def note(self, summary: Summary) -> None:
+        """Add what the kernel found in records that now stand at the end to the indexes."""
+        self.offsets.append(summary.offset_entries)
+        self.times.append(summary.time_entries)
+        self.next_index_at = summary.next_index_at
+        self._last_timestamp = summary.last_timestamp
+
+    def walk(
+        self, spot: Spot, *, end_offset: int, to_offset: int = OFFSET_MAX, window_bytes: int = SEEK_WINDOW_BYTES
+    ) -> Iterator[Run | Damage]:
+        """Runs and damage from the spot to the end of the segment."""
+        return walk(
+            self.file,
+            spot.position,
+            self.size,
+            min_offset=spot.min_offset,
+            end_offset=end_offset,
+            to_offset=min(to_offset, end_offset),  # what a lost truncation left behind is no part of the log
+            window_bytes=window_bytes,
+            anchors=self._anchor,
+        )
+
+    def seek(self, offset: int, *, end_offset: int) -> Spot:
+        """Where the first record at or behind `offset` stands, or the damage that hides it begins."""
+        if offset <= self.base_offset:
+            return Spot(0, self.base_offset)
+        for found in self.walk(self._indexed_offset(offset, end_offset), end_offset=end_offset):
+            if isinstance(found, Damage):
+                if found.next_offset > offset:
+                    return Spot(found.position, found.first_offset)
+            elif found.summary.last_offset >= offset:
+                return Spot(found.position + scan(found.records, from_offset=offset).start, offset)
+        return Spot(self.size, end_offset)
+
+    def boundary(self, position: int, offset: int, *, end_offset: int) -> Spot:
+        """The last indexed record that stands at or before both `position` and `offset`."""
+        entry = self.offsets.floor(offset)
+        if entry and entry.value > position:
+            entry = self.offsets.entry(self.offsets.count_before_position(position + 1) - 1)
+        if entry and self._first_record(Spot(entry.value, entry.key), end_offset)[0] == entry.key:
+            return Spot(entry.value, entry.key)
+        return Spot(0, self.base_offset)
+
+    def offset_at_time(self, timestamp: int, *, end_offset: int) -> int | None:
+        """The first offset that was stored at `timestamp` or later, if this segment has one."""
+        for found in self.walk(self._indexed_time(timestamp, end_offset), end_offset=end_offset):
+            if isinstance(found, Run) and found.summary.last_timestamp >= timestamp:
+                return _offset_at_time(found.records, timestamp)
+        return None
+
+    def first_timestamp(self, *, end_offset: int) -> int | None:
+        """When its first record was stored; None for a segment without any."""
+        if self._first_timestamp is None:
+            for found in self.walk(Spot(0, self.base_offset), end_offset=end_offset):
+                if isinstance(found, Run):
+                    self._first_timestamp = found.summary.first_timestamp
+                    break
+        return self._first_timestamp
+
+    def last_timestamp(self, *, end_offset: int) -> int | None:
+        """When its last record was stored; None for a segment without any."""
+        if self._last_timestamp is None:
+            start = self._last_indexed(end_offset) or Spot(0, self.base_offset)
+            for found in self.walk(start, end_offset=end_offset):
+                if isinstance(found, Run):
+                    self._last_timestamp = found.summary.last_timestamp
+        return self._last_timestamp
+
+    def rebuild_indexes(self, *, end_offset: int) -> None:
+        """Make both indexes anew from the records."""
+        self._drop_indexes()
+        found = walk(self.file, 0, self.size, min_offset=self.base_offset, end_offset=end_offset, next_index_at=0)
+        for item in found:
+            if isinstance(item, Run):
+                self.note(item.summary)
+        self.offsets.write_out()
+        self.times.write_out()
+        self._observe(IndexRebuilt(log=self._directory, base_offset=self.base_offset))
+
+    def keep_index_until(self, position: int) -> Spot:
+        """Cut the indexes back to what is sound and stands before `position`.
+
+        The spot returned is that of the last record they know: a scan from there completes them.
+        """
+        count = min(self.offsets.sound_prefix(), self.times.sound_prefix())
+        self._keep_index_entries(count)
+        self._keep_index_entries(self.offsets.count_before_position(position))
+        spot = self._last_indexed(OFFSET_MAX)
+        if spot is None:
+            self._keep_index_entries(0)
+            self.next_index_at = 0
+            return Spot(0, self.base_offset)
+        self.next_index_at = spot.position + INDEX_STRIDE_BYTES
+        return spot
+
+    def truncate(self, position: int) -> None:
+        """Cut off the records that stand at `position` or behind it."""
+        self.file.truncate(position)
+        self.size = position
+        self._last_timestamp = None
+        if position == 0:
+            self._first_timestamp = None
+        self.keep_index_until(position)
+
+    def files_to_sync(self) -> list[File]:
+        """The log and as much of the indexes as could be written: once they are synced, the segment is sealed."""
+        indexes = (self.offsets.file_to_sync(), self.times.file_to_sync())
+        return [self.file, *(file for file in indexes if file is not None)]
+
+    def release(self) -> None:
+        """Let go of all descriptors; the next use opens them again."""
+        self._file = None
+        if self._offsets is not None:
+            self._offsets.release()
+        if self._times is not None:
+            self._times.release()
+
+    def _indexed_offset(self, offset: int, end_offset: int) -> Spot:
+        """The record that the offset index names for `offset`, if it is there; else the start of the segment."""
+        for attempt in range(2):
+            entry = self.offsets.floor(offset)
+            if entry is None:
+                break
+            spot = Spot(entry.value, entry.key)
+            if entry.key <= offset and self._first_record(spot, end_offset)[0] == entry.key:
+                return spot
+            if attempt == 0:
+                self.rebuild_indexes(end_offset=end_offset)
+        return Spot(0, self.base_offset)
+
+    def _indexed_time(self, timestamp: int, end_offset: int) -> Spot:
+        """The record that the time index names for `timestamp`, if it is there; else the start of the segment."""
+        for attempt in range(2):
+            entry = self.times.before(timestamp)
+            if entry is None:
+                break
+            spot = self.seek(entry.value, end_offset=end_offset)
+            if entry.key < timestamp and self._first_record(spot, end_offset) == (entry.value, entry.key):
+                return spot
+            if attempt == 0:
+                self.rebuild_indexes(end_offset=end_offset)
+        return Spot(0, self.base_offset)
+
+    def _last_indexed(self, end_offset: int) -> Spot | None:
+        """The last record that the offset index knows, if it is there."""
+        if len(self.offsets):
+            entry = self.offsets.entry(len(self.offsets) - 1)
+            spot = Spot(entry.value, entry.key)
+            if self._first_record(spot, end_offset)[0] == entry.key:
+                return spot
+        return None
+
+    def _first_record(self, spot: Spot, end_offset: int) -> tuple[int, int]:
+        """Offset and timestamp of the valid record at the spot, (-1, -1) if there is none."""
+        if spot.min_offset > OFFSET_MAX:  # an index can say anything
+            return -1, -1
+        first = next(
+            walk(
+                self.file,
+                spot.position,
+                self.size,
+                min_offset=spot.min_offset,
+                end_offset=end_offset,
+                window_bytes=SEEK_WINDOW_BYTES,
+                resume=False,
+            ),
+            None,
+        )
+        if isinstance(first, Run):
+            return first.summary.first_offset, first.summary.first_timestamp
+        return -1, -1
+
+    def _anchor(self, position: int) -> Spot | None:
+        """The next indexed record behind the position that is really there."""
+        for index in range(self.offsets.count_before_position(position + 1), len(self.offsets)):
+            entry = self.offsets.entry(index)
+            spot = Spot(entry.value, entry.key)
+            if self._first_record(spot, OFFSET_MAX)[0] == entry.key:
+                return spot
+        return None
+
+    def _keep_index_entries(self, count: int) -> None:
+        self.offsets.keep(count)
+        self.times.keep(count)
+
+    def _drop_indexes(self) -> None:
+        self._start_indexes()
+        for suffix in (OFFSET_INDEX, TIME_INDEX):
+            with suppress(OSError):  # what cannot be removed is overwritten
+                self._disk.remove(self.path(suffix))
+
+    def _start_indexes(self) -> None:
+        self.next_index_at = 0
+        self._offsets = OffsetIndex(self._disk, self.path(OFFSET_INDEX), entry_count=0)
+        self._times = TimeIndex(self._disk, self.path(TIME_INDEX), entry_count=0)
+
+
+def _offset_at_time(records: memoryview, timestamp: int) -> int:
+    """The offset of the first record stamped at `timestamp` or later, which is there."""
+    found = scan(records, positions=True)
+    positions = memoryview(found.positions).cast("I")
+
+    def stamped(position: int) -> int:
+        return int.from_bytes(records[position + 16 : position + 24], "big", signed=True)
+
+    position = positions[bisect_left(positions, timestamp, key=stamped)]
+    return int.from_bytes(records[position + 8 : position + 16], "big")

@@ -1,0 +1,55 @@
+"""A small file that is replaced as a whole, and is either the old one or the new one after a crash.
+
+    0      4         6      8        12      16
+    +------+---------+------+--------+-------+---------+
+    | kind | version | 0    | length | crc   | payload |
+    +------+---------+------+--------+-------+---------+
+
+The crc is CRC-32C of kind, version, length and payload. The new content is written beside the old,
+synced, and renamed over it; the directory is synced last.
+"""
+
+import struct
+
+from goqueue.errors import CorruptRecord, UnsupportedFormat
+from goqueue.record.kernel import crc32c
+from goqueue.storage.file import Disk
+from goqueue.storage.layout import NEW
+
+_HEAD = struct.Struct(">4sHHII")
+HEAD_BYTES = 16
+VERSION = 1
+assert _HEAD.size == HEAD_BYTES
+
+
+def replace(disk: Disk, directory: str, name: str, kind: bytes, payload: bytes) -> None:
+    """Make `payload` the content of the file; on the medium when this returns."""
+    path = f"{directory}/{name}"
+    disk.remove(path + NEW)
+    file = disk.open(path + NEW, create=True)
+    file.append(_HEAD.pack(kind, VERSION, 0, len(payload), _crc(kind, VERSION, payload)), payload)
+    file.sync()
+    file.close()
+    disk.rename(path + NEW, path)
+    disk.sync_directory(directory)
+
+
+def load(disk: Disk, directory: str, name: str, kind: bytes) -> bytes:
+    """The payload that was stored last, or `CorruptRecord` if these are not the bytes."""
+    path = f"{directory}/{name}"
+    file = disk.open(path)
+    data = file.pread(0, file.size())
+    file.close()
+    if len(data) < HEAD_BYTES:
+        raise CorruptRecord("the file is cut off", len(data), source=path)
+    found, version, _, length, crc = _HEAD.unpack_from(data)
+    payload = data[HEAD_BYTES:]
+    if found != kind or length != len(payload) or crc != _crc(kind, version, payload):
+        raise CorruptRecord("checksum mismatch", 0, source=path)
+    if version != VERSION:
+        raise UnsupportedFormat(path, f"format version {version}; this GoQueue knows {VERSION}")
+    return payload
+
+
+def _crc(kind: bytes, version: int, payload: bytes) -> int:
+    return crc32c(payload, crc32c(_HEAD.pack(kind, version, 0, len(payload), 0)))

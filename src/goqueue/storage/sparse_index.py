@@ -1,0 +1,144 @@
+"""A sparse index: rising (key, value) pairs of 8 bytes each in a file, one per 4 KiB of log.
+
+An index is a hint. The kernel emits its entries while it stamps or scans records, so an index that is
+built again from the log is the same to the byte. It is not synced while its segment is written, and a
+crash may cost its end, leave zeros in it, or take it away; whoever looks something up checks what he
+finds against the record that stands there, and has the index rebuilt if they disagree.
+
+A lookup reads the file in place (`pread`, some ten times for the largest segment) instead of mapping
+it: a page that a failing disk cannot deliver is then an error and not the end of the process, and ten thousand
+segments cost no descriptors. The newest entries of an active segment wait in memory until there are
+enough of them for a write.
+"""
+
+import struct
+from contextlib import suppress
+from typing import ClassVar, NamedTuple
+
+from goqueue.storage.file import Disk, File
+
+ENTRY_BYTES = 16
+TAIL_BYTES_MAX = 4096
+"""How much waits in memory: 256 entries, which stand for about 1 MiB of log."""
+BLOCK_ENTRIES = 64
+"""The end of a binary search, read as one block."""
+
+
+class IndexEntry(NamedTuple):
+    """One pair; what key and value are is the business of the index."""
+
+    key: int
+    value: int
+
+
+class SparseIndex:
+    """The index of one segment. Not thread-safe."""
+
+    ENTRY: ClassVar[struct.Struct]
+
+    def __init__(self, disk: Disk, path: str, *, entry_count: int | None = None) -> None:
+        self._disk = disk
+        self._path = path
+        self._file: File | None = None
+        self._tail = bytearray()
+        self._stored_count = self._count_stored() if entry_count is None else entry_count
+
+    def __len__(self) -> int:
+        return self._stored_count + len(self._tail) // ENTRY_BYTES
+
+    def append(self, entries: bytes) -> None:
+        """Add entries as the kernel emits them; they rise from the last one on."""
+        self._tail += entries
+        if len(self._tail) >= TAIL_BYTES_MAX:
+            self.write_out()
+
+    def write_out(self) -> None:
+        """Bring the entries that wait in memory to the file.
+
+        A disk that does not take them is no error here: a hint is not worth one. They go on waiting.
+        """
+        if self._tail:
+            with suppress(OSError):
+                self._open(create=True).pwrite(self._stored_count * ENTRY_BYTES, self._tail)
+                self._stored_count = len(self)
+                self._tail = bytearray()
+
+    def entry(self, index: int) -> IndexEntry:
+        """The entry with that number, counted from 0."""
+        return self._unpack(self._read(index, 1), 0)
+
+    def entries(self) -> list[IndexEntry]:
+        """All of them."""
+        return [IndexEntry(*pair) for pair in self.ENTRY.iter_unpack(self._read(0, len(self)))]
+
+    def count_below(self, key: int) -> int:
+        """How many entries have a key smaller than `key`."""
+        low, high = 0, len(self)
+        while high - low > BLOCK_ENTRIES:
+            middle = (low + high) // 2
+            if self.entry(middle).key < key:
+                low = middle + 1
+            else:
+                high = middle
+        block = self._read(low, high - low)
+        for found, _ in self.ENTRY.iter_unpack(block):
+            if found >= key:
+                break
+            low += 1
+        return low
+
+    def keep(self, count: int) -> None:
+        """Cut off all entries behind the first `count`."""
+        if count >= len(self):
+            return
+        if count >= self._stored_count:
+            del self._tail[(count - self._stored_count) * ENTRY_BYTES :]
+            return
+        self._tail = bytearray()
+        self._stored_count = count
+        self._open(create=True).truncate(count * ENTRY_BYTES)
+
+    def sound_prefix(self) -> int:
+        """How many entries, from the first on, rise as they should: what a crash has left of the index."""
+        data = self._read(0, len(self))
+        pairs = list(self.ENTRY.iter_unpack(data))
+        for index in range(1, len(pairs)):
+            if pairs[index][0] < pairs[index - 1][0] or pairs[index][1] <= pairs[index - 1][1]:
+                return index
+        return len(pairs)
+
+    def file_to_sync(self) -> File | None:
+        """Write out, and return the file for whoever syncs it; None if the disk does not take it."""
+        self.write_out()
+        try:
+            return self._open(create=True)
+        except OSError:
+            return None
+
+    def release(self) -> None:
+        """Let go of the descriptor; the next use opens it again."""
+        self._file = None
+
+    def _count_stored(self) -> int:
+        try:
+            return self._open().size() // ENTRY_BYTES
+        except FileNotFoundError:
+            return 0
+
+    def _open(self, *, create: bool = False) -> File:
+        if self._file is None:
+            self._file = self._disk.open(self._path, create=create)
+        return self._file
+
+    def _read(self, index: int, count: int) -> bytes:
+        stored = min(count, max(0, self._stored_count - index))
+        data = self._open().pread(index * ENTRY_BYTES, stored * ENTRY_BYTES) if stored else b""
+        if len(data) != stored * ENTRY_BYTES:
+            data = data.ljust(stored * ENTRY_BYTES, b"\0")
+        if stored < count:
+            start = max(0, index - self._stored_count) * ENTRY_BYTES
+            data += self._tail[start : start + (count - stored) * ENTRY_BYTES]
+        return data
+
+    def _unpack(self, data: bytes, position: int) -> IndexEntry:
+        return IndexEntry(*self.ENTRY.unpack_from(data, position))

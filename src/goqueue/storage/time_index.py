@@ -1,0 +1,29 @@
+"""The time index of a segment: timestamp -> offset.
+
+    0           8        16
+    +-----------+--------+
+    | timestamp | offset |   big-endian; timestamps do not fall, offsets rise
+    +-----------+--------+
+
+Append time never goes back within a log, so the index is sorted. Records of one batch share their
+timestamp, which is why a search asks for the last entry *before* a time: the first record at that time
+may stand ahead of the first entry that bears it.
+"""
+
+import struct
+
+from goqueue.storage.sparse_index import ENTRY_BYTES, IndexEntry, SparseIndex
+
+
+class TimeIndex(SparseIndex):
+    """Finds the indexed record that was stored before a time."""
+
+    ENTRY = struct.Struct(">qQ")
+
+    def before(self, timestamp: int) -> IndexEntry | None:
+        """The last indexed record stamped earlier than `timestamp`."""
+        count = self.count_below(timestamp)
+        return self.entry(count - 1) if count else None
+
+
+assert TimeIndex.ENTRY.size == ENTRY_BYTES

@@ -1,0 +1,359 @@
+import pytest
+from tests.storage.logs import DIRECTORY, NOW_NS, ORIGIN, append, fill, open_log, read_all, values_of
+
+from goqueue import events
+from goqueue.errors import InvalidBatch, OffsetOutOfRange
+from goqueue.record import kernel
+from goqueue.record.message import Message
+from goqueue.storage.config import LogConfig
+from goqueue.storage.log import Log
+from goqueue.testing import MemoryDisk
+
+
+def test_a_new_log_is_empty(disk: MemoryDisk) -> None:
+    log = open_log(disk)
+
+    assert (log.start_offset, log.next_offset, log.durable_offset, log.size) == (0, 0, 0, 0)
+    assert log.read(0).record_count == 0
+
+
+def test_offsets_are_dense_from_zero_on(disk: MemoryDisk) -> None:
+    log = open_log(disk)
+
+    first = append(log, [b"a", b"b"])
+    second = append(log, [b"c"])
+
+    assert (first.first_offset, first.last_offset, second.first_offset) == (0, 1, 2)
+    assert [message.offset for message in read_all(log)[0]] == [0, 1, 2]
+
+
+def test_what_was_appended_is_read_back_with_all_its_fields(disk: MemoryDisk) -> None:
+    log = open_log(disk)
+    batch = kernel.encode(
+        [b"value", None, b""],
+        keys=[b"key", b"gone", None],
+        headers=[{"source": "web"}, None, {"a": b"\xff"}],
+        priorities=[0, 2, 4],
+    )
+
+    log.append(batch, now_ns=NOW_NS)
+
+    messages, gaps = read_all(log)
+    assert not gaps
+    assert [(m.key, m.value, m.tombstone, m.headers, int(m.priority)) for m in messages] == [
+        (b"key", b"value", False, {"source": "web"}, 0),
+        (b"gone", b"", True, {}, 2),
+        (None, b"", False, {"a": "\udcff"}, 4),
+    ]
+    assert {m.timestamp_ns for m in messages} == {NOW_NS}
+
+
+def test_append_time_never_goes_back(disk: MemoryDisk) -> None:
+    log = open_log(disk)
+
+    stamps = [append(log, [b"x"], now_ns=now).timestamp for now in (100, 50, 200, 150)]
+
+    assert stamps == [100, 100, 200, 200]
+
+
+def test_append_time_does_not_go_back_over_a_restart(disk: MemoryDisk) -> None:
+    log = open_log(disk)
+    append(log, [b"x"], now_ns=NOW_NS)
+    log.close()
+
+    log = open_log(disk)
+
+    assert append(log, [b"y"], now_ns=5).timestamp == NOW_NS
+
+
+def test_a_log_rolls_when_a_segment_is_full(disk: MemoryDisk) -> None:
+    log = open_log(disk, segment_bytes=1000)
+
+    values = fill(log, 50)
+
+    assert log.segment_count == 8  # seven records of 134 bytes fit
+    assert values_of(log) == values
+
+
+def test_a_batch_is_never_split_over_two_segments(disk: MemoryDisk) -> None:
+    log = open_log(disk, segment_bytes=1000)
+    fill(log, 3)
+
+    append(log, [b"." * 100] * 20)
+
+    assert log.segment_count == 2
+    assert log.next_offset == 23
+
+
+def test_a_log_rolls_when_a_segment_is_old(disk: MemoryDisk) -> None:
+    log = open_log(disk, segment_age_ms=1000)
+    append(log, [b"x"], now_ns=NOW_NS)
+    append(log, [b"x"], now_ns=NOW_NS + 999_999_999)
+    assert log.segment_count == 1
+
+    append(log, [b"x"], now_ns=NOW_NS + 1_000_000_000)
+
+    assert log.segment_count == 2
+
+
+def test_a_quiet_log_rolls_by_age_too(disk: MemoryDisk) -> None:
+    log = open_log(disk, segment_age_ms=1000)
+    append(log, [b"x"], now_ns=NOW_NS)
+
+    log.maintain(now_ns=NOW_NS + 2_000_000_000, monotonic_ns=0)
+    log.maintain(now_ns=NOW_NS + 4_000_000_000, monotonic_ns=0)
+
+    assert log.segment_count == 2
+
+
+@pytest.mark.parametrize("max_bytes", [1, 134, 135, 500, 10_000])
+def test_a_read_stays_in_its_budget_but_returns_at_least_one_record(disk: MemoryDisk, max_bytes: int) -> None:
+    log = open_log(disk, segment_bytes=1000)
+    fill(log, 20)
+
+    for offset in range(20):
+        chunk = log.read(offset, max_bytes=max_bytes)
+        assert chunk.record_count >= 1
+        assert chunk.record_count == 1 or len(chunk.records) <= max_bytes
+        assert kernel.decode(chunk.records, ORIGIN, Message)[0].offset == offset
+
+
+def test_a_record_larger_than_any_window_is_read_whole(disk: MemoryDisk) -> None:
+    log = open_log(disk)
+    large = bytes(range(256)) * 20_000
+    append(log, [b"before", large, b"behind"])
+
+    assert [message.value for message in read_all(log, max_bytes=100)[0]] == [b"before", large, b"behind"]
+    assert kernel.decode(log.read(1, max_bytes=1).records, ORIGIN, Message)[0].value == large
+
+
+def test_a_read_ends_before_to_offset(disk: MemoryDisk) -> None:
+    log = open_log(disk, segment_bytes=1000)
+    fill(log, 20)
+
+    chunk = log.read(3, to_offset=5)
+
+    assert (chunk.record_count, chunk.next_offset) == (2, 5)
+    assert log.read(5, to_offset=5).record_count == 0
+
+
+def test_an_offset_outside_the_log_is_refused_with_the_range(disk: MemoryDisk) -> None:
+    log = open_log(disk)
+    fill(log, 3)
+
+    with pytest.raises(OffsetOutOfRange) as caught:
+        log.read(4)
+
+    assert (caught.value.offset, caught.value.start, caught.value.end) == (4, 0, 3)
+    assert log.read(3).record_count == 0
+
+
+def test_a_reader_goes_on_where_it_stopped_and_sees_what_is_appended_meanwhile(disk: MemoryDisk) -> None:
+    log = open_log(disk, segment_bytes=1000)
+    fill(log, 10)
+    reader = log.reader(8)
+    assert reader.read(max_bytes=10_000).next_offset == 10
+    assert reader.read(max_bytes=10_000).record_count == 0
+
+    fill(log, 30)
+
+    offsets = []
+    while (chunk := reader.read(max_bytes=300)).record_count:
+        offsets += [message.offset for message in kernel.decode(chunk.records, ORIGIN, Message)]
+    assert offsets == list(range(10, 40))
+
+
+@pytest.mark.parametrize("segment_bytes", [1000, 100_000_000])
+def test_a_time_finds_the_first_record_stored_then_or_later(disk: MemoryDisk, segment_bytes: int) -> None:
+    log = open_log(disk, segment_bytes=segment_bytes)
+    for step in range(30):
+        append(log, [b"." * 100] * 3, now_ns=NOW_NS + step * 10)
+
+    for step in range(30):
+        assert log.offset_at_time(NOW_NS + step * 10) == step * 3
+        assert log.offset_at_time(NOW_NS + step * 10 + 1) == step * 3 + 3
+    assert log.offset_at_time(0) == 0
+    assert log.offset_at_time(NOW_NS * 2) == log.next_offset == 90
+
+
+def test_a_time_is_found_when_all_records_bear_the_same(disk: MemoryDisk) -> None:
+    log = open_log(disk, segment_bytes=1000)
+    for _ in range(30):
+        append(log, [b"." * 100])
+
+    assert log.offset_at_time(NOW_NS) == 0
+    assert log.offset_at_time(NOW_NS + 1) == 30
+
+
+def test_reading_by_time_returns_the_records_from_then_on(disk: MemoryDisk) -> None:
+    log = open_log(disk)
+    fill(log, 10)
+
+    chunk = log.read_time(NOW_NS + 7 * 1_000_000)
+
+    assert [message.offset for message in kernel.decode(chunk.records, ORIGIN, Message)] == [7, 8, 9]
+
+
+def test_ranges_for_sendfile_hold_the_same_bytes_as_reads(disk: MemoryDisk) -> None:
+    log = open_log(disk, segment_bytes=20_000)
+    fill(log, 500)
+    ranges, offset = b"", 17
+    reader = log.reader(offset)
+    while reader.offset < 500:
+        found = reader.file_range(max_bytes=6_000)
+        if found is None:
+            ranges += bytes(reader.read(max_bytes=6_000).records)
+        else:
+            assert found.first_offset == offset
+            assert found.size <= 6_000
+            ranges += found.file.pread(found.position, found.size)
+        offset = reader.offset
+
+    assert [message.offset for message in kernel.decode(ranges, ORIGIN, Message)] == list(range(17, 500))
+
+
+def test_a_range_for_sendfile_ends_before_to_offset(disk: MemoryDisk) -> None:
+    log = open_log(disk)
+    fill(log, 200)
+
+    found = log.reader(0).file_range(max_bytes=1 << 20, to_offset=100)
+
+    assert found is not None
+    assert 0 < found.next_offset <= 100
+    records = kernel.decode(found.file.pread(found.position, found.size), ORIGIN, Message)
+    assert records[-1].offset == found.next_offset - 1
+
+
+def test_a_batch_that_breaks_the_format_is_refused_and_nothing_is_written(disk: MemoryDisk) -> None:
+    log = open_log(disk)
+    fill(log, 2)
+    batch = kernel.encode([b"good", b"bad"])
+    batch[38] = 0
+
+    with pytest.raises(InvalidBatch, match="byte 38"):
+        log.append(batch, now_ns=NOW_NS)
+
+    assert log.next_offset == 2
+    assert len(values_of(log)) == 2
+
+
+def test_a_value_over_the_limit_of_the_log_is_refused(disk: MemoryDisk) -> None:
+    log = open_log(disk, value_bytes_max=10)
+
+    with pytest.raises(InvalidBatch, match="value over the limit"):
+        append(log, [b"." * 11])
+
+    assert append(log, [b"." * 10]).first_offset == 0
+
+
+def test_producers_cannot_forge_control_records(disk: MemoryDisk) -> None:
+    log = open_log(disk)
+
+    with pytest.raises(InvalidBatch, match="flags"):
+        log.append(kernel.encode([b""], flags=0x08), now_ns=NOW_NS)
+
+
+def test_truncation_removes_the_records_and_gives_their_offsets_out_again(disk: MemoryDisk) -> None:
+    log = open_log(disk, segment_bytes=1000)
+    values = fill(log, 50)
+    log.flush()
+
+    log.truncate(20)
+
+    assert (log.next_offset, log.durable_offset) == (20, 20)
+    assert values_of(log) == values[:20]
+    assert append(log, [b"new"]).first_offset == 20
+    assert values_of(log) == [*values[:20], b"new"]
+
+
+def test_truncation_is_durable(disk: MemoryDisk) -> None:
+    log = open_log(disk, segment_bytes=1000)
+    values = fill(log, 50)
+    log.flush()
+
+    log.truncate(20)
+
+    log = open_log(disk.crash(keep="nothing"), segment_bytes=1000)
+    assert values_of(log) == values[:20]
+    assert not log.damage
+
+
+def test_a_reader_behind_a_truncation_reads_what_is_written_there_next(disk: MemoryDisk) -> None:
+    log = open_log(disk, segment_bytes=1000)
+    fill(log, 50)
+    reader = log.reader(20)
+    reader.read(max_bytes=134)
+
+    log.truncate(21)
+    append(log, [b"new"])
+
+    assert kernel.decode(reader.read(max_bytes=1000).records, ORIGIN, Message)[0].value == b"new"
+
+
+def test_a_reader_whose_place_was_cut_away_and_written_over_finds_it_again(disk: MemoryDisk) -> None:
+    log = open_log(disk)
+    fill(log, 30)
+    reader = log.reader(0)
+    reader.read(max_bytes=25 * 134)
+
+    log.truncate(20)
+    fill(log, 10, size=77)
+
+    chunk = reader.read(max_bytes=134)
+    assert not chunk.gaps
+    assert kernel.decode(chunk.records, ORIGIN, Message)[0].offset == 25
+
+
+def test_truncating_outside_the_log_is_refused(disk: MemoryDisk) -> None:
+    log = open_log(disk)
+    fill(log, 3)
+
+    with pytest.raises(OffsetOutOfRange):
+        log.truncate(4)
+
+
+def test_a_log_is_the_same_after_it_was_closed_and_opened(disk: MemoryDisk) -> None:
+    log = open_log(disk, segment_bytes=1000)
+    values = fill(log, 50)
+    log.close()
+
+    log = open_log(disk.crash(keep="nothing"), segment_bytes=1000)
+
+    assert values_of(log) == values
+    assert log.durable_offset == log.next_offset == 50
+
+
+def test_opening_a_log_that_was_closed_writes_nothing(disk: MemoryDisk) -> None:
+    log = open_log(disk, segment_bytes=1000)
+    fill(log, 50)
+    log.close()
+    steps = disk.steps
+
+    open_log(disk, segment_bytes=1000)
+
+    assert disk.steps == steps
+
+
+def test_few_files_are_open_however_many_segments_there_are(disk: MemoryDisk) -> None:
+    log = open_log(disk, segment_bytes=200)
+    fill(log, 1000)
+    log.flush()
+
+    assert len(values_of(log)) == 1000
+    assert log.offset_at_time(NOW_NS + 500_000_000) == 500
+
+    assert log.segment_count == 1000
+    assert disk.open_files < 250
+
+
+def test_events_tell_what_happens(disk: MemoryDisk) -> None:
+    seen: list[events.Event] = []
+    log = Log.open(disk, DIRECTORY, LogConfig(segment_bytes=1000), observe=seen.append)
+
+    fill(log, 8)
+    log.flush()
+
+    assert seen == [
+        events.SegmentRolled(log=DIRECTORY, base_offset=7),
+        events.Flushed(log=DIRECTORY, bytes=8 * 134, durable_offset=8),
+    ]

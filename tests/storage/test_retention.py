@@ -1,0 +1,114 @@
+from goqueue.storage.config import LogConfig
+from goqueue.storage.retention import SegmentInfo, expired
+from goqueue.testing import MemoryDisk
+from tests.storage.logs import NOW_NS, append, fill, open_log, read_all, values_of
+
+MS = 1_000_000
+SEGMENTS = [SegmentInfo(0, 100, 10 * MS), SegmentInfo(5, 100, 20 * MS), SegmentInfo(9, 100, 30 * MS)]
+
+
+def bases(
+    config: LogConfig, *, now_ms: int, segments: list[SegmentInfo] = SEGMENTS, active_bytes: int = 50
+) -> list[int]:
+    total = active_bytes + sum(segment.size for segment in segments)
+    return [segment.base_offset for segment in expired(iter(segments), total, config, now_ns=now_ms * MS)]
+
+
+def test_a_segment_expires_when_its_newest_record_is_too_old() -> None:
+    config = LogConfig(retention_ms=100)
+
+    assert bases(config, now_ms=110) == []
+    assert bases(config, now_ms=111) == [0]
+    assert bases(config, now_ms=125) == [0, 5]
+    assert bases(config, now_ms=9999) == [0, 5, 9]
+
+
+def test_by_size_a_segment_goes_if_the_rest_still_fills_the_room() -> None:
+    assert bases(LogConfig(retention_ms=0, retention_bytes=250), now_ms=0) == [0]
+    assert bases(LogConfig(retention_ms=0, retention_bytes=251), now_ms=0) == []
+    assert bases(LogConfig(retention_ms=0, retention_bytes=1), now_ms=0) == [0, 5, 9]
+
+
+def test_zero_means_for_ever_and_without_limit() -> None:
+    assert bases(LogConfig(retention_ms=0, retention_bytes=0), now_ms=10**9) == []
+
+
+def test_a_log_that_is_only_compacted_never_expires() -> None:
+    assert bases(LogConfig(retention_ms=1, cleanup="compact"), now_ms=10**9) == []  # type: ignore[arg-type]
+    assert bases(LogConfig(retention_ms=1, cleanup="compact,delete"), now_ms=10**9) == [0, 5, 9]  # type: ignore[arg-type]
+
+
+def test_a_segment_without_records_goes_with_its_neighbours() -> None:
+    assert bases(LogConfig(retention_ms=100), now_ms=111, segments=[SegmentInfo(0, 0, None), *SEGMENTS[1:]]) == [0]
+
+
+def test_no_segment_is_asked_for_once_one_stays() -> None:
+    asked: list[int] = []
+
+    def segments():  # type: ignore[no-untyped-def]
+        for segment in SEGMENTS:
+            asked.append(segment.base_offset)
+            yield segment
+
+    expired(segments(), 350, LogConfig(retention_ms=100), now_ns=111 * MS)
+
+    assert asked == [0, 5]
+
+
+def test_expired_segments_leave_the_log_and_the_disk(disk: MemoryDisk) -> None:
+    log = open_log(disk, segment_bytes=1000, retention_ms=10)
+    values = fill(log, 50)
+    log.flush()
+
+    log.maintain(now_ns=NOW_NS + 40 * MS, monotonic_ns=0)
+
+    assert log.start_offset == 28
+    assert values_of(log) == values[28:]
+    assert min(path for path in disk.paths() if path.endswith(".log")).endswith(f"{28:020d}.log")
+    assert log.next_offset == 50
+
+
+def test_what_expired_stays_gone(disk: MemoryDisk) -> None:
+    log = open_log(disk, segment_bytes=1000, retention_bytes=2000, retention_ms=0)
+    values = fill(log, 50)
+    log.flush()
+    log.maintain(now_ns=NOW_NS, monotonic_ns=0)
+    start = log.start_offset
+
+    log = open_log(disk.crash(keep="nothing"), segment_bytes=1000)
+
+    assert log.start_offset == start > 20
+    assert values_of(log) == values[start:]
+
+
+def test_a_reader_of_an_expired_segment_is_not_disturbed(disk: MemoryDisk) -> None:
+    log = open_log(disk, segment_bytes=1000, retention_ms=10)
+    fill(log, 50)
+    log.flush()
+    found = log.reader(0).file_range(max_bytes=1000)
+    assert found is not None
+    before = found.file.pread(found.position, found.size)
+
+    log.maintain(now_ns=NOW_NS + 10**12, monotonic_ns=0)
+
+    assert found.file.pread(found.position, found.size) == before
+
+
+def test_the_active_segment_never_expires(disk: MemoryDisk) -> None:
+    log = open_log(disk, retention_ms=10)
+    append(log, [b"x"])
+
+    log.maintain(now_ns=NOW_NS + 10**12, monotonic_ns=0)
+
+    assert len(read_all(log)[0]) == 1
+
+
+def test_a_quiet_log_expires_completely_once_its_segment_is_old(disk: MemoryDisk) -> None:
+    log = open_log(disk, retention_ms=10, segment_age_ms=1000)
+    append(log, [b"x"])
+
+    log.maintain(now_ns=NOW_NS + 2_000 * MS, monotonic_ns=0)
+
+    assert (log.start_offset, log.next_offset, log.size) == (1, 1, 0)
+    log.close()
+    assert open_log(disk).next_offset == 1
