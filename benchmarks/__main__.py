@@ -1,0 +1,13 @@
+"""All benchmarks, as a table and as JSON: `make bench`, or `python -m benchmarks --size small`."""
+
+from benchmarks import bench_kernel, bench_log
+from benchmarks.harness import Result, main
+
+ALL = (bench_kernel, bench_log)
+
+
+def run(size: str) -> list[Result]:
+    return [result for benchmark in ALL for result in benchmark.run(size)]
+
+
+main(run)

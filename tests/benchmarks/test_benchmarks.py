@@ -1,0 +1,27 @@
+"""Benchmarks cannot rot: each runs here at its small size. What they measure is not judged, only that they do."""
+
+import pytest
+
+from benchmarks import bench_kernel, bench_log
+from benchmarks.harness import Result, machine_facts, print_table, to_json
+
+
+@pytest.mark.parametrize("benchmark", [bench_kernel, bench_log], ids=lambda module: module.__name__)
+def test_a_benchmark_runs_at_its_small_size(benchmark) -> None:  # type: ignore[no-untyped-def]
+    results = benchmark.run("small")
+
+    assert results
+    assert all(result.value > 0 for result in results)
+
+
+def test_results_come_as_a_table_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    results = [Result("append", 1234.5, "records/s", ">= 1000", True), Result("read", 2.0, "us", "< 1", False, "slow")]
+
+    print_table(results)
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split("|")[1].strip() == "benchmark"
+    assert "yes" in lines[2]
+    assert "NO" in lines[3]
+    assert '"value": 1234.5' in to_json(results)
+    assert machine_facts()["python"]
