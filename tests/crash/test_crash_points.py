@@ -4,13 +4,13 @@ from collections.abc import Callable
 from random import Random
 
 import pytest
-from tests.storage.logs import DIRECTORY, NOW_NS, read_all
 
 from goqueue.errors import GoQueueError
 from goqueue.record import kernel
 from goqueue.storage.config import LogConfig
 from goqueue.storage.log import Log
 from goqueue.testing import MemoryDisk, PowerLoss
+from tests.storage.logs import DIRECTORY, NOW_NS, read_all
 
 Survival = Callable[[MemoryDisk, int], MemoryDisk]
 SURVIVALS: dict[str, Survival] = {
@@ -91,7 +91,13 @@ ACTIONS = {
     "reopen": 1,
     "maintain": 1,
 }
-SMALL_WORKLOAD = ["append", "flush", "append", "append", "flush_while_appending", "append", "append", "maintain", "append", "truncate", "append", "flush", "append", "flush_while_appending", "truncate_while_flushing", "append", "reopen", "append", "append", "append", "maintain", "append"]
+# fmt: off
+SMALL_WORKLOAD = [
+    "append", "flush", "append", "append", "flush_while_appending", "append", "append", "maintain", "append",
+    "truncate", "append", "flush", "append", "flush_while_appending", "truncate_while_flushing", "append", "reopen",
+    "append", "append", "append", "maintain", "append",
+]
+# fmt: on
 
 
 def run_until(

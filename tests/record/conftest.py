@@ -1,6 +1,7 @@
 from types import ModuleType
 
 import pytest
+
 from tests.record.batches import KERNELS
 
 

@@ -1,6 +1,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from tests.record.batches import needs_c, raw_kernels
 
 

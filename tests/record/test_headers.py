@@ -1,11 +1,11 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.record.batches import header_dicts, timestamps
 
 from goqueue.errors import CorruptRecord, InvalidMessage, MessageTooLarge
 from goqueue.record import headers
 from goqueue.record.headers import decode_headers, encode_headers, parse_time, split_headers
+from tests.record.batches import header_dicts, timestamps
 
 
 def test_headers_have_these_bytes_and_no_others():

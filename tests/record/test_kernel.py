@@ -6,10 +6,10 @@ import struct
 from itertools import pairwise
 
 import pytest
-from tests.record.batches import TIME, fields_of, load_kernel, needs_c, stamped, with_fields
 
 from goqueue.errors import CorruptRecord, InvalidBatch, InvalidConfig, InvalidMessage, MessageTooLarge
 from goqueue.record.header import FLAGS_KNOWN, HEADER, HEADER_BYTES, OFFSET_MAX, TIMESTAMP_MIN, Fault, Flags, Priority
+from tests.record.batches import TIME, fields_of, load_kernel, needs_c, stamped, with_fields
 
 
 def test_a_record_has_these_bytes_and_no_others(kernel):

@@ -6,10 +6,10 @@ import threading
 from contextlib import contextmanager, suppress
 
 import pytest
-from tests.record.batches import TIME, needs_c, raw_kernels, stamped, tight, with_fields
 
 from goqueue.errors import CorruptRecord, InvalidBatch, InvalidMessage
 from goqueue.record.header import CRC_END, CRC_POSITION, FLAGS_KNOWN, HEADER, OFFSET_MAX, Fault, Flags
+from tests.record.batches import TIME, needs_c, raw_kernels, stamped, tight, with_fields
 
 RECORD = stamped([b"value"], keys=[b"key"], headers=[{"name": "text"}], first_offset=41)
 

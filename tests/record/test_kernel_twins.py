@@ -6,6 +6,8 @@ from typing import Any
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+
+from goqueue.record.header import FLAGS_FROM_PRODUCERS, FLAGS_KNOWN, HEADER, OFFSET_MAX, TIMESTAMP_MIN
 from tests.record.batches import (
     any_batches,
     header_dicts,
@@ -21,8 +23,6 @@ from tests.record.batches import (
     valid_batches,
     with_fields,
 )
-
-from goqueue.record.header import FLAGS_FROM_PRODUCERS, FLAGS_KNOWN, HEADER, OFFSET_MAX, TIMESTAMP_MIN
 
 pytestmark = needs_c
 

@@ -6,12 +6,12 @@ import sys
 from datetime import UTC, datetime
 
 import pytest
-from tests.record.batches import TIME, needs_c, stamped
 
 from goqueue.names import TopicPartition
 from goqueue.record import kernel
 from goqueue.record.header import TIMESTAMP_MIN, Flags, Priority
 from goqueue.record.message import Message
+from tests.record.batches import TIME, needs_c, stamped
 
 ORDERS = TopicPartition("orders", 3)
 

@@ -1,9 +1,9 @@
 """Finding the log again behind damage."""
 
 import pytest
-from tests.record.batches import TIME, stamped
 
 from goqueue.record.header import HEADER, OFFSET_MAX, VERSION
+from tests.record.batches import TIME, stamped
 
 SIZE = 44  # of a record with a value of 10 bytes
 

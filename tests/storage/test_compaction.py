@@ -3,7 +3,6 @@ from errno import ENOSPC
 from random import Random
 
 import pytest
-from tests.storage.logs import DIRECTORY, NOW_NS, ORIGIN, append, open_log, read_all
 
 from goqueue import events
 from goqueue.record import kernel
@@ -12,6 +11,7 @@ from goqueue.storage.compaction import Source, dirty_ratio
 from goqueue.storage.config import LogConfig
 from goqueue.storage.log import Log
 from goqueue.testing import FaultyDisk, MemoryDisk, PowerLoss
+from tests.storage.logs import DIRECTORY, NOW_NS, ORIGIN, append, open_log, read_all
 
 HOUR_NS = 3_600_000_000_000
 COMPACTED = {"segment_bytes": 600, "cleanup": "compact"}

@@ -1,8 +1,11 @@
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
+from goqueue.errors import StorageFailed
 from goqueue.storage.config import Flush, LogConfig
 from goqueue.storage.flush import is_due
-from goqueue.testing import ManualClock, MemoryDisk
+from goqueue.testing import FaultyDisk, ManualClock, MemoryDisk
 from tests.storage.logs import NOW_NS, append, fill, open_log, values_of
 
 SECOND_NS = 1_000_000_000
@@ -140,5 +143,21 @@ def test_a_late_flush_does_not_vouch_for_records_that_were_cut_off(disk: MemoryD
 
     assert log.durable_offset == 5
     log = open_log(disk.crash(keep="nothing"))
-    assert values_of(log)[5:] == [b"new"]  # the late sync covered it, too
-    assert not log.damage
+    assert (log.next_offset, log.damage) == (5, [])
+
+
+def test_a_flush_on_the_spot_does_not_miss_the_failure_of_the_one_under_way(disk: MemoryDisk) -> None:
+    faulty = FaultyDisk(disk, seed=0)
+    log = open_log(faulty)
+    fill(log, 3)
+    job = log.begin_flush(monotonic_ns=0)
+    assert job is not None
+    faulty.fail_next("sync")
+    with pytest.raises(OSError, match="Input/output error"):
+        job.run()
+
+    with pytest.raises(StorageFailed):
+        log.flush()
+
+    assert log.durable_offset == 0
+    assert log.failure is not None

@@ -1,5 +1,6 @@
 """Indexes are hints: whatever becomes of them, every record is found and only time is lost."""
 
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -32,7 +33,7 @@ def test_there_is_one_entry_for_each_four_kibibytes_of_log(disk: MemoryDisk) -> 
 
     positions = [entry.value for entry in entries]
     assert positions[0] == 0
-    assert all(4096 <= after - before < 4096 + 134 for before, after in zip(positions, positions[1:], strict=False))
+    assert all(4096 <= after - before < 4096 + 134 for before, after in pairwise(positions))
     assert all(entry.key * 134 == entry.value for entry in entries)
     assert len(disk.read(f"{DIRECTORY}/{0:020d}.timeindex")) == len(entries) * 16
 

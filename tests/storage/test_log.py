@@ -1,5 +1,4 @@
 import pytest
-from tests.storage.logs import DIRECTORY, NOW_NS, ORIGIN, append, fill, open_log, read_all, values_of
 
 from goqueue import events
 from goqueue.errors import InvalidBatch, OffsetOutOfRange
@@ -8,6 +7,7 @@ from goqueue.record.message import Message
 from goqueue.storage.config import LogConfig
 from goqueue.storage.log import Log
 from goqueue.testing import MemoryDisk
+from tests.storage.logs import DIRECTORY, NOW_NS, ORIGIN, append, fill, open_log, read_all, values_of
 
 
 def test_a_new_log_is_empty(disk: MemoryDisk) -> None:

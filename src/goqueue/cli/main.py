@@ -30,5 +30,5 @@ def main() -> None:
     try:
         app()
     except GoQueueError as error:
-        errors.print(f"[bold red]error[/] {error}", highlight=False)
+        errors.print(f"[bold red]error[/] {error}", highlight=False, soft_wrap=True)
         sys.exit(1)

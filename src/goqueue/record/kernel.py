@@ -243,7 +243,7 @@ def filter(
 
 
 def latest(buffer: Buffer, table: dict[bytes, int]) -> None:
-    """Note in `table` the offset of the last record of each key; records without a key and control records are passed."""
+    """Note in `table` the offset of the last record of each key; those without a key and control records are passed."""
     fault, position = _impl.latest(buffer, table)
     if fault:
         raise CorruptRecord(describe(Fault(fault)), position)

@@ -28,7 +28,8 @@ class FlushJob:
     """Syncs what had been written when the job was made, then notes it in the checkpoint.
 
     With `sync_names` the directory is synced too: a new segment counts only when its name is on the medium.
-    A job that was cancelled leaves the checkpoint alone.
+    A job that was cancelled before it began does nothing; cancelling one that is running waits for it. So no two syncs
+    of a log run side by side, and an error, which the system tells to one of them only, cannot be missed.
     """
 
     def __init__(
@@ -49,26 +50,36 @@ class FlushJob:
         self._files = files
         self._checkpoint_file = checkpoint_file
         self._sync_checkpoint = sync_checkpoint
-        self._writing_checkpoint = Lock()
+        self._running = Lock()
         self.segments = segments
         self.checkpoint = checkpoint
         self.bytes = unflushed_bytes
         self.sync_names = sync_names
-        self.cancelled = False
+        self._cancelled = False
+        self._error: OSError | None = None
 
     def run(self) -> None:
+        with self._running:
+            if not self._cancelled:
+                try:
+                    self._sync()
+                except OSError as error:
+                    self._error = error
+                    raise
+
+    def cancel(self) -> None:
+        """Return once the job does nothing more, whatever thread it is in; what it failed with is raised here, too."""
+        with self._running:
+            self._cancelled = True
+            if self._error:
+                raise self._error
+
+    def _sync(self) -> None:
         for file in self._files:
             file.sync()
         if self.sync_names:
             self._disk.sync_directory(self._directory)
-        with self._writing_checkpoint:
-            if not self.cancelled:
-                self._checkpoint_file.write(self.checkpoint, sync=self._sync_checkpoint)
-
-    def cancel(self) -> None:
-        """From here on the job does not write the checkpoint, whatever thread it runs in."""
-        with self._writing_checkpoint:
-            self.cancelled = True
+        self._checkpoint_file.write(self.checkpoint, sync=self._sync_checkpoint)
 
 
 class Flusher:

@@ -93,27 +93,38 @@ class Recovery:
         if self._cut_short(segment):
             self._missing(segment.path(LOG), segment.size, expected)
             return False
-        found: Run | Damage
-        for found in walk(
-            segment.file,
-            durable_end,
-            segment.size,
-            min_offset=durable_offset,
-            end_offset=OFFSET_MAX,
-            dense=True,
-            next_index_at=segment.next_index_at,
-            resume=False,
-        ):
-            if isinstance(found, Damage):
+        position, sure = durable_end, False
+        while position < segment.size:
+            found = self._next_in_tail(segment, position)
+            if isinstance(found, Run):
+                segment.file.pwrite(position, found.records)  # or the next sync may skip what an earlier one lost
+                segment.note(found.summary)
+                self._next_offset = found.summary.last_offset + 1
+                self._last_timestamp = max(self._last_timestamp, found.summary.last_timestamp)
+                position, sure = found.end, False
+            elif not sure:
+                sure = True  # after a second look: what is cut off for a bit that flipped on its way is gone for good
+            else:
                 self._refuse_newer_version(segment, found)
-                self._observe(TailTruncated(log=self._directory, bytes=segment.size - found.position))
-                segment.truncate(found.position)
+                self._observe(TailTruncated(log=self._directory, bytes=segment.size - position))
+                segment.truncate(position)
                 return True
-            segment.file.pwrite(found.position, found.records)  # or the next sync may skip what an earlier one lost
-            segment.note(found.summary)
-            self._next_offset = found.summary.last_offset + 1
-            self._last_timestamp = max(self._last_timestamp, found.summary.last_timestamp)
         return False
+
+    def _next_in_tail(self, segment: Segment, position: int) -> Run | Damage:
+        """What stands at the position, behind the checkpoint: a run that joins up with the log, or anything else."""
+        return next(
+            walk(
+                segment.file,
+                position,
+                segment.size,
+                min_offset=self._next_offset,
+                end_offset=OFFSET_MAX,
+                dense=True,
+                next_index_at=segment.next_index_at,
+                resume=False,
+            )
+        )
 
     def _note_durable(self, segment: Segment, spot: Spot, end: int, end_offset: int) -> int:
         """Index what the checkpoint vouches for, from the spot on; the offset behind the last valid record."""
