@@ -1,4 +1,4 @@
-# make demo | test | check | bench: each sets up .venv by itself if it is missing or stale.
+# make demo | test | check | bench: each sets up .venv by itself if it is missing, broken or stale.
 
 PYTHON ?= python3
 VENV   := .venv
@@ -9,28 +9,34 @@ SIZE   ?= full
 .PHONY: demo test check bench format clean
 .DEFAULT_GOAL := demo
 
+# Commands run as modules: the scripts in bin/ name their interpreter by its path, and a tree may be moved.
+
 demo: $(READY)
-	$(BIN)/goqueue demo
+	$(BIN)/python -m goqueue.cli demo
 
 test: $(READY)
 	$(BIN)/python -m pytest -n auto --dist worksteal
 
 check: $(READY)
-	$(BIN)/ruff format --check .
-	$(BIN)/ruff check .
-	$(BIN)/mypy
-	scripts/sanitize
+	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m mypy
+	PYTHON=$(BIN)/python scripts/sanitize
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks --size $(SIZE)
 
 format: $(READY)
-	$(BIN)/ruff format .
-	$(BIN)/ruff check --fix .
+	$(BIN)/python -m ruff format .
+	$(BIN)/python -m ruff check --fix .
+
+# The sources say when .ready is stale, scripts/setup when it is not to be trusted: then it is made again at once.
+ifneq ($(shell scripts/setup --check $(VENV) && echo ready),ready)
+.PHONY: $(READY)
+endif
 
 $(READY): pyproject.toml setup.py requirements-dev.txt src/goqueue/record/_kernel.c scripts/setup
-	PYTHON=$(PYTHON) scripts/setup $(VENV)
-	@touch $@
+	PYTHON='$(PYTHON)' scripts/setup $(VENV)
 
 clean:
 	rm -rf $(VENV) build dist src/*.egg-info src/goqueue/record/*.so

@@ -7,6 +7,7 @@ import goqueue.testing
 from goqueue import errors
 
 PUBLIC = {
+    "Conflict",
     "CorruptRecord",
     "DataDirectoryError",
     "DirectoryLocked",
@@ -16,6 +17,7 @@ PUBLIC = {
     "InvalidBatch",
     "InvalidConfig",
     "InvalidMessage",
+    "InvalidTopic",
     "Message",
     "MessageError",
     "MessageTooLarge",

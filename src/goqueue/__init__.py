@@ -3,7 +3,10 @@
 What stands here is public; `goqueue.testing` is, too. All else may move between versions.
 """
 
+from typing import TYPE_CHECKING
+
 from goqueue.errors import (
+    Conflict,
     CorruptRecord,
     DataDirectoryError,
     DirectoryLocked,
@@ -13,6 +16,7 @@ from goqueue.errors import (
     InvalidBatch,
     InvalidConfig,
     InvalidMessage,
+    InvalidTopic,
     MessageError,
     MessageTooLarge,
     OffsetOutOfRange,
@@ -24,11 +28,14 @@ from goqueue.errors import (
 )
 from goqueue.names import TopicPartition
 from goqueue.record.header import Priority
-from goqueue.record.message import Message
+
+if TYPE_CHECKING:
+    from goqueue.record.message import Message
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Conflict",
     "CorruptRecord",
     "DataDirectoryError",
     "DirectoryLocked",
@@ -38,6 +45,7 @@ __all__ = [
     "InvalidBatch",
     "InvalidConfig",
     "InvalidMessage",
+    "InvalidTopic",
     "Message",
     "MessageError",
     "MessageTooLarge",
@@ -51,3 +59,14 @@ __all__ = [
     "UnsupportedFormat",
     "__version__",
 ]
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """`Message` is imported when it is first asked for, so that `goqueue` can say why a kernel does not load."""
+        if name == "Message":
+            from goqueue.record.message import Message
+
+            return Message
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -2,6 +2,8 @@
 
     GoQueueError
     ├── InvalidConfig            a setting has a value that cannot be
+    ├── InvalidTopic             a topic, or a partition of it, has a name that cannot be
+    ├── Conflict                 the state of the thing forbids what was asked of it
     ├── MessageError             the message itself is wrong; sending it again will not help
     │   ├── InvalidMessage
     │   ├── MessageTooLarge
@@ -12,7 +14,7 @@
         ├── ReadFailed           retryable: the disk did not deliver
         ├── StorageFull          retryable: no room now, reads go on
         ├── StorageFailed        retryable elsewhere: this log takes no more writes
-        └── DataDirectoryError   the data directory cannot be opened; nothing in it was changed
+        └── DataDirectoryError   the data directory cannot be opened; no record in it was changed
             ├── DirectoryUnusable
             ├── DirectoryLocked
             ├── ForeignFile
@@ -42,6 +44,23 @@ class InvalidConfig(GoQueueError):
         self.setting = setting
         self.value = value
         self.reason = reason
+
+
+class InvalidTopic(GoQueueError):
+    """A topic, or a partition of it, has a name that cannot be."""
+
+    code = "INVALID_TOPIC"
+
+    def __init__(self, name: object, reason: str) -> None:
+        super().__init__(f"invalid topic name {name!r}: {reason}")
+        self.name = name
+        self.reason = reason
+
+
+class Conflict(GoQueueError):
+    """The state of the thing forbids what was asked of it."""
+
+    code = "CONFLICT"
 
 
 class MessageError(GoQueueError):
@@ -129,14 +148,15 @@ class ReadFailed(StorageError):
 
 
 class StorageFull(StorageError):
-    """The disk has no room. Nothing of the request was written; reads go on."""
+    """The disk has no room, or the process no more descriptors. Nothing of the request was written; reads go on."""
 
     code = "STORAGE_FULL"
     retryable = True
 
-    def __init__(self, path: str) -> None:
-        super().__init__(f"no space left on the disk of {path}")
+    def __init__(self, path: str, reason: str = "No space left on device") -> None:
+        super().__init__(f"cannot write {path} now: {reason}")
         self.path = path
+        self.reason = reason
 
 
 class StorageFailed(StorageError):
@@ -153,7 +173,7 @@ class StorageFailed(StorageError):
 
 
 class DataDirectoryError(StorageError):
-    """The data directory cannot be opened; nothing in it was changed."""
+    """The data directory cannot be opened; no record in it was changed."""
 
     code = "STORAGE_FAILED"
 

@@ -1,6 +1,7 @@
 """Batches for the tests of the record kernels, and the kernels themselves."""
 
 import importlib.util
+import os
 from array import array
 from types import ModuleType
 from typing import Any
@@ -35,10 +36,14 @@ def load_kernel(name: str) -> ModuleType:
     spec = importlib.util.find_spec("goqueue.record.kernel")
     assert spec is not None
     assert spec.loader is not None
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GOQUEUE_KERNEL", name)
-        module = importlib.util.module_from_spec(spec)
+    module = importlib.util.module_from_spec(spec)
+    before = dict(os.environ)
+    os.environ["GOQUEUE_KERNEL"] = name
+    try:
         spec.loader.exec_module(module)
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
     return module
 
 

@@ -529,6 +529,12 @@ class TestDecode:
         with pytest.raises(TypeError, match="record_type must be a subclass of Record"):
             kernel.decode(stamped([b"a"]), None, wrong)
 
+    def test_a_record_is_no_origin(self, kernel):
+        (record,) = kernel.decode(stamped([b"a"]), None, kernel.RecordBase)
+
+        with pytest.raises(TypeError, match="origin must not be a record"):
+            kernel.decode(stamped([b"a"]), record, kernel.RecordBase)
+
 
 class TestRecord:
     FIELDS = ("origin", "offset", "timestamp_ns", "priority_code", "flags", "key", "value", "raw_headers")
@@ -572,6 +578,30 @@ class TestRecord:
 
         with pytest.raises(error):
             kernel.RecordBase(**(fields | {field: value}))
+
+    def test_a_record_is_no_origin_so_that_no_chain_of_them_can_overflow_the_stack(self, kernel):
+        class Mixin:
+            __slots__ = ()
+
+        class Derived(Mixin, kernel.RecordBase):
+            __slots__ = ()
+
+        class Roomy(Derived):
+            pass
+
+        rest = (1, 2, 3, 4, None, b"", None)
+        for first in (kernel.RecordBase, Derived, Roomy):
+            for second in (kernel.RecordBase, Derived, Roomy):
+                with pytest.raises(TypeError, match="origin must not be a record"):
+                    second(first(None, *rest), *rest)
+        assert Roomy(kernel.RecordBase, *rest).origin is kernel.RecordBase
+
+    def test_a_long_chain_through_other_objects_is_freed(self, kernel):
+        chain = None
+        for _ in range(100_000):
+            chain = (kernel.RecordBase(chain, 1, 2, 3, 4, None, b"", None),)
+
+        del chain
 
     def test_a_field_too_few_is_refused(self, kernel):
         with pytest.raises(TypeError):

@@ -174,6 +174,10 @@ def test_a_message_pickled_with_one_kernel_is_read_with_the_other(other):
             {"raw_headers": b"\0\x01\0\x01a\0\x01b"},
             "<Message orders/3 @ 41, key=b'key', value=b'value', headers={'a': 'b'}>",
         ),
+        ({"origin": None, "key": None}, "<Message origin=None @ 41, value=b'value'>"),
+        ({"origin": ("orders", 3), "key": None}, "<Message origin=('orders', 3) @ 41, value=b'value'>"),
+        ({"key": None, "priority_code": 5}, "<Message orders/3 @ 41, value=b'value', priority_code=5>"),
+        ({"key": None, "raw_headers": b"\0\x01"}, "<Message orders/3 @ 41, value=b'value', raw_headers=b'\\x00\\x01'>"),
     ],
 )
 def test_a_message_shows_what_matters(changes, shown):

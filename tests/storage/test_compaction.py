@@ -5,9 +5,10 @@ from random import Random
 import pytest
 
 from goqueue import events
+from goqueue.errors import Conflict
 from goqueue.record import kernel
 from goqueue.record.message import Message
-from goqueue.storage.compaction import Source, dirty_ratio
+from goqueue.storage.compaction import Source, SwapJob, dirty_ratio
 from goqueue.storage.config import LogConfig
 from goqueue.storage.log import Log
 from goqueue.testing import FaultyDisk, MemoryDisk, PowerLoss
@@ -339,3 +340,141 @@ def test_a_compaction_survives_a_crash_at_every_step(keep: str) -> None:
         assert table_of(log) == expected, f"power off after {power_off_after}"
         assert not log.damage
         assert not [path for path in log._disk.paths() if path.endswith((".cleaned", ".deleted"))]  # type: ignore[attr-defined]
+
+
+def ready_to_swap(disk: MemoryDisk) -> tuple[Log, SwapJob]:
+    """A log of six values of one key whose compaction has made its copies, and is about to decide."""
+    log = open_log(disk, segment_bytes=100, cleanup="compact")
+    for step in range(6):
+        put(log, "k", f"{step}" * 40)
+    log.flush()
+    job = log.begin_compaction(now_ns=NOW_NS)
+    assert job is not None
+    job.run()
+    swap = log.complete(job)
+    assert isinstance(swap, SwapJob)
+    return log, swap
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["decided", "deciding later"])
+@pytest.mark.parametrize("ending", ["crash", "close"])
+def test_a_swap_is_not_carried_out_on_a_log_that_was_cut(disk: MemoryDisk, late: bool, ending: str) -> None:
+    log, swap = ready_to_swap(disk)
+    if not late:
+        swap.run()
+
+    log.truncate(1)
+    if late:
+        swap.run()
+    if ending == "close":
+        log.close()
+
+    log = open_log(disk.crash(keep="nothing"), segment_bytes=100, cleanup="compact")
+    assert [message.value for message in read_all(log)[0]] == [b"0" * 40]
+    assert not log.damage
+
+
+def test_a_log_cut_behind_what_is_compacted_is_compacted_all_the_same(disk: MemoryDisk) -> None:
+    log, swap = ready_to_swap(disk)
+    put(log, "other", "x" * 40)
+    swap.run()
+
+    log.truncate(6)
+
+    finish = log.complete(swap)
+    assert finish is not None
+    finish.run()
+    log.complete(finish)
+    assert [message.offset for message in read_all(log)[0]] == [4, 5]
+
+
+def test_a_log_closed_during_a_compaction_is_whole_and_compacts_later(disk: MemoryDisk) -> None:
+    log, swap = ready_to_swap(disk)
+    log.close()
+    swap.run()
+
+    log = open_log(disk, segment_bytes=100, cleanup="compact")
+
+    assert len(read_all(log)[0]) == 6
+    compact(log)
+    assert len(read_all(log)[0]) == 2
+
+
+def test_what_was_compacted_cannot_be_cut(disk: MemoryDisk) -> None:
+    log = open_log(disk, segment_bytes=1, cleanup="compact")
+    for step in range(4):
+        put(log, "k", str(step))
+    compact(log)
+
+    with pytest.raises(Conflict, match="was compacted up to offset 3 and cannot be cut at offset 2"):
+        log.truncate(2)
+
+    assert table_of(log) == {b"k": b"3"}
+
+
+def test_a_disk_too_full_to_note_the_swap_puts_the_compaction_off() -> None:
+    disk = FaultyDisk(MemoryDisk(), seed=1)
+    log = open_log(disk, **COMPACTED)
+    for step in range(100):
+        put(log, f"k{step % 5}", str(step))
+    log.flush()
+    disk.fail_next("open", ENOSPC, path_suffix="compaction.new")
+
+    compact(log)
+
+    assert log.failure is None
+    assert len(read_all(log)[0]) == 100
+    compact(log, now_ns=NOW_NS + HOUR_NS)
+    assert len(read_all(log)[0]) < 50
+
+
+def test_a_copy_that_is_not_the_one_that_was_noted_replaces_nothing(disk: MemoryDisk) -> None:
+    log, swap = ready_to_swap(disk)
+    swap.run()
+    disk = disk.crash(keep="nothing")
+    for path in disk.paths():
+        if path.endswith(".cleaned"):
+            disk.remove(path)
+
+    log = open_log(disk, segment_bytes=100, cleanup="compact")
+
+    assert len(read_all(log)[0]) == 6
+
+
+def test_damage_that_keeps_a_log_from_being_compacted_is_reported(disk: MemoryDisk) -> None:
+    log = open_log(disk, **COMPACTED)
+    for step in range(100):
+        put(log, f"k{step % 5}", str(step))
+    log.flush()
+    disk.flip_bit(f"{DIRECTORY}/{0:020d}.log", 100, 3)
+
+    compact(log)
+
+    assert [(damage.first_offset, damage.next_offset) for damage in log.damage] == [(2, 3)]
+
+
+def test_a_tombstone_may_be_kept_for_centuries(disk: MemoryDisk) -> None:
+    log = open_log(disk, **COMPACTED, tombstone_retention_ms=9 * 10**12)
+    put(log, "gone", None)
+    for step in range(40):
+        put(log, "k", str(step))
+
+    compact(log)
+
+    assert [message.tombstone for message in read_all(log)[0] if message.key == b"gone"] == [True]
+    assert len(read_all(log)[0]) < 20
+
+
+def test_a_clock_that_was_in_the_future_does_not_put_compaction_off_until_then() -> None:
+    disk = FaultyDisk(MemoryDisk(), seed=1)
+    log = open_log(disk, **COMPACTED)
+    for step in range(100):
+        put(log, f"k{step % 5}", str(step))
+    log.flush()
+    disk.fail_next("append", ENOSPC, path_suffix=".cleaned")
+    compact(log, now_ns=NOW_NS + 1_000_000 * HOUR_NS)
+    assert len(read_all(log)[0]) == 100
+
+    compact(log)
+
+    assert len(read_all(log)[0]) < 50

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from goqueue import events
 from goqueue.record import kernel
-from goqueue.record.header import HEADER_BYTES, Fault
+from goqueue.record.header import HEADER, HEADER_BYTES, Fault
 from goqueue.storage.config import LogConfig
 from goqueue.storage.log import Log
 from goqueue.testing import MemoryDisk
@@ -158,3 +158,36 @@ def test_whatever_is_overwritten_no_wrong_byte_is_returned_and_nothing_valid_is_
     missing = {offset for gap in gaps for offset in range(gap.first_offset, gap.next_offset)}
     assert found | missing == set(range(60))
     assert not found & missing
+
+
+def test_hostile_bytes_in_a_damaged_value_hide_little_even_without_an_index(disk: MemoryDisk) -> None:
+    fake = HEADER.pack(b"GQ", 1, 0, 0, 50, 0, 2, 0, 0, 1_000_000, 0)
+    log = open_log(disk)
+    append(log, [fake * 2000])
+    fill(log, 1500, size=2000, batch=100)
+    log.close()
+    disk.flip_bit(FIRST, 20)
+
+    with_index = len(read_all(open_log(disk))[0])
+    disk.remove(FIRST.replace(".log", ".index"))
+    disk.remove(FIRST.replace(".log", ".timeindex"))
+    without_index = len(read_all(open_log(disk))[0])
+
+    assert with_index == 1500
+    assert without_index > 1400
+
+
+def test_reading_much_damage_looks_at_each_index_entry_once(disk: MemoryDisk) -> None:
+    log = open_log(disk)
+    fill(log, 2000)
+    log.flush()
+    content = bytearray(disk.read(FIRST))
+    for offset in range(2000):
+        content[offset * RECORD_BYTES + 50] ^= 1
+    disk.write(FIRST, bytes(content))
+
+    messages, gaps = read_all(log)
+
+    assert not messages
+    assert [(gap.first_offset, gap.next_offset) for gap in gaps] == [(0, 2000)]
+    assert len(log.damage) == 1

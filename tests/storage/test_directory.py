@@ -14,10 +14,12 @@ from typing import NamedTuple
 import pytest
 
 from goqueue.errors import (
+    Conflict,
     DataDirectoryError,
     DirectoryLocked,
     DirectoryUnusable,
     ForeignFile,
+    InvalidTopic,
     StorageError,
     StorageFull,
     UnsupportedFormat,
@@ -48,11 +50,8 @@ class Place(NamedTuple):
 
     def open(self) -> Log:
         """The log of the one partition; its lock is taken and let go, as at a restart."""
-        directory = DataDirectory.open(self.disk, self.root)
-        try:
-            return directory.open_log("orders", 0, CONFIG)
-        finally:
-            directory.close()
+        DataDirectory.open(self.disk, self.root).close()
+        return Log.open(self.disk, f"{self.root}/{LOG}", CONFIG)
 
     def fill(self) -> list[bytes]:
         """Make a data directory with fifty records in four segments, all of it durable."""
@@ -527,7 +526,7 @@ def test_data_of_somebody_else_are_refused(shared: Place) -> None:
     check_unprivileged(shared, "DirectoryUnusable", "lock")
 
 
-@pytest.mark.parametrize("name", [CHECKPOINT, LEADER_EPOCHS, COMPACTION, ACTIVE, ACTIVE.replace(".log", ".index")])
+@pytest.mark.parametrize("name", [CHECKPOINT, ACTIVE, ACTIVE.replace(".log", ".index")])
 def test_a_file_of_a_log_that_may_not_be_written_is_refused(shared: Place, name: str) -> None:
     shared.fill()
     give_away(shared.root, files=0o644, directories=0o755)
@@ -824,3 +823,40 @@ def test_every_error_of_a_data_directory_says_that_it_is_one_of_the_storage() ->
     for error in (DirectoryUnusable, DirectoryLocked, ForeignFile, UnsupportedFormat):
         assert issubclass(error, StorageError)
         assert str(error("/data", "a reason")) == "/data: a reason"
+
+
+# --- logs of one process -------------------------------------------------------------------------------------------
+
+
+def test_a_log_is_opened_once_at_a_time(disk: MemoryDisk) -> None:
+    data = DataDirectory.open(disk, "/data")
+    log = data.open_log("orders", 0)
+
+    with pytest.raises(DirectoryLocked, match="/data/topics/orders/0/log: this process has the log open already"):
+        data.open_log("orders", 0)
+    log.close()
+
+    assert data.open_log("orders", 0).next_offset == 0
+
+
+def test_closing_the_directory_closes_its_logs(disk: MemoryDisk) -> None:
+    data = DataDirectory.open(disk, "/data")
+    log = data.open_log("orders", 0)
+    fill(log, 3)
+
+    data.close()
+
+    assert log.is_closed
+    with pytest.raises(Conflict, match="the data directory /data is closed"):
+        data.open_log("orders", 0)
+    assert DataDirectory.open(disk, "/data").open_log("orders", 0).durable_offset == 3
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "../../escaped", "a/b", "a\n", "a\0", "x" * 250, "größe"])
+def test_a_topic_cannot_have_a_name_that_is_no_name(disk: MemoryDisk, name: str) -> None:
+    data = DataDirectory.open(disk, "/data")
+
+    with pytest.raises(InvalidTopic):
+        data.open_log(name, 0)
+
+    assert {path for path in disk.paths() if "topics" in path} == set()

@@ -4,16 +4,20 @@ import errno
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from random import Random
+from typing import NamedTuple
 
 import pytest
 
 from goqueue import events
 from goqueue.errors import DirectoryUnusable, GoQueueError, ReadFailed, StorageFailed, StorageFull
 from goqueue.record import kernel
-from goqueue.storage.config import LogConfig
+from goqueue.record.message import Message
+from goqueue.storage.config import Cleanup, LogConfig
 from goqueue.storage.log import Log
+from goqueue.storage.reader import Chunk
 from goqueue.testing import FaultyDisk, MemoryDisk
-from tests.storage.logs import DIRECTORY, NOW_NS, append, fill, open_log, read_all, values_of
+from goqueue.testing.inode import Keep
+from tests.storage.logs import DIRECTORY, NOW_NS, ORIGIN, append, fill, open_log, read_all, values_of
 
 FIRST = f"{DIRECTORY}/{0:020d}.log"
 SETTINGS = {"segment_bytes": 1_000}
@@ -387,18 +391,25 @@ def test_a_log_that_cannot_be_read_is_not_opened(disk: MemoryDisk) -> None:
 # --- wrong bytes ---------------------------------------------------------------------------------------------------
 
 
+def chunks(log: Log, offset: int, *, max_bytes: int) -> Iterator[tuple[int, Chunk]]:
+    """Everything from the offset on, each chunk with the offset at which it was asked for."""
+    reader = log.reader(offset)
+    while reader.offset < log.next_offset:
+        first = reader.offset
+        yield first, reader.read(max_bytes=max_bytes)
+
+
+def lost_offsets(chunk: Chunk) -> list[int]:
+    return [offset for gap in chunk.gaps for offset in range(gap.first_offset, gap.next_offset)]
+
+
 def check_read(log: Log, values: list[bytes], offset: int, *, max_bytes: int) -> None:
     """What is read from the offset on is what was appended, and what is missing is told."""
-    reader = log.reader(offset)
-    expected = offset
-    while reader.offset < log.next_offset:
-        chunk = reader.read(max_bytes=max_bytes)
+    for first, chunk in chunks(log, offset, max_bytes=max_bytes):
         columns = kernel.columns(chunk.records, "offset", "value")
-        found = list(memoryview(columns.offsets).cast("q"))
-        missing = [lost for gap in chunk.gaps for lost in range(gap.first_offset, gap.next_offset)]
-        assert sorted(found + missing) == list(range(expected, chunk.next_offset))
+        found = memoryview(columns.offsets).cast("q").tolist()
+        assert sorted(found + lost_offsets(chunk)) == list(range(first, chunk.next_offset))
         assert columns.value_data == b"".join(values[number] for number in found)
-        expected = chunk.next_offset
 
 
 @pytest.mark.parametrize("rate", [0.01, 0.1, 0.5])
@@ -425,7 +436,7 @@ def test_a_flipped_bit_on_its_way_from_the_disk_is_never_taken_for_data(rate: fl
         log.close()
 
 
-@pytest.mark.parametrize("rate", [0.02, 0.3])
+@pytest.mark.parametrize("rate", [0.02, 0.1])
 def test_a_flipped_bit_while_a_log_is_opened_costs_no_record_before_the_checkpoint(rate: float) -> None:
     for seed in range(100):
         disk = MemoryDisk()
@@ -652,23 +663,34 @@ KINDS = ("short_write", "write_error", "no_space", "sync_error", "read_error", "
 STEPS = {"append": 12, "flush": 3, "flush_group": 4, "read": 6, "seek": 2, "truncate": 1, "maintain": 2, "restart": 1}
 
 
+class Entry(NamedTuple):
+    """A record, as far as the soup is concerned."""
+
+    key: bytes
+    value: bytes
+
+
 class Soup:
     """A workload on a disk that fails in every way, and what was promised to it.
 
-    `values` is what the log holds, `attempted` all that was ever handed to it under an offset: a batch whose append
-    failed may still be there after a restart, but nothing else may. Below `acked` all must be as it was.
+    `entries` is what was appended, `attempted` all that was ever handed to the log under an offset: a batch whose
+    append failed may still be there after a restart, but nothing else may. Below `acked` all must be as it was.
     """
 
     def __init__(self, seed: int) -> None:
         self._rng = Random(seed)
         self._rates = {kind: self._rng.choice((0.0, 0.002, 0.02)) for kind in KINDS}
-        self._config = LogConfig(segment_bytes=1_500, retention_bytes=self._rng.choice((0, 20_000)))
+        self._config = LogConfig(
+            segment_bytes=1_500,
+            cleanup=self._rng.choice((Cleanup.DELETE, Cleanup.COMPACT)),
+            retention_bytes=self._rng.choice((0, 20_000)),
+        )
         self._disk = MemoryDisk()
-        self._now_ns = NOW_NS
-        self.attempted: dict[int, set[bytes]] = {}
-        self.values: list[bytes] = []
-        self.acked = 0
         self._faulty = FaultyDisk(self._disk, seed=seed)
+        self._now_ns = NOW_NS
+        self.attempted: dict[int, set[Entry]] = {}
+        self.entries: list[Entry] = []
+        self.acked = 0
         self._log = self._open()
 
     def run(self, steps: int) -> None:
@@ -681,19 +703,23 @@ class Soup:
             except StorageFailed as failure:
                 assert failure is self._log.failure
             if self._log.failure:
-                self._check_failed()
+                with self._without(*KINDS):
+                    self._check_read(self._log.start_offset)
                 self._restart()
-        self._faulty.heal()
-        self._disk = self._disk.crash(keep="nothing")
-        self._faulty = FaultyDisk(self._disk, seed=0)
-        self._recovered()
+        self._rates = dict.fromkeys(KINDS, 0.0)
+        self._cut_power(keep="nothing")
+        self._check_recovered()
 
     def _append(self) -> None:
-        batch = [self._rng.randbytes(self._rng.randrange(200)) for _ in range(self._rng.randrange(1, 6))]
-        for offset, value in enumerate(batch, start=self._log.next_offset):
-            self.attempted.setdefault(offset, set()).add(value)
-        append(self._log, batch, now_ns=self._now_ns)
-        self.values += batch
+        batch = [
+            Entry(b"%d" % self._rng.randrange(20), self._rng.randbytes(self._rng.randrange(200)))
+            for _ in range(self._rng.randrange(1, 6))
+        ]
+        for offset, entry in enumerate(batch, start=self._log.next_offset):
+            self.attempted.setdefault(offset, set()).add(entry)
+        keys, values = zip(*batch, strict=True)
+        append(self._log, values, keys=list(keys), now_ns=self._now_ns)
+        self.entries += batch
 
     def _flush(self) -> None:
         self._log.flush()
@@ -702,11 +728,11 @@ class Soup:
 
     def _flush_group(self) -> None:
         job = self._log.begin_flush(monotonic_ns=self._now_ns)
-        error = None
         try:
             self._append()
         finally:
             if job:
+                error = None
                 try:
                     job.run()
                 except OSError as raised:
@@ -715,20 +741,20 @@ class Soup:
                 self.acked = self._log.durable_offset
 
     def _read(self) -> None:
-        offset = self._rng.randint(self._log.start_offset, self._log.next_offset)
-        check_read(self._log, self.values, offset, max_bytes=self._rng.choice((1, 300, 5_000)))
+        self._check_read(self._rng.randint(self._log.start_offset, self._log.next_offset))
 
     def _seek(self) -> None:
         offset = self._log.offset_at_time(self._now_ns - self._rng.randrange(100) * 1_000_000)
         assert self._log.start_offset <= offset <= self._log.next_offset
 
     def _truncate(self) -> None:
-        with self._without("bit_flip"):
-            end = self._rng.randint(max(self._log.start_offset, self._log.next_offset - 20), self._log.next_offset)
-            self.acked = min(self.acked, end)
-            self._log.truncate(end)
-            del self.values[end:]
-            self.acked = self._log.durable_offset
+        if self._config.compacts:
+            return  # whoever compacts no further than he truncates, as a replica does, loses no key by it
+        end = self._rng.randint(max(self._log.start_offset, self._log.next_offset - 20), self._log.next_offset)
+        self.acked = min(self.acked, end)
+        self._log.truncate(end)
+        del self.entries[end:]
+        self.acked = self._log.durable_offset
 
     def _maintain(self) -> None:
         try:
@@ -743,35 +769,59 @@ class Soup:
                 with suppress(StorageFailed):
                     self._log.close()
             case "power cut":
-                self._disk = self._disk.crash(seed=self._rng.getrandbits(32))
-                self._faulty = FaultyDisk(self._disk, seed=self._rng.getrandbits(32))
-        self._recovered()
+                self._cut_power(keep="random")
+        self._check_recovered()
 
-    def _recovered(self) -> None:
-        self._log = self._open()
-        with self._without(*KINDS):
-            messages, gaps = read_all(self._log)
-        offsets = [message.offset for message in messages]
-        assert not gaps
-        assert not self._log.damage
-        assert offsets == list(range(self._log.start_offset, self._log.next_offset))
-        assert self._log.next_offset >= self.acked
-        for message in messages:
-            assert message.value in self.attempted[message.offset]
-            assert message.offset >= self.acked or message.value == self.values[message.offset]
-        self.values[self._log.start_offset :] = [message.value for message in messages]
-        self.acked = self._log.durable_offset
+    def _cut_power(self, *, keep: Keep) -> None:
+        self._disk = self._disk.crash(keep=keep, seed=self._rng.getrandbits(32))
+        self._faulty = FaultyDisk(self._disk, seed=self._rng.getrandbits(32))
 
     def _open(self) -> Log:
+        """Try with the disk as it is, but not for ever."""
+        self._faulty.rates.update(self._rates)
         for _ in range(5):
-            with self._without("bit_flip"), suppress(GoQueueError):
+            with suppress(GoQueueError):
                 return Log.open(self._faulty, DIRECTORY, self._config)
         with self._without(*KINDS):
             return Log.open(self._faulty, DIRECTORY, self._config)
 
-    def _check_failed(self) -> None:
+    def _check_recovered(self) -> None:
+        """All that was acked is there, all that is there was handed to the log, and nothing is called damaged."""
+        faults_before = len(self._faulty.injected)
+        self._log = self._open()
+        flipped = {fault.path for fault in self._faulty.injected[faults_before:] if fault.kind == "bit_flip"}
         with self._without(*KINDS):
-            check_read(self._log, self.values, self._log.start_offset, max_bytes=1 << 20)
+            messages, gaps = read_all(self._log)
+        found = {message.offset: Entry(message.key or b"", message.value) for message in messages}
+        # A log that could not read how far it was compacted takes the holes for losses; nothing else is called one.
+        assert not gaps or f"{DIRECTORY}/compaction" in flipped
+        assert not self._log.damage or flipped
+        assert self._log.next_offset >= self.acked
+        for offset, entry in found.items():
+            assert entry in self.attempted[offset]
+            assert offset >= self.acked or entry == self.entries[offset]
+        for offset in range(self._log.start_offset, self._log.next_offset):
+            assert offset in found or self._was_replaced(offset, found), offset
+            if offset >= self.acked and offset in found:
+                self.entries[offset:] = [found[offset]]
+        del self.entries[self._log.next_offset :]
+        self.acked = self._log.durable_offset
+
+    def _was_replaced(self, offset: int, found: dict[int, Entry]) -> bool:
+        """Whether compaction could take the record away, because a later one bears its key."""
+        key = self.entries[offset].key
+        return self._config.compacts and any(later > offset and entry.key == key for later, entry in found.items())
+
+    def _check_read(self, offset: int) -> None:
+        """What is read from the offset on is what was appended; what is missing is told, or was compacted away."""
+        max_bytes = self._rng.choice((1, 300, 5_000))
+        for first, chunk in chunks(self._log, offset, max_bytes=max_bytes):
+            messages = kernel.decode(chunk.records, ORIGIN, Message)
+            found = [message.offset for message in messages]
+            if not self._config.compacts:
+                assert sorted(found + lost_offsets(chunk)) == list(range(first, chunk.next_offset))
+            for message in messages:
+                assert (message.key, message.value) == self.entries[message.offset]
 
     @contextmanager
     def _without(self, *kinds: str) -> Iterator[None]:

@@ -1,6 +1,7 @@
 """The contract of `Disk` and `File`, held against the machine's own disk and against both fakes."""
 
 import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -178,9 +179,46 @@ def test_open_with_create_keeps_what_is_there(disk: Disk, file: File) -> None:
     assert content(disk.open(file.path, create=True)) == b"abc"
 
 
+def test_open_without_write_reads_what_others_write(disk: Disk, file: File) -> None:
+    reader = disk.open(file.path, write=False)
+
+    file.append(b"abc")
+
+    assert content(reader) == b"abc"
+    assert reader.path == file.path
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda file: file.pwrite(0, b"x"),
+        lambda file: file.pwrite(0, b""),
+        lambda file: file.append(b"x"),
+        lambda file: file.append(),
+        lambda file: file.truncate(0),
+    ],
+)
+def test_file_opened_without_write_cannot_be_changed(disk: Disk, file: File, call: Callable[[File], object]) -> None:
+    file.append(b"abc")
+    reader = disk.open(file.path, write=False)
+
+    with pytest.raises(OSError, match=r"\[Errno") as caught:
+        call(reader)
+
+    assert (caught.value.errno, caught.value.filename) == (errno.EBADF, file.path)
+    assert content(file) == b"abc"
+
+
+def test_open_without_write_needs_the_file(disk: Disk, root: str) -> None:
+    with pytest.raises(FileNotFoundError):
+        disk.open(f"{root}/missing", write=False)
+
+
 def test_open_refuses_a_directory(disk: Disk, root: str) -> None:
     with pytest.raises(IsADirectoryError):
         disk.open(root)
+    with pytest.raises(IsADirectoryError):
+        disk.open(root, write=False)
     with pytest.raises(IsADirectoryError):
         disk.open(root, create=True)
 
@@ -410,6 +448,14 @@ def test_os_descriptor_is_given_back_with_the_last_reference(tmp_path: Path) -> 
 
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(fd)
+
+
+def test_os_descriptor_opened_without_write_is_read_only(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"abc")
+
+    file = OsDisk().open(str(tmp_path / "file"), write=False)
+
+    assert fcntl.fcntl(file.fileno(), fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDONLY
 
 
 def test_os_lock_is_held_against_other_processes(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 import pytest
 
 from goqueue import events
-from goqueue.errors import InvalidBatch, OffsetOutOfRange
+from goqueue.errors import Conflict, InvalidBatch, OffsetOutOfRange
 from goqueue.record import kernel
 from goqueue.record.message import Message
 from goqueue.storage.config import LogConfig
@@ -357,3 +357,91 @@ def test_events_tell_what_happens(disk: MemoryDisk) -> None:
         events.SegmentRolled(log=DIRECTORY, base_offset=7),
         events.Flushed(log=DIRECTORY, bytes=8 * 134, durable_offset=8),
     ]
+
+
+def test_a_batch_of_wider_items_is_taken_by_its_bytes(disk: MemoryDisk) -> None:
+    log = open_log(disk)
+    batch = kernel.encode([b"a" * 98, b"b" * 98])
+
+    appended = log.append(memoryview(batch).cast("I"), now_ns=NOW_NS)
+    append(log, [b"second"])
+
+    assert (appended.bytes, log.size) == (264, 264 + 40)
+    assert values_of(log) == [b"a" * 98, b"b" * 98, b"second"]
+
+
+def test_a_reader_overtaken_by_retention_says_so(disk: MemoryDisk) -> None:
+    log = open_log(disk, segment_bytes=1, retention_ms=1)
+    fill(log, 5)
+    log.flush()
+    reader = log.reader(0)
+
+    log.maintain(now_ns=NOW_NS + 10**12, monotonic_ns=0)
+
+    assert log.start_offset == 4
+    with pytest.raises(OffsetOutOfRange):
+        reader.read(max_bytes=1000)
+    with pytest.raises(OffsetOutOfRange):
+        reader.file_range(max_bytes=1000)
+
+
+def test_a_reader_behind_the_end_of_a_log_that_was_cut_says_so(disk: MemoryDisk) -> None:
+    log = open_log(disk)
+    fill(log, 10)
+    reader = log.reader(10)
+
+    log.truncate(3)
+
+    with pytest.raises(OffsetOutOfRange) as caught:
+        reader.read(max_bytes=1000)
+    assert (caught.value.offset, caught.value.end) == (10, 3)
+
+
+def test_a_closed_log_does_nothing_more(disk: MemoryDisk) -> None:
+    log = open_log(disk, segment_age_ms=1)
+    fill(log, 3)
+    log.close()
+    steps = disk.steps
+
+    for use in (
+        lambda: append(log, [b"x"]),
+        lambda: log.flush(),
+        lambda: log.truncate(1),
+        lambda: log.read(0),
+        lambda: log.offset_at_time(0),
+        lambda: log.maintain(now_ns=NOW_NS * 2, monotonic_ns=0),
+    ):
+        with pytest.raises(Conflict, match="is closed"):
+            use()
+    assert log.begin_flush(monotonic_ns=0) is None
+    assert log.expire(now_ns=NOW_NS * 2) is None
+    assert (disk.steps, disk.open_files) == (steps, 0)
+
+
+def test_a_range_for_sendfile_needs_no_index(disk: MemoryDisk) -> None:
+    log = open_log(disk)
+    fill(log, 100)
+    log.close()
+    disk.flip_bit(f"{DIRECTORY}/{0:020d}.log", 50)
+    for suffix in (".index", ".timeindex"):
+        disk.remove(f"{DIRECTORY}/{0:020d}{suffix}")
+
+    log = open_log(disk)
+
+    assert log.reader(0).file_range(max_bytes=50) is None
+    assert log.read(0).record_count == 99
+
+
+def test_a_segment_sealed_during_a_flush_keeps_its_descriptor_until_it_is_synced(disk: MemoryDisk) -> None:
+    log = open_log(disk, segment_bytes=300)
+    fill(log, 1)
+    job = log.begin_flush(monotonic_ns=0)
+    assert job is not None
+    fill(log, 2)
+
+    job.run()
+    log.complete(job)
+
+    assert [log._segments[index].segment.unsynced for index in range(2)] == [True, True]
+    log.flush()
+    assert [log._segments[index].segment.unsynced for index in range(2)] == [False, False]

@@ -3,7 +3,7 @@
 from goqueue import events
 from goqueue.record import kernel
 from goqueue.record.header import HEADER_BYTES
-from goqueue.storage.checkpoint import SLOT_BYTES, SLOT_STRIDE_BYTES, Checkpoint, CheckpointFile
+from goqueue.storage.checkpoint import SLOT_BYTES, SLOT_COUNT, SLOT_STRIDE_BYTES, Checkpoint, CheckpointFile
 from goqueue.storage.config import LogConfig
 from goqueue.storage.log import Log
 from goqueue.testing import MemoryDisk
@@ -150,35 +150,70 @@ def test_one_damaged_checkpoint_slot_costs_nothing(disk: MemoryDisk) -> None:
     log.close()
     whole = disk.read(CHECKPOINT)
 
-    for position in (*range(SLOT_BYTES), *range(SLOT_STRIDE_BYTES, SLOT_STRIDE_BYTES + SLOT_BYTES)):
+    for position in range(SLOT_BYTES):
         disk.write(CHECKPOINT, whole)
-        disk.flip_bit(CHECKPOINT, position, position % 8)
+        disk.flip_bit(CHECKPOINT, position + position % SLOT_COUNT * SLOT_STRIDE_BYTES, position % 8)
         log = open_log(disk)
         assert values_of(log) == [*values, b"more"]
         assert not log.damage
 
 
-def test_the_newer_checkpoint_slot_counts(disk: MemoryDisk) -> None:
+def test_the_newest_checkpoint_slot_counts(disk: MemoryDisk) -> None:
     disk.make_directory("/data")
     file = CheckpointFile(disk, "/data/checkpoint")
-    points = [Checkpoint(0, number * 10, number, 7) for number in range(5)]
+    points = [Checkpoint(0, number * 10, number, 7) for number in range(9)]
 
     for point in points:
-        file.write(point, sync=False)
+        file.write(point, sync=point.next_offset % 3 == 0)
         assert CheckpointFile(disk, "/data/checkpoint").load() == point
 
 
-def test_a_lowered_checkpoint_leaves_no_trace_of_the_higher_one(disk: MemoryDisk) -> None:
+def test_a_lower_checkpoint_that_was_synced_leaves_no_trace_of_the_higher_one(disk: MemoryDisk) -> None:
     disk.make_directory("/data")
     file = CheckpointFile(disk, "/data/checkpoint")
     file.write(Checkpoint(0, 100, 10, 0), sync=True)
+    file.write(Checkpoint(0, 110, 11, 0), sync=False)
 
-    file.lower(Checkpoint(0, 50, 5, 0))
-    for position in (0, SLOT_STRIDE_BYTES):
-        content = disk.read("/data/checkpoint")
-        disk.flip_bit("/data/checkpoint", position, 0)
+    file.write(Checkpoint(0, 50, 5, 0), sync=True)
+
+    content = disk.read("/data/checkpoint")
+    for slot in range(3):
+        disk.flip_bit("/data/checkpoint", slot * SLOT_STRIDE_BYTES, 0)
         assert CheckpointFile(disk, "/data/checkpoint").load() == Checkpoint(0, 50, 5, 0)
         disk.write("/data/checkpoint", content)
+
+
+def test_no_crash_leaves_a_checkpoint_file_without_a_valid_slot(disk: MemoryDisk) -> None:
+    disk.make_directory("/data")
+    file = CheckpointFile(disk, "/data/checkpoint")
+    file.make_room()
+    disk.sync_directory("/data")
+    disk.sync_directory("/")
+    file.write(Checkpoint(0, 0, 0, 0), sync=True)
+    for number in range(40):
+        file.write(Checkpoint(0, number, number, 7), sync=number % 5 == 0)
+        for seed in range(20):
+            found = CheckpointFile(disk.crash(seed=seed), "/data/checkpoint").load()
+            assert found is not None
+            assert number // 5 * 5 <= found.next_offset <= number
+        disk = disk.crash(keep="everything")
+        file = CheckpointFile(disk, "/data/checkpoint")
+        file.load()
+
+
+def test_a_lost_checkpoint_does_not_turn_damage_into_the_end_of_the_log(disk: MemoryDisk) -> None:
+    _, values = flushed(disk, 95, segment_records=10)
+    disk.remove(CHECKPOINT)
+    for base in (0, 90):
+        disk.flip_bit(f"{DIRECTORY}/{base:020d}.log", 2 * RECORD_BYTES + 60, 0)
+    disk.write(f"{DIRECTORY}/{90:020d}.log", disk.read(f"{DIRECTORY}/{90:020d}.log") + b"torn")
+
+    log = open_log(disk, segment_bytes=10 * RECORD_BYTES)
+    messages, gaps = read_all(log)
+
+    assert [message.value for message in messages] == values[:2] + values[3:92] + values[93:]
+    assert [(gap.first_offset, gap.next_offset) for gap in gaps] == [(2, 3), (92, 93)]
+    assert log.next_offset == 95
 
 
 def test_files_of_an_unfinished_deletion_are_cleared_away(disk: MemoryDisk) -> None:
@@ -231,3 +266,19 @@ def test_the_first_flush_leaves_a_checkpoint_behind(disk: MemoryDisk) -> None:
     survived = disk.crash(keep="nothing")
 
     assert CheckpointFile(survived, CHECKPOINT).load() == Checkpoint(0, 10 * RECORD_BYTES, 10, NOW_NS + 9_000_000)
+
+
+def test_a_segment_that_was_cut_off_does_not_come_back_behind_later_records() -> None:
+    for seed in range(300):
+        disk = MemoryDisk()
+        log = open_log(disk, segment_bytes=80)
+        append(log, [b"zero"])
+        log.flush()
+        append(log, [b"old1"])
+        append(log, [b"old2"])
+        disk = disk.crash(seed=seed)
+        log = open_log(disk, segment_bytes=80)
+        if log.next_offset == 1:
+            append(log, [b"new1"])
+            log.flush()
+            assert values_of(open_log(disk.crash(seed=seed + 1), segment_bytes=80)) == [b"zero", b"new1"]

@@ -888,7 +888,8 @@ static PyObject *kernel_resync(PyObject *Py_UNUSED(module), PyObject *args)
 /* ---- decode ---- */
 
 /* A record as a Python object. It takes no part in garbage collection, so that a million of them cost the collector
- * nothing: its origin must not lead back to it. */
+ * nothing: its origin must not lead back to it. Nor may its origin be a record: a chain of them would be freed by as
+ * many nested calls, and the stable ABI has no trashcan that would keep these from overflowing the stack. */
 typedef struct {
     PyObject_HEAD
     PyObject *origin;
@@ -910,6 +911,25 @@ static bool is_bytes_or_none(PyObject *object)
     return object == Py_None || PyBytes_Check(object);
 }
 
+static bool refuse_record_as_origin(PyObject *origin, PyTypeObject *record_type)
+{
+    if (!PyObject_TypeCheck(origin, record_type))
+        return false;
+    PyErr_SetString(PyExc_TypeError, "origin must not be a record");
+    return true;
+}
+
+/* Record itself: of all that a subclass inherits from, the last before object. */
+static PyTypeObject *record_type_below(PyTypeObject *type)
+{
+    PyTypeObject *base = (PyTypeObject *)PyType_GetSlot(type, Py_tp_base);
+    while (base != &PyBaseObject_Type) {
+        type = base;
+        base = (PyTypeObject *)PyType_GetSlot(type, Py_tp_base);
+    }
+    return type;
+}
+
 static PyObject *record_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"origin", "offset", "timestamp_ns", "priority_code", "flags",
@@ -924,6 +944,8 @@ static PyObject *record_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
         PyErr_SetString(PyExc_TypeError, "key and raw_headers must be bytes or None");
         return NULL;
     }
+    if (refuse_record_as_origin(origin, record_type_below(type)))
+        return NULL;
 
     allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
     RecordObject *record = (RecordObject *)alloc(type, 0);
@@ -1082,7 +1104,7 @@ static PyObject *kernel_decode(PyObject *module, PyObject *args)
     PyTypeObject *type = (PyTypeObject *)given_type;
     if (!PyType_Check(given_type) || !PyType_IsSubtype(type, base)) {
         PyErr_SetString(PyExc_TypeError, "record_type must be a subclass of Record");
-    } else {
+    } else if (!refuse_record_as_origin(origin, base)) {
         allocfunc alloc = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
         Decoder decoder = {type, alloc, is_untrackable(type, base), origin};
         result = PyErr_Occurred() ? NULL : decode_buffer(&decoder, &view, verify);

@@ -482,6 +482,7 @@ class Record:
             raise TypeError(f"value must be bytes, not {type(value).__name__}")
         if not _is_bytes_or_none(key) or not _is_bytes_or_none(raw_headers):
             raise TypeError("key and raw_headers must be bytes or None")
+        _refuse_record_as_origin(origin)
         self = super().__new__(cls)
         self._origin = origin
         self._offset = _int64(offset)
@@ -530,6 +531,12 @@ def _is_bytes_or_none(value: object) -> bool:
     return value is None or isinstance(value, bytes)
 
 
+def _refuse_record_as_origin(origin: object) -> None:
+    """A chain of records would be freed by nested calls, and overflow the stack in the C twin."""
+    if isinstance(origin, Record):
+        raise TypeError("origin must not be a record")
+
+
 def _is_record_type(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, Record)
 
@@ -545,6 +552,7 @@ def decode(buffer: Buffer, origin: object, record_type: type[Record], verify: bo
     run = _Run(_readable(buffer), verify=verify)
     if not _is_record_type(record_type):
         raise TypeError("record_type must be a subclass of Record")
+    _refuse_record_as_origin(origin)
     records = [
         # past __new__ and __init__ of the type: what they would check has been checked
         Record.__new__(

@@ -8,6 +8,7 @@ import json
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from goqueue.errors import CorruptRecord
 from goqueue.names import TopicPartition
 from goqueue.record.header import Flags, Priority
 from goqueue.record.headers import decode_headers
@@ -88,15 +89,33 @@ class Message(RecordBase):
         return type(self), self._fields()
 
     def __repr__(self) -> str:
-        facts = [f"{self.topic}/{self.partition} @ {self.offset}"]
+        facts = [f"{self._shown_origin()} @ {self.offset}"]
         if self.key is not None:
             facts.append(f"key={_shown(self.key)}")
         facts.append("tombstone" if self.tombstone else f"value={_shown(self.value)}")
         if self.raw_headers is not None:
-            facts.append(f"headers={self.headers!r}")
-        if self.priority is not Priority.NORMAL:
-            facts.append(f"priority={self.priority.name}")
+            facts.append(self._shown_headers(self.raw_headers))
+        if self.priority_code != Priority.NORMAL:
+            facts.append(self._shown_priority())
         return f"<{type(self).__name__} {', '.join(facts)}>"
+
+    # A message made by hand can hold anything. It is shown all the same: what makes no sense, as it is.
+
+    def _shown_origin(self) -> str:
+        origin: object = self.origin
+        return f"{origin.topic}/{origin.partition}" if isinstance(origin, TopicPartition) else f"origin={origin!r}"
+
+    def _shown_headers(self, raw: bytes) -> str:
+        try:
+            return f"headers={decode_headers(raw)!r}"
+        except CorruptRecord:
+            return f"raw_headers={_shown(raw)}"
+
+    def _shown_priority(self) -> str:
+        try:
+            return f"priority={self.priority.name}"
+        except ValueError:
+            return f"priority_code={self.priority_code}"
 
 
 def _shown(data: bytes) -> str:

@@ -9,11 +9,11 @@ All records below `next_offset` are on the medium, the last of them ending at `p
 `base`. Behind the checkpoint a crash may have torn things, and recovery cuts the log where they stop
 being valid. Before it, whatever is wrong is damage, and is never cut away.
 
-The file has two slots, each in a sector of its own, written in turn: a torn write costs the newer one
-at most. A slot is only written after the data it vouches for were synced, so it is true even while
-it is itself not synced: it may vanish in a crash, but it cannot lie. That makes it cheap enough to be
-written after every flush; it is synced when a segment is sealed and when the log is closed, and then stands
-in both slots: no older one is left that speaks of segments which retention or compaction take away next.
+The file has three slots, each in a page of its own, and the newest valid one counts. A slot is only written
+after the data it vouches for were synced, so it is true even while it is itself not synced: it may vanish in a crash,
+but it cannot lie. That makes it cheap enough to be written after every flush, into the third slot. When a segment
+is sealed, the log cut or closed, the first two are written and synced, one after the other: a torn write costs one
+of them at most. So there is always a valid slot, from the making of the log on, and a log without one has lost it.
 """
 
 import struct
@@ -21,11 +21,13 @@ from typing import NamedTuple
 
 from goqueue.errors import UnsupportedFormat
 from goqueue.record.kernel import crc32c
-from goqueue.storage.file import Disk, File
+from goqueue.storage.file import Disk
 
 _SLOT = struct.Struct(">4sHHQQQQqI")
 SLOT_BYTES = 52
 SLOT_STRIDE_BYTES = 4096
+SLOT_COUNT = 3
+_SYNCED_SLOTS, _UNSYNCED_SLOT = (0, 1), 2
 MAGIC = b"GQCP"
 VERSION = 1
 assert _SLOT.size == SLOT_BYTES
@@ -41,7 +43,7 @@ class Checkpoint(NamedTuple):
 
 
 class CheckpointFile:
-    """The two slots on the disk. Not thread-safe: one job at a time writes it."""
+    """The slots on the disk. Not thread-safe: one job at a time writes it."""
 
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
@@ -54,10 +56,10 @@ class CheckpointFile:
             file = self._disk.open(self._path)
         except FileNotFoundError:
             return None
-        data = file.pread(0, SLOT_STRIDE_BYTES + SLOT_BYTES)
+        data = file.pread(0, SLOT_COUNT * SLOT_STRIDE_BYTES)
         file.close()
         newest = None
-        for position in (0, SLOT_STRIDE_BYTES):
+        for position in range(0, len(data), SLOT_STRIDE_BYTES):
             slot = data[position : position + SLOT_BYTES]
             if len(slot) < SLOT_BYTES or slot[:4] != MAGIC:
                 continue
@@ -71,30 +73,20 @@ class CheckpointFile:
                 newest = Checkpoint(*fields)
         return newest
 
-    def create(self) -> None:
-        """Make the file, so that its name is on the medium when the directory is synced for the first time.
-
-        Both slots take their room now: a disk that fills up later does not get between a log and its checkpoint.
-        """
+    def write(self, checkpoint: Checkpoint, *, sync: bool) -> None:
+        """Put the checkpoint into its slots. What it vouches for is durable already."""
         file = self._disk.open(self._path, create=True)
-        for position in (0, SLOT_STRIDE_BYTES):
-            file.pwrite(position, bytes(SLOT_BYTES))
+        for index in _SYNCED_SLOTS if sync else (_UNSYNCED_SLOT,):
+            self._sequence += 1
+            slot = _SLOT.pack(MAGIC, VERSION, 0, self._sequence, *checkpoint, 0)[:-4]
+            file.pwrite(index * SLOT_STRIDE_BYTES, slot + crc32c(slot).to_bytes(4, "big"))
+            if sync:
+                file.sync()
         file.close()
 
-    def write(self, checkpoint: Checkpoint, *, sync: bool) -> None:
-        """Put the checkpoint into the older slot, or synced into both. What it vouches for is durable already."""
-        for _ in range(2 if sync else 1):
-            self._write_slot(checkpoint, sync=sync)
-
-    def lower(self, checkpoint: Checkpoint) -> None:
-        """Put the checkpoint, which is behind an earlier one, into both slots: no crash may bring that one back."""
-        self.write(checkpoint, sync=True)
-
-    def _write_slot(self, checkpoint: Checkpoint, *, sync: bool) -> None:
-        self._sequence += 1
-        slot = _SLOT.pack(MAGIC, VERSION, 0, self._sequence, *checkpoint, 0)[:-4]
-        file: File = self._disk.open(self._path, create=True)
-        file.pwrite((self._sequence % 2) * SLOT_STRIDE_BYTES, slot + crc32c(slot).to_bytes(4, "big"))
-        if sync:
-            file.sync()
+    def make_room(self) -> None:
+        """Make the file, without a valid slot: so that its name can be synced first, and no full disk is in its way."""
+        file = self._disk.open(self._path, create=True)
+        for index in range(SLOT_COUNT):
+            file.pwrite(index * SLOT_STRIDE_BYTES, bytes(SLOT_BYTES))
         file.close()

@@ -22,16 +22,22 @@ from typing import NamedTuple
 from goqueue.clock import MS
 from goqueue.errors import CorruptRecord
 from goqueue.record import kernel
+from goqueue.record.header import TIMESTAMP_MIN
 from goqueue.storage import small_file
 from goqueue.storage.config import LogConfig
 from goqueue.storage.file import Disk
+from goqueue.storage.jobs import CancellableJob
 from goqueue.storage.layout import CLEANED, COMPACTION, LOG, SEGMENT_SUFFIXES, segment_path
-from goqueue.storage.walk import Damage, walk
+from goqueue.storage.walk import WINDOW_BYTES, Damage, walk
 
 _KIND = b"GQCO"
 _HEAD = struct.Struct(">QI")
-_COUNT = struct.Struct(">I")
+_REPLACEMENT = struct.Struct(">QII")
 _BASE = struct.Struct(">Q")
+
+
+class Cancelled(Exception):
+    """The owner of the log has called the job off."""
 
 
 class Source(NamedTuple):
@@ -47,6 +53,7 @@ class Replacement(NamedTuple):
 
     sources: tuple[int, ...]
     size: int
+    crc: int  # of the whole file: by it a copy is known again
 
     @property
     def base_offset(self) -> int:
@@ -57,7 +64,7 @@ class State(NamedTuple):
     """What the file `compaction` says: up to where the log is compacted, and what is to be swapped."""
 
     cleaned_offset: int
-    swap: tuple[tuple[int, ...], ...] = ()  # the sources of each replacement
+    swap: tuple[Replacement, ...] = ()
 
 
 def load_state(disk: Disk, directory: str) -> State:
@@ -70,10 +77,11 @@ def load_state(disk: Disk, directory: str) -> State:
     position = _HEAD.size
     swap = []
     for _ in range(swap_count):
-        (count,) = _COUNT.unpack_from(payload, position)
-        position += _COUNT.size
+        size, crc, count = _REPLACEMENT.unpack_from(payload, position)
+        position += _REPLACEMENT.size
         end = position + count * _BASE.size
-        swap.append(tuple(base for (base,) in _BASE.iter_unpack(payload[position:end])))
+        sources = tuple(base for (base,) in _BASE.iter_unpack(payload[position:end]))
+        swap.append(Replacement(sources, size, crc))
         position = end
     return State(cleaned_offset, tuple(swap))
 
@@ -81,27 +89,46 @@ def load_state(disk: Disk, directory: str) -> State:
 def store_state(disk: Disk, directory: str, state: State) -> None:
     """Make the state durable."""
     payload = _HEAD.pack(state.cleaned_offset, len(state.swap))
-    for sources in state.swap:
-        payload += _COUNT.pack(len(sources)) + b"".join(map(_BASE.pack, sources))
+    for sources, size, crc in state.swap:
+        payload += _REPLACEMENT.pack(size, crc, len(sources)) + b"".join(map(_BASE.pack, sources))
     small_file.replace(disk, directory, COMPACTION, _KIND, payload)
 
 
 def finish_swap(disk: Disk, directory: str, state: State, cleaned: Sequence[str]) -> None:
-    """Carry out a swap that a crash interrupted; copies of a run that never got so far are removed."""
+    """Carry out a swap that a crash interrupted; copies of a run that never got so far are removed.
+
+    Sources go only when their copy is known to be in place.
+    """
     present = set(cleaned)
-    for sources in state.swap:
+    for replacement in state.swap:
+        path = segment_path(directory, replacement.base_offset, LOG)
+        if not any(_is_copy(disk, name, replacement) for name in (path + CLEANED, path)):
+            continue
         for suffix in SEGMENT_SUFFIXES:
-            path = segment_path(directory, sources[0], suffix)
+            path = segment_path(directory, replacement.base_offset, suffix)
             if path + CLEANED in present:
                 disk.rename(path + CLEANED, path)
                 present.discard(path + CLEANED)
-            for base_offset in sources[1:]:
+            for base_offset in replacement.sources[1:]:
                 disk.remove(segment_path(directory, base_offset, suffix))
     for path in present:
         disk.remove(path)
     if state.swap:
         disk.sync_directory(directory)
         store_state(disk, directory, State(state.cleaned_offset))
+
+
+def _is_copy(disk: Disk, path: str, replacement: Replacement) -> bool:
+    try:
+        file = disk.open(path)
+    except FileNotFoundError:
+        return False
+    crc = position = 0
+    while data := file.pread(position, WINDOW_BYTES):
+        crc = kernel.crc32c(data, crc)
+        position += len(data)
+    file.close()
+    return (position, crc) == (replacement.size, replacement.crc)
 
 
 def dirty_ratio(sources: Sequence[Source], cleaned_offset: int) -> float:
@@ -111,22 +138,29 @@ def dirty_ratio(sources: Sequence[Source], cleaned_offset: int) -> float:
     return dirty / total if total else 0.0
 
 
-class CompactJob:
+class CompactJob(CancellableJob):
     """Step 1: write the copies. `replacements` and `cleaned_offset` say what came of it."""
 
     def __init__(
         self, disk: Disk, directory: str, sources: Sequence[Source], config: LogConfig, cleaned_offset: int, now_ns: int
     ) -> None:
+        super().__init__()
         self._disk = disk
         self._directory = directory
         self._config = config
         self._dirty_from = cleaned_offset
-        self._tombstones_before = now_ns - config.tombstone_retention_ms * MS
+        self._tombstones_before = max(TIMESTAMP_MIN, now_ns - config.tombstone_retention_ms * MS)
         self.sources = tuple(sources)
         self.replacements: list[Replacement] = []
         self.cleaned_offset = cleaned_offset
+        self.damage: list[Damage] = []  # what kept the job from being done
 
-    def run(self) -> None:
+    @property
+    def end_offset(self) -> int:
+        """No record at or behind it is looked at."""
+        return self.sources[-1].end_offset
+
+    def _work(self) -> None:
         latest = self._map_keys()
         output: _Copy | None = None
         for source in self.sources:
@@ -165,7 +199,10 @@ class CompactJob:
     def _records(self, source: Source) -> Iterator[memoryview]:
         file = self._disk.open(segment_path(self._directory, source.base_offset, LOG))
         for found in walk(file, 0, source.size, min_offset=source.base_offset, end_offset=source.end_offset):
+            if self._cancelled:
+                raise Cancelled(self._directory)
             if isinstance(found, Damage):
+                self.damage.append(found)
                 raise CorruptRecord(kernel.describe(found.fault), found.position, source=found.path)
             yield found.records
         file.close()
@@ -175,20 +212,22 @@ class CompactJob:
             output.remove()
         else:
             output.finish()
-            self.replacements.append(Replacement(tuple(s.base_offset for s in output.sources), output.size))
+            sources = tuple(source.base_offset for source in output.sources)
+            self.replacements.append(Replacement(sources, output.size, output.crc))
 
 
-class SwapJob:
+class SwapJob(CancellableJob):
     """Step 2: from here on the copies are going to replace their sources, crash or not."""
 
     def __init__(self, disk: Disk, directory: str, compacted: CompactJob) -> None:
+        super().__init__()
         self._disk = disk
         self._directory = directory
         self.compacted = compacted
 
-    def run(self) -> None:
-        swap = tuple(replacement.sources for replacement in self.compacted.replacements)
-        store_state(self._disk, self._directory, State(self.compacted.cleaned_offset, swap))
+    def _work(self) -> None:
+        state = State(self.compacted.cleaned_offset, tuple(self.compacted.replacements))
+        store_state(self._disk, self._directory, state)
 
 
 class FinishJob:
@@ -218,6 +257,7 @@ class _Copy:
         self._next_index_at = 0
         self.sources: list[Source] = []
         self.size = 0
+        self.crc = 0
 
     def append(self, records: bytearray) -> None:
         if records:
@@ -229,6 +269,7 @@ class _Copy:
             time_index.append(summary.time_entries)
             self._next_index_at = summary.next_index_at
             self.size += len(records)
+            self.crc = kernel.crc32c(records, self.crc)
 
     def finish(self) -> None:
         for file in self._files:

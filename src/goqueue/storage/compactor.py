@@ -1,9 +1,11 @@
 """The steps of a compaction, from the side of the log that it happens to.
 
 The theory is in compaction.py. Here is who does what when: the three jobs follow each other, each handed out
-when the one before is completed, and between the second and the third the copies take their places. A
-log that was cut while copies were made throws them away.
+when the one before is completed, and between the second and the third the copies take their places. Until then the
+log can still be cut below what is being compacted: the swap is called off, durably, before that.
 """
+
+from contextlib import suppress
 
 from goqueue import events
 from goqueue.clock import MS
@@ -30,13 +32,18 @@ class Compactor:
         self._segments = segments
         self._observe = observe
         self._not_before_ns = 0
-        self._generation = 0
+        self._running: compaction.CompactJob | compaction.SwapJob | compaction.FinishJob | None = None
+        self._called_off = False
         self.cleaned_offset = cleaned_offset
-        self.is_running = False
+
+    @property
+    def is_running(self) -> bool:
+        return self._running is not None
 
     def begin_if_due(self, config: LogConfig, *, to_offset: int, now_ns: int) -> compaction.CompactJob | None:
         """The first job, if enough of the sealed segments below `to_offset` is new."""
-        if not config.compacts or self.is_running or now_ns < self._not_before_ns:
+        resting = now_ns < self._not_before_ns <= now_ns + RETRY_MS * MS  # unless the clock has jumped
+        if not config.compacts or self.is_running or resting:
             return None
         sources = [
             compaction.Source(segment.base_offset, end_offset, segment.size)
@@ -45,31 +52,29 @@ class Compactor:
         ]
         if compaction.dirty_ratio(sources, self.cleaned_offset) < config.dirty_ratio:
             return None
-        self.is_running = True
-        self._generation = self._segments.generation
         self._not_before_ns = now_ns + RETRY_MS * MS
-        return compaction.CompactJob(self._disk, self._directory, sources, config, self.cleaned_offset, now_ns)
+        self._called_off = False
+        self._running = compaction.CompactJob(self._disk, self._directory, sources, config, self.cleaned_offset, now_ns)
+        return self._running
 
     def copied(self, job: compaction.CompactJob, error: Exception | None) -> Job | None:
         """The copies are there, or could not be made."""
-        if error or self._was_cut():
-            self.is_running = False
+        if error or self._called_off:
+            self._running = None
             job.discard()
             return None
-        return compaction.SwapJob(self._disk, self._directory, job)
+        self._running = compaction.SwapJob(self._disk, self._directory, job)
+        return self._running
 
-    def decided(self, job: compaction.SwapJob) -> Job | None:
-        """The swap is going to happen, so let it happen."""
+    def decided(self, job: compaction.SwapJob, *, is_noted: bool) -> Job | None:
+        """The swap is going to happen, so let it happen; unless it was called off, or there was no room to note it."""
         compacted = job.compacted
-        if self._was_cut():
-            compaction.store_state(self._disk, self._directory, compaction.State(self.cleaned_offset))
-            self.is_running = False
+        if not is_noted or self._called_off:
+            self._running = None
             compacted.discard()
             return None
         bytes_before, count_before = self._segments.sealed_bytes, len(self._segments)
-        leftovers: list[str] = []
-        for replacement in compacted.replacements:
-            leftovers += self._put_in_place(replacement)
+        leftovers = self._put_in_place(compacted.replacements)
         self.cleaned_offset = compacted.cleaned_offset
         self._observe(
             events.Compacted(
@@ -80,21 +85,44 @@ class Compactor:
                 segments_after=len(self._segments),
             )
         )
-        return compaction.FinishJob(self._disk, self._directory, self.cleaned_offset, leftovers)
+        self._running = compaction.FinishJob(self._disk, self._directory, self.cleaned_offset, leftovers)
+        return self._running
 
     def finished(self) -> None:
         """Nothing is under way any more, and nothing failed."""
-        self.is_running = False
+        self._running = None
         self._not_before_ns = 0
 
-    def _was_cut(self) -> bool:
-        return self._segments.generation != self._generation
+    def call_off(self, end_offset: int) -> None:
+        """Return once nothing that is under way will touch records at or behind `end_offset`, crash or not."""
+        job = self._running
+        match job:
+            case compaction.CompactJob() if end_offset < job.end_offset:
+                with suppress(OSError):  # its own affair: there were only copies
+                    job.cancel()
+            case compaction.SwapJob() if end_offset < job.compacted.end_offset:
+                with suppress(OSError):
+                    job.cancel()
+                compaction.store_state(self._disk, self._directory, compaction.State(self.cleaned_offset))
+            case _:
+                return
+        self._called_off = True
 
-    def _put_in_place(self, replacement: compaction.Replacement) -> list[str]:
-        """Let one copy take the place of its sources; the paths of what is left to be removed."""
-        copy = Segment(self._disk, self._directory, replacement.base_offset, replacement.size, self._observe)
-        self._disk.rename(copy.path(LOG) + CLEANED, copy.path(LOG))
-        taken = self._segments.replace(replacement.sources, copy)  # at once: an index may lag, a segment may not
-        for suffix in (OFFSET_INDEX, TIME_INDEX):
-            self._disk.rename(copy.path(suffix) + CLEANED, copy.path(suffix))
-        return [path for segment in taken[1:] for path in mark_deleted(self._disk, segment)]
+    def _put_in_place(self, replacements: list[compaction.Replacement]) -> list[str]:
+        """Let the copies take the places of their sources; the paths of what is left to be removed."""
+        copies: dict[int, Segment] = {}
+        renamed: set[Segment] = set()
+        for replacement in replacements:
+            copy = Segment(self._disk, self._directory, replacement.base_offset, replacement.size, self._observe)
+            copies.update(dict.fromkeys(replacement.sources, copy))
+        try:
+            for copy in dict.fromkeys(copies.values()):
+                self._disk.rename(copy.path(LOG) + CLEANED, copy.path(LOG))
+                renamed.add(copy)
+        finally:  # an index may lag behind its log, but the list of segments may not
+            taken = self._segments.replace({base: copy for base, copy in copies.items() if copy in renamed})
+        for copy in renamed:
+            for suffix in (OFFSET_INDEX, TIME_INDEX):
+                self._disk.rename(copy.path(suffix) + CLEANED, copy.path(suffix))
+        replaced = [segment for segment in taken if segment.base_offset != copies[segment.base_offset].base_offset]
+        return [path for segment in replaced for path in mark_deleted(self._disk, segment)]

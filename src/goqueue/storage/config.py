@@ -29,6 +29,8 @@ class Cleanup(StrEnum):
     COMPACT_DELETE = "compact,delete"
 
 
+NUMBER_MAX = 9 * 10**12
+"""No setting needs more: in milliseconds that is 285 years, in bytes nine terabytes."""
 _MAY_BE_ZERO = frozenset({"retention_ms", "retention_bytes", "tombstone_retention_ms"})
 
 
@@ -54,20 +56,14 @@ class LogConfig:
             if value not in list(allowed):
                 raise InvalidConfig(name, value, f"must be one of {', '.join(allowed)}")
             object.__setattr__(self, name, allowed(value))
-        at_least_one = (
-            "segment_bytes",
-            "segment_age_ms",
-            "value_bytes_max",
-            "flush_interval_ms",
-            "compaction_keys_max",
-        )
         for field in fields(self):
             value = getattr(self, field.name)
-            if isinstance(value, int) and value < (1 if field.name in at_least_one else 0):
-                raise InvalidConfig(field.name, value, "must be positive")
+            least = 0 if field.name in _MAY_BE_ZERO else 1
+            if field.type is int and (type(value) is not int or not least <= value <= NUMBER_MAX):
+                raise InvalidConfig(field.name, value, f"must be a whole number from {least} to {NUMBER_MAX}")
         if self.value_bytes_max > 2**31 - 1:
             raise InvalidConfig("value_bytes_max", self.value_bytes_max, "must be below 2 GiB")
-        if not 0 < self.dirty_ratio <= 1:
+        if type(self.dirty_ratio) not in (float, int) or not 0 < self.dirty_ratio <= 1:
             raise InvalidConfig("dirty_ratio", self.dirty_ratio, "must be above 0 and at most 1")
 
     @property

@@ -8,12 +8,16 @@ Whatever keeps the directory from being used is said in one sentence that names 
 in it is changed.
 """
 
+import re
+
 from goqueue import events
 from goqueue.errors import (
+    Conflict,
     DataDirectoryError,
     DirectoryLocked,
     DirectoryUnusable,
     ForeignFile,
+    InvalidTopic,
     StorageFull,
     UnsupportedFormat,
 )
@@ -23,6 +27,8 @@ from goqueue.storage.log import Log
 from goqueue.storage.open_segments import OPEN_SEGMENTS_MAX, OpenSegments
 
 FORMAT = 1
+KINDS = ("log", "ledger")
+_TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
 _FORMAT_FILE = "format"
 _FORMAT_TEXT = "goqueue-data "
 _OWN_NAMES = frozenset({_FORMAT_FILE, _FORMAT_FILE + ".new", "lock", "topics"})
@@ -36,6 +42,8 @@ class DataDirectory:
         self._disk = disk
         self._lock = lock
         self._open_segments = open_segments
+        self._logs: dict[str, Log] = {}
+        self._closed = False
         self.path = path
 
     @classmethod
@@ -68,13 +76,29 @@ class DataDirectory:
         kind: str = "log",
         observe: events.Observer = events.ignore,
     ) -> Log:
-        """The log (or, as `kind`, the ledger) of a partition."""
+        """The log (or, as `kind`, the ledger) of a partition, which is not open yet."""
+        if self._closed:
+            raise Conflict(f"the data directory {self.path} is closed")
+        if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
+            raise InvalidTopic(topic, "must be 1 to 249 of A-Z a-z 0-9 . _ -, and not . or ..")
+        assert partition >= 0
+        assert kind in KINDS
         directory = f"{self.path}/topics/{topic}/{partition}/{kind}"
-        return Log.open(self._disk, directory, config, open_segments=self._open_segments, observe=observe)
+        known = self._logs.get(directory)
+        if known and not known.is_closed:
+            raise DirectoryLocked(directory, "this process has the log open already")
+        log = Log.open(self._disk, directory, config, open_segments=self._open_segments, observe=observe)
+        self._logs[directory] = log
+        return log
 
     def close(self) -> None:
-        """Let another process have the directory. The logs in it are closed before."""
-        self._lock.release()
+        """Close all logs, and let another process have the directory."""
+        self._closed = True
+        try:
+            for log in self._logs.values():
+                log.close()
+        finally:
+            self._lock.release()
 
 
 def _refuse_foreign(disk: Disk, path: str) -> None:
@@ -114,5 +138,5 @@ def _write_format(disk: Disk, path: str) -> None:
 def _unusable(path: str, error: OSError) -> DirectoryUnusable | StorageFull:
     named = str(error.filename or path)
     if error.errno in NO_ROOM:
-        return StorageFull(named)
+        return StorageFull(named, error.strerror or str(error))
     return DirectoryUnusable(named, error.strerror or str(error))

@@ -15,13 +15,14 @@ import errno
 import fcntl
 import os
 import posixpath
+import stat
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
 from goqueue.record.header import Buffer
 
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
-"""The errors that pass by themselves once someone has made room."""
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
+"""The errors that pass by themselves once someone has made room on the disk, or closed a file."""
 
 
 class File(Protocol):
@@ -83,8 +84,11 @@ class Lock(Protocol):
 class Disk(Protocol):
     """A file system, or what plays one in a test. Paths are absolute strings."""
 
-    def open(self, path: str, *, create: bool = False) -> File:
-        """Open for reading and writing. With `create` a missing file is made, without it is an error."""
+    def open(self, path: str, *, create: bool = False, write: bool = True) -> File:
+        """Open for reading and writing. With `create` a missing file is made, without it is an error.
+
+        Without `write` the permission to read is enough, and `EBADF` is the answer to all that would change the file.
+        """
         ...
 
     def entries(self, directory: str) -> list[Entry]:
@@ -176,6 +180,24 @@ class OsFile:
             os.close(fd)
 
 
+class OsReadOnlyFile(OsFile):
+    """A file of the operating system that is not ours to change."""
+
+    __slots__ = ()
+
+    def pwrite(self, position: int, data: Buffer) -> None:
+        raise self._refusal()
+
+    def append(self, *chunks: Buffer) -> int:
+        raise self._refusal()
+
+    def truncate(self, size: int) -> None:
+        raise self._refusal()  # the system would say EINVAL, which is also what it says of a wrong size
+
+    def _refusal(self) -> OSError:
+        return OSError(errno.EBADF, "file is open for reading only", self.path)
+
+
 class OsLock:
     """An advisory lock (`flock`) that the kernel drops with the process."""
 
@@ -196,9 +218,19 @@ class OsLock:
 class OsDisk:
     """The file system of the machine."""
 
-    def open(self, path: str, *, create: bool = False) -> OsFile:
+    def open(self, path: str, *, create: bool = False, write: bool = True) -> OsFile:
+        if not write:
+            assert not create
+            return self._open_to_read(path)
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
         return OsFile(path, os.open(path, flags, 0o644))
+
+    @staticmethod
+    def _open_to_read(path: str) -> OsFile:
+        file = OsReadOnlyFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+        if stat.S_ISDIR(os.fstat(file.fileno()).st_mode):  # a directory opens for reading, and only then refuses it
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+        return file
 
     def entries(self, directory: str) -> list[Entry]:
         with os.scandir(directory) as found:

@@ -6,12 +6,11 @@ writer at once, a busy one gathers as many appends as arrive during one fdatasyn
 to be right. A lone append thus never waits for company it will not get.
 """
 
-from threading import Lock
-
 from goqueue.clock import MS
 from goqueue.storage.checkpoint import Checkpoint, CheckpointFile
 from goqueue.storage.config import Flush, LogConfig
 from goqueue.storage.file import Disk, File
+from goqueue.storage.jobs import CancellableJob
 from goqueue.storage.segment import Segment
 
 
@@ -24,12 +23,11 @@ def is_due(config: LogConfig, *, unflushed_bytes: int, sealed_count: int, idle_n
     return config.flush is Flush.GROUP or idle_ns >= config.flush_interval_ms * MS
 
 
-class FlushJob:
+class FlushJob(CancellableJob):
     """Syncs what had been written when the job was made, then notes it in the checkpoint.
 
-    With `sync_names` the directory is synced too: a new segment counts only when its name is on the medium.
-    A job that was cancelled before it began does nothing; cancelling one that is running waits for it. So no two syncs
-    of a log run side by side, and an error, which the system tells to one of them only, cannot be missed.
+    With `sync_names` the directory is synced too: a new segment counts only when its name is on the medium. No two
+    syncs of a log run side by side, so none can miss an error that the other was told.
     """
 
     def __init__(
@@ -45,36 +43,18 @@ class FlushJob:
         sync_checkpoint: bool,
         sync_names: bool,
     ) -> None:
+        super().__init__()
         self._disk = disk
         self._directory = directory
         self._files = files
         self._checkpoint_file = checkpoint_file
         self._sync_checkpoint = sync_checkpoint
-        self._running = Lock()
         self.segments = segments
         self.checkpoint = checkpoint
         self.bytes = unflushed_bytes
         self.sync_names = sync_names
-        self._cancelled = False
-        self._error: OSError | None = None
 
-    def run(self) -> None:
-        with self._running:
-            if not self._cancelled:
-                try:
-                    self._sync()
-                except OSError as error:
-                    self._error = error
-                    raise
-
-    def cancel(self) -> None:
-        """Return once the job does nothing more, whatever thread it is in; what it failed with is raised here, too."""
-        with self._running:
-            self._cancelled = True
-            if self._error:
-                raise self._error
-
-    def _sync(self) -> None:
+    def _work(self) -> None:
         for file in self._files:
             file.sync()
         if self.sync_names:
@@ -85,15 +65,13 @@ class FlushJob:
 class Flusher:
     """The account of one log: sealed segments and bytes that wait to be synced, and the job that is at it."""
 
-    def __init__(
-        self, disk: Disk, directory: str, checkpoint_file: CheckpointFile, durable: Checkpoint, *, names_unsynced: bool
-    ) -> None:
+    def __init__(self, disk: Disk, directory: str, checkpoint_file: CheckpointFile, durable: Checkpoint) -> None:
         self._disk = disk
         self._directory = directory
         self._checkpoint_file = checkpoint_file
         self._sealed: list[Segment] = []
         self._unflushed_bytes = 0
-        self._names_unsynced = names_unsynced
+        self._names_unsynced = True  # a process that ended before it synced the names may have made them
         self._running: FlushJob | None = None
         self._began_ns = 0
         self.durable = durable
@@ -151,14 +129,15 @@ class Flusher:
         self._running = None
         self.durable = job.checkpoint
         for segment in job.segments:
-            segment.unsynced = segment is active and self._unflushed_bytes > 0
+            written_since = segment in self._sealed or (segment is active and self._unflushed_bytes > 0)
+            segment.unsynced = written_since
         return True
 
     def lower(self, active: Segment, remaining: Checkpoint) -> None:
         """Make sure that no checkpoint vouches for anything behind `remaining`: the log is about to be cut there."""
         self._take_back(active)
         self.durable = min(remaining, self.durable, key=lambda point: point.next_offset)
-        self._checkpoint_file.lower(self.durable)
+        self._checkpoint_file.write(self.durable, sync=True)
         self._unflushed_bytes = 0
         self._names_unsynced = True
 

@@ -5,7 +5,9 @@ it touches only what it was given: open files, paths, numbers. What it finds tak
 the owner of the log completes it, between two other calls, so the log needs no locks.
 """
 
+from abc import ABC, abstractmethod
 from contextlib import suppress
+from threading import Lock
 from typing import Protocol
 
 from goqueue.storage.file import Disk
@@ -19,6 +21,39 @@ class Job(Protocol):
     def run(self) -> None:
         """Do the work. Blocks; raises `OSError` or `StorageError` if it cannot be done."""
         ...
+
+
+class CancellableJob(ABC):
+    """A job that the owner may call off.
+
+    One that is cancelled before it began does nothing. Cancelling one that is running waits until it is through, or has
+    noticed; what it failed with is raised there, too, because the system tells an error of the disk only once.
+    """
+
+    def __init__(self) -> None:
+        self._running = Lock()
+        self._error: OSError | None = None
+        self._cancelled = False
+
+    def run(self) -> None:
+        with self._running:
+            if self._cancelled:
+                return
+            try:
+                self._work()
+            except OSError as error:
+                self._error = error
+                raise
+
+    def cancel(self) -> None:
+        """Return once the job does nothing more, whatever thread it is in."""
+        self._cancelled = True
+        with self._running:
+            if self._error:
+                raise self._error
+
+    @abstractmethod
+    def _work(self) -> None: ...
 
 
 class DeleteJob:

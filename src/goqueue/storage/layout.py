@@ -17,6 +17,7 @@ import re
 from typing import NamedTuple
 
 from goqueue.errors import ForeignFile
+from goqueue.record.header import OFFSET_MAX
 from goqueue.storage.file import Entry
 
 CHECKPOINT = "checkpoint"
@@ -32,7 +33,7 @@ CLEANED = ".cleaned"
 DELETED = ".deleted"
 NEW = ".new"
 
-_SEGMENT_FILE = re.compile(r"(\d{20})(\.log|\.index|\.timeindex)(\.cleaned|\.deleted)?")
+_SEGMENT_FILE = re.compile(r"(\d{20})(\.log|\.index|\.timeindex)(\.cleaned|\.deleted)?", re.ASCII)
 _SMALL_FILES = frozenset(name + suffix for name in (CHECKPOINT, LEADER_EPOCHS, COMPACTION) for suffix in ("", NEW))
 
 
@@ -47,7 +48,6 @@ class Listing(NamedTuple):
     log_sizes: dict[int, int]  # base offset -> bytes of the .log file
     cleaned: list[str]  # paths
     leftovers: list[str]  # paths that may go: deleted, half-written, and indexes without a log
-    small_files: frozenset[str]
 
 
 def sort_out(directory: str, entries: list[Entry]) -> Listing:
@@ -56,16 +56,13 @@ def sort_out(directory: str, entries: list[Entry]) -> Listing:
     indexes: list[tuple[int, str]] = []
     cleaned: list[str] = []
     leftovers: list[str] = []
-    small_files: set[str] = set()
     for name, size, is_directory in entries:
         match = None if is_directory else _SEGMENT_FILE.fullmatch(name)
-        if match is None:
+        if match is None or int(match[1]) > OFFSET_MAX:
             if is_directory or name not in _SMALL_FILES:
                 raise ForeignFile(f"{directory}/{name}", "not a file of GoQueue; move it out of the data directory")
             if name.endswith(NEW):
                 leftovers.append(f"{directory}/{name}")
-            else:
-                small_files.add(name)
             continue
         base, suffix, state = int(match[1]), match[2], match[3]
         if state == CLEANED:
@@ -77,4 +74,4 @@ def sort_out(directory: str, entries: list[Entry]) -> Listing:
         else:
             indexes.append((base, f"{directory}/{name}"))
     leftovers.extend(path for base, path in indexes if base not in log_sizes)
-    return Listing(log_sizes, cleaned, leftovers, frozenset(small_files))
+    return Listing(log_sizes, cleaned, leftovers)

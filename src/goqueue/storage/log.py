@@ -16,11 +16,21 @@ fsync nobody knows what is on the disk, and a second one that succeeds proves no
 not such a failure: what was half written is cut off, and the next append may succeed.
 """
 
+from collections.abc import Callable
+from contextlib import suppress
 from typing import NamedTuple
 
 from goqueue import events
 from goqueue.clock import MS
-from goqueue.errors import CorruptRecord, DirectoryUnusable, OffsetOutOfRange, StorageError, StorageFailed, StorageFull
+from goqueue.errors import (
+    Conflict,
+    CorruptRecord,
+    DirectoryUnusable,
+    OffsetOutOfRange,
+    StorageError,
+    StorageFailed,
+    StorageFull,
+)
 from goqueue.record import kernel
 from goqueue.record.header import FLAGS_FROM_PRODUCERS, Fault
 from goqueue.storage import compaction, retention
@@ -40,6 +50,10 @@ from goqueue.storage.segment_list import SegmentList
 from goqueue.storage.walk import Damage
 
 READ_BYTES = 1024 * 1024
+EXPIRED_SEGMENTS_MAX = 100
+"""How many segments one call takes out, because each costs its owner a few renames."""
+DAMAGED_PLACES_MAX = 1_000
+"""How many places of damage are remembered and told; readers are told of all."""
 
 
 class Appended(NamedTuple):
@@ -71,9 +85,10 @@ class Log:
         self.directory = directory
         self.config = config
         self.epochs = epochs
-        self.damage: list[Damage] = []  # all that was found since the log was opened
+        self.damage: list[Damage] = []  # what was found since the log was opened
         self.failure: StorageFailed | None = None  # why the log takes no more writes, if that is so
         self._disk = disk
+        self._damaged_places: set[tuple[str, int]] = set()
         self._segments = segments
         self._flusher = flusher
         self._compactor = compactor
@@ -99,7 +114,7 @@ class Log:
             return cls._recover(disk, directory, config or LogConfig(), open_segments or OpenSegments(), observe)
         except OSError as error:
             if error.errno in NO_ROOM:
-                raise StorageFull(str(error.filename or directory)) from error
+                raise StorageFull(str(error.filename or directory), error.strerror or str(error)) from error
             raise DirectoryUnusable(str(error.filename or directory), error.strerror or str(error)) from error
 
     @classmethod
@@ -117,28 +132,23 @@ class Log:
             listing = sort_out(directory, disk.entries(directory))
         for path in listing.leftovers:
             disk.remove(path)
-        recovered = Recovery(
-            disk, directory, listing.log_sizes, checkpoint, observe, cleaned_offset=state.cleaned_offset
-        ).run()
+        recovered = Recovery(disk, directory, listing.log_sizes, checkpoint, observe).run()
         if checkpoint is None:
-            checkpoint_file.create()
+            start = recovered.segments[0].base_offset
+            checkpoint = Checkpoint(start, 0, start, 0)
+            checkpoint_file.make_room()
+            disk.sync_directory(directory)
             sync_ancestors(disk, directory)
+            if not any(listing.log_sizes.values()):  # else it was lost, and is written anew once all is synced
+                checkpoint_file.write(checkpoint, sync=True)
         segments = SegmentList(recovered.segments, recovered.next_offset, open_segments)
-        start = segments.start_offset
-        flusher = Flusher(
-            disk,
-            directory,
-            checkpoint_file,
-            checkpoint or Checkpoint(start, 0, start, 0),
-            names_unsynced=recovered.created or checkpoint is None,
-        )
+        flusher = Flusher(disk, directory, checkpoint_file, checkpoint)
         compactor = Compactor(disk, directory, segments, state.cleaned_offset, observe)
         log = cls(disk, directory, config, segments, flusher, compactor, epochs, observe)
         log._last_timestamp = recovered.last_timestamp
         for found in (*damage, *recovered.damage):
             log.report(found)
-        unflushed = log.next_offset > log.durable_offset or len(recovered.rescanned) > 1  # of an empty one, the name
-        if listing.log_sizes and (recovered.created or recovered.torn or unflushed):
+        if listing.log_sizes and (recovered.created or recovered.torn or log.next_offset > log.durable_offset):
             for segment in recovered.rescanned[:-1]:
                 flusher.note_sealed(segment)
             log.flush()
@@ -170,6 +180,10 @@ class Log:
         return self._segments.size
 
     @property
+    def is_closed(self) -> bool:
+        return self._closed
+
+    @property
     def segment_count(self) -> int:
         return len(self._segments)
 
@@ -188,9 +202,12 @@ class Log:
         The batch is stamped in place. Its records bear `now_ns`, or the time of the record before if that is later.
         """
         self._check_writable()
+        if isinstance(batch, memoryview):
+            batch = batch.cast("B")
         timestamp = max(now_ns, self._last_timestamp)
         active = self._segments.active
-        if active.size and self._is_full(active, len(batch), timestamp):
+        is_full = active.size + len(batch) > self.config.segment_bytes
+        if active.size and (is_full or self._is_old(active, timestamp)):
             active = self._roll()
         summary = kernel.stamp(
             batch,
@@ -221,23 +238,45 @@ class Log:
     def roll_if_old(self, *, now_ns: int) -> None:
         """Seal the active segment if it is old, so that a log without writers can expire and be compacted, too."""
         active = self._segments.active
-        if active.size and not self.failure and self._is_full(active, 0, now_ns):
+        if active.size and not self.failure and self._is_old(active, now_ns):
             self._roll()
 
     def truncate(self, end_offset: int) -> None:
-        """Cut off all records at or behind `end_offset`, durably; later appends take their offsets again."""
+        """Cut off all records at or behind `end_offset`, durably; later appends take their offsets again.
+
+        What was compacted cannot be cut: older values of its keys are gone. Whoever may have to cut a log says so by
+        the `to_offset` of `begin_compaction`.
+        """
         self._check_writable()
         self._check_range(end_offset)
         if end_offset == self.next_offset:
             return
+        if end_offset < self._compactor.cleaned_offset:
+            compacted = f"{self.directory} was compacted up to offset {self._compactor.cleaned_offset}"
+            raise Conflict(f"{compacted} and cannot be cut at offset {end_offset}")
         with reading():
             segment, segment_end = self._segments.place_of(end_offset)
             position = segment.seek(end_offset, end_offset=segment_end).position
+        self._change_epochs(lambda: self.epochs.truncate(end_offset))
         try:
+            self._compactor.call_off(end_offset)
             self._truncate(segment, position, end_offset)
         except OSError as error:
             raise self._fail("truncation", error) from error
         self.flush()
+
+    def assign_epoch(self, epoch: int, start_offset: int) -> None:
+        """Note durably that the leader of `epoch` writes from `start_offset` on."""
+        self._check_writable()
+        self._change_epochs(lambda: self.epochs.assign(epoch, start_offset))
+
+    def _change_epochs(self, change: Callable[[], None]) -> None:
+        try:
+            change()
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                raise StorageFull(str(error.filename), error.strerror or str(error)) from error
+            raise self._fail("write", error) from error
 
     def _truncate(self, segment: Segment, position: int, end_offset: int) -> None:
         remaining = Checkpoint(segment.base_offset, position, end_offset, self._last_timestamp)
@@ -249,16 +288,13 @@ class Log:
                 self._disk.remove(later.path(suffix))
         segment.truncate(position)
         self._segments.next_offset = end_offset
-        self.epochs.truncate(end_offset)
         if removed:
             self._tell_deleted(removed)
 
-    def _is_full(self, active: Segment, batch_bytes: int, timestamp: int) -> bool:
-        if active.size + batch_bytes > self.config.segment_bytes:
-            return True
+    def _is_old(self, active: Segment, now_ns: int) -> bool:
         with reading():
             first = active.first_timestamp(end_offset=self.next_offset)
-        return first is not None and timestamp - first >= self.config.segment_age_ms * MS
+        return first is not None and now_ns - first >= self.config.segment_age_ms * MS
 
     def _roll(self) -> Segment:
         sealed = self._segments.active
@@ -271,9 +307,13 @@ class Log:
         return self._segments.active
 
     def _check_writable(self) -> None:
-        assert not self._closed, "the log is closed"
+        self._check_open()
         if self.failure:
             raise self.failure
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Conflict(f"the log in {self.directory} is closed")
 
     def _check_range(self, offset: int) -> None:
         if not self.start_offset <= offset <= self.next_offset:
@@ -281,7 +321,7 @@ class Log:
 
     def _write_failed(self, segment: Segment, error: OSError) -> StorageError:
         if error.errno in NO_ROOM:
-            return StorageFull(str(error.filename or segment.path(LOG)))
+            return StorageFull(str(error.filename or segment.path(LOG)), error.strerror or str(error))
         return self._fail("write", error, path=segment.path(LOG))
 
     def _fail(self, operation: str, error: Exception, *, path: str | None = None) -> StorageFailed:
@@ -304,11 +344,13 @@ class Log:
 
     def reader(self, offset: int) -> LogReader:
         """A reader that begins at `offset`, which lies between the start of the log and its end."""
+        self._check_open()
         self._check_range(offset)
         return LogReader(self, offset)
 
     def offset_at_time(self, timestamp: int) -> int:
         """The first offset stored at `timestamp` (ns) or later; the end of the log if there is none."""
+        self._check_open()
         with reading():
             low, high = 0, len(self._segments)
             while low < high:
@@ -331,9 +373,11 @@ class Log:
         return segment, end_offset, segment.base_offset >= self._compactor.cleaned_offset
 
     def report(self, damage: Damage) -> None:
-        """Take note of damage; the same place counts once."""
-        if any(damage.path == known.path and damage.position == known.position for known in self.damage):
+        """Take note of damage; the same place counts once, and a ruined disk only up to a limit."""
+        place = (damage.path, damage.position)
+        if place in self._damaged_places or len(self._damaged_places) >= DAMAGED_PLACES_MAX:
             return
+        self._damaged_places.add(place)
         self.damage.append(damage)
         self._observe(
             events.DamageFound(
@@ -360,7 +404,7 @@ class Log:
 
     def begin_flush(self, *, monotonic_ns: int) -> FlushJob | None:
         """A job that makes durable what has been appended, if one is due and none is under way."""
-        if self.failure:
+        if self.failure or self._closed:
             return None
         try:
             return self._flusher.begin_if_due(self.config, self._segments.active, self._end(), now_ns=monotonic_ns)
@@ -369,7 +413,7 @@ class Log:
 
     def begin_compaction(self, *, now_ns: int, to_offset: int | None = None) -> compaction.CompactJob | None:
         """A job that compacts the sealed segments below `to_offset`, if enough of them is new."""
-        if self.failure:
+        if self.failure or self._closed:
             return None
         checkpointed = self._flusher.durable.base_offset  # the segment that the checkpoint speaks of stays as it is
         limit = checkpointed if to_offset is None else min(to_offset, checkpointed)
@@ -377,10 +421,10 @@ class Log:
 
     def expire(self, *, now_ns: int) -> DeleteJob | None:
         """Take out the segments that retention no longer keeps; the job removes their files."""
-        if self._compactor.is_running or self.failure:
+        if self._compactor.is_running or self.failure or self._closed:
             return None
         count = self._segments.count_before(self._flusher.durable.base_offset)  # recovery starts at that segment
-        sealed = (self._info(index) for index in range(count))
+        sealed = (self._info(index) for index in range(min(count, EXPIRED_SEGMENTS_MAX)))
         with reading():
             found = retention.expired(sealed, self.size, self.config, now_ns=now_ns)
         if not found:
@@ -389,9 +433,10 @@ class Log:
         self._flusher.forget(leaving)
         try:
             paths = [path for segment in leaving for path in mark_deleted(self._disk, segment)]
-            self._drop_epochs()
         except OSError as error:
             raise self._fail("deletion", error) from error
+        with suppress(StorageFull):  # what is about to be deleted makes room, and old epochs harm nobody
+            self._change_epochs(lambda: self.epochs.drop_before(self.start_offset))
         self._tell_deleted(leaving)
         return DeleteJob(self._disk, self.directory, paths)
 
@@ -404,20 +449,25 @@ class Log:
             return None
 
     def _complete(self, job: Job, error: Exception | None) -> Job | None:
+        no_room = isinstance(error, OSError) and error.errno in NO_ROOM
         match job:
             case compaction.CompactJob():
+                for found in job.damage:
+                    self.report(found)
                 return self._compactor.copied(job, error)
-            case _ if error:
-                self._fail("sync" if isinstance(job, FlushJob) else "clean-up", error)
-            case FlushJob():
+            case compaction.SwapJob() if error is None or no_room:
+                return self._compactor.decided(job, is_noted=error is None)
+            case compaction.FinishJob() if error is None or no_room:  # without room the next start finishes it
+                self._compactor.finished()
+            case DeleteJob() if no_room:
+                pass
+            case FlushJob() if error is None:
                 if self._flusher.complete(job, self._segments.active):
                     self._segments.trim_open_files()
                     flushed = events.Flushed(log=self.directory, bytes=job.bytes, durable_offset=self.durable_offset)
                     self._observe(flushed)
-            case compaction.SwapJob():
-                return self._compactor.decided(job)
-            case compaction.FinishJob():
-                self._compactor.finished()
+            case _ if error:
+                self._fail("sync" if isinstance(job, FlushJob) else "clean-up", error)
         return None
 
     def flush(self) -> None:
@@ -427,21 +477,32 @@ class Log:
 
     def maintain(self, *, now_ns: int, monotonic_ns: int) -> None:
         """Run all jobs that are due, here and now."""
+        self._check_open()
         self.roll_if_old(now_ns=now_ns)
         self._run(self.begin_flush(monotonic_ns=monotonic_ns))
         self._run(self.expire(now_ns=now_ns))
         self._run(self.begin_compaction(now_ns=now_ns))
 
     def close(self) -> None:
-        """Make everything durable and let go of all files. A log that failed is only let go of."""
+        """Make everything durable and let go of all files. A log that failed is only let go of.
+
+        Jobs that are under way are called off: the next start does their work.
+        """
         if self._closed:
             return
         try:
             if not self.failure:
+                self._call_off_compaction()
                 self._flush(with_indexes=True)
         finally:
             self._closed = True
             self._segments.release()
+
+    def _call_off_compaction(self) -> None:
+        try:
+            self._compactor.call_off(0)
+        except OSError as error:
+            raise self._fail("clean-up", error) from error
 
     def _flush(self, *, with_indexes: bool = False) -> None:
         try:
@@ -457,7 +518,7 @@ class Log:
             error: Exception | None = None
             try:
                 job.run()
-            except (OSError, StorageError) as raised:
+            except Exception as raised:
                 error = raised
             job = self.complete(job, error)
 
@@ -472,13 +533,6 @@ class Log:
             following, _ = self._first_timestamp_from(index + 1, len(self._segments))
             last = self._last_timestamp if following is None else following
         return retention.SegmentInfo(segment.base_offset, segment.size, last)
-
-    def _drop_epochs(self) -> None:
-        try:
-            self.epochs.drop_before(self.start_offset)
-        except OSError as error:
-            if error.errno not in NO_ROOM:  # what is about to be deleted makes room, and old epochs harm nobody
-                raise
 
     def _tell_deleted(self, segments: list[Segment]) -> None:
         freed = sum(segment.size for segment in segments)

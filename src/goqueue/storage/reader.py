@@ -5,14 +5,14 @@ no lookup. What it returns are the bytes of the file, validated but not copied a
 returned and never in the way: the reader goes on behind it and says which offsets are affected.
 
 Segments may be added, deleted, compacted or cut while a reader stands in them. It notices by the log's
-generation and finds its place again by offset.
+generation and finds its place again by offset; if that offset is no longer there, it says so instead of skipping.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
-from goqueue.errors import ReadFailed
+from goqueue.errors import OffsetOutOfRange, ReadFailed
 from goqueue.record.header import Fault
 from goqueue.record.kernel import scan
 from goqueue.storage.file import File
@@ -46,6 +46,10 @@ class Readable(Protocol):
     @property
     def generation(self) -> int: ...
     @property
+    def directory(self) -> str: ...
+    @property
+    def start_offset(self) -> int: ...
+    @property
     def next_offset(self) -> int: ...
     def place_of(self, offset: int) -> tuple[Segment, int, bool]: ...
     def report(self, damage: Damage) -> None: ...
@@ -76,7 +80,9 @@ class LogReader:
             return self._file_range(max_bytes, self._limit(to_offset))
 
     def _limit(self, to_offset: int | None) -> int:
-        end = self._log.next_offset
+        start, end = self._log.start_offset, self._log.next_offset
+        if not start <= self.offset <= end:
+            raise OffsetOutOfRange(self.offset, start, end, log=self._log.directory)
         return end if to_offset is None else min(to_offset, end)
 
     def _read(self, max_bytes: int, limit: int) -> Chunk:

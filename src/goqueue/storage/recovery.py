@@ -4,6 +4,8 @@ Up to the durable checkpoint the log is known to be whole. Behind it, a crash ma
 was not synced: the longest valid prefix stays, the rest is cut off, and segments that no longer join up
 with it are removed. Offsets stay dense, and nothing that a sync had covered is lost by that.
 
+A checkpoint that was lost, which takes more than a crash, is taken to have stood behind the last valid record.
+
 Before the checkpoint nothing is ever cut away. If bytes are missing or wrong there, the disk has lost what
 it had promised to keep: that is reported as damage, readers pass over it and are told so, and new
 records continue *behind* the offsets that were given out, never on top of them.
@@ -22,7 +24,7 @@ from goqueue.storage.checkpoint import Checkpoint
 from goqueue.storage.file import Disk
 from goqueue.storage.layout import LOG, SEGMENT_SUFFIXES, segment_path
 from goqueue.storage.segment import Segment
-from goqueue.storage.walk import Damage, Run, Spot, record_bytes, walk
+from goqueue.storage.walk import WINDOW_BYTES, Damage, Run, Spot, record_bytes, walk
 
 
 class Recovered(NamedTuple):
@@ -41,22 +43,13 @@ class Recovery:
     """The recovery of one log, from the files that are there and the checkpoint that is left."""
 
     def __init__(
-        self,
-        disk: Disk,
-        directory: str,
-        log_sizes: dict[int, int],
-        checkpoint: Checkpoint | None,
-        observe: Observer,
-        *,
-        cleaned_offset: int = 0,
+        self, disk: Disk, directory: str, log_sizes: dict[int, int], checkpoint: Checkpoint | None, observe: Observer
     ) -> None:
         self._disk = disk
         self._directory = directory
         self._observe = observe
         self._log_sizes = log_sizes
-        # What was compacted had been durable before, whatever became of the checkpoint.
-        start = min((base for base in log_sizes if base >= cleaned_offset), default=cleaned_offset)
-        self._checkpoint = checkpoint or Checkpoint(start, 0, start, 0)
+        self._checkpoint = checkpoint or self._end_of_valid_records()
         self._next_offset = self._checkpoint.next_offset
         self._last_timestamp = self._checkpoint.last_timestamp
         self._damage: list[Damage] = []
@@ -83,6 +76,18 @@ class Recovery:
         if created:
             segments.append(Segment.create(self._disk, self._directory, self._next_offset, self._observe))
         return Recovered(segments, self._next_offset, self._last_timestamp, rescanned, created, torn, self._damage)
+
+    def _end_of_valid_records(self) -> Checkpoint:
+        """Where the checkpoint would be if it could be trusted to have covered everything that is whole."""
+        base_offset = max(self._log_sizes, default=0)
+        end = Checkpoint(base_offset, 0, base_offset, 0)
+        if self._log_sizes:
+            segment = Segment(self._disk, self._directory, base_offset, self._log_sizes[base_offset], self._observe)
+            for found in segment.walk(Spot(0, base_offset), end_offset=OFFSET_MAX, window_bytes=WINDOW_BYTES):
+                if isinstance(found, Run):
+                    last = found.summary
+                    end = Checkpoint(base_offset, found.end, last.last_offset + 1, last.last_timestamp)
+        return end
 
     def _recover(self, segment: Segment) -> bool:
         """Complete the indexes of the segment and cut off its torn end; true if there was one."""

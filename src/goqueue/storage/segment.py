@@ -23,7 +23,7 @@ from goqueue.storage.file import Disk, File
 from goqueue.storage.layout import LOG, OFFSET_INDEX, TIME_INDEX, segment_path
 from goqueue.storage.offset_index import OffsetIndex
 from goqueue.storage.time_index import TimeIndex
-from goqueue.storage.walk import Damage, Run, Spot, walk
+from goqueue.storage.walk import Anchors, Damage, Run, Spot, walk
 
 SEEK_WINDOW_BYTES = 8192
 """Enough to get from one index entry to the next, unless records are large."""
@@ -125,7 +125,7 @@ class Segment:
             end_offset=end_offset,
             to_offset=min(to_offset, end_offset),  # what a lost truncation left behind is no part of the log
             window_bytes=window_bytes,
-            anchors=self._anchor,
+            anchors=self._anchors(),
         )
 
     def seek(self, offset: int, *, end_offset: int) -> Spot:
@@ -144,7 +144,8 @@ class Segment:
         """The last indexed record that stands at or before both `position` and `offset`."""
         entry = self.offsets.floor(offset)
         if entry and entry.value > position:
-            entry = self.offsets.entry(self.offsets.count_before_position(position + 1) - 1)
+            count = self.offsets.count_before_position(position + 1)
+            entry = self.offsets.entry(count - 1) if count else None
         if entry and self._first_record(Spot(entry.value, entry.key), end_offset)[0] == entry.key:
             return Spot(entry.value, entry.key)
         return Spot(0, self.base_offset)
@@ -278,14 +279,26 @@ class Segment:
             return first.summary.first_offset, first.summary.first_timestamp
         return -1, -1
 
-    def _anchor(self, position: int) -> Spot | None:
-        """The next indexed record behind the position that is really there."""
-        for index in range(self.offsets.count_before_position(position + 1), len(self.offsets)):
-            entry = self.offsets.entry(index)
-            spot = Spot(entry.value, entry.key)
-            if self._first_record(spot, OFFSET_MAX)[0] == entry.key:
-                return spot
-        return None
+    def _anchors(self) -> Anchors:
+        """Indexed records that are really there, for one walk: each is looked at once, however much is damaged."""
+        known: Spot | None = None
+        index = 0
+
+        def next_behind(position: int) -> Spot | None:
+            nonlocal known, index
+            if known and known.position > position:
+                return known
+            index = max(index, self.offsets.count_before_position(position + 1))
+            known = None
+            while known is None and index < len(self.offsets):
+                entry = self.offsets.entry(index)
+                spot = Spot(entry.value, entry.key)
+                if spot.position > position and self._first_record(spot, OFFSET_MAX)[0] == entry.key:
+                    known = spot
+                index += 1
+            return known
+
+        return next_behind
 
     def _keep_index_entries(self, count: int) -> None:
         self.offsets.keep(count)

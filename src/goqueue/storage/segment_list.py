@@ -5,7 +5,7 @@ whenever an offset may have moved to another segment or file, which is what read
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from goqueue.storage.open_segments import OpenSegments
@@ -85,13 +85,10 @@ class SegmentList:
         self._set(self._segments[:index])
         return self._forget(taken)
 
-    def replace(self, sources: Sequence[int], copy: Segment) -> list[Segment]:
-        """Put the copy into the place of the segments with these bases, and return those."""
-        start = self._bases.index(sources[0])
-        end = start + len(sources)
-        assert self._bases[start:end] == list(sources)
-        taken = self._segments[start:end]
-        self._set([*self._segments[:start], copy, *self._segments[end:]])
+    def replace(self, copies: Mapping[int, Segment]) -> list[Segment]:
+        """Put copies into the places of the segments with these bases, and return those. Neighbours may share one."""
+        taken = [segment for segment in self._segments if segment.base_offset in copies]
+        self._set(list(dict.fromkeys(copies.get(segment.base_offset, segment) for segment in self._segments)))
         return self._forget(taken)
 
     def trim_open_files(self) -> None:

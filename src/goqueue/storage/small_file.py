@@ -37,7 +37,7 @@ def replace(disk: Disk, directory: str, name: str, kind: bytes, payload: bytes) 
 def load(disk: Disk, directory: str, name: str, kind: bytes) -> bytes:
     """The payload that was stored last, or `CorruptRecord` if these are not the bytes."""
     path = f"{directory}/{name}"
-    file = disk.open(path)
+    file = disk.open(path, write=False)
     data = file.pread(0, file.size())
     file.close()
     if len(data) < HEAD_BYTES:

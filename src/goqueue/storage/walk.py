@@ -14,6 +14,8 @@ from goqueue.record.kernel import NEVER, Summary, describe, resync, scan
 from goqueue.storage.file import File
 
 WINDOW_BYTES = 1024 * 1024
+FIRST_SEARCH_BYTES = 64 * 1024
+"""How far the search behind damage looks at first; most damage is small."""
 
 
 class Spot(NamedTuple):
@@ -127,10 +129,29 @@ def _behind_damage(
 ) -> Spot:
     """Where the next valid record stands, and its offset. The damage itself took at least one offset.
 
-    An anchor bounds the search, and proves what is found: the records have to lead up to it without a break.
+    An anchor bounds the search, and proves what is found: the records have to lead up to it without a break. Without
+    one, ever larger windows are searched, and where hostile bytes exhaust a search the next one begins behind them.
     """
     anchor = anchors(position) if anchors else None
-    behind = anchor if anchor and position < anchor.position < end else Spot(end, end_offset)
-    data = file.pread(position, behind.position - position)
-    found = resync(data, 0, min_offset=min_offset + 1, max_offset=behind.min_offset)
-    return behind if found < 0 else Spot(position + found, HEADER.unpack_from(data, found)[4])
+    if anchor and position < anchor.position < end:
+        found = _search(file, position, anchor.position, min_offset + 1, anchor.min_offset)
+        return found or anchor
+    window_bytes = FIRST_SEARCH_BYTES
+    while position + window_bytes < end:
+        found = _search(file, position, position + window_bytes, min_offset + 1, end_offset)
+        if found:
+            return found
+        window_bytes *= 8
+    skipped = 0
+    while position + skipped < end:
+        found = _search(file, position + skipped, end, min_offset + 1, end_offset)
+        if found:
+            return found
+        skipped = max(FIRST_SEARCH_BYTES, skipped * 2)
+    return Spot(end, end_offset)
+
+
+def _search(file: File, position: int, end: int, min_offset: int, max_offset: int) -> Spot | None:
+    data = file.pread(position, end - position)
+    found = resync(data, 0, min_offset=min_offset, max_offset=max_offset)
+    return None if found < 0 else Spot(position + found, HEADER.unpack_from(data, found)[4])

@@ -255,9 +255,9 @@ class FaultyDisk:
         self._injector.rates.update(dict.fromkeys(self._injector.rates, 0.0))
         self._injector.requests.clear()
 
-    def open(self, path: str, *, create: bool = False) -> FaultyFile:
+    def open(self, path: str, *, create: bool = False, write: bool = True) -> FaultyFile:
         self._injector.strike_whole("open", path)
-        return FaultyFile(self.inner.open(path, create=create), self._injector)
+        return FaultyFile(self.inner.open(path, create=create, write=write), self._injector)
 
     def entries(self, directory: str) -> list[Entry]:
         self._injector.strike_whole("entries", directory)

@@ -88,8 +88,9 @@ class _Machine:
 class MemoryFile:
     """An open file of a `MemoryDisk`."""
 
-    def __init__(self, machine: _Machine, node: FileNode, path: str) -> None:
+    def __init__(self, machine: _Machine, node: FileNode, path: str, *, write: bool = True) -> None:
         self.path = path
+        self._write_allowed = write
         self._machine = machine
         self._node = node
         self._closed = False
@@ -116,13 +117,13 @@ class MemoryFile:
 
     def append(self, *chunks: Buffer) -> int:
         with self._machine._mutex:
-            position = len(self._node.content)
+            position = len(self._writable().content)
             self._write(position, b"".join(chunks))
             return position
 
     def truncate(self, size: int) -> None:
         with self._machine._mutex:
-            node = self._live()
+            node = self._writable()
             if size < 0:
                 raise _error(EINVAL, self.path)
             growth = size - len(node.content)
@@ -164,9 +165,15 @@ class MemoryFile:
             raise _error(EBADF, self.path)
         return self._node
 
+    def _writable(self) -> FileNode:
+        node = self._live()
+        if not self._write_allowed:
+            raise _error(EBADF, self.path)
+        return node
+
     def _write(self, position: int, data: bytes) -> None:
         """Write as much as there is room and power for, and raise if that is not all."""
-        node = self._live()
+        node = self._writable()
         if position < 0:
             raise _error(EINVAL, self.path)
         size = len(node.content)
@@ -210,9 +217,10 @@ class MemoryDisk(_Machine):
         super().__init__(capacity_bytes=capacity_bytes, power_off_after=power_off_after)
         self._root = DirectoryNode()
 
-    def open(self, path: str, *, create: bool = False) -> MemoryFile:
+    def open(self, path: str, *, create: bool = False, write: bool = True) -> MemoryFile:
+        assert write or not create
         with self._mutex:
-            return MemoryFile(self, self._file(path, create=create), path)
+            return MemoryFile(self, self._file(path, create=create), path, write=write)
 
     def entries(self, directory: str) -> list[Entry]:
         with self._mutex:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from rich.panel import Panel
 
-from goqueue.cli.output import console, size
+from goqueue.cli.output import console, say, size
 from goqueue.clock import SECOND, SystemClock
 from goqueue.events import Compacted, Event, TailTruncated
 from goqueue.names import TopicPartition
@@ -177,4 +177,4 @@ def _step(title: str) -> None:
 
 
 def _say(text: str) -> None:
-    console.print(f"  {text}", highlight=False, soft_wrap=True)
+    say(f"  {text}")

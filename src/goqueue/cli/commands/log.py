@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
-from goqueue.cli.output import console, size
+from goqueue.cli.output import console, say_damaged, size
 from goqueue.errors import DirectoryUnusable
 from goqueue.storage.file import OsDisk
 from goqueue.storage.inspection import SegmentReport, inspect
@@ -15,6 +16,7 @@ from goqueue.storage.inspection import SegmentReport, inspect
 app = typer.Typer(help="Look at a log's files.", no_args_is_help=True)
 
 DAMAGED_EXIT_CODE = 3
+OFFSET_DIGITS_SIDE_BY_SIDE = 7
 
 
 @app.command()
@@ -25,10 +27,11 @@ def verify(directory: Annotated[Path, typer.Argument(help="A directory with .log
         reports = list(inspect(OsDisk(), path))
     except OSError as error:
         raise DirectoryUnusable(str(error.filename or path), error.strerror or str(error)) from error
-    console.print(_table(reports))
+    if reports:
+        console.print(_table(reports))
     damage = [found for report in reports for found in report.damage]
     for found in damage:
-        console.print(f"[red]damaged[/] {found}", highlight=False, soft_wrap=True)
+        say_damaged(str(found))
     records = sum(report.record_count for report in reports)
     console.print(f"{records:,} records in {len(reports):,} segments, {len(damage)} damaged places")
     if damage:
@@ -36,12 +39,20 @@ def verify(directory: Annotated[Path, typer.Argument(help="A directory with .log
 
 
 def _table(reports: list[SegmentReport]) -> Table:
-    table = Table("segment", "records", "offsets", "size", "first stored", "last stored", "damage")
+    """One row for each segment. In 80 columns large offsets and times take two lines, but no number is cut."""
+    table = Table(box=SIMPLE_HEAD, padding=0, pad_edge=False)
+    table.add_column("segment", justify="right", no_wrap=True)
+    table.add_column("records", justify="right", no_wrap=True)
+    table.add_column("offsets", justify="right", no_wrap=True)
+    table.add_column("size", justify="right", no_wrap=True)
+    table.add_column("first stored", min_width=len("2026-01-01"))
+    table.add_column("last stored", min_width=len("2026-01-01"))
+    table.add_column("damage", justify="right", no_wrap=True)
     for report in reports:
         table.add_row(
-            f"{report.base_offset:020d}",
+            str(report.base_offset),
             f"{report.record_count:,}",
-            f"{report.first_offset}-{report.last_offset}" if report.record_count else "-",
+            _offsets(report),
             size(report.size),
             _time(report.first_timestamp),
             _time(report.last_timestamp),
@@ -50,7 +61,14 @@ def _table(reports: list[SegmentReport]) -> Table:
     return table
 
 
+def _offsets(report: SegmentReport) -> str:
+    if not report.record_count:
+        return "-"
+    first, last = str(report.first_offset), str(report.last_offset)
+    return f"{first} to {last}" if len(last) <= OFFSET_DIGITS_SIDE_BY_SIDE else f"{first} to\n{last}"
+
+
 def _time(timestamp_ns: int) -> str:
     if timestamp_ns < 0:
         return "-"
-    return f"{datetime.fromtimestamp(timestamp_ns / 1e9, UTC):%Y-%m-%d %H:%M:%S.%f}"
+    return f"{datetime.fromtimestamp(timestamp_ns / 1e9, UTC):%Y-%m-%d %H:%M:%S}"

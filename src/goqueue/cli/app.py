@@ -1,0 +1,20 @@
+"""The tree of commands."""
+
+import platform
+
+import typer
+
+import goqueue
+from goqueue.cli.commands import demo, log
+from goqueue.cli.output import console
+from goqueue.record import kernel
+
+app = typer.Typer(help="GoQueue: one durable log that is both a Kafka and an SQS.", no_args_is_help=True)
+app.command("demo")(demo.demo)
+app.add_typer(log.app, name="log")
+
+
+@app.command()
+def version() -> None:
+    """Show the versions of GoQueue, of Python, and which record kernel runs."""
+    console.print(f"goqueue {goqueue.__version__} (Python {platform.python_version()}, {kernel.IMPLEMENTATION} kernel)")
