@@ -352,20 +352,28 @@ class Log:
         """The first offset stored at `timestamp` (ns) or later; the end of the log if there is none."""
         self._check_open()
         with reading():
-            low, high = 0, len(self._segments)
-            while low < high:
-                middle = (low + high) // 2
-                first, found_in = self._first_timestamp_from(middle, high)
-                if first is None or first >= timestamp:
-                    high = middle
-                else:
-                    low = found_in + 1
-            if low:
-                segment, end_offset = self._segments[low - 1]
-                offset = segment.offset_at_time(timestamp, end_offset=end_offset)
+            index = self._count_begun_before(timestamp)
+            if index:
+                segment, end_offset = self._segments[index - 1]
+                begun, _ = self._first_timestamp_from(index - 1, index)
+                ended, _ = self._first_timestamp_from(index, len(self._segments))
+                guess = _share(timestamp, begun or 0, self._last_timestamp if ended is None else ended)
+                offset = segment.offset_at_time(timestamp, end_offset=end_offset, guess=guess)
                 if offset is not None:
                     return offset
-            return self._segments[low].segment.base_offset if low < len(self._segments) else self.next_offset
+            return self._segments[index].segment.base_offset if index < len(self._segments) else self.next_offset
+
+    def _count_begun_before(self, timestamp: int) -> int:
+        """How many segments begin with a record older than `timestamp`."""
+        low, high = 0, len(self._segments)
+        while low < high:
+            middle = (low + high) // 2
+            begun, found_in = self._first_timestamp_from(middle, high)
+            if begun is None or begun >= timestamp:
+                high = middle
+            else:
+                low = found_in + 1
+        return low
 
     def place_of(self, offset: int) -> tuple[Segment, int, bool]:
         """The segment of the offset, the offset at which it ends, and whether none below that was compacted away."""
@@ -537,6 +545,11 @@ class Log:
     def _tell_deleted(self, segments: list[Segment]) -> None:
         freed = sum(segment.size for segment in segments)
         self._observe(events.SegmentsDeleted(log=self.directory, count=len(segments), bytes=freed))
+
+
+def _share(timestamp: int, begun: int, ended: int) -> float:
+    """Which share of the time from `begun` to `ended` has passed at `timestamp`."""
+    return (timestamp - begun) / max(1, ended - begun)
 
 
 def _load_epochs(disk: Disk, directory: str) -> tuple[LeaderEpochs, list[Damage]]:

@@ -16,9 +16,9 @@ class OffsetIndex(SparseIndex):
 
     ENTRY = struct.Struct(">QQ")
 
-    def floor(self, offset: int) -> IndexEntry | None:
+    def floor(self, offset: int, *, guess: float = 0.5) -> IndexEntry | None:
         """The last indexed record whose offset is not above `offset`."""
-        count = self.count_below(offset + 1)
+        count = self.count_below(offset + 1, guess=guess)
         return self.entry(count - 1) if count else None
 
     def count_before_position(self, position: int) -> int:

@@ -15,6 +15,7 @@ Files are opened on first use and let go by `release`. Not thread-safe: the log 
 from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import chain
 
 from goqueue.events import IndexRebuilt, Observer
 from goqueue.record.header import INDEX_STRIDE_BYTES, OFFSET_MAX, Buffer
@@ -25,6 +26,8 @@ from goqueue.storage.offset_index import OffsetIndex
 from goqueue.storage.time_index import TimeIndex
 from goqueue.storage.walk import Anchors, Damage, Run, Spot, walk
 
+FIRST_WINDOW_BYTES = 512
+"""Enough for one record, unless it is large."""
 SEEK_WINDOW_BYTES = 8192
 """Enough to get from one index entry to the next, unless records are large."""
 
@@ -132,7 +135,7 @@ class Segment:
         """Where the first record at or behind `offset` stands, or the damage that hides it begins."""
         if offset <= self.base_offset:
             return Spot(0, self.base_offset)
-        for found in self.walk(self._indexed_offset(offset, end_offset), end_offset=end_offset):
+        for found in self._walk_to(offset, end_offset):
             if isinstance(found, Damage):
                 if found.next_offset > offset:
                     return Spot(found.position, found.first_offset)
@@ -150,9 +153,12 @@ class Segment:
             return Spot(entry.value, entry.key)
         return Spot(0, self.base_offset)
 
-    def offset_at_time(self, timestamp: int, *, end_offset: int) -> int | None:
-        """The first offset that was stored at `timestamp` or later, if this segment has one."""
-        for found in self.walk(self._indexed_time(timestamp, end_offset), end_offset=end_offset):
+    def offset_at_time(self, timestamp: int, *, end_offset: int, guess: float = 0.5) -> int | None:
+        """The first offset that was stored at `timestamp` or later, if this segment has one.
+
+        `guess` is about which share of the segment is older.
+        """
+        for found in self.walk(self._indexed_time(timestamp, end_offset, guess), end_offset=end_offset):
             if isinstance(found, Run) and found.summary.last_timestamp >= timestamp:
                 return _offset_at_time(found.records, timestamp)
         return None
@@ -160,7 +166,8 @@ class Segment:
     def first_timestamp(self, *, end_offset: int) -> int | None:
         """When its first record was stored; None for a segment without any."""
         if self._first_timestamp is None:
-            for found in self.walk(Spot(0, self.base_offset), end_offset=end_offset):
+            start = Spot(0, self.base_offset)
+            for found in self.walk(start, end_offset=end_offset, window_bytes=FIRST_WINDOW_BYTES):
                 if isinstance(found, Run):
                     self._first_timestamp = found.summary.first_timestamp
                     break
@@ -224,23 +231,26 @@ class Segment:
         if self._times is not None:
             self._times.release()
 
-    def _indexed_offset(self, offset: int, end_offset: int) -> Spot:
-        """The record that the offset index names for `offset`, if it is there; else the start of the segment."""
+    def _walk_to(self, offset: int, end_offset: int) -> Iterator[Run | Damage]:
+        """A walk from the record that the offset index names for `offset`, or from the start of the segment."""
+        guess = (offset - self.base_offset) / max(1, end_offset - self.base_offset)
         for attempt in range(2):
-            entry = self.offsets.floor(offset)
+            entry = self.offsets.floor(offset, guess=guess)
             if entry is None:
                 break
-            spot = Spot(entry.value, entry.key)
-            if entry.key <= offset and self._first_record(spot, end_offset)[0] == entry.key:
-                return spot
+            if self.base_offset <= entry.key <= offset:
+                found = self.walk(Spot(entry.value, entry.key), end_offset=end_offset)
+                first = next(found, None)
+                if isinstance(first, Run) and first.summary.first_offset == entry.key:
+                    return chain((first,), found)
             if attempt == 0:
                 self.rebuild_indexes(end_offset=end_offset)
-        return Spot(0, self.base_offset)
+        return self.walk(Spot(0, self.base_offset), end_offset=end_offset)
 
-    def _indexed_time(self, timestamp: int, end_offset: int) -> Spot:
+    def _indexed_time(self, timestamp: int, end_offset: int, guess: float) -> Spot:
         """The record that the time index names for `timestamp`, if it is there; else the start of the segment."""
         for attempt in range(2):
-            entry = self.times.before(timestamp)
+            entry = self.times.before(timestamp, guess=guess)
             if entry is None:
                 break
             spot = self.seek(entry.value, end_offset=end_offset)

@@ -5,14 +5,15 @@ built again from the log is the same to the byte. It is not synced while its seg
 crash may cost its end, leave zeros in it, or take it away; whoever looks something up checks what he
 finds against the record that stands there, and has the index rebuilt if they disagree.
 
-A lookup reads the file in place (`pread`, some ten times for the largest segment) instead of mapping
-it: a page that a failing disk cannot deliver is then an error and not the end of the process, and ten thousand
-segments cost no descriptors. The newest entries of an active segment wait in memory until there are
-enough of them for a write.
+A lookup reads the file in place (`pread`, a page or a few of them) instead of mapping it: a page that a failing
+disk cannot deliver is then an error and not the end of the process, and ten thousand segments cost no descriptors. The
+newest entries of an active segment wait in memory until there are enough of them for a write.
 """
 
 import struct
+from bisect import bisect_left
 from contextlib import suppress
+from functools import partial
 from typing import ClassVar, NamedTuple
 
 from goqueue.storage.file import Disk, File
@@ -20,8 +21,8 @@ from goqueue.storage.file import Disk, File
 ENTRY_BYTES = 16
 TAIL_BYTES_MAX = 4096
 """How much waits in memory: 256 entries, which stand for about 1 MiB of log."""
-BLOCK_ENTRIES = 64
-"""The end of a binary search, read as one block."""
+PAGE_ENTRIES = 256
+"""What a search reads at a time: a page of the file."""
 
 
 class IndexEntry(NamedTuple):
@@ -65,27 +66,31 @@ class SparseIndex:
 
     def entry(self, index: int) -> IndexEntry:
         """The entry with that number, counted from 0."""
-        return self._unpack(self._read(index, 1), 0)
+        return IndexEntry(*self.ENTRY.unpack(self._read(index, 1)))
 
     def entries(self) -> list[IndexEntry]:
         """All of them."""
         return [IndexEntry(*pair) for pair in self.ENTRY.iter_unpack(self._read(0, len(self)))]
 
-    def count_below(self, key: int) -> int:
-        """How many entries have a key smaller than `key`."""
-        low, high = 0, len(self)
-        while high - low > BLOCK_ENTRIES:
-            middle = (low + high) // 2
-            if self.entry(middle).key < key:
-                low = middle + 1
+    def count_below(self, key: int, *, guess: float = 0.5) -> int:
+        """How many entries have a key smaller than `key`; about which share of them, if the caller can tell.
+
+        The search goes by pages of the file, so that a good guess costs one read.
+        """
+        low, high = 0, -(-len(self) // PAGE_ENTRIES)
+        page = min(max(0, int(guess * high)), high - 1)
+        while low < high:
+            start = page * PAGE_ENTRIES
+            block = self._read(start, min(PAGE_ENTRIES, len(self) - start))
+            if self._key(block, 0) >= key:
+                high = page
+            elif self._key(block, len(block) // ENTRY_BYTES - 1) < key:
+                low = page + 1
             else:
-                high = middle
-        block = self._read(low, high - low)
-        for found, _ in self.ENTRY.iter_unpack(block):
-            if found >= key:
-                break
-            low += 1
-        return low
+                found = bisect_left(range(len(block) // ENTRY_BYTES), key, key=partial(self._key, block))
+                return start + found
+            page = (low + high) // 2
+        return min(low * PAGE_ENTRIES, len(self))
 
     def keep(self, count: int) -> None:
         """Cut off all entries behind the first `count`."""
@@ -140,5 +145,6 @@ class SparseIndex:
             data += self._tail[start : start + (count - stored) * ENTRY_BYTES]
         return data
 
-    def _unpack(self, data: bytes, position: int) -> IndexEntry:
-        return IndexEntry(*self.ENTRY.unpack_from(data, position))
+    def _key(self, data: bytes, index: int) -> int:
+        key: int = self.ENTRY.unpack_from(data, index * ENTRY_BYTES)[0]
+        return key

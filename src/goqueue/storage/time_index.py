@@ -20,9 +20,9 @@ class TimeIndex(SparseIndex):
 
     ENTRY = struct.Struct(">qQ")
 
-    def before(self, timestamp: int) -> IndexEntry | None:
+    def before(self, timestamp: int, *, guess: float = 0.5) -> IndexEntry | None:
         """The last indexed record stamped earlier than `timestamp`."""
-        count = self.count_below(timestamp)
+        count = self.count_below(timestamp, guess=guess)
         return self.entry(count - 1) if count else None
 
 
