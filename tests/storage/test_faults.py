@@ -657,6 +657,44 @@ def test_a_segment_that_is_all_damage_does_not_expire_before_its_time(disk: Memo
     assert [(gap.first_offset, gap.next_offset) for gap in gaps] == [(0, 1)]
 
 
+def test_a_checkpoint_that_was_written_but_not_synced_is_not_trusted_by_the_next_process(disk: MemoryDisk) -> None:
+    faulty = FaultyDisk(disk, seed=0)
+    faulty.fail_next("sync", path_suffix="checkpoint")
+    with pytest.raises(DirectoryUnusable):
+        open_log(faulty, **SETTINGS)
+
+    log = open_log(faulty, **SETTINGS)
+    fill(log, 10)
+
+    check_reopened(disk, [])
+
+
+@pytest.mark.parametrize("cut_off", ["pwrite", "sync"])
+def test_two_checkpoints_that_are_cut_off_in_a_row_cost_no_record(disk: MemoryDisk, cut_off: str) -> None:
+    faulty = FaultyDisk(disk, seed=0)
+    log = open_log(faulty, **SETTINGS, retention_bytes=300)
+    values = fill(log, 5)
+    log.flush()
+    values += fill(log, 5)
+    faulty.fail_next(cut_off, path_suffix="checkpoint", skip=1)  # type: ignore[arg-type]
+    with pytest.raises(StorageFailed):
+        log.flush()
+
+    log = open_log(faulty, **SETTINGS, retention_bytes=300)
+    acked = log.durable_offset
+    log.maintain(now_ns=NOW_NS, monotonic_ns=0)
+    start = log.start_offset
+    values += fill(log, 5)
+    faulty.fail_next("pwrite", path_suffix="checkpoint", written=30)
+    with pytest.raises(StorageFailed):
+        log.flush()
+
+    recovered = open_log(disk.crash(keep="everything"), **SETTINGS)
+    assert (acked, start) == (10, 7)
+    assert values_of(recovered) == values[7:]
+    assert not recovered.damage
+
+
 # --- everything at once --------------------------------------------------------------------------------------------
 
 KINDS = ("short_write", "write_error", "no_space", "sync_error", "read_error", "bit_flip", "name_error")

@@ -48,7 +48,8 @@ class CheckpointFile:
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
         self._path = path
-        self._sequence = 0
+        self._sequences = [0] * SLOT_COUNT  # of what stands in each slot; 0 for nothing
+        self.is_settled = False  # both synced slots were found to say the same: the last write of them was not cut off
 
     def load(self) -> Checkpoint | None:
         """The newest valid slot, or None if there is none."""
@@ -59,8 +60,9 @@ class CheckpointFile:
         data = file.pread(0, SLOT_COUNT * SLOT_STRIDE_BYTES)
         file.close()
         newest = None
-        for position in range(0, len(data), SLOT_STRIDE_BYTES):
-            slot = data[position : position + SLOT_BYTES]
+        synced: list[Checkpoint] = []
+        for index in range(SLOT_COUNT):
+            slot = data[index * SLOT_STRIDE_BYTES :][:SLOT_BYTES]
             if len(slot) < SLOT_BYTES or slot[:4] != MAGIC:
                 continue
             _, version, _, sequence, *fields, crc = _SLOT.unpack(slot)
@@ -68,21 +70,32 @@ class CheckpointFile:
                 continue
             if version != VERSION:
                 raise UnsupportedFormat(self._path, f"format version {version}; this GoQueue knows {VERSION}")
-            if sequence > self._sequence:
-                self._sequence = sequence
-                newest = Checkpoint(*fields)
+            found = Checkpoint(*fields)
+            if sequence > max(self._sequences):
+                newest = found
+            self._sequences[index] = sequence
+            if index in _SYNCED_SLOTS:
+                synced.append(found)
+        self.is_settled = len(synced) == len(_SYNCED_SLOTS) and len(set(synced)) == 1
         return newest
 
     def write(self, checkpoint: Checkpoint, *, sync: bool) -> None:
         """Put the checkpoint into its slots. What it vouches for is durable already."""
         file = self._disk.open(self._path, create=True)
-        for index in _SYNCED_SLOTS if sync else (_UNSYNCED_SLOT,):
-            self._sequence += 1
-            slot = _SLOT.pack(MAGIC, VERSION, 0, self._sequence, *checkpoint, 0)[:-4]
+        for index in self._synced_slots() if sync else (_UNSYNCED_SLOT,):
+            sequence = max(self._sequences) + 1
+            slot = _SLOT.pack(MAGIC, VERSION, 0, sequence, *checkpoint, 0)[:-4]
             file.pwrite(index * SLOT_STRIDE_BYTES, slot + crc32c(slot).to_bytes(4, "big"))
             if sync:
                 file.sync()
+            self._sequences[index] = sequence
         file.close()
+
+    def _synced_slots(self) -> list[int]:
+        """First a slot without anything in it, then the newer one: it was written when the older had been synced,
+        and that is more than anybody knows of it.
+        """
+        return sorted(_SYNCED_SLOTS, key=lambda index: (self._sequences[index] > 0, -self._sequences[index]))
 
     def make_room(self) -> None:
         """Make the file, without a valid slot: so that its name can be synced first, and no full disk is in its way."""

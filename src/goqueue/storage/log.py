@@ -133,6 +133,7 @@ class Log:
         for path in listing.leftovers:
             disk.remove(path)
         recovered = Recovery(disk, directory, listing.log_sizes, checkpoint, observe).run()
+        unsettled = checkpoint is not None and not checkpoint_file.is_settled
         if checkpoint is None:
             start = recovered.segments[0].base_offset
             checkpoint = Checkpoint(start, 0, start, 0)
@@ -148,7 +149,8 @@ class Log:
         log._last_timestamp = recovered.last_timestamp
         for found in (*damage, *recovered.damage):
             log.report(found)
-        if listing.log_sizes and (recovered.created or recovered.torn or log.next_offset > log.durable_offset):
+        unflushed = recovered.created or recovered.torn or log.next_offset > log.durable_offset
+        if listing.log_sizes and (unflushed or unsettled):
             for segment in recovered.rescanned[:-1]:
                 flusher.note_sealed(segment)
             log.flush()

@@ -49,6 +49,9 @@ class Recovery:
         self._directory = directory
         self._observe = observe
         self._log_sizes = log_sizes
+        newest = max(log_sizes, default=0)
+        if checkpoint and checkpoint.base_offset not in log_sizes and checkpoint.base_offset < newest:
+            checkpoint = None  # its segment was deleted since: a newer one must have been lost
         self._checkpoint = checkpoint or self._end_of_valid_records()
         self._next_offset = self._checkpoint.next_offset
         self._last_timestamp = self._checkpoint.last_timestamp
