@@ -7,6 +7,13 @@ import goqueue.testing
 from goqueue import errors
 
 PUBLIC = {
+    "AsyncClient",
+    "AsyncHandle",
+    "AsyncMessages",
+    "AsyncProducer",
+    "AvailabilityError",
+    "BrokerUnavailable",
+    "Client",
     "Conflict",
     "CorruptRecord",
     "DataDirectoryError",
@@ -14,19 +21,39 @@ PUBLIC = {
     "DirectoryUnusable",
     "ForeignFile",
     "GoQueueError",
+    "Handle",
+    "InternalError",
     "InvalidBatch",
     "InvalidConfig",
     "InvalidMessage",
+    "InvalidPartition",
+    "InvalidRequest",
     "InvalidTopic",
     "Message",
     "MessageError",
     "MessageTooLarge",
+    "Messages",
+    "MethodNotAllowed",
+    "NotFound",
+    "NotLeader",
     "OffsetOutOfRange",
+    "OutOfOrderSequence",
+    "PartitionNotFound",
     "Priority",
+    "Producer",
+    "ProducerError",
+    "ProducerFenced",
+    "Published",
     "ReadFailed",
+    "RequestError",
+    "RequestTimeout",
+    "RequestTooLarge",
     "StorageError",
     "StorageFailed",
     "StorageFull",
+    "TopicError",
+    "TopicExists",
+    "TopicNotFound",
     "TopicPartition",
     "UnsupportedFormat",
     "__version__",
@@ -39,7 +66,7 @@ def test_the_package_exports_exactly_its_public_names() -> None:
 
 
 def test_the_test_doubles_are_public() -> None:
-    assert set(goqueue.testing.__all__) == {"FaultyDisk", "ManualClock", "MemoryDisk", "PowerLoss"}
+    assert set(goqueue.testing.__all__) == {"EmbeddedBroker", "FaultyDisk", "ManualClock", "MemoryDisk", "PowerLoss"}
     assert all(hasattr(goqueue.testing, name) for name in goqueue.testing.__all__)
 
 

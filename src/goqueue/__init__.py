@@ -6,6 +6,8 @@ What stands here is public; `goqueue.testing` is, too. All else may move between
 from typing import TYPE_CHECKING
 
 from goqueue.errors import (
+    AvailabilityError,
+    BrokerUnavailable,
     Conflict,
     CorruptRecord,
     DataDirectoryError,
@@ -13,28 +15,55 @@ from goqueue.errors import (
     DirectoryUnusable,
     ForeignFile,
     GoQueueError,
+    InternalError,
     InvalidBatch,
     InvalidConfig,
     InvalidMessage,
+    InvalidPartition,
+    InvalidRequest,
     InvalidTopic,
     MessageError,
     MessageTooLarge,
+    MethodNotAllowed,
+    NotFound,
+    NotLeader,
     OffsetOutOfRange,
+    OutOfOrderSequence,
+    PartitionNotFound,
+    ProducerError,
+    ProducerFenced,
     ReadFailed,
+    RequestError,
+    RequestTimeout,
+    RequestTooLarge,
     StorageError,
     StorageFailed,
     StorageFull,
+    TopicError,
+    TopicExists,
+    TopicNotFound,
     UnsupportedFormat,
 )
-from goqueue.names import TopicPartition
+from goqueue.names import VERSION, TopicPartition
 from goqueue.record.header import Priority
 
 if TYPE_CHECKING:
+    from goqueue.client.client import AsyncClient
+    from goqueue.client.producer import AsyncHandle, AsyncProducer, Handle, Producer, Published
+    from goqueue.client.reading import AsyncMessages
+    from goqueue.client.sync import Client, Messages
     from goqueue.record.message import Message
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
+    "AsyncClient",
+    "AsyncHandle",
+    "AsyncMessages",
+    "AsyncProducer",
+    "AvailabilityError",
+    "BrokerUnavailable",
+    "Client",
     "Conflict",
     "CorruptRecord",
     "DataDirectoryError",
@@ -42,31 +71,67 @@ __all__ = [
     "DirectoryUnusable",
     "ForeignFile",
     "GoQueueError",
+    "Handle",
+    "InternalError",
     "InvalidBatch",
     "InvalidConfig",
     "InvalidMessage",
+    "InvalidPartition",
+    "InvalidRequest",
     "InvalidTopic",
     "Message",
     "MessageError",
     "MessageTooLarge",
+    "Messages",
+    "MethodNotAllowed",
+    "NotFound",
+    "NotLeader",
     "OffsetOutOfRange",
+    "OutOfOrderSequence",
+    "PartitionNotFound",
     "Priority",
+    "Producer",
+    "ProducerError",
+    "ProducerFenced",
+    "Published",
     "ReadFailed",
+    "RequestError",
+    "RequestTimeout",
+    "RequestTooLarge",
     "StorageError",
     "StorageFailed",
     "StorageFull",
+    "TopicError",
+    "TopicExists",
+    "TopicNotFound",
     "TopicPartition",
     "UnsupportedFormat",
     "__version__",
 ]
 
 
+_LAZY = {
+    "AsyncClient": "client.client",
+    "AsyncHandle": "client.producer",
+    "AsyncMessages": "client.reading",
+    "AsyncProducer": "client.producer",
+    "Client": "client.sync",
+    "Handle": "client.producer",
+    "Message": "record.message",
+    "Messages": "client.sync",
+    "Producer": "client.producer",
+    "Published": "client.producer",
+}
+
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
-        """`Message` is imported when it is first asked for, so that `goqueue` can say why a kernel does not load."""
-        if name == "Message":
-            from goqueue.record.message import Message
+        """What needs more than the errors is imported when it is first asked for.
 
-            return Message
+        So `goqueue` can say why a kernel does not load, and a command line that shows its version starts quickly.
+        """
+        if name in _LAZY:
+            from importlib import import_module
+
+            return getattr(import_module(f"goqueue.{_LAZY[name]}"), name)
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

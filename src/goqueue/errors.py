@@ -2,12 +2,30 @@
 
     GoQueueError
     ├── InvalidConfig            a setting has a value that cannot be
-    ├── InvalidTopic             a topic, or a partition of it, has a name that cannot be
+    ├── RequestError             the request itself is wrong; sending it again will not help
+    │   ├── InvalidRequest
+    │   ├── RequestTooLarge
+    │   ├── MethodNotAllowed
+    │   └── NotFound             no such route or thing
+    ├── TopicError               a topic or partition is not what the request takes it for
+    │   ├── InvalidTopic
+    │   ├── InvalidPartition
+    │   ├── TopicNotFound
+    │   ├── PartitionNotFound
+    │   └── TopicExists
     ├── Conflict                 the state of the thing forbids what was asked of it
     ├── MessageError             the message itself is wrong; sending it again will not help
     │   ├── InvalidMessage
     │   ├── MessageTooLarge
     │   └── InvalidBatch
+    ├── ProducerError            an idempotent producer is not where it believes to be
+    │   ├── OutOfOrderSequence
+    │   └── ProducerFenced
+    ├── AvailabilityError        retryable: nobody can answer now
+    │   ├── NotLeader
+    │   ├── BrokerUnavailable
+    │   └── RequestTimeout       what became of the request is unknown
+    ├── InternalError            a bug
     └── StorageError             the log on the disk
         ├── OffsetOutOfRange
         ├── CorruptRecord
@@ -21,10 +39,14 @@
             └── UnsupportedFormat
 
 An error carries its facts as attributes and builds its sentence from them. `code` names the error at
-every door; `retryable` says whether the same request may succeed later.
+every door; `retryable` says whether the same request may succeed later. An error crosses a wire as its code,
+its sentence and its facts, and `restored` makes it whole again.
 """
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import ClassVar, Self
+
+_PLAIN = (str, int, float, bool, type(None))
 
 
 class GoQueueError(Exception):
@@ -32,6 +54,17 @@ class GoQueueError(Exception):
 
     code: ClassVar[str] = "INTERNAL"
     retryable: ClassVar[bool] = False
+
+    def facts(self) -> dict[str, object]:
+        """What the error knows, in types that JSON has."""
+        return {name: value if isinstance(value, _PLAIN) else str(value) for name, value in vars(self).items()}
+
+    @classmethod
+    def restored(cls, text: str, facts: Mapping[str, object]) -> Self:
+        """The error as it was before it crossed a wire."""
+        error = cls.__new__(cls, text)
+        error.__dict__.update(facts)
+        return error
 
 
 class InvalidConfig(GoQueueError):
@@ -46,15 +79,114 @@ class InvalidConfig(GoQueueError):
         self.reason = reason
 
 
-class InvalidTopic(GoQueueError):
-    """A topic, or a partition of it, has a name that cannot be."""
+class RequestError(GoQueueError):
+    """The request itself is wrong; sending it again will not help."""
+
+    code = "INVALID_REQUEST"
+
+
+class InvalidRequest(RequestError):
+    """A field is missing, malformed or out of its range; `path` says which, where that is known."""
+
+    code = "INVALID_REQUEST"
+
+    def __init__(self, reason: str, *, path: str | None = None) -> None:
+        super().__init__(reason)
+        if path is not None:
+            self.path = path
+
+
+class RequestTooLarge(RequestError):
+    """The request as a whole is over the limit."""
+
+    code = "REQUEST_TOO_LARGE"
+
+    def __init__(self, size: int, limit: int) -> None:
+        super().__init__(f"request too large: {size} bytes are over the limit of {limit}")
+        self.size = size
+        self.limit = limit
+
+
+class MethodNotAllowed(RequestError):
+    """The thing is there, but this cannot be done to it."""
+
+    code = "METHOD_NOT_ALLOWED"
+
+    def __init__(self, method: str, allowed: str) -> None:
+        super().__init__(f"method not allowed: {method}; allowed: {allowed}")
+        self.method = method
+        self.allowed = allowed
+
+
+class NotFound(RequestError):
+    """There is no such route, key, trace, node or the like."""
+
+    code = "NOT_FOUND"
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"not found: {what}")
+        self.what = what
+
+
+class TopicError(GoQueueError):
+    """A topic or partition is not what the request takes it for."""
 
     code = "INVALID_TOPIC"
 
-    def __init__(self, name: object, reason: str) -> None:
-        super().__init__(f"invalid topic name {name!r}: {reason}")
+
+class InvalidTopic(TopicError):
+    """A topic has a name or a setting that cannot be."""
+
+    code = "INVALID_TOPIC"
+
+    def __init__(self, name: object, reason: str, *, setting: str | None = None) -> None:
+        what = f"invalid topic name {name!r}" if setting is None else f"invalid topic setting {setting}"
+        super().__init__(f"{what}: {reason}")
         self.name = name
         self.reason = reason
+        if setting is not None:
+            self.setting = setting
+
+
+class InvalidPartition(TopicError):
+    """A partition is not a whole number from 0 on."""
+
+    code = "INVALID_PARTITION"
+
+    def __init__(self, partition: object) -> None:
+        super().__init__(f"invalid partition ID: {partition}")
+        self.partition = partition
+
+
+class TopicNotFound(TopicError):
+    """There is no topic of that name."""
+
+    code = "TOPIC_NOT_FOUND"
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"topic not found: {topic}")
+        self.topic = topic
+
+
+class PartitionNotFound(TopicError):
+    """The topic does not have that many partitions."""
+
+    code = "PARTITION_NOT_FOUND"
+
+    def __init__(self, topic: str, partition: int) -> None:
+        super().__init__(f"partition not found: {topic}-{partition}")
+        self.topic = topic
+        self.partition = partition
+
+
+class TopicExists(TopicError):
+    """A topic of that name is there already."""
+
+    code = "TOPIC_ALREADY_EXISTS"
+
+    def __init__(self, topic: str) -> None:
+        super().__init__(f"topic already exists: {topic}")
+        self.topic = topic
 
 
 class Conflict(GoQueueError):
@@ -102,6 +234,85 @@ class InvalidBatch(MessageError):
         super().__init__(f"invalid batch: {reason} in the record at byte {position}")
         self.reason = reason
         self.position = position
+
+
+class ProducerError(GoQueueError):
+    """An idempotent producer is not where it believes to be."""
+
+    code = "OUT_OF_ORDER_SEQUENCE"
+
+
+class OutOfOrderSequence(ProducerError):
+    """A batch came that does not follow the last one of its producer. Nothing was written."""
+
+    code = "OUT_OF_ORDER_SEQUENCE"
+
+    def __init__(self, sequence: int, expected: int) -> None:
+        super().__init__(f"sequence {sequence} out of order, expected {expected}")
+        self.sequence = sequence
+        self.expected = expected
+
+
+class ProducerFenced(ProducerError):
+    """A newer instance of the producer has taken over."""
+
+    code = "PRODUCER_FENCED"
+
+    def __init__(self, producer_id: int, epoch: int, current_epoch: int) -> None:
+        super().__init__(f"producer fenced: {producer_id} has epoch {current_epoch}, not {epoch}")
+        self.producer_id = producer_id
+        self.epoch = epoch
+        self.current_epoch = current_epoch
+
+
+class AvailabilityError(GoQueueError):
+    """Nobody can answer now; the same request may succeed later."""
+
+    code = "BROKER_NOT_AVAILABLE"
+    retryable = True
+
+
+class NotLeader(AvailabilityError):
+    """Another node leads the partition. Nothing was written."""
+
+    code = "NOT_LEADER"
+
+    def __init__(self, topic: str, partition: int, leader: str = "") -> None:
+        super().__init__(f"not the leader of {topic}-{partition}{', which is ' + leader if leader else ''}")
+        self.topic = topic
+        self.partition = partition
+        self.leader = leader
+
+
+class BrokerUnavailable(AvailabilityError):
+    """The broker is starting, stopping or cannot be reached."""
+
+    code = "BROKER_NOT_AVAILABLE"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"broker unavailable: {reason}")
+        self.reason = reason
+
+
+class RequestTimeout(AvailabilityError):
+    """No answer came in time; what became of the request is unknown."""
+
+    code = "REQUEST_TIMEOUT"
+
+    def __init__(self, what: str, seconds: float) -> None:
+        super().__init__(f"{what} was not answered within {seconds:g} s")
+        self.what = what
+        self.seconds = seconds
+
+
+class InternalError(GoQueueError):
+    """A bug; `request_id` finds it in the log of the broker."""
+
+    code = "INTERNAL"
+
+    def __init__(self, request_id: str) -> None:
+        super().__init__(f"internal error; the broker's log has more under {request_id}")
+        self.request_id = request_id
 
 
 class StorageError(GoQueueError):

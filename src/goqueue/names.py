@@ -2,6 +2,8 @@
 
 from typing import NamedTuple
 
+VERSION = "0.1.0"
+
 
 class TopicPartition(NamedTuple):
     """One partition of one topic."""

@@ -10,6 +10,7 @@ from goqueue.record import kernel
 from goqueue.record.message import Message
 from goqueue.storage.compaction import Source, SwapJob, dirty_ratio
 from goqueue.storage.config import LogConfig
+from goqueue.storage.jobs import Job
 from goqueue.storage.log import Log
 from goqueue.testing import FaultyDisk, MemoryDisk, PowerLoss
 from tests.storage.logs import DIRECTORY, NOW_NS, ORIGIN, append, open_log, read_all
@@ -478,3 +479,26 @@ def test_a_clock_that_was_in_the_future_does_not_put_compaction_off_until_then()
     compact(log)
 
     assert len(read_all(log)[0]) < 50
+
+
+@pytest.mark.parametrize("steps_done", [0, 1, 2])
+def test_no_step_of_a_compaction_touches_the_disk_once_its_log_is_abandoned(disk: MemoryDisk, steps_done: int) -> None:
+    log = open_log(disk, **COMPACTED)
+    for round in range(20):
+        for key in "abc":
+            put(log, key, f"{key}{round}")
+    log.flush()
+    job: Job | None = log.begin_compaction(now_ns=NOW_NS)
+    for _ in range(steps_done):
+        assert job
+        job.run()
+        job = log.complete(job)
+    assert job
+
+    log.abandon()
+    steps = disk.steps
+    job.run()
+
+    assert log.complete(job) is None
+    assert disk.steps == steps
+    assert table_of(open_log(disk, **COMPACTED)) == {b"a": b"a19", b"b": b"b19", b"c": b"c19"}

@@ -21,6 +21,7 @@ from goqueue.errors import (
     ForeignFile,
     InvalidTopic,
     StorageError,
+    StorageFailed,
     StorageFull,
     UnsupportedFormat,
 )
@@ -229,6 +230,14 @@ def test_what_the_file_system_puts_into_a_mount_point_is_tolerated(place: Place)
     place.disk.make_directory(place.path("lost+found"))
 
     values = place.fill()
+
+    assert values_of(place.open()) == values
+
+
+@pytest.mark.parametrize("name", ["ports.json", "ports.json.new"])
+def test_the_file_with_the_ports_of_the_server_is_at_home(place: Place, name: str) -> None:
+    values = place.fill()
+    place.write(name, b"{}")
 
     assert values_of(place.open()) == values
 
@@ -860,3 +869,61 @@ def test_a_topic_cannot_have_a_name_that_is_no_name(disk: MemoryDisk, name: str)
         data.open_log(name, 0)
 
     assert {path for path in disk.paths() if "topics" in path} == set()
+
+
+# --- many logs -----------------------------------------------------------------------------------------------------
+
+
+def test_internal_topics_have_logs_like_others(disk: MemoryDisk) -> None:
+    data = DataDirectory.open(disk, "/data")
+
+    assert data.open_log("__groups", 0).directory == f"{data.topics_path}/__groups/0/log"
+
+
+def test_all_logs_of_a_directory_share_one_limit_of_open_files(disk: MemoryDisk) -> None:
+    data = DataDirectory.open(disk, "/data", open_segments_max=4)
+    for number in range(20):
+        log = data.open_log("orders", number)
+        fill(log, 3)
+        log.flush()
+    assert disk.open_files <= 3 * 4
+    data.close()
+
+    data = DataDirectory.open(disk, "/data", open_segments_max=4)
+    logs = [data.open_log("orders", number) for number in range(20)]
+
+    assert disk.open_files <= 3 * 4
+    assert all(len(values_of(log)) == 3 for log in logs)
+
+
+def test_all_logs_are_closed_even_if_one_cannot_be() -> None:
+    memory = MemoryDisk()
+    disk = FaultyDisk(memory, seed=0)
+    data = DataDirectory.open(disk, "/data")
+    logs = [data.open_log("orders", number) for number in range(3)]
+    for log in logs:
+        fill(log, 3)
+    disk.fail_next("sync", path_suffix="orders/0/log/00000000000000000000.log")
+
+    with pytest.raises(StorageFailed, match="orders/0/log"):
+        data.close()
+
+    assert all(log.is_closed for log in logs)
+    after = DataDirectory.open(memory.crash(), "/data")
+    assert [len(values_of(after.open_log("orders", number))) for number in range(3)] == [0, 3, 3]
+
+
+def test_an_abandoned_log_is_not_closed_with_the_others(disk: MemoryDisk) -> None:
+    data = DataDirectory.open(disk, "/data")
+    log = data.open_log("orders", 0)
+    fill(log, 3)
+    log.abandon()
+    data.forget(log)
+    again = data.open_log("orders", 0)
+    data.forget(log)  # which is not the one that is open there now
+
+    with pytest.raises(DirectoryLocked, match="open already"):
+        data.open_log("orders", 0)
+    data.close()
+
+    assert again.is_closed

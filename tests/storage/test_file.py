@@ -374,6 +374,54 @@ def test_remove_refuses_a_directory(disk: Disk, root: str) -> None:
         disk.remove(f"{root}/directory")
 
 
+def test_rename_takes_a_directory_with_all_below_it(disk: Disk, root: str) -> None:
+    disk.make_directory(f"{root}/old/0/log")
+    file = disk.open(f"{root}/old/0/log/file", create=True)
+    file.append(b"abc")
+
+    disk.rename(f"{root}/old", f"{root}/new")
+
+    assert names(disk, root) == ["new"]
+    assert content(disk.open(f"{root}/new/0/log/file")) == b"abc"
+    assert content(file) == b"abc"
+
+
+def test_remove_tree_takes_a_directory_with_all_below_it(disk: Disk, root: str) -> None:
+    disk.make_directory(f"{root}/tree/0/log")
+    disk.make_directory(f"{root}/other")
+    for path in ("tree/file", "tree/0/file", "tree/0/log/file"):
+        disk.open(f"{root}/{path}", create=True).append(b"abc")
+    held = disk.open(f"{root}/tree/0/file")
+
+    disk.remove_tree(f"{root}/tree")
+
+    assert names(disk, root) == ["other"]
+    assert content(held) == b"abc"
+
+
+def test_removing_a_tree_that_is_missing_is_fine(disk: Disk, root: str) -> None:
+    disk.remove_tree(f"{root}/missing")
+    disk.remove_tree(f"{root}/missing/below")
+
+
+def test_remove_tree_refuses_a_file(disk: Disk, file: File) -> None:
+    with pytest.raises(NotADirectoryError):
+        disk.remove_tree(file.path)
+
+    assert content(disk.open(file.path)) == b""
+
+
+def test_os_remove_tree_follows_no_links(tmp_path: Path) -> None:
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "file").write_bytes(b"abc")
+    (tmp_path / "tree").mkdir()
+    (tmp_path / "tree" / "link").symlink_to(tmp_path / "kept")
+
+    OsDisk().remove_tree(f"{tmp_path}/tree")
+
+    assert (tmp_path / "kept" / "file").read_bytes() == b"abc"
+
+
 def test_sync_directory_needs_a_directory(disk: Disk, file: File, root: str) -> None:
     disk.sync_directory(root)
 

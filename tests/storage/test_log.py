@@ -6,7 +6,7 @@ from goqueue.record import kernel
 from goqueue.record.message import Message
 from goqueue.storage.config import LogConfig
 from goqueue.storage.log import Log
-from goqueue.testing import MemoryDisk
+from goqueue.testing import FaultyDisk, MemoryDisk
 from tests.storage.logs import DIRECTORY, NOW_NS, ORIGIN, append, fill, open_log, read_all, values_of
 
 
@@ -416,6 +416,88 @@ def test_a_closed_log_does_nothing_more(disk: MemoryDisk) -> None:
     assert log.begin_flush(monotonic_ns=0) is None
     assert log.expire(now_ns=NOW_NS * 2) is None
     assert (disk.steps, disk.open_files) == (steps, 0)
+
+
+def test_a_reader_of_a_closed_log_opens_nothing(disk: MemoryDisk) -> None:
+    log = open_log(disk)
+    fill(log, 3)
+    reader = log.reader(0)
+    log.close()
+
+    with pytest.raises(Conflict, match="is closed"):
+        reader.read(max_bytes=100)
+
+    assert disk.open_files == 0
+
+
+def test_a_closed_log_does_not_roll(disk: MemoryDisk) -> None:
+    log = open_log(disk, segment_age_ms=1)
+    fill(log, 3)
+    log.close()
+
+    count = log.segment_count
+
+    log.roll_if_old(now_ns=NOW_NS * 2)
+
+    assert log.segment_count == count
+
+
+def test_an_abandoned_log_makes_nothing_durable_and_does_nothing_more(disk: MemoryDisk) -> None:
+    log = open_log(disk, segment_bytes=400, segment_age_ms=1)
+    fill(log, 10)
+    job = log.begin_flush(monotonic_ns=0)
+    steps = disk.steps
+    assert job
+
+    log.abandon()
+    log.abandon()
+    log.close()
+    job.run()
+
+    assert log.complete(job) is None
+    del job  # it has files in hand
+    assert log.is_closed
+    assert log.durable_offset == 0
+    for use in (lambda: append(log, [b"x"]), lambda: log.flush(), lambda: log.read(0), lambda: log.truncate(1)):
+        with pytest.raises(Conflict, match="is closed"):
+            use()
+    assert log.begin_flush(monotonic_ns=0) is None
+    assert (disk.steps, disk.open_files) == (steps, 0)
+
+
+def test_what_jobs_of_an_abandoned_log_fail_with_is_nobodys_concern(disk: MemoryDisk) -> None:
+    faulty = FaultyDisk(disk, seed=0)
+    seen: list[events.Event] = []
+    log = Log.open(faulty, DIRECTORY, observe=seen.append)
+    fill(log, 3)
+    job = log.begin_flush(monotonic_ns=0)
+    assert job
+    faulty.fail_next("sync")
+    with pytest.raises(OSError, match="Input/output error") as caught:
+        job.run()
+
+    log.abandon()
+
+    assert log.complete(job, caught.value) is None
+    assert log.failure is None
+    assert seen == []
+
+
+def test_a_log_may_take_the_place_of_one_that_was_abandoned(disk: MemoryDisk) -> None:
+    old = open_log(disk)
+    fill(old, 3)
+    job = old.begin_flush(monotonic_ns=0)
+    assert job
+    old.abandon()
+    disk.rename(DIRECTORY, DIRECTORY + ".deleted")
+
+    new = open_log(disk)
+    job.run()
+    old.complete(job)
+    append(new, [b"new"])
+    new.close()
+
+    assert values_of(open_log(disk)) == [b"new"]
 
 
 def test_a_range_for_sendfile_needs_no_index(disk: MemoryDisk) -> None:

@@ -164,6 +164,7 @@ def test_failed_sync_over_another_disk_is_just_an_error(tmp_path: Path) -> None:
         lambda disk, file: disk.make_directory("/directory"),
         lambda disk, file: disk.rename("/file", "/renamed"),
         lambda disk, file: disk.remove("/file"),
+        lambda disk, file: disk.remove_tree("/tree"),
         lambda disk, file: disk.sync_directory("/"),
         lambda disk, file: disk.lock("/lock"),
         lambda disk, file: file.size(),
@@ -174,7 +175,7 @@ def test_failed_sync_over_another_disk_is_just_an_error(tmp_path: Path) -> None:
         lambda disk, file: file.sync(),
     ],
     ids=[
-        "open", "entries", "make_directory", "rename", "remove", "sync_directory", "lock",
+        "open", "entries", "make_directory", "rename", "remove", "remove_tree", "sync_directory", "lock",
         "size", "pread", "pwrite", "append", "truncate", "sync",
     ],
 )  # fmt: skip

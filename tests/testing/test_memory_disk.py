@@ -84,6 +84,7 @@ def test_sync_at_the_limit_has_no_effect() -> None:
         lambda disk, file: disk.make_directory("/"),
         lambda disk, file: disk.rename("/file", "/other"),
         lambda disk, file: disk.remove("/missing"),
+        lambda disk, file: disk.remove_tree("/missing"),
         lambda disk, file: disk.sync_directory("/"),
         lambda disk, file: disk.lock("/file"),
     ],
@@ -200,6 +201,16 @@ def test_file_replaced_by_a_rename_gives_its_room_back() -> None:
     disk.rename("/new", "/old")
 
     assert disk.used_bytes == 2
+
+
+def test_removed_tree_gives_the_room_of_all_its_files_back() -> None:
+    disk = MemoryDisk()
+    for path in ("/tree/a", "/tree/deep/b", "/kept"):
+        disk.write(path, b"abc")
+
+    disk.remove_tree("/tree")
+
+    assert disk.used_bytes == 3
 
 
 def test_capacity_outlives_a_crash_and_lost_bytes_are_free_again() -> None:

@@ -334,6 +334,45 @@ def test_renamed_directory_takes_its_files_along() -> None:
     assert disk.paths() == ["/topics/orders.deleted/log"]
 
 
+def test_removed_tree_comes_back_whole_or_in_part_until_the_directory_is_synced() -> None:
+    disk = MemoryDisk()
+    for path in ("/topics/orders/0/log", "/topics/orders/1/log", "/topics/orders/topic"):
+        disk.write(path, b"abc")
+    whole = disk.paths()
+    begun = disk.steps
+
+    disk.remove_tree("/topics/orders")
+
+    assert disk.steps - begun == 6
+    assert disk.crash().paths() == whole
+    assert disk.crash(keep="everything").paths() == []
+    partly = [disk.crash(seed=seed).paths() for seed in range(50)]
+    assert any(0 < len(paths) < 3 for paths in partly)
+    assert all(set(paths) <= set(whole) for paths in partly)
+
+
+def test_tree_whose_removal_the_power_cut_short_is_gone_in_part() -> None:
+    disk = MemoryDisk()
+    for path in ("/tree/a", "/tree/b", "/tree/c"):
+        disk.write(path, b"abc")
+    disk.power_off_after = disk.steps + 2
+
+    with pytest.raises(PowerLoss):
+        disk.remove_tree("/tree")
+
+    assert disk.crash(keep="everything").paths() == ["/tree/c"]
+
+
+def test_removed_tree_stays_gone_once_its_parent_was_synced() -> None:
+    disk = MemoryDisk()
+    disk.write("/topics/orders/0/log", b"abc")
+
+    disk.remove_tree("/topics/orders")
+    disk.sync_directory("/topics")
+
+    assert disk.crash().paths() == []
+
+
 def test_after_a_failed_sync_later_syncs_do_not_cover_what_was_lost() -> None:
     disk = MemoryDisk()
     disk.write("/file", b"abc")

@@ -259,7 +259,9 @@ def test_records_that_were_synced_survive_a_crash_at_every_byte() -> None:
 NAMES = st.sampled_from(["/f", "/g", "/d", "/d/f", "/d/e", "/d/e/f", "/f/x"])
 CALLS = st.lists(
     st.one_of(
-        st.tuples(st.sampled_from(["entries", "make_directory", "remove", "sync_directory", "lock"]), NAMES),
+        st.tuples(
+            st.sampled_from(["entries", "make_directory", "remove", "remove_tree", "sync_directory", "lock"]), NAMES
+        ),
         st.tuples(st.just("rename"), NAMES, NAMES),
         st.tuples(st.just("open"), NAMES, st.booleans()),
         st.tuples(st.sampled_from(["size", "sync", "close"]), st.integers(0, 3)),

@@ -1,34 +1,89 @@
-"""Where commands write: tables and text to standard output, complaints to standard error.
+"""Where commands write: tables, data and text to standard output, complaints to standard error.
 
+Whatever prints data prints it as a table for people, or as JSON or YAML for programs; the latter two hold the same.
 What comes from outside, such as a path, is never taken for markup, and what no terminal can show is escaped.
 """
 
-from rich.console import Console
+import json
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+import yaml
+from rich.box import SIMPLE_HEAD
+from rich.console import Console, RenderableType
+from rich.table import Table
 from rich.text import Text
 
 console = Console()
-_errors = Console(stderr=True)
+errors = Console(stderr=True)
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_CONTROL = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))} | {0x0A: "\\n", 0x09: "\\t"}
+
+
+class Format(StrEnum):
+    """How data are printed."""
+
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+FormatOption = Annotated[Format, typer.Option("--output", "-o", help="How to print what is found.")]
+
+
+def show(data: object, format: Format, *tables: RenderableType) -> None:
+    """Print data in the format asked for; the tables are what people get to see of it."""
+    match format:
+        case Format.JSON:
+            typer.echo(json.dumps(data, indent=2))
+        case Format.YAML:
+            typer.echo(yaml.safe_dump(data, sort_keys=False, allow_unicode=True), nl=False)
+        case Format.TABLE:
+            for table in tables:
+                console.print(table, soft_wrap=isinstance(table, Text))
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: Sequence[str] = ()) -> Table:
+    """Rows under their columns; those that are `numbers` stand to the right and are never cut."""
+    made = Table(box=SIMPLE_HEAD, pad_edge=False)
+    for column in columns:
+        made.add_column(column, justify="right" if column in numbers else "left", no_wrap=column in numbers)
+    for row in rows:
+        made.add_row(*(plain(str(cell)) for cell in row))
+    return made
 
 
 def say(text: str) -> None:
     """One line, as it is."""
-    console.print(_plain(text), soft_wrap=True)
+    console.print(plain(text), soft_wrap=True)
 
 
 def say_damaged(text: str) -> None:
     """One line about something that was found damaged."""
-    console.print(Text.assemble(("damaged ", "red"), _plain(text)), soft_wrap=True)
+    console.print(Text.assemble(("damaged ", "red"), plain(text)), soft_wrap=True)
 
 
 def complain(text: str) -> None:
     """Why a command failed."""
-    _errors.print(Text.assemble(("error ", "bold red"), _plain(text)), soft_wrap=True)
+    errors.print(Text.assemble(("error ", "bold red"), plain(text)), soft_wrap=True)
 
 
-def _plain(text: str) -> Text:
+def warn(text: str) -> None:
+    """What a command did not fail of."""
+    errors.print(Text.assemble(("warning ", "yellow"), plain(text)), soft_wrap=True)
+
+
+def plain(text: str) -> Text:
+    """The text without a meaning."""
     return Text(text.encode("utf-8", "backslashreplace").decode())
+
+
+def one_line(data: bytes) -> str:
+    """Bytes as text that stays on its line and cannot steer a terminal."""
+    return data.decode("utf-8", "backslashreplace").translate(_CONTROL)
 
 
 def size(count: float) -> str:

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from goqueue.errors import CorruptRecord
 from goqueue.names import TopicPartition
-from goqueue.record.header import Flags, Priority
-from goqueue.record.headers import decode_headers
+from goqueue.record import compression, kernel
+from goqueue.record.header import Buffer, Flags, Priority
+from goqueue.record.headers import PRODUCER, decode_headers
 
 if TYPE_CHECKING:
     from goqueue.record._kernel import Record as RecordBase
@@ -43,7 +44,9 @@ class Message(RecordBase):
     @property
     def headers(self) -> dict[str, str]:
         """A new dict at each call; bytes that are not UTF-8 come as surrogate escapes."""
-        return decode_headers(self.raw_headers or b"")
+        headers = decode_headers(self.raw_headers or b"")
+        headers.pop(PRODUCER, None)
+        return headers
 
     @property
     def priority(self) -> Priority:
@@ -116,6 +119,21 @@ class Message(RecordBase):
             return f"priority={self.priority.name}"
         except ValueError:
             return f"priority_code={self.priority_code}"
+
+
+def decode_messages(records: Buffer, origin: TopicPartition, *, flags: int, verify: bool = True) -> list[Message]:
+    """The messages in a buffer of whole records. `flags` says which flags they may have, so that what is rare is cheap."""
+    decoded = kernel.decode(records, origin, Message, verify=verify)
+    if flags & Flags.COMPRESSED:
+        return [_decompressed(message) if message.flags & Flags.COMPRESSED else message for message in decoded]
+    return decoded
+
+
+def _decompressed(message: Message) -> Message:
+    fields = list(message._fields())
+    fields[4] = message.flags & ~Flags.COMPRESSED
+    fields[6] = compression.decompress(message.value)
+    return Message(*fields)
 
 
 def _shown(data: bytes) -> str:

@@ -230,16 +230,17 @@ class SwapJob(CancellableJob):
         store_state(self._disk, self._directory, state)
 
 
-class FinishJob:
+class FinishJob(CancellableJob):
     """Step 4: the names are in place; make that durable and take the old files away."""
 
     def __init__(self, disk: Disk, directory: str, cleaned_offset: int, paths: list[str]) -> None:
+        super().__init__()
         self._disk = disk
         self._directory = directory
         self._cleaned_offset = cleaned_offset
         self._paths = paths
 
-    def run(self) -> None:
+    def _work(self) -> None:
         self._disk.sync_directory(self._directory)
         store_state(self._disk, self._directory, State(self._cleaned_offset))
         for path in self._paths:

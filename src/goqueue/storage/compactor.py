@@ -108,6 +108,13 @@ class Compactor:
                 return
         self._called_off = True
 
+    def abandon(self) -> None:
+        """Return once nothing that is under way touches the disk, because all of the log is about to go."""
+        job, self._running = self._running, None
+        if job:
+            with suppress(OSError):
+                job.cancel()
+
     def _put_in_place(self, replacements: list[compaction.Replacement]) -> list[str]:
         """Let the copies take the places of their sources; the paths of what is left to be removed."""
         copies: dict[int, Segment] = {}

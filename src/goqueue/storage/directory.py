@@ -2,6 +2,7 @@
 
     <data>/format                                   goqueue-data 1
     <data>/lock                                     held by the one process that has the directory open
+    <data>/ports.json                               where that process can be reached; written by the server
     <data>/topics/<topic>/<partition>/{log,ledger}  see layout.py
 
 Whatever keeps the directory from being used is said in one sentence that names the path, before anything
@@ -23,16 +24,20 @@ from goqueue.errors import (
 )
 from goqueue.storage.config import LogConfig
 from goqueue.storage.file import NO_ROOM, Disk, Lock
+from goqueue.storage.layout import NEW
 from goqueue.storage.log import Log
 from goqueue.storage.open_segments import OPEN_SEGMENTS_MAX, OpenSegments
+from goqueue.storage.small_file import replace_bytes
 
 FORMAT = 1
 KINDS = ("log", "ledger")
+TOPIC_NAME_RULE = "must be 1 to 249 of A-Z a-z 0-9 . _ -, and not . or .."
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
 _FORMAT_FILE = "format"
 _FORMAT_TEXT = "goqueue-data "
-_OWN_NAMES = frozenset({_FORMAT_FILE, _FORMAT_FILE + ".new", "lock", "topics"})
-_TOLERATED = frozenset({"lost+found"})  # made by the file system where the directory is a mount point
+_PORTS_FILE = "ports.json"
+_OWN_NAMES = frozenset({*(name + end for name in (_FORMAT_FILE, _PORTS_FILE) for end in ("", NEW)), "lock", "topics"})
+TOLERATED = frozenset({"lost+found"})  # made by the file system where the directory is a mount point
 
 
 class DataDirectory:
@@ -60,12 +65,17 @@ class DataDirectory:
         except OSError as error:
             if lock:
                 lock.release()
-            raise _unusable(path, error) from error
+            raise unusable(path, error) from error
         except DataDirectoryError:
             if lock:
                 lock.release()
             raise
         return cls(disk, path, lock, OpenSegments(open_segments_max))
+
+    @property
+    def topics_path(self) -> str:
+        """The directory that has one directory for each topic."""
+        return f"{self.path}/topics"
 
     def open_log(
         self,
@@ -79,11 +89,11 @@ class DataDirectory:
         """The log (or, as `kind`, the ledger) of a partition, which is not open yet."""
         if self._closed:
             raise Conflict(f"the data directory {self.path} is closed")
-        if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
-            raise InvalidTopic(topic, "must be 1 to 249 of A-Z a-z 0-9 . _ -, and not . or ..")
+        if not is_topic_name(topic):
+            raise InvalidTopic(topic, TOPIC_NAME_RULE)
         assert partition >= 0
         assert kind in KINDS
-        directory = f"{self.path}/topics/{topic}/{partition}/{kind}"
+        directory = f"{self.topics_path}/{topic}/{partition}/{kind}"
         known = self._logs.get(directory)
         if known and not known.is_closed:
             raise DirectoryLocked(directory, "this process has the log open already")
@@ -91,19 +101,36 @@ class DataDirectory:
         self._logs[directory] = log
         return log
 
+    def forget(self, log: Log) -> None:
+        """Take the log out of those that are to be closed: it is closed, or was abandoned."""
+        assert log.is_closed
+        if self._logs.get(log.directory) is log:
+            del self._logs[log.directory]
+
     def close(self) -> None:
-        """Close all logs, and let another process have the directory."""
+        """Close all logs, and let another process have the directory; the first error is raised when that is done."""
         self._closed = True
+        errors: list[Exception] = []
         try:
             for log in self._logs.values():
-                log.close()
+                try:
+                    log.close()
+                except Exception as error:
+                    errors.append(error)
         finally:
             self._lock.release()
+        if errors:
+            raise errors[0]
+
+
+def is_topic_name(name: str) -> bool:
+    """Whether a topic may be called that; its directory is."""
+    return _TOPIC.fullmatch(name) is not None and name not in (".", "..")
 
 
 def _refuse_foreign(disk: Disk, path: str) -> None:
     for name, _, _ in disk.entries(path):
-        if name not in _OWN_NAMES and name not in _TOLERATED:
+        if name not in _OWN_NAMES and name not in TOLERATED:
             raise ForeignFile(f"{path}/{name}", "not a file of GoQueue; give it a data directory of its own")
 
 
@@ -125,17 +152,11 @@ def _check_format(disk: Disk, path: str) -> None:
 
 
 def _write_format(disk: Disk, path: str) -> None:
-    new_path = f"{path}/{_FORMAT_FILE}.new"
-    disk.remove(new_path)
-    file = disk.open(new_path, create=True)
-    file.append(f"{_FORMAT_TEXT}{FORMAT}\n".encode())
-    file.sync()
-    file.close()
-    disk.rename(new_path, f"{path}/{_FORMAT_FILE}")
-    disk.sync_directory(path)
+    replace_bytes(disk, path, _FORMAT_FILE, f"{_FORMAT_TEXT}{FORMAT}\n".encode())
 
 
-def _unusable(path: str, error: OSError) -> DirectoryUnusable | StorageFull:
+def unusable(path: str, error: OSError) -> DirectoryUnusable | StorageFull:
+    """What an error of the disk means to whoever wanted to make or open something."""
     named = str(error.filename or path)
     if error.errno in NO_ROOM:
         return StorageFull(named, error.strerror or str(error))

@@ -15,6 +15,7 @@ import errno
 import fcntl
 import os
 import posixpath
+import shutil
 import stat
 from contextlib import suppress
 from typing import NamedTuple, Protocol
@@ -100,11 +101,15 @@ class Disk(Protocol):
         ...
 
     def rename(self, source: str, target: str) -> None:
-        """Give the file another name in one step, replacing what had that name."""
+        """Give the file, or the directory with all below it, another name in one step, replacing what had that name."""
         ...
 
     def remove(self, path: str) -> None:
         """Remove the file. One that is missing already is fine."""
+        ...
+
+    def remove_tree(self, path: str) -> None:
+        """Remove the directory and all below it. One that is missing already is fine; if it fails, a part is gone."""
         ...
 
     def sync_directory(self, path: str) -> None:
@@ -254,6 +259,10 @@ class OsDisk:
     def remove(self, path: str) -> None:
         with suppress(FileNotFoundError):
             os.unlink(path)
+
+    def remove_tree(self, path: str) -> None:
+        with suppress(FileNotFoundError):
+            shutil.rmtree(path)
 
     def sync_directory(self, path: str) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

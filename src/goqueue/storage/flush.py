@@ -6,6 +6,8 @@ writer at once, a busy one gathers as many appends as arrive during one fdatasyn
 to be right. A lone append thus never waits for company it will not get.
 """
 
+from contextlib import suppress
+
 from goqueue.clock import MS
 from goqueue.storage.checkpoint import Checkpoint, CheckpointFile
 from goqueue.storage.config import Flush, LogConfig
@@ -140,6 +142,13 @@ class Flusher:
         self._checkpoint_file.write(self.durable, sync=True)
         self._unflushed_bytes = 0
         self._names_unsynced = True
+
+    def abandon(self) -> None:
+        """Return once the job that may be under way touches the disk no more; what it was for does not matter."""
+        job, self._running = self._running, None
+        if job:
+            with suppress(OSError):
+                job.cancel()
 
     def _take_back(self, active: Segment) -> None:
         """Cancel the job that is under way; what it was to make durable is open again."""

@@ -38,7 +38,7 @@ from goqueue.storage.checkpoint import Checkpoint, CheckpointFile
 from goqueue.storage.compactor import Compactor
 from goqueue.storage.config import Flush, LogConfig
 from goqueue.storage.epochs import LeaderEpochs
-from goqueue.storage.file import NO_ROOM, Disk, sync_ancestors
+from goqueue.storage.file import NO_ROOM, Disk, Entry, sync_ancestors
 from goqueue.storage.flush import Flusher, FlushJob
 from goqueue.storage.jobs import DeleteJob, Job, mark_deleted
 from goqueue.storage.layout import CHECKPOINT, LEADER_EPOCHS, LOG, SEGMENT_SUFFIXES, sort_out
@@ -95,6 +95,7 @@ class Log:
         self._last_timestamp = 0
         self._observe = observe
         self._closed = False
+        self._abandoned = False
 
     @classmethod
     def open(
@@ -110,8 +111,10 @@ class Log:
 
         The caller holds the lock of the data directory.
         """
+        if open_segments is None:  # an empty one is false, but not nothing
+            open_segments = OpenSegments()
         try:
-            return cls._recover(disk, directory, config or LogConfig(), open_segments or OpenSegments(), observe)
+            return cls._recover(disk, directory, config or LogConfig(), open_segments, observe)
         except OSError as error:
             if error.errno in NO_ROOM:
                 raise StorageFull(str(error.filename or directory), error.strerror or str(error)) from error
@@ -121,8 +124,7 @@ class Log:
     def _recover(
         cls, disk: Disk, directory: str, config: LogConfig, open_segments: OpenSegments, observe: events.Observer
     ) -> "Log":
-        disk.make_directory(directory)
-        listing = sort_out(directory, disk.entries(directory))
+        listing = sort_out(directory, _entries(disk, directory))
         checkpoint_file = CheckpointFile(disk, f"{directory}/{CHECKPOINT}")
         checkpoint = checkpoint_file.load()
         epochs, damage = _load_epochs(disk, directory)
@@ -154,6 +156,8 @@ class Log:
             for segment in recovered.rescanned[:-1]:
                 flusher.note_sealed(segment)
             log.flush()
+        for segment in (*recovered.rescanned, recovered.segments[-1]):
+            open_segments.touch(segment)  # recovery has opened them, and thousands of logs may share the limit
         return log
 
     @property
@@ -240,7 +244,7 @@ class Log:
     def roll_if_old(self, *, now_ns: int) -> None:
         """Seal the active segment if it is old, so that a log without writers can expire and be compacted, too."""
         active = self._segments.active
-        if active.size and not self.failure and self._is_old(active, now_ns):
+        if active.size and not self.failure and not self._closed and self._is_old(active, now_ns):
             self._roll()
 
     def truncate(self, end_offset: int) -> None:
@@ -379,6 +383,7 @@ class Log:
 
     def place_of(self, offset: int) -> tuple[Segment, int, bool]:
         """The segment of the offset, the offset at which it ends, and whether none below that was compacted away."""
+        self._check_open()
         segment, end_offset = self._segments.place_of(offset)
         return segment, end_offset, segment.base_offset >= self._compactor.cleaned_offset
 
@@ -452,6 +457,8 @@ class Log:
 
     def complete(self, job: Job, error: Exception | None = None) -> Job | None:
         """Let a job that has run take effect; `error` is what it raised. Sometimes another one is to follow."""
+        if self._abandoned:
+            return None
         try:
             return self._complete(job, error)
         except OSError as raised:
@@ -508,6 +515,19 @@ class Log:
             self._closed = True
             self._segments.release()
 
+    def abandon(self) -> None:
+        """Let go of everything as it is, because all files of the log are about to be deleted.
+
+        Jobs that are under way are called off, and one that is in the middle of its work is waited for. From here on
+        neither they nor the log touch the directory, so that another log may take its place.
+        """
+        if self._closed:
+            return
+        self._closed = self._abandoned = True
+        self._compactor.abandon()
+        self._flusher.abandon()
+        self._segments.release()
+
     def _call_off_compaction(self) -> None:
         try:
             self._compactor.call_off(0)
@@ -552,6 +572,15 @@ class Log:
 def _share(timestamp: int, begun: int, ended: int) -> float:
     """Which share of the time from `begun` to `ended` has passed at `timestamp`."""
     return (timestamp - begun) / max(1, ended - begun)
+
+
+def _entries(disk: Disk, directory: str) -> list[Entry]:
+    """What is in the directory, which is made if it is missing."""
+    try:
+        return disk.entries(directory)
+    except FileNotFoundError:
+        disk.make_directory(directory)
+        return []
 
 
 def _load_epochs(disk: Disk, directory: str) -> tuple[LeaderEpochs, list[Damage]]:

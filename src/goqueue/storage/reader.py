@@ -28,6 +28,7 @@ class Chunk(NamedTuple):
     record_count: int
     next_offset: int
     gaps: tuple[Damage, ...] = ()  # what is lost in front of the records
+    flags: int = 0  # all flags of the records, or-ed
 
 
 class FileRange(NamedTuple):
@@ -96,7 +97,7 @@ class LogReader:
                         continue
                     self.offset = run.summary.last_offset + 1
                     self._spot = Spot(run.end, self.offset)
-                    return Chunk(run.records, run.summary.record_count, self.offset, tuple(gaps))
+                    return Chunk(run.records, run.summary.record_count, self.offset, tuple(gaps), run.summary.flags)
                 self._step_over(found, limit, gaps)
                 if self.offset >= limit:
                     break

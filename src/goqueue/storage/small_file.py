@@ -6,12 +6,13 @@
     +------+---------+------+--------+-------+---------+
 
 The crc is CRC-32C of kind, version, length and payload. The new content is written beside the old,
-synced, and renamed over it; the directory is synced last.
+synced, and renamed over it; the directory is synced last. `replace_bytes` does that for files of any other form.
 """
 
 import struct
 
 from goqueue.errors import CorruptRecord, UnsupportedFormat
+from goqueue.record.header import Buffer
 from goqueue.record.kernel import crc32c
 from goqueue.storage.file import Disk
 from goqueue.storage.layout import NEW
@@ -24,10 +25,16 @@ assert _HEAD.size == HEAD_BYTES
 
 def replace(disk: Disk, directory: str, name: str, kind: bytes, payload: bytes) -> None:
     """Make `payload` the content of the file; on the medium when this returns."""
+    head = _HEAD.pack(kind, VERSION, 0, len(payload), _crc(kind, VERSION, payload))
+    replace_bytes(disk, directory, name, head, payload)
+
+
+def replace_bytes(disk: Disk, directory: str, name: str, *chunks: Buffer) -> None:
+    """Make the chunks, and nothing else, the content of the file; on the medium when this returns."""
     path = f"{directory}/{name}"
     disk.remove(path + NEW)
     file = disk.open(path + NEW, create=True)
-    file.append(_HEAD.pack(kind, VERSION, 0, len(payload), _crc(kind, VERSION, payload)), payload)
+    file.append(*chunks)
     file.sync()
     file.close()
     disk.rename(path + NEW, path)

@@ -1,13 +1,29 @@
-"""Fakes for tests, ours and yours: time that stands still, and disks that fail on purpose.
+"""Fakes for tests, ours and yours: time that stands still, disks that fail on purpose, and a broker in the process.
 
 `ManualClock` moves only when told. `MemoryDisk` keeps files in memory and can lose its power after any
 single step; what it holds after `crash` is what a real disk was allowed to keep. `FaultyDisk` wraps any
-disk and lets reads, writes and syncs fail, by chance from a seed or on request. Nothing here is random
-without a seed, and nothing waits.
+disk and lets reads, writes and syncs fail, by chance from a seed or on request. Nothing of this is random
+without a seed, and nothing waits. `EmbeddedBroker` is no fake: it is the whole server, in a thread.
 """
+
+from typing import TYPE_CHECKING
 
 from goqueue.testing.clock import ManualClock
 from goqueue.testing.faulty_disk import FaultyDisk
 from goqueue.testing.memory_disk import MemoryDisk, PowerLoss
 
-__all__ = ["FaultyDisk", "ManualClock", "MemoryDisk", "PowerLoss"]
+if TYPE_CHECKING:
+    from goqueue.testing.embedded_broker import EmbeddedBroker
+
+__all__ = ["EmbeddedBroker", "FaultyDisk", "ManualClock", "MemoryDisk", "PowerLoss"]
+
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        """`EmbeddedBroker` brings the whole server with it, and is imported when it is first asked for."""
+        if name == "EmbeddedBroker":
+            from goqueue.testing.embedded_broker import EmbeddedBroker
+
+            return EmbeddedBroker
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

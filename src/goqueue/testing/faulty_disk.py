@@ -9,7 +9,7 @@ seed, so that a run on one thread repeats exactly. On request: `fail_next` makes
     sync_error    sync, sync_directory: EIO
     read_error    pread, entries: EIO
     bit_flip      pread: one bit of the bytes returned is wrong; the disk below is not touched
-    name_error    open, make_directory, rename, remove: EIO, nothing changed
+    name_error    open, make_directory, rename, remove, remove_tree: EIO, nothing changed
 
 After a failed sync Linux takes the dirty pages for clean: they can still be read, the next sync succeeds,
 and yet they never reach the medium. Over a `MemoryDisk` that is what happens here. A sync that fails by
@@ -30,7 +30,7 @@ from goqueue.storage.file import Disk, Entry, File, Lock
 from goqueue.testing.memory_disk import MemoryFile
 
 Operation: TypeAlias = Literal[
-    "open", "entries", "make_directory", "rename", "remove", "sync_directory", "lock",
+    "open", "entries", "make_directory", "rename", "remove", "remove_tree", "sync_directory", "lock",
     "size", "pread", "pwrite", "append", "truncate", "sync",
 ]  # fmt: skip
 Chance: TypeAlias = Literal[
@@ -43,6 +43,7 @@ CHANCES: dict[Operation, tuple[Chance, ...]] = {
     "make_directory": ("name_error",),
     "rename": ("name_error",),
     "remove": ("name_error",),
+    "remove_tree": ("name_error",),
     "sync_directory": ("sync_error",),
     "pread": ("read_error", "bit_flip"),
     "pwrite": ("no_space", "write_error", "short_write"),
@@ -274,6 +275,10 @@ class FaultyDisk:
     def remove(self, path: str) -> None:
         self._injector.strike_whole("remove", path)
         self.inner.remove(path)
+
+    def remove_tree(self, path: str) -> None:
+        self._injector.strike_whole("remove_tree", path)
+        self.inner.remove_tree(path)
 
     def sync_directory(self, path: str) -> None:
         self._injector.strike_whole("sync_directory", path)

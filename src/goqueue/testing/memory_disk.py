@@ -274,6 +274,17 @@ class MemoryDisk(_Machine):
                 home.change((name, None))
                 self._unlink(node)
 
+    def remove_tree(self, path: str) -> None:
+        with self._mutex:
+            try:
+                home, name, node = self._place(path)
+            except FileNotFoundError:
+                return
+            if isinstance(node, FileNode):
+                raise _error(ENOTDIR, path)
+            if node is not None:
+                self._remove_tree(home, name, node, path)
+
     def sync_directory(self, path: str) -> None:
         with self._mutex:
             directory = self._directory(path)
@@ -397,6 +408,15 @@ class MemoryDisk(_Machine):
         node.names = 1
         home.change((name, node))
         return node
+
+    def _remove_tree(self, home: DirectoryNode, name: str, node: Node, path: str) -> None:
+        """One step for each name, that of a directory behind those in it."""
+        if isinstance(node, DirectoryNode):
+            for below, child in list(node.names.items()):
+                self._remove_tree(node, below, child, f"{path}/{below}")
+        self._step(path)
+        home.change((name, None))
+        self._unlink(node)
 
     def _unlink(self, node: Node | None) -> None:
         if isinstance(node, FileNode):

@@ -1,0 +1,1 @@
+"""One node without a network: topics, publishing, reading, housekeeping."""

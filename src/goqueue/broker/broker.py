@@ -1,0 +1,463 @@
+"""One node: the topics of a data directory, and everything that can be asked of them.
+
+The broker is synchronous and has one owner. It opens no sockets and starts no threads: jobs that block go to the
+`Workers` it was given, and `tick` is called by whoever has a clock that runs. So it can be embedded anywhere and tested
+without an event loop.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from secrets import randbits, token_hex
+from typing import TypeVar
+
+from goqueue import events
+from goqueue.broker.config import BrokerConfig
+from goqueue.broker.housekeeping import Housekeeping
+from goqueue.broker.live_partition import LivePartition, Workers
+from goqueue.broker.pending import Pending
+from goqueue.broker.publishing import MessagePublisher, chosen_acks, publish_records
+from goqueue.broker.reading import Reading
+from goqueue.broker.service import (
+    READ_BYTES,
+    READ_RECORDS_MAX,
+    WAIT_MS_MAX,
+    Check,
+    Isolation,
+    NewMessage,
+    NodeStats,
+    PartitionInfo,
+    Producer,
+    ReadResult,
+    Stored,
+    StoredBatch,
+    TopicInfo,
+)
+from goqueue.broker.timers import Timers
+from goqueue.clock import MS, Clock
+from goqueue.errors import (
+    BrokerUnavailable,
+    GoQueueError,
+    InvalidPartition,
+    InvalidRequest,
+    InvalidTopic,
+    PartitionNotFound,
+    TopicNotFound,
+)
+from goqueue.record.header import OFFSET_MAX
+from goqueue.storage.directory import DataDirectory
+from goqueue.storage.file import Disk
+from goqueue.topics.catalog import AlterTopic, Catalog, CreateTopic, DeleteTopic, Topic
+from goqueue.topics.config import TopicConfig
+
+PRODUCER_ID_BITS = 52  # JSON numbers hold them
+
+T = TypeVar("T")
+TopicJob = CreateTopic | AlterTopic | DeleteTopic
+
+
+class LiveTopic:
+    """A topic and its partitions while the broker runs."""
+
+    __slots__ = ("partitions", "publisher", "topic", "turn")
+
+    def __init__(self, topic: Topic, partitions: Sequence[LivePartition]) -> None:
+        self.topic = topic
+        self.partitions = partitions
+        self.turn = 0  # which partition the next message without a key goes to
+        self.configured()
+
+    def configured(self) -> None:
+        """The settings have changed."""
+        config = self.topic.config
+        self.publisher = MessagePublisher(
+            self.partitions,
+            topic=self.topic.name,
+            compression=config.compression,
+            value_bytes_max=config.max_message_bytes,
+        )
+
+
+class Broker:
+    """A `Service` on one data directory. Made by `Broker.open`."""
+
+    def __init__(
+        self, data: DataDirectory, catalog: Catalog, *, clock: Clock, workers: Workers, config: BrokerConfig
+    ) -> None:
+        self._data = data
+        self._catalog = catalog
+        self._clock = clock
+        self._workers = workers
+        self._config = config
+        self._timers = Timers()
+        self._unflushed: set[LivePartition] = set()
+        self._topics = {topic.name: self._live(topic) for topic in catalog}
+        self._housekeeping = Housekeeping(config, self._timers, self._unflushed)
+        self._housekeeping.watch([live for topic in self._topics.values() for live in topic.partitions])
+        self._started_ns = clock.monotonic_ns()
+        self._waiting = 0
+        self._stopping = False
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        data_path: str,
+        *,
+        clock: Clock,
+        workers: Workers,
+        config: BrokerConfig | None = None,
+        observe: events.Observer = events.ignore,
+    ) -> "Broker":
+        """Take the directory and recover all that is in it."""
+        config = config or BrokerConfig()
+        TopicConfig.parse(config.topic_defaults)
+        data = DataDirectory.open(disk, data_path)
+        try:
+            catalog = Catalog.open(data, disk, observe=observe)
+        except BaseException:
+            data.close()
+            raise
+        return cls(data, catalog, clock=clock, workers=workers, config=config)
+
+    # --- topics --------------------------------------------------------------------------------
+
+    def create_topic(
+        self,
+        name: str,
+        *,
+        partitions: int | None = None,
+        replication_factor: int | None = None,
+        settings: Mapping[str, object] | None = None,
+    ) -> Pending[TopicInfo]:
+        """A new topic, once it is on the medium."""
+        self._check_running()
+        if replication_factor not in (None, 1):
+            reason = f"must be 1 on a single node, not {replication_factor}"
+            raise InvalidTopic(name, reason, setting="replication_factor")
+        job = self._catalog.begin_create(
+            name,
+            partitions=self._config.default_partitions if partitions is None else partitions,
+            settings={**self._config.topic_defaults, **(settings or {})},
+            topic_id=token_hex(16),
+            now_ns=self._clock.wall_ns(),
+        )
+        return self._administer(job, self._created)
+
+    def delete_topic(self, name: str) -> Pending[None]:
+        """Take the topic away, at once for everybody, and its files once nobody can miss them."""
+        self._check_running()
+        job = self._catalog.begin_delete(name)
+        topic = self._topics.pop(name)
+        self._housekeeping.forget(topic.partitions)
+        for live in topic.partitions:
+            live.gone()
+        return self._administer(job, lambda _: None)
+
+    def alter_topic(self, name: str, changes: Mapping[str, object]) -> Pending[TopicInfo]:
+        """Change settings; None resets one."""
+        self._check_running()
+        return self._administer(self._catalog.begin_alter(name, changes), self._altered)
+
+    def list_topics(self, *, internal: bool = False) -> list[str]:
+        """The names, sorted."""
+        return self._catalog.names(internal=internal)
+
+    def describe_topic(self, name: str) -> TopicInfo:
+        """The topic as it is now."""
+        return self._info(self._topic(name))
+
+    def offsets(self, topic: str, *, time_ns: int | None = None, at: str = "latest") -> list[int]:
+        """By partition: the first offset at or after a time, or `earliest`, or `latest`."""
+        partitions = self._topic(topic).partitions
+        if time_ns is not None:
+            return [min(live.log.offset_at_time(time_ns), live.high_watermark) for live in partitions]
+        if at not in ("earliest", "latest"):
+            raise InvalidRequest(f"invalid time {at!r}: must be a time, earliest or latest", path="time")
+        return [live.log.start_offset if at == "earliest" else live.high_watermark for live in partitions]
+
+    # --- publishing ----------------------------------------------------------------------------
+
+    def init_producer(self) -> Producer:
+        """An identity that no other producer has."""
+        return Producer(randbits(PRODUCER_ID_BITS) + 1, 0)
+
+    def publish_records(
+        self, topic: str, partition: int, records: bytearray | memoryview, *, acks: str | None = None
+    ) -> Pending[StoredBatch]:
+        """Store encoded records, all or none; the buffer is stamped in place."""
+        self._check_running()
+        live_topic = self._topic(topic)
+        live = self._partition(live_topic, partition)
+        return publish_records(live, records, acks=chosen_acks(acks, live_topic.topic.config.acks))
+
+    def publish_messages(
+        self,
+        topic: str,
+        messages: Sequence[NewMessage],
+        *,
+        acks: str | None = None,
+        producer: Producer | None = None,
+        sequence: int | None = None,
+    ) -> Pending[list[Stored | GoQueueError]]:
+        """Store messages; each has its result, in order."""
+        self._check_running()
+        live = self._topic(topic)
+        chosen = chosen_acks(acks, live.topic.config.acks)
+        turn, live.turn = live.turn, (live.turn + len(messages)) % len(live.partitions)
+        return live.publisher.publish(messages, acks=chosen, turn=turn, producer=producer, sequence=sequence)
+
+    # --- reading -------------------------------------------------------------------------------
+
+    def read(
+        self,
+        topic: str,
+        partition: int,
+        *,
+        offset: int = 0,
+        max_records: int = READ_RECORDS_MAX,
+        max_bytes: int = READ_BYTES,
+        wait_ms: int = 0,
+        from_time_ns: int | None = None,
+        to_time_ns: int | None = None,
+        isolation: str = Isolation.READ_COMMITTED,
+    ) -> Pending[ReadResult]:
+        """Visible records from `offset` on, in order; waits for the first one if there is none."""
+        if max_records < 1:
+            raise InvalidRequest(f"invalid limit {max_records}: must be at least 1", path="limit")
+        live = self._partition(self._topic(topic), partition)
+        if from_time_ns is not None:
+            offset = max(offset, min(live.log.offset_at_time(from_time_ns), live.high_watermark))
+        reading = self._reading(live, offset, to_time_ns, isolation)
+        result = reading.read(max_bytes=max_bytes, max_records=max_records)
+        if result.record_count or result.end_of_range or not self._may_wait(wait_ms):
+            return Pending.of(result)
+        read = partial(reading.read, max_bytes=max_bytes, max_records=max_records)
+        return self._read_later(reading, result, wait_ms, read)
+
+    def wait_for_records(
+        self, topic: str, offsets: Mapping[int, int], *, wait_ms: int, isolation: str = Isolation.READ_COMMITTED
+    ) -> Pending[None]:
+        """Done once any of the partitions may have more at or behind its offset, or the time is over."""
+        live_topic = self._topic(topic)
+        readings = [
+            self._reading(self._partition(live_topic, number), offset, None, isolation)
+            for number, offset in offsets.items()
+        ]
+        pending: Pending[None] = Pending()
+        if not self._may_wait(wait_ms):
+            pending.resolve(None)
+            return pending
+        for reading in readings:
+            reading.when_ready(lambda: pending.resolve(None))
+            if pending.is_done:
+                break
+        self._limit_wait(pending, wait_ms, lambda: pending.resolve(None), readings)
+        return pending
+
+    def subscribe(
+        self,
+        topic: str,
+        partition: int,
+        *,
+        offset: int,
+        to_time_ns: int | None = None,
+        isolation: str = Isolation.READ_COMMITTED,
+    ) -> Reading:
+        """A reader that stays open."""
+        return self._reading(self._partition(self._topic(topic), partition), offset, to_time_ns, isolation)
+
+    # --- about the node ------------------------------------------------------------------------
+
+    def stats(self) -> NodeStats:
+        """One node in numbers."""
+        return NodeStats(
+            self._config.node_id,
+            self._clock.monotonic_ns() - self._started_ns,
+            len(self._catalog.names()),
+            sum(live.log.size for live in self._partitions()),
+        )
+
+    def health(self) -> Mapping[str, Check]:
+        """Aspect by aspect."""
+        failed = [live.partition.name for live in self._partitions() if live.log.failure]
+        damaged = [live.partition.name for live in self._partitions() if live.log.damage]
+        storage = Check("pass")
+        if damaged:
+            storage = Check("warn", f"damaged records in {_listed(damaged)}")
+        if failed:
+            storage = Check("fail", f"a disk error stopped {_listed(failed)}")
+        return {"broker": Check("fail", "stopping") if self._stopping else Check("pass"), "storage": storage}
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether requests are served."""
+        return not self._stopping
+
+    # --- running -------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Do what time brings: end waits, flush by interval, expire, compact."""
+        self._housekeeping.tick(now_ns=self._clock.monotonic_ns())
+
+    def drain(self) -> Pending[None]:
+        """Take no more writes; done when everything that was taken is on the medium and acknowledged."""
+        self._stopping = True
+        drained: Pending[None] = Pending()
+
+        def look() -> None:
+            if any(live.waiting_count and not live.log.failure for live in self._partitions()):
+                self._timers.at(self._clock.monotonic_ns() + MS, look)
+            else:
+                drained.resolve(None)
+
+        look()
+        return drained
+
+    def close(self) -> None:
+        """Make everything durable and let go of the data directory."""
+        self._stopping = True
+        try:
+            for live in self._partitions():
+                live.seal()
+        finally:
+            self._data.close()
+
+    # --- inside --------------------------------------------------------------------------------
+
+    def _partitions(self) -> Iterator[LivePartition]:
+        return (live for topic in self._topics.values() for live in topic.partitions)
+
+    def _topic(self, name: str) -> LiveTopic:
+        try:
+            return self._topics[name]
+        except KeyError:
+            raise TopicNotFound(name) from None
+
+    def _partition(self, topic: LiveTopic, number: int) -> LivePartition:
+        if number < 0:
+            raise InvalidPartition(number)
+        if number >= len(topic.partitions):
+            raise PartitionNotFound(topic.topic.name, number)
+        return topic.partitions[number]
+
+    def _reading(self, live: LivePartition, offset: int, to_time_ns: int | None, isolation: str) -> Reading:
+        if not 0 <= offset <= OFFSET_MAX:
+            raise InvalidRequest(f"invalid offset {offset}: must be 0 to {OFFSET_MAX}", path="offset")
+        if isolation not in list(Isolation):
+            reason = f"invalid isolation {isolation!r}: must be {' or '.join(Isolation)}"
+            raise InvalidRequest(reason, path="isolation")
+        return Reading(live, offset=offset, to_time_ns=to_time_ns, clock=self._clock, timers=self._timers)
+
+    def _may_wait(self, wait_ms: int) -> bool:
+        return wait_ms > 0 and self._waiting < self._config.waiting_max and not self._stopping
+
+    def _read_later(
+        self, reading: Reading, empty: ReadResult, wait_ms: int, read: Callable[[], ReadResult]
+    ) -> Pending[ReadResult]:
+        """Read again whenever there is more, until a visible record is found or the time is over."""
+        pending: Pending[ReadResult] = Pending()
+        last = empty
+
+        def again() -> None:
+            nonlocal last
+            if pending.is_done:
+                return
+            try:
+                last = read()
+            except GoQueueError as error:
+                pending.fail(error)
+                return
+            if last.record_count or last.end_of_range:
+                pending.resolve(last)
+            else:
+                reading.when_ready(again)
+
+        reading.when_ready(again)
+        self._limit_wait(pending, wait_ms, lambda: pending.resolve(last), [reading])
+        return pending
+
+    def _limit_wait(
+        self, pending: Pending[T], wait_ms: int, give_up: Callable[[], None], readings: Sequence[Reading]
+    ) -> None:
+        if pending.is_done:
+            for reading in readings:
+                reading.close()
+            return
+        self._waiting += 1
+        deadline_ns = self._clock.monotonic_ns() + min(wait_ms, WAIT_MS_MAX) * MS
+        timer = self._timers.at(deadline_ns, give_up)
+
+        def ended(_: Pending[T]) -> None:
+            self._waiting -= 1
+            timer.cancel()
+            for reading in readings:
+                reading.close()
+
+        pending.then(ended)
+
+    def _live(self, topic: Topic) -> LiveTopic:
+        return LiveTopic(
+            topic,
+            [
+                LivePartition(partition, clock=self._clock, workers=self._workers, unflushed=self._unflushed)
+                for partition in topic.partitions
+            ],
+        )
+
+    def _administer(self, job: TopicJob, finish: Callable[[Topic], T]) -> Pending[T]:
+        """Run a job of the catalog, then let it take effect."""
+        pending: Pending[T] = Pending()
+
+        def complete(error: Exception | None) -> None:
+            try:
+                pending.resolve(finish(self._catalog.complete(job, error)))
+            except Exception as raised:
+                pending.fail(raised)
+
+        self._workers.submit(job, complete)
+        return pending
+
+    def _created(self, topic: Topic) -> TopicInfo:
+        live = self._topics[topic.name] = self._live(topic)
+        self._housekeeping.watch(live.partitions)
+        return self._info(live)
+
+    def _altered(self, topic: Topic) -> TopicInfo:
+        live = self._topic(topic.name)
+        live.configured()
+        return self._info(live)
+
+    def _info(self, live: LiveTopic) -> TopicInfo:
+        topic = live.topic
+        settings = topic.config.settings()
+        return TopicInfo(
+            name=topic.name,
+            topic_id=topic.id,
+            replication_factor=1,
+            created_at_ns=topic.created_at_ns,
+            settings=settings,
+            defaults=[name for name in settings if name not in topic.settings],
+            partitions=[self._partition_info(number, one) for number, one in enumerate(live.partitions)],
+        )
+
+    def _partition_info(self, number: int, live: LivePartition) -> PartitionInfo:
+        log = live.log
+        return PartitionInfo(
+            number,
+            log.start_offset,
+            log.next_offset,
+            live.high_watermark,
+            live.last_stable_offset,
+            log.size,
+            self._config.node_id,
+            0,
+        )
+
+    def _check_running(self) -> None:
+        if self._stopping:
+            raise BrokerUnavailable("it is stopping")
+
+
+def _listed(names: Sequence[str]) -> str:
+    shown = ", ".join(names[:5])
+    return f"{shown} and {len(names) - 5} more" if len(names) > 5 else shown

@@ -1,0 +1,25 @@
+"""The settings of a broker; each has a bound or says why it has none."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from goqueue.errors import InvalidConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BrokerConfig:
+    """What one node needs to know beside its data directory."""
+
+    node_id: int = 0
+    default_partitions: int = 3
+    topic_defaults: Mapping[str, object] = field(default_factory=dict)  # settings of topics that do not say otherwise
+    maintenance_interval_ms: int = 10_000  # how often each partition is looked at for retention and compaction
+    compactions_max: int = 1  # at once; each reads and writes whole segments
+    waiting_max: int = 100_000  # requests that wait for a record; more are answered at once
+
+    def __post_init__(self) -> None:
+        for name in ("default_partitions", "maintenance_interval_ms", "compactions_max", "waiting_max"):
+            if getattr(self, name) < 1:
+                raise InvalidConfig(name, getattr(self, name), "must be positive")
+        if self.node_id < 0:
+            raise InvalidConfig("node_id", self.node_id, "must not be negative")

@@ -1,0 +1,70 @@
+"""What happens by itself: waits end, intervals are flushed, old segments go, logs are compacted.
+
+Partitions that were written to lately are flushed at every tick that finds them due. All are visited in turn for
+retention and compaction, a few at each tick, so that thousands of quiet ones cost next to nothing and never come
+all at once.
+"""
+
+from collections.abc import Sequence
+
+from goqueue.broker.config import BrokerConfig
+from goqueue.broker.live_partition import LivePartition
+from goqueue.broker.timers import Timers
+from goqueue.clock import MS
+
+FLUSH_CHECK_NS = 50 * MS
+
+
+class Housekeeping:
+    """Visits the partitions of one broker."""
+
+    def __init__(self, config: BrokerConfig, timers: Timers, unflushed: set[LivePartition]) -> None:
+        self._interval_ns = config.maintenance_interval_ms * MS
+        self._compactions_max = config.compactions_max
+        self._timers = timers
+        self._unflushed = unflushed
+        self._partitions: list[LivePartition] = []
+        self._next = 0
+        self._visited_until_ns: int | None = None
+        self._flush_checked_ns = 0
+        self._compactions = 0
+
+    def watch(self, partitions: Sequence[LivePartition]) -> None:
+        """These are to be visited, too."""
+        self._partitions += partitions
+
+    def forget(self, partitions: Sequence[LivePartition]) -> None:
+        """These are gone."""
+        gone = set(partitions)
+        self._partitions = [live for live in self._partitions if live not in gone]
+
+    def tick(self, *, now_ns: int) -> None:
+        """Do what is due at that monotonic time."""
+        self._timers.tick(now_ns)
+        if now_ns - self._flush_checked_ns >= FLUSH_CHECK_NS:
+            self._flush_checked_ns = now_ns
+            for live in list(self._unflushed):
+                live.flush()
+                if live.is_clean or live.log.failure or live.log.is_closed:
+                    self._unflushed.discard(live)
+        self._visit(now_ns)
+
+    def _visit(self, now_ns: int) -> None:
+        """Visit as many as it takes to have been everywhere once per interval."""
+        if self._visited_until_ns is None:
+            self._visited_until_ns = now_ns
+        if not self._partitions:
+            self._visited_until_ns = now_ns
+            return
+        due = (now_ns - self._visited_until_ns) * len(self._partitions) // self._interval_ns
+        if not due:
+            return
+        self._visited_until_ns = now_ns
+        for _ in range(min(due, len(self._partitions))):
+            self._next = (self._next + 1) % len(self._partitions)
+            may_compact = self._compactions < self._compactions_max
+            if self._partitions[self._next].maintain(may_compact=may_compact, compacted=self._compacted):
+                self._compactions += 1
+
+    def _compacted(self) -> None:
+        self._compactions -= 1

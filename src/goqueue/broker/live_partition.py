@@ -1,0 +1,305 @@
+"""One partition while the broker runs: its log, who waits for its disk, and who waits for its next record.
+
+    append ──> log ──> begin_flush ──> a worker ──> complete ──> acks are released, watchers are woken
+
+Acks are released in the order of their offsets, when the log may vouch for them: at once or after fdatasync, as the
+flush mode says. Readers see what may be acknowledged and nothing else: what a power cut can still take back was
+never shown to anyone.
+
+The sequences of producers are loaded at the first publish, from the last snapshot in the ledger and what the log says
+since. A snapshot is taken when a flush begins and written when it is through, so it never speaks of records
+that are not on the medium.
+"""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from goqueue.broker.pending import Pending
+from goqueue.clock import SECOND, Clock
+from goqueue.errors import (
+    GoQueueError,
+    InvalidBatch,
+    MessageTooLarge,
+    StorageError,
+    StorageFailed,
+    TopicNotFound,
+)
+from goqueue.names import TopicPartition
+from goqueue.record import kernel
+from goqueue.record.header import HEADER, HEADER_BYTES, Fault
+from goqueue.record.message import Message
+from goqueue.storage.jobs import Job
+from goqueue.storage.log import Appended, Log
+from goqueue.storage.reader import LogReader
+from goqueue.topics.partition import Partition
+from goqueue.transactions.sequences import Sequences
+
+READERS_MAX = 16
+"""Places in the log that are kept for readers who come back to where they stopped."""
+SNAPSHOT_INTERVAL_NS = 10 * SECOND
+SNAPSHOT_KEY = b"producers"
+LOAD_BYTES = 4 * 1024 * 1024
+
+T = TypeVar("T")
+
+
+class Workers(Protocol):
+    """Threads for what blocks."""
+
+    def submit(self, job: Job, done: Callable[[Exception | None], None]) -> None:
+        """Run the job somewhere, then call `done` in the thread that owns the broker, with what it raised."""
+
+
+class Ack:
+    """A publish that waits until the log vouches for it."""
+
+    __slots__ = ("end_offset", "fail", "release")
+
+    def __init__(self, end_offset: int, release: Callable[[], None], fail: Callable[[Exception], None]) -> None:
+        self.end_offset = end_offset
+        self.release = release
+        self.fail = fail
+
+
+class LivePartition:
+    """A partition, its waiters and its producers."""
+
+    def __init__(
+        self, partition: Partition, *, clock: Clock, workers: Workers, unflushed: "set[LivePartition]"
+    ) -> None:
+        self.partition = partition
+        self.origin = TopicPartition(partition.topic, partition.number)
+        self.log = partition.log
+        self._clock = clock
+        self._workers = workers
+        self._unflushed = unflushed  # shared with housekeeping, which flushes what is in it by and by
+        self._acks: deque[Ack] = deque()
+        self._watchers: dict[object, Callable[[], None]] = {}
+        self._visible_end = self.high_watermark
+        self._readers: OrderedDict[int, LogReader] = OrderedDict()
+        self._sequences: Sequences | None = None
+        self._sequences_changed = False
+        self._snapshot: bytes | None = None
+        self._snapshot_ns = clock.monotonic_ns()
+        self.jobs_running = 0
+
+    @property
+    def high_watermark(self) -> int:
+        """Records below it are safe, as far as the flush mode goes, and visible."""
+        return self.log.ackable_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Records below it belong to no open transaction."""
+        return self.log.ackable_offset
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether all records are on the medium and nothing is under way."""
+        return not self.jobs_running and self.log.durable_offset == self.log.next_offset
+
+    @property
+    def waiting_count(self) -> int:
+        """How many publishes wait for the disk."""
+        return len(self._acks)
+
+    # --- writing -------------------------------------------------------------------------------
+
+    def append(self, records: bytearray | memoryview) -> Appended:
+        """Write a batch; all of it or, if an error is raised, nothing."""
+        if self.log.is_closed:
+            raise TopicNotFound(self.origin.topic)
+        try:
+            appended = self.log.append(records, now_ns=self._clock.wall_ns())
+        except InvalidBatch as error:
+            raise _named(error, records, self.log.config.value_bytes_max) from None
+        self._unflushed.add(self)
+        self.flush()
+        self._show()
+        return appended
+
+    def when_stored(self, end_offset: int, value: T) -> Pending[T]:
+        """The value, once all records below the offset may be acknowledged."""
+        pending: Pending[T] = Pending()
+        if self.log.failure and end_offset > self.log.ackable_offset:
+            pending.fail(self.log.failure)
+        elif end_offset <= self.log.ackable_offset:
+            pending.resolve(value)
+        else:
+            self._acks.append(Ack(end_offset, lambda: pending.resolve(value), pending.fail))
+        return pending
+
+    @property
+    def sequences(self) -> Sequences:
+        """What the producers of this partition have sent. Whoever changes it calls `producers_changed`."""
+        if self._sequences is None:
+            self._sequences = self._load_sequences()
+        return self._sequences
+
+    def producers_changed(self) -> None:
+        """There is something for the next snapshot."""
+        self._sequences_changed = True
+
+    # --- the disk ------------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Begin to make durable what was appended, if it is time."""
+        now_ns = self._clock.monotonic_ns()
+        try:
+            job = self.log.begin_flush(monotonic_ns=now_ns)
+        except StorageFailed as error:
+            self._fail_acks(error)
+            return
+        if job:
+            if self._sequences_changed and self._sequences and now_ns - self._snapshot_ns >= SNAPSHOT_INTERVAL_NS:
+                self._snapshot = self._sequences.snapshot(self.log.next_offset)
+                self._snapshot_ns = now_ns
+                self._sequences_changed = False
+            self.run(self.log, job, self._flushed)
+
+    def run(self, log: Log, job: Job, done: Callable[[], None]) -> None:
+        """Run a job of a log of this partition, and whatever is to follow it."""
+        self.jobs_running += 1
+
+        def complete(error: Exception | None) -> None:
+            self.jobs_running -= 1
+            following = log.complete(job, error)
+            if following and not log.is_closed:
+                self.run(log, following, done)
+            else:
+                done()
+
+        self._workers.submit(job, complete)
+
+    def maintain(self, *, may_compact: bool, compacted: Callable[[], None]) -> bool:
+        """Retention and compaction; whether a compaction was begun, whose end `compacted` is told."""
+        now_ns = self._clock.wall_ns()
+        began = False
+        for log in self.partition.open_logs:
+            if log.is_closed or log.failure:
+                continue
+            log.roll_if_old(now_ns=now_ns)
+            expired = log.expire(now_ns=now_ns)
+            if expired:
+                self.run(log, expired, lambda: None)
+            if may_compact and not began:
+                job = log.begin_compaction(now_ns=now_ns)
+                if job:
+                    began = True
+                    self.run(log, job, compacted)
+        if self._sequences:
+            self._sequences.forget_idle(now_ns=now_ns)
+        self.flush()
+        return began
+
+    def seal(self) -> None:
+        """Write down what only memory knows; the log itself is closed by its owner."""
+        if self._sequences_changed and self._sequences and not self.log.failure and not self.log.is_closed:
+            self.log.flush()
+            self._write_snapshot(self._sequences.snapshot(self.log.next_offset))
+
+    def gone(self) -> None:
+        """The topic was deleted: whoever waits is told."""
+        self._fail_acks(TopicNotFound(self.origin.topic))
+        self._readers.clear()
+        self._wake()
+
+    def _flushed(self) -> None:
+        if self.log.is_closed:
+            return
+        if self.log.failure:
+            self._fail_acks(self.log.failure)
+            return
+        snapshot, self._snapshot = self._snapshot, None
+        if snapshot is not None:
+            self._write_snapshot(snapshot)
+        self._release()
+        self.flush()
+
+    def _release(self) -> None:
+        ackable = self.log.ackable_offset
+        while self._acks and self._acks[0].end_offset <= ackable:
+            self._acks.popleft().release()
+        self._show()
+
+    def _fail_acks(self, error: GoQueueError) -> None:
+        acks, self._acks = self._acks, deque()
+        for ack in acks:
+            ack.fail(error)
+
+    # --- reading -------------------------------------------------------------------------------
+
+    def reader(self, offset: int) -> LogReader:
+        """A reader at the offset, one that stands there already if there is one."""
+        return self._readers.pop(offset, None) or self.log.reader(offset)
+
+    def keep(self, reader: LogReader) -> None:
+        """Somebody may go on where this reader stands."""
+        self._readers[reader.offset] = reader
+        if len(self._readers) > READERS_MAX:
+            self._readers.popitem(last=False)
+
+    def watch(self, watcher: object, callback: Callable[[], None]) -> None:
+        """Call once when more becomes visible, or the topic goes away."""
+        self._watchers[watcher] = callback
+
+    def unwatch(self, watcher: object) -> None:
+        """Do not call."""
+        self._watchers.pop(watcher, None)
+
+    def _show(self) -> None:
+        if self._visible_end != self.high_watermark:
+            self._visible_end = self.high_watermark
+            if self._watchers:
+                self._wake()
+
+    def _wake(self) -> None:
+        watchers, self._watchers = self._watchers, {}
+        for callback in watchers.values():
+            callback()
+
+    # --- sequences -----------------------------------------------------------------------------
+
+    def _load_sequences(self) -> Sequences:
+        sequences = Sequences()
+        offset = self.log.start_offset
+        snapshot = self._last_snapshot()
+        if snapshot is not None:
+            offset = max(offset, sequences.restore(snapshot))
+            if offset > self.log.next_offset:  # it speaks of records that a crash took
+                sequences, offset = Sequences(), self.log.start_offset
+        reader = self.log.reader(offset)
+        while (chunk := reader.read(max_bytes=LOAD_BYTES)).record_count:
+            sequences.note_records(chunk.records)
+        return sequences
+
+    def _last_snapshot(self) -> bytes | None:
+        ledger = self.partition.ledger
+        found = None
+        reader = ledger.reader(ledger.start_offset)
+        while (chunk := reader.read(max_bytes=LOAD_BYTES)).record_count:
+            for message in kernel.decode(chunk.records, self.origin, Message, verify=False):
+                if message.key == SNAPSHOT_KEY:
+                    found = message.value
+        return found
+
+    def _write_snapshot(self, snapshot: bytes) -> None:
+        """A snapshot only saves time, so one that cannot be written is no failure."""
+        try:
+            ledger = self.partition.ledger
+            ledger.append(kernel.encode([snapshot], keys=[SNAPSHOT_KEY]), now_ns=self._clock.wall_ns())
+            job = ledger.begin_flush(monotonic_ns=self._clock.monotonic_ns())
+        except StorageError:
+            self._sequences_changed = True
+            return
+        if job:
+            self.run(ledger, job, lambda: None)
+
+
+def _named(error: InvalidBatch, records: bytearray | memoryview, limit: int) -> InvalidBatch | MessageTooLarge:
+    """A value over the limit has a name of its own."""
+    if error.reason != kernel.describe(Fault.LENGTH):
+        return error
+    header = HEADER.unpack(records[error.position : error.position + HEADER_BYTES])
+    return MessageTooLarge("value", header[9], limit)

@@ -1,0 +1,144 @@
+"""Reading a partition: the visible records, in the order of their offsets, none skipped.
+
+Hidden are control records and records that are not due yet. They are passed over, so `next_offset` moves on even
+where a whole range is hidden, and never steps over a record that is visible.
+
+A `Reading` is a place in a partition. It serves one request, or stays open as a subscription.
+"""
+
+from collections.abc import Callable
+
+from goqueue.broker.live_partition import LivePartition
+from goqueue.broker.service import READ_BYTES_MAX, READ_RECORDS_MAX, ReadResult
+from goqueue.broker.timers import Timer, Timers
+from goqueue.clock import Clock
+from goqueue.errors import OffsetOutOfRange, TopicNotFound
+from goqueue.record import kernel
+from goqueue.record.header import Flags
+from goqueue.storage.reader import Chunk, LogReader
+
+SCANNED_BYTES_MAX = 16 * 1024 * 1024
+"""How much may be hidden before an empty answer says where to go on: a request must not hold up the others."""
+RECORD_BYTES_GUESS = 512
+
+
+class Reading:
+    """A reader of what is visible in one partition."""
+
+    def __init__(
+        self, live: LivePartition, *, offset: int, to_time_ns: int | None, clock: Clock, timers: Timers
+    ) -> None:
+        self._live = live
+        self._clock = clock
+        self._timers = timers
+        self._timer: Timer | None = None
+        self._to_time_ns = to_time_ns
+        self._reader: LogReader | None = None
+        self.next_offset = offset
+
+    def read(self, *, max_bytes: int, max_records: int = READ_RECORDS_MAX) -> ReadResult:
+        """What is there now, possibly nothing."""
+        live, log = self._live, self._live.log
+        if log.is_closed:
+            raise TopicNotFound(live.origin.topic)
+        max_bytes = max(1, min(max_bytes, READ_BYTES_MAX))
+        visible_end = live.last_stable_offset
+        limit, is_last = self._limit(visible_end)
+        records: bytearray | memoryview = memoryview(b"")
+        count = scanned = flags = 0
+        pending: int | None = None
+        if self.next_offset < log.start_offset:
+            self._move(log.start_offset)
+        while self.next_offset < limit and not count and scanned < SCANNED_BYTES_MAX:
+            window = max_bytes if max_records > max_bytes else min(max_bytes, max_records * RECORD_BYTES_GUESS)
+            chunk = self._read(window, limit)
+            scanned += len(chunk.records)
+            flags = chunk.flags
+            records, count, not_due = self._visible(chunk)
+            pending = not_due if pending is None else pending
+            if count > max_records:
+                records, count = self._cut(records, max_records), max_records
+        if self._reader:
+            live.keep(self._reader)
+            self._reader = None
+        end_of_range = is_last and self.next_offset >= limit
+        return ReadResult(
+            records,
+            count,
+            self.next_offset,
+            live.high_watermark,
+            visible_end,
+            log.start_offset,
+            pending,
+            end_of_range,
+            flags,
+        )
+
+    def when_ready(self, callback: Callable[[], None]) -> None:
+        """Call once, when there may be more to read, or the range has ended, or the topic is gone."""
+        self.close()
+        if self._live.log.is_closed or self.next_offset < self._limit(self._live.last_stable_offset)[0]:
+            callback()
+            return
+
+        def wake() -> None:
+            self.close()
+            callback()
+
+        self._live.watch(self, wake)
+        if self._to_time_ns is not None:
+            ahead_ns = max(0, self._to_time_ns - self._clock.wall_ns())
+            self._timer = self._timers.at(self._clock.monotonic_ns() + ahead_ns, wake)
+
+    def close(self) -> None:
+        """Be called no more."""
+        self._live.unwatch(self)
+        if self._timer:
+            self._timer.cancel()
+            self._timer = None
+
+    def _limit(self, visible_end: int) -> tuple[int, bool]:
+        """Where reading ends for now, and whether it ends there for good."""
+        if self._to_time_ns is None:
+            return visible_end, False
+        end = self._live.log.offset_at_time(self._to_time_ns)
+        return min(end, visible_end), end <= visible_end and self._clock.wall_ns() >= self._to_time_ns
+
+    def _move(self, offset: int) -> None:
+        self.next_offset = offset
+        self._reader = None
+
+    def _read(self, window: int, limit: int) -> Chunk:
+        """The next records as they are stored; none if there are none below the limit."""
+        try:
+            reader = self._reader or self._live.reader(self.next_offset)
+            chunk = reader.read(max_bytes=window, to_offset=limit)
+        except OffsetOutOfRange as error:
+            if self.next_offset >= error.start:
+                raise
+            self._move(error.start)  # retention was faster
+            return Chunk(memoryview(b""), 0, error.start)
+        self._reader = reader
+        self.next_offset = chunk.next_offset
+        return chunk
+
+    def _visible(self, chunk: Chunk) -> tuple[bytearray | memoryview, int, int | None]:
+        """What of it may be seen, how many records that are, and the lowest offset that is not due yet."""
+        if not chunk.flags & (Flags.CONTROL | Flags.HAS_HEADERS):
+            return chunk.records, chunk.record_count, None
+        visible = kernel.filter(chunk.records, hide_flags=Flags.CONTROL, due=self._clock.wall_ns())
+        if len(visible) == len(chunk.records):
+            return chunk.records, chunk.record_count, None
+        shown = _offsets(visible)
+        not_due = _offsets(kernel.filter(chunk.records, hide_flags=Flags.CONTROL)) - shown
+        return visible, len(shown), min(not_due, default=None)
+
+    def _cut(self, records: bytearray | memoryview, count: int) -> memoryview:
+        positions = memoryview(kernel.scan(records, positions=True).positions).cast("I")
+        at = positions[count]
+        self._move(int.from_bytes(memoryview(records)[at + 8 : at + 16]))
+        return memoryview(records)[:at]
+
+
+def _offsets(records: bytearray) -> set[int]:
+    return set(memoryview(kernel.columns(records, "offset", verify=False).offsets).cast("q"))

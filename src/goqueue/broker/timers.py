@@ -1,0 +1,51 @@
+"""What is to happen at a time, called by `tick`. Precise to the interval at which the owner ticks."""
+
+import heapq
+from collections.abc import Callable
+from itertools import count
+
+
+class Timer:
+    """One call that is to come; `cancel` calls it off."""
+
+    __slots__ = ("callback",)
+
+    def __init__(self, callback: Callable[[], None]) -> None:
+        self.callback: Callable[[], None] | None = callback
+
+    def cancel(self) -> None:
+        """Never call."""
+        self.callback = None
+
+
+class Timers:
+    """Calls in the order of their times."""
+
+    def __init__(self) -> None:
+        self._heap: list[tuple[int, int, Timer]] = []
+        self._order = count()
+        self._cancelled_max = 1_024
+
+    def __len__(self) -> int:
+        return len(self._heap)
+
+    def at(self, time_ns: int, callback: Callable[[], None]) -> Timer:
+        """Call at the first tick at or after that monotonic time."""
+        timer = Timer(callback)
+        if len(self._heap) > self._cancelled_max:
+            self._sweep()
+        heapq.heappush(self._heap, (time_ns, next(self._order), timer))
+        return timer
+
+    def tick(self, now_ns: int) -> None:
+        """Make the calls that are due."""
+        while self._heap and self._heap[0][0] <= now_ns:
+            timer = heapq.heappop(self._heap)[2]
+            if timer.callback:
+                timer.callback()
+
+    def _sweep(self) -> None:
+        """Throw out what was cancelled, so that it cannot pile up before its time."""
+        self._heap = [entry for entry in self._heap if entry[2].callback]
+        heapq.heapify(self._heap)
+        self._cancelled_max = max(1_024, 2 * len(self._heap))

@@ -1,0 +1,47 @@
+"""How a command reaches its broker, and what it says when it does not."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from goqueue.errors import GoQueueError
+
+if TYPE_CHECKING:
+    from goqueue import Client
+
+DEFAULT_SERVER = "localhost:7000"
+
+ServerOption = Annotated[
+    str,
+    typer.Option("--server", envvar="GOQUEUE_SERVER", metavar="HOST:PORT[,...]", help="The broker to talk to."),
+]
+
+
+RETRY = "1s"  # whoever waits at a terminal wants to know soon that there is nobody
+
+
+class BrokerNotReached(GoQueueError):
+    """Nobody answers where the broker should be."""
+
+    code = "BROKER_NOT_AVAILABLE"
+    retryable = True
+
+    def __init__(self, server: str, reason: str) -> None:
+        super().__init__(f"cannot reach broker at {server} ({reason}); start one with `goqueue serve`")
+        self.server = server
+        self.reason = reason
+
+
+@contextmanager
+def connected(server: str) -> Iterator["Client"]:
+    """A client of the broker, for one command."""
+    from goqueue import Client
+    from goqueue.client.session import CannotConnect
+
+    try:
+        with Client(server, client_id="goqueue-cli", timeout=RETRY) as client:
+            yield client
+    except CannotConnect as error:
+        raise BrokerNotReached(server, error.reason.rpartition(": ")[2]) from error

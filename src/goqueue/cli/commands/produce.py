@@ -1,0 +1,175 @@
+"""`goqueue produce`: publish one message, or every line of a file or of standard input."""
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
+
+import typer
+
+from goqueue.cli import arguments
+from goqueue.cli.broker import DEFAULT_SERVER, ServerOption, connected
+from goqueue.cli.output import Format, FormatOption, errors, plain, show, size
+from goqueue.clock import SECOND, SystemClock
+from goqueue.errors import GoQueueError
+
+if TYPE_CHECKING:
+    from goqueue import Client
+
+STANDARD_INPUT = Path("-")
+PRIORITIES = ("critical", "high", "normal", "low", "background")
+
+
+class _NoKey(GoQueueError):
+    """A line has no separator."""
+
+    code = "INVALID_MESSAGE"
+
+    def __init__(self, line: int, separator: bytes) -> None:
+        shown = separator.decode("utf-8", "backslashreplace")
+        super().__init__(f"line {line} has no {shown!r} between key and value; {line - 1:,} lines before it are stored")
+
+
+def produce(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where to.")],
+    value: Annotated[str | None, typer.Argument(metavar="[VALUE]", help="The message.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", metavar="PATH", help="Publish every line of a file; - is standard input.")
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="The key of the message, or of all of them.")] = None,
+    key_separator: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="What stands between key and value in each line.")
+    ] = None,
+    header: Annotated[
+        list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="Can be given many times.")
+    ] = None,
+    priority: Annotated[
+        str | None, typer.Option(help=f"One of {', '.join(PRIORITIES)}.", autocompletion=lambda: list(PRIORITIES))
+    ] = None,
+    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Instead of the key's.")] = None,
+    acks: Annotated[
+        str | None, typer.Option(help="none, leader or all; the topic's unless set.", metavar="ACKS")
+    ] = None,
+    delay: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", parser=arguments.duration, help="Deliver only after this, such as 30m."),
+    ] = None,
+    ttl: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", parser=arguments.duration, help="Do not deliver after this, such as 1h."),
+    ] = None,
+    compression: Annotated[
+        str | None, typer.Option(help="none, zstd or lz4; the topic's unless set.", metavar="KIND")
+    ] = None,
+    server: ServerOption = DEFAULT_SERVER,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Publish one message, or every line of a file or of what is piped in."""
+    if value is not None and file is not None:
+        raise typer.BadParameter("give a value or a file, not both", param_hint="VALUE")
+    if value is None and file is None and sys.stdin.isatty():
+        raise typer.BadParameter("give a value, or --file, or pipe lines in", param_hint="VALUE")
+    if key is not None and key_separator is not None:
+        raise typer.BadParameter("the lines bring their keys, or all have the same one", param_hint="--key")
+    headers = arguments.pairs(header or (), option="--header")
+    given = {
+        "key": None if key is None else os.fsencode(key),
+        "headers": {name: os.fsencode(text) for name, text in headers.items()} or None,
+        "priority": priority,
+        "partition": partition,
+        "delay": delay,
+        "ttl": ttl,
+    }
+    message = {name: content for name, content in given.items() if content is not None}
+    options = {"acks": acks, "compression": compression}
+    producer_options = {name: content for name, content in options.items() if content is not None}
+    separator = None if key_separator is None else os.fsencode(key_separator)
+    with connected(server) as client:
+        if value is not None:
+            _publish_one(client, topic, os.fsencode(value), message, producer_options, output)
+        else:
+            with _opened(file or STANDARD_INPUT) as lines:
+                _publish_lines(client, topic, lines, separator, message, producer_options, output)
+
+
+def _publish_one(
+    client: "Client", topic: str, value: bytes, message: dict[str, Any], options: dict[str, Any], output: Format
+) -> None:
+    with client.producer(**options) as producer:
+        stored = producer.send(topic, value, **message).result()
+    data = {
+        "topic": stored.topic,
+        "partition": stored.partition,
+        "offset": stored.offset,
+        "timestamp": stored.timestamp.isoformat().replace("+00:00", "Z"),
+    }
+    show(data, output, plain(f"stored in {stored.topic}, partition {stored.partition}, offset {stored.offset}"))
+
+
+def _publish_lines(
+    client: "Client",
+    topic: str,
+    lines: BinaryIO,
+    separator: bytes | None,
+    message: dict[str, Any],
+    options: dict[str, Any],
+    output: Format,
+) -> None:
+    clock = SystemClock()
+    started_ns = clock.monotonic_ns()
+    count = byte_count = 0
+    with client.producer(**options) as producer, _progress(lines) as advance:
+        for line in lines:
+            count += 1
+            value = line.removesuffix(b"\n").removesuffix(b"\r")
+            if separator is not None:
+                key, found, value = value.partition(separator)
+                if not found:
+                    producer.flush()
+                    raise _NoKey(count, separator)
+                producer.send(topic, value, **message, key=key)
+            else:
+                producer.send(topic, value, **message)
+            byte_count += len(value)
+            advance(len(line))
+    seconds = (clock.monotonic_ns() - started_ns) / SECOND
+    data = {"topic": topic, "count": count, "bytes": byte_count, "seconds": round(seconds, 6)}
+    rate = count / seconds if seconds else 0
+    show(data, output, plain(f"{count:,} messages ({size(byte_count)}) stored in {topic}, {rate:,.0f} per second"))
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[BinaryIO]:
+    if path == STANDARD_INPUT:
+        yield sys.stdin.buffer
+        return
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="--file") from None
+    with file:
+        yield file
+
+
+@contextmanager
+def _progress(lines: BinaryIO) -> Iterator[Any]:
+    """A bar on a terminal, as long as the file is where that is known."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+    if not errors.is_terminal:
+        yield lambda size: None
+        return
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=errors, transient=True) as bar:
+        task = bar.add_task("", total=_size_of(lines))
+        yield lambda size: bar.advance(task, size)
+
+
+def _size_of(lines: BinaryIO) -> int | None:
+    from os import fstat
+    from stat import S_ISREG
+
+    found = fstat(lines.fileno())
+    return found.st_size if S_ISREG(found.st_mode) else None

@@ -1,0 +1,140 @@
+"""`goqueue topic`: create, list, look at, change and delete topics."""
+
+import sys
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from goqueue.cli import arguments
+from goqueue.cli.broker import DEFAULT_SERVER, ServerOption, connected
+from goqueue.cli.output import Format, FormatOption, plain, show, size, table
+from goqueue.times import format_time
+
+app = typer.Typer(help="Create, list, look at, change and delete topics.", no_args_is_help=True)
+
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The topic.")]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="A setting, such as flush=interval. Can be given many times."),
+]
+
+
+@app.command()
+def create(
+    name: NameArgument,
+    partitions: Annotated[int | None, typer.Option("--partitions", "-p", min=1, help="How many partitions.")] = None,
+    retention: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", parser=arguments.duration, help="How long messages are kept, such as 7d."),
+    ] = None,
+    set_: SetOption = None,
+    exist_ok: Annotated[bool, typer.Option("--exist-ok", help="A topic that exists already is fine.")] = False,
+    server: ServerOption = DEFAULT_SERVER,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Create a topic."""
+    settings: dict[str, Any] = arguments.settings(set_ or ())
+    if retention is not None:
+        settings["retention"] = retention
+    with connected(server) as client:
+        state = client.create_topic(name, partitions=partitions, exist_ok=exist_ok, **settings)
+    count = len(state.partitions)
+    show(_data(state), output, plain(f"topic {name} has {count} partition{'s' if count != 1 else ''}"))
+
+
+@app.command("list")
+def list_(
+    internal: Annotated[bool, typer.Option("--internal", help="Those of GoQueue itself, too.")] = False,
+    server: ServerOption = DEFAULT_SERVER,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """List the names of the topics."""
+    with connected(server) as client:
+        names = client.topics(internal=internal)
+    show(names, output, *map(plain, names))
+
+
+@app.command()
+def describe(name: NameArgument, server: ServerOption = DEFAULT_SERVER, output: FormatOption = Format.TABLE) -> None:
+    """Show the partitions and the settings of a topic."""
+    with connected(server) as client:
+        state = client.describe_topic(name)
+    _show(state, output)
+
+
+@app.command()
+def alter(
+    name: NameArgument,
+    set_: SetOption = None,
+    reset: Annotated[
+        list[str] | None, typer.Option("--reset", metavar="NAME", help="A setting that goes back to its default.")
+    ] = None,
+    server: ServerOption = DEFAULT_SERVER,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Change settings of a topic."""
+    changes: dict[str, object] = {**arguments.settings(set_ or ()), **dict.fromkeys(reset or ())}
+    if not changes:
+        raise typer.BadParameter("say what to change with --set NAME=VALUE or --reset NAME")
+    with connected(server) as client:
+        state = client.alter_topic(name, changes)
+    _show(state, output)
+
+
+@app.command()
+def delete(
+    name: NameArgument,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    server: ServerOption = DEFAULT_SERVER,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Delete a topic and all messages in it."""
+    if not yes and not sys.stdin.isatty():
+        raise typer.BadParameter("this deletes all messages of the topic; say --yes where nobody can be asked")
+    with connected(server) as client:
+        if not yes:
+            typer.confirm(f"Delete topic {name} and all messages in it?", abort=True)
+        client.delete_topic(name)
+    show({"name": name, "deleted": True}, output, plain(f"topic {name} is deleted"))
+
+
+def _show(state: Any, output: Format) -> None:
+    data = _data(state)
+    columns = ("partition", "leader", "first offset", "next offset", "messages", "size")
+    partitions = table(columns, map(_row, state.partitions), numbers=columns)
+    settings = table(
+        ("setting", "value", ""),
+        ((name, value, "default" if name in state.defaults else "") for name, value in state.settings.items()),
+    )
+    title = Text.assemble((state.name, "bold"), f", created {data['created_at']}, id {state.topic_id}")
+    show(data, output, title, partitions, settings)
+
+
+def _row(one: Any) -> tuple[object, ...]:
+    count = one.end_offset - one.start_offset
+    return one.partition, one.leader, one.start_offset, one.end_offset, count, size(one.size_bytes)
+
+
+def _data(state: Any) -> dict[str, object]:
+    """What JSON and YAML hold: the words of the HTTP door, and one entry for each partition."""
+    return {
+        "name": state.name,
+        "topic_id": state.topic_id,
+        "replication_factor": state.replication_factor,
+        "created_at": format_time(state.created_at_ns),
+        "partitions": [
+            {
+                "partition": one.partition,
+                "leader": one.leader,
+                "log_start_offset": one.start_offset,
+                "log_end_offset": one.end_offset,
+                "high_watermark": one.high_watermark,
+                "last_stable_offset": one.last_stable_offset,
+                "size_bytes": one.size_bytes,
+            }
+            for one in state.partitions
+        ],
+        "config": dict(state.settings),
+        "defaults": list(state.defaults),
+    }

@@ -1,0 +1,1 @@
+"""The client: publishes, reads and administers over the native protocol."""

@@ -1,0 +1,138 @@
+"""Where the brokers are, and the sessions to them.
+
+The addresses a client was given are tried in turn until one answers; the metadata it asks for tell who leads which
+partition. A session is shared by all who talk to that broker and made anew when it ended. Metadata are kept until
+somebody finds them wrong.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from goqueue.backoff import backoff_ns
+from goqueue.client.session import CannotConnect, Session
+from goqueue.clock import MS, SECOND
+from goqueue.errors import BrokerUnavailable, GoQueueError
+from goqueue.wire import codes, verbs
+from goqueue.wire.verbs import Verb
+
+RETRY_INITIAL_NS = 20 * MS
+RETRY_MAX_NS = 2 * SECOND
+
+T = TypeVar("T")
+
+
+def retry_wait_ns(attempt: int) -> int:
+    """How long to wait before the attempt."""
+    return backoff_ns(attempt, initial_ns=RETRY_INITIAL_NS, max_ns=RETRY_MAX_NS, jitter=random.random())
+
+
+class Connections:
+    """The sessions of one client. Belongs to one event loop."""
+
+    def __init__(self, addresses: Sequence[str], *, client_id: str, api_key: str, timeout_s: float) -> None:
+        self._addresses = list(addresses)
+        self._client_id = client_id
+        self._api_key = api_key
+        self._timeout_s = timeout_s
+        self._sessions: dict[str, asyncio.Task[Session]] = {}
+        self._preferred = 0
+        self._topics: dict[str, verbs.TopicMetadata] = {}
+        self._nodes: dict[int, str] = {}
+        self._is_closed = False
+
+    async def any(self) -> Session:
+        """A session to any broker."""
+        failure: GoQueueError = BrokerUnavailable("no address")
+        for step in range(len(self._addresses)):
+            index = (self._preferred + step) % len(self._addresses)
+            try:
+                session = await self._to(self._addresses[index])
+            except GoQueueError as error:
+                failure = error
+            else:
+                self._preferred = index
+                return session
+        raise failure
+
+    async def leader(self, topic: str, partition: int) -> Session:
+        """A session to the broker that leads the partition."""
+        metadata = await self.topic(topic)
+        if partition < len(metadata.leaders):
+            address = self._nodes.get(metadata.leaders[partition], "")
+            if address:
+                return await self._to(address)
+        return await self.any()
+
+    def leader_now(self, topic: str, partition: int) -> Session | None:
+        """The same, if it is open and known."""
+        metadata = self._topics.get(topic)
+        if metadata is None or partition >= len(metadata.leaders):
+            return None
+        address = self._nodes.get(metadata.leaders[partition], "") or self._addresses[self._preferred]
+        task = self._sessions.get(address)
+        if task is None or not task.done() or task.cancelled() or task.exception():
+            return None
+        session = task.result()
+        return None if session.is_closed else session
+
+    async def topic(self, name: str) -> verbs.TopicMetadata:
+        """What there is to know of a topic."""
+        known = self._topics.get(name)
+        if known:
+            return known
+        session = await self.any()
+        answer = await session.ask(Verb.METADATA, verbs.Metadata([name]), verbs.MetadataAnswer)
+        self._nodes = answer.nodes
+        (metadata,) = answer.topics
+        if metadata.error:
+            raise codes.restore(metadata.error.code, metadata.error.text, metadata.error.facts)
+        self._topics[name] = metadata
+        return metadata
+
+    def forget_topic(self, name: str) -> None:
+        """What is known of the topic turned out wrong."""
+        self._topics.pop(name, None)
+
+    async def retrying(self, attempt: Callable[[], Awaitable[T]], *, only_unsent: bool = False) -> T:
+        """The result of the first attempt that does not fail for a passing reason, within the client's timeout.
+
+        With `only_unsent`, an attempt that may have reached the broker is not repeated.
+        """
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + self._timeout_s
+        tries = 0
+        while True:
+            tries += 1
+            try:
+                if only_unsent:
+                    await self.any()
+                return await attempt()
+            except GoQueueError as error:
+                wait_s = retry_wait_ns(tries) / SECOND
+                may_repeat = not only_unsent or isinstance(error, CannotConnect)
+                if not error.retryable or self._is_closed or not may_repeat or loop.time() + wait_s > deadline:
+                    raise
+                await asyncio.sleep(wait_s)
+
+    async def close(self) -> None:
+        """End all sessions."""
+        self._is_closed = True
+        tasks, self._sessions = list(self._sessions.values()), {}
+        for task in tasks:
+            if task.done() and not task.cancelled() and not task.exception():
+                task.result().close()
+            else:
+                task.cancel()
+
+    async def _to(self, address: str) -> Session:
+        if self._is_closed:
+            raise BrokerUnavailable("the client is closed")
+        task = self._sessions.get(address)
+        if task is not None and task.done() and (task.cancelled() or task.exception() or task.result().is_closed):
+            task = None
+        if task is None:
+            connecting = Session.connect(address, client_id=self._client_id, api_key=self._api_key)
+            task = self._sessions[address] = asyncio.ensure_future(connecting)
+        return await asyncio.shield(task)

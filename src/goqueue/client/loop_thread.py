@@ -1,0 +1,77 @@
+"""An event loop in a thread of its own, for those who have none.
+
+It starts with the first call and ends with `close`. It is a daemon: an application that forgets to close its client can
+still end, and loses then what it did not flush.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from goqueue.client import forks
+from goqueue.errors import Conflict
+
+T = TypeVar("T")
+
+
+class LoopThread:
+    """Runs coroutines for other threads."""
+
+    def __init__(self) -> None:
+        self._fork = forks.generation
+        self._loop = _new_loop()
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._run, name="goqueue-client", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed or self._fork != forks.generation
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of the coroutine; Ctrl-C ends the wait and the coroutine."""
+        if self._is_closed or self._fork != forks.generation:
+            work.close()
+            why = "after a fork" if self._fork != forks.generation else "after close"
+            raise Conflict(f"a client cannot be used {why}")
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def call(self, function: Callable[[], T]) -> T:
+        """The result of a plain function, called in the loop."""
+
+        async def work() -> T:
+            return function()
+
+        return self.run(work())
+
+    def close(self) -> None:
+        """End the loop."""
+        if self._is_closed or self._fork != forks.generation:
+            return
+        self._is_closed = True
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+            for task in asyncio.all_tasks(self._loop):
+                task.cancel()
+            self._loop.run_until_complete(asyncio.sleep(0))
+        finally:
+            self._loop.close()
+
+
+def _new_loop() -> asyncio.AbstractEventLoop:
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.new_event_loop()
+    return uvloop.new_event_loop()

@@ -1,0 +1,137 @@
+"""What an application hands over, made into what a record holds."""
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from goqueue.client.accumulator import Message
+from goqueue.errors import InvalidMessage, InvalidRequest, MessageTooLarge
+from goqueue.record.header import HEADERS_BYTES_MAX, KEY_BYTES_MAX, Priority
+from goqueue.record.headers import DELIVER_AT, EXPIRES_AT, RESERVED_PREFIX, encode_headers
+from goqueue.times import parse_duration, parse_time
+
+Duration = str | int | float | timedelta
+Time = datetime | str | int | float
+
+_encode_json = msgspec.json.Encoder().encode
+_ORIGIN = "gq-origin"
+_ROOM_FOR_PRODUCER = 100
+"""Kept free in the headers of each message: the first one of a batch has to say who sent it."""
+
+
+def value_bytes(value: Any) -> bytes:
+    """Bytes as they are, text as UTF-8, anything else as JSON."""
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, str):
+        return _utf8(value, "value")
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    try:
+        return _encode_json(value)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidMessage(f"value cannot be written as JSON: {error}") from error
+
+
+def key_bytes(key: bytes | str | None) -> bytes | None:
+    """The key; an empty one is none."""
+    if key is None:
+        return None
+    raw = _utf8(key, "key") if isinstance(key, str) else key
+    if not isinstance(raw, bytes):
+        raise InvalidMessage(f"key must be bytes or str, got {type(key).__name__}")
+    if len(raw) > KEY_BYTES_MAX:
+        raise MessageTooLarge("key", len(raw), KEY_BYTES_MAX)
+    return raw or None
+
+
+def priority_code(priority: Priority | int | str | None) -> int:
+    """The lane: a name in any case, or 0 to 4."""
+    if priority is None:
+        return Priority.NORMAL
+    try:
+        return Priority[priority.upper()] if isinstance(priority, str) else Priority(priority)
+    except (KeyError, ValueError):
+        names = ", ".join(lane.name.lower() for lane in Priority)
+        raise InvalidMessage(f"invalid priority {priority!r}: must be one of {names}, or 0 to 4") from None
+
+
+def message(
+    value: Any,
+    key: bytes | str | None,
+    priority: Priority | int | str | None,
+    headers: Mapping[str, str | bytes] | None,
+    delay: Duration | None,
+    deliver_at: Time | None,
+    ttl: Duration | None,
+    tombstone: bool,
+    *,
+    now_ns: int,
+) -> Message:
+    """Check what was given, and turn times into headers. A delay wins over a time; zero or the past means now."""
+    own: dict[str, str | bytes] = {}
+    if delay is not None:
+        due_ns = now_ns + duration_ns(delay, "delay")
+    elif deliver_at is not None:
+        due_ns = time_ns(deliver_at, "deliverAt", now_ns)
+    else:
+        due_ns = now_ns
+    if due_ns > now_ns:
+        own[DELIVER_AT] = str(due_ns)
+    if ttl is not None:
+        own[EXPIRES_AT] = str(max(due_ns, now_ns) + duration_ns(ttl, "ttl"))
+    if headers:
+        for name in headers:
+            if str(name).startswith(RESERVED_PREFIX) and name != _ORIGIN:
+                reserved = f"names that start with {RESERVED_PREFIX} are the broker's own"
+                raise InvalidMessage(f"header name {name!r}: {reserved}")
+        own.update(headers)
+        if len(encode_headers(own)) > HEADERS_BYTES_MAX - _ROOM_FOR_PRODUCER:
+            raise MessageTooLarge("headers", len(encode_headers(own)), HEADERS_BYTES_MAX - _ROOM_FOR_PRODUCER)
+    raw_key = key_bytes(key)
+    if tombstone and raw_key is None:
+        raise InvalidMessage("a tombstone needs the key that it deletes")
+    return Message(None if tombstone else value_bytes(value), raw_key, own or None, priority_code(priority))
+
+
+def duration_ns(value: Duration, name: str) -> int:
+    """A duration in the message; `name` says whose."""
+    try:
+        return parse_duration(value)
+    except ValueError as error:
+        raise InvalidMessage(f"invalid {name} format: {error}") from None
+
+
+def time_ns(value: Time, name: str, now_ns: int) -> int:
+    """A time in the message; `name` says whose."""
+    try:
+        return parse_time(value, now_ns=now_ns)
+    except ValueError as error:
+        raise InvalidMessage(f"invalid {name} format: {error}") from None
+
+
+def asked_duration_ns(value: Duration, name: str) -> int:
+    """A duration in a request."""
+    try:
+        return parse_duration(value)
+    except ValueError as error:
+        raise InvalidRequest(f"invalid {name} format: {error}", path=name) from None
+
+
+def asked_time_ns(value: Time | None, name: str, now_ns: int) -> int | None:
+    """A time in a request."""
+    if value is None:
+        return None
+    try:
+        return parse_time(value, now_ns=now_ns)
+    except ValueError as error:
+        raise InvalidRequest(f"invalid {name} format: {error}", path=name) from None
+
+
+def _utf8(text: str, field: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidMessage(f"{field} is text that UTF-8 cannot hold: {error.reason}") from None

@@ -1,0 +1,651 @@
+"""Producers: `send` hands a message over and returns; a handle says later where it went.
+
+Any number of threads add messages; one event loop sends them. A small value costs its `send` a handle and an append to
+a list, without a lock (`Batch` says why that is safe); all else is done once per batch.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+from threading import Lock
+from typing import Any, NamedTuple, Self, cast
+
+from goqueue.client import forks, messages
+from goqueue.client.accumulator import (
+    NO_CALLBACKS,
+    SMALL_RECORD_BYTES,
+    SMALL_VALUE_BYTES,
+    AnyHandle,
+    Batch,
+    Message,
+    PartitionQueue,
+    ProducerConfig,
+    Request,
+    TopicQueues,
+)
+from goqueue.client.connections import Connections, retry_wait_ns
+from goqueue.client.messages import Duration, Time
+from goqueue.client.session import Session, decode
+from goqueue.clock import SECOND, Clock
+from goqueue.errors import (
+    Conflict,
+    GoQueueError,
+    InvalidPartition,
+    MessageTooLarge,
+    NotLeader,
+    PartitionNotFound,
+    RequestTimeout,
+    TopicNotFound,
+)
+from goqueue.record.header import Priority
+from goqueue.wire import verbs
+from goqueue.wire.frames import Frame
+from goqueue.wire.partitioning import partition_of_key
+from goqueue.wire.verbs import Verb
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+FAILURES_KEPT = 100
+LOCKED_WAIT_S = 0.001
+
+
+class Published(NamedTuple):
+    """Where a message is. `offset` is -1 for one that was sent twice, so long ago that the broker forgot where."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: datetime
+
+
+def published(handle: AnyHandle) -> Published:
+    """Where the message went; raises why it went nowhere."""
+    batch = handle.batch
+    if batch.error is not None:
+        batch.is_seen = True
+        raise batch.error
+    assert type(handle.item) is int
+    offset = batch.first_offset + handle.item if batch.first_offset >= 0 else -1
+    timestamp = _EPOCH + timedelta(microseconds=batch.timestamp_ns // 1000)
+    return Published(batch.queue.topic, batch.queue.partition, offset, timestamp)
+
+
+def when_done(batch: Batch, callback: Callable[[], None]) -> None:
+    """Call once the batch is settled, in the thread that settles it, or at once."""
+    if batch.callbacks is NO_CALLBACKS:
+        with _callbacks_lock:
+            if batch.callbacks is NO_CALLBACKS:
+                batch.callbacks = deque()
+    batch.callbacks.append(callback)
+    if batch.is_done:
+        _call_all(batch.callbacks)
+
+
+_callbacks_lock = Lock()
+
+
+class Handle(AnyHandle, gc=False, eq=False):
+    """A message on its way."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it is known what became of the message."""
+        return self.batch.is_done
+
+    def add_callback(self, callback: "Callable[[Handle], None]") -> None:
+        """Call with this handle once it is done, at once if it is; in the thread that sends, so be quick."""
+        when_done(self.batch, lambda: callback(self))
+
+    def result(self, timeout: Duration | None = None) -> Published:
+        """Where the message is; waits until that is known. Raises why it could not be stored."""
+        if not self.batch.is_done:
+            waiting = Lock()
+            waiting.acquire()
+            when_done(self.batch, waiting.release)
+            seconds = -1.0 if timeout is None else messages.asked_duration_ns(timeout, "timeout") / SECOND
+            if not waiting.acquire(timeout=seconds):
+                raise RequestTimeout(f"publish to {self.batch.queue.topic}", seconds)
+        return published(self)
+
+
+class AsyncHandle(AnyHandle, gc=False, eq=False):
+    """A message on its way; can be awaited."""
+
+    @property
+    def is_done(self) -> bool:
+        """Whether it is known what became of the message."""
+        return self.batch.is_done
+
+    def add_callback(self, callback: "Callable[[AsyncHandle], None]") -> None:
+        """Call with this handle once it is done, at once if it is."""
+        when_done(self.batch, lambda: callback(self))
+
+    async def result(self, timeout: Duration | None = None) -> Published:
+        """Where the message is; waits until that is known. Raises why it could not be stored."""
+        if not self.batch.is_done:
+            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            when_done(self.batch, lambda: None if done.done() else done.set_result(None))
+            seconds = None if timeout is None else messages.asked_duration_ns(timeout, "timeout") / SECOND
+            try:
+                async with asyncio.timeout(seconds):
+                    await done
+            except TimeoutError:
+                raise RequestTimeout(f"publish to {self.batch.queue.topic}", seconds or 0) from None
+        return published(self)
+
+    def __await__(self) -> Generator[Any, None, Published]:
+        return self.result().__await__()
+
+
+class ProducerCore:
+    """What both producers are made of.
+
+    Two sides meet here. Open batches belong to whoever sends messages, under the lock; everything from the sealed batch
+    on belongs to the loop. Between them stand a few things that are safe without a lock: a deque of sealed
+    batches one way, settled batches and their callbacks the other. So the loop never waits for a thread that lost its
+    turn while it held the lock.
+    """
+
+    def __init__(
+        self, connections: Connections, config: ProducerConfig, *, clock: Clock, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        self.config = config
+        self.batch_count = 1 if config.linger_ns == 0 else config.batch_count
+        self.batch_bytes = config.batch_bytes
+        self.lock = Lock()
+        self.turns: dict[str, PartitionQueue] = {}  # by topic, where messages without a key go now
+        self.open: dict[str, Batch] = {}  # by topic, the batch that small values go into now, if one is open
+        self.fork = forks.generation
+        forks.tell(self.forked)
+        self._connections = connections
+        self._clock = clock
+        self._loop = loop
+        self._topics: dict[str, TopicQueues] = {}
+        self._identity: tuple[int, int] | None = None
+        self._sealed: deque[Batch] = deque()
+        self._sealed_bytes = 0  # so far; written under the lock
+        self._settled_bytes = 0  # so far; written by the loop
+        self._is_woken = False
+        self._is_lingering = False
+        self._connecting: set[PartitionQueue] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._room: deque[Callable[[], None]] = deque()  # whom to tell when there is room again
+        self._failed: list[Batch] = []
+        self._is_closed = False
+
+    # --- any thread ----------------------------------------------------------------------------
+
+    def wall_ns(self) -> int:
+        """The time of day."""
+        return self._clock.wall_ns()
+
+    def forked(self) -> None:
+        """This is a child now: nothing goes out from here, and whoever tries is told."""
+        self.open.clear()
+
+    def knows(self, topic: str) -> bool:
+        """Whether messages can be added for the topic."""
+        return topic in self._topics
+
+    def add(self, topic: str, handle: AnyHandle, partition: int | None) -> None:
+        """Add a message that is more than a small value, or for which no batch is open."""
+        item = handle.item
+        message = item if isinstance(item, Message) else Message(cast("bytes", item), None, None, Priority.NORMAL)
+        with self.lock:
+            queues = self._topics.get(topic)
+            if queues is None:
+                raise TopicNotFound(topic)
+            if message.value is not None and len(message.value) > queues.value_bytes_max:
+                raise MessageTooLarge("value", len(message.value), queues.value_bytes_max)
+            queue = self._choose(queues, message.key, partition)
+            batch = queue.open or self._open_batch(queue)
+            handle.batch = batch
+            if message is item or len(message.value or b"") > SMALL_VALUE_BYTES:
+                handle.item = message
+                batch.add(handle, message)
+            else:
+                batch.handles.append(handle)
+            if len(batch.handles) >= self.batch_count or batch.size >= self.batch_bytes:
+                self._seal(queue)
+            elif self.turns.get(topic) is queue:
+                self.open[topic] = batch
+
+    def seal(self, batch: Batch) -> None:
+        """The batch is full."""
+        self.check_usable()
+        with self.lock:
+            if not batch.is_sealed:
+                self._seal(batch.queue)
+
+    def made_it(self, handle: AnyHandle) -> bool:
+        """Whether a handle that was added while its batch was being sealed is in it."""
+        with self.lock:
+            return handle.batch.holds(handle)
+
+    def _seal(self, queue: PartitionQueue) -> None:
+        """The open batch is to be sent. The lock is held."""
+        batch, queue.open = queue.open, None
+        if batch is None:
+            return
+        if self.turns.get(queue.topic) is queue:
+            self.turns[queue.topic] = self._topics[queue.topic].next_turn()
+            self.open.pop(queue.topic, None)
+        batch.seal()
+        self._sealed_bytes += batch.size
+        self._sealed.append(batch)
+        if not self._is_woken:
+            self._is_woken = True
+            self._loop.call_soon_threadsafe(self._pump)
+
+    def seal_all(self) -> None:
+        """Everything that was added is to be sent."""
+        with self.lock:
+            for queue in self._queues():
+                self._seal(queue)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether whoever adds more has to wait first."""
+        return self._sealed_bytes - self._settled_bytes > self.config.buffer_bytes
+
+    def when_room(self, callback: Callable[[], None]) -> None:
+        """Call once there is room."""
+        self._room.append(callback)
+        self._tell_room()
+
+    def check_usable(self) -> None:
+        """Raise if no more can be added."""
+        if self.fork != forks.generation:
+            raise Conflict("a producer cannot be used after a fork: its connection belongs to the parent process")
+        if self._is_closed:
+            raise Conflict("the producer is closed")
+
+    def _open_batch(self, queue: PartitionQueue) -> Batch:
+        batch = queue.open = Batch(queue, self._clock.monotonic_ns())
+        if not self._is_lingering and self.batch_count > 1:
+            self._is_lingering = True
+            self._loop.call_soon_threadsafe(self._linger)
+        return batch
+
+    def _choose(self, queues: TopicQueues, key: bytes | None, partition: int | None) -> PartitionQueue:
+        if partition is not None:
+            if partition < 0:
+                raise InvalidPartition(partition)
+            if partition >= len(queues.partitions):
+                raise PartitionNotFound(queues.topic, partition)
+            return queues.partitions[partition]
+        if key:
+            return queues.partitions[partition_of_key(key, len(queues.partitions))]
+        return self.turns[queues.topic]
+
+    def _tell_room(self) -> None:
+        if self._room and (not self.is_full or self._is_closed):
+            _call_all(self._room)
+
+    # --- the loop ------------------------------------------------------------------------------
+
+    async def learn(self, topic: str) -> None:
+        """Find out what has to be known to add messages for the topic."""
+        metadata = await self._connections.retrying(lambda: self._connections.topic(topic))
+        if self.config.idempotent and self._identity is None:
+            identity = await self._connections.retrying(self._identify)
+            if self._identity is None:
+                self._identity = (identity.producer_id, identity.epoch)
+        if topic not in self._topics:
+            queues = TopicQueues(
+                topic,
+                len(metadata.leaders),
+                compression=self.config.compression or metadata.compression,
+                acks=self.config.acks or metadata.acks,
+                value_bytes_max=metadata.max_message_bytes,
+            )
+            self.turns[topic] = queues.next_turn()
+            self._topics = {**self._topics, topic: queues}
+
+    async def flush(self) -> None:
+        """Send everything that was added, and return when it is settled."""
+        self.seal_all()
+        self._pump()
+        open_batches = [batch for queue in self._queues() for batch in queue.unsettled()]
+        done = asyncio.Event()
+        remaining = 1
+
+        def settled() -> None:
+            nonlocal remaining
+            remaining -= 1
+            if not remaining:
+                done.set()
+
+        for batch in open_batches:
+            remaining += 1
+            when_done(batch, settled)
+        settled()
+        await done.wait()
+
+    @property
+    def is_closed(self) -> bool:
+        return self._is_closed
+
+    async def close(self, *, flush: bool = True, raises: bool = True) -> None:
+        """Flush, then raise what could not be stored if nobody was told."""
+        if self._is_closed:
+            return
+        if flush:
+            await self.flush()
+        self._is_closed = True
+        self.open.clear()
+        self.seal_all()
+        self._pump()
+        closed = Conflict("the producer was closed before the message was stored")
+        self._settled([batch for queue in self._queues() for batch in queue.give_up(closed)])
+        self._tell_room()
+        for task in list(self._tasks):
+            task.cancel()
+        failed = next((batch for batch in self._failed if not batch.is_seen), None)
+        if flush and raises and failed is not None and failed.error is not None:
+            failed.is_seen = True
+            error = failed.error
+            error.handle = Handle(failed, 0)  # type: ignore[attr-defined]
+            raise error
+
+    def _queues(self) -> Iterable[PartitionQueue]:
+        return (queue for queues in self._topics.values() for queue in queues)
+
+    async def _identify(self) -> verbs.ProducerIdentity:
+        session = await self._connections.any()
+        return await session.ask(Verb.INIT_PRODUCER, verbs.Empty(), verbs.ProducerIdentity)
+
+    def _linger(self) -> None:
+        """Seal what has lingered; come back when the next one has."""
+        if not self.lock.acquire(blocking=False):  # somebody is adding, or lost its turn at it
+            self._loop.call_later(LOCKED_WAIT_S, self._linger)
+            return
+        now_ns = self._clock.monotonic_ns()
+        linger_ns = self.config.linger_ns
+        next_ns: int | None = None
+        try:
+            for queue in self._queues():
+                if queue.open is None:
+                    continue
+                due_ns = queue.open.opened_ns + linger_ns
+                if due_ns <= now_ns:
+                    self._seal(queue)
+                elif next_ns is None or due_ns < next_ns:
+                    next_ns = due_ns
+            self._is_lingering = next_ns is not None
+        finally:
+            self.lock.release()
+        if next_ns is not None:
+            self._loop.call_later((next_ns - now_ns) / SECOND, self._linger)
+
+    def _pump(self) -> None:
+        """Send what was sealed."""
+        self._is_woken = False
+        sealed = self._sealed
+        queues: dict[PartitionQueue, None] = {}
+        while sealed:
+            batch = sealed.popleft()
+            batch.queue.ready.append(batch)
+            queues[batch.queue] = None
+        for queue in queues:
+            self._pump_one(queue)
+
+    def _pump_one(self, queue: PartitionQueue) -> None:
+        if queue in self._connecting or self._is_closed:
+            return
+        if queue.topic not in self._topics:
+            self._settled(queue.give_up(TopicNotFound(queue.topic)))
+            return
+        session = self._connections.leader_now(queue.topic, queue.partition)
+        if session is None:
+            self._connecting.add(queue)
+            self._spawn(self._connect(queue))
+            return
+        now_ns = self._clock.monotonic_ns()
+        while request := queue.take(now_ns=now_ns):
+            self._send(session, queue, request)
+        wait_ns = queue.wait_ns(now_ns)
+        if wait_ns is not None:
+            self._loop.call_later(wait_ns / SECOND, self._pump_one, queue)
+
+    def _send(self, session: Session, queue: PartitionQueue, request: Request) -> None:
+        queues = self._topics[queue.topic]
+        identity = (self._identity[0], self._identity[1] + queue.epoch) if self._identity else None
+        meta = verbs.Publish(queue.topic, queue.partition, queues.acks)
+
+        def answered(frame: Frame | None, error: GoQueueError | None) -> None:
+            self._answered(queue, request, frame, error)
+
+        try:
+            records = request.encode(identity, queues.compression)
+            session.send(Verb.PUBLISH, meta, records, answered, in_time=True)
+        except GoQueueError as error:
+            self._loop.call_soon(self._answered, queue, request, None, error)
+
+    def _answered(
+        self, queue: PartitionQueue, request: Request, frame: Frame | None, error: GoQueueError | None
+    ) -> None:
+        if request not in queue.in_flight:  # given up
+            return
+        if frame is not None:
+            answer = decode(frame.meta, verbs.PublishAnswer)
+            settled = queue.stored(request, first_offset=answer.first_offset, timestamp_ns=answer.timestamp_ns)
+        else:
+            assert error is not None
+            wait_ns = retry_wait_ns(queue.attempt + 1)
+            settled = queue.failed(request, error, now_ns=self._clock.monotonic_ns(), wait_ns=wait_ns)
+        if isinstance(error, NotLeader):
+            self._connections.forget_topic(queue.topic)
+        self._settled(settled)
+        if isinstance(error, TopicNotFound | PartitionNotFound):
+            self._forget(queue.topic)
+        else:
+            self._pump_one(queue)
+
+    def _forget(self, topic: str) -> None:
+        """The topic is gone, or another one by now: what is left for it fails, and the next message asks anew."""
+        self._connections.forget_topic(topic)
+        self.seal_all()
+        with self.lock:
+            queues = self._topics.get(topic)
+            self._topics = {name: known for name, known in self._topics.items() if name != topic}
+            self.turns.pop(topic, None)
+            self.open.pop(topic, None)
+        self._pump()
+        for queue in queues or ():
+            self._settled(queue.give_up(TopicNotFound(topic)))
+
+    def _settled(self, batches: list[Batch]) -> None:
+        for batch in batches:
+            self._settled_bytes += batch.size
+            if batch.error is not None and len(self._failed) < FAILURES_KEPT:
+                self._failed.append(batch)
+            if batch.callbacks:
+                _call_all(batch.callbacks)
+        self._tell_room()
+
+    async def _connect(self, queue: PartitionQueue) -> None:
+        """Reach the leader of the partition, however long it takes; what waited for too long is given up."""
+        attempt = 0
+        try:
+            while not self._is_closed:
+                try:
+                    await self._connections.leader(queue.topic, queue.partition)
+                    break
+                except GoQueueError as error:
+                    attempt += 1
+                    self._give_up(queue, error)
+                    if queue.is_empty:
+                        break
+                    await asyncio.sleep(retry_wait_ns(attempt) / SECOND)
+        finally:
+            self._connecting.discard(queue)
+        self._pump_one(queue)
+
+    def _give_up(self, queue: PartitionQueue, error: GoQueueError) -> None:
+        timeout_ns = self.config.delivery_timeout_ns
+        if error.retryable:
+            self._settled(queue.expire(self._clock.monotonic_ns() - timeout_ns, timeout_ns))
+        else:
+            self._settled(queue.give_up(error))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+
+def _call_all(callbacks: deque[Callable[[], None]]) -> None:
+    """Call each of them once, whoever else is at it."""
+    while True:
+        try:
+            callback = callbacks.popleft()
+        except IndexError:
+            return
+        callback()
+
+
+class AsyncProducer:
+    """Publishes messages in batches. Made by `AsyncClient.producer`; leaving its block flushes."""
+
+    def __init__(self, core: ProducerCore) -> None:
+        self._core = core
+
+    @property
+    def core(self) -> ProducerCore:
+        """What it is made of; the other producer is made of the same."""
+        return self._core
+
+    async def send(
+        self,
+        topic: str,
+        value: Any,
+        key: bytes | str | None = None,
+        partition: int | None = None,
+        priority: Priority | int | str | None = None,
+        headers: Mapping[str, str | bytes] | None = None,
+        delay: Duration | None = None,
+        deliver_at: Time | None = None,
+        ttl: Duration | None = None,
+        tombstone: bool = False,
+    ) -> AsyncHandle:
+        """Hand a message over; the handle tells where it went. Waits only while too much is on its way."""
+        core = self._core
+        core.check_usable()
+        message = messages.message(
+            value, key, priority, headers, delay, deliver_at, ttl, tombstone, now_ns=core.wall_ns()
+        )
+        if not core.knows(topic):
+            await core.learn(topic)
+        if core.is_full:
+            room = asyncio.Event()
+            core.when_room(room.set)
+            await room.wait()
+        handle = AsyncHandle(NO_BATCH, message)
+        core.add(topic, handle, partition)
+        return handle
+
+    async def flush(self) -> None:
+        """Return when everything sent so far is stored, or has failed."""
+        await self._core.flush()
+
+    async def close(self) -> None:
+        """Flush; raises if a message could not be stored and nobody asked its handle."""
+        await self._core.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, exc_type: type[BaseException] | None, exc: object, trace: object) -> None:
+        await self._core.close(flush=exc_type is None)
+
+
+class Producer:
+    """Publishes messages in batches, from any thread. Made by `Client.producer`; leaving its block flushes."""
+
+    __slots__ = ("_batch_count", "_core", "_open", "_run")
+
+    def __init__(self, core: ProducerCore, run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+        self._core = core
+        self._run = run
+        self._open = core.open
+        self._batch_count = min(core.batch_count, max(1, core.batch_bytes // SMALL_RECORD_BYTES))
+
+    def send(
+        self,
+        topic: str,
+        value: Any,
+        key: bytes | str | None = None,
+        partition: int | None = None,
+        priority: Priority | int | str | None = None,
+        headers: Mapping[str, str | bytes] | None = None,
+        delay: Duration | None = None,
+        deliver_at: Time | None = None,
+        ttl: Duration | None = None,
+        tombstone: bool = False,
+    ) -> Handle:
+        """Hand a message over; the handle tells where it went. Waits only while too much is on its way."""
+        if (
+            type(value) is not bytes
+            or key is not None
+            or partition is not None
+            or priority is not None
+            or headers is not None
+            or delay is not None
+            or deliver_at is not None
+            or ttl is not None
+            or tombstone
+            or len(value) > SMALL_VALUE_BYTES
+        ):
+            message = messages.message(
+                value, key, priority, headers, delay, deliver_at, ttl, tombstone, now_ns=self._core.wall_ns()
+            )
+            return self._add(topic, Handle(NO_BATCH, message), partition)
+        try:
+            batch = self._open[topic]
+        except KeyError:
+            return self._add(topic, Handle(NO_BATCH, value), None)
+        handle = Handle(batch, value)
+        handles = batch.handles
+        handles.append(handle)
+        if batch.is_sealed:
+            if not self._core.made_it(handle):
+                return self._add(topic, handle, None)
+        elif len(handles) >= self._batch_count:
+            self._core.seal(batch)
+        return handle
+
+    def _add(self, topic: str, handle: Handle, partition: int | None) -> Handle:
+        """What is done once per batch, or for a message that is more than a small value."""
+        core = self._core
+        core.check_usable()
+        if not core.knows(topic):
+            self._run(core.learn(topic))
+        if core.is_full:
+            room = Lock()
+            room.acquire()
+            core.when_room(room.release)
+            room.acquire()
+        core.add(topic, handle, partition)
+        return handle
+
+    def flush(self) -> None:
+        """Return when everything sent so far is stored, or has failed."""
+        self._core.check_usable()
+        self._run(self._core.flush())
+
+    def close(self) -> None:
+        """Flush; raises if a message could not be stored and nobody asked its handle."""
+        if self._core.fork == forks.generation:
+            self._run(self._core.close())
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, exc_type: type[BaseException] | None, exc: object, trace: object) -> None:
+        if self._core.fork == forks.generation:
+            self._run(self._core.close(flush=exc_type is None))
+
+
+NO_BATCH = Batch(PartitionQueue("", -1), 0)
+"""Where a handle stands before it is added."""

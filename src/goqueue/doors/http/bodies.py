@@ -1,0 +1,78 @@
+"""Reading what a client sends: never more of it than is allowed, and as JSON whatever its Content-Type says.
+
+A length that is announced is checked before anything is read, the rest while it comes in: so no request makes the broker hold
+more than its limit, and a crowd of large ones together not more than theirs.
+"""
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
+from litestar.types import Receive
+
+from goqueue.doors.http.refusals import malformed
+from goqueue.errors import BrokerUnavailable, InvalidRequest, RequestTooLarge
+
+T = TypeVar("T")
+
+
+class ClientGone(Exception):
+    """Nobody is there to be answered."""
+
+
+class Bodies:
+    """The bodies that are arriving."""
+
+    def __init__(self, *, arriving_bytes_max: int) -> None:
+        self._arriving_bytes_max = arriving_bytes_max
+        self._arriving_bytes = 0
+
+    async def read(self, scope: Mapping[str, Any], receive: Receive, *, limit: int) -> bytes:
+        """The whole body. Raises `RequestTooLarge`, or `ClientGone` if it ends too soon."""
+        for name, value in scope["headers"]:
+            if name == b"content-length" and int(value) > limit:
+                raise RequestTooLarge(int(value), limit)
+        first, more = await _next(receive)
+        if len(first) > limit:
+            raise RequestTooLarge(len(first), limit)
+        return await self._read_on(first, receive, limit) if more else first
+
+    async def _read_on(self, first: bytes, receive: Receive, limit: int) -> bytes:
+        chunks, size, more = [first], len(first), True
+        self._arriving_bytes += size
+        try:
+            while more:
+                if self._arriving_bytes > self._arriving_bytes_max:
+                    raise BrokerUnavailable("too many large requests are arriving")
+                chunk, more = await _next(receive)
+                size += len(chunk)
+                self._arriving_bytes += len(chunk)
+                if size > limit:
+                    raise RequestTooLarge(size, limit)
+                chunks.append(chunk)
+        finally:
+            self._arriving_bytes -= size
+        return b"".join(chunks)
+
+
+def decode(decoder: "msgspec.json.Decoder[T]", body: bytes) -> T:
+    """The body as what it is meant to be, or `InvalidRequest` with the place where it is not."""
+    try:
+        if not body.isascii():
+            body.decode()  # the decoder passes over fields that nobody knows; JSON is UTF-8 there, too
+        return decoder.decode(body)
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"invalid JSON: no UTF-8 at byte {error.start}") from None
+    except RecursionError:
+        raise InvalidRequest("invalid JSON: nested too deeply") from None
+    except msgspec.ValidationError as error:
+        raise malformed(error) from None
+    except msgspec.DecodeError as error:
+        raise InvalidRequest(f"invalid JSON: {error}") from None
+
+
+async def _next(receive: Receive) -> tuple[bytes, bool]:
+    event = await receive()
+    if event["type"] != "http.request":
+        raise ClientGone
+    return event.get("body", b""), event.get("more_body", False)

@@ -1,0 +1,112 @@
+"""What the routes share: the service behind the door, the clock, the limits, and whether the door is closing."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, TypeVar
+
+from litestar import Request
+
+from goqueue.broker.pending import Pending
+from goqueue.broker.service import Service
+from goqueue.clock import SECOND, Clock
+from goqueue.doors.http.bodies import Bodies, ClientGone
+from goqueue.doors.http.config import HttpConfig
+from goqueue.doors.http.waiting import answered, held, leaving
+from goqueue.errors import RequestTimeout
+
+STALL_NS = 10 * SECOND
+"""A loop that stood still for so long has broken its promises to everyone."""
+WAITED: Final = "goqueue_waited_ns"
+"""In the state of a request: for how long it was held because nothing was there."""
+
+T = TypeVar("T")
+Metrics = Callable[[bool], tuple[bytes, str]]
+"""The metrics and their content type; OpenMetrics if true, else Prometheus text."""
+
+
+class Build(NamedTuple):
+    """What is running here."""
+
+    version: str = "unknown"
+    git_commit: str = "unknown"
+    build_time: str = "unknown"
+
+
+class RequestAnswered(NamedTuple):
+    """A request has its answer. The time that a long poll waited, or a stream was open, does not count."""
+
+    method: str
+    route: str  # the template, such as /topics/{topic}; empty if there is none
+    status: int
+    duration_ns: int
+
+
+Observer = Callable[[RequestAnswered], None]
+
+
+class Context:
+    """One open door. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        clock: Clock,
+        config: HttpConfig,
+        node_id: int,
+        build: Build,
+        metrics: Metrics | None,
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self.service = service
+        self.clock = clock
+        self.config = config
+        self.node_id = node_id
+        self.build = build
+        self.metrics = metrics
+        self.bodies = Bodies(arriving_bytes_max=config.bodies_bytes_max)
+        self.closing: asyncio.Future[None] = loop.create_future()
+        self.streams_open = 0
+        self.turn = 0  # which partition is read first when all of them are: each in turn, so that none starves
+        self._last_beat_ns = clock.monotonic_ns()
+        self._stalled_ns: int | None = None
+
+    async def answered(self, pending: Pending[T], what: str) -> T:
+        """The answer, within the time that an answer may take."""
+        return await answered(pending, what, limit_s=self.config.answer_s_max)
+
+    async def held(self, ask: Callable[[int], Pending[T]], wait_ms: int, client: Request[Any, Any, Any]) -> T:
+        """What is answered to `ask` when it may wait; without waiting once the door closes, not at all if nobody is left."""
+        pending = ask(wait_ms)
+        if not pending.is_done:
+            began_ns = self.clock.monotonic_ns()
+            limit_s = wait_ms / 1_000 + self.config.answer_s_max
+            async with leaving(client.receive, self.closing) as left:
+                came = await held(pending, unless=left, limit_s=limit_s)
+            client.scope["state"][WAITED] = self.clock.monotonic_ns() - began_ns
+            if not came:
+                if not left.done():
+                    raise RequestTimeout("long poll", limit_s)
+                if not self.closing.done():
+                    raise ClientGone
+                pending = ask(0)
+        return await self.answered(pending, "read")
+
+    def close(self) -> None:
+        """Let everyone who waits know that they should not."""
+        if not self.closing.done():
+            self.closing.set_result(None)
+
+    def beat(self) -> None:
+        """The loop is running. To be called every second."""
+        now_ns = self.clock.monotonic_ns()
+        if now_ns - self._last_beat_ns >= STALL_NS:
+            self._stalled_ns = now_ns
+        self._last_beat_ns = now_ns
+
+    def is_stalled(self) -> bool:
+        """Whether the loop stood still for too long, now or a moment ago."""
+        now_ns = self.clock.monotonic_ns()
+        if now_ns - self._last_beat_ns >= STALL_NS:
+            return True
+        return self._stalled_ns is not None and now_ns - self._stalled_ns < STALL_NS

@@ -1,0 +1,111 @@
+"""The first to see a request, and the last to see its answer.
+
+The front gives every request an id, knows `/v1/x` as `/x` and HEAD as GET without a body, hands the busiest route straight to its
+handler and everything else to Litestar. Whatever goes wrong in either, the client gets an answer in the usual shape.
+"""
+
+import asyncio
+import os
+import re
+from collections.abc import Iterable
+from itertools import count
+from typing import Any
+
+from litestar import Litestar
+from litestar.types import Receive, Send
+
+from goqueue.doors.http.bodies import ClientGone
+from goqueue.doors.http.context import WAITED, Context, Observer, RequestAnswered
+from goqueue.doors.http.refusals import REQUEST_ID, body_of, encode, headers_of, understood
+from goqueue.doors.http.routes_publish import ROUTE as PUBLISH_ROUTE
+from goqueue.doors.http.routes_publish import Publishing
+
+_PUBLISH = re.compile(r"(?:/v1)?/topics/([^/]+)/messages(?:/batch)?/*")
+_VERSIONED = re.compile(r"/v1(?=/|$)")
+_REQUEST_ID = re.compile(rb"[\x20-\x7e]{1,128}")
+_PARAMETER_TYPE = re.compile(r":\w+(?=})")
+Scope = dict[str, Any]
+
+
+class Front:
+    """The ASGI application that uvicorn calls."""
+
+    def __init__(self, context: Context, app: Litestar, *, observe: Observer | None = None) -> None:
+        self._context = context
+        self._app: Any = app
+        self._publishing = Publishing(context)
+        self._observe = observe
+        self._own_ids = count(1)
+        self._own_prefix = os.urandom(6).hex()
+        self.requests_in_flight = 0
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        began_ns = self._context.clock.monotonic_ns() if self._observe else 0
+        request_id = self._request_id(scope["headers"])
+        scope["state"][REQUEST_ID] = request_id
+        self.requests_in_flight += 1
+        try:
+            match = _PUBLISH.fullmatch(scope["path"]) if scope["method"] == "POST" else None
+            if match:
+                route, status = PUBLISH_ROUTE, await self._publish(match[1], scope, receive, send, request_id)
+            else:
+                route, status = await self._route(scope, receive, send, request_id)
+        finally:
+            self.requests_in_flight -= 1
+        if self._observe and status:
+            taken_ns = self._context.clock.monotonic_ns() - began_ns - scope["state"].get(WAITED, 0)
+            self._observe(RequestAnswered(scope["method"], route, status, taken_ns))
+
+    async def _publish(self, topic: str, scope: Scope, receive: Receive, send: Send, request_id: str) -> int:
+        try:
+            return await self._publishing(topic, scope, receive, send, request_id.encode())
+        except ClientGone:
+            return 0
+        except Exception as error:
+            return await _refuse(error, scope, send, request_id)
+
+    async def _route(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> tuple[str, int]:
+        """Let Litestar answer; returns the template of the route, and the status."""
+        inner = {**scope, "path": _VERSIONED.sub("", scope["path"]) or "/"}
+        if scope["method"] == "HEAD" and not inner["path"].rstrip("/").endswith("/stream"):
+            inner["method"] = "GET"
+        status = 0
+
+        async def send_identified(event: Any) -> None:
+            nonlocal status
+            if event["type"] == "http.response.start":
+                status = event["status"]
+                event["headers"] = [*event["headers"], (b"x-request-id", request_id.encode())]
+            await send(event)
+
+        try:
+            await self._app(inner, receive, send_identified)
+        except ClientGone:
+            return "", 0
+        except Exception as error:
+            refused = status or await _refuse(error, scope, send, request_id)
+            return "", refused
+        return _PARAMETER_TYPE.sub("", inner.get("path_template", "")), status
+
+    def _request_id(self, headers: Iterable[tuple[bytes, bytes]]) -> str:
+        for name, value in headers:
+            if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
+                return value.decode()
+        return f"{self._own_prefix}-{next(self._own_ids):x}"
+
+
+async def _refuse(error: Exception, scope: Scope, send: Send, request_id: str) -> int:
+    told = understood(error, scope)
+    content = encode(body_of(told))
+    headers = {
+        "content-type": "application/json",
+        "content-length": str(len(content)),
+        "x-request-id": request_id,
+        **headers_of(told),
+    }
+    encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
+    status = body_of(told).status
+    await send({"type": "http.response.start", "status": status, "headers": encoded})
+    await send({"type": "http.response.body", "body": content, "more_body": False})
+    return status

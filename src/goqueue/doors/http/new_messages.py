@@ -1,0 +1,178 @@
+"""What a client sends to be published, and the message that it means.
+
+Types are checked while the JSON is decoded, for the request as a whole. What a single message says is checked here, and what is
+wrong with one leaves the others alone.
+"""
+
+from binascii import a2b_base64
+from collections.abc import Mapping
+from typing import Annotated, Final
+
+import msgspec
+
+from goqueue.broker.service import NewMessage
+from goqueue.errors import InvalidMessage, InvalidPartition
+from goqueue.record.header import OFFSET_MAX, Priority
+from goqueue.record.headers import RESERVED_PREFIX
+from goqueue.times import parse_duration, parse_time
+
+ORIGIN: Final = "gq-origin"
+"""The one name of the broker's own that users may write: where a message was copied from."""
+
+_PRIORITY_CODES: Final = {priority.name.lower(): int(priority) for priority in Priority}
+
+Text = str | None
+Time = str | int | float | None
+SequenceNumber = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
+
+
+class HeaderBytes(msgspec.Struct, gc=False):
+    """A header that is not text."""
+
+    base64: str
+
+
+class MessageBody(msgspec.Struct, kw_only=True, gc=False):
+    """One message to publish."""
+
+    value: Text = None
+    value_base64: Text = None
+    tombstone: bool | None = None
+    key: Text = None
+    key_base64: Text = None
+    headers: dict[str, str | HeaderBytes | None] | None = None
+    partition: int | None = None
+    priority: str | int | None = None
+    delay: Text = None
+    deliver_at: Time = None
+    deliver_at_camel: Time = msgspec.field(default=None, name="deliverAt")
+    ttl: Text = None
+    expires_at: Time = None
+    sequence: SequenceNumber | None = None
+
+
+class PublishBody(MessageBody, kw_only=True, gc=False):
+    """Messages to publish, or one message without the list around it."""
+
+    messages: list[MessageBody] | None = None
+    acks: Text = None
+    producer_id: Annotated[int, msgspec.Meta(ge=1, lt=2**63)] | None = None
+    epoch: Annotated[int, msgspec.Meta(ge=0, lt=2**31)] | None = None
+    transaction_id: Text = None
+
+
+def new_message(body: MessageBody, *, index: int, now_ns: int) -> NewMessage:
+    """The message that is meant. Raises `InvalidMessage` or `InvalidPartition`, about the one at `index`."""
+    if body.value is not None and body.value_base64 is None and not body.tombstone:
+        value: bytes | None = body.value.encode()
+    else:
+        value = _value(body, index)
+    if body.key_base64 is None:
+        key = None if body.key is None else body.key.encode()
+    else:
+        key = _either(body.key, body.key_base64, "key", index)
+    if value is None and not key:
+        raise InvalidMessage("a tombstone needs a key", index=index)
+    partition = body.partition
+    if partition is not None and partition < 0:
+        raise InvalidPartition(partition)
+    return NewMessage(
+        value,
+        key,
+        None if body.headers is None else _headers(body.headers, index),
+        partition,
+        Priority.NORMAL if body.priority is None else _priority(body.priority, index),
+        _deliver_at_ns(body, index, now_ns),
+        _expires_at_ns(body, index, now_ns),
+        body.sequence,
+    )
+
+
+def base64_chars(body: MessageBody) -> int:
+    """How much of the message came as base64."""
+    return len(body.value_base64 or "") + len(body.key_base64 or "")
+
+
+def _value(body: MessageBody, index: int) -> bytes | None:
+    if body.tombstone:
+        if body.value is not None or body.value_base64 is not None:
+            raise InvalidMessage("a tombstone has no value", index=index)
+        return None
+    if body.value is None and body.value_base64 is None:
+        raise InvalidMessage("value is required", index=index)
+    return _either(body.value, body.value_base64, "value", index)
+
+
+def _either(text: Text, base64: Text, name: str, index: int) -> bytes:
+    if base64 is None:
+        return (text or "").encode()
+    if text is not None:
+        raise InvalidMessage(f"{name} and {name}_base64 are two names of one thing; give one", index=index)
+    return _from_base64(base64, f"{name}_base64", index)
+
+
+def _from_base64(text: str, name: str, index: int) -> bytes:
+    try:
+        return a2b_base64(text, strict_mode=True)
+    except ValueError:
+        raise InvalidMessage(f"invalid {name}: not base64", index=index) from None
+
+
+def _headers(headers: Mapping[str, str | HeaderBytes | None], index: int) -> dict[str, str | bytes]:
+    taken: dict[str, str | bytes] = {}
+    for name, value in headers.items():
+        if name.startswith(RESERVED_PREFIX) and name != ORIGIN:
+            raise InvalidMessage(f"invalid header {name[:100]!r}: {RESERVED_PREFIX} opens reserved names", index=index)
+        if isinstance(value, HeaderBytes):
+            taken[name] = _from_base64(value.base64, f"header {name[:100]!r}", index)
+        elif value is not None:
+            taken[name] = value
+    return taken
+
+
+def _priority(priority: str | int, index: int) -> int:
+    if isinstance(priority, str):
+        code = _PRIORITY_CODES.get(priority.lower())
+    else:
+        code = priority if 0 <= priority <= Priority.BACKGROUND else None
+    if code is None:
+        shown = str(priority)[:40]
+        raise InvalidMessage(f"invalid priority {shown}: must be {', '.join(_PRIORITY_CODES)} or 0 to 4", index=index)
+    return code
+
+
+def _deliver_at_ns(body: MessageBody, index: int, now_ns: int) -> int | None:
+    """When the message is due, if that is not now."""
+    if body.delay is not None:
+        due_ns = now_ns + _duration_ns(body.delay, "delay", index)
+    elif body.deliver_at is not None or body.deliver_at_camel is not None:
+        if body.deliver_at is not None and body.deliver_at_camel is not None:
+            raise InvalidMessage("deliver_at and deliverAt are two names of one thing; give one", index=index)
+        given = body.deliver_at_camel if body.deliver_at is None else body.deliver_at
+        due_ns = _time_ns(given, "deliverAt", index, now_ns)
+    else:
+        return None
+    return min(due_ns, OFFSET_MAX) if due_ns > now_ns else None
+
+
+def _expires_at_ns(body: MessageBody, index: int, now_ns: int) -> int | None:
+    if body.ttl is None:
+        return None if body.expires_at is None else _time_ns(body.expires_at, "expires_at", index, now_ns)
+    if body.expires_at is not None:
+        raise InvalidMessage("ttl and expires_at are two names of one thing; give one", index=index)
+    return min(now_ns + _duration_ns(body.ttl, "ttl", index), OFFSET_MAX)
+
+
+def _duration_ns(text: str, name: str, index: int) -> int:
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise InvalidMessage(f"invalid {name} format: {error}", index=index) from None
+
+
+def _time_ns(value: Time, name: str, index: int, now_ns: int) -> int:
+    assert value is not None
+    try:
+        return parse_time(value, now_ns=now_ns)
+    except ValueError as error:
+        raise InvalidMessage(f"invalid {name} format: {error}", index=index) from None

@@ -1,0 +1,130 @@
+"""What a client is told when something is wrong: one body for every error, whoever raised it.
+
+    {"error": text, "code": code, "status": int, "retryable": bool, "details"?: object}
+
+Errors of GoQueue are looked up in the one table of `wire/codes.py`. What Litestar and msgspec raise becomes one of them
+here. Everything else is a bug: it is logged under the id of the request, and the client is told that id and nothing more.
+"""
+
+import logging
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFoundException, ValidationException
+
+from goqueue.errors import GoQueueError, InternalError, InvalidRequest, MethodNotAllowed, NotFound
+from goqueue.wire import codes
+
+INT_MAX: Final = 2**63 - 1
+SHOWN_MAX: Final = 200
+REQUEST_ID: Final = "goqueue_request_id"
+"""In the state of a request."""
+RETRY_AFTER_STATUS: Final = frozenset({429, 503, 507})
+
+_log = logging.getLogger("goqueue.http")
+_encode = msgspec.json.Encoder().encode
+_MISSING = re.compile(r"Object missing required field `(.+?)`")
+_LOCATED = re.compile(r"(?P<what>.*?)(?: - at `(?P<path>.*)`)?", re.DOTALL)
+
+
+class ErrorBody(msgspec.Struct, omit_defaults=True, kw_only=True):
+    """Why a request was refused."""
+
+    error: str
+    code: str
+    status: int
+    retryable: bool
+    details: dict[str, Any] | msgspec.UnsetType = msgspec.UNSET
+
+
+def body_of(error: GoQueueError) -> ErrorBody:
+    """The error as a client sees it."""
+    facts = {name: _plain(value) for name, value in error.facts().items()}
+    return ErrorBody(
+        error=str(error),
+        code=error.code if error.code in codes.TABLE else InternalError.code,
+        status=codes.row(error).http,
+        retryable=error.retryable,
+        details=facts or msgspec.UNSET,
+    )
+
+
+def headers_of(error: GoQueueError) -> dict[str, str]:
+    """What stands beside the body: when to come again, and what can be done instead."""
+    headers = {}
+    if error.retryable and codes.row(error).http in RETRY_AFTER_STATUS:
+        wait_ms = getattr(error, "retry_after_ms", 1_000)
+        headers["retry-after"] = str(max(1, -(-wait_ms // 1_000)))
+    if isinstance(error, MethodNotAllowed):
+        headers["allow"] = error.allowed
+    return headers
+
+
+def encode(body: object) -> bytes:
+    """The body as JSON, with one newline at its end."""
+    return _encode(body) + b"\n"
+
+
+def understood(error: Exception, scope: Mapping[str, Any]) -> GoQueueError:
+    """The error of ours that says what went wrong."""
+    method, path = scope["method"], scope["path"]
+    match error:
+        case GoQueueError():
+            return error
+        case MethodNotAllowedException():
+            return MethodNotAllowed(method, _allowed((error.headers or {}).get("allow", ""), path))
+        case NotFoundException():
+            return NotFound(f"{method} {path[:SHOWN_MAX]}")
+        case ValidationException():
+            return _invalid(error)
+        case HTTPException() if error.status_code < 500:
+            return InvalidRequest(error.detail)
+    request_id = request_id_of(scope)
+    _log.error("a request failed: %s %s (request %s)", method, path[:SHOWN_MAX], request_id, exc_info=error)
+    return InternalError(request_id)
+
+
+def request_id_of(scope: Mapping[str, Any]) -> str:
+    """The id under which the request is known here and at the client."""
+    identity: str = scope["state"].get(REQUEST_ID, "")
+    return identity
+
+
+def malformed(error: msgspec.ValidationError) -> InvalidRequest:
+    """JSON that is not what it should be, and where."""
+    match = _LOCATED.fullmatch(str(error))
+    assert match
+    return _unfit(match["what"], (match["path"] or "$").removeprefix("$."))
+
+
+def _invalid(error: ValidationException) -> InvalidRequest:
+    """The first thing that Litestar found wrong with a parameter or a body."""
+    first: Any = next(iter(error.extra or ()), {})
+    if not isinstance(first, dict) or "key" not in first:
+        return InvalidRequest(error.detail)
+    if first.get("source") == "body":
+        return _unfit(first["message"], "$" if first["key"] == "data" else first["key"])
+    return InvalidRequest(f"invalid {first['key']}: {first['message']}", path=first["key"])
+
+
+def _unfit(what: str, path: str) -> InvalidRequest:
+    missing = _MISSING.fullmatch(what)
+    if missing:
+        name = missing[1] if path == "$" else f"{path}.{missing[1]}"
+        return InvalidRequest(f"{name} is required", path=name)
+    return InvalidRequest(f"invalid {'body' if path == '$' else path}: {what}", path=path)
+
+
+def _allowed(methods: str, path: str) -> str:
+    """HEAD is GET without a body, which an event stream is not good for."""
+    allowed = set(methods.split(", "))
+    if "GET" in allowed and not path.endswith("/stream"):
+        allowed.add("HEAD")
+    return ", ".join(sorted(allowed))
+
+
+def _plain(value: object) -> object:
+    """Numbers that JSON readers cannot hold are shown as text."""
+    return str(value)[:SHOWN_MAX] if isinstance(value, int) and abs(value) > INT_MAX else value

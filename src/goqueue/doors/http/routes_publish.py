@@ -1,0 +1,230 @@
+"""Publishing, the busiest route by far: one small message takes less time than the framework needs to find its route.
+
+So the front hands these requests straight to `Publishing`, which speaks ASGI. `publish` below declares the route to
+Litestar, for the document and for the answer to other methods, and is never called.
+
+Every message has its own result. One that is refused leaves the others; when all are refused, the answer has the status and the
+fields of the first error beside the results.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+from litestar import post
+from litestar.types import Receive, Send
+
+from goqueue.broker.service import Acks, NewMessage, Producer, Stored
+from goqueue.doors.http.bodies import decode
+from goqueue.doors.http.config import MIB
+from goqueue.doors.http.context import Context
+from goqueue.doors.http.new_messages import MessageBody, PublishBody, base64_chars, new_message
+from goqueue.doors.http.refusals import ErrorBody, body_of, encode, headers_of
+from goqueue.doors.http.shapes import PRIORITIES, time_text
+from goqueue.errors import GoQueueError, InvalidRequest, RequestTooLarge
+
+UNSET: Final = msgspec.UNSET
+ROUTE: Final = "/topics/{topic}/messages"
+_CONTENT_TYPE: Final = (b"content-type", b"application/json")
+
+
+class StoredResult(msgspec.Struct, gc=False):
+    """Where a message went. A duplicate that is older than the broker remembers has no offset and no time."""
+
+    partition: int
+    offset: int | msgspec.UnsetType
+    timestamp: str | msgspec.UnsetType
+    priority: str
+    delayed: bool | msgspec.UnsetType = UNSET
+    deliver_at_camel: str | msgspec.UnsetType = msgspec.field(default=UNSET, name="deliverAt")
+    deliver_at: str | msgspec.UnsetType = UNSET
+    duplicate: bool | msgspec.UnsetType = UNSET
+
+
+class AcceptedResult(msgspec.Struct, gc=False):
+    """A message that nobody waited for."""
+
+    accepted: bool
+
+
+class RefusedResult(ErrorBody, kw_only=True):
+    """Why a message was not stored, and which one of the request it is."""
+
+    index: int
+
+
+Result = StoredResult | AcceptedResult | RefusedResult
+
+
+class PublishAnswer(msgspec.Struct, kw_only=True):
+    """A result for each message, in their order. The other fields are there when all of them failed."""
+
+    results: Sequence[Result]
+    failed: int
+    error: str | msgspec.UnsetType = UNSET
+    code: str | msgspec.UnsetType = UNSET
+    status: int | msgspec.UnsetType = UNSET
+    retryable: bool | msgspec.UnsetType = UNSET
+    details: dict[str, Any] | msgspec.UnsetType = UNSET
+
+
+class Publishing:
+    """Answers requests to publish."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._config = context.config
+        self._decoder = msgspec.json.Decoder(PublishBody)
+
+    async def __call__(
+        self, topic: str, scope: Mapping[str, Any], receive: Receive, send: Send, request_id: bytes
+    ) -> int:
+        """Answer one request; returns the status."""
+        raw = await self._context.bodies.read(scope, receive, limit=self._config.publish_bytes_max)
+        body = self._decode(raw)
+        messages = [body] if body.messages is None else body.messages
+        self._check(body, messages, len(raw))
+
+        now_ns = self._context.clock.wall_ns()
+        understood = [_understood(message, index, now_ns) for index, message in enumerate(messages)]
+        outcomes = await self._publish(topic, body, [one for one in understood if isinstance(one, NewMessage)])
+
+        results, first_error, failed = _results(understood, outcomes)
+        answer = PublishAnswer(results=results, failed=failed)
+        headers = [_CONTENT_TYPE, (b"x-request-id", request_id)]
+        status = 202 if body.acks == Acks.NONE else 200
+        if first_error and failed == len(results):
+            status = _fail(answer, first_error, headers)
+        await _send(send, status, headers, encode(answer))
+        return status
+
+    def _decode(self, raw: bytes) -> PublishBody:
+        if len(raw) > MIB and raw.count(b"{") > self._config.braces_max:
+            raise _too_many(raw.count(b"{"), "objects", self._config.braces_max)
+        return decode(self._decoder, raw)
+
+    def _check(self, body: PublishBody, messages: Sequence[MessageBody], size: int) -> None:
+        """Refuse what is wrong with the request as a whole."""
+        config = self._config
+        if not messages:
+            raise InvalidRequest("at least one message required", path="messages")
+        if len(messages) > config.messages_max:
+            raise _too_many(len(messages), "messages", config.messages_max)
+        limit = config.payload_bytes_max + config.payload_bytes_per_message * len(messages)
+        if size > limit:
+            size -= sum(map(base64_chars, messages)) // 4
+            if size > limit:
+                raise RequestTooLarge(size, limit)
+        if body.transaction_id is not None:
+            raise InvalidRequest("there is no such transaction to publish in", path="transaction_id")
+        if body.producer_id is None:
+            if body.epoch is not None or any(message.sequence is not None for message in (body, *messages)):
+                raise InvalidRequest("producer_id is required with an epoch or a sequence", path="producer_id")
+        elif body.epoch is None:
+            raise InvalidRequest("epoch is required", path="epoch")
+
+    async def _publish(
+        self, topic: str, body: PublishBody, messages: list[NewMessage]
+    ) -> Sequence[Stored | GoQueueError | None]:
+        """What became of each message; None if nobody asked."""
+        producer = None
+        if body.producer_id is not None and body.epoch is not None:
+            producer = Producer(body.producer_id, body.epoch)
+        pending = self._context.service.publish_messages(
+            topic,
+            messages,
+            acks=body.acks,
+            producer=producer,
+            sequence=None if body.messages is None else body.sequence,
+        )
+        if body.acks != Acks.NONE:
+            return pending.result() if pending.is_done else await self._context.answered(pending, "publish")
+        if not pending.is_done:
+            return [None] * len(messages)
+        return [None if isinstance(outcome, Stored) else outcome for outcome in pending.result()]
+
+
+@post(
+    [ROUTE.replace("}", ":str}"), f"{ROUTE}/batch".replace("}", ":str}")],
+    status_code=200,
+    tags=["messages"],
+    summary="Publish messages",
+)
+async def publish(topic: str, data: PublishBody) -> PublishAnswer:
+    """Store one message, or up to 10,000 of them; each has its own result."""
+    raise AssertionError(f"{topic}, {data}: the front takes these requests")
+
+
+def _understood(message: MessageBody, index: int, now_ns: int) -> NewMessage | GoQueueError:
+    try:
+        return new_message(message, index=index, now_ns=now_ns)
+    except GoQueueError as error:
+        return error
+
+
+def _results(
+    understood: Sequence[NewMessage | GoQueueError], outcomes: Sequence[Stored | GoQueueError | None]
+) -> tuple[list[Result], GoQueueError | None, int]:
+    """A result for each message, the first error, and how many errors there are."""
+    following = iter(outcomes)
+    results: list[Result] = []
+    first_error: GoQueueError | None = None
+    failed = 0
+    stored_ns, stored_at = -1, ""
+    for index, message in enumerate(understood):
+        outcome = next(following) if isinstance(message, NewMessage) else message
+        if isinstance(outcome, Stored) and isinstance(message, NewMessage):
+            if outcome.timestamp_ns != stored_ns:
+                stored_ns, stored_at = outcome.timestamp_ns, time_text(outcome.timestamp_ns)
+            result = StoredResult(outcome.partition, outcome.offset, stored_at, PRIORITIES[message.priority])
+            if message.deliver_at_ns is not None or outcome.duplicate:
+                _annotate(result, message, outcome)
+            results.append(result)
+        elif outcome is None:
+            results.append(AcceptedResult(True))
+        else:
+            assert isinstance(outcome, GoQueueError)
+            results.append(_refused(outcome, index))
+            first_error = first_error or outcome
+            failed += 1
+    return results, first_error, failed
+
+
+def _annotate(result: StoredResult, message: NewMessage, stored: Stored) -> None:
+    if message.deliver_at_ns is not None:
+        result.delayed = True
+        result.deliver_at = result.deliver_at_camel = time_text(message.deliver_at_ns)
+    if stored.duplicate:
+        result.duplicate = True
+        if stored.offset < 0:
+            result.offset = result.timestamp = UNSET
+
+
+def _refused(error: GoQueueError, index: int) -> RefusedResult:
+    """The error, about the message as the client counts."""
+    body = body_of(error)
+    if isinstance(body.details, dict) and "index" in body.details:
+        body.error = body.error.replace(f"message {body.details['index']}: ", f"message {index}: ", 1)
+        body.details["index"] = index
+    return RefusedResult(**msgspec.structs.asdict(body), index=index)
+
+
+def _fail(answer: PublishAnswer, error: GoQueueError, headers: list[tuple[bytes, bytes]]) -> int:
+    """Put the error at the top of the answer; returns its status."""
+    first = answer.results[0]
+    assert isinstance(first, RefusedResult)
+    answer.error, answer.code, answer.status = first.error, first.code, first.status
+    answer.retryable, answer.details = first.retryable, first.details
+    headers += [(name.encode(), value.encode()) for name, value in headers_of(error).items()]
+    return first.status
+
+
+def _too_many(count: int, what: str, limit: int) -> RequestTooLarge:
+    text = f"request too large: {count} {what} are over the limit of {limit}"
+    return RequestTooLarge.restored(text, {"size": count, "limit": limit})
+
+
+async def _send(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
+    headers.append((b"content-length", b"%d" % len(body)))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})

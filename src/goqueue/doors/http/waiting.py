@@ -1,0 +1,81 @@
+"""From the broker's `Pending` to something that a coroutine can await.
+
+A `Pending` calls back in the thread of the loop, so a plain future is all it takes. Nobody waits for ever: an answer that does
+not come in time is a `RequestTimeout`, a long poll ends early when its client hangs up or the door closes.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from litestar.types import Receive
+
+from goqueue.broker.pending import Pending
+from goqueue.errors import BrokerUnavailable, RequestTimeout
+
+T = TypeVar("T")
+
+
+async def answered(pending: Pending[T], what: str, *, limit_s: float) -> T:
+    """The answer, or `RequestTimeout` if there is none within the limit."""
+    if pending.is_done:
+        return pending.result()
+    future = _future(pending)
+    timer = future.get_loop().call_later(limit_s, pending_is_late, future, what, limit_s)
+    try:
+        await future
+    finally:
+        timer.cancel()
+    return pending.result()
+
+
+def pending_is_late(future: "asyncio.Future[None]", what: str, limit_s: float) -> None:
+    """Wait no longer."""
+    if not future.done():
+        future.set_exception(RequestTimeout(what, limit_s))
+
+
+async def held(pending: Pending[T], *, unless: "asyncio.Future[None]", limit_s: float) -> bool:
+    """Whether the answer came before the other future was done, or the time was over. If not, it is given up."""
+    if not pending.is_done:
+        await asyncio.wait({_future(pending), unless}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+    if pending.is_done:
+        return True
+    pending.fail(BrokerUnavailable("nobody waits for this any more"))
+    return False
+
+
+@asynccontextmanager
+async def leaving(receive: Receive, closing: "asyncio.Future[None]") -> AsyncIterator["asyncio.Future[None]"]:
+    """A future that is done once the client has hung up or the door is closing."""
+    left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    listener = asyncio.create_task(_until_gone(receive))
+
+    def leave(_: object) -> None:
+        if not left.done():
+            left.set_result(None)
+
+    listener.add_done_callback(leave)
+    closing.add_done_callback(leave)
+    try:
+        yield left
+    finally:
+        closing.remove_done_callback(leave)
+        listener.cancel()
+
+
+async def _until_gone(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _future(pending: Pending[T]) -> "asyncio.Future[None]":
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def settle(_: Pending[T]) -> None:
+        if not future.done():
+            future.set_result(None)
+
+    pending.then(settle)
+    return future

@@ -1,0 +1,1 @@
+"""The process around a broker: configuration, logs, threads, doors, signals."""

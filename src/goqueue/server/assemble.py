@@ -1,0 +1,138 @@
+"""The one place where a server is put together: threads, broker, doors.
+
+What is opened here is closed here, in the opposite order, also if the start fails half-way. While it stops, the
+broker goes on ticking and its threads go on syncing: whatever was received is answered before the connections are
+closed, and what was answered is on the medium before the logs are sealed.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from goqueue import events
+from goqueue.broker.broker import Broker
+from goqueue.broker.config import BrokerConfig
+from goqueue.broker.pending import Pending
+from goqueue.clock import MS, SECOND, Clock
+from goqueue.doors.native import NativeConfig, NativeDoor
+from goqueue.errors import GoQueueError
+from goqueue.server.config import ServerConfig
+from goqueue.server.settings import Address
+from goqueue.server.ticker import Ticker
+from goqueue.server.workers import ThreadWorkers
+from goqueue.storage.file import OsDisk
+
+
+class CannotListen(GoQueueError):
+    """An address is taken, not ours, or not allowed."""
+
+    code = "CANNOT_LISTEN"
+
+    def __init__(self, door: str, address: Address, reason: str) -> None:
+        super().__init__(f"cannot listen on {address} ({door}): {reason}")
+        self.door = door
+        self.address = str(address)
+        self.reason = reason
+
+
+class Server(NamedTuple):
+    """A server that runs: where it listens, and where its data are."""
+
+    native: Address
+    http: Address | None
+    data: Path
+
+
+class Door(Protocol):
+    """Where requests come in."""
+
+    async def start(self, host: str, port: int) -> tuple[str, int]: ...
+    async def stop(self, grace_s: float) -> None: ...
+
+
+@asynccontextmanager
+async def running(config: ServerConfig, *, clock: Clock, observe: events.Observer) -> AsyncIterator[Server]:
+    """A server, started; leaving the block stops it. Recovery blocks the loop, which has nothing else to do then."""
+    loop = asyncio.get_running_loop()
+    grace_s = config.drain_grace_ns / SECOND
+    data = Path(config.data).absolute()
+    async with AsyncExitStack() as opened:
+        workers = ThreadWorkers(loop, threads_max=config.limits.threads_max)
+        opened.callback(workers.close)
+
+        broker = Broker.open(
+            OsDisk(), str(data), clock=clock, workers=workers, config=_broker_config(config), observe=observe
+        )
+        opened.callback(broker.close)
+        opened.push_async_callback(workers.idle, grace_s=grace_s)
+
+        ticker = Ticker(loop, clock, broker.tick, interval_ns=config.housekeeping.tick_interval_ns)
+        opened.callback(ticker.stop)
+
+        doors: list[Door] = []
+        opened.push_async_callback(_drain, broker, doors, grace_s)
+        native = await _listen("native", _native_door(broker, clock, config), config.native, doors)
+        http = None
+        if config.http:
+            http = await _listen("http", _http_door(broker, clock, config), config.http, doors)
+
+        yield Server(native, http, data)
+
+
+def _broker_config(config: ServerConfig) -> BrokerConfig:
+    return BrokerConfig(
+        node_id=config.node_id,
+        default_partitions=config.topics.partitions,
+        topic_defaults=config.topics.settings,
+        maintenance_interval_ms=config.housekeeping.maintenance_interval_ns // MS,
+        compactions_max=config.limits.compactions_max,
+        waiting_max=config.limits.waiting_max,
+    )
+
+
+def _native_door(broker: Broker, clock: Clock, config: ServerConfig) -> Door:
+    limits = NativeConfig(
+        connections_max=config.limits.connections_max,
+        requests_max=config.limits.requests_max,
+        frame_bytes_max=config.limits.frame_bytes_max,
+        inbound_bytes_max=config.limits.inbound_bytes_max,
+    )
+    return NativeDoor(broker, clock=clock, config=limits, node_id=config.node_id)
+
+
+def _http_door(broker: Broker, clock: Clock, config: ServerConfig) -> Door:
+    from goqueue.doors.http.config import HttpConfig  # dear, and not needed where HTTP is off
+    from goqueue.doors.http.door import HttpDoor
+
+    limits = HttpConfig(
+        cors_origins=config.cors_origins,
+        connections_max=config.limits.connections_max,
+        streams_max=config.limits.streams_max,
+        bodies_bytes_max=config.limits.bodies_bytes_max,
+    )
+    return HttpDoor(broker, clock=clock, config=limits, node_id=config.node_id)
+
+
+async def _listen(name: str, door: Door, address: Address, doors: list[Door]) -> Address:
+    try:
+        bound = await door.start(address.host, address.port)
+    except OSError as error:
+        raise CannotListen(name, address, error.strerror or str(error)) from error
+    doors.append(door)
+    return Address(*bound)
+
+
+async def _drain(broker: Broker, doors: list[Door], grace_s: float) -> None:
+    """Take nothing more, answer what was taken, and close the doors."""
+    drained = broker.drain()
+    await asyncio.gather(*(door.stop(grace_s) for door in doors))
+    with suppress(TimeoutError):
+        await asyncio.wait_for(_done(drained), grace_s)
+
+
+async def _done(pending: Pending[None]) -> None:
+    done = asyncio.Event()
+    pending.then(lambda _: done.set())
+    await done.wait()

@@ -1,0 +1,293 @@
+"""The configuration of a server: what can be set, where it is taken from, and what is wrong with it.
+
+Each field below is a setting. It has one name, and that name gives all others:
+
+    drain_grace     GOQUEUE_DRAIN_GRACE    drain_grace = "10s"            outside of sections
+    log.level       GOQUEUE_LOG_LEVEL      level = "info" under [log]     --log-level, where there is a flag
+
+In rising precedence a value is the default, or comes from the file, the environment, a flag. `load` looks at
+nothing else but what it is given; it finds everything that is wrong and says all of it at once. Settings of the
+file that do not exist are wrong, too. Variables that do not exist may belong to someone else: those that look like a
+slip are warned of.
+"""
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from typing import Annotated, Any, NamedTuple, get_type_hints
+
+from goqueue.clock import MS, SECOND
+from goqueue.errors import GoQueueError
+from goqueue.server.settings import (
+    Address,
+    Directory,
+    Duration,
+    HostPort,
+    Kind,
+    OneOf,
+    Origins,
+    Size,
+    TopicSetting,
+    WholeNumber,
+)
+from goqueue.topics.config import PARTITIONS_MAX, TopicConfig
+from goqueue.wire.frames import FRAME_BYTES_MAX
+
+NATIVE_ADDRESS = Address("127.0.0.1", 7000)
+HTTP_ADDRESS = Address("127.0.0.1", 8080)
+ENVIRONMENT_PREFIX = "GOQUEUE_"
+NOT_OURS = frozenset({"GOQUEUE_CONFIG", "GOQUEUE_KERNEL", "GOQUEUE_SERVER", "GOQUEUE_API_KEY"})
+_DEFAULT = "default"
+_ALIKE = 0.8
+KIB = 1024
+MIB = 1024 * KIB
+
+
+class Problem(NamedTuple):
+    """One thing that is wrong."""
+
+    setting: str
+    value: object
+    source: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"{self.setting} = {self.value!r} ({self.source}): {self.reason}"
+
+
+class InvalidServerConfig(GoQueueError):
+    """The configuration cannot be; everything that is wrong with it is in here."""
+
+    code = "INVALID_CONFIG"
+
+    def __init__(self, problems: list[Problem]) -> None:
+        count = "1 error" if len(problems) == 1 else f"{len(problems)} errors"
+        super().__init__("\n  ".join([f"the configuration has {count}", *map(str, problems)]))
+        self.problems = problems
+
+
+class ConfigFile(NamedTuple):
+    """A file as it was read."""
+
+    path: str
+    text: str
+
+
+class Row(NamedTuple):
+    """One setting as it is now."""
+
+    setting: str
+    value: object
+    source: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicDefaults:
+    """[topics]: what a topic has that is created without saying otherwise."""
+
+    partitions: Annotated[int, WholeNumber(1, PARTITIONS_MAX)] = 3
+    settings: Mapping[str, object] = field(default_factory=dict)  # those of topics/config.py, by their names
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """[limits]: what bounds the memory, the threads and the files of the process."""
+
+    connections_max: Annotated[int, WholeNumber(1, 1_000_000)] = 10_000  # at each door
+    requests_max: Annotated[int, WholeNumber(1, 1_000_000)] = 1_024  # under way per native connection
+    frame_bytes_max: Annotated[int, Size(64 * KIB, 1024 * MIB)] = FRAME_BYTES_MAX
+    inbound_bytes_max: Annotated[int, Size(MIB, 1024**2 * MIB)] = 256 * MIB  # in native frames that are on their way
+    bodies_bytes_max: Annotated[int, Size(MIB, 1024**2 * MIB)] = 512 * MIB  # in HTTP bodies that are on their way
+    streams_max: Annotated[int, WholeNumber(1, 1_000_000)] = 1_000  # over HTTP
+    waiting_max: Annotated[int, WholeNumber(1, 10_000_000)] = 100_000  # reads that wait for a record
+    compactions_max: Annotated[int, WholeNumber(1, 64)] = 1  # at once; each reads and writes whole segments
+    threads_max: Annotated[int, WholeNumber(2, 256)] = 8  # for what blocks; most of them wait for the disk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Housekeeping:
+    """[housekeeping]: how often the broker looks at its timers, and each partition at its segments."""
+
+    tick_interval_ns: Annotated[int, Duration(MS, SECOND)] = 20 * MS
+    maintenance_interval_ns: Annotated[int, Duration(100 * MS, 3600 * SECOND)] = 10 * SECOND
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSettings:
+    """[log]: the lines that the server writes about itself. `auto` is text on a terminal and JSON elsewhere."""
+
+    level: Annotated[str, OneOf("debug", "info", "warning", "error")] = "info"
+    format: Annotated[str, OneOf("auto", "text", "json")] = "auto"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig:
+    """Everything that can be set, and where each value came from."""
+
+    data: Annotated[str, Directory()] = "./goqueue-data"
+    native: Annotated[Address, HostPort()] = NATIVE_ADDRESS
+    http: Annotated[Address | None, HostPort(can_be_off=True)] = HTTP_ADDRESS
+    node_id: Annotated[int, WholeNumber(0, 2**31 - 1)] = 0
+    cors_origins: Annotated[tuple[str, ...], Origins()] = ()
+    drain_grace_ns: Annotated[int, Duration(0, 3600 * SECOND)] = 10 * SECOND  # then connections are cut
+    topics: TopicDefaults = field(default_factory=TopicDefaults)
+    limits: Limits = field(default_factory=Limits)
+    housekeeping: Housekeeping = field(default_factory=Housekeeping)
+    log: LogSettings = field(default_factory=LogSettings)
+
+    sources: Mapping[str, str] = field(default_factory=dict, compare=False)
+    warnings: tuple[str, ...] = field(default=(), compare=False)
+
+    def describe(self) -> list[Row]:
+        """Every setting with its value and where that came from."""
+        return [
+            Row(name, setting.kind.show(setting.value_in(self)), self.sources.get(name, _DEFAULT))
+            for name, setting in SETTINGS.items()
+        ]
+
+
+SECTIONS = {"topics": TopicDefaults, "limits": Limits, "housekeeping": Housekeeping, "log": LogSettings}
+
+
+class _Setting(NamedTuple):
+    """Where a setting stands in a `ServerConfig`."""
+
+    section: str  # "" outside of all
+    field_name: str
+    kind: Kind
+    is_topic_setting: bool = False
+
+    def value_in(self, config: ServerConfig) -> object:
+        if self.is_topic_setting:
+            return config.topics.settings.get(self.field_name, _TOPIC_DEFAULTS[self.field_name])
+        return getattr(getattr(config, self.section) if self.section else config, self.field_name)
+
+
+_TOPIC_DEFAULTS = TopicConfig().settings()
+
+
+def _settings() -> Iterator[tuple[str, _Setting]]:
+    for section, owner in {"": ServerConfig, **SECTIONS}.items():
+        for field_name, hint in get_type_hints(owner, include_extras=True).items():
+            for kind in getattr(hint, "__metadata__", ()):
+                name = field_name.removesuffix("_ns")  # whoever writes a duration writes its unit
+                yield f"{section}.{name}" if section else name, _Setting(section, field_name, kind)
+        if owner is TopicDefaults:
+            for name in _TOPIC_DEFAULTS:
+                yield f"{section}.{name}", _Setting(section, name, TopicSetting(name), is_topic_setting=True)
+
+
+SETTINGS: Mapping[str, _Setting] = dict(_settings())
+VARIABLES: Mapping[str, str] = {ENVIRONMENT_PREFIX + name.replace(".", "_").upper(): name for name in SETTINGS}
+assert len(VARIABLES) == len(SETTINGS), "two settings share a variable"
+
+
+def setting_of_keyword(name: str) -> str:
+    """The name of a setting where a name cannot have a dot; one that does not exist stays as it is."""
+    return VARIABLES.get(ENVIRONMENT_PREFIX + name.upper(), name)
+
+
+class _Given(NamedTuple):
+    """A value before anyone looked at it."""
+
+    raw: object
+    source: str
+
+
+def load(
+    *,
+    flags: Mapping[str, object] | None = None,
+    env: Mapping[str, str] | None = None,
+    file: ConfigFile | None = None,
+) -> ServerConfig:
+    """The configuration that these make, or everything that is wrong with it. A flag of None was not given."""
+    problems: list[Problem] = []
+    given: dict[str, _Given] = {}
+    if file:
+        given |= _from_file(file, problems)
+    given |= _from_environment(env or {})
+    given |= _from_flags(flags or {}, problems)
+    values = _parse(given, problems)
+    if problems:
+        raise InvalidServerConfig(problems)
+    config = _build(values, {name: given[name].source for name in values}, tuple(_slips(env or {})))
+    if config.http == config.native and config.native.port:
+        source = config.sources.get("http") or config.sources["native"]
+        raise InvalidServerConfig([Problem("http", str(config.http), source, "must not be the address of native")])
+    return config
+
+
+def _from_file(file: ConfigFile, problems: list[Problem]) -> dict[str, _Given]:
+    try:
+        content = tomllib.loads(file.text)
+    except tomllib.TOMLDecodeError as error:
+        problems.append(Problem("file", file.path, "--config or GOQUEUE_CONFIG", f"is not TOML: {error}"))
+        return {}
+    given = {}
+    for key, value in content.items():
+        if key in SECTIONS and isinstance(value, dict):
+            entries = {f"{key}.{inner}": inner_value for inner, inner_value in value.items()}
+        else:
+            entries = {key: value}
+        for name, raw in entries.items():
+            source = f"{file.path}: {name}"
+            if name in SETTINGS:
+                given[name] = _Given(raw, source)
+            else:
+                problems.append(Problem(name, raw, source, _no_such_setting(name)))
+    return given
+
+
+def _from_environment(env: Mapping[str, str]) -> dict[str, _Given]:
+    """An empty variable is one that was not set."""
+    return {VARIABLES[name]: _Given(value, name) for name, value in env.items() if name in VARIABLES and value}
+
+
+def _from_flags(flags: Mapping[str, object], problems: list[Problem]) -> dict[str, _Given]:
+    given = {}
+    for name, raw in flags.items():
+        source = f"--{name.replace('.', '-').replace('_', '-')}"
+        if raw is not None and name in SETTINGS:
+            given[name] = _Given(raw, source)
+        elif raw is not None:
+            problems.append(Problem(name, raw, source, _no_such_setting(name)))
+    return given
+
+
+def _parse(given: Mapping[str, _Given], problems: list[Problem]) -> dict[str, object]:
+    values = {}
+    for name, (raw, source) in given.items():
+        try:
+            values[name] = SETTINGS[name].kind.parse(raw)
+        except ValueError as error:
+            problems.append(Problem(name, raw, source, str(error)))
+    return values
+
+
+def _build(values: Mapping[str, object], sources: Mapping[str, str], warnings: tuple[str, ...]) -> ServerConfig:
+    sections: dict[str, dict[str, Any]] = {"": {}, **{name: {} for name in SECTIONS}}
+    topic_settings = {}
+    for name, value in values.items():
+        setting = SETTINGS[name]
+        if setting.is_topic_setting:
+            topic_settings[setting.field_name] = value
+        else:
+            sections[setting.section][setting.field_name] = value
+    sections["topics"]["settings"] = topic_settings
+    owners = {name: owner(**sections[name]) for name, owner in SECTIONS.items()}
+    return ServerConfig(**sections[""], **owners, sources=sources, warnings=warnings)
+
+
+def _slips(env: Mapping[str, str]) -> Iterator[str]:
+    for name in sorted(env):
+        is_unknown = name.startswith(ENVIRONMENT_PREFIX) and name not in NOT_OURS and name not in VARIABLES
+        if is_unknown and (alike := get_close_matches(name, VARIABLES, n=1, cutoff=_ALIKE)):
+            yield f"{name} is no setting of the server; did you mean {alike[0]}?"
+
+
+def _no_such_setting(name: str) -> str:
+    known = [*SETTINGS, *SECTIONS]
+    key = name.rpartition(".")[2]
+    alike = get_close_matches(name, known, n=1) or [other for other in known if other.rpartition(".")[2] == key]
+    return f"there is no such setting{f'; did you mean {alike[0]}?' if alike else ''}"

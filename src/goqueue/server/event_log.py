@@ -1,0 +1,25 @@
+"""Which events of the cores are worth a line in the log."""
+
+import logging
+from dataclasses import asdict
+
+from goqueue import events
+
+_log = logging.getLogger(__name__)
+
+_LINES: dict[type[events.Event], tuple[int, str]] = {
+    events.LogFailed: (logging.ERROR, "a disk error stopped a log; it takes no more writes"),
+    events.DamageFound: (logging.ERROR, "stored records are damaged"),
+    events.TailTruncated: (logging.WARNING, "recovery cut off what a crash had left unfinished"),
+    events.IndexRebuilt: (logging.INFO, "the indexes of a segment were rebuilt"),
+    events.Compacted: (logging.INFO, "a log was compacted"),
+    events.SegmentsDeleted: (logging.INFO, "old segments were deleted"),
+    events.SegmentRolled: (logging.DEBUG, "a segment was begun"),
+}
+
+
+def write_line(event: events.Event) -> None:
+    """Log the event with its facts, if it is worth it."""
+    line = _LINES.get(type(event))
+    if line and _log.isEnabledFor(line[0]):
+        _log.log(*line, extra=asdict(event))

@@ -1,0 +1,190 @@
+"""The process: from a configuration to an exit code.
+
+Standard output gets one line, when requests are served:
+
+    goqueue ready native=127.0.0.1:7000 http=127.0.0.1:8080 data=/var/lib/goqueue pid=4711
+
+and `<data>/ports.json` says the same to programs until the server stops. Everything else goes to standard error.
+
+SIGTERM or SIGINT stops the server: no more connections, the answers to what was received, the logs sealed. A second
+signal ends the process at once, as does one that comes before the server is ready; neither can harm what is stored.
+
+    0   stopped, everything is on the medium
+    1   failed while running
+    2   the configuration is wrong
+    3   stored data are damaged in a way that keeps the server from starting
+    4   the data directory cannot be used, or another process has it
+    5   an address cannot be listened on
+    130, 143   a second SIGINT or SIGTERM
+"""
+
+import asyncio
+import gc
+import ipaddress
+import json
+import logging
+import os
+import resource
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from enum import IntEnum
+from pathlib import Path
+
+import uvloop
+
+from goqueue.clock import SECOND, Clock, SystemClock
+from goqueue.errors import CorruptRecord, DataDirectoryError, GoQueueError, StorageFull
+from goqueue.server import event_log, logs
+from goqueue.server.assemble import CannotListen, Server, running
+from goqueue.server.config import ServerConfig
+from goqueue.server.settings import Address
+from goqueue.server.ticker import Ticker
+
+PORTS_FILE = "ports.json"
+_OTHER_FILES = 512  # segments, indexes, threads and whatever the interpreter has open
+
+_log = logging.getLogger(__name__)
+
+
+class ExitCode(IntEnum):
+    """How a server ended."""
+
+    STOPPED = 0
+    FAILED = 1
+    BAD_CONFIGURATION = 2
+    DAMAGED = 3
+    DATA_UNUSABLE = 4
+    CANNOT_LISTEN = 5
+
+
+def serve(config: ServerConfig) -> ExitCode:
+    """Run a server until it is told to stop."""
+    clock = SystemClock()
+    handler = logs.configure(
+        sys.stderr, clock, level=config.log.level, format=config.log.format, no_colour="NO_COLOR" in os.environ
+    )
+    for warning in config.warnings:
+        _log.warning(warning)
+    handled = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]
+    for number in handled:
+        signal.signal(number, signal.SIG_DFL)
+    files_max = _raise_file_limit()
+    if files_max < config.limits.connections_max + _OTHER_FILES:
+        _log.warning("fewer files may be open than connections_max needs", extra={"files_max": files_max})
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(config, clock, handler, handled))
+    except GoQueueError as error:
+        _log.critical(str(error))
+        return _exit_code(error)
+    except Exception:
+        _log.critical("the server failed", exc_info=True)
+        return ExitCode.FAILED
+    finally:
+        handler.sum_up(everything=True)
+    return ExitCode.STOPPED
+
+
+def _exit_code(error: GoQueueError) -> ExitCode:
+    match error:
+        case DataDirectoryError() | StorageFull():
+            return ExitCode.DATA_UNUSABLE
+        case CorruptRecord():
+            return ExitCode.DAMAGED
+        case CannotListen():
+            return ExitCode.CANNOT_LISTEN
+        case _:
+            return ExitCode.FAILED
+
+
+async def _serve(
+    config: ServerConfig, clock: Clock, handler: logs.ServerLogHandler, handled: list[signal.Signals]
+) -> None:
+    loop = asyncio.get_running_loop()
+    summaries = Ticker(loop, clock, handler.sum_up, interval_ns=SECOND)
+    started_ns = clock.monotonic_ns()
+    _log.info("opening the data directory", extra={"data": config.data})
+    async with running(config, clock=clock, observe=event_log.write_line) as server:
+        elapsed_s = round((clock.monotonic_ns() - started_ns) / SECOND, 3)
+        stop = _stop_on(handled)
+        with _ports_file(server):
+            _warn_if_open_to_others(server)
+            gc.collect()
+            gc.freeze()  # what is here now stays: no later collection need look at it
+            _announce(server)
+            _log.info("ready", extra={"seconds": elapsed_s, "pid": os.getpid()})
+            await stop.wait()
+    summaries.stop()
+    _log.info("stopped")
+
+
+def _announce(server: Server) -> None:
+    http = server.http or "off"
+    with suppress(OSError):  # whoever started us does not listen
+        print(f"goqueue ready native={server.native} http={http} data={server.data} pid={os.getpid()}", flush=True)
+
+
+@contextmanager
+def _ports_file(server: Server) -> Iterator[None]:
+    """Say where we listen, for as long as the block runs. A disk without room for it is no reason not to serve."""
+    path = server.data / PORTS_FILE
+    content = {"native": _ports(server.native), "http": _ports(server.http), "pid": os.getpid()}
+    try:
+        new = Path(f"{path}.new")
+        new.write_text(json.dumps(content) + "\n")
+        new.replace(path)
+    except OSError as error:
+        _log.warning("cannot write down the ports", extra={"path": str(path), "reason": error.strerror})
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            path.unlink()
+
+
+def _ports(address: Address | None) -> dict[str, object] | None:
+    return {"host": address.host, "port": address.port} if address else None
+
+
+def _stop_on(signals: list[signal.Signals]) -> asyncio.Event:
+    """The event that the first signal sets; the second one ends the process."""
+    stop = asyncio.Event()
+
+    def received(number: signal.Signals) -> None:
+        if stop.is_set():
+            os._exit(128 + number)
+        _log.info("stopping", extra={"signal": number.name})
+        stop.set()
+
+    loop = asyncio.get_running_loop()
+    for number in signals:
+        loop.add_signal_handler(number, received, number)
+    return stop
+
+
+def _raise_file_limit() -> int:
+    """Have as many files open as this process may; returns how many that is."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+            soft = hard
+    return soft if soft != resource.RLIM_INFINITY else sys.maxsize
+
+
+def _warn_if_open_to_others(server: Server) -> None:
+    for door, address in (("native", server.native), ("http", server.http)):
+        if address and not _is_loopback(address.host):
+            _log.warning(
+                "listening beyond this machine; whoever can connect can read and write everything",
+                extra={"door": door, "address": str(address)},
+            )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.partition("%")[0]).is_loopback
+    except ValueError:
+        return host == "localhost"

@@ -1,0 +1,198 @@
+"""What kinds of values settings have: how each is read, which are allowed, how it is shown.
+
+A value comes as text from an environment or a flag, or as what TOML makes of it. Either way `parse` returns the value
+that code works with, or raises a `ValueError` that says to a person what to write instead. What `show` returns
+has a type that JSON has, and can be given to `parse` again.
+"""
+
+import re
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from goqueue.errors import InvalidTopic
+from goqueue.times import format_duration, parse_duration
+from goqueue.topics.config import TopicConfig
+
+_SIZE = re.compile(r"(\d{1,15}) ?(B|KiB|MiB|GiB|TiB)?", re.ASCII)
+_UNITS = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_NAME_OR_IPV4 = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
+_IPV6 = re.compile(r"\[([0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?)\]", re.ASCII)
+_PORT = re.compile(r"\d{1,5}", re.ASCII)
+_PORT_MAX = 65_535
+_ORIGIN = re.compile(r"https?://[^/\s,*]+|\*", re.ASCII)
+
+
+class Kind(ABC):
+    """A set of values."""
+
+    allowed: str
+
+    def parse(self, raw: object) -> Any:
+        """The value, or a `ValueError` that says what it must be."""
+        try:
+            return self._parse(raw)
+        except ValueError:
+            raise ValueError(f"must be {self.allowed}") from None
+
+    def show(self, value: Any) -> object:
+        """The value as a person would write it."""
+        return value
+
+    @abstractmethod
+    def _parse(self, raw: object) -> object: ...
+
+
+class Address(NamedTuple):
+    """Where to listen. Port 0 leaves the choice to the system."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class HostPort(Kind):
+    """An address to listen on; `off` where that is possible."""
+
+    def __init__(self, *, can_be_off: bool = False) -> None:
+        self._can_be_off = can_be_off
+        self.allowed = f"HOST:PORT, such as 127.0.0.1:7000 or [::1]:7000{', or off' if can_be_off else ''}"
+
+    def show(self, value: Address | None) -> str:
+        return "off" if value is None else str(value)
+
+    def _parse(self, raw: object) -> Address | None:
+        if self._can_be_off and raw == "off":
+            return None
+        host, _, port = _text(raw).rpartition(":")
+        bracketed = _IPV6.fullmatch(host)
+        if not (bracketed or _NAME_OR_IPV4.fullmatch(host)) or not _PORT.fullmatch(port) or int(port) > _PORT_MAX:
+            raise ValueError(raw)
+        return Address(bracketed[1] if bracketed else host, int(port))
+
+
+class WholeNumber(Kind):
+    """A whole number within bounds."""
+
+    def __init__(self, least: int, most: int) -> None:
+        self._range = range(least, most + 1)
+        self.allowed = f"a whole number from {least} to {most}"
+
+    def _parse(self, raw: object) -> int:
+        return _within(self._range, int(raw) if isinstance(raw, str) else raw)
+
+
+class Size(Kind):
+    """A number of bytes within bounds, with or without a unit."""
+
+    def __init__(self, least: int, most: int) -> None:
+        self._range = range(least, most + 1)
+        self.allowed = f"a size from {self.show(least)} to {self.show(most)}, such as 512KiB or 64MiB"
+
+    def show(self, value: int) -> str:
+        unit = next(unit for unit, factor in reversed(_UNITS.items()) if value % factor == 0 or factor == 1)
+        return f"{value // _UNITS[unit]}{unit}"
+
+    def _parse(self, raw: object) -> int:
+        if isinstance(raw, str):
+            match = _SIZE.fullmatch(raw)
+            if not match:
+                raise ValueError(raw)
+            raw = int(match[1]) * _UNITS[match[2] or "B"]
+        return _within(self._range, raw)
+
+
+class Duration(Kind):
+    """A length of time within bounds, in nanoseconds. Written with a unit: a bare number could mean anything."""
+
+    def __init__(self, least_ns: int, most_ns: int) -> None:
+        self._range = range(least_ns, most_ns + 1)
+        self.allowed = f"a duration from {self.show(least_ns)} to {self.show(most_ns)}, such as 250ms, 30s or 1h30m"
+
+    def show(self, value: int) -> str:
+        return format_duration(value)
+
+    def _parse(self, raw: object) -> int:
+        return _within(self._range, parse_duration(_text(raw)))
+
+
+class OneOf(Kind):
+    """One of a few words."""
+
+    def __init__(self, *words: str) -> None:
+        self._words = words
+        self.allowed = f"one of {', '.join(words)}"
+
+    def _parse(self, raw: object) -> str:
+        word = _text(raw).lower()
+        if word not in self._words:
+            raise ValueError(raw)
+        return word
+
+
+class Directory(Kind):
+    """The path of a directory."""
+
+    allowed = "the path of a directory"
+
+    def _parse(self, raw: object) -> str:
+        path = _text(raw)
+        if not path or not path.isprintable():
+            raise ValueError(raw)
+        return path
+
+
+class Origins(Kind):
+    """Origins in the sense of CORS; as text, with commas between them."""
+
+    allowed = "origins such as https://app.example.com, with commas between them, or *"
+
+    def show(self, value: tuple[str, ...]) -> list[str]:
+        return list(value)
+
+    def _parse(self, raw: object) -> tuple[str, ...]:
+        if isinstance(raw, str):
+            raw = [origin.strip() for origin in raw.split(",") if origin.strip()]
+        if not isinstance(raw, list) or not all(_ORIGIN.fullmatch(_text(origin)) for origin in raw):
+            raise ValueError(raw)
+        return tuple(raw)
+
+
+class TopicSetting(Kind):
+    """The default of a topic's setting. What it may be is the business of topics; here it may also come as text."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def parse(self, raw: object) -> object:
+        value = self._parse(raw)
+        try:
+            TopicConfig.parse({self._name: value})
+        except InvalidTopic as error:
+            raise ValueError(error.reason.rpartition(", not ")[0]) from error
+        return value
+
+    def _parse(self, raw: object) -> object:
+        return scalar(raw) if isinstance(raw, str) else raw
+
+
+def scalar(text: str) -> int | float | str:
+    """A number where the text is one, else the text."""
+    for number in (int, float):
+        with suppress(ValueError):
+            return number(text)
+    return text
+
+
+def _text(raw: object) -> str:
+    if not isinstance(raw, str):
+        raise ValueError(raw)
+    return raw
+
+
+def _within(allowed: range, number: object) -> int:
+    if type(number) is not int or number not in allowed:
+        raise ValueError(number)
+    return number

@@ -1,0 +1,45 @@
+"""A call at regular intervals in an event loop, which also shows when the loop was not running.
+
+Everything in the process waits for the loop. A tick that comes a second late says that something blocked it, and so
+that every client has waited as well.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from goqueue.clock import SECOND, Clock
+
+STALL_NS = SECOND
+
+_log = logging.getLogger(__name__)
+
+
+class Ticker:
+    """Calls `tick` until it is stopped. A tick that fails is logged, and the next one comes all the same."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, clock: Clock, tick: Callable[[], None], *, interval_ns: int
+    ) -> None:
+        self._loop = loop
+        self._clock = clock
+        self._tick = tick
+        self._interval_ns = interval_ns
+        self._interval_s = interval_ns / SECOND
+        self._due_ns = clock.monotonic_ns() + interval_ns
+        self._next = loop.call_later(self._interval_s, self._run)
+
+    def stop(self) -> None:
+        """Tick no more."""
+        self._next.cancel()
+
+    def _run(self) -> None:
+        now_ns = self._clock.monotonic_ns()
+        if now_ns - self._due_ns > STALL_NS:
+            _log.warning("the event loop was blocked", extra={"seconds": round((now_ns - self._due_ns) / SECOND, 3)})
+        self._next = self._loop.call_later(self._interval_s, self._run)
+        try:
+            self._tick()
+        except Exception:
+            _log.exception("housekeeping failed")
+        self._due_ns = self._clock.monotonic_ns() + self._interval_ns

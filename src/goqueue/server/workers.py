@@ -1,0 +1,63 @@
+"""Threads for what blocks: fdatasync, deleting files, compaction.
+
+The event loop hands a job over and goes on; a thread runs it, and what comes of it is told in the loop's thread,
+where all state lives. There are only so many threads: jobs beyond that wait their turn. They are no daemons, so the
+interpreter does not end in the middle of a job.
+"""
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+from goqueue.storage.jobs import Job
+
+Done = Callable[[Exception | None], None]
+
+
+class ThreadWorkers:
+    """The `Workers` of a broker that lives in an event loop. Called from that loop only."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, *, threads_max: int) -> None:
+        self._loop = loop
+        self._threads = ThreadPoolExecutor(threads_max, thread_name_prefix="goqueue-worker")
+        self._under_way = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._closed = False
+
+    def submit(self, job: Job, done: Done) -> None:
+        """Run the job in a thread, then call `done` in the loop. After `close` neither is done."""
+        if self._closed:
+            return
+        self._under_way += 1
+        self._idle.clear()
+        self._threads.submit(self._run, job, done)
+
+    async def idle(self, *, grace_s: float) -> None:
+        """Return once nothing is under way, or when the grace is over."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._idle.wait(), grace_s)
+
+    def close(self) -> None:
+        """Wait for what runs, and forget what did not begin. Nobody is told any more."""
+        self._closed = True
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+    def _run(self, job: Job, done: Done) -> None:
+        error: Exception | None = None
+        try:
+            job.run()
+        except Exception as raised:
+            error = raised
+        with suppress(RuntimeError):  # the loop is closed, and there is nobody to be told
+            self._loop.call_soon_threadsafe(self._finished, done, error)
+
+    def _finished(self, done: Done, error: Exception | None) -> None:
+        self._under_way -= 1
+        if not self._closed:
+            try:
+                done(error)
+            finally:
+                if not self._under_way:
+                    self._idle.set()

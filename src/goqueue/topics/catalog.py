@@ -1,0 +1,379 @@
+"""The durable list of topics, and how topics come and go.
+
+    <data>/topics/<name>/topic.json         what the topic is; the topic is there when this file is
+    <data>/topics/<name>/<partition>/log    made, empty, before topic.json
+    <data>/topics/<part of name>~deleted~<n>    a topic that was deleted and waits for its removal
+
+A change of the list is made in three parts, as all work that blocks: `begin_...` checks it and hands out a job, the
+job runs in any thread, `complete` lets it take effect. After a crash at any point a topic is there as a whole or not at
+all. To create one, the logs are made first and topic.json is written last; a directory without that file is
+what a crash has left of a creation, and goes when the catalog is opened. Only if it has records in it, which no
+crash explains, it stays, and the catalog does not open. To delete one, its directory is renamed, in one step and
+before anything in it is touched; the name is free again at once.
+
+Like the logs it has one owner, who makes all calls, and no locks.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
+
+from goqueue import events
+from goqueue.errors import (
+    Conflict,
+    DirectoryUnusable,
+    ForeignFile,
+    GoQueueError,
+    InvalidTopic,
+    PartitionNotFound,
+    TopicExists,
+    TopicNotFound,
+)
+from goqueue.storage.config import LogConfig
+from goqueue.storage.directory import KINDS, TOLERATED, DataDirectory, is_topic_name, unusable
+from goqueue.storage.file import Disk, Entry
+from goqueue.storage.jobs import CancellableJob
+from goqueue.storage.layout import LOG, NEW, sort_out
+from goqueue.storage.log import Log
+from goqueue.topics import description
+from goqueue.topics.config import PARTITIONS_MAX, TopicConfig, is_internal, merge, validate_topic_name
+from goqueue.topics.description import DESCRIPTION, Description
+from goqueue.topics.partition import Partition
+
+_DELETED = "~deleted~"
+_NAME_BYTES_KEPT = 200
+"""How much of a topic's name the name of its remains begins with; the file system takes 255 bytes in all."""
+
+
+@dataclass(slots=True, eq=False)
+class Topic:
+    """A topic as it is now. `settings` are those that somebody set, in their public form."""
+
+    name: str
+    id: str
+    created_at_ns: int
+    settings: dict[str, object]
+    config: TopicConfig
+    partitions: list[Partition]
+
+    @property
+    def is_internal(self) -> bool:
+        return is_internal(self.name)
+
+
+class CreateTopic:
+    """Makes the logs of a new topic, and then, with its description, the topic."""
+
+    def __init__(
+        self, disk: Disk, directory: str, described: Description, log_configs: tuple[LogConfig, LogConfig]
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._log_configs = log_configs  # of the log and of the ledger
+        self.described = described
+
+    @property
+    def topic(self) -> str:
+        return self.described.name
+
+    def run(self) -> None:
+        _remove_remains(self._disk, self._directory)
+        try:
+            for number in range(self.described.partitions):
+                log = Log.open(self._disk, f"{self._directory}/{number}/log", self._log_config)
+                log.abandon()  # it is durable as it is
+            description.store(self._disk, self._directory, self.described)
+        except (OSError, GoQueueError):
+            self.discard()
+            raise
+
+    def discard(self) -> None:
+        """Take away what was made; what cannot be taken away now goes at the next attempt, or the next start."""
+        with suppress(OSError, GoQueueError):
+            _remove_remains(self._disk, self._directory)
+
+
+class AlterTopic(CancellableJob):
+    """Writes the new description of a topic."""
+
+    def __init__(self, disk: Disk, directory: str, described: Description, config: TopicConfig) -> None:
+        super().__init__()
+        self._disk = disk
+        self._directory = directory
+        self.described = described
+        self.config = config
+
+    @property
+    def topic(self) -> str:
+        return self.described.name
+
+    def _work(self) -> None:
+        description.store(self._disk, self._directory, self.described)
+
+
+class DeleteTopic:
+    """Makes the deletion of a topic durable, then removes its files."""
+
+    def __init__(self, disk: Disk, topics_path: str, directory: str, deleted: Topic) -> None:
+        self._disk = disk
+        self._topics_path = topics_path
+        self._directory = directory
+        self.deleted = deleted
+
+    @property
+    def topic(self) -> str:
+        return self.deleted.name
+
+    def run(self) -> None:
+        self._disk.sync_directory(self._topics_path)
+        self._disk.remove_tree(self._directory)
+        self._disk.sync_directory(self._topics_path)
+
+
+class Catalog:
+    """All topics of a data directory. Made by `Catalog.open`; its logs are closed with the data directory."""
+
+    def __init__(self, data: DataDirectory, disk: Disk, observe: events.Observer) -> None:
+        self._data = data
+        self._disk = disk
+        self._observe = observe
+        self._topics: dict[str, Topic] = {}
+        self._creating: set[str] = set()
+        self._altering: dict[str, AlterTopic] = {}
+        self._deleted_count = 0
+
+    @classmethod
+    def open(cls, data: DataDirectory, disk: Disk, *, observe: events.Observer = events.ignore) -> "Catalog":
+        """Open all topics with their logs, and clear away what creations and deletions have left unfinished."""
+        catalog = cls(data, disk, observe)
+        try:
+            catalog._open_all()
+        except OSError as error:
+            raise unusable(data.topics_path, error) from error
+        return catalog
+
+    def __len__(self) -> int:
+        return len(self._topics)
+
+    def __iter__(self) -> Iterator[Topic]:
+        return iter(list(self._topics.values()))
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._topics
+
+    def names(self, *, internal: bool = False) -> list[str]:
+        """The names of all topics, sorted; those of internal ones only if they are asked for."""
+        return sorted(name for name in self._topics if internal or not is_internal(name))
+
+    def get(self, name: str) -> Topic:
+        topic = self._topics.get(name)
+        if topic is None:
+            raise TopicNotFound(name)
+        return topic
+
+    def partition(self, name: str, number: int) -> Partition:
+        partitions = self.get(name).partitions
+        if not 0 <= number < len(partitions):
+            raise PartitionNotFound(name, number)
+        return partitions[number]
+
+    def begin_create(
+        self,
+        name: str,
+        *,
+        partitions: int,
+        settings: Mapping[str, object],
+        topic_id: str,
+        now_ns: int,
+        internal_ok: bool = False,
+    ) -> CreateTopic:
+        """A job that makes the topic. Its name is taken from here on, until the job is completed."""
+        validate_topic_name(name, internal_ok=internal_ok)
+        if type(partitions) is not int or not 1 <= partitions <= PARTITIONS_MAX:
+            reason = f"must be a whole number from 1 to {PARTITIONS_MAX}, not {partitions!r}"
+            raise InvalidTopic(name, reason, setting="num_partitions")
+        explicit = merge({}, settings, topic=name)
+        config = TopicConfig.parse(explicit, topic=name)
+        if name in self._topics or name in self._creating:
+            raise TopicExists(name)
+        described = Description(
+            name=name, id=topic_id, created_at_ns=now_ns, partitions=partitions, settings=_storable(explicit)
+        )
+        self._creating.add(name)
+        log_configs = (config.log_config(), config.ledger_config())
+        return CreateTopic(self._disk, self._directory(name), described, log_configs)
+
+    def begin_alter(self, name: str, changes: Mapping[str, object | None]) -> AlterTopic:
+        """A job that changes these settings; None takes one back to its default. One at a time for each topic."""
+        topic = self.get(name)
+        explicit = merge(topic.settings, changes, topic=name)
+        config = TopicConfig.parse(explicit, topic=name)
+        if name in self._altering:
+            raise Conflict(f"another change of the topic {name} is under way")
+        described = Description(
+            name=name,
+            id=topic.id,
+            created_at_ns=topic.created_at_ns,
+            partitions=len(topic.partitions),
+            settings=_storable(explicit),
+        )
+        job = AlterTopic(self._disk, self._directory(name), described, config)
+        self._altering[name] = job
+        return job
+
+    def begin_delete(self, name: str, *, internal_ok: bool = False) -> DeleteTopic:
+        """Take the topic out at once, with all that is under way on it; the job makes that durable and frees the room.
+
+        Until then a power cut may bring it back, as it was.
+        """
+        topic = self.get(name)
+        if topic.is_internal and not internal_ok:
+            raise InvalidTopic(name, "internal topics are not deleted")
+        remains = f"{self._data.topics_path}/{name[:_NAME_BYTES_KEPT]}{_DELETED}{self._deleted_count}"
+        self._deleted_count += 1
+        try:
+            self._disk.rename(self._directory(name), remains)
+        except OSError as error:
+            raise unusable(self._directory(name), error) from error
+        del self._topics[name]
+        altering = self._altering.pop(name, None)
+        if altering:
+            with suppress(OSError):
+                altering.cancel()
+        self._abandon(topic.partitions)
+        return DeleteTopic(self._disk, self._data.topics_path, remains, topic)
+
+    def complete(self, job: CreateTopic | AlterTopic | DeleteTopic, error: Exception | None = None) -> Topic:
+        """Let a job that has run take effect, and return the topic as it is, or was; `error` is what it raised."""
+        match job:
+            case CreateTopic():
+                return self._created(job, error)
+            case AlterTopic():
+                return self._altered(job, error)
+            case DeleteTopic():
+                _check(error, self._data.topics_path)
+                return job.deleted
+
+    def _created(self, job: CreateTopic, error: Exception | None) -> Topic:
+        self._creating.discard(job.topic)
+        _check(error, self._directory(job.topic))
+        try:
+            return self._open_topic(job.described)
+        except GoQueueError:
+            job.discard()
+            raise
+
+    def _altered(self, job: AlterTopic, error: Exception | None) -> Topic:
+        if self._altering.get(job.topic) is not job:
+            raise TopicNotFound(job.topic)
+        del self._altering[job.topic]
+        _check(error, self._directory(job.topic))
+        topic = self.get(job.topic)
+        topic.settings = dict(job.described.settings)
+        topic.config = job.config
+        log_config, ledger_config = job.config.log_config(), job.config.ledger_config()
+        for partition in topic.partitions:
+            partition.configure(log_config, ledger_config)
+        return topic
+
+    def _open_all(self) -> None:
+        for name, _, is_directory in sorted(_entries(self._disk, self._data.topics_path)):
+            path = f"{self._data.topics_path}/{name}"
+            if is_directory and _DELETED in name:
+                self._disk.remove_tree(path)
+            elif is_directory and is_topic_name(name):
+                self._open_directory(name, path)
+            elif name not in TOLERATED:
+                raise ForeignFile(path, "not a topic of GoQueue; move it out of the data directory")
+
+    def _open_directory(self, name: str, path: str) -> None:
+        try:
+            described = description.load(self._disk, path)
+        except FileNotFoundError:
+            _remove_remains(self._disk, path)
+            return
+        if described.name != name:
+            raise DirectoryUnusable(path, f"its {DESCRIPTION} is that of the topic {described.name!r}")
+        try:
+            self._open_topic(described)
+        except InvalidTopic as error:
+            raise DirectoryUnusable(f"{path}/{DESCRIPTION}", str(error)) from error
+
+    def _open_topic(self, described: Description) -> Topic:
+        name = described.name
+        settings: dict[str, object] = dict(described.settings)
+        config = TopicConfig.parse(settings, topic=name)
+        topic = Topic(name, described.id, described.created_at_ns, settings, config, [])
+        log_config, ledger_config = config.log_config(), config.ledger_config()
+        open_log, observe = self._data.open_log, self._observe
+        try:
+            for number in range(described.partitions):
+                log = open_log(name, number, log_config, observe=observe)
+                open_ledger = partial(open_log, name, number, kind="ledger", observe=observe)
+                topic.partitions.append(Partition(name, number, log, ledger_config, open_ledger))
+        except GoQueueError:
+            self._abandon(topic.partitions)
+            raise
+        self._topics[name] = topic
+        return topic
+
+    def _abandon(self, partitions: list[Partition]) -> None:
+        for partition in partitions:
+            partition.abandon()
+            for log in partition.open_logs:
+                self._data.forget(log)
+
+    def _directory(self, name: str) -> str:
+        return f"{self._data.topics_path}/{name}"
+
+
+def _check(error: Exception | None, path: str) -> None:
+    """Raise what a job has failed with, if it has, as an error that says what follows from it."""
+    if isinstance(error, OSError):
+        raise unusable(path, error) from error
+    if error:
+        raise error
+
+
+def _storable(explicit: Mapping[str, object]) -> dict[str, str | int | float | bool]:
+    """Settings that were parsed are of these types and no other."""
+    return cast("dict[str, str | int | float | bool]", dict(explicit))
+
+
+def _remove_remains(disk: Disk, directory: str) -> None:
+    """Remove the directory of a topic that does not exist, but never a record or a file that is not ours."""
+    found = _entries(disk, directory)
+    for name, _, is_directory in found:
+        if is_directory and name.isdecimal():
+            _check_empty(disk, f"{directory}/{name}")
+        elif is_directory or name not in (DESCRIPTION, DESCRIPTION + NEW):
+            raise ForeignFile(f"{directory}/{name}", "not a file of GoQueue; move it out of the data directory")
+    if any(entry.name == DESCRIPTION for entry in found):
+        disk.remove(f"{directory}/{DESCRIPTION}")
+        disk.sync_directory(directory)
+    disk.remove_tree(directory)
+
+
+def _check_empty(disk: Disk, partition: str) -> None:
+    """Raise unless all that is in the directory of the partition are logs without a record."""
+    for kind, _, is_directory in disk.entries(partition):
+        if not is_directory or kind not in KINDS:
+            raise ForeignFile(f"{partition}/{kind}", "not a file of GoQueue; move it out of the data directory")
+        entries = disk.entries(f"{partition}/{kind}")
+        sort_out(f"{partition}/{kind}", entries)
+        for name, size, _ in entries:
+            if LOG in name and size:
+                reason = (
+                    f"holds records, but the {DESCRIPTION} of its topic is lost; restore that, or move the topic away"
+                )
+                raise DirectoryUnusable(f"{partition}/{kind}/{name}", reason)
+
+
+def _entries(disk: Disk, directory: str) -> list[Entry]:
+    """What is in the directory; nothing if it is missing."""
+    try:
+        return disk.entries(directory)
+    except FileNotFoundError:
+        return []

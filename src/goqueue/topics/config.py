@@ -1,0 +1,280 @@
+"""The settings of a topic, in two forms.
+
+The public form is what users write and read: names without units, durations as text (`"168h"`), choices in lower
+case, JSON types throughout. `TopicConfig` is what the code goes by: every setting is there, durations are whole
+milliseconds. `TopicConfig.parse` leads from the one to the other and `settings` back; what lies between them
+is one table, `_SETTINGS`, with a row for each setting.
+
+A topic keeps only what somebody set, the rest follows the defaults: so a default that is
+changed in a later version reaches every topic that left the setting alone.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from goqueue.clock import MS
+from goqueue.errors import InvalidTopic
+from goqueue.record.header import VALUE_BYTES_MAX
+from goqueue.storage.config import NUMBER_MAX, Cleanup, Flush, LogConfig
+from goqueue.storage.directory import TOPIC_NAME_RULE, is_topic_name
+from goqueue.times import format_duration, parse_duration
+
+INTERNAL_PREFIX = "__"
+PARTITIONS_MAX = 1_000
+LEDGER_SEGMENT_BYTES = 8 * 1024 * 1024
+_SEGMENT_AGE_MS_MIN = 1_000
+_SEGMENT_AGE_MS_MAX = LogConfig().segment_age_ms
+
+
+class Acks(StrEnum):
+    """What an answer to a publish waits for."""
+
+    NONE = "none"
+    LEADER = "leader"
+    ALL = "all"
+
+
+class Compression(StrEnum):
+    """How values are stored."""
+
+    NONE = "none"
+    ZSTD = "zstd"
+    LZ4 = "lz4"
+
+
+class OnExpire(StrEnum):
+    """What becomes of a message that nobody processed in time."""
+
+    DROP = "drop"
+    DEAD_LETTER = "dead_letter"
+
+
+class SchemaValidation(StrEnum):
+    """Whether messages are held against a schema: if there is one, never, or always."""
+
+    AUTO = "auto"
+    OFF = "off"
+    REQUIRED = "required"
+
+
+def validate_topic_name(name: str, *, internal_ok: bool = False) -> None:
+    """Raise `InvalidTopic` unless a topic may be called that."""
+    if not is_topic_name(name):
+        raise InvalidTopic(name, TOPIC_NAME_RULE)
+    if is_internal(name) and not internal_ok:
+        raise InvalidTopic(name, f"{INTERNAL_PREFIX} opens the names of internal topics")
+
+
+def is_internal(name: str) -> bool:
+    """Whether the topic of that name is GoQueue's own."""
+    return name.startswith(INTERNAL_PREFIX)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicConfig:
+    """All settings of one topic."""
+
+    cleanup: Cleanup = Cleanup.DELETE
+    retention_ms: int = 168 * 3_600_000  # 0 = for ever
+    retention_bytes: int = 0  # 0 = unlimited
+    segment_bytes: int = 64 * 1024 * 1024
+    flush: Flush = Flush.GROUP
+    flush_interval_ms: int = 1_000
+    min_insync_replicas: int = 1
+    acks: Acks = Acks.ALL
+    compression: Compression = Compression.NONE
+    max_message_bytes: int = VALUE_BYTES_MAX
+    visibility_timeout_ms: int = 30_000
+    max_deliveries: int = 3  # then the dead-letter topic: a poison message must not loop
+    backoff_initial_ms: int = 1_000
+    backoff_max_ms: int = 60_000
+    max_in_flight: int = 1_000  # per consumer
+    ttl_ms: int | None = None
+    on_expire: OnExpire = OnExpire.DROP
+    schema_validation: SchemaValidation = SchemaValidation.AUTO
+    trace_sample_rate: float = 1.0
+    tombstone_retention_ms: int = 24 * 3_600_000
+    dirty_ratio: float = 0.5
+
+    @classmethod
+    def parse(cls, settings: Mapping[str, object], *, topic: str = "") -> "TopicConfig":
+        """The settings in their public form; what is not there has its default."""
+        fields: dict[str, object] = {}
+        for name, value in settings.items():
+            setting = _known(name, topic)
+            try:
+                fields[setting.field(name)] = setting.parse(value)
+            except ValueError as error:
+                raise InvalidTopic(topic, f"{error}, not {_shown(value)}", setting=name) from None
+        return cls(**fields)  # type: ignore[arg-type]
+
+    def settings(self) -> dict[str, object]:
+        """All settings in their public form."""
+        return {name: setting.show(getattr(self, setting.field(name))) for name, setting in _SETTINGS.items()}
+
+    def log_config(self) -> LogConfig:
+        """What the settings mean for the log of a partition.
+
+        A segment is not written to for longer than its records are kept, or a quiet log would keep them for longer.
+        """
+        oldest = _SEGMENT_AGE_MS_MAX
+        if self.retention_ms and self.cleanup is not Cleanup.COMPACT:
+            oldest = max(_SEGMENT_AGE_MS_MIN, min(oldest, self.retention_ms))
+        return LogConfig(
+            segment_bytes=self.segment_bytes,
+            segment_age_ms=oldest,
+            value_bytes_max=self.max_message_bytes,
+            flush=self.flush,
+            flush_interval_ms=self.flush_interval_ms,
+            cleanup=self.cleanup,
+            retention_ms=self.retention_ms,
+            retention_bytes=self.retention_bytes,
+            dirty_ratio=self.dirty_ratio,
+            tombstone_retention_ms=self.tombstone_retention_ms,
+        )
+
+    def ledger_config(self) -> LogConfig:
+        """The same for its ledger, which is compacted and kept for ever, and as safe as the log."""
+        return LogConfig(
+            segment_bytes=LEDGER_SEGMENT_BYTES,
+            flush=self.flush,
+            flush_interval_ms=self.flush_interval_ms,
+            cleanup=Cleanup.COMPACT,
+            retention_ms=0,
+        )
+
+
+def merge(
+    explicit: Mapping[str, object], changes: Mapping[str, object | None], *, topic: str = ""
+) -> dict[str, object]:
+    """The explicit settings after the changes, of which None takes one back to its default."""
+    for name in changes:
+        _known(name, topic)
+    return {name: value for name, value in {**explicit, **changes}.items() if value is not None}
+
+
+class _Setting(Protocol):
+    """One row of the table: how a setting is read and written, and what its field is called."""
+
+    def field(self, name: str) -> str: ...
+    def parse(self, value: object) -> object:
+        """The value as the field holds it; `ValueError` says what it must be."""
+        ...
+
+    def show(self, value: object) -> object: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Duration:
+    least_ms: int
+    may_be_none: bool = False
+
+    def field(self, name: str) -> str:
+        return f"{name}_ms"
+
+    def parse(self, value: object) -> int | None:
+        if self.may_be_none and value in (None, "none"):
+            return None
+        if isinstance(value, str):
+            try:
+                ms, rest = divmod(parse_duration(value), MS)
+            except ValueError:
+                pass
+            else:
+                if not rest and self.least_ms <= ms <= NUMBER_MAX:
+                    return ms
+        limits = f"from {format_duration(self.least_ms * MS)} to {format_duration(NUMBER_MAX * MS)}"
+        none = ", or none" if self.may_be_none else ""
+        raise ValueError(f"must be text like 250ms, 30s or 168h, {limits} in whole milliseconds{none}")
+
+    def show(self, value: object) -> object:
+        return format_duration(value * MS) if isinstance(value, int) else "none"
+
+
+@dataclass(frozen=True, slots=True)
+class _Whole:
+    least: int
+    most: int
+
+    def field(self, name: str) -> str:
+        return name
+
+    def parse(self, value: object) -> int:
+        if type(value) is int and self.least <= value <= self.most:
+            return value
+        raise ValueError(f"must be a whole number from {self.least} to {self.most}")
+
+    def show(self, value: object) -> object:
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    may_be_zero: bool
+
+    def field(self, name: str) -> str:
+        return name
+
+    def parse(self, value: object) -> float:
+        if type(value) in (int, float) and 0 <= value <= 1 and (value or self.may_be_zero):  # type: ignore[operator]
+            return float(value)  # type: ignore[arg-type]
+        raise ValueError(f"must be a number {'from 0' if self.may_be_zero else 'above 0'} to 1")
+
+    def show(self, value: object) -> object:
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    choices: type[StrEnum]
+
+    def field(self, name: str) -> str:
+        return name
+
+    def parse(self, value: object) -> StrEnum:
+        if isinstance(value, str) and value in list(self.choices):
+            return self.choices(value)
+        raise ValueError(f"must be one of {' '.join(self.choices)}")
+
+    def show(self, value: object) -> object:
+        return str(value)
+
+
+_SETTINGS: dict[str, _Setting] = {
+    "cleanup": _Choice(Cleanup),
+    "retention": _Duration(0),
+    "retention_bytes": _Whole(0, NUMBER_MAX),
+    "segment_bytes": _Whole(1024, 1024**3),
+    "flush": _Choice(Flush),
+    "flush_interval": _Duration(1),
+    "min_insync_replicas": _Whole(1, 1_000),
+    "acks": _Choice(Acks),
+    "compression": _Choice(Compression),
+    "max_message_bytes": _Whole(1, 2**31 - 1),
+    "visibility_timeout": _Duration(1),
+    "max_deliveries": _Whole(1, 1_000_000),
+    "backoff_initial": _Duration(0),
+    "backoff_max": _Duration(0),
+    "max_in_flight": _Whole(1, 1_000_000),
+    "ttl": _Duration(1, may_be_none=True),
+    "on_expire": _Choice(OnExpire),
+    "schema_validation": _Choice(SchemaValidation),
+    "trace_sample_rate": _Share(may_be_zero=True),
+    "tombstone_retention": _Duration(0),
+    "dirty_ratio": _Share(may_be_zero=False),
+}
+
+
+def _known(name: str, topic: str) -> _Setting:
+    if name not in _SETTINGS:
+        raise InvalidTopic(topic, f"there is no such setting; there are {' '.join(_SETTINGS)}", setting=str(name))
+    return _SETTINGS[name]
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, int) and abs(value) > NUMBER_MAX:
+        return "a number that large"
+    text = repr(value)
+    return text if len(text) <= 100 else f"{text[:100]}..."

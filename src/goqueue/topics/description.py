@@ -1,0 +1,67 @@
+"""The file `topic.json`: what a topic is, and the sign that it is one.
+
+A topic exists when this file is in its directory, and from then on as a whole: its logs were made before. The
+file is replaced as a whole when a setting changes, so a crash leaves the old one or the new one. It bears a checksum of
+its own meaning, because a digit that flips in the number of partitions would hide a log and look like
+a fact. It is not meant to be edited.
+"""
+
+import msgspec
+
+from goqueue.errors import DirectoryUnusable, UnsupportedFormat
+from goqueue.record.kernel import crc32c
+from goqueue.storage.file import Disk
+from goqueue.storage.small_file import replace_bytes
+
+DESCRIPTION = "topic.json"
+FORMAT = 1
+_SIZE_MAX = 1024 * 1024
+
+
+class Description(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is durable of a topic beside its logs."""
+
+    format: int = FORMAT
+    name: str
+    id: str
+    created_at_ns: int
+    partitions: int
+    settings: dict[str, str | int | float | bool]
+    crc: int = 0
+
+
+class _AnyFormat(msgspec.Struct):
+    format: int
+
+
+_decode = msgspec.json.Decoder(Description).decode
+_decode_format = msgspec.json.Decoder(_AnyFormat).decode
+_encode = msgspec.json.Encoder().encode
+
+
+def store(disk: Disk, directory: str, description: Description) -> None:
+    """Make this the description of the topic in the directory; on the medium when this returns."""
+    sealed = msgspec.structs.replace(description, crc=_crc(description))
+    replace_bytes(disk, directory, DESCRIPTION, _encode(sealed), b"\n")
+
+
+def load(disk: Disk, directory: str) -> Description:
+    """The description that was stored last. Raises `FileNotFoundError` where there is no topic."""
+    path = f"{directory}/{DESCRIPTION}"
+    file = disk.open(path, write=False)
+    data = file.pread(0, _SIZE_MAX)
+    file.close()
+    try:
+        found = _decode_format(data).format
+        if found != FORMAT:
+            raise UnsupportedFormat(path, f"topic format {found}; this GoQueue knows {FORMAT}")
+        description = _decode(data)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise DirectoryUnusable(path, f"damaged, and no description of a topic any more: {error}") from error
+    if description.crc != _crc(description):
+        raise DirectoryUnusable(path, "damaged, or changed by hand: its checksum does not fit")
+    return description
+
+
+def _crc(description: Description) -> int:
+    return crc32c(_encode(msgspec.structs.replace(description, crc=0)))

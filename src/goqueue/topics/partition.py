@@ -1,0 +1,61 @@
+"""One partition: the log with its messages, and the ledger with what became of them.
+
+The ledger is a log of its own beside the first, and is opened when somebody needs it: thousands of partitions that
+nobody consumes from in groups cost one log each, not two.
+"""
+
+from collections.abc import Callable
+
+from goqueue.errors import Conflict
+from goqueue.storage.config import LogConfig
+from goqueue.storage.log import Log
+
+
+class Partition:
+    """Partition `number` of a topic. Like its logs it has one owner, who makes all calls."""
+
+    __slots__ = ("_ledger", "_ledger_config", "_open_ledger", "log", "number", "topic")
+
+    def __init__(
+        self, topic: str, number: int, log: Log, ledger_config: LogConfig, open_ledger: Callable[[LogConfig], Log]
+    ) -> None:
+        self.topic = topic
+        self.number = number
+        self.log = log
+        self._ledger: Log | None = None
+        self._ledger_config = ledger_config
+        self._open_ledger = open_ledger
+
+    @property
+    def name(self) -> str:
+        return f"{self.topic}-{self.number}"
+
+    @property
+    def is_closed(self) -> bool:
+        return self.log.is_closed
+
+    @property
+    def ledger(self) -> Log:
+        """The ledger, which is opened, or begun, on first use."""
+        if self._ledger is None:
+            if self.is_closed:
+                raise Conflict(f"the partition {self.name} is closed")
+            self._ledger = self._open_ledger(self._ledger_config)
+        return self._ledger
+
+    @property
+    def open_logs(self) -> tuple[Log, ...]:
+        """The log, and the ledger if it is open: all that may have something to flush."""
+        return (self.log,) if self._ledger is None else (self.log, self._ledger)
+
+    def configure(self, log_config: LogConfig, ledger_config: LogConfig) -> None:
+        """Go by these settings from now on."""
+        self.log.config = log_config
+        self._ledger_config = ledger_config
+        if self._ledger is not None:
+            self._ledger.config = ledger_config
+
+    def abandon(self) -> None:
+        """Let go of all files as they are: they are about to be deleted."""
+        for log in self.open_logs:
+            log.abandon()

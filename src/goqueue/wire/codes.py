@@ -1,0 +1,59 @@
+"""The one table of errors: a code, its number, its HTTP and gRPC status, and the exception that stands for it.
+
+Every door reads it to answer, and every client to raise again what the broker raised. Errors that share a code
+(a read that failed, a log that failed) are told apart by their sentence.
+"""
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from goqueue import errors
+from goqueue.errors import GoQueueError
+
+
+class Row(NamedTuple):
+    """How one code looks at each door."""
+
+    number: int
+    http: int
+    grpc: str
+    exception: type[GoQueueError]
+
+
+TABLE: Final[Mapping[str, Row]] = {
+    "TOPIC_NOT_FOUND": Row(100, 404, "NOT_FOUND", errors.TopicNotFound),
+    "TOPIC_ALREADY_EXISTS": Row(101, 409, "ALREADY_EXISTS", errors.TopicExists),
+    "PARTITION_NOT_FOUND": Row(102, 404, "NOT_FOUND", errors.PartitionNotFound),
+    "INVALID_PARTITION": Row(103, 400, "INVALID_ARGUMENT", errors.InvalidPartition),
+    "INVALID_TOPIC": Row(104, 400, "INVALID_ARGUMENT", errors.InvalidTopic),
+    "OFFSET_OUT_OF_RANGE": Row(105, 400, "OUT_OF_RANGE", errors.OffsetOutOfRange),
+    "MESSAGE_TOO_LARGE": Row(300, 413, "INVALID_ARGUMENT", errors.MessageTooLarge),
+    "INVALID_MESSAGE": Row(301, 400, "INVALID_ARGUMENT", errors.InvalidMessage),
+    "OUT_OF_ORDER_SEQUENCE": Row(307, 400, "FAILED_PRECONDITION", errors.OutOfOrderSequence),
+    "CORRUPT_RECORD": Row(308, 500, "DATA_LOSS", errors.CorruptRecord),
+    "INVALID_BATCH": Row(309, 400, "INVALID_ARGUMENT", errors.InvalidBatch),
+    "PRODUCER_FENCED": Row(402, 409, "FAILED_PRECONDITION", errors.ProducerFenced),
+    "NOT_LEADER": Row(500, 503, "UNAVAILABLE", errors.NotLeader),
+    "BROKER_NOT_AVAILABLE": Row(502, 503, "UNAVAILABLE", errors.BrokerUnavailable),
+    "STORAGE_FULL": Row(505, 507, "RESOURCE_EXHAUSTED", errors.StorageFull),
+    "STORAGE_FAILED": Row(506, 503, "UNAVAILABLE", errors.StorageFailed),
+    "REQUEST_TIMEOUT": Row(507, 504, "DEADLINE_EXCEEDED", errors.RequestTimeout),
+    "INVALID_REQUEST": Row(700, 400, "INVALID_ARGUMENT", errors.InvalidRequest),
+    "NOT_FOUND": Row(701, 404, "NOT_FOUND", errors.NotFound),
+    "METHOD_NOT_ALLOWED": Row(702, 405, "UNIMPLEMENTED", errors.MethodNotAllowed),
+    "CONFLICT": Row(704, 409, "FAILED_PRECONDITION", errors.Conflict),
+    "REQUEST_TOO_LARGE": Row(705, 413, "RESOURCE_EXHAUSTED", errors.RequestTooLarge),
+    "INTERNAL": Row(706, 500, "INTERNAL", errors.InternalError),
+}
+
+
+def row(error: GoQueueError) -> Row:
+    """How the error looks at each door."""
+    return TABLE.get(error.code, TABLE["INTERNAL"])
+
+
+def restore(code: str, text: str, facts: Mapping[str, object]) -> GoQueueError:
+    """The error that the other end told of; one that a newer broker knows and we do not is still a `GoQueueError`."""
+    known = TABLE.get(code)
+    exception = known.exception if known else GoQueueError
+    return exception.restored(text, facts if known else {**facts, "code": code})

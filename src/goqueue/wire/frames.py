@@ -1,0 +1,153 @@
+"""Frames: how requests, answers and pushed records travel over a byte stream. No socket in here.
+
+    0        4      5       6          8             12       16
+    +--------+------+-------+----------+-------------+--------+---------------+-----------------+
+    | length | kind | flags | meta_len | correlation | crc32c | meta: msgpack | payload: records |
+    +--------+------+-------+----------+-------------+--------+---------------+-----------------+
+
+`length` counts what follows it. The checksum is CRC-32C of the frame without the length and the checksum itself;
+with `SELF_CHECKED` it stops before the payload, whose records bear checksums of their own: stored records
+travel as they stand on the disk, and whoever decodes them proves them.
+
+`FrameReader` gives out buffers to receive into and takes frames out of them. Small frames are received many at a
+time; a large one gets a buffer of its own, which grows with what has really come, so a length that is only
+claimed costs nothing. Payloads are views of these buffers, not copies; a buffer is never written again once
+its frames were given out.
+"""
+
+import struct
+from collections.abc import Iterator
+from enum import IntFlag
+from typing import Final, NamedTuple
+
+from goqueue.errors import GoQueueError
+from goqueue.record.kernel import crc32c
+
+HEADER: Final = struct.Struct(">IBBHII")
+HEADER_BYTES: Final = 16
+LENGTH_BYTES: Final = 4
+assert HEADER.size == HEADER_BYTES
+
+FRAME_BYTES_MAX: Final = 33 * 1024 * 1024
+"""A batch of the largest size with its meta; both ends refuse more."""
+META_BYTES_MAX: Final = 65_535
+_RECEIVE_BYTES_MIN: Final = 4 * 1024
+_RECEIVE_BYTES_MAX: Final = 256 * 1024
+_ROOM_BYTES_MIN: Final = 512
+
+
+class FrameFlags(IntFlag):
+    """What kind of frame it is beside its verb."""
+
+    RESPONSE = 0x01
+    ERROR = 0x02
+    SELF_CHECKED = 0x04  # the checksum does not cover the payload
+    PUSH = 0x08  # one of many answers to a subscription; more follow
+
+
+class BadFrame(GoQueueError):
+    """The bytes are no frame. Nothing behind them can be trusted, so the connection ends."""
+
+    code = "INVALID_REQUEST"
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason  # too_long, truncated, unknown_kind, checksum
+
+
+class Frame(NamedTuple):
+    """One frame, taken apart. `payload` is valid for as long as it is held."""
+
+    kind: int
+    flags: int
+    correlation: int
+    meta: memoryview
+    payload: memoryview
+
+
+def pack(kind: int, correlation: int, meta: bytes, payload_size: int = 0, *, flags: int = 0) -> bytes:
+    """Header and meta of a frame whose payload follows, unchecked."""
+    if len(meta) > META_BYTES_MAX:
+        raise BadFrame("too_long", f"meta of {len(meta)} bytes is over the limit of {META_BYTES_MAX}")
+    length = HEADER_BYTES - LENGTH_BYTES + len(meta) + payload_size
+    bare = HEADER.pack(length, kind, flags, len(meta), correlation, 0)
+    crc = crc32c(meta, crc32c(bare[4:12]))
+    return HEADER.pack(length, kind, flags, len(meta), correlation, crc) + meta
+
+
+def pack_checked(
+    kind: int, correlation: int, meta: bytes, payload: bytes | bytearray | memoryview, *, flags: int = 0
+) -> bytes:
+    """Header and meta of a frame whose payload follows, covered by the checksum."""
+    head = pack(kind, correlation, meta, len(payload), flags=flags)
+    crc = crc32c(payload, int.from_bytes(head[12:16]))
+    return b"".join((head[:12], crc.to_bytes(4), head[16:]))
+
+
+class FrameReader:
+    """Takes frames out of a stream of bytes that is received into the buffers it gives out."""
+
+    def __init__(self, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+        self._frame_bytes_max = frame_bytes_max
+        self._buffer = bytearray()
+        self._start = 0  # of what has not been given out
+        self._end = 0  # of what was received
+        self._size = _RECEIVE_BYTES_MIN
+        self._needed = HEADER_BYTES  # bytes of the frame that stands at `start`, as far as known
+
+    @property
+    def pending_bytes(self) -> int:
+        """How much of an unfinished frame is here."""
+        return self._end - self._start
+
+    @property
+    def buffered_bytes(self) -> int:
+        """How much memory is held for what is to come."""
+        return len(self._buffer)
+
+    def get_buffer(self) -> memoryview:
+        """Where to receive into; never empty."""
+        room = len(self._buffer) - self._end
+        if not room or (room < _ROOM_BYTES_MIN and self._start + self._needed > len(self._buffer)):
+            self._renew()
+        return memoryview(self._buffer)[self._end :]
+
+    def received(self, size: int) -> Iterator[Frame]:
+        """That many bytes were received: the frames that are complete now. Raises `BadFrame`."""
+        self._end += size
+        if self._end == len(self._buffer):
+            self._size = min(2 * self._size, _RECEIVE_BYTES_MAX)
+        view = memoryview(self._buffer)
+        while self._end - self._start >= HEADER_BYTES:
+            length, kind, flags, meta_size, correlation, crc = HEADER.unpack_from(self._buffer, self._start)
+            end = self._start + LENGTH_BYTES + length
+            if length + LENGTH_BYTES > self._frame_bytes_max:
+                text = f"frame of {length} bytes is over the limit of {self._frame_bytes_max}"
+                raise BadFrame("too_long", text)
+            if length < HEADER_BYTES - LENGTH_BYTES + meta_size:
+                raise BadFrame("truncated", f"frame of {length} bytes cannot hold its header and {meta_size} of meta")
+            if end > self._end:
+                self._needed = end - self._start
+                return
+            start, self._start = self._start, end
+            body = start + HEADER_BYTES
+            payload_at = body + meta_size
+            covered = payload_at if flags & FrameFlags.SELF_CHECKED else end
+            if crc32c(view[body:covered], crc32c(view[start + 4 : start + 12])) != crc:
+                raise BadFrame("checksum", f"frame {correlation} fails its checksum")
+            yield Frame(kind, flags, correlation, view[body:payload_at], view[payload_at:end])
+        self._needed = HEADER_BYTES
+        if self._start == self._end:  # nothing is left over: an idle connection holds no buffer
+            self._buffer = bytearray()
+            self._start = self._end = 0
+
+    def _renew(self) -> None:
+        """Go on in a new buffer. What is left over moves there; a large frame gets room as it comes."""
+        left = memoryview(self._buffer)[self._start : self._end]
+        room = max(self._size, min(self._needed, 2 * len(left)))
+        if self._needed > room >= self._needed // 2:
+            room = self._needed
+        buffer = bytearray(max(room, len(left) + 1))
+        buffer[: len(left)] = left
+        self._buffer = buffer
+        self._start, self._end = 0, len(left)

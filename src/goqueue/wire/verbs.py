@@ -1,0 +1,264 @@
+"""The verbs of the native protocol: what stands in the meta of each request and answer.
+
+Metas are msgpack arrays, so fields may only be added, at the end, with a default; an end that does not know a field
+passes it over. Records never stand in a meta: they are the payload.
+
+A connection begins with HELLO. From then on requests are pipelined and answered by correlation id, each as
+soon as its answer is there. SUBSCRIBE is answered by frames with the flag PUSH under its correlation id, for as long as
+its credit of payload bytes lasts; CREDIT adds to it, UNSUBSCRIBE ends it, and neither is answered.
+"""
+
+from enum import IntEnum
+from typing import Final
+
+import msgspec
+
+from goqueue.errors import GoQueueError
+
+PROTOCOL_VERSION: Final = 1
+FEATURES: Final = ("publish", "read", "subscribe", "idempotence")
+TEXT_MAX: Final = 2_000
+
+
+class Verb(IntEnum):
+    """The kind of a frame."""
+
+    HELLO = 1
+    PING = 2
+    METADATA = 3
+    CREATE_TOPIC = 10
+    DELETE_TOPIC = 11
+    LIST_TOPICS = 12
+    DESCRIBE_TOPIC = 13
+    ALTER_TOPIC = 14
+    OFFSETS = 15
+    INIT_PRODUCER = 20
+    PUBLISH = 21
+    READ = 30
+    SUBSCRIBE = 31
+    CREDIT = 32
+    UNSUBSCRIBE = 33
+    STATS = 40
+
+
+class _Meta(msgspec.Struct, array_like=True):
+    pass
+
+
+class Hello(_Meta):
+    """The first request of a connection."""
+
+    version: int = PROTOCOL_VERSION
+    features: tuple[str, ...] = FEATURES
+    client_id: str = ""
+    api_key: str = ""
+
+
+class Welcome(_Meta):
+    """The answer to HELLO: what both ends will speak."""
+
+    version: int
+    features: tuple[str, ...]
+    node_id: int
+    server: str  # name and version, for people
+    frame_bytes_max: int
+
+
+class Empty(_Meta):
+    """Nothing to say."""
+
+
+class ErrorMeta(_Meta):
+    """An error, in a frame with the flag ERROR; correlation 0 when it concerns the connection."""
+
+    code: str
+    text: str
+    retryable: bool
+    facts: dict[str, object] = {}
+
+
+def error_meta(error: GoQueueError) -> ErrorMeta:
+    """What is told of an error; what a peer put into it is cut to what fits a frame."""
+    facts = {name: value[:TEXT_MAX] if isinstance(value, str) else value for name, value in error.facts().items()}
+    return ErrorMeta(error.code, str(error)[:TEXT_MAX], error.retryable, facts)
+
+
+class Metadata(_Meta):
+    """Ask for the topics named."""
+
+    topics: list[str]
+
+
+class TopicMetadata(_Meta):
+    """What a client needs to know to publish and read: the leader of each partition, and settings that bind it."""
+
+    name: str
+    topic_id: str
+    leaders: list[int]  # node ids
+    compression: str = "none"
+    max_message_bytes: int = 16 * 1024 * 1024
+    acks: str = "all"
+    error: ErrorMeta | None = None
+
+
+class MetadataAnswer(_Meta):
+    """The nodes by id, as host:port; an empty address is that of the connection itself."""
+
+    nodes: dict[int, str]
+    topics: list[TopicMetadata]
+
+
+class CreateTopic(_Meta):
+    """Create a topic; None leaves a choice to the broker."""
+
+    name: str
+    partitions: int | None = None
+    settings: dict[str, object] = {}
+    replication_factor: int | None = None
+
+
+class TopicName(_Meta):
+    """DELETE_TOPIC, DESCRIBE_TOPIC."""
+
+    name: str
+
+
+class ListTopics(_Meta):
+    """The names of the topics; they are the payload of the answer, a msgpack list."""
+
+    internal: bool = False
+
+
+class AlterTopic(_Meta):
+    """Change settings; None resets one."""
+
+    name: str
+    changes: dict[str, object]
+
+
+class PartitionState(_Meta):
+    """Where a partition begins and ends."""
+
+    partition: int
+    start_offset: int
+    end_offset: int
+    high_watermark: int
+    last_stable_offset: int
+    size_bytes: int
+    leader: int = 0
+
+
+class TopicState(_Meta):
+    """The answer to CREATE_TOPIC, DESCRIBE_TOPIC and ALTER_TOPIC."""
+
+    name: str
+    topic_id: str
+    replication_factor: int
+    created_at_ns: int
+    settings: dict[str, object]
+    defaults: list[str]
+    partitions: list[PartitionState]
+
+
+class Offsets(_Meta):
+    """The first offset of each partition at a time; without one, `at` is `earliest` or `latest`."""
+
+    topic: str
+    time_ns: int | None = None
+    at: str = "latest"
+
+
+class OffsetsAnswer(_Meta):
+    """Partition by partition."""
+
+    offsets: list[int]
+
+
+class ProducerIdentity(_Meta):
+    """The answer to INIT_PRODUCER."""
+
+    producer_id: int
+    epoch: int
+
+
+class Publish(_Meta):
+    """A batch for one partition; the payload is its records, offset and crc zero."""
+
+    topic: str
+    partition: int
+    acks: str | None = None  # none, leader, all; the topic's by default
+
+
+class PublishAnswer(_Meta):
+    """Where the batch is. `first_offset` is -1 for a duplicate that is older than the broker remembers."""
+
+    first_offset: int
+    record_count: int
+    timestamp_ns: int
+    duplicate: bool = False
+
+
+class Read(_Meta):
+    """Records of one partition from an offset, or from a time if that is later; the answer's payload."""
+
+    topic: str
+    partition: int
+    offset: int = 0
+    max_bytes: int = 1024 * 1024
+    max_records: int = 2**31 - 1
+    wait_ms: int = 0
+    from_time_ns: int | None = None
+    to_time_ns: int | None = None
+    isolation: str = "read_committed"
+
+
+class ReadAnswer(_Meta):
+    """What stands beside the records. `next_offset` is where to go on."""
+
+    record_count: int
+    next_offset: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    first_pending_offset: int | None = None
+    end_of_range: bool = False
+    flags: int = 0  # of the records, or-ed
+
+
+class Subscribe(_Meta):
+    """Push records of one partition from an offset on, up to `credit` bytes of payload."""
+
+    topic: str
+    partition: int
+    offset: int
+    credit: int
+    max_bytes: int = 1024 * 1024
+    to_time_ns: int | None = None
+    isolation: str = "read_committed"
+
+
+class Credit(_Meta):
+    """More bytes for a subscription."""
+
+    subscription: int
+    bytes: int
+
+
+class Unsubscribe(_Meta):
+    """Push no more. Frames that were under way may still arrive."""
+
+    subscription: int
+
+
+class Stats(_Meta):
+    """The answer to STATS: what it costs to run this broker, for benchmarks and the curious."""
+
+    node_id: int
+    uptime_ns: int
+    cpu_ns: int
+    rss_bytes: int
+    topic_count: int
+    size_bytes: int
+
+
+encode: Final = msgspec.msgpack.Encoder().encode

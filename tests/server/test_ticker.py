@@ -1,0 +1,77 @@
+"""Ticks come at their interval, whatever a tick does; a loop that was blocked is noticed."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+
+import pytest
+
+from goqueue.clock import MS
+from goqueue.server.ticker import Ticker
+from goqueue.testing import ManualClock
+
+
+def run(main: Callable[[], Coroutine[object, object, None]]) -> None:
+    asyncio.run(asyncio.wait_for(main(), 30))
+
+
+def test_it_ticks_until_it_is_stopped(clock: ManualClock) -> None:
+    async def main() -> None:
+        ticked = asyncio.Event()
+        counted: list[int] = []
+
+        def tick() -> None:
+            counted.append(len(counted))
+            if len(counted) == 3:
+                ticker.stop()
+                ticked.set()
+
+        ticker = Ticker(asyncio.get_running_loop(), clock, tick, interval_ns=MS)
+        await ticked.wait()
+        later = asyncio.Event()
+        asyncio.get_running_loop().call_later(0.01, later.set)
+        await later.wait()
+
+        assert counted == [0, 1, 2]
+
+    run(main)
+
+
+def test_a_tick_that_fails_is_logged_and_the_next_one_comes(
+    clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main() -> None:
+        second = asyncio.Event()
+        outcomes = iter(["fail", "go on"])
+
+        def tick() -> None:
+            if next(outcomes) == "fail":
+                raise RuntimeError("a bug")
+            ticker.stop()
+            second.set()
+
+        ticker = Ticker(asyncio.get_running_loop(), clock, tick, interval_ns=MS)
+        await second.wait()
+
+    run(main)
+
+    (record,) = caplog.records
+    assert record.message == "housekeeping failed"
+    assert record.exc_info
+
+
+@pytest.mark.parametrize(("seconds", "warned"), [(0.9, []), (1.5, [1.5])])
+def test_a_loop_that_was_blocked_for_a_second_is_warned_of(
+    clock: ManualClock, caplog: pytest.LogCaptureFixture, seconds: float, warned: list[float]
+) -> None:
+    async def main() -> None:
+        ticked = asyncio.Event()
+        ticker = Ticker(asyncio.get_running_loop(), clock, ticked.set, interval_ns=MS)
+        clock.advance(seconds + 0.001)
+        await ticked.wait()
+        ticker.stop()
+
+    run(main)
+
+    stalls = [record for record in caplog.records if record.levelno == logging.WARNING]
+    assert [record.seconds for record in stalls] == warned  # type: ignore[attr-defined]
