@@ -59,7 +59,7 @@ SYSTEM = {
     "client.environment",
     "client.forks",
 }
-THREADS = {"storage.jobs", "testing", "client", "server", "doors"}
+THREADS = {"storage.jobs", "testing", "client", "server", "doors", "cli"}
 
 # Which modules are whose. What is in no table is anyone's.
 MODULES_ONLY_IN: dict[str, set[str]] = {

@@ -38,8 +38,8 @@ def test_the_demo_runs_to_its_end() -> None:
     output = run("demo").stdout
 
     assert "all of it held" in output
-    assert "torn tail of" in output
-    assert "none missing, none wrong" in output
+    assert "each exactly once, in order for each customer" in output
+    assert "damaged, and nothing else" in output
 
 
 def test_verify_shows_what_a_log_holds(log_directory: Path) -> None:

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -157,12 +158,15 @@ def test_what_goes_wrong_is_said_in_one_line(
     assert complaint in found if code == 2 else found.startswith(complaint)
 
 
-def consuming(server: str, *arguments: str) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(
-        [sys.executable, "-m", "goqueue.cli", "consume", "orders", "--server", server, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+@contextmanager
+def consuming(server: str, *arguments: str) -> "Iterator[subprocess.Popen[bytes]]":
+    """`goqueue consume orders`, which is gone at the end of the block whatever happens."""
+    command = [sys.executable, "-m", "goqueue.cli", "consume", "orders", "--server", server, *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def test_follow_prints_what_comes_at_once_and_ctrl_c_leaves_cleanly(server: str) -> None:

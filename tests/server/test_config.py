@@ -237,6 +237,16 @@ def test_two_doors_do_not_share_an_address() -> None:
     assert load(flags={"native": "127.0.0.1:0", "http": "127.0.0.1:0"}).http == Address("127.0.0.1", 0)
 
 
+def test_a_flush_never_waits_for_compactions_alone() -> None:
+    (problem,) = problems_of(env={"GOQUEUE_LIMITS_COMPACTIONS_MAX": "8"})
+
+    assert problem == (
+        "limits.compactions_max = 8 (GOQUEUE_LIMITS_COMPACTIONS_MAX): "
+        "must be below limits.threads_max, so that a flush always finds a thread"
+    )
+    assert load(env={"GOQUEUE_LIMITS_COMPACTIONS_MAX": "8", "GOQUEUE_LIMITS_THREADS_MAX": "9"})
+
+
 def test_variables_that_look_like_a_slip_are_warned_of_and_all_others_left_alone() -> None:
     env = {
         "GOQUEUE_LOG_LEVL": "debug",

@@ -161,3 +161,34 @@ def test_a_flush_on_the_spot_does_not_miss_the_failure_of_the_one_under_way(disk
 
     assert log.durable_offset == 0
     assert log.failure is not None
+
+
+def test_a_sealed_log_has_nothing_left_to_write_when_it_is_closed(disk: MemoryDisk) -> None:
+    log = open_log(disk)
+    fill(log, 100)
+    job = log.begin_seal()
+    assert job is not None
+    assert log.begin_seal() is None  # one is under way
+
+    job.run()
+    log.complete(job)
+
+    assert log.is_sealed
+    assert log.begin_seal() is None
+    before = disk.crash(keep="nothing")
+    log.close()
+    assert {path: before.read(path) for path in before.paths()} == {path: disk.read(path) for path in disk.paths()}
+
+
+def test_what_is_appended_while_a_log_is_sealed_is_sealed_next(disk: MemoryDisk) -> None:
+    log = open_log(disk)
+    fill(log, 100)
+    job = log.begin_seal()
+    assert job is not None
+    fill(log, 1)
+    job.run()
+    log.complete(job)
+
+    assert not log.is_sealed
+    log.close()
+    assert open_log(disk.crash(keep="nothing")).next_offset == 101

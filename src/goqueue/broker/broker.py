@@ -58,43 +58,46 @@ TopicJob = CreateTopic | AlterTopic | DeleteTopic
 class LiveTopic:
     """A topic and its partitions while the broker runs."""
 
-    __slots__ = ("partitions", "publisher", "topic", "turn")
+    __slots__ = ("partitions", "publisher", "topic")
 
     def __init__(self, topic: Topic, partitions: Sequence[LivePartition]) -> None:
         self.topic = topic
         self.partitions = partitions
-        self.turn = 0  # which partition the next message without a key goes to
-        self.configured()
+        self.publisher = MessagePublisher(partitions, topic=topic.name, config=topic.config)
 
     def configured(self) -> None:
         """The settings have changed."""
-        config = self.topic.config
-        self.publisher = MessagePublisher(
-            self.partitions,
-            topic=self.topic.name,
-            compression=config.compression,
-            value_bytes_max=config.max_message_bytes,
-        )
+        self.publisher.config = self.topic.config
+        for live in self.partitions:
+            live.configured()
 
 
 class Broker:
     """A `Service` on one data directory. Made by `Broker.open`."""
 
     def __init__(
-        self, data: DataDirectory, catalog: Catalog, *, clock: Clock, workers: Workers, config: BrokerConfig
+        self,
+        data: DataDirectory,
+        catalog: Catalog,
+        *,
+        clock: Clock,
+        workers: Workers,
+        config: BrokerConfig,
+        observe: events.Observer,
     ) -> None:
         self._data = data
         self._catalog = catalog
         self._clock = clock
         self._workers = workers
         self._config = config
+        self._observe = observe
         self._timers = Timers()
         self._unflushed: set[LivePartition] = set()
         self._topics = {topic.name: self._live(topic) for topic in catalog}
         self._housekeeping = Housekeeping(config, self._timers, self._unflushed)
         self._housekeeping.watch([live for topic in self._topics.values() for live in topic.partitions])
         self._started_ns = clock.monotonic_ns()
-        self._waiting = 0
+        self._waiting: dict[object, Callable[[], None]] = {}  # how to end each wait
         self._stopping = False
 
     @classmethod
@@ -117,7 +120,7 @@ class Broker:
         except BaseException:
             data.close()
             raise
-        return cls(data, catalog, clock=clock, workers=workers, config=config)
+        return cls(data, catalog, clock=clock, workers=workers, config=config, observe=observe)
 
     # --- topics --------------------------------------------------------------------------------
 
@@ -151,6 +154,7 @@ class Broker:
         self._housekeeping.forget(topic.partitions)
         for live in topic.partitions:
             live.gone()
+        self._observe(events.TopicDeleted(name, topic.topic.is_internal))
         return self._administer(job, lambda _: None)
 
     def alter_topic(self, name: str, changes: Mapping[str, object]) -> Pending[TopicInfo]:
@@ -203,8 +207,7 @@ class Broker:
         self._check_running()
         live = self._topic(topic)
         chosen = chosen_acks(acks, live.topic.config.acks)
-        turn, live.turn = live.turn, (live.turn + len(messages)) % len(live.partitions)
-        return live.publisher.publish(messages, acks=chosen, turn=turn, producer=producer, sequence=sequence)
+        return live.publisher.publish(messages, acks=chosen, producer=producer, sequence=sequence)
 
     # --- reading -------------------------------------------------------------------------------
 
@@ -225,11 +228,9 @@ class Broker:
         if max_records < 1:
             raise InvalidRequest(f"invalid limit {max_records}: must be at least 1", path="limit")
         live = self._partition(self._topic(topic), partition)
-        if from_time_ns is not None:
-            offset = max(offset, min(live.log.offset_at_time(from_time_ns), live.high_watermark))
-        reading = self._reading(live, offset, to_time_ns, isolation)
+        reading = self._reading(live, offset, to_time_ns, isolation, from_time_ns=from_time_ns)
         result = reading.read(max_bytes=max_bytes, max_records=max_records)
-        if result.record_count or result.end_of_range or not self._may_wait(wait_ms):
+        if _is_answer(reading, result) or not self._may_wait(wait_ms):
             return Pending.of(result)
         read = partial(reading.read, max_bytes=max_bytes, max_records=max_records)
         return self._read_later(reading, result, wait_ms, read)
@@ -300,12 +301,15 @@ class Broker:
         self._housekeeping.tick(now_ns=self._clock.monotonic_ns())
 
     def drain(self) -> Pending[None]:
-        """Take no more writes; done when everything that was taken is on the medium and acknowledged."""
+        """Take no more writes and let nobody wait for one; done when every write that was taken is on the medium."""
         self._stopping = True
+        for give_up in list(self._waiting.values()):
+            give_up()
         drained: Pending[None] = Pending()
 
         def look() -> None:
-            if any(live.waiting_count and not live.log.failure for live in self._partitions()):
+            unsealed = [live for live in self._partitions() if not live.seal()]
+            if unsealed:
                 self._timers.at(self._clock.monotonic_ns() + MS, look)
             else:
                 drained.resolve(None)
@@ -318,7 +322,7 @@ class Broker:
         self._stopping = True
         try:
             for live in self._partitions():
-                live.seal()
+                live.write_down()
         finally:
             self._data.close()
 
@@ -340,16 +344,31 @@ class Broker:
             raise PartitionNotFound(topic.topic.name, number)
         return topic.partitions[number]
 
-    def _reading(self, live: LivePartition, offset: int, to_time_ns: int | None, isolation: str) -> Reading:
+    def _reading(
+        self,
+        live: LivePartition,
+        offset: int,
+        to_time_ns: int | None,
+        isolation: str,
+        *,
+        from_time_ns: int | None = None,
+    ) -> Reading:
         if not 0 <= offset <= OFFSET_MAX:
             raise InvalidRequest(f"invalid offset {offset}: must be 0 to {OFFSET_MAX}", path="offset")
         if isolation not in list(Isolation):
             reason = f"invalid isolation {isolation!r}: must be {' or '.join(Isolation)}"
             raise InvalidRequest(reason, path="isolation")
-        return Reading(live, offset=offset, to_time_ns=to_time_ns, clock=self._clock, timers=self._timers)
+        return Reading(
+            live,
+            offset=offset,
+            from_time_ns=from_time_ns,
+            to_time_ns=to_time_ns,
+            clock=self._clock,
+            timers=self._timers,
+        )
 
     def _may_wait(self, wait_ms: int) -> bool:
-        return wait_ms > 0 and self._waiting < self._config.waiting_max and not self._stopping
+        return wait_ms > 0 and len(self._waiting) < self._config.waiting_max and not self._stopping
 
     def _read_later(
         self, reading: Reading, empty: ReadResult, wait_ms: int, read: Callable[[], ReadResult]
@@ -363,11 +382,14 @@ class Broker:
             if pending.is_done:
                 return
             try:
-                last = read()
+                found = read()
             except GoQueueError as error:
                 pending.fail(error)
                 return
-            if last.record_count or last.end_of_range:
+            if last.first_pending_offset is not None:  # it was passed before the wait
+                found = found._replace(first_pending_offset=last.first_pending_offset)
+            last = found
+            if _is_answer(reading, last):
                 pending.resolve(last)
             else:
                 reading.when_ready(again)
@@ -383,12 +405,12 @@ class Broker:
             for reading in readings:
                 reading.close()
             return
-        self._waiting += 1
+        self._waiting[pending] = give_up
         deadline_ns = self._clock.monotonic_ns() + min(wait_ms, WAIT_MS_MAX) * MS
         timer = self._timers.at(deadline_ns, give_up)
 
         def ended(_: Pending[T]) -> None:
-            self._waiting -= 1
+            del self._waiting[pending]
             timer.cancel()
             for reading in readings:
                 reading.close()
@@ -396,10 +418,17 @@ class Broker:
         pending.then(ended)
 
     def _live(self, topic: Topic) -> LiveTopic:
+        self._observe(events.TopicCreated(topic.name, len(topic.partitions), topic.is_internal))
         return LiveTopic(
             topic,
             [
-                LivePartition(partition, clock=self._clock, workers=self._workers, unflushed=self._unflushed)
+                LivePartition(
+                    partition,
+                    clock=self._clock,
+                    workers=self._workers,
+                    unflushed=self._unflushed,
+                    observe=self._observe,
+                )
                 for partition in topic.partitions
             ],
         )
@@ -456,6 +485,11 @@ class Broker:
     def _check_running(self) -> None:
         if self._stopping:
             raise BrokerUnavailable("it is stopping")
+
+
+def _is_answer(reading: Reading, result: ReadResult) -> bool:
+    """Whether the result says something: with more behind it that is not looked at yet, it says where to go on."""
+    return bool(result.record_count) or result.end_of_range or reading.has_more
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -45,7 +45,7 @@ class Housekeeping:
             self._flush_checked_ns = now_ns
             for live in list(self._unflushed):
                 live.flush()
-                if live.is_clean or live.log.failure or live.log.is_closed:
+                if not live.may_be_due:
                     self._unflushed.discard(live)
         self._visit(now_ns)
 
@@ -59,8 +59,11 @@ class Housekeeping:
         due = (now_ns - self._visited_until_ns) * len(self._partitions) // self._interval_ns
         if not due:
             return
-        self._visited_until_ns = now_ns
-        for _ in range(min(due, len(self._partitions))):
+        if due > len(self._partitions):
+            due, self._visited_until_ns = len(self._partitions), now_ns
+        else:
+            self._visited_until_ns += due * self._interval_ns // len(self._partitions)
+        for _ in range(due):
             self._next = (self._next + 1) % len(self._partitions)
             may_compact = self._compactions < self._compactions_max
             if self._partitions[self._next].maintain(may_compact=may_compact, compacted=self._compacted):

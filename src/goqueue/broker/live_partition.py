@@ -13,8 +13,12 @@ that are not on the medium.
 
 from collections import OrderedDict, deque
 from collections.abc import Callable
-from typing import Protocol, TypeVar
+from contextlib import suppress
+from typing import NamedTuple, Protocol, TypeVar
 
+import msgspec
+
+from goqueue import events
 from goqueue.broker.pending import Pending
 from goqueue.clock import SECOND, Clock
 from goqueue.errors import (
@@ -28,15 +32,20 @@ from goqueue.errors import (
 from goqueue.names import TopicPartition
 from goqueue.record import kernel
 from goqueue.record.header import HEADER, HEADER_BYTES, Fault
+from goqueue.record.identity import BatchIdentity
 from goqueue.record.message import Message
+from goqueue.storage.config import Flush
 from goqueue.storage.jobs import Job
 from goqueue.storage.log import Appended, Log
-from goqueue.storage.reader import LogReader
+from goqueue.storage.reader import Chunk, LogReader
 from goqueue.topics.partition import Partition
-from goqueue.transactions.sequences import Sequences
+from goqueue.transactions.sequences import Sequences, identities
 
 READERS_MAX = 16
 """Places in the log that are kept for readers who come back to where they stopped."""
+RECENT_MAX = 16
+RECENT_BYTES_MAX = 4 * 1024
+"""Batches up to it are kept for those who follow: many small ones are where a read of the disk for each would hurt."""
 SNAPSHOT_INTERVAL_NS = 10 * SECOND
 SNAPSHOT_KEY = b"producers"
 LOAD_BYTES = 4 * 1024 * 1024
@@ -62,22 +71,41 @@ class Ack:
         self.fail = fail
 
 
+class Recent(NamedTuple):
+    """A batch that was appended just now."""
+
+    first_offset: int
+    next_offset: int
+    records: bytes
+    flags: int
+
+
 class LivePartition:
     """A partition, its waiters and its producers."""
 
     def __init__(
-        self, partition: Partition, *, clock: Clock, workers: Workers, unflushed: "set[LivePartition]"
+        self,
+        partition: Partition,
+        *,
+        clock: Clock,
+        workers: Workers,
+        unflushed: "set[LivePartition]",
+        observe: events.Observer = events.ignore,
     ) -> None:
         self.partition = partition
         self.origin = TopicPartition(partition.topic, partition.number)
         self.log = partition.log
+        with suppress(StorageError):  # a log that cannot be cut now is no worse than it was
+            _cut_torn_batch(self.log)
+        self.observe = observe
         self._clock = clock
         self._workers = workers
         self._unflushed = unflushed  # shared with housekeeping, which flushes what is in it by and by
         self._acks: deque[Ack] = deque()
         self._watchers: dict[object, Callable[[], None]] = {}
-        self._visible_end = self.high_watermark
+        self._visible_end = self.log.ackable_offset
         self._readers: OrderedDict[int, LogReader] = OrderedDict()
+        self._recent: deque[Recent] = deque(maxlen=RECENT_MAX)
         self._sequences: Sequences | None = None
         self._sequences_changed = False
         self._snapshot: bytes | None = None
@@ -86,18 +114,25 @@ class LivePartition:
 
     @property
     def high_watermark(self) -> int:
-        """Records below it are safe, as far as the flush mode goes, and visible."""
-        return self.log.ackable_offset
+        """Records below it are safe, as far as the flush mode goes, and visible; it never goes back."""
+        return max(self.log.ackable_offset, self._visible_end)
 
     @property
     def last_stable_offset(self) -> int:
         """Records below it belong to no open transaction."""
-        return self.log.ackable_offset
+        return self.high_watermark
 
     @property
     def is_clean(self) -> bool:
         """Whether all records are on the medium and nothing is under way."""
         return not self.jobs_running and self.log.durable_offset == self.log.next_offset
+
+    @property
+    def may_be_due(self) -> bool:
+        """Whether time alone can make a flush due."""
+        if self.log.is_closed or self.log.failure or self.log.config.flush is Flush.NONE:
+            return False
+        return not self.is_clean
 
     @property
     def waiting_count(self) -> int:
@@ -106,17 +141,23 @@ class LivePartition:
 
     # --- writing -------------------------------------------------------------------------------
 
-    def append(self, records: bytearray | memoryview) -> Appended:
-        """Write a batch; all of it or, if an error is raised, nothing."""
+    def append(self, records: bytearray | memoryview, identity: BatchIdentity | None = None) -> Appended:
+        """Write a batch; all of it or, if an error is raised, nothing. Its producer was checked."""
         if self.log.is_closed:
             raise TopicNotFound(self.origin.topic)
         try:
             appended = self.log.append(records, now_ns=self._clock.wall_ns())
         except InvalidBatch as error:
             raise _named(error, records, self.log.config.value_bytes_max) from None
+        if identity:  # before a flush begins: a snapshot speaks of all records below its offset
+            self.sequences.note(identity, first_offset=appended.first_offset, timestamp_ns=appended.timestamp)
+            self._sequences_changed = True
         self._unflushed.add(self)
+        if self._watchers or self._recent:
+            self._remember(records, appended)
         self.flush()
         self._show()
+        self.observe(events.Published(*self.origin, appended.record_count, appended.bytes))
         return appended
 
     def when_stored(self, end_offset: int, value: T) -> Pending[T]:
@@ -132,14 +173,10 @@ class LivePartition:
 
     @property
     def sequences(self) -> Sequences:
-        """What the producers of this partition have sent. Whoever changes it calls `producers_changed`."""
+        """What the producers of this partition have sent."""
         if self._sequences is None:
             self._sequences = self._load_sequences()
         return self._sequences
-
-    def producers_changed(self) -> None:
-        """There is something for the next snapshot."""
-        self._sequences_changed = True
 
     # --- the disk ------------------------------------------------------------------------------
 
@@ -177,44 +214,74 @@ class LivePartition:
         now_ns = self._clock.wall_ns()
         began = False
         for log in self.partition.open_logs:
-            if log.is_closed or log.failure:
+            if log.is_closed or not log.size:
                 continue
-            log.roll_if_old(now_ns=now_ns)
-            expired = log.expire(now_ns=now_ns)
-            if expired:
-                self.run(log, expired, lambda: None)
+            with suppress(StorageError):  # a disk that is full or fails now; what stops the log, the log has told
+                log.roll_if_old(now_ns=now_ns)
+            with suppress(StorageError):
+                expired = log.expire(now_ns=now_ns)
+                if expired:
+                    self.run(log, expired, lambda: None)
             if may_compact and not began:
-                job = log.begin_compaction(now_ns=now_ns)
-                if job:
-                    began = True
-                    self.run(log, job, compacted)
+                with suppress(StorageError):
+                    job = log.begin_compaction(now_ns=now_ns)
+                    if job:
+                        began = True
+                        self.run(log, job, compacted)
+        self._recent.clear()
         if self._sequences:
             self._sequences.forget_idle(now_ns=now_ns)
         self.flush()
         return began
 
-    def seal(self) -> None:
-        """Write down what only memory knows; the log itself is closed by its owner."""
+    def configured(self) -> None:
+        """The settings have changed, perhaps the flush mode."""
+        self._unflushed.add(self)
+        self.flush()
+        self._release()
+
+    def seal(self) -> bool:
+        """Begin what is left to do before the partition can be closed in no time; whether nothing is."""
+        if self.jobs_running:
+            return False
+        if self.log.failure or self.log.is_closed:
+            return True
+        if self._begin_seal(self.log, self._flushed):
+            return False
+        self.write_down()
+        return not any(self._begin_seal(log, lambda: None) for log in self.partition.open_logs[1:])
+
+    def write_down(self) -> None:
+        """Bring what only memory knows to the ledger."""
         if self._sequences_changed and self._sequences and not self.log.failure and not self.log.is_closed:
-            self.log.flush()
+            if self.log.durable_offset != self.log.next_offset:
+                self.log.flush()
+            self._sequences_changed = False
             self._write_snapshot(self._sequences.snapshot(self.log.next_offset))
+
+    def _begin_seal(self, log: Log, done: Callable[[], None]) -> bool:
+        with suppress(StorageError):
+            job = log.begin_seal()
+            if job:
+                self.run(log, job, done)
+        return bool(self.jobs_running)
 
     def gone(self) -> None:
         """The topic was deleted: whoever waits is told."""
         self._fail_acks(TopicNotFound(self.origin.topic))
         self._readers.clear()
+        self._recent.clear()
         self._wake()
 
     def _flushed(self) -> None:
         if self.log.is_closed:
             return
-        if self.log.failure:
-            self._fail_acks(self.log.failure)
-            return
         snapshot, self._snapshot = self._snapshot, None
-        if snapshot is not None:
+        if snapshot is not None and not self.log.failure:
             self._write_snapshot(snapshot)
         self._release()
+        if self.log.failure:
+            self._fail_acks(self.log.failure)
         self.flush()
 
     def _release(self) -> None:
@@ -239,6 +306,37 @@ class LivePartition:
         self._readers[reader.offset] = reader
         if len(self._readers) > READERS_MAX:
             self._readers.popitem(last=False)
+
+    def recent(self, offset: int, *, max_bytes: int, to_offset: int) -> Chunk | None:
+        """Records from the offset on that were appended just now, for those who follow; they need no disk."""
+        if not self._recent or offset < self._recent[0].first_offset:
+            return None
+        found: list[bytes] = []
+        count = flags = size = 0
+        next_offset = offset
+        for batch in self._recent:
+            if batch.first_offset != next_offset:
+                continue
+            if batch.next_offset > to_offset or size + len(batch.records) > max_bytes:
+                break
+            found.append(batch.records)
+            next_offset = batch.next_offset
+            size += len(batch.records)
+            count += batch.next_offset - batch.first_offset
+            flags |= batch.flags
+        if not found:
+            return None
+        records = found[0] if len(found) == 1 else b"".join(found)
+        return Chunk(memoryview(records), count, next_offset, flags=flags)
+
+    def _remember(self, records: bytearray | memoryview, appended: Appended) -> None:
+        """Keep a copy of what somebody waits for; the oldest goes when it is too much."""
+        if not self._watchers and len(self._recent) > RECENT_MAX // 2:
+            self._recent.clear()
+        if len(records) > RECENT_BYTES_MAX:
+            self._recent.clear()
+            return
+        self._recent.append(Recent(appended.first_offset, appended.last_offset + 1, bytes(records), appended.flags))
 
     def watch(self, watcher: object, callback: Callable[[], None]) -> None:
         """Call once when more becomes visible, or the topic goes away."""
@@ -266,7 +364,8 @@ class LivePartition:
         offset = self.log.start_offset
         snapshot = self._last_snapshot()
         if snapshot is not None:
-            offset = max(offset, sequences.restore(snapshot))
+            with suppress(msgspec.DecodeError):  # one that another version wrote is as good as none
+                offset = max(offset, sequences.restore(snapshot))
             if offset > self.log.next_offset:  # it speaks of records that a crash took
                 sequences, offset = Sequences(), self.log.start_offset
         reader = self.log.reader(offset)
@@ -295,6 +394,22 @@ class LivePartition:
             return
         if job:
             self.run(ledger, job, lambda: None)
+
+
+def _cut_torn_batch(log: Log) -> None:
+    """Take away a batch of which a crash has left only the first records.
+
+    It was never acknowledged, and its producer sends it again, whole. With its first record in the log it would pass
+    for stored. All records of a batch have one time, so others behind it cannot be taken for its own.
+    """
+    reader = log.reader(max(log.recovered_offset, log.start_offset))
+    first_offset, end_offset, begun_ns, last_ns = 0, 0, 0, 0
+    while (chunk := reader.read(max_bytes=LOAD_BYTES)).record_count:
+        last_ns = kernel.scan(chunk.records).last_timestamp
+        for offset, timestamp_ns, batch in identities(chunk.records):
+            first_offset, end_offset, begun_ns = offset, offset + batch.record_count, timestamp_ns
+    if end_offset > log.next_offset and begun_ns == last_ns:
+        log.truncate(first_offset)
 
 
 def _named(error: InvalidBatch, records: bytearray | memoryview, limit: int) -> InvalidBatch | MessageTooLarge:

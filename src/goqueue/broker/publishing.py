@@ -5,9 +5,11 @@ others; what remains for one partition is one batch. A batch that its producer s
 answered with the offset it has.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
+from typing import NamedTuple
 
+from goqueue import events
 from goqueue.broker.live_partition import LivePartition
 from goqueue.broker.pending import Pending
 from goqueue.broker.service import NewMessage, Producer, Stored, StoredBatch
@@ -21,18 +23,19 @@ from goqueue.errors import (
     PartitionNotFound,
 )
 from goqueue.record import compression, kernel
-from goqueue.record.header import Priority
 from goqueue.record.headers import DELIVER_AT, EXPIRES_AT, PRODUCER
 from goqueue.record.identity import BatchIdentity, identity_of
-from goqueue.topics.config import Acks
+from goqueue.topics.config import Acks, TopicConfig
 from goqueue.wire.partitioning import partition_of_key
+
+_ACKS = {str(acks): acks for acks in Acks}
 
 
 def chosen_acks(acks: str | None, default: str) -> Acks:
     """The acks asked for, or the topic's."""
     try:
-        return Acks(default if acks is None else acks)
-    except ValueError:
+        return _ACKS[default if acks is None else acks]
+    except KeyError:
         raise InvalidRequest(f"invalid acks {acks!r}: must be none, leader or all", path="acks") from None
 
 
@@ -43,13 +46,11 @@ def publish_batch(
     if identity:
         known = live.sequences.check(identity)
         if known:
+            live.observe(events.DuplicateFound(*live.origin))
             stored = StoredBatch(known.first_offset, known.record_count, known.timestamp_ns, duplicate=True)
             end_offset = known.first_offset + known.record_count if known.first_offset >= 0 else 0
             return live.when_stored(end_offset, stored)
-    appended = live.append(records)
-    if identity:
-        live.sequences.note(identity, first_offset=appended.first_offset, timestamp_ns=appended.timestamp)
-        live.producers_changed()
+    appended = live.append(records, identity)
     stored = StoredBatch(appended.first_offset, appended.record_count, appended.timestamp)
     return Pending.of(stored) if acks is Acks.NONE else live.when_stored(appended.last_offset + 1, stored)
 
@@ -59,33 +60,41 @@ def publish_records(live: LivePartition, records: bytearray | memoryview, *, ack
     return publish_batch(live, records, acks=acks, identity=identity_of(records))
 
 
+class Batch(NamedTuple):
+    """Messages that are stored together: which of the request's they are, and their records."""
+
+    partition: int
+    indexes: list[int]
+    identity: BatchIdentity | None
+    records: bytearray
+
+
 class MessagePublisher:
     """Publishes messages to the partitions of one topic."""
 
-    def __init__(self, lives: Sequence[LivePartition], *, topic: str, compression: str, value_bytes_max: int) -> None:
+    def __init__(self, lives: Sequence[LivePartition], *, topic: str, config: TopicConfig) -> None:
         self._lives = lives
         self._topic = topic
-        self._compression = compression
-        self._value_bytes_max = value_bytes_max
+        self._turn = 0  # which partition the next message without a key goes to
+        self.config = config
 
     def publish(
-        self,
-        messages: Sequence[NewMessage],
-        *,
-        acks: Acks,
-        turn: int,
-        producer: Producer | None,
-        sequence: int | None,
+        self, messages: Sequence[NewMessage], *, acks: Acks, producer: Producer | None, sequence: int | None
     ) -> Pending[list[Stored | GoQueueError]]:
-        """Store them; `turn` is the partition of the first message that has none of its own."""
+        """Store them, each with its result."""
         results: list[Stored | GoQueueError | None] = [None] * len(messages)
-        batches = self._batches(messages, results, turn)
-        if producer:
-            numbered = self._numbered(messages, batches, producer, sequence)
-        else:
-            numbered = [(number, indexes, None) for number, indexes in batches.items()]
+        chosen = self._by_partition(messages, results)
+        if producer and sequence is not None:
+            if len(chosen) > 1:
+                raise InvalidRequest("a sequence for all messages needs one partition for all of them", path="sequence")
+            messages = [message._replace(sequence=sequence + index) for index, message in enumerate(messages)]
+        batches = [
+            batch
+            for number, indexes in chosen.items()
+            for batch in self._batches(number, indexes, messages, results, producer)
+        ]
         gathered: Pending[list[Stored | GoQueueError]] = Pending()
-        waiting = len(numbered)
+        waiting = len(batches)
 
         def settle() -> None:
             nonlocal waiting
@@ -93,18 +102,25 @@ class MessagePublisher:
             if waiting <= 0:
                 gathered.resolve([result for result in results if result is not None])
 
-        for number, indexes, identity in numbered:
-            self._publish_some(number, indexes, identity, messages, results, acks, settle)
-        if not numbered:
+        def publish_one(batch: Batch) -> None:
+            def stored(pending: Pending[StoredBatch]) -> None:
+                _fill(results, batch, pending)
+                settle()
+
+            self._publish(batch, acks).then(stored)
+
+        for batch in batches:
+            publish_one(batch)
+        if not batches:
             settle()
         return gathered
 
-    def _batches(
-        self, messages: Sequence[NewMessage], results: list[Stored | GoQueueError | None], turn: int
+    def _by_partition(
+        self, messages: Sequence[NewMessage], results: list[Stored | GoQueueError | None]
     ) -> dict[int, list[int]]:
         """By partition, the indexes of the messages that go there; what is wrong with the others is in `results`."""
-        count, limit = len(self._lives), self._value_bytes_max
-        batches: dict[int, list[int]] = {}
+        count, limit, turn = len(self._lives), self.config.max_message_bytes, self._turn
+        chosen: dict[int, list[int]] = {}
         for index, message in enumerate(messages):
             value, key, _, number = message[:4]
             if value is not None and len(value) > limit:
@@ -119,122 +135,99 @@ class MessagePublisher:
                 invalid = InvalidPartition(number) if number < 0 else PartitionNotFound(self._topic, number)
                 results[index] = invalid
                 continue
-            batch = batches.get(number)
-            if batch is None:
-                batches[number] = [index]
+            indexes = chosen.get(number)
+            if indexes is None:
+                chosen[number] = [index]
             else:
-                batch.append(index)
-        return batches
+                indexes.append(index)
+        self._turn = turn % count
+        return chosen
 
-    def _numbered(
-        self,
-        messages: Sequence[NewMessage],
-        batches: Mapping[int, list[int]],
-        producer: Producer,
-        sequence: int | None,
-    ) -> list[tuple[int, list[int], BatchIdentity | None]]:
-        """The batches as their producer numbers them: a run of sequences without a gap is one batch."""
-        if sequence is not None:
-            if len(batches) > 1:
-                raise InvalidRequest("a sequence for all messages needs one partition for all of them", path="sequence")
-            return [
-                (number, indexes, BatchIdentity(*producer, sequence, len(indexes)))
-                for number, indexes in batches.items()
-            ]
-        numbered: list[tuple[int, list[int], BatchIdentity | None]] = []
-        for number, indexes in batches.items():
-            for run in _runs([(index, messages[index].sequence) for index in indexes]):
-                first = messages[run[0]].sequence
-                identity = None if first is None else BatchIdentity(*producer, first, len(run))
-                numbered.append((number, run, identity))
-        return numbered
-
-    def _publish_some(
+    def _batches(
         self,
         number: int,
         indexes: list[int],
-        identity: BatchIdentity | None,
         messages: Sequence[NewMessage],
         results: list[Stored | GoQueueError | None],
-        acks: Acks,
-        settle: Callable[[], None],
-    ) -> None:
-        records, indexes = self._encode(indexes, identity, messages, results)
-        if not indexes:
-            settle()
-            return
+        producer: Producer | None,
+    ) -> Iterator[Batch]:
+        """The batches of one partition. One without sequences is one; a run of sequences without a gap is one, too.
 
-        def stored(pending: Pending[StoredBatch]) -> None:
+        A message that cannot be encoded leaves the others. But it leaves a gap, where its producer counts.
+        """
+        for run in _runs([(index, messages[index].sequence if producer else None) for index in indexes]):
             try:
-                batch = pending.result()
-            except GoQueueError as error:
-                _fill(results, indexes, [error] * len(indexes))
-            else:
-                first, _, timestamp_ns, duplicate = batch
-                offsets = range(first, first + len(indexes)) if first >= 0 else [-1] * len(indexes)
-                _fill(results, indexes, [Stored(number, offset, timestamp_ns, duplicate) for offset in offsets])
-            settle()
-
-        try:
-            pending = publish_batch(self._lives[number], records, acks=acks, identity=identity)
-        except GoQueueError as error:
-            pending = Pending.failed(error)
-        pending.then(stored)
-
-    def _encode(
-        self,
-        indexes: list[int],
-        identity: BatchIdentity | None,
-        messages: Sequence[NewMessage],
-        results: list[Stored | GoQueueError | None],
-    ) -> tuple[bytearray, list[int]]:
-        """The records of the messages that can be encoded, and which these are."""
-        while indexes:
-            batch = [messages[index] for index in indexes]
-            headers: list[Mapping[str, str | bytes] | None] | None = None
-            if any(message[2] or message[5] is not None or message[6] is not None for message in batch):
-                headers = [_headers(message) for message in batch]
-            if identity:
-                headers = headers or [None] * len(batch)
-                headers[0] = {PRODUCER: identity._replace(record_count=len(batch)).encode(), **(headers[0] or {})}
-            priorities = [message[4] for message in batch]
-            values: list[bytes | None] = [message[0] for message in batch]
-            flags: int | list[int] = 0
-            if self._compression != "none":
-                values, flags = compression.compress_all(values, self._compression)
-            try:
-                return (
-                    kernel.encode(
-                        values,
-                        keys=[message[1] for message in batch],
-                        headers=headers,
-                        priorities=priorities,
-                        flags=flags,
-                    ),
-                    indexes,
-                )
+                yield self._batch(number, run, messages, producer)
             except MessageError as error:
-                at = getattr(error, "index", 0)
-                results[indexes[at]] = _at_index(error, indexes[at])
-                indexes = indexes[:at] + indexes[at + 1 :]
-        return bytearray(), []
+                good = [index for index in run if self._is_good(number, index, messages, results, producer)]
+                if len(good) < len(run):
+                    yield from self._batches(number, good, messages, results, producer)
+                else:  # each for itself is good, but together they are not
+                    for index in run:
+                        results[index] = _at_index(error, index)
 
+    def _is_good(
+        self,
+        number: int,
+        index: int,
+        messages: Sequence[NewMessage],
+        results: list[Stored | GoQueueError | None],
+        producer: Producer | None,
+    ) -> bool:
+        """Whether the message can be encoded; if not, its result says why."""
+        try:
+            self._batch(number, [index], messages, producer)
+        except MessageError as error:
+            results[index] = _at_index(error, index)
+            return False
+        return True
 
-def check_priority(priority: int) -> None:
-    """Refuse what is no lane."""
-    if not 0 <= priority <= Priority.BACKGROUND:
-        raise InvalidMessage(f"invalid priority {priority}: must be 0 to 4")
+    def _batch(
+        self, number: int, indexes: list[int], messages: Sequence[NewMessage], producer: Producer | None
+    ) -> Batch:
+        """The records of these messages. Raises `MessageError` about the first that cannot be encoded."""
+        batch = [messages[index] for index in indexes]
+        first = batch[0].sequence
+        identity = None if producer is None or first is None else BatchIdentity(*producer, first, len(batch))
+        headers: list[Mapping[str, str | bytes] | None] | None = None
+        if any(message[2] or message[5] is not None or message[6] is not None for message in batch):
+            headers = [_headers(message) for message in batch]
+        if identity:
+            headers = headers or [None] * len(batch)
+            headers[0] = {PRODUCER: identity.encode(), **_without(PRODUCER, headers[0])}
+        values: list[bytes | None] = [message[0] for message in batch]
+        flags: int | list[int] = 0
+        if self.config.compression != "none":
+            values, flags = compression.compress_all(values, self.config.compression)
+        records = kernel.encode(
+            values,
+            keys=[message[1] for message in batch],
+            headers=headers,
+            priorities=[message[4] for message in batch],
+            flags=flags,
+        )
+        return Batch(number, indexes, identity, records)
+
+    def _publish(self, batch: Batch, acks: Acks) -> Pending[StoredBatch]:
+        try:
+            return publish_batch(self._lives[batch.partition], batch.records, acks=acks, identity=batch.identity)
+        except GoQueueError as error:
+            return Pending.failed(error)
 
 
 def _headers(message: NewMessage) -> Mapping[str, str | bytes] | None:
     if message.deliver_at_ns is None and message.expires_at_ns is None:
         return message.headers
-    own: dict[str, str | bytes] = {}
+    headers = dict(message.headers or {})
     if message.deliver_at_ns is not None:
-        own[DELIVER_AT] = str(message.deliver_at_ns)
+        headers[DELIVER_AT] = str(message.deliver_at_ns)
     if message.expires_at_ns is not None:
-        own[EXPIRES_AT] = str(message.expires_at_ns)
-    return {**own, **(message.headers or {})}
+        headers[EXPIRES_AT] = str(message.expires_at_ns)
+    return headers
+
+
+def _without(name: str, headers: Mapping[str, str | bytes] | None) -> Mapping[str, str | bytes]:
+    return {one: value for one, value in headers.items() if one != name} if headers else {}
 
 
 def _runs(numbered: list[tuple[int, int | None]]) -> Iterator[list[int]]:
@@ -243,11 +236,17 @@ def _runs(numbered: list[tuple[int, int | None]]) -> Iterator[list[int]]:
         yield [index for _, (index, _) in run]
 
 
-def _fill(
-    results: list[Stored | GoQueueError | None], indexes: list[int], found: Sequence[Stored | GoQueueError]
-) -> None:
-    for index, result in zip(indexes, found, strict=True):
-        results[index] = result
+def _fill(results: list[Stored | GoQueueError | None], batch: Batch, pending: Pending[StoredBatch]) -> None:
+    """Give each message of the batch its result."""
+    try:
+        first, _, timestamp_ns, duplicate = pending.result()
+    except GoQueueError as error:
+        for index in batch.indexes:
+            results[index] = error
+        return
+    for place, index in enumerate(batch.indexes):
+        offset = first + place if first >= 0 else -1
+        results[index] = Stored(batch.partition, offset, timestamp_ns, duplicate)
 
 
 def _at_index(error: MessageError, index: int) -> GoQueueError:

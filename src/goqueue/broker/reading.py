@@ -8,6 +8,7 @@ A `Reading` is a place in a partition. It serves one request, or stays open as a
 
 from collections.abc import Callable
 
+from goqueue import events
 from goqueue.broker.live_partition import LivePartition
 from goqueue.broker.service import READ_BYTES_MAX, READ_RECORDS_MAX, ReadResult
 from goqueue.broker.timers import Timer, Timers
@@ -26,12 +27,20 @@ class Reading:
     """A reader of what is visible in one partition."""
 
     def __init__(
-        self, live: LivePartition, *, offset: int, to_time_ns: int | None, clock: Clock, timers: Timers
+        self,
+        live: LivePartition,
+        *,
+        offset: int,
+        from_time_ns: int | None,
+        to_time_ns: int | None,
+        clock: Clock,
+        timers: Timers,
     ) -> None:
         self._live = live
         self._clock = clock
         self._timers = timers
         self._timer: Timer | None = None
+        self._from_time_ns = from_time_ns
         self._to_time_ns = to_time_ns
         self._reader: LogReader | None = None
         self.next_offset = offset
@@ -49,6 +58,8 @@ class Reading:
         pending: int | None = None
         if self.next_offset < log.start_offset:
             self._move(log.start_offset)
+        if self._from_time_ns is not None:
+            self._begin(self._from_time_ns)
         while self.next_offset < limit and not count and scanned < SCANNED_BYTES_MAX:
             window = max_bytes if max_records > max_bytes else min(max_bytes, max_records * RECORD_BYTES_GUESS)
             chunk = self._read(window, limit)
@@ -61,6 +72,10 @@ class Reading:
         if self._reader:
             live.keep(self._reader)
             self._reader = None
+        if pending is not None and pending >= self.next_offset:  # it was not passed
+            pending = None
+        if count:
+            live.observe(events.Consumed(*live.origin, "", count, len(records)))
         end_of_range = is_last and self.next_offset >= limit
         return ReadResult(
             records,
@@ -74,10 +89,15 @@ class Reading:
             flags,
         )
 
+    @property
+    def has_more(self) -> bool:
+        """Whether there are records ahead that were not looked at."""
+        return self.next_offset < self._limit(self._live.last_stable_offset)[0]
+
     def when_ready(self, callback: Callable[[], None]) -> None:
         """Call once, when there may be more to read, or the range has ended, or the topic is gone."""
         self.close()
-        if self._live.log.is_closed or self.next_offset < self._limit(self._live.last_stable_offset)[0]:
+        if self._live.log.is_closed or self.has_more:
             callback()
             return
 
@@ -86,8 +106,8 @@ class Reading:
             callback()
 
         self._live.watch(self, wake)
-        if self._to_time_ns is not None:
-            ahead_ns = max(0, self._to_time_ns - self._clock.wall_ns())
+        ahead_ns = 0 if self._to_time_ns is None else self._to_time_ns - self._clock.wall_ns()
+        if ahead_ns > 0:  # else the range ends with what is not visible yet
             self._timer = self._timers.at(self._clock.monotonic_ns() + ahead_ns, wake)
 
     def close(self) -> None:
@@ -104,12 +124,24 @@ class Reading:
         end = self._live.log.offset_at_time(self._to_time_ns)
         return min(end, visible_end), end <= visible_end and self._clock.wall_ns() >= self._to_time_ns
 
+    def _begin(self, time_ns: int) -> None:
+        """Pass what was stored before the time, which may be still to come."""
+        begin = self._live.log.offset_at_time(time_ns)
+        if begin > self.next_offset:
+            self._move(begin)
+        if self._clock.wall_ns() >= time_ns:
+            self._from_time_ns = None
+
     def _move(self, offset: int) -> None:
         self.next_offset = offset
         self._reader = None
 
     def _read(self, window: int, limit: int) -> Chunk:
         """The next records as they are stored; none if there are none below the limit."""
+        recent = self._live.recent(self.next_offset, max_bytes=window, to_offset=limit)
+        if recent:
+            self._move(recent.next_offset)
+            return recent
         try:
             reader = self._reader or self._live.reader(self.next_offset)
             chunk = reader.read(max_bytes=window, to_offset=limit)

@@ -9,7 +9,7 @@ import typer
 from goqueue.errors import GoQueueError
 
 if TYPE_CHECKING:
-    from goqueue import Client
+    from goqueue.client.sync import Client
 
 DEFAULT_SERVER = "localhost:7000"
 
@@ -37,8 +37,8 @@ class BrokerNotReached(GoQueueError):
 @contextmanager
 def connected(server: str) -> Iterator["Client"]:
     """A client of the broker, for one command."""
-    from goqueue import Client
     from goqueue.client.session import CannotConnect
+    from goqueue.client.sync import Client
 
     try:
         with Client(server, client_id="goqueue-cli", timeout=RETRY) as client:

@@ -22,7 +22,7 @@ from goqueue.cli.output import one_line
 from goqueue.times import format_time
 
 if TYPE_CHECKING:
-    from goqueue import Message
+    from goqueue.record.message import Message
 
 Render = Callable[["Message"], bytes]
 

@@ -10,9 +10,12 @@ load by themselves, and a quiet producer sends at once.
 
 Order and exactly-once hold per partition. Each request bears the sequence of its first record. When one fails and may
 be sent again, nothing new is sent until all that is under way was answered; then all of it goes again, in
-order, and the broker recognises what it has. A request that fails for good leaves a hole in the numbers: what follows
-was refused because of it, and is numbered anew. A broker that knows less than it should (its topic was made anew,
-or a power cut took what it had not synced) says which number it expects, and is followed.
+order, under the same numbers, and the broker recognises what it has.
+
+A request that fails for good or is given up leaves a hole in the numbers, because nobody knows for sure whether it was
+stored. What follows keeps its numbers as well. If the broker then misses something, it has stored nothing of what
+follows either; so all of that is numbered anew, in a new epoch, and a straggler of the old one is refused. The same
+holds for a broker that knows less than it should: its topic was made anew, or a power cut took what it had not synced.
 """
 
 from collections import deque
@@ -23,11 +26,19 @@ from typing import Final, NamedTuple, cast
 import msgspec
 
 from goqueue.clock import MS, SECOND
-from goqueue.errors import GoQueueError, InvalidConfig, OutOfOrderSequence, RequestTimeout
+from goqueue.errors import (
+    GoQueueError,
+    InvalidConfig,
+    InvalidPartition,
+    OutOfOrderSequence,
+    PartitionNotFound,
+    RequestTimeout,
+)
 from goqueue.record import compression, kernel
 from goqueue.record.header import HEADER_BYTES, Priority
 from goqueue.record.headers import PRODUCER
 from goqueue.record.identity import BatchIdentity
+from goqueue.wire.partitioning import partition_of_key
 
 IN_FLIGHT_MAX: Final = 5
 """As many batches as the broker remembers per producer and partition."""
@@ -36,6 +47,8 @@ SMALL_VALUE_BYTES: Final = 256
 """Values up to it are not measured: each counts as the largest of them."""
 SMALL_RECORD_BYTES: Final = HEADER_BYTES + SMALL_VALUE_BYTES
 REQUEST_RECORDS_MAX: Final = 100_000
+FIRST_SEQUENCE: Final = 1
+"""A broker takes a start at 0 or at 1. After a start at 1, no second request can be mistaken for a first one."""
 NORMAL: Final = Priority.NORMAL
 NO_CALLBACKS: Final[deque[Callable[[], None]]] = deque(maxlen=0)
 
@@ -59,6 +72,8 @@ class ProducerConfig:
         for name, least in (("linger_ns", 0), ("batch_count", 1), ("batch_bytes", 1), ("buffer_bytes", 1)):
             if getattr(self, name) < least:
                 raise InvalidConfig(name, getattr(self, name), f"must be at least {least}")
+        if self.delivery_timeout_ns < 1:
+            raise InvalidConfig("delivery_timeout_ns", self.delivery_timeout_ns, "must be positive")
         if self.batch_count > REQUEST_RECORDS_MAX:
             raise InvalidConfig("batch_count", self.batch_count, f"must be at most {REQUEST_RECORDS_MAX}")
         if self.acks not in (None, "none", "leader", "all"):
@@ -99,26 +114,28 @@ class Batch:
 
     __slots__ = (
         "callbacks",
+        "count_max",
         "error",
         "first_offset",
         "handles",
         "held",
         "is_done",
-        "is_plain",
         "is_sealed",
         "is_seen",
+        "message_count",
         "opened_ns",
         "queue",
         "size",
         "timestamp_ns",
     )
 
-    def __init__(self, queue: "PartitionQueue", now_ns: int) -> None:
+    def __init__(self, queue: "PartitionQueue", now_ns: int, count_max: int = 1) -> None:
         self.queue = queue
         self.handles: list[AnyHandle] = []
         self.held: list[AnyHandle] = []
+        self.count_max = count_max  # when it is full, if only small values follow
         self.size = 0  # of messages that are more than a small value, until it is sealed; then of all
-        self.is_plain = True  # no message in it is more than a small value
+        self.message_count = 0  # of these
         self.is_sealed = False
         self.opened_ns = now_ns
         self.first_offset = -1
@@ -130,7 +147,7 @@ class Batch:
 
     def add(self, handle: AnyHandle, message: Message) -> None:
         """A message with all it can have."""
-        self.is_plain = False
+        self.message_count += 1
         self.size += message.size
         self.handles.append(handle)
 
@@ -139,22 +156,20 @@ class Batch:
         self.is_sealed = True
         self.held = self.handles.copy()
         self.handles = []
-        small = len(self.held)
-        if not self.is_plain:
-            small = sum(1 for handle in self.held if type(handle.item) is bytes)
-        self.size += small * SMALL_RECORD_BYTES
+        self.size += (len(self.held) - self.message_count) * SMALL_RECORD_BYTES
 
     def holds(self, handle: AnyHandle) -> bool:
         """Whether the handle was in time."""
-        return type(handle.item) is int or any(held is handle for held in self.held)
+        held = self.held  # first: it is emptied when all in it have their places
+        return type(handle.item) is int or any(one is handle for one in held)
 
     def settle(self, error: GoQueueError | None = None) -> None:
-        """The batch is stored, or never will be."""
+        """The batch is stored, or never will be; then the first handle stays, for whoever reports that."""
         self.error = error
         for index, handle in enumerate(self.held):
             handle.item = index
         self.is_done = True
-        self.held = []
+        self.held = self.held[:1] if error else []
 
 
 class Request:
@@ -178,7 +193,7 @@ class Request:
         keys: list[bytes | None] | None = None
         headers: list[Headers | None] | None = None
         priorities: int | list[int] = NORMAL
-        if all(batch.is_plain for batch in self.batches):
+        if not any(batch.message_count for batch in self.batches):
             values = cast("list[bytes | None]", items)
         else:
             messages = [
@@ -205,10 +220,10 @@ class PartitionQueue:
     __slots__ = (
         "_again",
         "_attempt",
+        "_is_behind",
         "_is_draining",
         "_retry_at_ns",
         "_sequence",
-        "_settled_sequence",
         "epoch",
         "in_flight",
         "open",
@@ -217,19 +232,19 @@ class PartitionQueue:
         "topic",
     )
 
-    def __init__(self, topic: str, partition: int) -> None:
+    def __init__(self, topic: str, partition: int, *, epoch: int = 0) -> None:
         self.topic = topic
         self.partition = partition
         self.open: Batch | None = None
         self.ready: deque[Batch] = deque()
         self.in_flight: deque[Request] = deque()
-        self.epoch = 0
+        self.epoch = epoch
         self._again: deque[Request] = deque()
         self._is_draining = False
+        self._is_behind = False  # the broker misses what stands before all of `_again`
         self._attempt = 0
         self._retry_at_ns = 0
-        self._sequence = 0  # of the next new request
-        self._settled_sequence = 0  # of what follows the last record that was settled
+        self._sequence = FIRST_SEQUENCE  # of the next new request
 
     @property
     def is_empty(self) -> bool:
@@ -242,7 +257,8 @@ class PartitionQueue:
             if self.in_flight or now_ns < self._retry_at_ns:
                 return None
             self._is_draining = False
-            self._number()
+            if self._is_behind:
+                self._begin_epoch()
         if len(self.in_flight) >= IN_FLIGHT_MAX:
             return None
         if self._again:
@@ -264,7 +280,6 @@ class PartitionQueue:
         """The request was answered: its batches have their places."""
         self.in_flight.remove(request)
         self._attempt = 0
-        self._settled_sequence = request.first_sequence + request.record_count
         offset = first_offset
         for batch in request.batches:
             batch.first_offset = offset
@@ -290,18 +305,11 @@ class PartitionQueue:
         expired: list[Batch] = []
         while self._again and self._again[0].opened_ns < before_ns and not self.in_flight:
             expired += self._again.popleft().batches
-            self._begin_epoch()
         while self.ready and self.ready[0].opened_ns < before_ns and not self._again and not self.in_flight:
             expired.append(self.ready.popleft())
         for batch in expired:
             batch.settle(RequestTimeout(f"publish to {self.topic}-{self.partition}", timeout_ns / SECOND))
         return expired
-
-    def _begin_epoch(self) -> None:
-        """Number anew: nobody knows whether what is given up was stored, so its numbers must not be used again."""
-        self.epoch += 1
-        self._settled_sequence = 0
-        self._is_draining = True
 
     @property
     def attempt(self) -> int:
@@ -339,12 +347,10 @@ class PartitionQueue:
     def _is_worth_another_try(self, request: Request, error: GoQueueError) -> bool:
         if not isinstance(error, OutOfOrderSequence):
             return error.retryable
-        if request.first_sequence != self._settled_sequence:
+        if any(other.first_sequence < request.first_sequence for other in (*self.in_flight, *self._again)):
             return True  # what stands before it is missing, and comes first
-        if error.expected < request.first_sequence:
-            self._settled_sequence = error.expected
-            return True
-        return False
+        self._is_behind = True
+        return error.expected < request.first_sequence
 
     def _send_again(self, request: Request, retry_at_ns: int) -> None:
         if not self._is_draining:
@@ -354,13 +360,14 @@ class PartitionQueue:
         position = sum(1 for other in self._again if other.first_sequence < request.first_sequence)
         self._again.insert(position, request)
 
-    def _number(self) -> None:
-        """Number what goes again, without a hole, behind what was settled."""
-        sequence = self._settled_sequence
+    def _begin_epoch(self) -> None:
+        """Number anew all that goes again."""
+        self._is_behind = False
+        self.epoch += 1
+        self._sequence = FIRST_SEQUENCE
         for request in self._again:
-            request.first_sequence = sequence
-            sequence += request.record_count
-        self._sequence = sequence
+            request.first_sequence = self._sequence
+            self._sequence += request.record_count
 
 
 class TopicQueues:
@@ -368,9 +375,11 @@ class TopicQueues:
 
     __slots__ = ("acks", "compression", "partitions", "topic", "turn", "value_bytes_max")
 
-    def __init__(self, topic: str, partition_count: int, *, compression: str, acks: str, value_bytes_max: int) -> None:
+    def __init__(
+        self, topic: str, partition_count: int, *, compression: str, acks: str, value_bytes_max: int, epoch: int = 0
+    ) -> None:
         self.topic = topic
-        self.partitions = [PartitionQueue(topic, number) for number in range(partition_count)]
+        self.partitions = [PartitionQueue(topic, number, epoch=epoch) for number in range(partition_count)]
         self.turn = 0
         self.compression = compression
         self.acks = acks
@@ -378,6 +387,21 @@ class TopicQueues:
 
     def __iter__(self) -> Iterator[PartitionQueue]:
         return iter(self.partitions)
+
+    @property
+    def next_epoch(self) -> int:
+        """The first that none of them has used."""
+        return 1 + max(queue.epoch for queue in self.partitions)
+
+    def choose(self, key: bytes | None, partition: int | None) -> PartitionQueue | None:
+        """The partition asked for, or that of the key; None if any will do."""
+        if partition is not None:
+            if partition < 0:
+                raise InvalidPartition(partition)
+            if partition >= len(self.partitions):
+                raise PartitionNotFound(self.topic, partition)
+            return self.partitions[partition]
+        return self.partitions[partition_of_key(key, len(self.partitions))] if key else None
 
     def next_turn(self) -> PartitionQueue:
         """The partition for the next batch of messages without a key."""

@@ -13,12 +13,14 @@ import msgspec
 
 from goqueue.client import environment, messages
 from goqueue.client.accumulator import ProducerConfig
+from goqueue.client.blocking import DirectPublisher
 from goqueue.client.connections import Connections
 from goqueue.client.messages import Duration, Time
 from goqueue.client.producer import AsyncHandle, AsyncProducer, ProducerCore, Published
 from goqueue.client.reading import AsyncMessages, Follow, Read
+from goqueue.client.session import split_address
 from goqueue.clock import SECOND, Clock, SystemClock
-from goqueue.errors import InvalidRequest, TopicExists, TopicNotFound
+from goqueue.errors import GoQueueError, InvalidRequest, TopicExists, TopicNotFound
 from goqueue.record.header import OFFSET_MAX, Priority
 from goqueue.times import format_duration, parse_duration
 from goqueue.wire import verbs
@@ -55,15 +57,22 @@ class AsyncClient:
         addresses = [part for part in (server or environment.default_server()).split(",") if part.strip()]
         if not addresses:
             raise InvalidRequest(f"invalid server {server!r}: must be host:port[,host:port...]")
+        for address in addresses:
+            split_address(address)
         self._clock = clock or SystemClock()
+        self._timeout_ns = max(1, messages.asked_duration_ns(timeout, "timeout"))
         self._connections = Connections(
             addresses,
             client_id=client_id,
             api_key=environment.default_api_key() if api_key is None else api_key,
-            timeout_s=messages.asked_duration_ns(timeout, "timeout") / SECOND,
+            timeout_s=self._timeout_ns / SECOND,
         )
         self._single: ProducerCore | None = None  # publishes what is published one by one
         self._producers: list[ProducerCore] = []
+
+    def direct(self) -> DirectPublisher:
+        """A publisher for a thread without an event loop."""
+        return DirectPublisher(self._connections, self._clock)
 
     async def __aenter__(self) -> Self:
         return self
@@ -74,11 +83,17 @@ class AsyncClient:
     async def close(self) -> None:
         """Flush what producers have and hang up."""
         producers, self._producers = self._producers, []
+        failure: GoQueueError | None = None
         try:
             for producer in producers:
-                await producer.close()
+                try:
+                    await producer.close()
+                except GoQueueError as error:
+                    failure = failure or error
         finally:
             await self._connections.close()
+        if failure:
+            raise failure
 
     # --- topics --------------------------------------------------------------------------------
 
@@ -94,7 +109,7 @@ class AsyncClient:
         """Make a topic. Settings are given as keywords: `retention="7d"`, `cleanup="compact"`, `flush="interval"`."""
         asked = verbs.CreateTopic(name, partitions, _settings(settings), replication_factor)
         try:
-            return await self._ask(Verb.CREATE_TOPIC, asked, TopicState, is_repeatable=False)
+            return await self._ask(Verb.CREATE_TOPIC, asked, TopicState, is_repeatable=exist_ok)
         except TopicExists:
             if not exist_ok:
                 raise
@@ -103,7 +118,7 @@ class AsyncClient:
     async def delete_topic(self, name: str, *, missing_ok: bool = False) -> None:
         """Delete a topic with all that is in it."""
         try:
-            await self._ask(Verb.DELETE_TOPIC, verbs.TopicName(name), verbs.Empty, is_repeatable=False)
+            await self._ask(Verb.DELETE_TOPIC, verbs.TopicName(name), verbs.Empty, is_repeatable=missing_ok)
         except TopicNotFound:
             if not missing_ok:
                 raise
@@ -179,9 +194,13 @@ class AsyncClient:
         core = self._many_producer()
         producer = AsyncProducer(core)
         handles: list[AsyncHandle] = []
-        for item in items:
-            key, value = item if isinstance(item, tuple) and len(item) == 2 else (None, item)
-            handles.append(await producer.send(topic, value, key=key))
+        try:
+            for item in items:
+                key, value = item if isinstance(item, tuple) and len(item) == 2 else (None, item)
+                handles.append(await producer.send(topic, value, key=key))
+        except BaseException:
+            await core.close(flush=False)  # nothing of it was sent yet
+            raise
         await core.close(raises=False)
         return [await handle.result() for handle in handles]
 
@@ -276,12 +295,19 @@ class AsyncClient:
 
     def _single_producer(self) -> ProducerCore:
         if self._single is None:
-            self._single = self._new_producer(ProducerConfig(linger_ns=0))
+            self._single = self._new_producer(ProducerConfig(linger_ns=0, delivery_timeout_ns=self._timeout_ns))
         return self._single
 
     def _many_producer(self) -> ProducerCore:
         return self._new_producer(
-            ProducerConfig(linger_ns=SECOND, batch_count=100_000, batch_bytes=2**31, buffer_bytes=2**40), keep=False
+            ProducerConfig(
+                linger_ns=SECOND,
+                batch_count=100_000,
+                batch_bytes=2**31,
+                buffer_bytes=2**40,
+                delivery_timeout_ns=self._timeout_ns,
+            ),
+            keep=False,
         )
 
     def _new_producer(self, config: ProducerConfig, *, keep: bool = True) -> ProducerCore:

@@ -13,7 +13,7 @@ from typing import TypeVar
 from goqueue.backoff import backoff_ns
 from goqueue.client.session import CannotConnect, Session
 from goqueue.clock import MS, SECOND
-from goqueue.errors import BrokerUnavailable, GoQueueError
+from goqueue.errors import BrokerUnavailable, Conflict, GoQueueError, RequestTimeout
 from goqueue.wire import codes, verbs
 from goqueue.wire.verbs import Verb
 
@@ -32,10 +32,10 @@ class Connections:
     """The sessions of one client. Belongs to one event loop."""
 
     def __init__(self, addresses: Sequence[str], *, client_id: str, api_key: str, timeout_s: float) -> None:
-        self._addresses = list(addresses)
-        self._client_id = client_id
-        self._api_key = api_key
-        self._timeout_s = timeout_s
+        self.addresses = list(addresses)
+        self.client_id = client_id
+        self.api_key = api_key
+        self.timeout_s = timeout_s
         self._sessions: dict[str, asyncio.Task[Session]] = {}
         self._preferred = 0
         self._topics: dict[str, verbs.TopicMetadata] = {}
@@ -45,10 +45,10 @@ class Connections:
     async def any(self) -> Session:
         """A session to any broker."""
         failure: GoQueueError = BrokerUnavailable("no address")
-        for step in range(len(self._addresses)):
-            index = (self._preferred + step) % len(self._addresses)
+        for step in range(len(self.addresses)):
+            index = (self._preferred + step) % len(self.addresses)
             try:
-                session = await self._to(self._addresses[index])
+                session = await self._to(self.addresses[index])
             except GoQueueError as error:
                 failure = error
             else:
@@ -70,7 +70,7 @@ class Connections:
         metadata = self._topics.get(topic)
         if metadata is None or partition >= len(metadata.leaders):
             return None
-        address = self._nodes.get(metadata.leaders[partition], "") or self._addresses[self._preferred]
+        address = self._nodes.get(metadata.leaders[partition], "") or self.addresses[self._preferred]
         task = self._sessions.get(address)
         if task is None or not task.done() or task.cancelled() or task.exception():
             return None
@@ -101,15 +101,20 @@ class Connections:
         With `only_unsent`, an attempt that may have reached the broker is not repeated.
         """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._timeout_s
+        deadline = loop.time() + self.timeout_s
+        failure: GoQueueError | None = None
         tries = 0
         while True:
             tries += 1
             try:
-                if only_unsent:
-                    await self.any()
-                return await attempt()
+                async with asyncio.timeout_at(deadline):
+                    if only_unsent:
+                        await self.any()
+                    return await attempt()
+            except TimeoutError:
+                raise failure or RequestTimeout("a request", self.timeout_s) from None
             except GoQueueError as error:
+                failure = error
                 wait_s = retry_wait_ns(tries) / SECOND
                 may_repeat = not only_unsent or isinstance(error, CannotConnect)
                 if not error.retryable or self._is_closed or not may_repeat or loop.time() + wait_s > deadline:
@@ -128,11 +133,11 @@ class Connections:
 
     async def _to(self, address: str) -> Session:
         if self._is_closed:
-            raise BrokerUnavailable("the client is closed")
+            raise Conflict("a client cannot be used after close")
         task = self._sessions.get(address)
         if task is not None and task.done() and (task.cancelled() or task.exception() or task.result().is_closed):
             task = None
         if task is None:
-            connecting = Session.connect(address, client_id=self._client_id, api_key=self._api_key)
+            connecting = Session.connect(address, client_id=self.client_id, api_key=self.api_key)
             task = self._sessions[address] = asyncio.ensure_future(connecting)
         return await asyncio.shield(task)

@@ -7,6 +7,7 @@ still end, and loses then what it did not flush.
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError
 from typing import Any, TypeVar
 
 from goqueue.client import forks
@@ -35,9 +36,16 @@ class LoopThread:
             work.close()
             why = "after a fork" if self._fork != forks.generation else "after close"
             raise Conflict(f"a client cannot be used {why}")
+        if threading.current_thread() is self._thread:
+            work.close()
+            raise Conflict("a client cannot be waited for in a callback: it is its own thread that calls them")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
+        except CancelledError:
+            if self._is_closed:
+                raise Conflict("the client was closed by another thread") from None
+            raise
         except BaseException:
             future.cancel()
             raise
@@ -62,11 +70,18 @@ class LoopThread:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_forever()
-            for task in asyncio.all_tasks(self._loop):
-                task.cancel()
-            self._loop.run_until_complete(asyncio.sleep(0))
+            self._loop.run_until_complete(_cancel_all())
         finally:
             self._loop.close()
+
+
+async def _cancel_all() -> None:
+    """End what still runs, and let those who wait for it know."""
+    tasks = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.sleep(0)
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

@@ -10,7 +10,7 @@ from goqueue.client.accumulator import Message
 from goqueue.errors import InvalidMessage, InvalidRequest, MessageTooLarge
 from goqueue.record.header import HEADERS_BYTES_MAX, KEY_BYTES_MAX, Priority
 from goqueue.record.headers import DELIVER_AT, EXPIRES_AT, RESERVED_PREFIX, encode_headers
-from goqueue.times import parse_duration, parse_time
+from goqueue.times import NS_MAX, parse_duration, parse_time
 
 Duration = str | int | float | timedelta
 Time = datetime | str | int | float
@@ -79,9 +79,9 @@ def message(
     else:
         due_ns = now_ns
     if due_ns > now_ns:
-        own[DELIVER_AT] = str(due_ns)
+        own[DELIVER_AT] = _stamp(due_ns, "delay")
     if ttl is not None:
-        own[EXPIRES_AT] = str(max(due_ns, now_ns) + duration_ns(ttl, "ttl"))
+        own[EXPIRES_AT] = _stamp(max(due_ns, now_ns) + duration_ns(ttl, "ttl"), "ttl")
     if headers:
         for name in headers:
             if str(name).startswith(RESERVED_PREFIX) and name != _ORIGIN:
@@ -128,6 +128,12 @@ def asked_time_ns(value: Time | None, name: str, now_ns: int) -> int | None:
         return parse_time(value, now_ns=now_ns)
     except ValueError as error:
         raise InvalidRequest(f"invalid {name} format: {error}", path=name) from None
+
+
+def _stamp(ns: int, name: str) -> str:
+    if ns > NS_MAX:
+        raise InvalidMessage(f"invalid {name}: it ends after the year 2262")
+    return str(ns)
 
 
 def _utf8(text: str, field: str) -> bytes:

@@ -5,10 +5,11 @@ a list, without a lock (`Batch` says why that is safe); all else is done once pe
 """
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
 from datetime import UTC, datetime, timedelta
-from threading import Lock
+from threading import TIMEOUT_MAX, Lock
 from typing import Any, NamedTuple, Self, cast
 
 from goqueue.client import forks, messages
@@ -31,7 +32,6 @@ from goqueue.clock import SECOND, Clock
 from goqueue.errors import (
     Conflict,
     GoQueueError,
-    InvalidPartition,
     MessageTooLarge,
     NotLeader,
     PartitionNotFound,
@@ -41,8 +41,9 @@ from goqueue.errors import (
 from goqueue.record.header import Priority
 from goqueue.wire import verbs
 from goqueue.wire.frames import Frame
-from goqueue.wire.partitioning import partition_of_key
 from goqueue.wire.verbs import Verb
+
+logger = logging.getLogger("goqueue.client")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FAILURES_KEPT = 100
@@ -94,16 +95,16 @@ class Handle(AnyHandle, gc=False, eq=False):
 
     def add_callback(self, callback: "Callable[[Handle], None]") -> None:
         """Call with this handle once it is done, at once if it is; in the thread that sends, so be quick."""
-        when_done(self.batch, lambda: callback(self))
+        when_done(self.batch, lambda: _call_back(callback, self))
 
     def result(self, timeout: Duration | None = None) -> Published:
         """Where the message is; waits until that is known. Raises why it could not be stored."""
+        seconds = -1.0 if timeout is None else max(0, messages.asked_duration_ns(timeout, "timeout")) / SECOND
         if not self.batch.is_done:
             waiting = Lock()
             waiting.acquire()
             when_done(self.batch, waiting.release)
-            seconds = -1.0 if timeout is None else messages.asked_duration_ns(timeout, "timeout") / SECOND
-            if not waiting.acquire(timeout=seconds):
+            if not waiting.acquire(timeout=min(seconds, TIMEOUT_MAX)):
                 raise RequestTimeout(f"publish to {self.batch.queue.topic}", seconds)
         return published(self)
 
@@ -118,14 +119,14 @@ class AsyncHandle(AnyHandle, gc=False, eq=False):
 
     def add_callback(self, callback: "Callable[[AsyncHandle], None]") -> None:
         """Call with this handle once it is done, at once if it is."""
-        when_done(self.batch, lambda: callback(self))
+        when_done(self.batch, lambda: _call_back(callback, self))
 
     async def result(self, timeout: Duration | None = None) -> Published:
         """Where the message is; waits until that is known. Raises why it could not be stored."""
+        seconds = None if timeout is None else messages.asked_duration_ns(timeout, "timeout") / SECOND
         if not self.batch.is_done:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             when_done(self.batch, lambda: None if done.done() else done.set_result(None))
-            seconds = None if timeout is None else messages.asked_duration_ns(timeout, "timeout") / SECOND
             try:
                 async with asyncio.timeout(seconds):
                     await done
@@ -151,7 +152,6 @@ class ProducerCore:
     ) -> None:
         self.config = config
         self.batch_count = 1 if config.linger_ns == 0 else config.batch_count
-        self.batch_bytes = config.batch_bytes
         self.lock = Lock()
         self.turns: dict[str, PartitionQueue] = {}  # by topic, where messages without a key go now
         self.open: dict[str, Batch] = {}  # by topic, the batch that small values go into now, if one is open
@@ -160,7 +160,9 @@ class ProducerCore:
         self._connections = connections
         self._clock = clock
         self._loop = loop
+        self._wake: Callable[[Callable[[], None]], object] = loop.call_soon
         self._topics: dict[str, TopicQueues] = {}
+        self._epoch = 0  # where the queues of a topic begin
         self._identity: tuple[int, int] | None = None
         self._sealed: deque[Batch] = deque()
         self._sealed_bytes = 0  # so far; written under the lock
@@ -168,9 +170,10 @@ class ProducerCore:
         self._is_woken = False
         self._is_lingering = False
         self._connecting: set[PartitionQueue] = set()
+        self._waiting: set[PartitionQueue] = set()  # to be pumped at a time that was set
         self._tasks: set[asyncio.Task[None]] = set()
         self._room: deque[Callable[[], None]] = deque()  # whom to tell when there is room again
-        self._failed: list[Batch] = []
+        self._failed: list[AnyHandle] = []
         self._is_closed = False
 
     # --- any thread ----------------------------------------------------------------------------
@@ -179,33 +182,43 @@ class ProducerCore:
         """The time of day."""
         return self._clock.wall_ns()
 
+    def share(self) -> None:
+        """From now on, messages are added by other threads than that of the loop."""
+        self._wake = self._loop.call_soon_threadsafe
+
     def forked(self) -> None:
         """This is a child now: nothing goes out from here, and whoever tries is told."""
         self.open.clear()
 
-    def knows(self, topic: str) -> bool:
-        """Whether messages can be added for the topic."""
-        return topic in self._topics
+    def is_ready_for(self, topic: str, item: bytes | Message | int) -> bool:
+        """Whether enough is known of the topic to add the message."""
+        queues = self._topics.get(topic)
+        if queues is None:
+            return False
+        value = item.value if isinstance(item, Message) else item
+        return not isinstance(value, bytes) or len(value) <= queues.value_bytes_max
 
     def add(self, topic: str, handle: AnyHandle, partition: int | None) -> None:
         """Add a message that is more than a small value, or for which no batch is open."""
         item = handle.item
         message = item if isinstance(item, Message) else Message(cast("bytes", item), None, None, Priority.NORMAL)
         with self.lock:
+            self.check_usable()
             queues = self._topics.get(topic)
             if queues is None:
                 raise TopicNotFound(topic)
             if message.value is not None and len(message.value) > queues.value_bytes_max:
                 raise MessageTooLarge("value", len(message.value), queues.value_bytes_max)
-            queue = self._choose(queues, message.key, partition)
+            queue = queues.choose(message.key, partition) or self.turns[topic]
             batch = queue.open or self._open_batch(queue)
             handle.batch = batch
             if message is item or len(message.value or b"") > SMALL_VALUE_BYTES:
                 handle.item = message
                 batch.add(handle, message)
+                batch.count_max = self._count_max(batch)
             else:
                 batch.handles.append(handle)
-            if len(batch.handles) >= self.batch_count or batch.size >= self.batch_bytes:
+            if len(batch.handles) >= batch.count_max:
                 self._seal(queue)
             elif self.turns.get(topic) is queue:
                 self.open[topic] = batch
@@ -235,7 +248,7 @@ class ProducerCore:
         self._sealed.append(batch)
         if not self._is_woken:
             self._is_woken = True
-            self._loop.call_soon_threadsafe(self._pump)
+            self._wake(self._pump)
 
     def seal_all(self) -> None:
         """Everything that was added is to be sent."""
@@ -262,21 +275,16 @@ class ProducerCore:
 
     def _open_batch(self, queue: PartitionQueue) -> Batch:
         batch = queue.open = Batch(queue, self._clock.monotonic_ns())
+        batch.count_max = self._count_max(batch)
         if not self._is_lingering and self.batch_count > 1:
             self._is_lingering = True
-            self._loop.call_soon_threadsafe(self._linger)
+            self._wake(self._linger)
         return batch
 
-    def _choose(self, queues: TopicQueues, key: bytes | None, partition: int | None) -> PartitionQueue:
-        if partition is not None:
-            if partition < 0:
-                raise InvalidPartition(partition)
-            if partition >= len(queues.partitions):
-                raise PartitionNotFound(queues.topic, partition)
-            return queues.partitions[partition]
-        if key:
-            return queues.partitions[partition_of_key(key, len(queues.partitions))]
-        return self.turns[queues.topic]
+    def _count_max(self, batch: Batch) -> int:
+        """How many messages fill the batch: as many as may be, or as many small values as there is room for."""
+        room = self.config.batch_bytes - batch.size
+        return min(self.batch_count, batch.message_count + -(-room // SMALL_RECORD_BYTES))
 
     def _tell_room(self) -> None:
         if self._room and (not self.is_full or self._is_closed):
@@ -285,8 +293,16 @@ class ProducerCore:
     # --- the loop ------------------------------------------------------------------------------
 
     async def learn(self, topic: str) -> None:
-        """Find out what has to be known to add messages for the topic."""
+        """Find out what has to be known to add messages for the topic, or whether that has changed."""
+        if topic in self._topics:
+            self._connections.forget_topic(topic)
         metadata = await self._connections.retrying(lambda: self._connections.topic(topic))
+        known = self._topics.get(topic)
+        if known:
+            known.compression = self.config.compression or metadata.compression
+            known.acks = self.config.acks or metadata.acks
+            known.value_bytes_max = metadata.max_message_bytes
+            return
         if self.config.idempotent and self._identity is None:
             identity = await self._connections.retrying(self._identify)
             if self._identity is None:
@@ -298,6 +314,7 @@ class ProducerCore:
                 compression=self.config.compression or metadata.compression,
                 acks=self.config.acks or metadata.acks,
                 value_bytes_max=metadata.max_message_bytes,
+                epoch=self._epoch,
             )
             self.turns[topic] = queues.next_turn()
             self._topics = {**self._topics, topic: queues}
@@ -341,11 +358,12 @@ class ProducerCore:
         self._tell_room()
         for task in list(self._tasks):
             task.cancel()
-        failed = next((batch for batch in self._failed if not batch.is_seen), None)
-        if flush and raises and failed is not None and failed.error is not None:
-            failed.is_seen = True
-            error = failed.error
-            error.handle = Handle(failed, 0)  # type: ignore[attr-defined]
+        failed = next((handle for handle in self._failed if not handle.batch.is_seen), None)
+        self._failed = []
+        if flush and raises and failed is not None and failed.batch.error is not None:
+            failed.batch.is_seen = True
+            error = failed.batch.error
+            error.handle = failed  # type: ignore[attr-defined]
             raise error
 
     def _queues(self) -> Iterable[PartitionQueue]:
@@ -391,22 +409,28 @@ class ProducerCore:
             self._pump_one(queue)
 
     def _pump_one(self, queue: PartitionQueue) -> None:
-        if queue in self._connecting or self._is_closed:
+        if queue in self._connecting or queue in self._waiting or self._is_closed:
             return
-        if queue.topic not in self._topics:
-            self._settled(queue.give_up(TopicNotFound(queue.topic)))
+        now_ns = self._clock.monotonic_ns()
+        timeout_ns = self.config.delivery_timeout_ns
+        self._settled(queue.expire(now_ns - timeout_ns, timeout_ns))
+        if queue.is_empty:
             return
         session = self._connections.leader_now(queue.topic, queue.partition)
         if session is None:
             self._connecting.add(queue)
             self._spawn(self._connect(queue))
             return
-        now_ns = self._clock.monotonic_ns()
         while request := queue.take(now_ns=now_ns):
             self._send(session, queue, request)
         wait_ns = queue.wait_ns(now_ns)
         if wait_ns is not None:
-            self._loop.call_later(wait_ns / SECOND, self._pump_one, queue)
+            self._waiting.add(queue)
+            self._loop.call_later(wait_ns / SECOND, self._pump_again, queue)
+
+    def _pump_again(self, queue: PartitionQueue) -> None:
+        self._waiting.discard(queue)
+        self._pump_one(queue)
 
     def _send(self, session: Session, queue: PartitionQueue, request: Request) -> None:
         queues = self._topics[queue.topic]
@@ -438,31 +462,43 @@ class ProducerCore:
             self._connections.forget_topic(queue.topic)
         self._settled(settled)
         if isinstance(error, TopicNotFound | PartitionNotFound):
-            self._forget(queue.topic)
+            self._forget(queue)
         else:
             self._pump_one(queue)
 
-    def _forget(self, topic: str) -> None:
+    def _forget(self, queue: PartitionQueue) -> None:
         """The topic is gone, or another one by now: what is left for it fails, and the next message asks anew."""
-        self._connections.forget_topic(topic)
-        self.seal_all()
+        topic = queue.topic
         with self.lock:
             queues = self._topics.get(topic)
+            if queues is None or queue not in queues.partitions:  # it is known already
+                return
+            for one in queues:
+                self._seal(one)
             self._topics = {name: known for name, known in self._topics.items() if name != topic}
+            self._epoch = max(self._epoch, queues.next_epoch)
             self.turns.pop(topic, None)
             self.open.pop(topic, None)
+        self._connections.forget_topic(topic)
         self._pump()
-        for queue in queues or ():
-            self._settled(queue.give_up(TopicNotFound(topic)))
+        for one in queues:
+            self._settled(one.give_up(TopicNotFound(topic)))
 
     def _settled(self, batches: list[Batch]) -> None:
         for batch in batches:
             self._settled_bytes += batch.size
-            if batch.error is not None and len(self._failed) < FAILURES_KEPT:
-                self._failed.append(batch)
+            if batch.error is not None:
+                self._note_failure(batch)
             if batch.callbacks:
                 _call_all(batch.callbacks)
         self._tell_room()
+
+    def _note_failure(self, batch: Batch) -> None:
+        if len(self._failed) >= FAILURES_KEPT:
+            self._failed = [handle for handle in self._failed if not handle.batch.is_seen]
+        if len(self._failed) < FAILURES_KEPT:
+            self._failed += batch.held
+        batch.held = []
 
     async def _connect(self, queue: PartitionQueue) -> None:
         """Reach the leader of the partition, however long it takes; what waited for too long is given up."""
@@ -488,6 +524,8 @@ class ProducerCore:
             self._settled(queue.expire(self._clock.monotonic_ns() - timeout_ns, timeout_ns))
         else:
             self._settled(queue.give_up(error))
+            if isinstance(error, TopicNotFound):
+                self._forget(queue)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
@@ -503,6 +541,14 @@ def _call_all(callbacks: deque[Callable[[], None]]) -> None:
         except IndexError:
             return
         callback()
+
+
+def _call_back(callback: "Callable[[Any], None]", handle: AnyHandle) -> None:
+    """Call what an application gave; its errors are not ours."""
+    try:
+        callback(handle)
+    except Exception:
+        logger.exception("a callback failed")
 
 
 class AsyncProducer:
@@ -535,7 +581,7 @@ class AsyncProducer:
         message = messages.message(
             value, key, priority, headers, delay, deliver_at, ttl, tombstone, now_ns=core.wall_ns()
         )
-        if not core.knows(topic):
+        if not core.is_ready_for(topic, message):
             await core.learn(topic)
         if core.is_full:
             room = asyncio.Event()
@@ -563,13 +609,13 @@ class AsyncProducer:
 class Producer:
     """Publishes messages in batches, from any thread. Made by `Client.producer`; leaving its block flushes."""
 
-    __slots__ = ("_batch_count", "_core", "_open", "_run")
+    __slots__ = ("_core", "_open", "_run")
 
     def __init__(self, core: ProducerCore, run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+        core.share()
         self._core = core
         self._run = run
         self._open = core.open
-        self._batch_count = min(core.batch_count, max(1, core.batch_bytes // SMALL_RECORD_BYTES))
 
     def send(
         self,
@@ -611,7 +657,7 @@ class Producer:
         if batch.is_sealed:
             if not self._core.made_it(handle):
                 return self._add(topic, handle, None)
-        elif len(handles) >= self._batch_count:
+        elif len(handles) >= batch.count_max:
             self._core.seal(batch)
         return handle
 
@@ -619,7 +665,7 @@ class Producer:
         """What is done once per batch, or for a message that is more than a small value."""
         core = self._core
         core.check_usable()
-        if not core.knows(topic):
+        if not core.is_ready_for(topic, handle.item):
             self._run(core.learn(topic))
         if core.is_full:
             room = Lock()
@@ -636,15 +682,17 @@ class Producer:
 
     def close(self) -> None:
         """Flush; raises if a message could not be stored and nobody asked its handle."""
-        if self._core.fork == forks.generation:
-            self._run(self._core.close())
+        self._close(flush=True)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, exc_type: type[BaseException] | None, exc: object, trace: object) -> None:
-        if self._core.fork == forks.generation:
-            self._run(self._core.close(flush=exc_type is None))
+        self._close(flush=exc_type is None)
+
+    def _close(self, *, flush: bool) -> None:
+        if self._core.fork == forks.generation and not self._core.is_closed:
+            self._run(self._core.close(flush=flush))
 
 
 NO_BATCH = Batch(PartitionQueue("", -1), 0)

@@ -8,7 +8,8 @@ pushes, as far as the reader has given credit, and after a broken connection it 
 import asyncio
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from itertools import islice
 from typing import Self
 
 from goqueue.client.connections import Connections, retry_wait_ns
@@ -110,23 +111,28 @@ class Read(AsyncMessages):
     async def close(self) -> None:
         """Let go of what is on its way."""
         for read in self._reads or ():
-            if read.task:
-                read.task.cancel()
+            if read.task and not read.task.cancel() and not read.task.cancelled():
+                read.task.exception()  # or asyncio complains that nobody asked
         self._reads = deque()
 
     async def _next_batch(self) -> list[Message]:
         if self._reads is None:
             self._reads = deque(await self._plan())
         while self._reads:
-            for read in list(self._reads)[:READS_AHEAD]:
-                if read.task is None:
-                    read.task = asyncio.ensure_future(self._ask(read))
-            read = self._reads.popleft()
+            self._ask_ahead(self._reads)
+            read = self._reads[0]
             assert read.task is not None
-            answer, payload = await read.task
+            try:
+                answer, payload = await read.task
+            finally:
+                read.task = None
+            if not self._reads:  # closed meanwhile
+                break
             self._advance(read, answer)
+            self._reads.popleft()
             if not read.is_over:
                 self._reads.append(read)
+            self._ask_ahead(self._reads)
             if answer.record_count:
                 found = decode_messages(payload, read.origin, flags=answer.flags)
                 end = read.end_offset
@@ -136,10 +142,20 @@ class Read(AsyncMessages):
                     return found
         return []
 
+    def _ask_ahead(self, reads: Iterable[_PartitionRead]) -> None:
+        for read in islice(reads, READS_AHEAD):
+            if read.task is None:
+                read.task = asyncio.ensure_future(self._ask(read))
+
     async def _plan(self) -> list[_PartitionRead]:
         metadata = await self._connections.retrying(lambda: self._connections.topic(self._topic))
         wanted: Sequence[int] = range(len(metadata.leaders)) if self._partition is None else [self._partition]
-        return [_PartitionRead(TopicPartition(self._topic, number), self._offset) for number in wanted]
+        reads = [_PartitionRead(TopicPartition(self._topic, number), self._offset) for number in wanted]
+        if len(reads) > READS_AHEAD:  # those who are asked later have to know where to end
+            ends = await _offsets(self._connections, verbs.Offsets(self._topic, None, "latest"))
+            for read, end in zip(reads, ends, strict=False):
+                read.end_offset = end
+        return reads
 
     def _advance(self, read: _PartitionRead, answer: verbs.ReadAnswer) -> None:
         if read.end_offset is None:
@@ -148,7 +164,6 @@ class Read(AsyncMessages):
         read.offset = answer.next_offset
         at_end = read.offset >= read.end_offset or (not answer.record_count and not moved)
         read.is_over = at_end or answer.end_of_range
-        read.task = None if read.is_over else asyncio.ensure_future(self._ask(read))
 
     async def _ask(self, read: _PartitionRead) -> tuple[verbs.ReadAnswer, memoryview]:
         asked = verbs.Read(
@@ -157,7 +172,7 @@ class Read(AsyncMessages):
             offset=read.offset,
             max_bytes=READ_BYTES,
             max_records=2**31 - 1 if self._left is None else max(1, self._left),
-            from_time_ns=self._from_time_ns if read.end_offset is None else None,
+            from_time_ns=self._from_time_ns if read.offset == self._offset else None,
             to_time_ns=self._to_time_ns,
             isolation=self._isolation,
         )
@@ -179,6 +194,8 @@ class _Following:
         self._credit = credit
         self.session: Session | None = None
         self.correlation = 0
+        self._held = 0  # arrived, and not worked off yet
+        self._taken = 0  # worked off, and not told to the broker yet
         self._attempt = 0
         self._task: asyncio.Task[None] | None = None
 
@@ -197,8 +214,11 @@ class _Following:
 
     def taken(self, size: int) -> None:
         """So many bytes were worked off: the broker may send as many more."""
-        if self.session and not self.session.is_closed:
-            self.session.send(Verb.CREDIT, verbs.Credit(self.correlation, size), None, None)
+        self._held -= size
+        self._taken += size
+        if self._taken * 2 >= self._credit and self.session and not self.session.is_closed:
+            self.session.send(Verb.CREDIT, verbs.Credit(self.correlation, self._taken), None, None)
+            self._taken = 0
 
     async def _subscribe(self) -> None:
         while True:
@@ -208,10 +228,11 @@ class _Following:
                     self.origin.topic,
                     self.origin.partition,
                     self.offset,
-                    self._credit,
+                    max(0, self._credit - self._held),
                     max_bytes=min(READ_BYTES, self._credit),
                     isolation=self._follow.isolation,
                 )
+                self._taken = 0
                 self.session = session
                 self.correlation = session.send(Verb.SUBSCRIBE, asked, None, self._pushed)
                 return
@@ -227,6 +248,7 @@ class _Following:
             self._attempt = 0
             answer = decode(frame.meta, verbs.ReadAnswer)
             self.offset = answer.next_offset
+            self._held += len(frame.payload)
             self._follow.take(self, answer, frame.payload)
             return
         self.session = None
@@ -262,6 +284,7 @@ class Follow(AsyncMessages):
         self._followings: list[_Following] | None = None
         self._arrived: deque[tuple[_Following, verbs.ReadAnswer, memoryview]] = deque()
         self._news = asyncio.Event()
+        self._is_closed = False
         self._error: GoQueueError | None = None
 
     def take(self, following: _Following, answer: verbs.ReadAnswer, payload: memoryview) -> None:
@@ -277,23 +300,31 @@ class Follow(AsyncMessages):
 
     async def start(self) -> None:
         """Subscribe from the chosen places on; what is published after this returns will be seen."""
-        if self._followings is None:
+        if self._followings is None and not self._is_closed:
+            self._subscribe(await self._plan())
+
+    def _subscribe(self, plan: Iterable[tuple[int, int, int]]) -> None:
+        if self._followings is None and not self._is_closed:  # still
             self._followings = [
-                _Following(self, TopicPartition(self._topic, number), offset, credit)
-                for number, offset, credit in await self._plan()
+                _Following(self, TopicPartition(self._topic, number), offset, credit) for number, offset, credit in plan
             ]
             for following in self._followings:
                 following.start()
 
     async def close(self) -> None:
         """Want no more."""
+        self._is_closed = True
         for following in self._followings or ():
             following.stop()
         self._followings = []
+        self._arrived.clear()
+        self._news.set()
 
     async def _next_batch(self) -> list[Message]:
         await self.start()
         while not self._arrived:
+            if self._is_closed:
+                return []
             if self._error:
                 raise self._error
             self._news.clear()
@@ -303,14 +334,20 @@ class Follow(AsyncMessages):
         return decode_messages(payload, following.origin, flags=answer.flags)
 
     async def _plan(self) -> list[tuple[int, int, int]]:
-        async def ask() -> list[int]:
-            session = await self.connections.any()
-            asked = verbs.Offsets(self._topic, self._from_time_ns, self._start)
-            return (await session.ask(Verb.OFFSETS, asked, verbs.OffsetsAnswer)).offsets
-
-        offsets = await self.connections.retrying(ask)
+        asked = verbs.Offsets(self._topic, self._from_time_ns, self._start)
+        offsets = await _offsets(self.connections, asked)
         wanted = range(len(offsets)) if self._partition is None else [self._partition]
         credit = max(CREDIT_BYTES_MIN, CREDIT_BYTES // max(1, len(wanted)))
         if self._offset is not None:
             return [(number, self._offset, credit) for number in wanted]
         return [(number, offsets[number] if number < len(offsets) else 0, credit) for number in wanted]
+
+
+async def _offsets(connections: Connections, asked: verbs.Offsets) -> list[int]:
+    """By partition, where the topic begins, ends, or was at a time."""
+
+    async def attempt() -> list[int]:
+        session = await connections.any()
+        return (await session.ask(Verb.OFFSETS, asked, verbs.OffsetsAnswer)).offsets
+
+    return await connections.retrying(attempt)

@@ -12,7 +12,14 @@ from typing import TypeVar, cast
 
 import msgspec
 
-from goqueue.errors import BrokerUnavailable, GoQueueError, InvalidRequest, RequestTimeout
+from goqueue.errors import (
+    AvailabilityError,
+    BrokerUnavailable,
+    GoQueueError,
+    InvalidRequest,
+    RequestTimeout,
+    RequestTooLarge,
+)
 from goqueue.wire import codes, frames, verbs
 from goqueue.wire.frames import BadFrame, Frame, FrameFlags, FrameReader
 from goqueue.wire.verbs import Verb
@@ -24,6 +31,8 @@ WRITE_BUFFER_BYTES = 4 * 1024 * 1024
 M = TypeVar("M", bound=msgspec.Struct)
 Answered = Callable[[Frame | None, GoQueueError | None], None]
 
+_ERROR = int(FrameFlags.ERROR)
+_PUSH = int(FrameFlags.PUSH)
 _decode_error = msgspec.msgpack.Decoder(verbs.ErrorMeta).decode
 _decoders: dict[type[msgspec.Struct], Callable[[memoryview], msgspec.Struct]] = {}
 
@@ -36,8 +45,25 @@ def decode(meta: memoryview, meta_type: type[M]) -> M:
     return cast("M", decoder(meta))
 
 
+def told_error(frame: Frame) -> GoQueueError:
+    """The error in a frame that has the flag ERROR; that it may be tried again is for the broker to say."""
+    told = _decode_error(frame.meta)
+    error = codes.restore(told.code, told.text, told.facts)
+    if error.retryable != told.retryable:
+        error.__dict__["retryable"] = told.retryable
+    return error
+
+
+def hung_up(address: str, frame: Frame) -> BrokerUnavailable:
+    """The error in a frame that concerns the connection: whatever was asked over it may be asked over another."""
+    return BrokerUnavailable(f"{address} hung up: {told_error(frame)}")
+
+
 class CannotConnect(BrokerUnavailable):
     """No connection came about, so nothing was sent."""
+
+    def __init__(self, address: str, reason: str) -> None:
+        super().__init__(f"cannot connect to {address}: {reason}")
 
 
 class Session(asyncio.BufferedProtocol):
@@ -68,10 +94,13 @@ class Session(asyncio.BufferedProtocol):
                 _, session = await loop.create_connection(lambda: cls(address, loop), host, port)
         except (OSError, TimeoutError) as error:
             reason = getattr(error, "strerror", None) or str(error) or "no answer in time"
-            raise CannotConnect(f"cannot connect to {address}: {reason}") from error
+            raise CannotConnect(address, reason) from error
         try:
             hello = verbs.Hello(client_id=client_id, api_key=api_key)
             session.welcome = await session.ask(Verb.HELLO, hello, verbs.Welcome, timeout_s=CONNECT_TIMEOUT_S)
+        except AvailabilityError as error:
+            session.close()
+            raise CannotConnect(address, str(error)) from error
         except BaseException:
             session.close()
             raise
@@ -126,9 +155,11 @@ class Session(asyncio.BufferedProtocol):
         """
         if self.is_closed:
             raise BrokerUnavailable(f"the connection to {self.address} is closed")
+        raw = verbs.encode(meta)
+        if payload is not None:
+            check_size(raw, payload, self.welcome.frame_bytes_max)
         correlation = self._next_correlation
         self._next_correlation = correlation % 0xFFFF_FFFF + 1
-        raw = verbs.encode(meta)
         if payload is None:
             head = frames.pack(verb, correlation, raw)
             self._transport.write(head)
@@ -201,19 +232,17 @@ class Session(asyncio.BufferedProtocol):
         self._may_write.set()
 
     def _take(self, frame: Frame) -> None:
-        _, flags, correlation, meta, _ = frame
-        if flags & FrameFlags.ERROR:
-            told = _decode_error(meta)
-            error = codes.restore(told.code, told.text, told.facts)
-            if not correlation:  # it concerns the connection
-                self._end(error)
+        _, flags, correlation, _, _ = frame
+        if flags & _ERROR:
+            if not correlation:
+                self._end(hung_up(self.address, frame))
                 return
             answered = self._open.pop(correlation, None)
             self._since.pop(correlation, None)
             if answered:
-                answered(None, error)
+                answered(None, told_error(frame))
             return
-        if flags & FrameFlags.PUSH:
+        if flags & _PUSH:
             pushed = self._open.get(correlation)
             if pushed:
                 pushed(frame, None)
@@ -248,9 +277,16 @@ class Session(asyncio.BufferedProtocol):
             callback()
 
 
+def check_size(meta: bytes, payload: bytes | bytearray, limit: int) -> None:
+    """Raise `RequestTooLarge` for a frame that the broker would not read; it would hang up."""
+    size = frames.HEADER_BYTES + len(meta) + len(payload)
+    if size > limit:
+        raise RequestTooLarge(size, limit)
+
+
 def split_address(address: str) -> tuple[str, int]:
     """Host and port of `host:port`; IPv6 in brackets."""
     host, separator, port = address.strip().rpartition(":")
-    if not separator or not port.isdecimal() or not host:
+    if not separator or not (port.isascii() and port.isdecimal() and int(port) < 65_536) or not host:
         raise InvalidRequest(f"invalid address {address!r}: must be host:port")
     return host.strip("[]"), int(port)

@@ -65,6 +65,7 @@ class Client:
         except BaseException:
             self._loop.close()
             raise
+        self._direct = self._client.direct()
 
     def __enter__(self) -> Self:
         return self
@@ -79,6 +80,7 @@ class Client:
         try:
             self._loop.run(self._client.close())
         finally:
+            self._direct.close()
             self._loop.close()
 
     def create_topic(
@@ -136,24 +138,40 @@ class Client:
         tombstone: bool = False,
     ) -> Published:
         """Publish one message and return where it is, once the broker vouches for it."""
-        return self._loop.run(
-            self._client.publish(
-                topic,
-                value,
-                key=key,
-                partition=partition,
-                priority=priority,
-                headers=headers,
-                delay=delay,
-                deliver_at=deliver_at,
-                ttl=ttl,
-                tombstone=tombstone,
+        published = self._direct.publish(
+            topic,
+            value,
+            key=key,
+            partition=partition,
+            priority=priority,
+            headers=headers,
+            delay=delay,
+            deliver_at=deliver_at,
+            ttl=ttl,
+            tombstone=tombstone,
+        )
+        return (
+            self._loop.run(
+                self._client.publish(
+                    topic,
+                    value,
+                    key=key,
+                    partition=partition,
+                    priority=priority,
+                    headers=headers,
+                    delay=delay,
+                    deliver_at=deliver_at,
+                    ttl=ttl,
+                    tombstone=tombstone,
+                )
             )
+            if published is None
+            else published
         )
 
     def publish_many(self, topic: str, items: Iterable[Any]) -> list[Published]:
         """Publish values, or (key, value) pairs. Those of one partition are stored together or not at all."""
-        return self._loop.run(self._client.publish_many(topic, items))
+        return self._loop.run(self._client.publish_many(topic, list(items)))
 
     def producer(
         self,

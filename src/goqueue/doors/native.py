@@ -34,10 +34,10 @@ from goqueue.wire.verbs import Verb
 
 logger = logging.getLogger("goqueue.native")
 
-RESPONSE = FrameFlags.RESPONSE
-RESPONSE_OF_RECORDS = FrameFlags.RESPONSE | FrameFlags.SELF_CHECKED
-PUSHED_RECORDS = FrameFlags.RESPONSE | FrameFlags.SELF_CHECKED | FrameFlags.PUSH
-ERROR = FrameFlags.RESPONSE | FrameFlags.ERROR
+RESPONSE = int(FrameFlags.RESPONSE)
+RESPONSE_OF_RECORDS = int(FrameFlags.RESPONSE | FrameFlags.SELF_CHECKED)
+PUSHED_RECORDS = int(FrameFlags.RESPONSE | FrameFlags.SELF_CHECKED | FrameFlags.PUSH)
+ERROR = int(FrameFlags.RESPONSE | FrameFlags.ERROR)
 LARGE_BYTES = 64 * 1024
 
 T = TypeVar("T")
@@ -74,6 +74,7 @@ class NativeDoor:
         self.connections: set[Connection] = set()
         self.congested: set[Connection] = set()  # whose peers do not read what they asked for
         self.inbound_bytes = 0
+        self._holders: dict[Connection, None] = {}  # of large unfinished frames, in the order in which these began
         self._starved: set[Connection] = set()
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
@@ -82,7 +83,7 @@ class NativeDoor:
         """Listen; where, in case the port was left open."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(lambda: Connection(self, loop), host, port, backlog=4_096)
-        self._sweep(loop)
+        self._sweep_regularly(loop)
         bound: tuple[str, int] = self._server.sockets[0].getsockname()[:2]
         return bound
 
@@ -98,7 +99,7 @@ class NativeDoor:
         while any(connection.is_busy for connection in self.connections) and loop.time() < deadline:
             await asyncio.sleep(0.005)
         for connection in list(self.connections):
-            connection.hang_up()
+            connection.hang_up(now=connection in self.congested)
         await asyncio.sleep(0)
 
     def read_bytes_max(self) -> int:
@@ -109,16 +110,28 @@ class NativeDoor:
         return 1024 * 1024 if congested < 64 else 64 * 1024
 
     def account(self, connection: "Connection", size: int) -> None:
-        """The connection now holds that much of an unfinished frame."""
+        """The connection now holds that much of an unfinished frame.
+
+        When all hold too much, only the one whose frame began first goes on; so there is always one that gets finished.
+        """
         self.inbound_bytes += size - connection.held_bytes
         connection.held_bytes = size
-        if self.inbound_bytes > self.config.inbound_bytes_max and size:
-            self._starved.add(connection)
-            connection.starve(True)
-        elif self._starved and self.inbound_bytes <= self.config.inbound_bytes_max:
+        if size:
+            self._holders[connection] = None
+        else:
+            self._holders.pop(connection, None)
+        first = next(iter(self._holders), None)
+        if self.inbound_bytes <= self.config.inbound_bytes_max:
             starved, self._starved = self._starved, set()
             for waiting in starved:
                 waiting.starve(False)
+            return
+        if size and connection is not first:
+            self._starved.add(connection)
+            connection.starve(True)
+        if first in self._starved:
+            self._starved.discard(first)
+            first.starve(False)
 
     def forget(self, connection: "Connection") -> None:
         """The connection is gone."""
@@ -127,11 +140,15 @@ class NativeDoor:
         self._starved.discard(connection)
         self.account(connection, 0)
 
-    def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
+    def sweep(self) -> None:
+        """Hang up on the peers that let us wait for too long."""
         now_ns = self.clock.monotonic_ns()
         for connection in list(self.connections):
             connection.check_time(now_ns)
-        self._sweeper = loop.call_later(1, self._sweep, loop)
+
+    def _sweep_regularly(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.sweep()
+        self._sweeper = loop.call_later(1, self._sweep_regularly, loop)
 
 
 class Push:
@@ -161,6 +178,7 @@ class Connection(asyncio.BufferedProtocol):
         self._frames: deque[Frame] = deque()
         self._pushes: dict[int, Push] = {}
         self._open_requests = 0
+        self._reads: set[Pending[ReadResult]] = set()  # those that wait for a record
         self._is_closed = False
         self._is_welcome = False
         self._is_congested = False
@@ -168,6 +186,7 @@ class Connection(asyncio.BufferedProtocol):
         self._is_reading = True
         self._connected_ns = door.clock.monotonic_ns()
         self._frame_since_ns: int | None = None
+        self._hung_up_ns: int | None = None
         self.held_bytes = 0
 
     # --- the transport -------------------------------------------------------------------------
@@ -193,13 +212,15 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The peer is gone."""
+        if self._reader.pending_bytes and not self._is_closed:
+            logger.info("%s hung up in the middle of a frame", self._peer, extra={"peer": self._peer})
         self._is_closed = True
         self._frames.clear()
-        if self._reader.pending_bytes and not exc:
-            logger.info("%s hung up in the middle of a frame", self._peer, extra={"peer": self._peer})
         for push in self._pushes.values():
             push.subscription.close()
         self._pushes.clear()
+        for read in list(self._reads):
+            read.fail(BrokerUnavailable("nobody waits for the answer any more"))
         self._door.forget(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:
@@ -208,6 +229,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes have come."""
+        count = len(self._frames)
         try:
             self._frames.extend(self._reader.received(nbytes))
         except BadFrame as error:
@@ -219,7 +241,7 @@ class Connection(asyncio.BufferedProtocol):
             self._door.account(self, held if held > LARGE_BYTES and self._reader.pending_bytes else 0)
         if not self._reader.pending_bytes:
             self._frame_since_ns = None
-        elif self._frame_since_ns is None:
+        elif self._frame_since_ns is None or len(self._frames) > count:
             self._frame_since_ns = self._door.clock.monotonic_ns()
         self._handle_frames()
 
@@ -246,18 +268,28 @@ class Connection(asyncio.BufferedProtocol):
         self._is_starved = starved
         self._settle_reading()
 
-    def hang_up(self) -> None:
-        """Close, with what was written still going out."""
+    def hang_up(self, *, now: bool = False) -> None:
+        """Close, with what was written still going out, unless it is to be now."""
         self._is_closed = True
-        if not self._transport.is_closing():
+        if now:
+            self._transport.abort()
+        elif not self._transport.is_closing():
+            self._hung_up_ns = self._door.clock.monotonic_ns()
             self._transport.close()
 
     def check_time(self, now_ns: int) -> None:
         """Hang up on a peer that lets us wait."""
         config = self._door.config
-        if not self._is_welcome and now_ns - self._connected_ns > config.hello_timeout_ms * MS:
+        if self._hung_up_ns is not None:
+            if now_ns - self._hung_up_ns > config.frame_timeout_ms * MS:
+                self._transport.abort()  # it does not even read why
+        elif not self._is_welcome and now_ns - self._connected_ns > config.hello_timeout_ms * MS:
             self._refuse(InvalidRequest("no HELLO came in time"))
-        elif self._frame_since_ns is not None and now_ns - self._frame_since_ns > config.frame_timeout_ms * MS:
+        elif (
+            self._is_reading
+            and self._frame_since_ns is not None
+            and now_ns - self._frame_since_ns > config.frame_timeout_ms * MS
+        ):
             self._refuse(BadFrame("truncated", "a frame was begun and not finished in time"))
 
     # --- frames --------------------------------------------------------------------------------
@@ -276,6 +308,8 @@ class Connection(asyncio.BufferedProtocol):
         if wanted != self._is_reading:
             self._is_reading = wanted
             if wanted:
+                if self._frame_since_ns is not None:  # while we did not read, the peer could not finish it
+                    self._frame_since_ns = self._door.clock.monotonic_ns()
                 self._transport.resume_reading()
             else:
                 self._transport.pause_reading()
@@ -293,7 +327,7 @@ class Connection(asyncio.BufferedProtocol):
             self._fail(kind, correlation, error)
             if not self._is_welcome:
                 self._refuse(error, told=True)
-        except (msgspec.DecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             self._fail(kind, correlation, InvalidRequest(f"malformed meta: {error}"))
         except Exception:
             self._fail(kind, correlation, self._bug(kind))
@@ -436,7 +470,7 @@ class Connection(asyncio.BufferedProtocol):
 
         self._later(Verb.PUBLISH, correlation, pending, answer)
 
-    def _read(self, correlation: int, meta: memoryview, _: memoryview) -> None:
+    def _read(self, correlation: int, meta: memoryview, payload: memoryview) -> None:
         asked = _decode_read(meta)
         pending = self._service.read(
             asked.topic,
@@ -449,12 +483,19 @@ class Connection(asyncio.BufferedProtocol):
             to_time_ns=asked.to_time_ns,
             isolation=asked.isolation,
         )
-        self._later(
-            Verb.READ,
-            correlation,
-            pending,
-            lambda result: self._send_records(Verb.READ, correlation, result, RESPONSE_OF_RECORDS),
-        )
+        if pending.is_done:
+            self._send_records(Verb.READ, correlation, pending.result(), RESPONSE_OF_RECORDS)
+            return
+        self._reads.add(pending)
+        pending.then(self._reads.discard)
+
+        def answer(result: ReadResult) -> None:
+            if self._is_congested and result.record_count:  # many may have waited; read again when the peer reads
+                self._frames.append(Frame(Verb.READ, 0, correlation, meta, payload))
+            else:
+                self._send_records(Verb.READ, correlation, result, RESPONSE_OF_RECORDS)
+
+        self._later(Verb.READ, correlation, pending, answer)
 
     def _stats(self, correlation: int, _meta: memoryview, _payload: memoryview) -> None:
         node = self._service.stats()
@@ -517,7 +558,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _push(self, push: Push) -> None:
         push.is_scheduled = False
-        if self._is_closed or self._is_congested or push.credit <= 0 or push.correlation not in self._pushes:
+        is_open = self._pushes.get(push.correlation) is push  # and not another one of the same number
+        if not is_open or self._is_closed or self._is_congested or push.credit <= 0:
             return
         try:
             result = push.subscription.read(max_bytes=min(push.max_bytes, push.credit, self._door.read_bytes_max()))

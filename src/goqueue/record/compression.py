@@ -10,7 +10,7 @@ from typing import Final
 import lz4.frame
 import zstandard
 
-from goqueue.errors import CorruptRecord, InvalidConfig, MessageTooLarge
+from goqueue.errors import CorruptRecord, InvalidConfig
 from goqueue.record.header import Flags
 
 NAMES: Final = ("none", "zstd", "lz4")
@@ -52,7 +52,7 @@ def decompress(value: bytes) -> bytes:
         if value.startswith(_ZSTD_MAGIC):
             size = zstandard.frame_content_size(value)
             if size > DECOMPRESSED_BYTES_MAX:
-                raise MessageTooLarge("value", size, DECOMPRESSED_BYTES_MAX)
+                raise CorruptRecord(f"compressed value claims {size} bytes", 0)
             return zstandard.ZstdDecompressor().decompress(value, max_output_size=DECOMPRESSED_BYTES_MAX)
         if value.startswith(_LZ4_MAGIC):
             reader = lz4.frame.LZ4FrameDecompressor()

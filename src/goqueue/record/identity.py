@@ -4,11 +4,18 @@ Producer id, epoch, first sequence and record count, in decimal with colons betw
 partition, so a batch that is sent again says the same again, and the broker recognises it.
 """
 
+import re
 from typing import NamedTuple
 
-from goqueue.errors import InvalidBatch
+from goqueue.errors import CorruptRecord, InvalidBatch
 from goqueue.record.header import HEADER, HEADER_BYTES, Flags
 from goqueue.record.headers import PRODUCER, split_headers
+
+_PRODUCER = PRODUCER.encode()
+_FIRST = len(_PRODUCER).to_bytes(2) + _PRODUCER
+_FIRST_END = 2 + len(_FIRST) + 2
+_HAS_HEADERS = int(Flags.HAS_HEADERS)
+_IDENTITY = re.compile(rb"([0-9]{1,19}):([0-9]{1,10}):([0-9]{1,19}):([0-9]{1,10})")
 
 
 class BatchIdentity(NamedTuple):
@@ -26,7 +33,10 @@ class BatchIdentity(NamedTuple):
     @classmethod
     def parse(cls, raw: bytes) -> "BatchIdentity":
         """The identity in a header; raises ValueError if it is none."""
-        producer_id, epoch, sequence, count = (int(field) for field in raw.split(b":") if field.isdigit())
+        match = _IDENTITY.fullmatch(raw)
+        if not match:
+            raise ValueError(raw)
+        producer_id, epoch, sequence, count = map(int, match.groups())
         if not (0 < producer_id < 2**63 and epoch < 2**31 and sequence < 2**62 and 0 < count < 2**31):
             raise ValueError(raw)
         return cls(producer_id, epoch, sequence, count)
@@ -37,16 +47,24 @@ def identity_of(records: bytes | bytearray | memoryview) -> BatchIdentity | None
     if len(records) < HEADER_BYTES:
         return None
     _, _, flags, _, _, _, _, _, key_size, value_size, headers_size = HEADER.unpack_from(records)
-    if not flags & Flags.HAS_HEADERS:
+    if not flags & _HAS_HEADERS:
         return None
     start = HEADER_BYTES + key_size + value_size
     raw = bytes(records[start : start + headers_size])
-    if len(raw) != headers_size or PRODUCER.encode() not in raw:
+    if len(raw) != headers_size or _PRODUCER not in raw:
         return None
-    for name, value in split_headers(raw):
-        if name == PRODUCER.encode():
-            try:
-                return BatchIdentity.parse(value)
-            except ValueError:
-                raise InvalidBatch(f"malformed header {PRODUCER}", 0) from None
-    return None
+    if raw.startswith(_FIRST, 2):  # where our own client puts it
+        end = _FIRST_END + int.from_bytes(raw[_FIRST_END - 2 : _FIRST_END])
+        return _parsed(raw[_FIRST_END:end])
+    try:
+        headers = split_headers(raw)
+    except CorruptRecord as error:
+        raise InvalidBatch(error.reason, 0) from None
+    return next((_parsed(value) for name, value in headers if name == _PRODUCER), None)
+
+
+def _parsed(raw: bytes) -> BatchIdentity:
+    try:
+        return BatchIdentity.parse(raw)
+    except ValueError:
+        raise InvalidBatch(f"malformed header {PRODUCER}", 0) from None

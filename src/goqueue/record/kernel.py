@@ -10,7 +10,7 @@ a kernel never reads or writes outside the buffer it was given.
 """
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -253,6 +253,10 @@ def crc32c(data: Buffer, crc: int = 0) -> int:
     """CRC-32C (Castagnoli) of the data, going on from `crc`."""
     value: int = _impl.crc32c(data, crc)
     return value
+
+
+extend_crc32c: Final[Callable[[Buffer, int], int]] = _impl.crc32c
+"""The same without a default and without a call of Python in between, for what is done to each frame."""
 
 
 def describe(fault: Fault) -> str:

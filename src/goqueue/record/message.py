@@ -122,7 +122,7 @@ class Message(RecordBase):
 
 
 def decode_messages(records: Buffer, origin: TopicPartition, *, flags: int, verify: bool = True) -> list[Message]:
-    """The messages in a buffer of whole records. `flags` says which flags they may have, so that what is rare is cheap."""
+    """The messages in a buffer of whole records; `flags` are those that any of them may have."""
     decoded = kernel.decode(records, origin, Message, verify=verify)
     if flags & Flags.COMPRESSED:
         return [_decompressed(message) if message.flags & Flags.COMPRESSED else message for message in decoded]
@@ -130,10 +130,16 @@ def decode_messages(records: Buffer, origin: TopicPartition, *, flags: int, veri
 
 
 def _decompressed(message: Message) -> Message:
-    fields = list(message._fields())
-    fields[4] = message.flags & ~Flags.COMPRESSED
-    fields[6] = compression.decompress(message.value)
-    return Message(*fields)
+    return Message(
+        message.origin,
+        message.offset,
+        message.timestamp_ns,
+        message.priority_code,
+        message.flags & ~Flags.COMPRESSED,
+        message.key,
+        compression.decompress(message.value),
+        message.raw_headers,
+    )
 
 
 def _shown(data: bytes) -> str:

@@ -6,6 +6,7 @@ closed, and what was answered is on the medium before the logs are sealed.
 """
 
 import asyncio
+import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -18,11 +19,14 @@ from goqueue.broker.pending import Pending
 from goqueue.clock import MS, SECOND, Clock
 from goqueue.doors.native import NativeConfig, NativeDoor
 from goqueue.errors import GoQueueError
+from goqueue.metrics.registry import Metrics
 from goqueue.server.config import ServerConfig
 from goqueue.server.settings import Address
 from goqueue.server.ticker import Ticker
 from goqueue.server.workers import ThreadWorkers
 from goqueue.storage.file import OsDisk
+
+SETTLE_S = 1.0  # for jobs that nobody waits for; a compaction that takes longer is called off
 
 
 class CannotListen(GoQueueError):
@@ -62,23 +66,39 @@ async def running(config: ServerConfig, *, clock: Clock, observe: events.Observe
         workers = ThreadWorkers(loop, threads_max=config.limits.threads_max)
         opened.callback(workers.close)
 
+        metrics = Metrics()
         broker = Broker.open(
-            OsDisk(), str(data), clock=clock, workers=workers, config=_broker_config(config), observe=observe
+            OsDisk(),
+            str(data),
+            clock=clock,
+            workers=workers,
+            config=_broker_config(config),
+            observe=_both(observe, metrics.observe),
         )
         opened.callback(broker.close)
-        opened.push_async_callback(workers.idle, grace_s=grace_s)
+        opened.push_async_callback(workers.idle, grace_s=SETTLE_S)
 
         ticker = Ticker(loop, clock, broker.tick, interval_ns=config.housekeeping.tick_interval_ns)
         opened.callback(ticker.stop)
 
         doors: list[Door] = []
         opened.push_async_callback(_drain, broker, doors, grace_s)
-        native = await _listen("native", _native_door(broker, clock, config), config.native, doors)
+        native_door = _native_door(broker, clock, config)
+        metrics.watch_connections({"native": lambda: len(native_door.connections)})
+        native = await _listen("native", native_door, config.native, doors)
         http = None
         if config.http:
-            http = await _listen("http", _http_door(broker, clock, config), config.http, doors)
+            http = await _listen("http", _http_door(broker, clock, config, metrics), config.http, doors)
 
         yield Server(native, http, data)
+
+
+def _both(first: events.Observer, second: events.Observer) -> events.Observer:
+    def observe(event: events.Event) -> None:
+        first(event)
+        second(event)
+
+    return observe
 
 
 def _broker_config(config: ServerConfig) -> BrokerConfig:
@@ -92,7 +112,7 @@ def _broker_config(config: ServerConfig) -> BrokerConfig:
     )
 
 
-def _native_door(broker: Broker, clock: Clock, config: ServerConfig) -> Door:
+def _native_door(broker: Broker, clock: Clock, config: ServerConfig) -> NativeDoor:
     limits = NativeConfig(
         connections_max=config.limits.connections_max,
         requests_max=config.limits.requests_max,
@@ -102,7 +122,7 @@ def _native_door(broker: Broker, clock: Clock, config: ServerConfig) -> Door:
     return NativeDoor(broker, clock=clock, config=limits, node_id=config.node_id)
 
 
-def _http_door(broker: Broker, clock: Clock, config: ServerConfig) -> Door:
+def _http_door(broker: Broker, clock: Clock, config: ServerConfig, metrics: Metrics) -> Door:
     from goqueue.doors.http.config import HttpConfig  # dear, and not needed where HTTP is off
     from goqueue.doors.http.door import HttpDoor
 
@@ -112,14 +132,16 @@ def _http_door(broker: Broker, clock: Clock, config: ServerConfig) -> Door:
         streams_max=config.limits.streams_max,
         bodies_bytes_max=config.limits.bodies_bytes_max,
     )
-    return HttpDoor(broker, clock=clock, config=limits, node_id=config.node_id)
+    return HttpDoor(broker, clock=clock, config=limits, node_id=config.node_id, metrics=metrics.render)
 
 
 async def _listen(name: str, door: Door, address: Address, doors: list[Door]) -> Address:
     try:
         bound = await door.start(address.host, address.port)
     except OSError as error:
-        raise CannotListen(name, address, error.strerror or str(error)) from error
+        number = error.errno or 0  # below zero it is what a name server says
+        reason = os.strerror(number) if number > 0 else error.strerror or str(error)
+        raise CannotListen(name, address, reason) from error
     doors.append(door)
     return Address(*bound)
 

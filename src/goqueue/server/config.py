@@ -212,9 +212,8 @@ def load(
     if problems:
         raise InvalidServerConfig(problems)
     config = _build(values, {name: given[name].source for name in values}, tuple(_slips(env or {})))
-    if config.http == config.native and config.native.port:
-        source = config.sources.get("http") or config.sources["native"]
-        raise InvalidServerConfig([Problem("http", str(config.http), source, "must not be the address of native")])
+    if contradictions := list(_contradictions(config)):
+        raise InvalidServerConfig(contradictions)
     return config
 
 
@@ -277,6 +276,20 @@ def _build(values: Mapping[str, object], sources: Mapping[str, str], warnings: t
     sections["topics"]["settings"] = topic_settings
     owners = {name: owner(**sections[name]) for name, owner in SECTIONS.items()}
     return ServerConfig(**sections[""], **owners, sources=sources, warnings=warnings)
+
+
+def _contradictions(config: ServerConfig) -> Iterator[Problem]:
+    """Values that are right by themselves, but not together."""
+
+    def source(*names: str) -> str:
+        return next(config.sources[name] for name in names if name in config.sources)
+
+    if config.http == config.native and config.native.port:
+        yield Problem("http", str(config.http), source("http", "native"), "must not be the address of native")
+    if config.limits.compactions_max >= config.limits.threads_max:
+        name, other = "limits.compactions_max", "limits.threads_max"
+        reason = f"must be below {other}, so that a flush always finds a thread"
+        yield Problem(name, config.limits.compactions_max, source(name, other), reason)
 
 
 def _slips(env: Mapping[str, str]) -> Iterator[str]:

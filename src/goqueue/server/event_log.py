@@ -21,5 +21,5 @@ _LINES: dict[type[events.Event], tuple[int, str]] = {
 def write_line(event: events.Event) -> None:
     """Log the event with its facts, if it is worth it."""
     line = _LINES.get(type(event))
-    if line and _log.isEnabledFor(line[0]):
+    if line and isinstance(event, events.LogEvent) and _log.isEnabledFor(line[0]):
         _log.log(*line, extra=asdict(event))

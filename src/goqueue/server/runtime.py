@@ -103,7 +103,7 @@ async def _serve(
     config: ServerConfig, clock: Clock, handler: logs.ServerLogHandler, handled: list[signal.Signals]
 ) -> None:
     loop = asyncio.get_running_loop()
-    summaries = Ticker(loop, clock, handler.sum_up, interval_ns=SECOND)
+    summaries = Ticker(loop, clock, handler.sum_up, interval_ns=SECOND, warns=False)
     started_ns = clock.monotonic_ns()
     _log.info("opening the data directory", extra={"data": config.data})
     async with running(config, clock=clock, observe=event_log.write_line) as server:

@@ -16,15 +16,25 @@ _log = logging.getLogger(__name__)
 
 
 class Ticker:
-    """Calls `tick` until it is stopped. A tick that fails is logged, and the next one comes all the same."""
+    """Calls `tick` until it is stopped. A tick that fails is logged, and the next one comes all the same.
+
+    Where several run in one loop, one of them `warns` of stalls.
+    """
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, clock: Clock, tick: Callable[[], None], *, interval_ns: int
+        self,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        tick: Callable[[], None],
+        *,
+        interval_ns: int,
+        warns: bool = True,
     ) -> None:
         self._loop = loop
         self._clock = clock
         self._tick = tick
         self._interval_ns = interval_ns
+        self._warns = warns
         self._interval_s = interval_ns / SECOND
         self._due_ns = clock.monotonic_ns() + interval_ns
         self._next = loop.call_later(self._interval_s, self._run)
@@ -35,7 +45,7 @@ class Ticker:
 
     def _run(self) -> None:
         now_ns = self._clock.monotonic_ns()
-        if now_ns - self._due_ns > STALL_NS:
+        if self._warns and now_ns - self._due_ns > STALL_NS:
             _log.warning("the event loop was blocked", extra={"seconds": round((now_ns - self._due_ns) / SECOND, 3)})
         self._next = self._loop.call_later(self._interval_s, self._run)
         try:

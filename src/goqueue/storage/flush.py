@@ -42,6 +42,7 @@ class FlushJob(CancellableJob):
         checkpoint_file: CheckpointFile,
         *,
         unflushed_bytes: int,
+        with_indexes: bool,
         sync_checkpoint: bool,
         sync_names: bool,
     ) -> None:
@@ -54,6 +55,7 @@ class FlushJob(CancellableJob):
         self.segments = segments
         self.checkpoint = checkpoint
         self.bytes = unflushed_bytes
+        self.with_indexes = with_indexes
         self.sync_names = sync_names
 
     def _work(self) -> None:
@@ -91,20 +93,33 @@ class Flusher:
         """These segments are gone."""
         self._sealed = [segment for segment in self._sealed if segment not in segments]
 
-    def begin_if_due(self, config: LogConfig, active: Segment, end: Checkpoint, *, now_ns: int) -> FlushJob | None:
-        """The job that brings the log up to `end` to the medium, if it is time for one; `now_ns` is monotonic."""
+    @property
+    def is_running(self) -> bool:
+        """Whether a job is under way."""
+        return self._running is not None
+
+    @property
+    def has_unflushed(self) -> bool:
+        """Whether something was written since the last job began."""
+        return bool(self._unflushed_bytes or self._sealed)
+
+    def is_due(self, config: LogConfig, *, now_ns: int) -> bool:
+        """Whether it is time to begin a job; if so, one is begun. `now_ns` is monotonic."""
         if self._running or not is_due(
             config,
             unflushed_bytes=self._unflushed_bytes,
             sealed_count=len(self._sealed),
             idle_ns=now_ns - self._began_ns,
         ):
-            return None
+            return False
         self._began_ns = now_ns
-        return self.begin(active, end)
+        return True
 
     def begin(self, active: Segment, end: Checkpoint, *, with_indexes: bool = False) -> FlushJob:
-        """That job, whatever the time. The indexes of the active segment are hints and only synced on request."""
+        """The job that brings the log up to `end` to the medium.
+
+        The indexes of the active segment are hints and only synced on request.
+        """
         self._take_back(active)
         files = [file for segment in self._sealed for file in segment.files_to_sync()]
         files += active.files_to_sync() if with_indexes else [active.file]
@@ -116,6 +131,7 @@ class Flusher:
             end,
             self._checkpoint_file,
             unflushed_bytes=self._unflushed_bytes,
+            with_indexes=with_indexes,
             sync_checkpoint=with_indexes or self._names_unsynced or bool(self._sealed),
             sync_names=self._names_unsynced,
         )

@@ -95,6 +95,8 @@ class Log:
         self._last_timestamp = 0
         self._observe = observe
         self._closed = False
+        self.recovered_offset = segments.next_offset  # what lies behind it may have been torn by a crash
+        self._is_touched = False  # since it was opened; one that is not has nothing to write at its end
         self._abandoned = False
 
     @classmethod
@@ -135,6 +137,7 @@ class Log:
         for path in listing.leftovers:
             disk.remove(path)
         recovered = Recovery(disk, directory, listing.log_sizes, checkpoint, observe).run()
+        recovered_from = checkpoint.next_offset if checkpoint else recovered.next_offset
         unsettled = checkpoint is not None and not checkpoint_file.is_settled
         if checkpoint is None:
             start = recovered.segments[0].base_offset
@@ -149,6 +152,7 @@ class Log:
         compactor = Compactor(disk, directory, segments, state.cleaned_offset, observe)
         log = cls(disk, directory, config, segments, flusher, compactor, epochs, observe)
         log._last_timestamp = recovered.last_timestamp
+        log.recovered_offset = min(recovered_from, log.next_offset)
         for found in (*damage, *recovered.damage):
             log.report(found)
         unflushed = recovered.created or recovered.torn or log.next_offset > log.durable_offset
@@ -210,10 +214,10 @@ class Log:
         self._check_writable()
         if isinstance(batch, memoryview):
             batch = batch.cast("B")
-        timestamp = max(now_ns, self._last_timestamp)
+        timestamp = now_ns if now_ns > self._last_timestamp else self._last_timestamp
         active = self._segments.active
-        is_full = active.size + len(batch) > self.config.segment_bytes
-        if active.size and (is_full or self._is_old(active, timestamp)):
+        size = active.size
+        if size and (size + len(batch) > self.config.segment_bytes or self._is_old(active, timestamp)):
             active = self._roll()
         summary = kernel.stamp(
             batch,
@@ -230,6 +234,7 @@ class Log:
             raise self._write_failed(active, error) from error
         self._segments.next_offset = summary.last_offset + 1
         self._last_timestamp = timestamp
+        self._is_touched = True
         self._flusher.note_append(len(batch))
         return Appended(
             summary.first_offset,
@@ -298,12 +303,15 @@ class Log:
             self._tell_deleted(removed)
 
     def _is_old(self, active: Segment, now_ns: int) -> bool:
-        with reading():
-            first = active.first_timestamp(end_offset=self.next_offset)
+        first = active.known_first_timestamp
+        if first is None:
+            with reading():
+                first = active.first_timestamp(end_offset=self.next_offset)
         return first is not None and now_ns - first >= self.config.segment_age_ms * MS
 
     def _roll(self) -> Segment:
         sealed = self._segments.active
+        self._is_touched = True
         try:
             self._segments.append(Segment.create(self._disk, self.directory, self.next_offset, self._observe))
         except OSError as error:
@@ -419,12 +427,26 @@ class Log:
 
     def begin_flush(self, *, monotonic_ns: int) -> FlushJob | None:
         """A job that makes durable what has been appended, if one is due and none is under way."""
-        if self.failure or self._closed:
+        if self.failure or self._closed or not self._flusher.is_due(self.config, now_ns=monotonic_ns):
             return None
         try:
-            return self._flusher.begin_if_due(self.config, self._segments.active, self._end(), now_ns=monotonic_ns)
+            return self._flusher.begin(self._segments.active, self._end())
         except OSError as error:
             raise self._fail("sync", error) from error
+
+    def begin_seal(self) -> FlushJob | None:
+        """A job that leaves `close` nothing to do; None if there is nothing to do, or a flush is under way."""
+        if self.failure or self._closed or self._flusher.is_running or self.is_sealed:
+            return None
+        try:
+            return self._flusher.begin(self._segments.active, self._end(), with_indexes=True)
+        except OSError as error:
+            raise self._fail("sync", error) from error
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether everything, the indexes included, is on the medium."""
+        return not self._is_touched and self._segments.active.has_written_indexes
 
     def begin_compaction(self, *, now_ns: int, to_offset: int | None = None) -> compaction.CompactJob | None:
         """A job that compacts the sealed segments below `to_offset`, if enough of them is new."""
@@ -480,6 +502,7 @@ class Log:
                 pass
             case FlushJob() if error is None:
                 if self._flusher.complete(job, self._segments.active):
+                    self._is_touched &= not job.with_indexes or self._flusher.has_unflushed
                     self._segments.trim_open_files()
                     flushed = events.Flushed(log=self.directory, bytes=job.bytes, durable_offset=self.durable_offset)
                     self._observe(flushed)
@@ -510,7 +533,8 @@ class Log:
         try:
             if not self.failure:
                 self._call_off_compaction()
-                self._flush(with_indexes=True)
+                if not self.is_sealed:
+                    self._flush(with_indexes=True)
         finally:
             self._closed = True
             self._segments.release()

@@ -18,16 +18,19 @@ class OpenSegments:
     def __init__(self, limit: int = OPEN_SEGMENTS_MAX) -> None:
         self._limit = limit
         self._open: OrderedDict[Segment, None] = OrderedDict()
+        self._latest: Segment | None = None
 
     def __len__(self) -> int:
         return len(self._open)
 
     def touch(self, segment: Segment) -> Segment:
         """Note that the segment is about to be used."""
-        self._open[segment] = None
-        self._open.move_to_end(segment)
-        if len(self._open) > self._limit:
-            self._let_go(1)
+        if segment is not self._latest:
+            self._latest = segment
+            self._open[segment] = None
+            self._open.move_to_end(segment)
+            if len(self._open) > self._limit:
+                self._let_go(1)
         return segment
 
     def trim(self) -> None:
@@ -46,5 +49,7 @@ class OpenSegments:
 
     def forget(self, segment: Segment) -> None:
         """Let go of the segment's files."""
+        if segment is self._latest:
+            self._latest = None
         self._open.pop(segment, None)
         segment.release()

@@ -39,12 +39,12 @@ class Segment:
         "_directory",
         "_disk",
         "_file",
-        "_first_timestamp",
         "_last_timestamp",
         "_observe",
         "_offsets",
         "_times",
         "base_offset",
+        "known_first_timestamp",
         "next_index_at",
         "size",
         "unsynced",
@@ -60,7 +60,7 @@ class Segment:
         self._file: File | None = None
         self._offsets: OffsetIndex | None = None
         self._times: TimeIndex | None = None
-        self._first_timestamp: int | None = None
+        self.known_first_timestamp: int | None = None
         self._last_timestamp: int | None = None
         self.unsynced = False  # holds bytes that no sync has covered; its descriptors must stay open
 
@@ -94,6 +94,11 @@ class Segment:
             self._times = TimeIndex(self._disk, self.path(TIME_INDEX))
         return self._times
 
+    @property
+    def has_written_indexes(self) -> bool:
+        """Whether all that is known of the indexes is in their files."""
+        return all(index is None or index.is_written for index in (self._offsets, self._times))
+
     def append(self, records: Buffer, summary: Summary) -> None:
         """Write stamped records at the end. After an `OSError` the file is as long as before, or the error
         of the truncation is raised with the first one as its context.
@@ -104,7 +109,7 @@ class Segment:
             self.file.truncate(self.size)
             raise
         if self.size == 0:
-            self._first_timestamp = summary.first_timestamp
+            self.known_first_timestamp = summary.first_timestamp
         self.size += len(records)
         self.unsynced = True
         self.note(summary)
@@ -165,13 +170,13 @@ class Segment:
 
     def first_timestamp(self, *, end_offset: int) -> int | None:
         """When its first record was stored; None for a segment without any."""
-        if self._first_timestamp is None:
+        if self.known_first_timestamp is None:
             start = Spot(0, self.base_offset)
             for found in self.walk(start, end_offset=end_offset, window_bytes=FIRST_WINDOW_BYTES):
                 if isinstance(found, Run):
-                    self._first_timestamp = found.summary.first_timestamp
+                    self.known_first_timestamp = found.summary.first_timestamp
                     break
-        return self._first_timestamp
+        return self.known_first_timestamp
 
     def last_timestamp(self, *, end_offset: int) -> int | None:
         """When its last record was stored; None for a segment without any."""
@@ -215,7 +220,7 @@ class Segment:
         self.size = position
         self._last_timestamp = None
         if position == 0:
-            self._first_timestamp = None
+            self.known_first_timestamp = None
         self.keep_index_until(position)
 
     def files_to_sync(self) -> list[File]:

@@ -47,6 +47,11 @@ class SparseIndex:
     def __len__(self) -> int:
         return self._stored_count + len(self._tail) // ENTRY_BYTES
 
+    @property
+    def is_written(self) -> bool:
+        """Whether no entry waits in memory."""
+        return not self._tail
+
     def append(self, entries: bytes) -> None:
         """Add entries as the kernel emits them; they rise from the last one on."""
         self._tail += entries

@@ -1,7 +1,7 @@
 """The durable list of topics, and how topics come and go.
 
     <data>/topics/<name>/topic.json         what the topic is; the topic is there when this file is
-    <data>/topics/<name>/<partition>/log    made, empty, before topic.json
+    <data>/topics/<name>/<partition>/{log,ledger}    made, empty, before topic.json
     <data>/topics/<part of name>~deleted~<n>    a topic that was deleted and waits for its removal
 
 A change of the list is made in three parts, as all work that blocks: `begin_...` checks it and hands out a job, the
@@ -82,8 +82,9 @@ class CreateTopic:
         _remove_remains(self._disk, self._directory)
         try:
             for number in range(self.described.partitions):
-                log = Log.open(self._disk, f"{self._directory}/{number}/log", self._log_config)
-                log.abandon()  # it is durable as it is
+                for kind, config in zip(KINDS, self._log_configs, strict=True):
+                    log = Log.open(self._disk, f"{self._directory}/{number}/{kind}", config)
+                    log.abandon()  # it is durable as it is
             description.store(self._disk, self._directory, self.described)
         except (OSError, GoQueueError):
             self.discard()

@@ -12,7 +12,7 @@ A producer numbers its records per partition, from 0 on. A batch is
 A higher epoch begins again at 0 and fences the lower ones.
 """
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Iterable
 from typing import NamedTuple
 
@@ -44,7 +44,7 @@ class _Producer(msgspec.Struct, array_like=True):
     epoch: int
     next_sequence: int
     last_ns: int
-    batches: deque[Known]
+    batches: list[Known]
 
 
 class Snapshot(msgspec.Struct, array_like=True, frozen=True):
@@ -80,26 +80,28 @@ class Sequences:
         for known in producer.batches:
             if known.first_sequence == batch.first_sequence and known.record_count == batch.record_count:
                 return known
-        if producer.batches and batch.first_sequence + batch.record_count > producer.batches[0].first_sequence:
-            raise OutOfOrderSequence(batch.first_sequence, producer.next_sequence)  # cuts across what is known
+        is_all_known = len(producer.batches) < WINDOW
+        if is_all_known or batch.first_sequence + batch.record_count > producer.batches[0].first_sequence:
+            raise OutOfOrderSequence(batch.first_sequence, producer.next_sequence)  # it was never sent like that
         return Known(batch.first_sequence, batch.record_count, -1, 0)
 
     def note(self, batch: BatchIdentity, *, first_offset: int, timestamp_ns: int) -> None:
         """The batch is in the log."""
         producer = self._producers.get(batch.producer_id)
         if not producer or batch.epoch != producer.epoch:
-            producer = _Producer(batch.epoch, 0, 0, deque(maxlen=WINDOW))
+            producer = _Producer(batch.epoch, 0, 0, [])
             self._producers[batch.producer_id] = producer
         producer.next_sequence = batch.first_sequence + batch.record_count
         producer.last_ns = timestamp_ns
         producer.batches.append(Known(batch.first_sequence, batch.record_count, first_offset, timestamp_ns))
+        del producer.batches[:-WINDOW]
         self._producers.move_to_end(batch.producer_id)
         if len(self._producers) > self._producers_max:
             self._producers.popitem(last=False)
 
     def note_records(self, records: memoryview) -> None:
         """Take in what stored records say. They are whole and valid."""
-        for first_offset, timestamp_ns, batch in _identities(records):
+        for first_offset, timestamp_ns, batch in identities(records):
             self.note(batch, first_offset=first_offset, timestamp_ns=timestamp_ns)
 
     def forget_idle(self, *, now_ns: int) -> None:
@@ -117,14 +119,11 @@ class Sequences:
     def restore(self, raw: bytes) -> int:
         """Everything as it was in a snapshot; returns the offset from which the log goes on to tell."""
         snapshot = msgspec.msgpack.decode(raw, type=Snapshot)
-        self._producers = OrderedDict(
-            (producer_id, _Producer(known.epoch, known.next_sequence, known.last_ns, deque(known.batches, WINDOW)))
-            for producer_id, known in snapshot.producers
-        )
+        self._producers = OrderedDict(snapshot.producers)
         return snapshot.next_offset
 
 
-def _identities(records: memoryview) -> Iterable[tuple[int, int, BatchIdentity]]:
+def identities(records: memoryview) -> Iterable[tuple[int, int, BatchIdentity]]:
     """The offset, time and identity of each record that begins a producer's batch."""
     wanted = PRODUCER.encode()
     raw = bytes(records)
@@ -132,19 +131,19 @@ def _identities(records: memoryview) -> Iterable[tuple[int, int, BatchIdentity]]
     if at < 0:
         return
     positions = memoryview(kernel.scan(records, positions=True).positions).cast("I")
-    last = -1
     while at >= 0:
         index = _record_at(positions, at)
-        if index != last:
-            last, start = index, positions[index]
-            try:
-                batch = identity_of(records[start:])
-            except InvalidBatch:
-                batch = None
-            if batch:
-                header = HEADER.unpack_from(records, start)
-                yield header[4], header[5], batch
-        at = raw.find(wanted, at + 1)
+        start = positions[index]
+        try:
+            batch = identity_of(records[start:])
+        except InvalidBatch:
+            batch = None
+        if batch:
+            header = HEADER.unpack_from(records, start)
+            yield header[4], header[5], batch
+        if index + 1 == len(positions):
+            return
+        at = raw.find(wanted, positions[index + 1])
 
 
 def _record_at(positions: memoryview, position: int) -> int:

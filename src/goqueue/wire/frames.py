@@ -5,8 +5,8 @@
     | length | kind | flags | meta_len | correlation | crc32c | meta: msgpack | payload: records |
     +--------+------+-------+----------+-------------+--------+---------------+-----------------+
 
-`length` counts what follows it. The checksum is CRC-32C of the frame without the length and the checksum itself;
-with `SELF_CHECKED` it stops before the payload, whose records bear checksums of their own: stored records
+`length` counts what follows it. The checksum is CRC-32C of the frame without the checksum itself; with
+`SELF_CHECKED` it stops before the payload, whose records bear checksums of their own: stored records
 travel as they stand on the disk, and whoever decodes them proves them.
 
 `FrameReader` gives out buffers to receive into and takes frames out of them. Small frames are received many at a
@@ -21,9 +21,10 @@ from enum import IntFlag
 from typing import Final, NamedTuple
 
 from goqueue.errors import GoQueueError
-from goqueue.record.kernel import crc32c
+from goqueue.record.kernel import extend_crc32c
 
 HEADER: Final = struct.Struct(">IBBHII")
+_FRONT: Final = struct.Struct(">IBBHI")  # all but the checksum
 HEADER_BYTES: Final = 16
 LENGTH_BYTES: Final = 4
 assert HEADER.size == HEADER_BYTES
@@ -43,6 +44,9 @@ class FrameFlags(IntFlag):
     ERROR = 0x02
     SELF_CHECKED = 0x04  # the checksum does not cover the payload
     PUSH = 0x08  # one of many answers to a subscription; more follow
+
+
+_SELF_CHECKED: Final = int(FrameFlags.SELF_CHECKED)
 
 
 class BadFrame(GoQueueError):
@@ -70,9 +74,8 @@ def pack(kind: int, correlation: int, meta: bytes, payload_size: int = 0, *, fla
     if len(meta) > META_BYTES_MAX:
         raise BadFrame("too_long", f"meta of {len(meta)} bytes is over the limit of {META_BYTES_MAX}")
     length = HEADER_BYTES - LENGTH_BYTES + len(meta) + payload_size
-    bare = HEADER.pack(length, kind, flags, len(meta), correlation, 0)
-    crc = crc32c(meta, crc32c(bare[4:12]))
-    return HEADER.pack(length, kind, flags, len(meta), correlation, crc) + meta
+    front = _FRONT.pack(length, kind, flags, len(meta), correlation)
+    return b"".join((front, extend_crc32c(meta, extend_crc32c(front, 0)).to_bytes(4), meta))
 
 
 def pack_checked(
@@ -80,7 +83,7 @@ def pack_checked(
 ) -> bytes:
     """Header and meta of a frame whose payload follows, covered by the checksum."""
     head = pack(kind, correlation, meta, len(payload), flags=flags)
-    crc = crc32c(payload, int.from_bytes(head[12:16]))
+    crc = extend_crc32c(payload, int.from_bytes(head[12:16]))
     return b"".join((head[:12], crc.to_bytes(4), head[16:]))
 
 
@@ -132,8 +135,8 @@ class FrameReader:
             start, self._start = self._start, end
             body = start + HEADER_BYTES
             payload_at = body + meta_size
-            covered = payload_at if flags & FrameFlags.SELF_CHECKED else end
-            if crc32c(view[body:covered], crc32c(view[start + 4 : start + 12])) != crc:
+            covered = payload_at if flags & _SELF_CHECKED else end
+            if extend_crc32c(view[body:covered], extend_crc32c(view[start : start + 12], 0)) != crc:
                 raise BadFrame("checksum", f"frame {correlation} fails its checksum")
             yield Frame(kind, flags, correlation, view[body:payload_at], view[payload_at:end])
         self._needed = HEADER_BYTES
@@ -143,6 +146,10 @@ class FrameReader:
 
     def _renew(self) -> None:
         """Go on in a new buffer. What is left over moves there; a large frame gets room as it comes."""
+        if self._start == self._end:
+            self._buffer = bytearray(self._size)
+            self._start = self._end = 0
+            return
         left = memoryview(self._buffer)[self._start : self._end]
         room = max(self._size, min(self._needed, 2 * len(left)))
         if self._needed > room >= self._needed // 2:

@@ -12,7 +12,7 @@ from goqueue.cli.broker import DEFAULT_SERVER, ServerOption, connected
 from goqueue.cli.rendering import Render, renderer
 
 if TYPE_CHECKING:
-    from goqueue import Message
+    from goqueue.record.message import Message
 
 
 def _format(text: str) -> str:
@@ -58,14 +58,14 @@ def consume(
         raise typer.BadParameter("whoever follows reads for ever", param_hint="--to")
     given = {"partition": partition, "offset": offset, "from_time": from_time, "to_time": to_time, "limit": limit}
     where: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    with connected(server) as client:
-        messages = client.follow(topic, **where) if follow else client.read(topic, **where)
-        try:
+    try:
+        with connected(server) as client:
+            messages = client.follow(topic, **where) if follow else client.read(topic, **where)
             _write(messages, renderer(format), at_once=follow)
-        except KeyboardInterrupt:
-            pass
-        except BrokenPipeError:  # whoever read our lines has enough
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except KeyboardInterrupt:
+        pass
+    except BrokenPipeError:  # whoever read our lines has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _write(messages: Iterable["Message"], render: Render, *, at_once: bool) -> None:

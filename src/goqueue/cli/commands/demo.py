@@ -1,175 +1,229 @@
-"""`goqueue demo`: what the storage engine promises, shown on a real directory in a few seconds.
+"""`goqueue demo`: the main job, end to end, on a real broker in a process of its own.
 
-A process writes orders until it is killed with SIGKILL; the log is recovered, read back, searched by time,
-damaged on purpose, compacted. Every number that is shown was counted in this run.
+Orders are published one by one, in batches and over HTTP, read back by offset and by time, followed as they come; the
+broker is killed with SIGKILL under load and started again; a bit is flipped on its disk. Every number that is
+shown was counted in this run, and what does not hold ends it with an error.
 """
 
-import itertools
 import json
-import multiprocessing
+import signal
+import subprocess
+import sys
 import tempfile
-from datetime import UTC, datetime
-from multiprocessing.connection import Connection
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.request import Request, urlopen
 
 from rich.panel import Panel
 
 from goqueue.cli.output import console, say, size
 from goqueue.clock import SECOND, SystemClock
-from goqueue.events import Compacted, Event, TailTruncated
-from goqueue.names import TopicPartition
 from goqueue.record import kernel
-from goqueue.record.message import Message
-from goqueue.storage.config import Cleanup, Flush, LogConfig
-from goqueue.storage.directory import DataDirectory
 from goqueue.storage.file import OsDisk
-from goqueue.storage.log import Log
-from goqueue.storage.walk import Damage
+from goqueue.storage.inspection import inspect
 
-ORDERS = TopicPartition("orders", 0)
-BATCH = 500
-ACKS_BEFORE_THE_KILL = 150
-CONFIG = LogConfig(segment_bytes=4 * 1024 * 1024, flush=Flush.GROUP)
+if TYPE_CHECKING:
+    from goqueue import Client, Handle
+
+ORDERS = 300_000
+ORDERS_UNDER_FIRE = 150_000
+CUSTOMERS = 97
+KILLS = 2
+_clock = SystemClock()
 
 
 def demo() -> None:
-    """Write, crash, recover, read, seek by time, survive damage, compact: on a log in a temporary directory."""
-    console.print(Panel(f"GoQueue demo: the storage engine, with the {kernel.IMPLEMENTATION} record kernel"))
+    """Publish, read, seek by time, follow, use HTTP, kill the broker, damage its disk: on a temporary directory."""
+    from goqueue import Client
+
+    console.print(Panel(f"GoQueue demo, with the {kernel.IMPLEMENTATION} record kernel"))
     with tempfile.TemporaryDirectory(prefix="goqueue-demo-") as directory:
-        _say(f"data directory {directory}, removed at the end")
-        acked = _write_until_killed(directory)
-        data = DataDirectory.open(OsDisk(), directory)
-        log = _recover(data, acked)
-        timestamps = _read_back(log, acked)
-        _seek_by_time(log, timestamps)
-        _damage(log, directory)
-        log.close()
-        _compact(data)
-        data.close()
+        broker = _Broker(directory)
+        with broker, Client(broker.native) as client:
+            _publish(client)
+            _read(client)
+            _follow(client)
+            _http(client, broker.http)
+            _kill(client, broker)
+        _damage(directory)
     console.print(Panel("[green]all of it held[/]"))
 
 
-def _write_until_killed(directory: str) -> int:
-    _step("write, and kill -9 the writer in the middle of it")
-    ours, theirs = multiprocessing.Pipe(duplex=False)
-    writer = multiprocessing.get_context("spawn").Process(target=write_orders, args=(directory, theirs))
-    writer.start()
-    theirs.close()
-    for _ in range(ACKS_BEFORE_THE_KILL):
-        acked: int = ours.recv()
-    writer.kill()
-    writer.join()
-    while ours.poll():
-        try:
-            acked = ours.recv()
-        except EOFError:
-            break
-    _say(f"process {writer.pid} appended batches of {BATCH}, each acknowledged after fdatasync")
-    _say(f"killed; {acked:,} orders had been acknowledged by then")
-    return acked
+class _Broker:
+    """`goqueue serve` in a process of its own, on ports of its own choice that it keeps."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._process: subprocess.Popen[str] | None = None
+        self.native = "127.0.0.1:0"
+        self.http = "127.0.0.1:0"
+
+    def start(self) -> None:
+        command = [sys.executable, "-m", "goqueue.cli", "serve", "--data", self._directory]
+        command += ["--native", self.native, "--http", self.http, "--log-level", "error"]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self._process.stdout is not None
+        ready = dict(word.split("=", 1) for word in self._process.stdout.readline().split() if "=" in word)
+        self.native, self.http = ready["native"], ready["http"]
+
+    def stop(self, how: signal.Signals) -> int:
+        assert self._process is not None
+        self._process.send_signal(how)
+        self._process.communicate()
+        return self._process.pid
+
+    def __enter__(self) -> "_Broker":
+        _step("start a broker: one process, one directory")
+        self.start()
+        _say(f"listening on {self.native} (native) and {self.http} (HTTP), data in {self._directory}")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop(signal.SIGTERM)
 
 
-def write_orders(directory: str, acks: Connection) -> None:
-    """Append orders for ever, and send the durable offset after each flush. Runs in a process of its own."""
-    clock = SystemClock()
-    log = DataDirectory.open(OsDisk(), directory).open_log(ORDERS.topic, ORDERS.partition, CONFIG)
-    for first in itertools.count(0, BATCH):
-        log.append(_orders(first, BATCH), now_ns=clock.wall_ns())
-        log.flush()
-        acks.send(log.durable_offset)
+def _publish(client: "Client") -> None:
+    _step("publish: one and wait, many at once, as fast as it goes")
+    client.create_topic("orders", partitions=3, segment_bytes=8 * 1024 * 1024)
+    done = client.publish("orders", {"id": 0, "total": 12}, key="customer-0", headers={"source": "demo"})
+    _say(f"one order: {done.topic}-{done.partition} offset {done.offset}, on the disk at {done.timestamp:%H:%M:%S.%f}")
+    many = client.publish_many("orders", [("customer-1", {"id": 1}), ("customer-2", {"id": 2}), b"any bytes"])
+    _say(f"three more in one call: {', '.join(f'{one.topic}-{one.partition}@{one.offset}' for one in many)}")
+    with _timed() as seconds, client.producer() as producer:
+        for number in range(4, ORDERS):
+            producer.send("orders", _order(number), key=_customer(number))
+    _say(f"{ORDERS - 4:,} with keys by a producer, each synced to the disk: {(ORDERS - 4) / seconds():,.0f} a second")
 
 
-def _orders(first: int, count: int) -> bytearray:
-    numbers = range(first, first + count)
-    return kernel.encode([_order(number) for number in numbers], keys=[b"customer-%d" % (n % 97) for n in numbers])
+def _read(client: "Client") -> None:
+    _step("read: by offset, by time, all of it")
+    (first,) = client.read("orders", partition=1, offset=100, limit=1)
+    _say(f"orders-1 at offset 100: {first.text()} of {(first.key or b'').decode()}")
+    halfway = first.timestamp + timedelta(seconds=0.2)
+    later = next(iter(client.read("orders", partition=1, from_time=halfway, limit=1)))
+    _say(f"the first one stored at {halfway:%H:%M:%S.%f} or later: offset {later.offset:,}")
+    _check(later.timestamp >= halfway, "the order is older than asked for")
+    with _timed() as seconds:
+        messages = list(client.read("orders"))
+    _say(f"all {len(messages):,} of 3 partitions read back in {seconds():.2f} s")
+    _check(len(messages) == ORDERS, "orders are missing")
+    in_order: dict[bytes, int] = {}
+    for message in messages:
+        if message.key and message.key != b"customer-0" and b"total" in message.value:
+            number = message.json()["id"]
+            _check(in_order.get(message.key, -1) < number, f"{message.key!r} is out of order")
+            in_order[message.key] = number
+    _say(f"the orders of each of {len(in_order)} customers are in the order in which they were sent")
 
 
-def _order(number: int) -> bytes:
-    return json.dumps({"id": number, "customer": number % 97, "total": number * 7 % 1000}).encode()
+def _follow(client: "Client") -> None:
+    _step("follow: the broker pushes what comes")
+    client.create_topic("ticks", partitions=1, flush="interval")
+    seen: list[int] = []
+    followed = client.follow("ticks", start="earliest", limit=20)
+
+    def take() -> None:
+        seen.extend(_clock.monotonic_ns() - message.json() for message in followed)
+
+    follower = threading.Thread(target=take)
+    follower.start()
+    for _ in range(20):
+        client.publish("ticks", _clock.monotonic_ns())
+    follower.join()
+    _say(f"20 ticks, from publish to the follower's hand in {sorted(seen)[10] / 1e6:.2f} ms (median)")
 
 
-def _recover(data: DataDirectory, acked: int) -> Log:
-    _step("tear the tail, as a power cut would, and recover")
-    directory = Path(data.path, "topics", ORDERS.topic, str(ORDERS.partition), "log")
-    active = max(directory.glob("*.log"))
-    with active.open("ab") as file:
-        file.write(bytes(_orders(0, 1))[:-5])
-    _say(f"half a record appended to {active.name}")
-    clock, seen = SystemClock(), list[Event]()
-    started = clock.monotonic_ns()
-    log = data.open_log(ORDERS.topic, ORDERS.partition, CONFIG, observe=seen.append)
-    elapsed_ms = (clock.monotonic_ns() - started) / 1e6
-    torn = sum(event.bytes for event in seen if isinstance(event, TailTruncated))
-    _say(
-        f"opened in {elapsed_ms:.1f} ms: {log.segment_count} segments, {size(log.size)}, torn tail of {torn} bytes cut"
-    )
-    _say(f"{log.next_offset:,} orders are there, {log.next_offset - acked:,} of them not yet acknowledged")
-    assert log.next_offset >= acked, "an acknowledged order is lost"
-    return log
+def _http(client: "Client", address: str) -> None:
+    _step("the same over HTTP")
+    url = f"http://{address}/topics/orders"
+    stored = _request("POST", f"{url}/messages", {"messages": [{"key": "curl", "value": "hello", "priority": "high"}]})
+    (result,) = stored["results"]
+    _say(f"POST /topics/orders/messages -> {json.dumps(result)}")
+    query = f"partitions/{result['partition']}/messages?offset={result['offset']}"
+    read = _request("GET", f"{url}/{query}")
+    _say(f"GET  /topics/orders/{query} -> {read['messages'][0]['value']!r}")
+    _check(read["messages"][0]["value"] == "hello", "another value came back")
+    (message,) = client.read("orders", partition=result["partition"], offset=result["offset"])
+    _say(f"and the Python client reads it as {message}")
 
 
-def _read_back(log: Log, acked: int) -> list[int]:
-    _step("read everything back and compare")
-    clock = SystemClock()
-    started, count, timestamps = clock.monotonic_ns(), 0, list[int]()
-    reader = log.reader(0)
-    while (chunk := reader.read(max_bytes=1024 * 1024)).record_count:
-        for message in kernel.decode(chunk.records, ORDERS, Message, verify=False):
-            assert message.offset == count
-            assert message.value == _order(count), "a wrong byte"
-            count += 1
-        timestamps.append(message.timestamp_ns)
-    seconds = (clock.monotonic_ns() - started) / 1e9
-    assert count == log.next_offset >= acked
-    _say(f"{count:,} orders read, decoded and compared one by one in {seconds:.2f} s, none missing, none wrong")
-    return timestamps
+def _kill(client: "Client", broker: _Broker) -> None:
+    _step(f"kill -9 the broker {KILLS} times under load")
+    client.create_topic("payments", partitions=3)
+    handles: list[Handle] = []
+    stopped = threading.Event()
+
+    def fire() -> None:
+        with client.producer() as producer:
+            for number in range(ORDERS_UNDER_FIRE):
+                handle = producer.send("payments", b"%d" % number, key=_customer(number))
+                handles.append(handle)
+        stopped.set()
+
+    sender = threading.Thread(target=fire)
+    sender.start()
+    for kill in range(KILLS):
+        while sum(handle.is_done for handle in handles[-50_000:]) < 1_000 and not stopped.is_set():
+            stopped.wait(0.05)
+        pid = broker.stop(signal.SIGKILL)
+        broker.start()
+        _say(f"process {pid} killed, {'started again' if kill == 0 else 'and again'}; the producer goes on by itself")
+    sender.join()
+    found: dict[bytes, list[int]] = {}
+    for message in client.read("payments"):
+        found.setdefault(message.key or b"", []).append(int(message.value))
+    count = sum(map(len, found.values()))
+    _say(f"{ORDERS_UNDER_FIRE:,} payments were sent, {count:,} are there")
+    _check(count == ORDERS_UNDER_FIRE, "payments are missing, or there twice")
+    _check(all(numbers == sorted(set(numbers)) for numbers in found.values()), "payments are out of order")
+    _say("each exactly once, in order for each customer")
 
 
-def _seek_by_time(log: Log, timestamps: list[int]) -> None:
-    _step("seek by time")
-    wanted = timestamps[len(timestamps) // 2]
-    clock = SystemClock()
-    started = clock.monotonic_ns()
-    offset = log.offset_at_time(wanted)
-    elapsed_us = (clock.monotonic_ns() - started) / 1e3
-    (found,) = kernel.decode(log.read(offset, max_bytes=1).records, ORDERS, Message)
-    _say(f"first order stored at or after {datetime.fromtimestamp(wanted / SECOND, UTC):%H:%M:%S.%f} UTC?")
-    _say(f"offset {offset:,}, found in {elapsed_us:.0f} us: {found.text()}")
-    assert found.timestamp_ns >= wanted
-
-
-def _damage(log: Log, directory: str) -> None:
-    _step("flip one bit on the disk, and read again")
-    path = Path(directory, "topics", ORDERS.topic, str(ORDERS.partition), "log", f"{0:020d}.log")
+def _damage(directory: str) -> None:
+    _step("flip one bit on the disk of the stopped broker, and look")
+    path = min(Path(directory, "topics", "orders", "0", "log").glob("*.log"))
     position = path.stat().st_size // 2
     with path.open("r+b") as file:
         file.seek(position)
         byte = file.read(1)[0]
         file.seek(position)
         file.write(bytes([byte ^ 0x10]))
-    reader, count, gaps = log.reader(0), 0, list[Damage]()
-    while (chunk := reader.read(max_bytes=1024 * 1024)).record_count:
-        count += chunk.record_count
-        gaps += chunk.gaps
-    (gap,) = gaps
-    _say(f"bit 4 of byte {position:,} of {path.name} flipped")
-    _say(f"{count:,} orders read; reported as lost: offset {gap.first_offset:,} (checksum mismatch), and nothing else")
-    assert (count, gap.next_offset - gap.first_offset) == (log.next_offset - 1, 1)
+    reports = list(inspect(OsDisk(), str(path.parent)))
+    records, stored = sum(report.record_count for report in reports), sum(report.size for report in reports)
+    _say(f"bit 4 of byte {position:,} of {path.name}; {records:,} records in {size(stored)} checked")
+    (damage,) = (damage for report in reports for damage in report.damage)
+    _check(damage.next_offset - damage.first_offset == 1, "more than one order is affected")
+    _say(f"`goqueue log verify` finds offset {damage.first_offset:,} damaged, and nothing else")
 
 
-def _compact(data: DataDirectory) -> None:
-    _step("compact a changelog to the last value of each key")
-    clock, seen = SystemClock(), list[Event]()
-    config = LogConfig(segment_bytes=256 * 1024, cleanup=Cleanup.COMPACT)
-    log = data.open_log("customers", 0, config, observe=seen.append)
-    for first in range(0, 50_000, BATCH):
-        log.append(_orders(first, BATCH), now_ns=clock.wall_ns())
-    log.flush()
-    log.maintain(now_ns=clock.wall_ns(), monotonic_ns=clock.monotonic_ns())
-    (compacted,) = (event for event in seen if isinstance(event, Compacted))
-    _say(f"50,000 updates of 97 customers: sealed segments went from {size(compacted.bytes_before)}")
-    _say(f"to {size(compacted.bytes_after)}, {compacted.segments_before} segments to {compacted.segments_after}")
-    log.close()
+def _request(method: str, url: str, body: object = None) -> Any:
+    data = None if body is None else json.dumps(body).encode()
+    with urlopen(Request(url, data, method=method)) as answer:
+        return json.load(answer)
+
+
+@contextmanager
+def _timed() -> Iterator[Callable[[], float]]:
+    started, ended = _clock.monotonic_ns(), 0
+    yield lambda: (ended - started) / SECOND
+    ended = _clock.monotonic_ns()
+
+
+def _order(number: int) -> bytes:
+    return b'{"id": %d, "total": %d}' % (number, number * 7 % 1000)
+
+
+def _customer(number: int) -> str:
+    return f"customer-{number % CUSTOMERS}"
+
+
+def _check(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise AssertionError(otherwise)
 
 
 def _step(title: str) -> None:

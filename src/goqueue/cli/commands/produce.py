@@ -16,7 +16,7 @@ from goqueue.clock import SECOND, SystemClock
 from goqueue.errors import GoQueueError
 
 if TYPE_CHECKING:
-    from goqueue import Client
+    from goqueue.client.sync import Client
 
 STANDARD_INPUT = Path("-")
 PRIORITIES = ("critical", "high", "normal", "low", "background")

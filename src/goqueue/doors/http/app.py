@@ -1,8 +1,11 @@
 """The Litestar application: the routes, and how they answer."""
 
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
-from litestar import Litestar, Request, get
+from litestar import HttpMethod, Litestar, Request, Response, get, route
 from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.handlers import HTTPRouteHandler
@@ -16,10 +19,10 @@ from goqueue.doors.http import (
     routes_topics,
 )
 from goqueue.doors.http.answers import JsonRequest, JsonResponse
-from goqueue.doors.http.context import Context
+from goqueue.doors.http.context import Context, Shared
 from goqueue.doors.http.docs_page import DOCS_PAGE
 from goqueue.doors.http.openapi import describe
-from goqueue.doors.http.refusals import ErrorBody, body_of, headers_of, understood
+from goqueue.doors.http.refusals import ErrorBody, allowed_methods, body_of, encode, headers_of, understood
 
 ROUTES: tuple[HTTPRouteHandler, ...] = (
     routes_health.health,
@@ -50,7 +53,7 @@ def build_app(context: Context) -> Litestar:
         return context
 
     return Litestar(
-        [*ROUTES, openapi, docs],
+        [*_options(), *ROUTES, openapi, docs],
         dependencies={"context": Provide(provide_context, sync_to_thread=False)},
         exception_handlers={Exception: refuse},
         request_class=JsonRequest,
@@ -62,16 +65,40 @@ def build_app(context: Context) -> Litestar:
     )
 
 
-@get("/openapi.json")
-async def openapi(context: Context) -> dict[str, Any]:
-    """All routes, as OpenAPI describes them."""
-    return describe(ROUTES, version=context.build.version)
+@get("/openapi.json", sync_to_thread=True)
+def openapi(context: Shared) -> JsonResponse[bytes]:
+    """All routes, as OpenAPI describes them. Takes a while when it is made, so the loop does not wait for it."""
+    return JsonResponse(_document(context.build.version), media_type="application/json")
+
+
+def _options() -> Iterator[HTTPRouteHandler]:
+    """What OPTIONS is told. Litestar would name the methods of the first handler of a path only."""
+    methods: dict[str, set[str]] = defaultdict(lambda: {"OPTIONS"})
+    for handler in ROUTES:
+        for path in handler.paths:
+            methods[path] |= handler.http_methods
+    for path, allowed in methods.items():
+        yield _options_of(path, allowed_methods(allowed, path))
+
+
+def _options_of(path: str, allowed: str) -> HTTPRouteHandler:
+    @route(path, http_method=HttpMethod.OPTIONS, status_code=204)
+    async def options() -> Response[None]:
+        return Response(None, headers={"allow": allowed})
+
+    return options
+
+
+@cache
+def _document(version: str) -> bytes:
+    return encode(describe(ROUTES, version=version))
 
 
 @get("/docs")
 async def docs() -> JsonResponse[bytes]:
     """A page to read about the routes and to try them."""
-    return JsonResponse(DOCS_PAGE, media_type="text/html")
+    headers = {"content-security-policy": "default-src 'self' 'unsafe-inline'"}
+    return JsonResponse(DOCS_PAGE, media_type="text/html", headers=headers)
 
 
 def refuse(request: Request[Any, Any, Any], error: Exception) -> JsonResponse[ErrorBody]:

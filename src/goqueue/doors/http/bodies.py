@@ -1,7 +1,7 @@
 """Reading what a client sends: never more of it than is allowed, and as JSON whatever its Content-Type says.
 
-A length that is announced is checked before anything is read, the rest while it comes in: so no request makes the broker hold
-more than its limit, and a crowd of large ones together not more than theirs.
+A length that is announced is checked before anything is read, the rest while it comes in: so no request makes the
+broker hold more than its limit, and a crowd of large ones together not more than theirs.
 """
 
 from collections.abc import Mapping
@@ -16,8 +16,8 @@ from goqueue.errors import BrokerUnavailable, InvalidRequest, RequestTooLarge
 T = TypeVar("T")
 
 
-class ClientGone(Exception):
-    """Nobody is there to be answered."""
+class ClientGone(BaseException):
+    """Nobody is there to be answered. Like a cancellation, it is none of the business of those it passes."""
 
 
 class Bodies:
@@ -32,10 +32,13 @@ class Bodies:
         for name, value in scope["headers"]:
             if name == b"content-length" and int(value) > limit:
                 raise RequestTooLarge(int(value), limit)
-        first, more = await _next(receive)
+        event = await receive()
+        if event["type"] != "http.request":
+            raise ClientGone
+        first = event["body"]
         if len(first) > limit:
             raise RequestTooLarge(len(first), limit)
-        return await self._read_on(first, receive, limit) if more else first
+        return await self._read_on(first, receive, limit) if event["more_body"] else first
 
     async def _read_on(self, first: bytes, receive: Receive, limit: int) -> bytes:
         chunks, size, more = [first], len(first), True
@@ -44,7 +47,10 @@ class Bodies:
             while more:
                 if self._arriving_bytes > self._arriving_bytes_max:
                     raise BrokerUnavailable("too many large requests are arriving")
-                chunk, more = await _next(receive)
+                event = await receive()
+                if event["type"] != "http.request":
+                    raise ClientGone
+                chunk, more = event["body"], event["more_body"]
                 size += len(chunk)
                 self._arriving_bytes += len(chunk)
                 if size > limit:
@@ -69,10 +75,3 @@ def decode(decoder: "msgspec.json.Decoder[T]", body: bytes) -> T:
         raise malformed(error) from None
     except msgspec.DecodeError as error:
         raise InvalidRequest(f"invalid JSON: {error}") from None
-
-
-async def _next(receive: Receive) -> tuple[bytes, bool]:
-    event = await receive()
-    if event["type"] != "http.request":
-        raise ClientGone
-    return event.get("body", b""), event.get("more_body", False)

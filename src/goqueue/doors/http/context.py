@@ -1,10 +1,11 @@
 """What the routes share: the service behind the door, the clock, the limits, and whether the door is closing."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
 from litestar import Request
+from litestar.di import NamedDependency
 
 from goqueue.broker.pending import Pending
 from goqueue.broker.service import Service
@@ -44,6 +45,11 @@ class RequestAnswered(NamedTuple):
 Observer = Callable[[RequestAnswered], None]
 
 
+def note_wait(scope: Mapping[str, Any], duration_ns: int) -> None:
+    """The request was held for so long because there was nothing to do."""
+    scope["state"][WAITED] = scope["state"].get(WAITED, 0) + duration_ns
+
+
 class Context:
     """One open door. Belongs to one event loop."""
 
@@ -67,6 +73,7 @@ class Context:
         self.bodies = Bodies(arriving_bytes_max=config.bodies_bytes_max)
         self.closing: asyncio.Future[None] = loop.create_future()
         self.streams_open = 0
+        self.polls_held = 0
         self.turn = 0  # which partition is read first when all of them are: each in turn, so that none starves
         self._last_beat_ns = clock.monotonic_ns()
         self._stalled_ns: int | None = None
@@ -76,14 +83,21 @@ class Context:
         return await answered(pending, what, limit_s=self.config.answer_s_max)
 
     async def held(self, ask: Callable[[int], Pending[T]], wait_ms: int, client: Request[Any, Any, Any]) -> T:
-        """What is answered to `ask` when it may wait; without waiting once the door closes, not at all if nobody is left."""
+        """What `ask` is answered when it may wait that long.
+
+        A door that closes asks again without waiting. A client that hangs up is told nothing: `ClientGone`.
+        """
         pending = ask(wait_ms)
         if not pending.is_done:
             began_ns = self.clock.monotonic_ns()
             limit_s = wait_ms / 1_000 + self.config.answer_s_max
-            async with leaving(client.receive, self.closing) as left:
-                came = await held(pending, unless=left, limit_s=limit_s)
-            client.scope["state"][WAITED] = self.clock.monotonic_ns() - began_ns
+            self.polls_held += 1
+            try:
+                async with leaving(client.receive, self.closing) as left:
+                    came = await held(pending, unless=left, limit_s=limit_s)
+            finally:
+                self.polls_held -= 1
+            note_wait(client.scope, self.clock.monotonic_ns() - began_ns)
             if not came:
                 if not left.done():
                     raise RequestTimeout("long poll", limit_s)
@@ -110,3 +124,7 @@ class Context:
         if now_ns - self._last_beat_ns >= STALL_NS:
             return True
         return self._stalled_ns is not None and now_ns - self._stalled_ns < STALL_NS
+
+
+Shared = NamedDependency[Context]
+"""How a route asks for it, under the name `context`."""

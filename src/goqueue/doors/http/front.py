@@ -1,12 +1,13 @@
 """The first to see a request, and the last to see its answer.
 
-The front gives every request an id, knows `/v1/x` as `/x` and HEAD as GET without a body, hands the busiest route straight to its
-handler and everything else to Litestar. Whatever goes wrong in either, the client gets an answer in the usual shape.
+The front gives every request an id, knows `/v1/x` as `/x` and HEAD as GET without a body, hands the busiest route
+straight to its handler and everything else to Litestar. Whatever goes wrong in either, the client gets an answer in
+the usual shape.
 """
 
-import asyncio
 import os
 import re
+from asyncio import CancelledError
 from collections.abc import Iterable
 from itertools import count
 from typing import Any
@@ -44,26 +45,27 @@ class Front:
         began_ns = self._context.clock.monotonic_ns() if self._observe else 0
         request_id = self._request_id(scope["headers"])
         scope["state"][REQUEST_ID] = request_id
+        match = _PUBLISH.fullmatch(scope["path"]) if scope["method"] == "POST" else None
+        route = PUBLISH_ROUTE if match else ""
         self.requests_in_flight += 1
         try:
-            match = _PUBLISH.fullmatch(scope["path"]) if scope["method"] == "POST" else None
             if match:
-                route, status = PUBLISH_ROUTE, await self._publish(match[1], scope, receive, send, request_id)
+                status = await self._publishing(match[1], scope, receive, send, request_id.encode())
             else:
                 route, status = await self._route(scope, receive, send, request_id)
+        except ClientGone:
+            return
+        except CancelledError:
+            if not self._context.closing.done():
+                raise
+            return  # the grace is over, and the connection is cut off
+        except Exception as error:
+            status = await _refuse(error, scope, send, request_id)
         finally:
             self.requests_in_flight -= 1
-        if self._observe and status:
+        if self._observe:
             taken_ns = self._context.clock.monotonic_ns() - began_ns - scope["state"].get(WAITED, 0)
             self._observe(RequestAnswered(scope["method"], route, status, taken_ns))
-
-    async def _publish(self, topic: str, scope: Scope, receive: Receive, send: Send, request_id: str) -> int:
-        try:
-            return await self._publishing(topic, scope, receive, send, request_id.encode())
-        except ClientGone:
-            return 0
-        except Exception as error:
-            return await _refuse(error, scope, send, request_id)
 
     async def _route(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> tuple[str, int]:
         """Let Litestar answer; returns the template of the route, and the status."""
@@ -81,11 +83,10 @@ class Front:
 
         try:
             await self._app(inner, receive, send_identified)
-        except ClientGone:
-            return "", 0
         except Exception as error:
-            refused = status or await _refuse(error, scope, send, request_id)
-            return "", refused
+            if not status:
+                raise
+            understood(error, scope)  # which logs it; the answer that was begun is cut off
         return _PARAMETER_TYPE.sub("", inner.get("path_template", "")), status
 
     def _request_id(self, headers: Iterable[tuple[bytes, bytes]]) -> str:

@@ -1,19 +1,20 @@
-"""The socket: uvicorn's HTTP parser on a server of our own.
+"""The socket: uvicorn's HTTP protocol on a server of our own.
 
-uvicorn's own server is a program: it takes the signals, ends the process when an address is taken, and looks ten times a second
-whether it should stop. A door is a part of a program, so only the protocol of uvicorn is used here. It is bounded where it is
-not by itself: the size of a request's head, the time a request may take to arrive, the number of connections. And what
-is no HTTP at all is refused in the same shape as everything else.
+uvicorn's own server is a program: it takes the signals, ends the process when an address is taken, and looks ten
+times a second whether it should stop. A door is a part of a program, so only the protocol is used here. It gets the
+bounds that it does not have by itself: for the size of a request's head, for the time a request takes to arrive, for
+the number of connections. And what is no HTTP at all is refused in the same shape as everything else.
 """
 
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from email.utils import formatdate
+from http import HTTPStatus
 from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
 from goqueue.clock import SECOND, Clock
@@ -22,7 +23,8 @@ from goqueue.doors.http.refusals import body_of, encode, headers_of
 from goqueue.errors import BrokerUnavailable, GoQueueError, InvalidRequest, RequestTimeout
 
 TICK_S = 1.0
-_PHRASES = {400: "Bad Request", 503: "Service Unavailable", 504: "Gateway Timeout"}
+CUT_OFF_S = 1.0
+BACKLOG = 2_048
 
 
 class Listener:
@@ -42,33 +44,186 @@ class Listener:
             log_config=None,
             access_log=False,
             proxy_headers=False,
-            timeout_keep_alive=config.keep_alive_s,  # type: ignore[arg-type]  # a float will do
+            timeout_keep_alive=round(config.keep_alive_s),
         )
         self._uvicorn.load()
         self._server: asyncio.Server | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._empty = asyncio.Event()
+        self._emptied = asyncio.Event()
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen; returns the address that was bound. Raises `OSError`."""
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(self._connection, host, port, backlog=2_048)
-        self._run_tick(loop)
+        self._server = await loop.create_server(self._connect, host, port, backlog=BACKLOG)
+        self._every_second(loop)
         bound: tuple[str, int] = self._server.sockets[0].getsockname()[:2]
         return bound
 
     async def stop(self, grace_s: float) -> None:
-        """Take no more connections, and let the requests end that are there; those that do not in time are cut off."""
-        if self._server is None:
-            return
-        self._server.close()
+        """Take no more connections and let the requests end that are there. Those that do not in time are cut off."""
+        if self._server:
+            self._server.close()
         for connection in list(self._state.connections):
             connection.shutdown()
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._emptied(), grace_s)
+        await self._until_empty(grace_s)
         for connection in list(self._state.connections):
             connection.transport.abort()
-        ...
+        await self._until_empty(CUT_OFF_S)
+        tasks = list(self._state.tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=CUT_OFF_S)
+        if self._timer:
+            self._timer.cancel()
 
-    def _connection(self) -> "Connection":
-        return Connection(self, ...)
+    def _connect(self) -> "Connection":
+        return Connection(self._uvicorn, self._state, self._config, self._lost)
+
+    def _lost(self) -> None:
+        if not self._state.connections:
+            self._emptied.set()
+
+    async def _until_empty(self, limit_s: float) -> None:
+        self._emptied.clear()
+        self._lost()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._emptied.wait(), limit_s)
+
+    def _every_second(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = loop.call_later(TICK_S, self._every_second, loop)
+        date = formatdate(self._clock.wall_ns() / SECOND, usegmt=True)
+        self._state.default_headers = [(b"date", date.encode())]
+        now_s = loop.time()
+        for connection in list(self._state.connections):
+            assert isinstance(connection, Connection)
+            connection.check(now_s)
+        self._tick()
+
+
+class Connection(HttpToolsProtocol):
+    """One connection of a client."""
+
+    def __init__(
+        self, config: uvicorn.Config, state: ServerState, limits: HttpConfig, lost: Callable[[], None]
+    ) -> None:
+        super().__init__(config, state, {})
+        self._limits = limits
+        self._lost = lost
+        self._arriving_since_s: float | None = self.loop.time()  # a request, or the silence before the first one
+        self._is_request = False
+        self._in_head = False
+        self._head_bytes = 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(_Gathering(transport, self.loop))
+        if len(self.connections) > self._limits.connections_max:
+            self.refuse(BrokerUnavailable(f"there are {len(self.connections)} connections already"))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._lost()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > self._limits.head_bytes_max:
+                limit = self._limits.head_bytes_max
+                self.refuse(InvalidRequest(f"request line and headers are over the limit of {limit} bytes"))
+        elif self._arriving_since_s is None and self.cycle.response_complete:
+            self._arriving_since_s = self.loop.time()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._arriving_since_s = self.loop.time()
+        self._is_request = self._in_head = True
+        self._head_bytes = 0
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._arriving_since_s = None
+        self._is_request = False
+        super().on_message_complete()
+
+    def send_400_response(self, msg: str) -> None:
+        self.refuse(InvalidRequest("this is not HTTP/1.1"))
+
+    def check(self, now_s: float) -> None:
+        """Give up on a client that does not come to the point; one that never began is not answered."""
+        since_s, limit_s = self._arriving_since_s, self._limits.arrival_s_max
+        if since_s is None or now_s - since_s <= limit_s:
+            return
+        if self._is_request:
+            self.refuse(RequestTimeout("the arrival of the request", limit_s))
+        else:
+            self.transport.close()
+
+    def refuse(self, error: GoQueueError) -> None:
+        """Answer by ourselves, if there is nobody else who does, and close."""
+        cycle: RequestResponseCycle | None = self.cycle
+        is_answering = cycle is not None and cycle.response_started and not cycle.response_complete
+        if not is_answering and not self.transport.is_closing():
+            self.transport.write(_raw_answer(error))
+        self.transport.close()
+
+
+class _Gathering(asyncio.Transport):
+    """A transport that writes at once what was written within one turn of the loop.
+
+    uvicorn writes the head of an answer and its body apart. Each would be a system call and a packet, and the client
+    would be woken for half an answer.
+    """
+
+    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__()
+        self._transport = transport
+        self._loop = loop
+        self._gathered: list[Any] = []
+
+    def write(self, data: Any) -> None:
+        if not self._gathered:
+            self._loop.call_soon(self._flush)
+        self._gathered.append(data)
+
+    def close(self) -> None:
+        self._flush()
+        self._transport.close()
+
+    def abort(self) -> None:
+        self._gathered.clear()
+        self._transport.abort()
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._transport.get_extra_info(name, default)
+
+    def is_closing(self) -> bool:
+        return self._transport.is_closing()
+
+    def pause_reading(self) -> None:
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._transport.resume_reading()
+
+    def _flush(self) -> None:
+        if self._gathered:
+            gathered, self._gathered = self._gathered, []
+            if not self._transport.is_closing():
+                self._transport.write(b"".join(gathered))
+
+
+def _raw_answer(error: GoQueueError) -> bytes:
+    body = body_of(error)
+    content = encode(body)
+    headers = {
+        "content-type": "application/json",
+        "content-length": str(len(content)),
+        "connection": "close",
+        **headers_of(error),
+    }
+    lines = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
+    return f"HTTP/1.1 {body.status} {HTTPStatus(body.status).phrase}\r\n{lines}\r\n".encode() + content

@@ -1,7 +1,7 @@
 """What a client sends to be published, and the message that it means.
 
-Types are checked while the JSON is decoded, for the request as a whole. What a single message says is checked here, and what is
-wrong with one leaves the others alone.
+Types are checked while the JSON is decoded, for the request as a whole. What a single message says is checked here,
+and what is wrong with one leaves the others alone.
 """
 
 from binascii import a2b_base64
@@ -23,7 +23,7 @@ _PRIORITY_CODES: Final = {priority.name.lower(): int(priority) for priority in P
 
 Text = str | None
 Time = str | int | float | None
-SequenceNumber = Annotated[int, msgspec.Meta(ge=0, lt=2**62)]
+SequenceNumber = Annotated[int, msgspec.Meta(ge=0, le=2**62 - 1)]
 
 
 class HeaderBytes(msgspec.Struct, gc=False):
@@ -56,12 +56,12 @@ class PublishBody(MessageBody, kw_only=True, gc=False):
 
     messages: list[MessageBody] | None = None
     acks: Text = None
-    producer_id: Annotated[int, msgspec.Meta(ge=1, lt=2**63)] | None = None
-    epoch: Annotated[int, msgspec.Meta(ge=0, lt=2**31)] | None = None
+    producer_id: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)] | None = None
+    epoch: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] | None = None
     transaction_id: Text = None
 
 
-def new_message(body: MessageBody, *, index: int, now_ns: int) -> NewMessage:
+def new_message(body: MessageBody, index: int, now_ns: int) -> NewMessage:
     """The message that is meant. Raises `InvalidMessage` or `InvalidPartition`, about the one at `index`."""
     if body.value is not None and body.value_base64 is None and not body.tombstone:
         value: bytes | None = body.value.encode()

@@ -2,13 +2,14 @@
 
     {"error": text, "code": code, "status": int, "retryable": bool, "details"?: object}
 
-Errors of GoQueue are looked up in the one table of `wire/codes.py`. What Litestar and msgspec raise becomes one of them
-here. Everything else is a bug: it is logged under the id of the request, and the client is told that id and nothing more.
+Errors of GoQueue are looked up in the one table of `wire/codes.py`. What Litestar and msgspec raise becomes one of
+them here. Everything else is a bug: it is logged under the id of the request, and the client is told that id and
+nothing more.
 """
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -74,7 +75,8 @@ def understood(error: Exception, scope: Mapping[str, Any]) -> GoQueueError:
         case GoQueueError():
             return error
         case MethodNotAllowedException():
-            return MethodNotAllowed(method, _allowed((error.headers or {}).get("allow", ""), path))
+            allowed = (error.headers or {}).get("allow", "")
+            return MethodNotAllowed(method, allowed_methods(allowed.split(", "), path))
         case NotFoundException():
             return NotFound(f"{method} {path[:SHOWN_MAX]}")
         case ValidationException():
@@ -99,6 +101,14 @@ def malformed(error: msgspec.ValidationError) -> InvalidRequest:
     return _unfit(match["what"], (match["path"] or "$").removeprefix("$."))
 
 
+def allowed_methods(methods: Iterable[str], path: str) -> str:
+    """The methods as `Allow` names them. HEAD is GET without a body, which an event stream is not good for."""
+    allowed = set(methods)
+    if "GET" in allowed and not path.endswith("/stream"):
+        allowed.add("HEAD")
+    return ", ".join(sorted(allowed))
+
+
 def _invalid(error: ValidationException) -> InvalidRequest:
     """The first thing that Litestar found wrong with a parameter or a body."""
     first: Any = next(iter(error.extra or ()), {})
@@ -115,14 +125,6 @@ def _unfit(what: str, path: str) -> InvalidRequest:
         name = missing[1] if path == "$" else f"{path}.{missing[1]}"
         return InvalidRequest(f"{name} is required", path=name)
     return InvalidRequest(f"invalid {'body' if path == '$' else path}: {what}", path=path)
-
-
-def _allowed(methods: str, path: str) -> str:
-    """HEAD is GET without a body, which an event stream is not good for."""
-    allowed = set(methods.split(", "))
-    if "GET" in allowed and not path.endswith("/stream"):
-        allowed.add("HEAD")
-    return ", ".join(sorted(allowed))
 
 
 def _plain(value: object) -> object:

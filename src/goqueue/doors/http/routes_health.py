@@ -1,17 +1,19 @@
 """Is it alive, is it ready, is it well: for probes, load balancers and people.
 
-`/health` sums up. `/healthz` and `/livez` fail when nothing but a restart helps: the event loop stood still, or a log has stopped.
-`/readyz` fails while requests had better go elsewhere.
+`/health` sums up. `/healthz` and `/livez` fail when nothing but a restart helps: the event loop stood still, or a log
+has stopped. `/readyz` fails while requests had better go elsewhere.
 """
 
 from collections.abc import Mapping
 
 import msgspec
 from litestar import get
+from litestar.openapi import ResponseSpec
+from litestar.params import FromQuery
 
 from goqueue.broker.service import Check
 from goqueue.doors.http.answers import JsonResponse
-from goqueue.doors.http.context import Context
+from goqueue.doors.http.context import Context, Shared
 from goqueue.doors.http.shapes import is_true, time_text
 from goqueue.times import format_duration
 
@@ -51,8 +53,12 @@ class Liveness(msgspec.Struct, kw_only=True):
     broker: BrokerFacts | msgspec.UnsetType = UNSET
 
 
-@get("/health", tags=["health"], summary="How is it")
-async def health(context: Context) -> JsonResponse[Health]:
+def _failing(shape: type[msgspec.Struct]) -> dict[int, ResponseSpec]:
+    return {503: ResponseSpec(shape, description="It is not", generate_examples=False)}
+
+
+@get("/health", tags=["health"], summary="How is it", responses=_failing(Health))
+async def health(context: Shared) -> JsonResponse[Health]:
     """503 if anything fails."""
     found = {check.status for check in context.service.health().values()}
     status = "fail" if "fail" in found or context.is_stalled() else "degraded" if "warn" in found else "ok"
@@ -60,8 +66,8 @@ async def health(context: Context) -> JsonResponse[Health]:
     return JsonResponse(body, status_code=503 if status == "fail" else 200)
 
 
-@get(["/healthz", "/livez"], tags=["health"], summary="Is it alive")
-async def alive(context: Context) -> JsonResponse[Liveness]:
+@get(["/healthz", "/livez"], tags=["health"], summary="Is it alive", responses=_failing(Liveness))
+async def alive(context: Shared) -> JsonResponse[Liveness]:
     """503 when only a restart helps."""
     checks = context.service.health()
     if context.is_stalled():
@@ -69,8 +75,8 @@ async def alive(context: Context) -> JsonResponse[Liveness]:
     return _liveness(context, _failure({"storage": checks["storage"]} if "storage" in checks else {}))
 
 
-@get("/readyz", tags=["health"], summary="Is it ready")
-async def ready(context: Context, verbose: str | None = None) -> JsonResponse[Liveness]:
+@get("/readyz", tags=["health"], summary="Is it ready", responses=_failing(Liveness))
+async def ready(context: Shared, verbose: FromQuery[str | None] = None) -> JsonResponse[Liveness]:
     """503 while requests had better go elsewhere."""
     checks = context.service.health()
     if context.closing.done():

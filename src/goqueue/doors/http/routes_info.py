@@ -7,7 +7,7 @@ import msgspec
 from litestar import Request, get
 
 from goqueue.doors.http.answers import JsonResponse
-from goqueue.doors.http.context import Context
+from goqueue.doors.http.context import Shared
 from goqueue.times import format_duration
 
 PROMETHEUS_TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -44,13 +44,13 @@ class Stats(msgspec.Struct, kw_only=True):
 
 
 @get("/version", tags=["information"], summary="Which version runs")
-async def version(context: Context) -> Version:
+async def version(context: Shared) -> Version:
     """Which build runs here, and on what."""
     return Version(**context.build._asdict(), python_version=platform.python_version())
 
 
 @get("/stats", tags=["information"], summary="The node in numbers")
-async def stats(context: Context) -> Stats:
+async def stats(context: Shared) -> Stats:
     """Internal topics are not listed; their bytes count."""
     node = context.service.stats()
     topics = [context.service.describe_topic(name) for name in context.service.list_topics()]
@@ -73,7 +73,7 @@ async def stats(context: Context) -> Stats:
 
 
 @get("/metrics", tags=["information"], summary="Metrics", media_type="text/plain")
-async def metrics(context: Context, request: Request[Any, Any, Any]) -> JsonResponse[bytes]:
+async def metrics(context: Shared, request: Request[Any, Any, Any]) -> JsonResponse[bytes]:
     """Prometheus text, or OpenMetrics if asked for."""
     body, content_type = b"", PROMETHEUS_TEXT
     if context.metrics:

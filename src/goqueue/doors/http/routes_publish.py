@@ -3,25 +3,30 @@
 So the front hands these requests straight to `Publishing`, which speaks ASGI. `publish` below declares the route to
 Litestar, for the document and for the answer to other methods, and is never called.
 
-Every message has its own result. One that is refused leaves the others; when all are refused, the answer has the status and the
-fields of the first error beside the results.
+Every message has its own result. One that is refused leaves the others; when all are refused, the answer has the
+status and the fields of the first error beside the results.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import repeat
 from typing import Any, Final
 
 import msgspec
 from litestar import post
+from litestar.openapi import ResponseSpec
+from litestar.params import FromPath, JSONBody
 from litestar.types import Receive, Send
 
-from goqueue.broker.service import Acks, NewMessage, Producer, Stored
+from goqueue.broker.pending import Pending
+from goqueue.broker.service import NewMessage, Producer, Stored
 from goqueue.doors.http.bodies import decode
 from goqueue.doors.http.config import MIB
 from goqueue.doors.http.context import Context
 from goqueue.doors.http.new_messages import MessageBody, PublishBody, base64_chars, new_message
-from goqueue.doors.http.refusals import ErrorBody, body_of, encode, headers_of
+from goqueue.doors.http.refusals import RETRY_AFTER_STATUS, ErrorBody, body_of, encode
 from goqueue.doors.http.shapes import PRIORITIES, time_text
 from goqueue.errors import GoQueueError, InvalidRequest, RequestTooLarge
+from goqueue.topics.config import Acks
 
 UNSET: Final = msgspec.UNSET
 ROUTE: Final = "/topics/{topic}/messages"
@@ -54,12 +59,13 @@ class RefusedResult(ErrorBody, kw_only=True):
 
 
 Result = StoredResult | AcceptedResult | RefusedResult
+RESULT_SHAPES = (StoredResult, AcceptedResult, RefusedResult)
 
 
 class PublishAnswer(msgspec.Struct, kw_only=True):
     """A result for each message, in their order. The other fields are there when all of them failed."""
 
-    results: Sequence[Result]
+    results: list[Any]  # of `Result`
     failed: int
     error: str | msgspec.UnsetType = UNSET
     code: str | msgspec.UnsetType = UNSET
@@ -85,17 +91,20 @@ class Publishing:
         messages = [body] if body.messages is None else body.messages
         self._check(body, messages, len(raw))
 
-        now_ns = self._context.clock.wall_ns()
-        understood = [_understood(message, index, now_ns) for index, message in enumerate(messages)]
-        outcomes = await self._publish(topic, body, [one for one in understood if isinstance(one, NewMessage)])
+        understood = _understood(messages, self._context.clock.wall_ns())
+        pending = self._publish(topic, body, [one for one in understood if isinstance(one, NewMessage)])
+        if not pending.is_done and body.acks != Acks.NONE:
+            await self._context.answered(pending, "publish")
 
-        results, first_error, failed = _results(understood, outcomes)
+        results, failed = _results(understood, pending, told=body.acks != Acks.NONE)
         answer = PublishAnswer(results=results, failed=failed)
-        headers = [_CONTENT_TYPE, (b"x-request-id", request_id)]
-        status = 202 if body.acks == Acks.NONE else 200
-        if first_error and failed == len(results):
-            status = _fail(answer, first_error, headers)
-        await _send(send, status, headers, encode(answer))
+        status, headers = (200 if body.acks != Acks.NONE else 202), [_CONTENT_TYPE, (b"x-request-id", request_id)]
+        if failed == len(results):
+            status = _fail(answer, headers)
+        content = encode(answer)
+        headers.append((b"content-length", b"%d" % len(content)))
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": content, "more_body": False})
         return status
 
     def _decode(self, raw: bytes) -> PublishBody:
@@ -117,31 +126,25 @@ class Publishing:
                 raise RequestTooLarge(size, limit)
         if body.transaction_id is not None:
             raise InvalidRequest("there is no such transaction to publish in", path="transaction_id")
-        if body.producer_id is None:
-            if body.epoch is not None or any(message.sequence is not None for message in (body, *messages)):
-                raise InvalidRequest("producer_id is required with an epoch or a sequence", path="producer_id")
-        elif body.epoch is None:
-            raise InvalidRequest("epoch is required", path="epoch")
+        if (body.producer_id is None) != (body.epoch is None):
+            missing = "producer_id" if body.producer_id is None else "epoch"
+            raise InvalidRequest(f"{missing} is required", path=missing)
+        if body.producer_id is None and (body.sequence is not None or _any_sequence(messages)):
+            raise InvalidRequest("producer_id is required with a sequence", path="producer_id")
 
-    async def _publish(
+    def _publish(
         self, topic: str, body: PublishBody, messages: list[NewMessage]
-    ) -> Sequence[Stored | GoQueueError | None]:
-        """What became of each message; None if nobody asked."""
+    ) -> Pending[list[Stored | GoQueueError]]:
         producer = None
         if body.producer_id is not None and body.epoch is not None:
             producer = Producer(body.producer_id, body.epoch)
-        pending = self._context.service.publish_messages(
+        return self._context.service.publish_messages(
             topic,
             messages,
             acks=body.acks,
             producer=producer,
             sequence=None if body.messages is None else body.sequence,
         )
-        if body.acks != Acks.NONE:
-            return pending.result() if pending.is_done else await self._context.answered(pending, "publish")
-        if not pending.is_done:
-            return [None] * len(messages)
-        return [None if isinstance(outcome, Stored) else outcome for outcome in pending.result()]
 
 
 @post(
@@ -149,45 +152,58 @@ class Publishing:
     status_code=200,
     tags=["messages"],
     summary="Publish messages",
+    responses={202: ResponseSpec(PublishAnswer, description="Accepted, with acks none", generate_examples=False)},
 )
-async def publish(topic: str, data: PublishBody) -> PublishAnswer:
+async def publish(topic: FromPath[str], data: JSONBody[PublishBody]) -> PublishAnswer:
     """Store one message, or up to 10,000 of them; each has its own result."""
     raise AssertionError(f"{topic}, {data}: the front takes these requests")
 
 
-def _understood(message: MessageBody, index: int, now_ns: int) -> NewMessage | GoQueueError:
-    try:
-        return new_message(message, index=index, now_ns=now_ns)
-    except GoQueueError as error:
-        return error
+def _any_sequence(messages: Sequence[MessageBody]) -> bool:
+    for message in messages:  # noqa: SIM110  # `any` is slow for one message, which is what most requests have
+        if message.sequence is not None:
+            return True
+    return False
+
+
+def _understood(messages: Sequence[MessageBody], now_ns: int) -> list[NewMessage | GoQueueError]:
+    """Each message as the broker takes it, or what is wrong with it."""
+    understood: list[NewMessage | GoQueueError] = []
+    for index, message in enumerate(messages):
+        try:
+            understood.append(new_message(message, index, now_ns))
+        except GoQueueError as error:
+            understood.append(error)
+    return understood
 
 
 def _results(
-    understood: Sequence[NewMessage | GoQueueError], outcomes: Sequence[Stored | GoQueueError | None]
-) -> tuple[list[Result], GoQueueError | None, int]:
-    """A result for each message, the first error, and how many errors there are."""
-    following = iter(outcomes)
+    understood: Sequence[NewMessage | GoQueueError], pending: Pending[list[Stored | GoQueueError]], *, told: bool
+) -> tuple[list[Result], int]:
+    """A result for each message, and how many of them are errors. Who did not want to be told hears only of errors."""
+    outcomes: Iterator[Stored | GoQueueError | None] = iter(pending.result()) if pending.is_done else repeat(None)
     results: list[Result] = []
-    first_error: GoQueueError | None = None
     failed = 0
     stored_ns, stored_at = -1, ""
     for index, message in enumerate(understood):
-        outcome = next(following) if isinstance(message, NewMessage) else message
-        if isinstance(outcome, Stored) and isinstance(message, NewMessage):
+        if isinstance(message, GoQueueError):
+            results.append(_refused(message, index))
+            failed += 1
+            continue
+        outcome = next(outcomes)
+        if isinstance(outcome, GoQueueError):
+            results.append(_refused(outcome, index))
+            failed += 1
+        elif outcome is None or not told:
+            results.append(AcceptedResult(True))
+        else:
             if outcome.timestamp_ns != stored_ns:
                 stored_ns, stored_at = outcome.timestamp_ns, time_text(outcome.timestamp_ns)
             result = StoredResult(outcome.partition, outcome.offset, stored_at, PRIORITIES[message.priority])
             if message.deliver_at_ns is not None or outcome.duplicate:
                 _annotate(result, message, outcome)
             results.append(result)
-        elif outcome is None:
-            results.append(AcceptedResult(True))
-        else:
-            assert isinstance(outcome, GoQueueError)
-            results.append(_refused(outcome, index))
-            first_error = first_error or outcome
-            failed += 1
-    return results, first_error, failed
+    return results, failed
 
 
 def _annotate(result: StoredResult, message: NewMessage, stored: Stored) -> None:
@@ -209,22 +225,16 @@ def _refused(error: GoQueueError, index: int) -> RefusedResult:
     return RefusedResult(**msgspec.structs.asdict(body), index=index)
 
 
-def _fail(answer: PublishAnswer, error: GoQueueError, headers: list[tuple[bytes, bytes]]) -> int:
-    """Put the error at the top of the answer; returns its status."""
-    first = answer.results[0]
-    assert isinstance(first, RefusedResult)
+def _fail(answer: PublishAnswer, headers: list[tuple[bytes, bytes]]) -> int:
+    """Put the first error at the top of an answer that has nothing else; returns its status."""
+    first: RefusedResult = answer.results[0]
     answer.error, answer.code, answer.status = first.error, first.code, first.status
     answer.retryable, answer.details = first.retryable, first.details
-    headers += [(name.encode(), value.encode()) for name, value in headers_of(error).items()]
+    if first.retryable and first.status in RETRY_AFTER_STATUS:
+        headers.append((b"retry-after", b"1"))
     return first.status
 
 
 def _too_many(count: int, what: str, limit: int) -> RequestTooLarge:
     text = f"request too large: {count} {what} are over the limit of {limit}"
     return RequestTooLarge.restored(text, {"size": count, "limit": limit})
-
-
-async def _send(send: Send, status: int, headers: list[tuple[bytes, bytes]], body: bytes) -> None:
-    headers.append((b"content-length", b"%d" % len(body)))
-    await send({"type": "http.response.start", "status": status, "headers": headers})
-    await send({"type": "http.response.body", "body": body, "more_body": False})

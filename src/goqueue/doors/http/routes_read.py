@@ -1,34 +1,34 @@
 """Reading by offset and by time. Needs no group and changes nothing.
 
-One partition is read in the order of its offsets. Over all partitions each gets an equal share of the limits first, and what
-some leave over goes to the others; the one that is read first changes from request to request, so that a busy partition
-never starves the rest. The messages come in the order of their times, which keeps that of the offsets.
+One partition is read in the order of its offsets. Over all partitions each gets an equal share of the limits first,
+and what some leave over goes to the others; the one that is read first changes from request to request, so that a
+busy partition never starves the rest. The messages come in the order of their times, which keeps that of the offsets.
 """
 
 from typing import Annotated, Any, NamedTuple
 
 import msgspec
 from litestar import Request, get
-from litestar.params import Parameter
+from litestar.params import FromPath, FromQuery, QueryParameter
 
 from goqueue.broker.pending import Pending
 from goqueue.broker.service import READ_BYTES, READ_BYTES_MAX, Isolation, ReadResult
 from goqueue.clock import MS
-from goqueue.doors.http.context import Context
+from goqueue.doors.http.context import Context, Shared
 from goqueue.doors.http.shapes import one_of, parse_offsets, parse_partition, parse_time_query, wait_ms
-from goqueue.doors.http.stored_messages import Encoding, ShownMessage, shown, stored_messages
+from goqueue.doors.http.stored_messages import Encoding, ShownMessage, shown
 from goqueue.errors import PartitionNotFound
 from goqueue.names import TopicPartition
 from goqueue.record.header import OFFSET_MAX
 
 UNSET = msgspec.UNSET
-Offset = Annotated[int, Parameter(ge=0, le=OFFSET_MAX, description="the first offset to read")]
-Offsets = Annotated[str | None, Parameter(description="where to begin, as partition:offset pairs: 0:42,1:17")]
-Limit = Annotated[int, Parameter(ge=1, description="how many messages at most")]
-MaxBytes = Annotated[int, Parameter(ge=1, description="how many bytes at most; one message comes in any case")]
-FromTime = Annotated[str | None, Parameter(description="only records stamped at or after this time")]
-ToTime = Annotated[str | None, Parameter(description="only records stamped before this time")]
-Wait = Annotated[str | None, Parameter(description="how long to wait for a record if there is none, such as 20s")]
+Offset = Annotated[int, QueryParameter(ge=0, le=OFFSET_MAX, description="the first offset to read")]
+Offsets = Annotated[str | None, QueryParameter(description="where to begin, as partition:offset pairs: 0:42,1:17")]
+Limit = Annotated[int, QueryParameter(ge=1, description="how many messages at most")]
+MaxBytes = Annotated[int, QueryParameter(ge=1, description="how many bytes at most; one message comes in any case")]
+FromTime = Annotated[str | None, QueryParameter(description="only records stamped at or after this time")]
+ToTime = Annotated[str | None, QueryParameter(description="only records stamped before this time")]
+Wait = Annotated[str | None, QueryParameter(description="how long to wait for a record if there is none, such as 20s")]
 Client = Request[Any, Any, Any]
 
 
@@ -77,10 +77,10 @@ class Page(NamedTuple):
 
 @get("/topics/{topic:str}/partitions/{partition:str}/messages", tags=["messages"], summary="Read one partition")
 async def read_partition(
-    context: Context,
+    context: Shared,
     request: Client,
-    topic: str,
-    partition: str,
+    topic: FromPath[str],
+    partition: FromPath[str],
     offset: Offset = 0,
     from_time: FromTime = None,
     to_time: ToTime = None,
@@ -88,8 +88,8 @@ async def read_partition(
     max_bytes: MaxBytes = READ_BYTES,
     wait: Wait = None,
     timeout: Wait = None,
-    isolation: Isolation = Isolation.READ_COMMITTED,
-    encoding: Encoding = Encoding.TEXT,
+    isolation: FromQuery[Isolation] = Isolation.READ_COMMITTED,
+    encoding: FromQuery[Encoding] = Encoding.TEXT,
 ) -> PartitionPage:
     """Visible records in the order of their offsets; `next_offset` is where to go on."""
     asked = _asked(context, limit, max_bytes, from_time, to_time, isolation, encoding)
@@ -124,9 +124,9 @@ async def read_partition(
 
 @get("/topics/{topic:str}/messages", tags=["messages"], summary="Read all partitions")
 async def read_topic(
-    context: Context,
+    context: Shared,
     request: Client,
-    topic: str,
+    topic: FromPath[str],
     offsets: Offsets = None,
     from_time: FromTime = None,
     to_time: ToTime = None,
@@ -134,8 +134,8 @@ async def read_topic(
     max_bytes: MaxBytes = READ_BYTES,
     wait: Wait = None,
     timeout: Wait = None,
-    isolation: Isolation = Isolation.READ_COMMITTED,
-    encoding: Encoding = Encoding.TEXT,
+    isolation: FromQuery[Isolation] = Isolation.READ_COMMITTED,
+    encoding: FromQuery[Encoding] = Encoding.TEXT,
 ) -> TopicPage:
     """Visible records of all partitions; `next_offset` says for each where to go on."""
     asked = _asked(context, limit, max_bytes, from_time, to_time, isolation, encoding)
@@ -155,16 +155,16 @@ class _TopicReading:
         self._service = context.service
         self._topic = topic
         self._asked = asked
-        self._partitions = self._service.describe_topic(topic).partitions
+        partitions = self._service.describe_topic(topic).partitions
         for partition in offsets:
-            if partition >= len(self._partitions):
+            if partition >= len(partitions):
                 raise PartitionNotFound(topic, partition)
-        starts = [0] * len(self._partitions)
+        starts = [0] * len(partitions)
         if asked.from_time_ns is not None:
             starts = self._service.offsets(topic, time_ns=asked.from_time_ns)
         self._positions = {
             info.partition: max(starts[info.partition], offsets.get(info.partition, 0), info.start_offset)
-            for info in self._partitions
+            for info in partitions
         }
         self._results: dict[int, ReadResult] = {}
         self._pending: dict[int, int] = {}
@@ -213,12 +213,13 @@ class _TopicReading:
         """Everything that was read."""
         self._messages.sort(key=lambda message: (message.timestamp, message.partition, message.offset))
         results = self._results.values()
+        partitions = self._service.describe_topic(self._topic).partitions
         return TopicPage(
             messages=self._messages,
             next_offset=self._named(self._positions),
-            high_watermark=self._named({info.partition: info.high_watermark for info in self._partitions}),
-            last_stable_offset=self._named({info.partition: info.last_stable_offset for info in self._partitions}),
-            log_start_offset=self._named({info.partition: info.start_offset for info in self._partitions}),
+            high_watermark=self._named({info.partition: info.high_watermark for info in partitions}),
+            last_stable_offset=self._named({info.partition: info.last_stable_offset for info in partitions}),
+            log_start_offset=self._named({info.partition: info.start_offset for info in partitions}),
             first_pending_offset=self._named(self._pending) or UNSET,
             end_of_range=(len(results) == len(self._positions) and all(one.end_of_range for one in results)) or UNSET,
         )
@@ -231,6 +232,7 @@ class _TopicReading:
             offset=self._positions[number],
             max_records=limit,
             max_bytes=max_bytes,
+            from_time_ns=asked.from_time_ns,
             to_time_ns=asked.to_time_ns,
             isolation=asked.isolation,
         )
@@ -271,7 +273,7 @@ def _page(result: ReadResult, origin: TopicPartition, asked: Asked) -> Page:
     """The messages of the result, cut where compressed values turn out larger than was asked for."""
     messages: list[ShownMessage] = []
     total = 0
-    for message, view, size in shown(stored_messages(result.records, origin), asked.encoding):
+    for message, view, size in shown(result.records, origin, asked.encoding):
         total += size
         if messages and total > asked.max_bytes:
             pending = result.first_pending_offset

@@ -4,9 +4,10 @@
     event: message
     data: {"topic": ...}
 
-A stream reads no further while its client does not take what was sent: it is held back, never skipped. A comment is sent when
-nothing else was for a while. It ends with the event `end` when its limit or its time is reached, and with `error` otherwise;
-a client that is gone ends it without a word, and its places in the partitions are given up at once.
+A stream reads no further while its client does not take what was sent: it is held back, never skipped. A comment is
+sent when nothing else was for a while. It ends with the event `end` when its limit or its time is reached, and with
+`error` otherwise; a client that is gone ends it without a word, and its places in the partitions are given up at
+once.
 """
 
 import asyncio
@@ -17,19 +18,20 @@ from typing import Annotated
 import msgspec
 from litestar import get
 from litestar.openapi import ResponseSpec
-from litestar.params import Parameter
+from litestar.params import FromPath, FromQuery, HeaderParameter, QueryParameter
 from litestar.response.base import ASGIResponse
 from litestar.types import Receive, Scope, Send
 
 from goqueue.broker.service import READ_RECORDS_MAX, Isolation, ReadResult, Subscription
-from goqueue.doors.http.context import Context
+from goqueue.doors.http.context import Context, Shared, note_wait
 from goqueue.doors.http.refusals import body_of, understood
 from goqueue.doors.http.routes_read import FromTime, Offsets, ToTime
 from goqueue.doors.http.shapes import format_offsets, parse_offsets, parse_partitions, parse_time_query
-from goqueue.doors.http.stored_messages import Encoding, shown, stored_messages
+from goqueue.doors.http.stored_messages import Encoding, shown
 from goqueue.doors.http.waiting import leaving
 from goqueue.errors import BrokerUnavailable, PartitionNotFound
 from goqueue.names import TopicPartition
+from goqueue.record.header import TIMESTAMP_MIN
 
 EVENT_STREAM = "text/event-stream"
 _COMMENT = b": still here\n\n"
@@ -48,6 +50,14 @@ class Start(StrEnum):
     EARLIEST = "earliest"
 
 
+class StreamEvent(msgspec.Struct, kw_only=True):
+    """One event: `message`, `error` or `end`, with JSON as its data."""
+
+    id: str | msgspec.UnsetType = msgspec.UNSET
+    event: str
+    data: str
+
+
 class Ended(msgspec.Struct):
     """Why a stream has ended."""
 
@@ -59,20 +69,20 @@ class Ended(msgspec.Struct):
     tags=["messages"],
     summary="Follow a topic",
     media_type=EVENT_STREAM,
-    responses={200: ResponseSpec(str, media_type=EVENT_STREAM, description="events as they come", generate_examples=False)},
+    responses={200: ResponseSpec(StreamEvent, media_type=EVENT_STREAM, description="Events", generate_examples=False)},
 )
 async def follow(
-    context: Context,
-    topic: str,
-    partitions: Annotated[str | None, Parameter(description="which to follow, such as 0,2; all by default")] = None,
+    context: Shared,
+    topic: FromPath[str],
+    partitions: Annotated[str | None, QueryParameter(description="which to follow: 0,2; all by default")] = None,
     offsets: Offsets = None,
     from_time: FromTime = None,
     to_time: ToTime = None,
-    isolation: Isolation = Isolation.READ_COMMITTED,
-    encoding: Encoding = Encoding.TEXT,
-    start: Annotated[Start, Parameter(description="where to begin if no offset or time says so")] = Start.LATEST,
-    limit: Annotated[int | None, Parameter(ge=1, description="how many messages; no end by default")] = None,
-    last_event_id: Annotated[str | None, Parameter(header="Last-Event-ID", description="where to go on")] = None,
+    isolation: FromQuery[Isolation] = Isolation.READ_COMMITTED,
+    encoding: FromQuery[Encoding] = Encoding.TEXT,
+    start: Annotated[Start, QueryParameter(description="where to begin if no offset or time says so")] = Start.LATEST,
+    limit: Annotated[int | None, QueryParameter(ge=1, description="how many messages; no end by default")] = None,
+    last_event_id: Annotated[str | None, HeaderParameter(name="Last-Event-ID", description="where to go on")] = None,
 ) -> ASGIResponse:
     """Messages as they are published, until `to_time` or `limit` is reached."""
     if context.streams_open >= context.config.streams_max:
@@ -85,15 +95,17 @@ async def follow(
     for number in (*numbers, *given):
         if number >= count:
             raise PartitionNotFound(topic, number)
-    if from_time is not None:
-        starts = service.offsets(topic, time_ns=parse_time_query(from_time, "from_time", now_ns=now_ns))
-        given = {number: max(offset, starts[number]) for number, offset in given.items()}
-    else:
+    from_time_ns = None if from_time is None else parse_time_query(from_time, "from_time", now_ns=now_ns)
+    if from_time_ns is None:
         starts = service.offsets(topic, at=start)
+    else:
+        starts = service.offsets(topic, time_ns=from_time_ns)
+        given = {number: max(offset, starts[number]) for number, offset in given.items()}
     return EventStream(
         context,
         topic,
         {number: given.get(number, starts[number]) for number in numbers},
+        from_time_ns=from_time_ns,
         to_time_ns=None if to_time is None else parse_time_query(to_time, "to_time", now_ns=now_ns),
         isolation=isolation,
         encoding=encoding,
@@ -110,6 +122,7 @@ class EventStream(ASGIResponse):
         topic: str,
         positions: dict[int, int],
         *,
+        from_time_ns: int | None,
         to_time_ns: int | None,
         isolation: Isolation,
         encoding: Encoding,
@@ -119,6 +132,7 @@ class EventStream(ASGIResponse):
         self._context = context
         self._topic = topic
         self._positions = positions
+        self._from_time_ns = TIMESTAMP_MIN if from_time_ns is None else from_time_ns
         self._to_time_ns = to_time_ns
         self._isolation = isolation
         self._encoding = encoding
@@ -135,9 +149,11 @@ class EventStream(ASGIResponse):
                 self._subscriptions[number] = context.service.subscribe(
                     self._topic, number, offset=offset, to_time_ns=self._to_time_ns, isolation=self._isolation
                 )
+            began_ns = context.clock.monotonic_ns()
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
             async with leaving(receive, context.closing) as left:
                 last = await self._run(send, left, scope)
+            note_wait(scope, context.clock.monotonic_ns() - began_ns)
             await send({"type": "http.response.body", "body": last, "more_body": False})
         finally:
             context.streams_open -= 1
@@ -169,8 +185,6 @@ class EventStream(ASGIResponse):
                 max_bytes=self._context.config.stream_chunk_bytes,
                 max_records=READ_RECORDS_MAX if self._limit is None else self._limit,
             )
-            if self._limit is not None:
-                self._limit -= result.record_count
             for chunk in self._events(number, result):
                 await _write(send, chunk)  # waits while the client does not take what it was sent
                 sent = True
@@ -186,8 +200,12 @@ class EventStream(ASGIResponse):
         before = "".join(f"{other}:{at}," for other, at in self._positions.items() if other < number)
         after = "".join(f",{other}:{at}" for other, at in self._positions.items() if other > number)
         chunk = bytearray()
-        messages = stored_messages(result.records, TopicPartition(self._topic, number))
-        for message, view, _ in shown(messages, self._encoding):
+        origin = TopicPartition(self._topic, number)
+        for message, view, _ in shown(result.records, origin, self._encoding):
+            if message.timestamp_ns < self._from_time_ns:  # which lies in the future, or did when the stream began
+                continue
+            if self._limit is not None:
+                self._limit -= 1
             chunk += _event("message", _encode(view), f"{before}{number}:{message.offset + 1}{after}")
             if len(chunk) >= self._context.config.stream_chunk_bytes:
                 yield bytes(chunk)

@@ -4,9 +4,10 @@ from typing import Any
 
 import msgspec
 from litestar import delete, get, patch, post
+from litestar.params import FromPath, FromQuery, JSONBody
 
 from goqueue.broker.service import PartitionInfo, TopicInfo
-from goqueue.doors.http.context import Context
+from goqueue.doors.http.context import Shared
 from goqueue.doors.http.shapes import is_true, one_of, parse_time_query, time_text
 from goqueue.errors import InvalidRequest, InvalidTopic
 from goqueue.times import format_duration, parse_duration
@@ -112,7 +113,7 @@ class OffsetsByPartition(msgspec.Struct, kw_only=True):
 
 
 @post("/topics", tags=["topics"], summary="Create a topic")
-async def create_topic(context: Context, data: CreateTopicBody) -> CreatedTopic:
+async def create_topic(context: Shared, data: JSONBody[CreateTopicBody]) -> CreatedTopic:
     """Returns once the topic is on the medium."""
     settings = {name: value for name, value in (data.config or {}).items() if value is not None}
     if data.retention_hours is not None:
@@ -139,14 +140,14 @@ async def create_topic(context: Context, data: CreateTopicBody) -> CreatedTopic:
 
 
 @get("/topics", tags=["topics"], summary="List topics")
-async def list_topics(context: Context, internal: str | None = None) -> TopicList:
+async def list_topics(context: Shared, internal: FromQuery[str | None] = None) -> TopicList:
     """Internal topics are listed when asked for."""
     names = context.service.list_topics(internal=is_true(internal))
     return TopicList(topics=names, count=len(names))
 
 
 @get("/topics/{topic:str}", tags=["topics"], summary="Look at a topic")
-async def show_topic(context: Context, topic: str) -> ShownTopic:
+async def show_topic(context: Shared, topic: FromPath[str]) -> ShownTopic:
     """How large it is, where its partitions begin and end, and all of its settings."""
     info = context.service.describe_topic(topic)
     return ShownTopic(
@@ -163,42 +164,40 @@ async def show_topic(context: Context, topic: str) -> ShownTopic:
 
 
 @delete("/topics/{topic:str}", tags=["topics"], summary="Delete a topic", status_code=200)
-async def delete_topic(context: Context, topic: str) -> DeletedTopic:
+async def delete_topic(context: Shared, topic: FromPath[str]) -> DeletedTopic:
     """Everything that is stored in it goes with it."""
     await context.answered(context.service.delete_topic(topic), "delete topic")
     return DeletedTopic(deleted=True, name=topic)
 
 
 @get("/topics/{topic:str}/config", tags=["topics"], summary="Look at the settings of a topic")
-async def show_config(context: Context, topic: str) -> TopicSettings:
+async def show_config(context: Shared, topic: FromPath[str]) -> TopicSettings:
     """All of them, and which were left at their defaults."""
     return _settings(context.service.describe_topic(topic))
 
 
 @patch("/topics/{topic:str}/config", tags=["topics"], summary="Change settings of a topic")
-async def change_config(context: Context, topic: str, data: dict[str, Any]) -> TopicSettings:
+async def change_config(context: Shared, topic: FromPath[str], data: JSONBody[dict[str, Any]]) -> TopicSettings:
     """Any of the settings; null takes one back to its default."""
     return _settings(await context.answered(context.service.alter_topic(topic, data), "change topic"))
 
 
 @get("/topics/{topic:str}/partitions", tags=["topics"], summary="List the partitions of a topic")
-async def list_partitions(context: Context, topic: str) -> PartitionList:
+async def list_partitions(context: Shared, topic: FromPath[str]) -> PartitionList:
     """Who has them, and where they begin and end."""
     info = context.service.describe_topic(topic)
     return PartitionList(topic=info.name, partitions=[_partition(partition) for partition in info.partitions])
 
 
 @get("/topics/{topic:str}/offsets", tags=["topics"], summary="Find offsets by time")
-async def find_offsets(context: Context, topic: str, time: str = "latest") -> OffsetsByPartition:
+async def find_offsets(context: Shared, topic: FromPath[str], time: FromQuery[str] = "latest") -> OffsetsByPartition:
     """For each partition the first offset at or after a time, or the end; also `earliest` and `latest`."""
     if time in ("earliest", "latest"):
         offsets = context.service.offsets(topic, at=time)
     else:
         time_ns = parse_time_query(time, "time", now_ns=context.clock.wall_ns())
         offsets = context.service.offsets(topic, time_ns=time_ns)
-    return OffsetsByPartition(
-        topic=topic, offsets={str(partition): offset for partition, offset in enumerate(offsets)}
-    )
+    return OffsetsByPartition(topic=topic, offsets={str(partition): offset for partition, offset in enumerate(offsets)})
 
 
 def _hours(hours: float, topic: str) -> str:

@@ -1,7 +1,7 @@
 """From the broker's `Pending` to something that a coroutine can await.
 
-A `Pending` calls back in the thread of the loop, so a plain future is all it takes. Nobody waits for ever: an answer that does
-not come in time is a `RequestTimeout`, a long poll ends early when its client hangs up or the door closes.
+A `Pending` calls back in the thread of the loop, so a plain future is all it takes. Nobody waits for ever: an answer
+that does not come in time is a `RequestTimeout`, a long poll ends early when its client hangs up or the door closes.
 """
 
 import asyncio

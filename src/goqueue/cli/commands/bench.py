@@ -1,0 +1,218 @@
+"""`goqueue bench`: how fast a broker is, measured from outside with the client that users have.
+
+Against any broker (`--server`), or one of its own: then a broker is started as a second process on a temporary
+directory, and ended after the last run. Each run is made `--runs` times, and the best one is shown: what a machine does
+beside it only ever makes it slower.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from goqueue.cli.broker import connected
+from goqueue.cli.output import Format, FormatOption, errors, show, table
+
+app = typer.Typer(help="Measure how fast a broker is.", no_args_is_help=True)
+
+EMBEDDED = "embedded"
+
+SizeOption = Annotated[int, typer.Option(min=0, help="Bytes of each value.")]
+CountOption = Annotated[int | None, typer.Option(min=1, help="How many messages.")]
+BatchOption = Annotated[int, typer.Option(min=1, help="Messages per batch at most.")]
+BatchBytesOption = Annotated[int, typer.Option(min=1, help="Bytes per batch at most.")]
+LingerOption = Annotated[str, typer.Option(help="How long a batch waits for more.")]
+PartitionsOption = Annotated[int, typer.Option(min=1, help="Partitions of the topic.")]
+AcksOption = Annotated[str, typer.Option(help="none, leader or all.")]
+FlushOption = Annotated[str, typer.Option(help="group, interval or none.")]
+RateOption = Annotated[int, typer.Option(min=1, help="Messages per second.")]
+RunsOption = Annotated[int, typer.Option(min=1, help="How often; the best one is shown.")]
+ServerOption = Annotated[
+    str, typer.Option(metavar="HOST:PORT|embedded", help="The broker; `embedded` starts one for this.")
+]
+CompressionOption = Annotated[str | None, typer.Option(help="none, zstd or lz4.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+
+@app.command()
+def produce(
+    size: SizeOption = 100,
+    count: CountOption = None,
+    batch: BatchOption = 100,
+    batch_bytes: BatchBytesOption = 64 * 1024,
+    linger: LingerOption = "5ms",
+    partitions: PartitionsOption = 3,
+    acks: AcksOption = "leader",
+    flush: FlushOption = "interval",
+    compression: CompressionOption = None,
+    runs: RunsOption = 1,
+    server: ServerOption = EMBEDDED,
+    as_json: JsonOption = False,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Send messages as fast as one producer can, one `send` each."""
+    from goqueue.cli import workloads
+
+    asked = workloads.Workload(
+        size=size,
+        count=count or 1_000_000,
+        batch=batch,
+        batch_bytes=batch_bytes,
+        linger=linger,
+        partitions=partitions,
+        acks=acks,
+        flush=flush,
+        rate=0,
+        compression=compression,
+    )
+    _run(server, runs, as_json, output, lambda client, _: workloads.produce(client, asked))
+
+
+@app.command()
+def consume(
+    size: SizeOption = 100,
+    count: CountOption = None,
+    batch: BatchOption = 10_000,
+    partitions: PartitionsOption = 3,
+    compression: CompressionOption = None,
+    runs: RunsOption = 1,
+    server: ServerOption = EMBEDDED,
+    as_json: JsonOption = False,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Read a backlog into messages."""
+    from goqueue.cli import workloads
+
+    asked = workloads.Workload(
+        size=size,
+        count=count or 1_000_000,
+        batch=batch,
+        batch_bytes=1024 * 1024,
+        linger="5ms",
+        partitions=partitions,
+        acks="leader",
+        flush="interval",
+        rate=0,
+        compression=compression,
+    )
+    _run(server, runs, as_json, output, lambda client, _: workloads.consume(client, asked))
+
+
+@app.command()
+def latency(
+    size: SizeOption = 100,
+    count: CountOption = None,
+    partitions: PartitionsOption = 3,
+    acks: AcksOption = "leader",
+    flush: FlushOption = "interval",
+    runs: RunsOption = 1,
+    server: ServerOption = EMBEDDED,
+    as_json: JsonOption = False,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Publish one message at a time and wait for each answer."""
+    from goqueue.cli import workloads
+
+    asked = workloads.Workload(
+        size=size,
+        count=count or 5_000,
+        batch=1,
+        batch_bytes=1024 * 1024,
+        linger="0s",
+        partitions=partitions,
+        acks=acks,
+        flush=flush,
+        rate=0,
+        compression=None,
+    )
+    _run(server, runs, as_json, output, lambda client, _: workloads.latency(client, asked))
+
+
+@app.command("end-to-end")
+def end_to_end(
+    size: SizeOption = 100,
+    count: CountOption = None,
+    rate: RateOption = 1_000,
+    partitions: PartitionsOption = 3,
+    acks: AcksOption = "leader",
+    flush: FlushOption = "interval",
+    runs: RunsOption = 1,
+    server: ServerOption = EMBEDDED,
+    as_json: JsonOption = False,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Publish at a steady rate, follow by push, and time the way from one to the other."""
+    from goqueue.cli import workloads
+
+    asked = workloads.Workload(
+        size=size,
+        count=count or 5 * rate,
+        batch=1,
+        batch_bytes=1024 * 1024,
+        linger="0s",
+        partitions=partitions,
+        acks=acks,
+        flush=flush,
+        rate=rate,
+        compression=None,
+    )
+    _run(server, runs, as_json, output, lambda client, address: workloads.end_to_end(client, asked, address))
+
+
+def _run(server: str, runs: int, as_json: bool, output: Format, measure: Callable[..., object]) -> None:
+    with _broker(server) as address, connected(address) as client:
+        measured = [asdict(measure(client, address)) for _ in range(runs)]  # type: ignore[call-overload]
+    best = min(measured, key=lambda one: one["p99_ms"] if one["workload"] in TIMED else one["seconds"])
+    best["runs"] = [round(one["messages_per_second"]) for one in measured]
+    if as_json:
+        typer.echo(json.dumps(best))
+        return
+    rows = [(name, _shown(value)) for name, value in best.items()]
+    show(best, output, table(("measured", "value"), rows, numbers=("value",)))
+
+
+TIMED = ("latency", "end-to-end")
+"""Workloads of which the best run is the one with the shortest waits."""
+
+
+def _shown(value: object) -> str:
+    match value:
+        case float():
+            return f"{value:,.3f}" if value < 1000 else f"{value:,.0f}"
+        case int():
+            return f"{value:,}"
+        case list():
+            return " ".join(map(_shown, value))
+    return str(value)
+
+
+@contextmanager
+def _broker(server: str) -> Iterator[str]:
+    """The address of the broker to measure."""
+    if server != EMBEDDED:
+        yield server
+        return
+    with tempfile.TemporaryDirectory(prefix="goqueue-bench-") as data:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "goqueue.cli", "serve", "--data", data, "--native", "127.0.0.1:0", "--http", "off"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE if not os.environ.get("GOQUEUE_BENCH_LOG") else None,
+            text=True,
+        )
+        try:
+            assert process.stdout is not None
+            ready = process.stdout.readline()
+            if "native=" not in ready:
+                errors.print((process.stderr.read() if process.stderr else "") or "the broker did not start")
+                raise typer.Exit(1)
+            yield ready.split("native=")[1].split()[0]
+        finally:
+            process.terminate()
+            process.communicate(timeout=30)

@@ -1,0 +1,298 @@
+"""Publishing one message from a thread that waits for it, without an event loop in between.
+
+Handing a request to another thread and its answer back costs more than the request itself. So a thread that publishes
+one message talks to the broker itself, over a socket of its own client. What is not about waiting is the same as
+everywhere: the frames, the sequences and retries of the accumulator, and the search for the leader, whose
+coroutines run here over sessions that never suspend them.
+
+Only one thread at a time does this. Others go the usual way, where their requests travel together.
+"""
+
+import socket
+from collections.abc import Callable, Coroutine, Mapping
+from threading import Event, Lock
+from typing import Any, Self, TypeVar
+
+import msgspec
+
+from goqueue.client import forks, messages
+from goqueue.client.accumulator import Batch, Message, PartitionQueue, Request, TopicQueues
+from goqueue.client.connections import Connections, retry_wait_ns
+from goqueue.client.messages import Duration, Time
+from goqueue.client.producer import Handle, Published, published
+from goqueue.client.session import (
+    ANSWER_TIMEOUT_S,
+    CONNECT_TIMEOUT_S,
+    CannotConnect,
+    check_size,
+    decode,
+    hung_up,
+    split_address,
+    told_error,
+)
+from goqueue.clock import SECOND, Clock
+from goqueue.errors import (
+    AvailabilityError,
+    BrokerUnavailable,
+    GoQueueError,
+    MessageTooLarge,
+    NotLeader,
+    PartitionNotFound,
+    RequestTimeout,
+    TopicNotFound,
+)
+from goqueue.record.header import Priority
+from goqueue.wire import frames, verbs
+from goqueue.wire.frames import BadFrame, Frame, FrameFlags, FrameReader
+from goqueue.wire.verbs import Verb
+
+M = TypeVar("M", bound=msgspec.Struct)
+T = TypeVar("T")
+_ERROR = int(FrameFlags.ERROR)
+
+
+def run_now(work: Coroutine[Any, Any, T]) -> T:
+    """The result of a coroutine that has nothing to wait for."""
+    try:
+        work.send(None)
+    except StopIteration as finished:
+        result: T = finished.value
+        return result
+    work.close()
+    raise AssertionError("the coroutine waits for something")
+
+
+class BlockingSession:
+    """A connection that has said HELLO, for one thread at a time. Its coroutines block instead of being suspended."""
+
+    def __init__(self, address: str, connection: socket.socket) -> None:
+        self.address = address
+        self.is_closed = False
+        self._socket = connection
+        self._reader = FrameReader()
+        self._correlation = 0
+        self._frame_bytes_max = frames.FRAME_BYTES_MAX
+
+    @classmethod
+    def connect(cls, address: str, *, client_id: str, api_key: str, timeout_s: float) -> Self:
+        """Connect and say HELLO. No answer takes longer than the timeout."""
+        host, port = split_address(address)
+        try:
+            connection = socket.create_connection((host, port), min(CONNECT_TIMEOUT_S, timeout_s))
+        except OSError as error:
+            raise CannotConnect(address, error.strerror or str(error)) from error
+        session = cls(address, connection)
+        try:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            hello = verbs.Hello(client_id=client_id, api_key=api_key)
+            welcome = session.exchange(Verb.HELLO, hello, verbs.Welcome)
+            session._frame_bytes_max = welcome.frame_bytes_max
+            connection.settimeout(min(ANSWER_TIMEOUT_S, timeout_s))
+        except AvailabilityError as error:
+            session.close()
+            raise CannotConnect(address, str(error)) from error
+        except BaseException:
+            session.close()
+            raise
+        return session
+
+    async def ask(self, verb: Verb, meta: msgspec.Struct, answer_type: type[M]) -> M:
+        """The meta of the answer."""
+        return self.exchange(verb, meta, answer_type)
+
+    def exchange(self, verb: Verb, meta: msgspec.Struct, answer_type: type[M], payload: bytearray | None = None) -> M:
+        """Send a request and wait for the meta of its answer."""
+        self._correlation = self._correlation % 0xFFFF_FFFF + 1
+        raw = verbs.encode(meta)
+        if payload is not None:
+            check_size(raw, payload, self._frame_bytes_max)
+        frame: Frame | None = None
+        try:
+            if payload is None:
+                self._socket.sendall(frames.pack(verb, self._correlation, raw))
+            else:
+                head = frames.pack_checked(verb, self._correlation, raw, payload)
+                self._socket.sendall(b"".join((head, payload)))
+            frame = self._receive()
+        except TimeoutError as error:
+            raise RequestTimeout(verb.name, self._socket.gettimeout() or 0) from error
+        except (OSError, BadFrame) as error:
+            raise BrokerUnavailable(f"the connection to {self.address} was lost: {error}") from error
+        finally:
+            if frame is None:  # an answer may be under way that nobody will read
+                self.close()
+        if frame.flags & _ERROR:
+            raise told_error(frame)
+        return decode(frame.meta, answer_type)
+
+    def close(self) -> None:
+        """End the session."""
+        self.is_closed = True
+        self._socket.close()
+
+    def _receive(self) -> Frame:
+        while True:
+            size = self._socket.recv_into(self._reader.get_buffer())
+            if not size:
+                raise ConnectionResetError("the broker hung up")
+            for frame in self._reader.received(size):
+                if frame.correlation == self._correlation:
+                    return frame
+                if not frame.correlation:
+                    raise hung_up(self.address, frame)
+
+
+class BlockingConnections(Connections):
+    """The same search for brokers and leaders, over sessions that block."""
+
+    def __init__(self, like: Connections) -> None:
+        super().__init__(like.addresses, client_id=like.client_id, api_key=like.api_key, timeout_s=like.timeout_s)
+        self._open: dict[str, BlockingSession] = {}
+
+    async def _to(self, address: str) -> Any:
+        session = self._open.get(address)
+        if session is None or session.is_closed:
+            session = self._open[address] = BlockingSession.connect(
+                address, client_id=self.client_id, api_key=self.api_key, timeout_s=self.timeout_s
+            )
+        return session
+
+    def hang_up(self) -> None:
+        """End all sessions."""
+        for session in self._open.values():
+            session.close()
+
+
+class DirectPublisher:
+    """Publishes one message at a time, in the thread that asks for it."""
+
+    def __init__(self, connections: Connections, clock: Clock) -> None:
+        self._connections = BlockingConnections(connections)
+        self._clock = clock
+        self._lock = Lock()
+        self._fork = forks.generation
+        self._topics: dict[str, TopicQueues] = {}
+        self._epoch = 0  # where the queues of a topic begin
+        self._identity: verbs.ProducerIdentity | None = None
+        self._is_closed = False
+        self._pause = Event()
+
+    def publish(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        key: bytes | str | None = None,
+        partition: int | None = None,
+        priority: Priority | int | str | None = None,
+        headers: Mapping[str, str | bytes] | None = None,
+        delay: Duration | None = None,
+        deliver_at: Time | None = None,
+        ttl: Duration | None = None,
+        tombstone: bool = False,
+    ) -> Published | None:
+        """Where the message is; None if another thread is at it, or this is of no use any more."""
+        if self._fork != forks.generation or not self._lock.acquire(blocking=False):
+            return None
+        try:
+            if self._is_closed:
+                return None
+            now_ns = self._clock.wall_ns()
+            message = messages.message(value, key, priority, headers, delay, deliver_at, ttl, tombstone, now_ns=now_ns)
+            return self._publish(topic, message, partition)
+        finally:
+            self._lock.release()
+
+    def close(self) -> None:
+        """Hang up."""
+        self._is_closed = True
+        self._pause.set()
+        with self._lock:
+            self._connections.hang_up()
+
+    def _publish(self, topic: str, message: Message, partition: int | None) -> Published:
+        deadline_ns = self._clock.monotonic_ns() + int(self._connections.timeout_s * SECOND)
+        queues = self._topics.get(topic) or self._retrying(lambda: self._learn(topic), deadline_ns)
+        if message.value is not None and len(message.value) > queues.value_bytes_max:
+            self._forget(topic)  # the limit may be another by now
+            queues = self._retrying(lambda: self._learn(topic), deadline_ns)
+            if len(message.value) > queues.value_bytes_max:
+                raise MessageTooLarge("value", len(message.value), queues.value_bytes_max)
+        queue = queues.choose(message.key, partition) or queues.next_turn()
+        batch = Batch(queue, self._clock.monotonic_ns())
+        handle = Handle(batch, message)
+        batch.add(handle, message)
+        batch.seal()
+        queue.ready.append(batch)
+        try:
+            while not batch.is_done:
+                self._send(queues, queue, deadline_ns)
+        finally:  # after Ctrl-C, nobody is there to care for it
+            queue.give_up(BrokerUnavailable("interrupted"))
+            batch.held.clear()
+        if isinstance(batch.error, TopicNotFound | PartitionNotFound):
+            self._forget(topic)
+        return published(handle)
+
+    def _forget(self, topic: str) -> None:
+        """What is known of the topic turned out wrong."""
+        self._connections.forget_topic(topic)
+        queues = self._topics.pop(topic, None)
+        if queues:
+            self._epoch = max(self._epoch, queues.next_epoch)
+
+    def _send(self, queues: TopicQueues, queue: PartitionQueue, deadline_ns: int) -> None:
+        """Send what is next, and settle it or see to it that it is sent again."""
+        now_ns = self._clock.monotonic_ns()
+        if now_ns > deadline_ns or self._is_closed:
+            queue.expire(now_ns + 1, int(self._connections.timeout_s * SECOND))
+            return
+        request = queue.take(now_ns=now_ns)
+        if request is None:
+            self._pause.wait((queue.wait_ns(now_ns) or 0) / SECOND)
+            return
+        try:
+            answer = self._exchange(queues, queue, request)
+        except GoQueueError as error:
+            if isinstance(error, NotLeader):
+                self._connections.forget_topic(queue.topic)
+            wait_ns = retry_wait_ns(queue.attempt + 1)
+            queue.failed(request, error, now_ns=self._clock.monotonic_ns(), wait_ns=wait_ns)
+        else:
+            queue.stored(request, first_offset=answer.first_offset, timestamp_ns=answer.timestamp_ns)
+
+    def _exchange(self, queues: TopicQueues, queue: PartitionQueue, request: Request) -> verbs.PublishAnswer:
+        assert self._identity is not None
+        session: Any = run_now(self._connections.leader(queue.topic, queue.partition))
+        records = request.encode((self._identity.producer_id, self._identity.epoch + queue.epoch), queues.compression)
+        meta = verbs.Publish(queue.topic, queue.partition, queues.acks)
+        answer: verbs.PublishAnswer = session.exchange(Verb.PUBLISH, meta, verbs.PublishAnswer, records)
+        return answer
+
+    async def _learn(self, topic: str) -> TopicQueues:
+        metadata = await self._connections.topic(topic)
+        if self._identity is None:
+            session = await self._connections.any()
+            self._identity = await session.ask(Verb.INIT_PRODUCER, verbs.Empty(), verbs.ProducerIdentity)
+        queues = self._topics[topic] = TopicQueues(
+            topic,
+            len(metadata.leaders),
+            compression=metadata.compression,
+            acks=metadata.acks,
+            value_bytes_max=metadata.max_message_bytes,
+            epoch=self._epoch,
+        )
+        return queues
+
+    def _retrying(self, attempt: Callable[[], Coroutine[Any, Any, T]], deadline_ns: int) -> T:
+        tries = 0
+        while True:
+            try:
+                return run_now(attempt())
+            except GoQueueError as error:
+                tries += 1
+                wait_ns = retry_wait_ns(tries)
+                is_late = self._clock.monotonic_ns() + wait_ns > deadline_ns
+                if not error.retryable or is_late or self._is_closed:
+                    raise
+                self._pause.wait(wait_ns / SECOND)

@@ -1,0 +1,85 @@
+"""The HTTP door: it opens on an address, answers, and closes within the time it is given."""
+
+import asyncio
+from typing import Any
+
+from goqueue.broker.service import Service
+from goqueue.clock import Clock
+from goqueue.doors.http.app import build_app
+from goqueue.doors.http.config import HttpConfig
+from goqueue.doors.http.context import Build, Context, Metrics, Observer, RequestAnswered
+from goqueue.doors.http.cors import CrossOrigin
+from goqueue.doors.http.front import Front
+from goqueue.doors.http.listener import Listener
+
+__all__ = ["Build", "HttpConfig", "HttpDoor", "RequestAnswered"]
+
+
+class HttpDoor:
+    """A service, over HTTP. Lives in the event loop in which it is started."""
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        clock: Clock,
+        config: HttpConfig | None = None,
+        node_id: int = 0,
+        metrics: Metrics | None = None,
+        observe: Observer | None = None,
+        build: Build | None = None,
+    ) -> None:
+        self._service = service
+        self._clock = clock
+        self._config = config or HttpConfig()
+        self._node_id = node_id
+        self._metrics = metrics
+        self._observe = observe
+        self._build = build or Build()
+        self._context: Context | None = None
+        self._front: Front | None = None
+        self._listener: Listener | None = None
+
+    @property
+    def requests_in_flight(self) -> int:
+        """How many requests have no answer yet."""
+        return self._front.requests_in_flight if self._front else 0
+
+    @property
+    def streams_open(self) -> int:
+        """How many clients follow a topic."""
+        return self._context.streams_open if self._context else 0
+
+    @property
+    def polls_held(self) -> int:
+        """How many requests wait for a record."""
+        return self._context.polls_held if self._context else 0
+
+    @property
+    def is_closing(self) -> bool:
+        """Whether `stop` was called."""
+        return self._context is not None and self._context.closing.done()
+
+    async def start(self, host: str, port: int) -> tuple[str, int]:
+        """Listen; returns the address that was bound, which tells the port if 0 was asked for. Raises `OSError`."""
+        context = Context(
+            self._service,
+            clock=self._clock,
+            config=self._config,
+            node_id=self._node_id,
+            build=self._build,
+            metrics=self._metrics,
+            loop=asyncio.get_running_loop(),
+        )
+        front = Front(context, build_app(context), observe=self._observe)
+        app: Any = CrossOrigin(front, self._config.cors_origins) if self._config.cors_origins else front
+        listener = Listener(app, clock=self._clock, config=self._config, tick=context.beat)
+        bound = await listener.start(host, port)
+        self._context, self._front, self._listener = context, front, listener
+        return bound
+
+    async def stop(self, grace_s: float) -> None:
+        """Take nothing more, end long polls and streams, answer the rest; after the grace, cut off who is left."""
+        if self._context and self._listener:
+            self._context.close()
+            await self._listener.stop(grace_s)

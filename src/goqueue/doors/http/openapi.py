@@ -1,0 +1,95 @@
+"""The OpenAPI document: what Litestar knows of the routes from their types, and what it cannot know.
+
+Litestar describes parameters, bodies and answers. Added here is what holds for every route: the one shape of an error,
+and that each route stands below `/v1` as well.
+"""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import msgspec
+from litestar import Litestar
+from litestar.di import Provide
+from litestar.handlers import HTTPRouteHandler
+from litestar.openapi import OpenAPIConfig
+from litestar.openapi.spec import Server
+
+from goqueue.doors.http.context import Context
+from goqueue.doors.http.refusals import ErrorBody
+from goqueue.doors.http.routes_publish import RESULT_SHAPES, PublishAnswer
+
+REF: Final = "#/components/schemas/{name}"
+ERROR: Final = {"$ref": "#/components/responses/Error"}
+DESCRIPTION: Final = (
+    "One durable log that serves as both a Kafka and an SQS. JSON in and out, and one shape for every error. "
+    "Durations are text such as 250ms, 30s or 7d; times are RFC 3339, epoch seconds or 2h ago."
+)
+
+
+def describe(routes: Sequence[HTTPRouteHandler], *, version: str) -> dict[str, Any]:
+    """The document for the routes."""
+    app = Litestar(
+        list(routes),
+        dependencies={"context": Provide(_no_context, sync_to_thread=False)},
+        openapi_config=OpenAPIConfig(
+            title="GoQueue",
+            version=version,
+            description=DESCRIPTION,
+            servers=[Server("/"), Server("/v1")],
+            operation_id_creator=_operation_id,
+            use_handler_docstrings=True,
+        ),
+        logging_config=None,
+    )
+    document: dict[str, Any] = _plain(app.openapi_schema.to_schema())
+    _declare_errors(document)
+    _declare_results(document["components"]["schemas"])
+    return document
+
+
+def _declare_errors(document: dict[str, Any]) -> None:
+    for path in document["paths"].values():
+        for operation in path.values():
+            responses = operation["responses"]
+            responses.pop("400", None)  # Litestar's own shape
+            responses.update({"4XX": ERROR, "5XX": ERROR})
+    content = {"application/json": {"schema": {"$ref": REF.format(name=ErrorBody.__name__)}}}
+    document["components"]["responses"] = {"Error": {"description": "Why it was refused", "content": content}}
+
+
+def _declare_results(schemas: dict[str, Any]) -> None:
+    """The shapes of a result, which nothing but their fields tells apart."""
+    _, shapes = msgspec.json.schema_components((ErrorBody, *RESULT_SHAPES), ref_template=REF)
+    schemas.update(shapes)
+    refs = [{"$ref": REF.format(name=shape.__name__)} for shape in RESULT_SHAPES]
+    schemas[PublishAnswer.__name__]["properties"]["results"]["items"] = {"anyOf": refs}
+
+
+def _plain(node: Any) -> Any:
+    """The same without what only confuses: `oneOf` where more than one may match or is left, null in a query."""
+    if isinstance(node, list):
+        return [_plain(item) for item in node]
+    if not isinstance(node, dict):
+        return node
+    if node.get("in") in ("query", "header"):
+        node = {**node, "schema": _not_null(node["schema"])}
+    plain = {key: _plain(value) for key, value in node.items() if key != "oneOf"}
+    choices = _plain(node.get("oneOf", []))
+    if len(choices) > 1:
+        return {"anyOf": choices, **plain}
+    return {**choices[0], **plain} if choices else plain
+
+
+def _not_null(schema: dict[str, Any]) -> dict[str, Any]:
+    choices = [choice for choice in schema.get("oneOf", []) if choice != {"type": "null"}]
+    return {**schema, "oneOf": choices} if choices else schema
+
+
+def _operation_id(handler: HTTPRouteHandler, _method: object, components: list[Any]) -> str:
+    """The name of the handler, and which of its paths it is if there are several."""
+    name = handler.handler_name
+    return f"{name}_{components[-1]}" if len(handler.paths) > 1 else name
+
+
+def _no_context() -> Context:
+    raise AssertionError("nobody is answered here")

@@ -1,0 +1,1 @@
+"""Numbers about a running node, in the form that Prometheus reads."""

@@ -1,0 +1,139 @@
+"""All series of a node, and what feeds them: events of the cores, once per batch, and a look at what is counted anyway.
+
+`Metrics.observe` is an observer of events. It knows a topic by the directory of its log. A series with a topic in its
+labels is there from the creation of the topic on, at zero, and goes with it.
+"""
+
+import platform
+from collections.abc import Callable, Mapping
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.gc_collector import GCCollector
+from prometheus_client.openmetrics import exposition as openmetrics
+from prometheus_client.platform_collector import PlatformCollector
+from prometheus_client.process_collector import ProcessCollector
+
+from goqueue import events
+from goqueue.names import VERSION
+from goqueue.record import kernel
+
+BATCH_BYTES = (1024, 16384, 65536, 262144, 1048576, 4194304)
+
+
+class Metrics:
+    """The series of one node."""
+
+    def __init__(self) -> None:
+        disable_created_metrics()  # type: ignore[no-untyped-call]
+        registry = self._registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        PlatformCollector(registry=registry)
+        GCCollector(registry=registry)
+        topic = ("topic",)
+        self._published = _counter(registry, "broker_messages_published", "Messages appended", topic)
+        self._published_bytes = _counter(registry, "broker_bytes_published", "Bytes of records appended", topic)
+        group = ("topic", "consumer_group")
+        self._consumed = _counter(registry, "broker_messages_consumed", "Messages handed out", group)
+        self._consumed_bytes = _counter(registry, "broker_bytes_consumed", "Bytes of records handed out", group)
+        self._duplicates = _counter(registry, "broker_duplicates", "Batches that were stored already", topic)
+        self._partitions = _gauge(registry, "broker_topic_partitions", "Partitions of a topic", topic)
+        self._topics = _gauge(registry, "broker_topic_count", "Topics, without internal ones")
+        self._connections = _gauge(registry, "broker_active_connections", "Open connections", ("door",))
+        self._fsyncs = _counter(registry, "storage_fsync", "Flushes that became durable", topic)
+        self._fsync_bytes = Histogram(
+            "goqueue_storage_fsync_batch_bytes",
+            "Bytes made durable by one flush",
+            topic,
+            buckets=BATCH_BYTES,
+            registry=registry,
+        )
+        self._segments_created = _counter(registry, "storage_segments_created", "Segments begun", topic)
+        self._segments_deleted = _counter(registry, "storage_segments_deleted", "Segments deleted", topic)
+        self._corrupt = _counter(registry, "storage_corrupt_records", "Places that fail their checks", topic)
+        self._by_topic = (
+            self._published,
+            self._published_bytes,
+            self._duplicates,
+            self._partitions,
+            self._fsyncs,
+            self._fsync_bytes,
+            self._segments_created,
+            self._segments_deleted,
+            self._corrupt,
+        )
+        build = _gauge(registry, "build_info", "This build", ("version", "python"))
+        build.labels(VERSION, platform.python_version()).set(1)
+        _gauge(registry, "kernel_info", "The record kernel", ("implementation",)).labels(kernel.IMPLEMENTATION).set(1)
+
+    def observe(self, event: events.Event) -> None:
+        """Count what happened."""
+        match event:
+            case events.Published():
+                self._published.labels(event.topic).inc(event.count)
+                self._published_bytes.labels(event.topic).inc(event.bytes)
+            case events.Consumed():
+                self._consumed.labels(event.topic, event.group).inc(event.count)
+                self._consumed_bytes.labels(event.topic, event.group).inc(event.bytes)
+            case events.DuplicateFound():
+                self._duplicates.labels(event.topic).inc()
+            case events.TopicCreated():
+                self._created(event)
+            case events.TopicDeleted():
+                self._deleted(event)
+            case events.LogEvent():
+                self._count_log(event, topic_of(event.log))
+
+    def watch_connections(self, counts: Mapping[str, Callable[[], int]]) -> None:
+        """Ask these for the number of connections of each door, whenever somebody wants to know."""
+        for door, count in counts.items():
+            self._connections.labels(door).set_function(count)
+
+    def render(self, as_openmetrics: bool) -> tuple[bytes, str]:
+        """All series as text, and the type of it."""
+        if as_openmetrics:
+            return openmetrics.generate_latest(self._registry), openmetrics.CONTENT_TYPE_LATEST  # type: ignore[no-untyped-call]
+        text: bytes = generate_latest(self._registry)
+        return text, CONTENT_TYPE_LATEST
+
+    def _created(self, event: events.TopicCreated) -> None:
+        if not event.internal:
+            self._topics.inc()
+        for series in self._by_topic:
+            series.labels(event.topic)
+        self._consumed.labels(event.topic, "")
+        self._consumed_bytes.labels(event.topic, "")
+        self._partitions.labels(event.topic).set(event.partitions)
+
+    def _deleted(self, event: events.TopicDeleted) -> None:
+        if not event.internal:
+            self._topics.dec()
+        for series in self._by_topic:
+            series.remove(event.topic)
+        self._consumed.remove_by_labels({"topic": event.topic})
+        self._consumed_bytes.remove_by_labels({"topic": event.topic})
+
+    def _count_log(self, event: events.LogEvent, topic: str) -> None:
+        match event:
+            case events.Flushed():
+                self._fsyncs.labels(topic).inc()
+                self._fsync_bytes.labels(topic).observe(event.bytes)
+            case events.SegmentRolled():
+                self._segments_created.labels(topic).inc()
+            case events.SegmentsDeleted():
+                self._segments_deleted.labels(topic).inc(event.count)
+            case events.DamageFound():
+                self._corrupt.labels(topic).inc()
+
+
+def topic_of(log: str) -> str:
+    """The topic whose log, or ledger, stands in that directory."""
+    return log.rsplit("/", 3)[1]
+
+
+def _counter(registry: CollectorRegistry, name: str, text: str, labels: tuple[str, ...] = ()) -> Counter:
+    return Counter(f"goqueue_{name}", text, labels, registry=registry)
+
+
+def _gauge(registry: CollectorRegistry, name: str, text: str, labels: tuple[str, ...] = ()) -> Gauge:
+    return Gauge(f"goqueue_{name}", text, labels, registry=registry)

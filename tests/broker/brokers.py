@@ -1,0 +1,159 @@
+"""What tests of the broker say often: a node whose disk works only when told, messages in, messages out."""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from goqueue.broker.broker import Broker
+from goqueue.broker.config import BrokerConfig
+from goqueue.broker.live_partition import LivePartition
+from goqueue.broker.pending import Pending
+from goqueue.broker.service import NewMessage, ReadResult, Stored, StoredBatch
+from goqueue.clock import MS
+from goqueue.errors import GoQueueError
+from goqueue.names import TopicPartition
+from goqueue.record import kernel
+from goqueue.record.header import FLAGS_KNOWN, Flags
+from goqueue.record.headers import PRODUCER
+from goqueue.record.identity import BatchIdentity
+from goqueue.record.message import Message, decode_messages
+from goqueue.storage.file import Disk
+from goqueue.storage.jobs import Job
+from goqueue.testing import ManualClock
+
+ROOT = "/data"
+T = TypeVar("T")
+
+
+class ManualWorkers:
+    """Jobs wait until the test lets them run."""
+
+    def __init__(self) -> None:
+        self.jobs: deque[tuple[Job, Callable[[Exception | None], None]]] = deque()
+
+    def submit(self, job: Job, done: Callable[[Exception | None], None]) -> None:
+        self.jobs.append((job, done))
+
+    def run_one(self) -> None:
+        """Run the job that has waited for longest, and tell."""
+        job, done = self.jobs.popleft()
+        error: Exception | None = None
+        try:
+            job.run()
+        except Exception as raised:
+            error = raised
+        done(error)
+
+    def run_all(self) -> None:
+        """Run until nothing waits, with all that follows from it."""
+        while self.jobs:
+            self.run_one()
+
+
+class Node:
+    """A broker on a disk, and the hands of the test on its clock and its workers."""
+
+    def __init__(self, disk: Disk, clock: ManualClock, *, config: BrokerConfig | None = None) -> None:
+        self.disk = disk
+        self.clock = clock
+        self.workers = ManualWorkers()
+        self.broker = Broker.open(disk, ROOT, clock=clock, workers=self.workers, config=config)
+
+    def create(self, topic: str = "orders", *, partitions: int = 1, **settings: object) -> None:
+        self.done(self.broker.create_topic(topic, partitions=partitions, settings=settings))
+
+    def done(self, pending: Pending[T]) -> T:
+        """What comes of it when the workers have done all they can."""
+        self.workers.run_all()
+        assert pending.is_done
+        return pending.result()
+
+    def send(self, values: Sequence[bytes | None], topic: str = "orders", partition: int = 0) -> Pending[StoredBatch]:
+        """Publish a batch, and let nothing run yet."""
+        return self.broker.publish_records(topic, partition, kernel.encode(values))
+
+    def publish(self, *values: bytes | None, topic: str = "orders", partition: int = 0) -> StoredBatch:
+        return self.done(self.send(values, topic, partition))
+
+    def messages(
+        self, *messages: NewMessage, topic: str = "orders", acks: str | None = None
+    ) -> list[Stored | GoQueueError]:
+        return self.done(self.broker.publish_messages(topic, messages, acks=acks))
+
+    def send_as(self, identity: BatchIdentity, topic: str = "orders", partition: int = 0) -> Pending[StoredBatch]:
+        """Publish a producer's batch; its values say which sequence they have."""
+        return self.broker.publish_records(topic, partition, batch_of(identity))
+
+    def read(
+        self,
+        topic: str = "orders",
+        partition: int = 0,
+        *,
+        offset: int = 0,
+        max_records: int = 1_000,
+        max_bytes: int = 1 << 20,
+        from_time_ns: int | None = None,
+        to_time_ns: int | None = None,
+    ) -> ReadResult:
+        """What is there now."""
+        pending = self.broker.read(
+            topic,
+            partition,
+            offset=offset,
+            max_records=max_records,
+            max_bytes=max_bytes,
+            from_time_ns=from_time_ns,
+            to_time_ns=to_time_ns,
+        )
+        return pending.result()
+
+    def values(self, topic: str = "orders", partition: int = 0, *, offset: int = 0) -> list[bytes]:
+        """All visible values from the offset on."""
+        found: list[bytes] = []
+        while (result := self.read(topic, partition, offset=offset)).record_count:
+            found += values_of(result)
+            offset = result.next_offset
+        return found
+
+    def live(self, topic: str = "orders", partition: int = 0) -> LivePartition:
+        """What the broker keeps of a partition."""
+        return self.broker._topics[topic].partitions[partition]
+
+    def control(self, count: int = 1) -> None:
+        """Let the broker write records of its own, as nobody from outside can."""
+        live = self.live()
+        records = kernel.encode([b"control"] * count, flags=Flags.CONTROL)
+        live.log.append(records, now_ns=self.clock.wall_ns(), flags_allowed=FLAGS_KNOWN)
+        live.flush()
+
+    def tick(self, seconds: float = 0.0) -> None:
+        """Let time pass, and the broker notice."""
+        self.clock.advance(seconds)
+        self.broker.tick()
+
+    def pass_time(self, seconds: float, *, step: float = 0.05) -> None:
+        """Let time pass in ticks, with all that they bring."""
+        end_ns = self.clock.monotonic_ns() + round(seconds * 1000) * MS
+        while self.clock.monotonic_ns() < end_ns:
+            self.tick(step)
+            self.workers.run_all()
+
+
+def batch_of(identity: BatchIdentity) -> bytearray:
+    _, epoch, first, count = identity
+    headers: list[dict[str, str | bytes] | None] = [{PRODUCER: identity.encode()}, *[None] * (count - 1)]
+    return kernel.encode([f"{epoch}:{first + n}".encode() for n in range(count)], headers=headers)
+
+
+def decoded(result: ReadResult) -> list[Message]:
+    messages = decode_messages(result.records, TopicPartition("orders", 0), flags=Flags.COMPRESSED)
+    assert len(messages) == result.record_count
+    return messages
+
+
+def values_of(result: ReadResult) -> list[bytes]:
+    return [message.value for message in decoded(result)]
+
+
+def offsets_of(result: ReadResult) -> list[int]:
+    return [message.offset for message in decoded(result)]

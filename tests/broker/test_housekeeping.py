@@ -1,0 +1,311 @@
+"""What time brings: flushes by interval, retention, settings that take effect; and next to nothing when idle."""
+
+import pytest
+
+from goqueue.broker.config import BrokerConfig
+from goqueue.broker.timers import Timers
+from goqueue.clock import SECOND
+from goqueue.errors import (
+    Conflict,
+    InvalidConfig,
+    InvalidTopic,
+    MessageTooLarge,
+    TopicExists,
+    TopicNotFound,
+)
+from goqueue.record import kernel
+from goqueue.testing import ManualClock, MemoryDisk
+from tests.broker.brokers import Node, values_of
+
+
+def durable(node: Node) -> int:
+    return node.live().log.durable_offset
+
+
+# --- flushing ------------------------------------------------------------------------------------
+
+
+def test_in_interval_mode_a_tick_flushes_what_is_a_second_old(node: Node) -> None:
+    node.create(flush="interval", flush_interval="1s")
+    node.pass_time(5)
+    node.publish(b"first")
+    node.pass_time(2)
+    assert durable(node) == 1
+    node.send([b"second"])
+    node.workers.run_all()
+    began = durable(node)
+
+    node.pass_time(1.1)
+
+    assert (began, durable(node)) in [(1, 2), (2, 2)]
+    assert not node.broker._unflushed
+
+
+def test_without_flushes_nothing_is_flushed_and_nobody_looks_for_it(node: Node) -> None:
+    node.create(flush="none")
+    for _ in range(5):
+        node.publish(b"v")
+
+    node.pass_time(5)
+
+    assert durable(node) == 0
+    assert not node.broker._unflushed
+
+
+def test_a_partition_without_writes_is_not_looked_at_for_flushing(node: Node) -> None:
+    node.create()
+    node.publish(b"v")
+    node.pass_time(0.2)
+
+    assert not node.broker._unflushed
+    assert not node.workers.jobs
+
+
+# --- visits --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("count", [1, 3, 7, 40])
+@pytest.mark.parametrize("step", [0.01, 0.7, 2.5, 9.0, 60.0])
+def test_every_partition_is_visited_once_per_interval(
+    disk: MemoryDisk, clock: ManualClock, count: int, step: float
+) -> None:
+    node = Node(disk, clock, config=BrokerConfig(maintenance_interval_ms=10_000))
+    node.create(partitions=count)
+    lives = [node.live(partition=number) for number in range(count)]
+    visits = dict.fromkeys(lives, 0)
+    for live in lives:
+        _count_visits(live, visits)
+
+    node.tick()
+    seconds = 60.0 if step < 60 else 240.0
+    for _ in range(round(seconds / step)):
+        node.tick(step)
+
+    rounds = seconds / max(step, 10.0)
+    assert min(visits.values()) >= int(rounds) - 1
+    assert max(visits.values()) <= rounds + 1
+
+
+def _count_visits(live: object, visits: dict[object, int]) -> None:
+    maintain = live.maintain  # type: ignore[attr-defined]
+
+    def counted(**options: object) -> bool:
+        visits[live] += 1
+        began: bool = maintain(**options)
+        return began
+
+    live.maintain = counted  # type: ignore[attr-defined]
+
+
+def test_retention_takes_effect_by_itself(node: Node) -> None:
+    node.create(segment_bytes=1024, retention="60s")
+    for _ in range(40):
+        node.publish(b"v" * 50)
+
+    node.pass_time(30, step=1)
+    assert node.live().log.start_offset == 0
+    node.pass_time(60, step=1)
+
+    assert node.live().log.start_offset >= 30
+    assert node.broker.describe_topic("orders").partitions[0].start_offset == node.live().log.start_offset
+
+
+def test_compaction_takes_effect_by_itself_and_readers_never_skip(node: Node) -> None:
+    node.create(cleanup="compact", segment_bytes=1024)
+    for number in range(60):
+        records = kernel.encode([str(number).encode() * 20], keys=[b"k%d" % (number % 3)])
+        node.done(node.broker.publish_records("orders", 0, records))
+    before = node.broker.stats().size_bytes
+
+    node.pass_time(30, step=1)
+
+    assert node.broker.stats().size_bytes < before / 2
+    assert node.values()[-3:] == [str(number).encode() * 20 for number in (57, 58, 59)]
+    assert node.broker._housekeeping._compactions == 0
+
+
+def test_a_topic_that_is_deleted_is_visited_no_more(node: Node) -> None:
+    node.create(partitions=3)
+    node.create("others", partitions=2)
+    node.publish(b"v")
+
+    node.done(node.broker.delete_topic("orders"))
+    node.pass_time(30, step=1)
+
+    assert node.publish(b"v", topic="others").first_offset == 0
+    assert len(node.broker._housekeeping._partitions) == 2
+
+
+# --- settings ------------------------------------------------------------------------------------
+
+
+def test_a_smaller_limit_of_values_takes_effect(node: Node) -> None:
+    node.create()
+    node.publish(b"x" * 100)
+
+    info = node.done(node.broker.alter_topic("orders", {"max_message_bytes": 50}))
+
+    assert info.settings["max_message_bytes"] == 50
+    assert "max_message_bytes" not in info.defaults
+    with pytest.raises(MessageTooLarge):
+        node.send([b"x" * 51])
+    assert "max_message_bytes" in node.done(node.broker.alter_topic("orders", {"max_message_bytes": None})).defaults
+    node.publish(b"x" * 51)
+
+
+def test_a_change_to_interval_releases_who_waits_for_the_disk(node: Node) -> None:
+    node.create(flush="group")
+    altering = node.broker.alter_topic("orders", {"flush": "interval"})
+    write = node.send([b"a"])
+    reader = node.broker.read("orders", 0, wait_ms=1_000)
+    assert not write.is_done
+
+    node.workers.run_one()  # the change; the flush is still under way
+
+    assert altering.is_done
+    assert write.is_done
+    assert values_of(reader.result()) == [b"a"]
+
+
+def test_a_change_to_group_takes_back_nothing_that_was_shown(node: Node) -> None:
+    node.create(flush="none")
+    node.publish(b"shown")
+    assert durable(node) == 0
+
+    altering = node.broker.alter_topic("orders", {"flush": "group"})
+    node.workers.run_one()
+    assert altering.is_done
+
+    assert node.values() == [b"shown"]
+    assert node.read().high_watermark == 1
+    write = node.send([b"next"])
+    assert node.values() == [b"shown"]
+    node.workers.run_all()
+    assert write.is_done
+    assert node.values() == [b"shown", b"next"]
+    assert durable(node) == 2
+
+
+def test_a_shorter_retention_takes_effect(node: Node) -> None:
+    node.create(segment_bytes=1024)
+    for _ in range(40):
+        node.publish(b"v" * 50)
+    node.pass_time(100, step=1)
+    assert node.live().log.start_offset == 0
+
+    node.done(node.broker.alter_topic("orders", {"retention": "10s"}))
+    node.pass_time(30, step=1)
+
+    assert node.live().log.start_offset > 0
+
+
+@pytest.mark.parametrize("changes", [{"flush": "sometimes"}, {"colour": "red"}, {"retention": -1}])
+def test_a_setting_that_cannot_be_is_refused_and_changes_nothing(node: Node, changes: dict[str, object]) -> None:
+    node.create()
+
+    with pytest.raises(InvalidTopic):
+        node.broker.alter_topic("orders", changes)
+    with pytest.raises(InvalidTopic):
+        node.broker.create_topic("others", settings=changes)
+
+    assert node.broker.list_topics() == ["orders"]
+    node.publish(b"v")
+
+
+def test_topics_come_and_go_only_once(node: Node) -> None:
+    creating = node.broker.create_topic("orders")
+    with pytest.raises(TopicExists):
+        node.broker.create_topic("orders")
+    with pytest.raises(TopicNotFound):
+        node.send([b"too early"])
+    info = node.done(creating)
+    assert (info.name, len(info.partitions), info.replication_factor) == ("orders", 3, 1)
+    with pytest.raises(TopicExists):
+        node.broker.create_topic("orders")
+    node.broker.alter_topic("orders", {"acks": "none"})
+    with pytest.raises(Conflict):
+        node.broker.alter_topic("orders", {"acks": "all"})
+    with pytest.raises(TopicNotFound):
+        node.broker.delete_topic("missing")
+    with pytest.raises(InvalidTopic):
+        node.broker.create_topic("a/b")
+    with pytest.raises(InvalidTopic):
+        node.broker.create_topic("others", replication_factor=3)
+
+
+def test_a_topic_that_is_deleted_while_it_is_changed_is_gone(node: Node) -> None:
+    node.create()
+    altering = node.broker.alter_topic("orders", {"acks": "none"})
+    deleting = node.broker.delete_topic("orders")
+    node.create()
+
+    with pytest.raises(TopicNotFound):
+        node.done(altering)
+    node.done(deleting)
+    assert node.broker.describe_topic("orders").settings["acks"] == "all"
+    node.publish(b"v")
+
+
+def test_defaults_of_the_broker_hold_for_topics_that_do_not_say_otherwise(disk: MemoryDisk, clock: ManualClock) -> None:
+    config = BrokerConfig(default_partitions=5, topic_defaults={"acks": "none", "compression": "lz4"}, node_id=9)
+    node = Node(disk, clock, config=config)
+
+    info = node.done(node.broker.create_topic("orders", settings={"acks": "leader"}))
+
+    assert len(info.partitions) == 5
+    assert (info.settings["acks"], info.settings["compression"]) == ("leader", "lz4")
+    assert info.partitions[0].leader == 9
+    assert node.broker.stats()[:1] == (9,)
+
+
+@pytest.mark.parametrize("setting", ["default_partitions", "maintenance_interval_ms", "compactions_max", "waiting_max"])
+def test_a_configuration_that_cannot_be_is_refused(setting: str) -> None:
+    with pytest.raises(InvalidConfig):
+        BrokerConfig(**{setting: 0})  # type: ignore[arg-type]
+
+
+def test_a_bad_default_is_refused_before_anything_is_opened(disk: MemoryDisk, clock: ManualClock) -> None:
+    with pytest.raises(InvalidTopic):
+        Node(disk, clock, config=BrokerConfig(topic_defaults={"flush": "maybe"}))
+
+    Node(disk, clock)
+
+
+# --- timers --------------------------------------------------------------------------------------
+
+
+def test_timers_call_in_the_order_of_their_times_and_once() -> None:
+    timers, called = Timers(), list[int]()
+    for number in (3, 1, 2, 1):
+        timers.at(number * SECOND, lambda number=number: called.append(number))  # type: ignore[misc]
+
+    timers.tick(SECOND - 1)
+    assert called == []
+    timers.tick(2 * SECOND)
+    assert called == [1, 1, 2]
+    timers.tick(10 * SECOND)
+    timers.tick(20 * SECOND)
+    assert called == [1, 1, 2, 3]
+
+
+def test_a_timer_that_was_called_off_is_not_called_and_does_not_pile_up() -> None:
+    timers, called = Timers(), list[int]()
+    kept = [timers.at(SECOND, lambda: called.append(1)) for _ in range(100)]
+
+    for _ in range(20_000):
+        timers.at(10**15, lambda: called.append(2)).cancel()
+        assert len(timers) <= 1_200
+    kept[0].cancel()
+    timers.tick(2 * SECOND)
+
+    assert called == [1] * 99
+
+
+def test_a_timer_may_set_another() -> None:
+    timers, called = Timers(), list[int]()
+    timers.at(1, lambda: called.extend([1] if timers.at(5, lambda: called.append(5)) is None else []))
+
+    timers.tick(4)
+    assert called == []
+    timers.tick(5)
+    assert called == [5]

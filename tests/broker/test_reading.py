@@ -1,0 +1,573 @@
+"""Reads give what is visible, in order, skip nothing, and wait as long as they were asked to."""
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from goqueue.broker import reading
+from goqueue.broker.config import BrokerConfig
+from goqueue.broker.pending import Pending
+from goqueue.broker.service import NewMessage, ReadResult
+from goqueue.clock import SECOND
+from goqueue.errors import InvalidPartition, InvalidRequest, PartitionNotFound, TopicNotFound
+from goqueue.testing import ManualClock, MemoryDisk
+from tests.broker.brokers import Node, offsets_of, values_of
+
+OFFSET_MAX = 2**63 - 1
+
+
+def wait(node: Node, *, offset: int = 0, wait_ms: int = 1_000, **options: int) -> Pending[ReadResult]:
+    return node.broker.read("orders", 0, offset=offset, wait_ms=wait_ms, **options)  # type: ignore[arg-type]
+
+
+def delayed(value: bytes, due_ns: int) -> NewMessage:
+    return NewMessage(value, deliver_at_ns=due_ns)
+
+
+# --- where a read begins -------------------------------------------------------------------------
+
+
+def test_a_read_begins_at_its_offset(node: Node) -> None:
+    node.create()
+    node.publish(b"0", b"1", b"2")
+
+    result = node.read(offset=1)
+
+    assert (values_of(result), result.next_offset) == ([b"1", b"2"], 3)
+    assert (result.high_watermark, result.last_stable_offset, result.log_start_offset) == (3, 3, 0)
+    assert result.first_pending_offset is None
+    assert not result.end_of_range
+
+
+@pytest.mark.parametrize("offset", [3, 4, 1_000, OFFSET_MAX])
+def test_a_read_past_the_end_finds_nothing_and_stays_where_it_is(node: Node, offset: int) -> None:
+    node.create()
+    node.publish(b"0", b"1", b"2")
+
+    result = node.read(offset=offset)
+
+    assert (result.record_count, result.next_offset) == (0, offset)
+
+
+@pytest.mark.parametrize("offset", [-1, -(2**63), OFFSET_MAX + 1])
+def test_an_offset_that_cannot_be_is_refused(node: Node, offset: int) -> None:
+    node.create()
+
+    with pytest.raises(InvalidRequest) as refused:
+        node.read(offset=offset)
+    assert str(refused.value).startswith("invalid offset")
+    with pytest.raises(InvalidRequest):
+        node.broker.subscribe("orders", 0, offset=offset)
+    with pytest.raises(InvalidRequest):
+        node.broker.wait_for_records("orders", {0: offset}, wait_ms=10)
+
+
+def test_what_cannot_be_read_is_named(node: Node) -> None:
+    node.create()
+
+    with pytest.raises(TopicNotFound):
+        node.read("missing")
+    with pytest.raises(PartitionNotFound):
+        node.read(partition=1)
+    with pytest.raises(InvalidPartition):
+        node.read(partition=-1)
+    with pytest.raises(InvalidRequest):
+        node.read(max_records=0)
+    with pytest.raises(InvalidRequest):
+        node.broker.read("orders", 0, isolation="dirty")
+    with pytest.raises(InvalidRequest):
+        node.broker.offsets("orders", at="noon")
+    with pytest.raises(TopicNotFound):
+        node.broker.offsets("missing")
+
+
+def test_below_the_start_means_the_start(node: Node) -> None:
+    node.create(segment_bytes=1024, retention_bytes=2_000)
+    for number in range(40):
+        node.publish(str(number).encode() * 50)
+    node.pass_time(11)
+
+    result = node.read(offset=0, max_records=1)
+
+    assert result.log_start_offset > 0
+    assert offsets_of(result) == [result.log_start_offset]
+    assert node.broker.offsets("orders", at="earliest") == [result.log_start_offset]
+
+
+# --- limits --------------------------------------------------------------------------------------
+
+
+def test_a_limit_of_records_cuts_and_the_next_read_goes_on_there(node: Node) -> None:
+    node.create()
+    node.publish(*[str(number).encode() for number in range(10)])
+    seen: list[bytes] = []
+    offset = 0
+
+    while (result := node.read(offset=offset, max_records=3)).record_count:
+        assert result.record_count <= 3
+        seen += values_of(result)
+        offset = result.next_offset
+
+    assert seen == [str(number).encode() for number in range(10)]
+
+
+@pytest.mark.parametrize("max_bytes", [1, 100, 135, 400])
+def test_a_limit_of_bytes_holds_but_the_first_record_comes_even_if_it_is_larger(node: Node, max_bytes: int) -> None:
+    node.create()
+    node.publish(*[b"x" * 100] * 5)
+    node.publish(b"y" * 5_000, b"x" * 100)
+
+    offset, sizes = 0, []
+    while (result := node.read(offset=offset, max_bytes=max_bytes)).record_count:
+        assert len(result.records) <= max_bytes or result.record_count == 1
+        sizes += [len(value) for value in values_of(result)]
+        offset = result.next_offset
+
+    assert sizes == [100] * 5 + [5_000, 100]
+
+
+def test_the_limit_of_bytes_holds_for_those_who_follow_closely(node: Node) -> None:
+    node.create(flush="none")
+    waiting = wait(node, max_bytes=200)
+
+    node.send([b"x" * 60] * 20)
+
+    assert waiting.result().record_count == 2
+
+
+# --- what is hidden ------------------------------------------------------------------------------
+
+
+def test_a_delayed_record_is_hidden_until_it_is_due_and_is_told_of(node: Node, clock: ManualClock) -> None:
+    node.create()
+    due_ns = clock.wall_ns() + SECOND
+    node.messages(NewMessage(b"0"), delayed(b"1", due_ns), NewMessage(b"2"))
+
+    early = node.read()
+    assert (offsets_of(early), early.next_offset, early.first_pending_offset) == ([0, 2], 3, 1)
+    clock.advance_ns(SECOND - 1)
+    assert offsets_of(node.read()) == [0, 2]
+    clock.advance_ns(1)
+    late = node.read()
+    assert (offsets_of(late), late.first_pending_offset) == ([0, 1, 2], None)
+
+
+def test_only_a_pending_record_that_was_passed_is_told_of(node: Node, clock: ManualClock) -> None:
+    node.create()
+    node.messages(NewMessage(b"0"), NewMessage(b"1"), delayed(b"2", clock.wall_ns() + SECOND), NewMessage(b"3"))
+
+    first = node.read(max_records=1)
+    assert (first.next_offset, first.first_pending_offset) == (1, None)
+    second = node.read(offset=1, max_records=1)
+    assert (offsets_of(second), second.next_offset) == ([1], 3)
+    assert second.first_pending_offset == 2
+
+
+def test_a_range_that_is_hidden_as_a_whole_is_passed(node: Node, clock: ManualClock) -> None:
+    node.create()
+    node.messages(*[delayed(b"later", clock.wall_ns() + SECOND)] * 20)
+    node.control(10)
+    node.workers.run_all()
+
+    result = node.read()
+
+    assert (result.record_count, result.next_offset, result.first_pending_offset) == (0, 30, 0)
+
+
+Shape = list[str]
+
+
+@given(
+    st.lists(
+        st.lists(st.sampled_from(["visible", "delayed", "control", "header"]), min_size=1, max_size=6), max_size=8
+    ),
+    st.lists(st.tuples(st.integers(1, 7), st.integers(1, 700)), min_size=1, max_size=5),
+    st.booleans(),
+)
+def test_no_visible_record_is_ever_skipped(batches: list[Shape], limits: list[tuple[int, int]], follow: bool) -> None:
+    clock = ManualClock()
+    node = Node(MemoryDisk(), clock)
+    node.create(segment_bytes=1024)
+    due_ns = clock.wall_ns() + SECOND
+    shapes: Shape = []
+    subscription = node.broker.subscribe("orders", 0, offset=0)
+    if follow:
+        subscription.when_ready(lambda: None)
+    for batch in batches:
+        for kind in batch:
+            if kind == "control":
+                node.control()
+                node.workers.run_all()
+            else:
+                headers = {"h": "v"} if kind == "header" else None
+                node.messages(
+                    NewMessage(b"v" * 40, headers=headers, deliver_at_ns=due_ns if kind == "delayed" else None)
+                )
+            shapes.append(kind)
+
+    for read in (reads(node, limits), subscribed(subscription, limits)):
+        seen: list[int] = []
+        offset = 0
+        for result in read:
+            passed = range(offset, result.next_offset)
+            assert result.next_offset >= offset
+            assert offsets_of(result) == [at for at in passed if shapes[at] in ("visible", "header")]
+            pending = next((at for at in passed if shapes[at] == "delayed"), None)
+            assert result.first_pending_offset == pending
+            seen += offsets_of(result)
+            offset = result.next_offset
+        assert seen == [at for at, kind in enumerate(shapes) if kind in ("visible", "header")]
+        assert offset == len(shapes)
+
+
+def reads(node: Node, limits: list[tuple[int, int]]) -> Iterator[ReadResult]:
+    offset, turn = 0, 0
+    while offset < node.live().high_watermark:
+        max_records, max_bytes = limits[turn % len(limits)]
+        yield (result := node.read(offset=offset, max_records=max_records, max_bytes=max_bytes))
+        assert result.next_offset > offset
+        offset, turn = result.next_offset, turn + 1
+
+
+def subscribed(subscription: reading.Reading, limits: list[tuple[int, int]]) -> Iterator[ReadResult]:
+    turn = 0
+    while True:
+        before = subscription.next_offset
+        max_records, max_bytes = limits[turn % len(limits)]
+        yield (result := subscription.read(max_records=max_records, max_bytes=max_bytes))
+        if result.next_offset == before:
+            return
+        turn += 1
+
+
+# --- times ---------------------------------------------------------------------------------------
+
+
+def stamped(node: Node, count: int) -> list[int]:
+    """Publish records a second apart; when each was stored."""
+    times = []
+    for number in range(count):
+        times.append(node.publish(str(number).encode()).timestamp_ns)
+        node.clock.advance(1)
+    return times
+
+
+def test_a_range_of_times_gives_what_was_stored_in_it(node: Node) -> None:
+    node.create()
+    times = stamped(node, 6)
+
+    result = node.read(from_time_ns=times[1], to_time_ns=times[4])
+
+    assert (offsets_of(result), result.next_offset, result.end_of_range) == ([1, 2, 3], 4, True)
+    assert offsets_of(node.read(from_time_ns=times[1] + 1)) == [2, 3, 4, 5]
+    assert offsets_of(node.read(offset=5, from_time_ns=times[1])) == [5]
+    assert node.broker.offsets("orders", time_ns=times[3]) == [3]
+    assert node.broker.offsets("orders", time_ns=times[5] + 1) == [6]
+    assert node.broker.offsets("orders", time_ns=0) == [0]
+
+
+def test_the_end_of_a_range_is_told_with_its_last_records_and_without_any(node: Node) -> None:
+    node.create()
+    times = stamped(node, 4)
+
+    part = node.read(to_time_ns=times[2], max_records=1)
+    assert (offsets_of(part), part.end_of_range) == ([0], False)
+    rest = node.read(offset=1, to_time_ns=times[2])
+    assert (offsets_of(rest), rest.end_of_range) == ([1], True)
+    for offset in (2, 3, 4, 99):
+        behind = node.read(offset=offset, to_time_ns=times[2])
+        assert (behind.record_count, behind.end_of_range, behind.next_offset) == (0, True, offset)
+
+
+def test_a_range_that_reaches_into_the_future_ends_when_that_has_come(node: Node) -> None:
+    node.create()
+    to_ns = node.clock.wall_ns() + 2 * SECOND
+    node.publish(b"0")
+    assert not node.read(to_time_ns=to_ns).end_of_range
+
+    pending = wait(node, offset=1, wait_ms=10_000, to_time_ns=to_ns)
+    node.tick(1)
+    assert not pending.is_done
+    node.tick(1)
+    assert pending.result().end_of_range
+
+
+def test_a_range_does_not_end_before_what_belongs_to_it_is_on_the_disk(node: Node) -> None:
+    node.create()
+    pending_write = node.send([b"0"])
+    node.clock.advance(1)
+    to_ns = node.clock.wall_ns()
+
+    pending = wait(node, wait_ms=10_000, to_time_ns=to_ns)
+    for _ in range(3):
+        node.tick(1)
+    assert not pending.is_done
+
+    node.workers.run_all()
+    assert pending_write.is_done
+    assert (values_of(pending.result()), pending.result().end_of_range) == ([b"0"], True)
+
+
+def test_a_read_from_a_time_gives_nothing_older_that_only_becomes_visible_later(node: Node) -> None:
+    node.create()
+    node.send([b"old"])
+    node.clock.advance(1)
+    from_ns = node.clock.wall_ns()
+    node.clock.advance(1)
+
+    pending = wait(node, from_time_ns=from_ns)
+    node.workers.run_all()
+    assert not pending.is_done
+    node.publish(b"new")
+
+    assert values_of(pending.result()) == [b"new"]
+
+
+def test_a_read_from_a_time_in_the_future_gives_nothing_that_is_stored_before(node: Node) -> None:
+    node.create()
+    pending = wait(node, wait_ms=10_000, from_time_ns=node.clock.wall_ns() + 2 * SECOND)
+
+    node.publish(b"too early")
+    node.clock.advance(1)
+    node.publish(b"too early")
+    assert not pending.is_done
+    node.clock.advance(1)
+    node.publish(b"in time")
+
+    assert values_of(pending.result()) == [b"in time"]
+
+
+@pytest.mark.parametrize("time_ns", [-(2**63), -1, 0, 2**63 - 1, 2**64 - 1])
+def test_times_beyond_all_clocks_are_times_all_the_same(node: Node, time_ns: int) -> None:
+    node.create(segment_bytes=1024)
+    for _ in range(30):
+        node.publish(b"v" * 60)
+    is_past = time_ns <= 0
+
+    assert bool(node.read(from_time_ns=time_ns).record_count) == is_past
+    assert bool(node.read(to_time_ns=time_ns).record_count) != is_past
+    assert node.broker.offsets("orders", time_ns=time_ns) == [0 if is_past else 30]
+
+
+# --- waiting -------------------------------------------------------------------------------------
+
+
+def test_a_read_that_waits_is_woken_by_the_first_record(node: Node) -> None:
+    node.create()
+    pending = wait(node)
+    write = node.send([b"a"])
+    assert not pending.is_done
+
+    node.workers.run_all()
+
+    assert write.is_done
+    assert values_of(pending.result()) == [b"a"]
+
+
+def test_a_read_that_waits_in_vain_is_answered_by_the_first_tick_after_its_time(node: Node) -> None:
+    node.create()
+    pending = wait(node, wait_ms=1_000)
+
+    node.tick(0.999)
+    assert not pending.is_done
+    node.tick(0.001)
+
+    assert (pending.result().record_count, pending.result().next_offset) == (0, 0)
+    assert len(node.broker._waiting) == 0
+
+
+def test_nobody_waits_for_longer_than_the_limit(node: Node) -> None:
+    node.create()
+    pending = wait(node, wait_ms=10**9)
+
+    node.tick(60)
+
+    assert pending.is_done
+
+
+def test_a_read_waits_through_hidden_records_and_tells_of_what_it_passed(node: Node, clock: ManualClock) -> None:
+    node.create()
+    node.messages(delayed(b"later", clock.wall_ns() + 100 * SECOND))
+    pending = wait(node)
+
+    node.messages(delayed(b"later", clock.wall_ns() + 100 * SECOND))
+    node.control()
+    node.workers.run_all()
+    assert not pending.is_done
+    node.publish(b"now")
+
+    result = pending.result()
+    assert (offsets_of(result), result.next_offset, result.first_pending_offset) == ([3], 4, 0)
+
+
+def test_a_wait_that_ends_in_vain_tells_how_far_it_came(node: Node, clock: ManualClock) -> None:
+    node.create()
+    pending = wait(node)
+    node.messages(*[delayed(b"later", clock.wall_ns() + 100 * SECOND)] * 3)
+
+    node.tick(1)
+
+    result = pending.result()
+    assert (result.record_count, result.next_offset, result.first_pending_offset) == (0, 3, 0)
+
+
+def test_too_much_that_is_hidden_is_answered_with_where_to_go_on(node: Node, clock: ManualClock) -> None:
+    node.create()
+    due_ns = clock.wall_ns() + 100 * SECOND
+    for _ in range(5):
+        node.messages(*[delayed(bytes(1024 * 1024), due_ns)] * 4)
+    node.publish(b"visible")
+
+    result = wait(node, max_bytes=1 << 20).result()
+
+    assert result.record_count == 0
+    assert 0 < result.next_offset < 20
+    assert values_of(node.read(offset=result.next_offset)) == [b"visible"]
+
+
+def test_a_read_that_waits_past_the_end_is_woken_by_its_own_offset_only(node: Node) -> None:
+    node.create()
+    pending = wait(node, offset=2)
+
+    node.publish(b"0", b"1")
+    assert not pending.is_done
+    node.publish(b"2")
+
+    assert values_of(pending.result()) == [b"2"]
+
+
+def test_beyond_the_limit_of_waits_the_answer_comes_at_once(disk: MemoryDisk, clock: ManualClock) -> None:
+    node = Node(disk, clock, config=BrokerConfig(waiting_max=2))
+    node.create()
+
+    waits = [wait(node) for _ in range(3)]
+    assert [pending.is_done for pending in waits] == [False, False, True]
+    node.publish(b"a")
+
+    assert not wait(node, offset=1).is_done
+
+
+def test_a_wait_for_any_partition_ends_with_the_first_that_has_more(node: Node) -> None:
+    node.create(partitions=3)
+    node.publish(b"a", partition=1)
+
+    assert node.broker.wait_for_records("orders", {0: 0, 1: 0}, wait_ms=1_000).is_done
+    pending = node.broker.wait_for_records("orders", {0: 0, 1: 1}, wait_ms=1_000)
+    node.publish(b"b", partition=2)
+    assert not pending.is_done
+    node.publish(b"b", partition=0)
+    assert pending.is_done
+    timed = node.broker.wait_for_records("orders", {0: 1, 1: 1}, wait_ms=1_000)
+    node.tick(1)
+    assert timed.is_done
+    assert node.broker.wait_for_records("orders", {0: 1}, wait_ms=0).is_done
+    assert not node.live(partition=0)._watchers
+
+
+def test_waits_that_have_ended_leave_nothing_behind(node: Node) -> None:
+    node.create()
+    for number in range(5_000):
+        pending = wait(node, offset=number, wait_ms=60_000)
+        node.publish(b"v")
+        assert pending.is_done
+
+    assert not node.live()._watchers
+    assert not node.broker._waiting
+    assert len(node.broker._timers) <= 1_100
+
+
+# --- subscriptions -------------------------------------------------------------------------------
+
+
+def test_a_subscription_goes_on_where_it_stands_through_rolled_segments(node: Node) -> None:
+    node.create(segment_bytes=1024)
+    subscription = node.broker.subscribe("orders", 0, offset=0)
+    seen: list[bytes] = []
+    woken: list[int] = []
+
+    for number in range(60):
+        subscription.when_ready(lambda number=number: woken.append(number))
+        node.publish(str(number).encode() * 30)
+        while (result := subscription.read(max_bytes=500)).record_count:
+            seen += values_of(result)
+
+    assert seen == [str(number).encode() * 30 for number in range(60)]
+    assert woken == list(range(60))
+    assert node.live().log.segment_count > 2
+
+
+def test_a_callback_replaces_the_one_before_and_a_closed_subscription_calls_nobody(node: Node) -> None:
+    node.create()
+    subscription = node.broker.subscribe("orders", 0, offset=0)
+    called: list[str] = []
+
+    subscription.when_ready(lambda: called.append("first"))
+    subscription.when_ready(lambda: called.append("second"))
+    node.publish(b"0")
+    assert called == ["second"]
+    subscription.read(max_bytes=1_000)
+    subscription.when_ready(lambda: called.append("third"))
+    subscription.close()
+    node.publish(b"1")
+    assert called == ["second"]
+
+
+def test_a_reader_that_retention_overtakes_goes_on_at_the_new_start(node: Node) -> None:
+    node.create(segment_bytes=1024, retention_bytes=2_000)
+    subscription = node.broker.subscribe("orders", 0, offset=0)
+    node.publish(b"v" * 50)
+    assert subscription.read(max_bytes=1_000).record_count == 1
+    for _ in range(60):
+        node.publish(b"v" * 50)
+    node.pass_time(11)
+
+    result = subscription.read(max_bytes=100_000)
+
+    assert offsets_of(result)[0] == result.log_start_offset > 1
+
+
+# --- deletion ------------------------------------------------------------------------------------
+
+
+def test_whoever_reads_or_waits_on_a_topic_that_is_deleted_is_told_at_once(node: Node, disk: MemoryDisk) -> None:
+    node.create(partitions=2)
+    node.publish(b"a")
+    subscription = node.broker.subscribe("orders", 0, offset=0)
+    idle = node.broker.subscribe("orders", 1, offset=0)
+    read, any_partition = wait(node, offset=1), node.broker.wait_for_records("orders", {1: 0}, wait_ms=1_000)
+    called: list[str] = []
+    idle.when_ready(lambda: called.append("idle"))
+    write = node.send([b"b"])
+
+    deleted = node.broker.delete_topic("orders")
+
+    for pending in (read, write):
+        assert pending.is_done
+        with pytest.raises(TopicNotFound):
+            pending.result()
+    assert any_partition.is_done
+    assert called == ["idle"]
+    for gone in (subscription, idle):
+        with pytest.raises(TopicNotFound):
+            gone.read(max_bytes=1_000)
+    with pytest.raises(TopicNotFound):
+        node.read()
+    node.done(deleted)
+    assert not [path for path in disk.paths() if "orders" in path]
+    assert node.broker.list_topics() == []
+
+
+def test_a_topic_of_the_same_name_is_another_topic(node: Node) -> None:
+    node.create()
+    node.publish(b"old")
+    old = node.broker.subscribe("orders", 0, offset=0)
+    node.broker.delete_topic("orders")
+    node.create()
+    node.publish(b"new")
+
+    assert node.values() == [b"new"]
+    with pytest.raises(TopicNotFound):
+        old.read(max_bytes=1_000)
+    node.pass_time(1)
