@@ -85,6 +85,13 @@ class LogFailed(LogEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WriteRefused(LogEvent):
+    """There was no room for a batch. Nothing of it was written, and the next one may find room."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentRolled(LogEvent):
     """A segment was sealed and the next one begun."""
 

@@ -29,6 +29,7 @@ def test_what_happens_with_every_batch_is_not_worth_a_line(caplog: pytest.LogCap
     ("event", "level"),
     [
         (events.TailTruncated(log="x", bytes=7), logging.WARNING),
+        (events.WriteRefused(log="x", reason="No space left on device"), logging.WARNING),
         (events.Compacted(log="x", bytes_before=2, bytes_after=1, segments_before=2, segments_after=1), logging.INFO),
         (events.SegmentRolled(log="x", base_offset=3), logging.DEBUG),
     ],

@@ -13,7 +13,14 @@ from typing import TypeVar
 from goqueue.backoff import backoff_ns
 from goqueue.client.session import CannotConnect, Session
 from goqueue.clock import MS, SECOND
-from goqueue.errors import BrokerUnavailable, Conflict, GoQueueError, RequestTimeout
+from goqueue.errors import (
+    BrokerUnavailable,
+    Conflict,
+    GoQueueError,
+    InvalidPartition,
+    PartitionNotFound,
+    RequestTimeout,
+)
 from goqueue.wire import codes, verbs
 from goqueue.wire.verbs import Verb
 
@@ -58,12 +65,16 @@ class Connections:
 
     async def leader(self, topic: str, partition: int) -> Session:
         """A session to the broker that leads the partition."""
+        if partition < 0:
+            raise InvalidPartition(partition)
         metadata = await self.topic(topic)
-        if partition < len(metadata.leaders):
-            address = self._nodes.get(metadata.leaders[partition], "")
-            if address:
-                return await self._to(address)
-        return await self.any()
+        if partition >= len(metadata.leaders):  # the topic may be another by now
+            self.forget_topic(topic)
+            metadata = await self.topic(topic)
+            if partition >= len(metadata.leaders):
+                raise PartitionNotFound(topic, partition)
+        address = self._nodes.get(metadata.leaders[partition], "")
+        return await (self._to(address) if address else self.any())
 
     def leader_now(self, topic: str, partition: int) -> Session | None:
         """The same, if it is open and known."""

@@ -524,7 +524,7 @@ class ProducerCore:
             self._settled(queue.expire(self._clock.monotonic_ns() - timeout_ns, timeout_ns))
         else:
             self._settled(queue.give_up(error))
-            if isinstance(error, TopicNotFound):
+            if isinstance(error, TopicNotFound | PartitionNotFound):
                 self._forget(queue)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

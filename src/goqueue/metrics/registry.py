@@ -6,6 +6,7 @@ labels is there from the creation of the topic on, at zero, and goes with it.
 
 import platform
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -62,27 +63,39 @@ class Metrics:
             self._segments_deleted,
             self._corrupt,
         )
+        self._published_by_topic: dict[str, tuple[Counter, Counter]] = {}  # to look a series up is dearer than to count
+        self._counts: dict[type[events.Event], Callable[[Any], None]] = {
+            events.Published: self._count_published,
+            events.Consumed: self._count_consumed,
+            events.DuplicateFound: self._count_duplicate,
+            events.TopicCreated: self._created,
+            events.TopicDeleted: self._deleted,
+            events.Flushed: self._count_flush,
+            events.SegmentRolled: self._count_segment,
+            events.SegmentsDeleted: self._count_deleted,
+            events.DamageFound: self._count_damage,
+        }
         build = _gauge(registry, "build_info", "This build", ("version", "python"))
         build.labels(VERSION, platform.python_version()).set(1)
         _gauge(registry, "kernel_info", "The record kernel", ("implementation",)).labels(kernel.IMPLEMENTATION).set(1)
 
     def observe(self, event: events.Event) -> None:
         """Count what happened."""
-        match event:
-            case events.Published():
-                self._published.labels(event.topic).inc(event.count)
-                self._published_bytes.labels(event.topic).inc(event.bytes)
-            case events.Consumed():
-                self._consumed.labels(event.topic, event.group).inc(event.count)
-                self._consumed_bytes.labels(event.topic, event.group).inc(event.bytes)
-            case events.DuplicateFound():
-                self._duplicates.labels(event.topic).inc()
-            case events.TopicCreated():
-                self._created(event)
-            case events.TopicDeleted():
-                self._deleted(event)
-            case events.LogEvent():
-                self._count_log(event, topic_of(event.log))
+        count = self._counts.get(type(event))
+        if count:
+            count(event)
+
+    def _count_published(self, event: events.Published) -> None:
+        published, published_bytes = self._published_by_topic[event.topic]
+        published.inc(event.count)
+        published_bytes.inc(event.bytes)
+
+    def _count_consumed(self, event: events.Consumed) -> None:
+        self._consumed.labels(event.topic, event.group).inc(event.count)
+        self._consumed_bytes.labels(event.topic, event.group).inc(event.bytes)
+
+    def _count_duplicate(self, event: events.DuplicateFound) -> None:
+        self._duplicates.labels(event.topic).inc()
 
     def watch_connections(self, counts: Mapping[str, Callable[[], int]]) -> None:
         """Ask these for the number of connections of each door, whenever somebody wants to know."""
@@ -104,26 +117,33 @@ class Metrics:
         self._consumed.labels(event.topic, "")
         self._consumed_bytes.labels(event.topic, "")
         self._partitions.labels(event.topic).set(event.partitions)
+        self._published_by_topic[event.topic] = (
+            self._published.labels(event.topic),
+            self._published_bytes.labels(event.topic),
+        )
 
     def _deleted(self, event: events.TopicDeleted) -> None:
         if not event.internal:
             self._topics.dec()
+        del self._published_by_topic[event.topic]
         for series in self._by_topic:
             series.remove(event.topic)
         self._consumed.remove_by_labels({"topic": event.topic})
         self._consumed_bytes.remove_by_labels({"topic": event.topic})
 
-    def _count_log(self, event: events.LogEvent, topic: str) -> None:
-        match event:
-            case events.Flushed():
-                self._fsyncs.labels(topic).inc()
-                self._fsync_bytes.labels(topic).observe(event.bytes)
-            case events.SegmentRolled():
-                self._segments_created.labels(topic).inc()
-            case events.SegmentsDeleted():
-                self._segments_deleted.labels(topic).inc(event.count)
-            case events.DamageFound():
-                self._corrupt.labels(topic).inc()
+    def _count_flush(self, event: events.Flushed) -> None:
+        topic = topic_of(event.log)
+        self._fsyncs.labels(topic).inc()
+        self._fsync_bytes.labels(topic).observe(event.bytes)
+
+    def _count_segment(self, event: events.SegmentRolled) -> None:
+        self._segments_created.labels(topic_of(event.log)).inc()
+
+    def _count_deleted(self, event: events.SegmentsDeleted) -> None:
+        self._segments_deleted.labels(topic_of(event.log)).inc(event.count)
+
+    def _count_damage(self, event: events.DamageFound) -> None:
+        self._corrupt.labels(topic_of(event.log)).inc()
 
 
 def topic_of(log: str) -> str:

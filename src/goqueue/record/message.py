@@ -97,7 +97,7 @@ class Message(RecordBase):
             facts.append(f"key={_shown(self.key)}")
         facts.append("tombstone" if self.tombstone else f"value={_shown(self.value)}")
         if self.raw_headers is not None:
-            facts.append(self._shown_headers(self.raw_headers))
+            facts += self._shown_headers(self.raw_headers)
         if self.priority_code != Priority.NORMAL:
             facts.append(self._shown_priority())
         return f"<{type(self).__name__} {', '.join(facts)}>"
@@ -108,11 +108,12 @@ class Message(RecordBase):
         origin: object = self.origin
         return f"{origin.topic}/{origin.partition}" if isinstance(origin, TopicPartition) else f"origin={origin!r}"
 
-    def _shown_headers(self, raw: bytes) -> str:
+    def _shown_headers(self, raw: bytes) -> list[str]:
         try:
-            return f"headers={decode_headers(raw)!r}"
+            headers = self.headers
         except CorruptRecord:
-            return f"raw_headers={_shown(raw)}"
+            return [f"raw_headers={_shown(raw)}"]
+        return [f"headers={headers!r}"] if headers else []
 
     def _shown_priority(self) -> str:
         try:

@@ -20,6 +20,7 @@ from goqueue.clock import MS, SECOND, Clock
 from goqueue.doors.native import NativeConfig, NativeDoor
 from goqueue.errors import GoQueueError
 from goqueue.metrics.registry import Metrics
+from goqueue.names import VERSION
 from goqueue.server.config import ServerConfig
 from goqueue.server.settings import Address
 from goqueue.server.ticker import Ticker
@@ -124,6 +125,7 @@ def _native_door(broker: Broker, clock: Clock, config: ServerConfig) -> NativeDo
 
 def _http_door(broker: Broker, clock: Clock, config: ServerConfig, metrics: Metrics) -> Door:
     from goqueue.doors.http.config import HttpConfig  # dear, and not needed where HTTP is off
+    from goqueue.doors.http.context import Build
     from goqueue.doors.http.door import HttpDoor
 
     limits = HttpConfig(
@@ -132,7 +134,14 @@ def _http_door(broker: Broker, clock: Clock, config: ServerConfig, metrics: Metr
         streams_max=config.limits.streams_max,
         bodies_bytes_max=config.limits.bodies_bytes_max,
     )
-    return HttpDoor(broker, clock=clock, config=limits, node_id=config.node_id, metrics=metrics.render)
+    return HttpDoor(
+        broker,
+        clock=clock,
+        config=limits,
+        node_id=config.node_id,
+        metrics=metrics.render,
+        build=Build(version=VERSION),
+    )
 
 
 async def _listen(name: str, door: Door, address: Address, doors: list[Door]) -> Address:

@@ -9,6 +9,7 @@ _log = logging.getLogger(__name__)
 
 _LINES: dict[type[events.Event], tuple[int, str]] = {
     events.LogFailed: (logging.ERROR, "a disk error stopped a log; it takes no more writes"),
+    events.WriteRefused: (logging.WARNING, "there is no room for more; writes are refused, reads go on"),
     events.DamageFound: (logging.ERROR, "stored records are damaged"),
     events.TailTruncated: (logging.WARNING, "recovery cut off what a crash had left unfinished"),
     events.IndexRebuilt: (logging.INFO, "the indexes of a segment were rebuilt"),

@@ -335,7 +335,9 @@ class Log:
 
     def _write_failed(self, segment: Segment, error: OSError) -> StorageError:
         if error.errno in NO_ROOM:
-            return StorageFull(str(error.filename or segment.path(LOG)), error.strerror or str(error))
+            reason = error.strerror or str(error)
+            self._observe(events.WriteRefused(log=self.directory, reason=reason))
+            return StorageFull(str(error.filename or segment.path(LOG)), reason)
         return self._fail("write", error, path=segment.path(LOG))
 
     def _fail(self, operation: str, error: Exception, *, path: str | None = None) -> StorageFailed:

@@ -354,6 +354,7 @@ def test_a_long_poll_is_answered_by_the_next_message(orders: OpenDoor, path: str
     fill(orders, 1)
 
     assert values(asking.answer()) == ["0/0"]
+    assert asking.answer().json["high_watermark"] in (1, {"orders-0": 1, "orders-1": 0, "orders-2": 0})
 
 
 @pytest.mark.parametrize("path", [ALL, ONE])
@@ -406,6 +407,15 @@ def test_a_long_poll_does_not_wait_for_a_range_that_has_ended(orders: OpenDoor, 
     answer = orders.get(f"{path}?wait=20s&to_time=now").json
 
     assert (answer["messages"], answer["end_of_range"]) == ([], True)
+
+
+@pytest.mark.parametrize("path", [ALL, ONE])
+def test_a_long_poll_is_answered_at_once_if_the_broker_does_not_wait_any_more(orders: OpenDoor, path: str) -> None:
+    orders.inside(orders.broker.drain)
+
+    answer = orders.get(f"{path}?wait=20s")
+
+    assert (answer.status, answer.json["messages"]) == (200, [])
 
 
 @pytest.mark.parametrize("path", [ALL, ONE])

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from goqueue.broker.broker import Broker
-from goqueue.doors.http.config import HttpConfig
+from goqueue.doors.http.door import HttpConfig, RequestAnswered
 from goqueue.testing import ManualClock
 from tests.doors.http.doors import OpenDoor, receive_all
 
@@ -324,6 +324,19 @@ def test_others_are_answered_while_a_fast_reader_goes_through_a_long_past(orders
                 answers += orders.get("/health").status == 200
 
     assert (number, answers) == (10_000, 11)
+
+
+def test_the_time_that_a_stream_was_open_is_not_counted_as_work(tmp_path: Path, clock: ManualClock) -> None:
+    seen: list[RequestAnswered] = []
+    with OpenDoor(tmp_path, clock=clock, observe=seen.append) as door:
+        door.post("/topics", {"name": "orders", "partitions": PARTITIONS})
+        with follow(door, "?limit=1") as stream:
+            clock.advance(60)
+            publish(door, "a")
+            assert [event.name for event in stream] == ["message", "end"]
+        door.until(lambda: len(seen) == 3)
+
+    assert seen[-1] == RequestAnswered("GET", "/topics/{topic}/stream", 200, 0)
 
 
 def test_a_stream_can_be_followed_with_http_1_0(orders: OpenDoor) -> None:

@@ -42,6 +42,7 @@ def describe(routes: Sequence[HTTPRouteHandler], *, version: str) -> dict[str, A
         logging_config=None,
     )
     document: dict[str, Any] = _plain(app.openapi_schema.to_schema())
+    document["paths"] = dict(sorted(document["paths"].items()))
     _declare_errors(document)
     _declare_results(document["components"]["schemas"])
     return document

@@ -191,7 +191,7 @@ class _TopicReading:
             hungry = still_hungry
 
     async def wait(self, hold_ms: int, client: Client) -> None:
-        """Read again whenever there may be more, until there is, or the time is over."""
+        """Read again whenever there may be more, until there is, or the time is over, or nobody wants to wait."""
         clock, asked = self._context.clock, self._asked
         if asked.to_time_ns is not None:
             hold_ms = min(hold_ms, (asked.to_time_ns - clock.wall_ns()) // MS)
@@ -206,8 +206,11 @@ class _TopicReading:
             left_ms = (deadline_ns - clock.monotonic_ns()) // MS
             if left_ms <= 0:
                 return
+            before = dict(self._positions)
             await self._context.held(ask, left_ms, client)
             await self.read()
+            if self._positions == before:
+                return
 
     def page(self) -> TopicPage:
         """Everything that was read."""

@@ -22,6 +22,8 @@ from goqueue.record.message import Message
 
 _EXPIRES_AT: Final = EXPIRES_AT.encode()
 _PRODUCER: Final = PRODUCER.encode()
+_COMPRESSED: Final = int(Flags.COMPRESSED)  # plain numbers: an IntFlag takes its time, message by message
+_TOMBSTONE: Final = int(Flags.TOMBSTONE)
 
 
 class Encoding(StrEnum):
@@ -60,7 +62,7 @@ def shown(records: Buffer, origin: TopicPartition, encoding: Encoding) -> Iterat
     as_text = encoding is Encoding.TEXT
     for message in kernel.decode(records, origin, Message):
         value, flags = message.value, message.flags
-        if flags & Flags.COMPRESSED:
+        if flags & _COMPRESSED:
             value = _decompressed(value)
         view = ShownMessage(
             topic=topic,
@@ -75,7 +77,7 @@ def shown(records: Buffer, origin: TopicPartition, encoding: Encoding) -> Iterat
             view.key = _text(message.key) if as_text else None
             if view.key is None:
                 view.key_base64 = b64encode(message.key).decode()
-        if flags & Flags.TOMBSTONE:
+        if flags & _TOMBSTONE:
             view.tombstone = True
         else:
             view.value = _text(value) if as_text else None

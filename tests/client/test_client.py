@@ -1,0 +1,531 @@
+"""The client without an event loop: every method, every way to say a value, a time or a duration, and every error."""
+
+import inspect
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from goqueue import (
+    AsyncClient,
+    BrokerUnavailable,
+    Client,
+    Conflict,
+    GoQueueError,
+    InvalidMessage,
+    InvalidPartition,
+    InvalidRequest,
+    InvalidTopic,
+    MessageTooLarge,
+    PartitionNotFound,
+    Priority,
+    Published,
+    RequestTooLarge,
+    TopicExists,
+    TopicNotFound,
+)
+from goqueue.client import producer as producers
+
+ROOT = Path(__file__).parents[2]
+WAIT = "10s"
+
+
+@contextmanager
+def environment(**variables: str) -> Iterator[None]:
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def only(gq: Client, topic: str = "t") -> Any:
+    (message,) = gq.read(topic)
+    return message
+
+
+# --- the two clients are one --------------------------------------------------------------------
+
+
+def test_the_client_without_a_loop_is_derived_from_the_other_one() -> None:
+    done = subprocess.run([sys.executable, str(ROOT / "scripts/derive-client"), "--check"], check=False)
+
+    assert done.returncode == 0
+
+
+def public(client: type) -> dict[str, inspect.Signature]:
+    methods = {name: value for name, value in vars(client).items() if inspect.isfunction(value)}
+    return {name: inspect.signature(value) for name, value in methods.items() if name[0] != "_" or name == "__init__"}
+
+
+def test_both_clients_have_the_same_methods_with_the_same_arguments() -> None:
+    plain, asynchronous = public(Client), public(AsyncClient)
+    del asynchronous["direct"]  # what the other one is made of
+
+    assert plain.keys() == asynchronous.keys()
+    for name, signature in plain.items():
+        assert list(signature.parameters.values()) == list(asynchronous[name].parameters.values()), name
+
+
+@pytest.mark.parametrize("kinds", [("Producer", "AsyncProducer"), ("Handle", "AsyncHandle")])
+def test_what_they_hand_out_has_the_same_methods_with_the_same_arguments(kinds: tuple[str, str]) -> None:
+    plain, asynchronous = (public(getattr(producers, kind)) for kind in kinds)
+    for methods in (plain, asynchronous):
+        methods.pop("__init__", None)
+
+    assert plain.keys() == asynchronous.keys()
+    for name in plain:
+        assert list(plain[name].parameters) == list(asynchronous[name].parameters)
+
+
+# --- topics -------------------------------------------------------------------------------------
+
+
+def test_a_topic_is_made_described_altered_listed_and_deleted(gq: Client) -> None:
+    made = gq.create_topic("orders", partitions=6, retention="7d")
+
+    assert (made.name, len(made.partitions), made.settings["retention"]) == ("orders", 6, "168h")
+    assert gq.describe_topic("orders") == made
+    assert gq.alter_topic("orders", retention="1h").settings["retention"] == "1h"
+    assert gq.alter_topic("orders", {"retention": None}).settings["retention"] == "168h"
+    assert gq.topics() == ["orders"]
+    assert set(gq.topics(internal=True)) >= {"orders"}
+    gq.delete_topic("orders")
+    assert gq.topics() == []
+
+
+def test_a_topic_that_exists_is_no_matter_if_that_is_said(gq: Client) -> None:
+    made = gq.create_topic("t", partitions=2)
+
+    with pytest.raises(TopicExists) as caught:
+        gq.create_topic("t", partitions=2)
+
+    assert (caught.value.topic, caught.value.code, caught.value.retryable) == ("t", "TOPIC_ALREADY_EXISTS", False)
+    assert gq.create_topic("t", partitions=2, exist_ok=True) == made
+
+
+def test_a_topic_that_is_missing_is_no_matter_if_that_is_said(gq: Client) -> None:
+    with pytest.raises(TopicNotFound):
+        gq.delete_topic("nowhere")
+    gq.delete_topic("nowhere", missing_ok=True)
+
+
+@pytest.mark.parametrize("duration", ["90m", "1h30m", 5400, 5400.0, timedelta(minutes=90)])
+def test_a_duration_in_a_setting_may_be_written_in_any_way(gq: Client, duration: Any) -> None:
+    assert gq.create_topic("t", retention=duration).settings["retention"] == "1h30m"
+
+
+def test_a_topic_setting_that_cannot_be_is_refused_with_its_name(gq: Client) -> None:
+    with pytest.raises(InvalidTopic) as caught:
+        gq.create_topic("t", cleanup="sometimes")
+    with pytest.raises(InvalidTopic):
+        gq.create_topic("no/name")
+
+    assert caught.value.setting == "cleanup"
+    assert "sometimes" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda gq: gq.describe_topic("nowhere"),
+        lambda gq: gq.alter_topic("nowhere", retention="1h"),
+        lambda gq: gq.offsets("nowhere"),
+        lambda gq: gq.publish("nowhere", b"v"),
+        lambda gq: gq.publish_many("nowhere", [b"v"]),
+        lambda gq: list(gq.read("nowhere")),
+        lambda gq: list(gq.follow("nowhere", limit=1)),
+    ],
+)
+def test_a_topic_that_is_not_there_is_named_by_the_error(gq: Client, ask: Any) -> None:
+    with pytest.raises(TopicNotFound) as caught:
+        ask(gq)
+
+    assert (caught.value.topic, caught.value.code) == ("nowhere", "TOPIC_NOT_FOUND")
+    assert isinstance(caught.value, GoQueueError)
+
+
+def test_offsets_are_those_of_a_time(gq: Client) -> None:
+    gq.create_topic("t", partitions=2)
+    for number in range(4):
+        gq.publish("t", b"%d" % number, partition=0)
+    third = list(gq.read("t", partition=0))[2].timestamp_ns
+
+    assert gq.offsets("t") == [4, 0]
+    assert gq.offsets("t", time="earliest") == [0, 0]
+    assert gq.offsets("t", time="latest") == [4, 0]
+    assert gq.offsets("t", time="1h ago") == [0, 0]
+    assert gq.offsets("t", time=datetime(2100, 1, 1, tzinfo=UTC)) == [4, 0]
+    assert gq.offsets("t", time="2001-01-01T00:00:00Z") == [0, 0]
+    assert gq.offsets("t", time=1_000_000_000) == [0, 0]
+    text = f"{third // 10**9}.{third % 10**9:09d}"
+    assert gq.offsets("t", time=text) == [2, 0]
+    with pytest.raises(InvalidRequest):
+        gq.offsets("t", time="whenever")
+    with pytest.raises(InvalidRequest):
+        gq.offsets("t", time=datetime(2024, 1, 1))
+
+
+def test_stats_say_what_the_broker_costs(gq: Client) -> None:
+    gq.create_topic("t")
+
+    stats = gq.stats()
+
+    assert stats.topic_count >= 1
+    assert stats.rss_bytes > 0
+
+
+# --- publishing ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "stored"),
+    [
+        (b"raw \xff bytes", b"raw \xff bytes"),
+        (b"", b""),
+        ("text äöü", "text äöü".encode()),
+        (bytearray(b"array"), b"array"),
+        (memoryview(b"view"), b"view"),
+        ({"id": 1}, b'{"id":1}'),
+        ([1, 2.5, None, True], b"[1,2.5,null,true]"),
+        (17, b"17"),
+        (None, b"null"),
+        (datetime(2024, 1, 1, tzinfo=UTC), b'"2024-01-01T00:00:00Z"'),
+        (("one", "two", "three"), b'["one","two","three"]'),
+    ],
+)
+def test_a_value_is_bytes_or_text_or_else_json(gq: Client, value: Any, stored: bytes) -> None:
+    gq.create_topic("t", partitions=1)
+
+    gq.publish("t", value)
+    gq.publish_many("t", [value])
+    with gq.producer() as producer:
+        producer.send("t", value)
+
+    assert [message.value for message in gq.read("t")] == [stored] * 3
+
+
+def test_a_message_reads_as_text_and_json(gq: Client) -> None:
+    gq.create_topic("t", partitions=1)
+
+    gq.publish("t", {"text": "äöü"})
+
+    assert only(gq).json() == {"text": "äöü"}
+    assert only(gq).text() == '{"text":"äöü"}'
+
+
+@pytest.mark.parametrize(
+    ("key", "stored"), [(b"k", b"k"), ("kä", "kä".encode()), (None, None), ("", None), (b"", None)]
+)
+def test_a_key_is_bytes_or_text(gq: Client, key: Any, stored: bytes | None) -> None:
+    gq.create_topic("t", partitions=1)
+
+    gq.publish("t", b"v", key=key)
+
+    assert only(gq).key == stored
+
+
+def test_the_answer_says_where_the_message_is(gq: Client) -> None:
+    gq.create_topic("t", partitions=2)
+
+    first, second = gq.publish("t", b"v", partition=1), gq.publish("t", b"v", partition=1)
+
+    messages = list(gq.read("t", partition=1))
+    assert first == Published("t", 1, 0, messages[0].timestamp)
+    assert second.offset == 1
+    assert abs(first.timestamp - datetime.now(UTC)) < timedelta(minutes=1)
+
+
+@pytest.mark.parametrize(
+    ("priority", "stored"),
+    [
+        ("high", Priority.HIGH),
+        ("CRITICAL", Priority.CRITICAL),
+        (4, Priority.BACKGROUND),
+        (Priority.LOW, Priority.LOW),
+        (None, Priority.NORMAL),
+    ],
+)
+def test_a_priority_is_a_name_or_a_number(gq: Client, priority: Any, stored: Priority) -> None:
+    gq.create_topic("t", partitions=1)
+
+    gq.publish("t", b"v", priority=priority)
+
+    assert only(gq).priority is stored
+
+
+def test_headers_come_back_and_ours_are_not_shown(gq: Client) -> None:
+    gq.create_topic("t", partitions=1)
+
+    gq.publish("t", b"v", headers={"source": "web", "raw": b"\xff", "gq-origin": "elsewhere"})
+
+    assert only(gq).headers == {"source": "web", "raw": "\udcff", "gq-origin": "elsewhere"}
+
+
+def test_a_tombstone_has_a_key_and_no_value(gq: Client) -> None:
+    gq.create_topic("t", partitions=1, cleanup="compact")
+
+    gq.publish("t", None, key="k", tombstone=True)
+
+    message = only(gq)
+    assert (message.tombstone, message.value, message.key) == (True, b"", b"k")
+    with pytest.raises(InvalidMessage):
+        gq.publish("t", None, tombstone=True)
+
+
+@pytest.mark.parametrize("ttl", ["1h", 3600, timedelta(hours=1)])
+def test_a_time_to_live_is_kept_with_the_message(gq: Client, ttl: Any) -> None:
+    gq.create_topic("t", partitions=1)
+
+    gq.publish("t", b"v", ttl=ttl)
+
+    message = only(gq)
+    assert int(message.headers["gq-expires-at"]) - message.timestamp_ns == pytest.approx(3600e9, abs=10e9)
+
+
+@pytest.mark.parametrize("delay", ["30m", 1800, timedelta(minutes=30)])
+def test_what_is_delayed_is_not_read_before_its_time(gq: Client, delay: Any) -> None:
+    gq.create_topic("t", partitions=1)
+
+    gq.publish("t", b"later", delay=delay)
+    gq.publish("t", b"at", deliver_at=datetime(2100, 1, 1, tzinfo=UTC))
+    gq.publish("t", b"text", deliver_at="2100-01-01T00:00:00Z")
+    gq.publish("t", b"epoch", deliver_at=4_102_444_800)
+    gq.publish("t", b"past", deliver_at="1h ago")
+    gq.publish("t", b"none", delay=0)
+
+    assert [message.value for message in gq.read("t")] == [b"past", b"none"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"value": {1, object()}}, "JSON"),
+        ({"value": "\ud800"}, "UTF-8"),
+        ({"value": b"v", "key": 1}, "key"),
+        ({"value": b"v", "key": "\ud800"}, "UTF-8"),
+        ({"value": b"v", "priority": "urgent"}, "urgent"),
+        ({"value": b"v", "priority": 5}, "5"),
+        ({"value": b"v", "delay": "soon"}, "soon"),
+        ({"value": b"v", "delay": "106000d"}, "2262"),
+        ({"value": b"v", "deliver_at": "soon"}, "soon"),
+        ({"value": b"v", "deliver_at": datetime(2024, 1, 1)}, "time zone"),
+        ({"value": b"v", "ttl": "long"}, "long"),
+        ({"value": b"v", "headers": {"gq-producer": "1:0:0:1"}}, "gq-producer"),
+        ({"value": b"v", "headers": {"name": 1}}, "header"),
+    ],
+)
+def test_a_message_that_cannot_be_is_refused_and_the_client_goes_on(
+    gq: Client, wrong: dict[str, Any], text: str
+) -> None:
+    gq.create_topic("t", partitions=1)
+
+    with pytest.raises(InvalidMessage, match=text):
+        gq.publish("t", **wrong)
+
+    assert gq.publish("t", b"good").offset == 0
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field", "limit"),
+    [
+        ({"value": b"v" * 101}, "value", 100),
+        ({"value": b"v", "key": b"k" * 65_536}, "key", 65_535),
+        ({"value": b"v", "headers": {"name": "v" * 65_500}}, "headers", None),
+    ],
+)
+def test_what_is_too_large_is_refused_by_name(
+    gq: Client, wrong: dict[str, Any], field: str, limit: int | None
+) -> None:
+    gq.create_topic("t", partitions=1, max_message_bytes=100)
+
+    with pytest.raises(MessageTooLarge) as caught:
+        gq.publish("t", **wrong)
+
+    assert (caught.value.field, caught.value.code, caught.value.retryable) == (field, "MESSAGE_TOO_LARGE", False)
+    assert limit is None or caught.value.limit == limit
+    assert gq.publish("t", b"good").offset == 0
+
+
+def test_a_limit_that_was_raised_is_noticed_at_once(gq: Client) -> None:
+    gq.create_topic("t", partitions=1, max_message_bytes=100)
+    with pytest.raises(MessageTooLarge):
+        gq.publish("t", b"v" * 150)
+
+    gq.alter_topic("t", max_message_bytes=200)
+
+    assert gq.publish("t", b"v" * 150).offset == 0
+
+
+def test_a_limit_that_was_lowered_is_told_by_the_broker(gq: Client) -> None:
+    gq.create_topic("t", partitions=1)
+    gq.publish("t", b"v")
+
+    gq.alter_topic("t", max_message_bytes=100)
+
+    with pytest.raises(MessageTooLarge) as caught:
+        gq.publish("t", b"v" * 150)
+    assert (caught.value.field, caught.value.size, caught.value.limit) == ("value", 150, 100)
+    assert gq.publish("t", b"again").offset == 1
+
+
+def test_a_partition_that_is_not_there_is_named_by_the_error(gq: Client) -> None:
+    gq.create_topic("t", partitions=2)
+
+    with pytest.raises(PartitionNotFound) as caught:
+        gq.publish("t", b"v", partition=2)
+    with pytest.raises(InvalidPartition):
+        gq.publish("t", b"v", partition=-1)
+    with pytest.raises(PartitionNotFound):
+        list(gq.read("t", partition=2))
+    with pytest.raises(InvalidPartition):
+        list(gq.read("t", partition=-3))
+    with pytest.raises(PartitionNotFound):
+        list(gq.follow("t", partition=2, limit=1))
+    with pytest.raises(InvalidPartition):
+        list(gq.follow("t", partition=-1, limit=1))
+
+    assert (caught.value.topic, caught.value.partition) == ("t", 2)
+
+
+def test_a_topic_that_is_made_anew_is_published_to_by_the_same_client(gq: Client) -> None:
+    for partitions in (3, 1, 2, 2):
+        gq.create_topic("t", partitions=partitions)
+        for number in range(10):
+            gq.publish("t", b"%d" % number, key="k" if number % 2 else None)
+        assert sorted(message.value for message in gq.read("t")) == [b"%d" % number for number in range(10)]
+        gq.delete_topic("t")
+
+
+# --- many at once -------------------------------------------------------------------------------
+
+
+def test_many_are_published_together_some_with_keys(gq: Client) -> None:
+    gq.create_topic("t", partitions=3)
+
+    places = gq.publish_many("t", [b"a", b"b", ("key", b"c"), ("key", {"d": 1}), (None, "e")])
+
+    stored = {(message.partition, message.offset): message for message in gq.read("t")}
+    found = [stored[place.partition, place.offset] for place in places]
+    assert [message.value for message in found] == [b"a", b"b", b"c", b'{"d":1}', b"e"]
+    assert [message.key for message in found] == [None, None, b"key", b"key", None]
+    assert len(stored) == 5
+    assert gq.publish_many("t", []) == []
+
+
+def test_many_may_come_from_an_iterator_that_uses_the_same_client(gq: Client) -> None:
+    gq.create_topic("source", partitions=1)
+    gq.create_topic("target", partitions=1)
+    gq.publish_many("source", [b"a", b"b"])
+
+    gq.publish_many("target", (message.value.upper() for message in gq.read("source")))
+
+    assert [message.value for message in gq.read("target")] == [b"A", b"B"]
+
+
+@pytest.mark.parametrize("bad", [object(), ("key", b"v" * 101), (3, b"v")])
+def test_nothing_of_many_is_stored_if_one_of_them_cannot_be(gq: Client, bad: Any) -> None:
+    gq.create_topic("t", partitions=1, max_message_bytes=100)
+
+    with pytest.raises((InvalidMessage, MessageTooLarge)):
+        gq.publish_many("t", [b"a", b"b", bad])
+
+    assert gq.publish_many("t", [b"c"])[0].offset == 0
+
+
+def test_too_many_bytes_for_one_request_are_refused_and_the_client_goes_on(gq: Client) -> None:
+    gq.create_topic("t", partitions=1)
+
+    with pytest.raises(RequestTooLarge):
+        gq.publish_many("t", [bytes(12 * 1024 * 1024)] * 3)
+
+    assert gq.publish_many("t", [b"a"])[0].offset == 0
+
+
+def test_ten_thousand_are_one_batch(gq: Client) -> None:
+    gq.create_topic("t", partitions=1)
+
+    places = gq.publish_many("t", (b"%d" % number for number in range(10_000)))
+
+    assert [place.offset for place in places] == list(range(10_000))
+    assert len({place.timestamp for place in places}) == 1
+
+
+# --- addresses, and the end ---------------------------------------------------------------------
+
+
+def test_the_environment_says_where_the_broker_is(gq: Client, address: str) -> None:
+    gq.create_topic("t")
+    with environment(GOQUEUE_SERVER=address, GOQUEUE_API_KEY="key"), Client() as client:
+        assert client.topics() == ["t"]
+
+
+@pytest.mark.parametrize(
+    "server", ["nonsense", "host:", ":7000", "host:port", "host:99999", "a:1,b", ",", "host:７０００"]
+)
+def test_an_address_that_cannot_be_is_refused_at_once(server: str) -> None:
+    with pytest.raises(InvalidRequest):
+        Client(server)
+    with pytest.raises(InvalidRequest):
+        AsyncClient(server)
+
+
+def test_the_first_address_that_answers_is_used(gq: Client, address: str) -> None:
+    gq.create_topic("t", partitions=1)
+
+    with Client(f"127.0.0.1:1, {address}") as client:
+        assert client.publish("t", b"v").offset == 0
+        assert client.topics() == ["t"]
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda gq: gq.topics(),
+        lambda gq: gq.create_topic("t"),
+        lambda gq: gq.publish("t", b"v"),
+        lambda gq: gq.publish_many("t", [b"v"]),
+        lambda gq: list(gq.read("t")),
+        lambda gq: list(gq.follow("t")),
+    ],
+)
+def test_a_broker_that_is_not_there_is_unavailable_within_the_timeout(ask: Any) -> None:
+    with Client("127.0.0.1:1", timeout="300ms") as client:
+        before = datetime.now(UTC)
+        with pytest.raises(BrokerUnavailable, match="127.0.0.1:1") as caught:
+            ask(client)
+
+        assert datetime.now(UTC) - before < timedelta(seconds=2)
+        assert (caught.value.code, caught.value.retryable) == ("BROKER_NOT_AVAILABLE", True)
+
+
+def test_a_closed_client_can_be_closed_again_and_does_nothing_more(gq: Client, address: str) -> None:
+    gq.create_topic("t", partitions=1)
+    client = Client(address)
+    client.publish("t", b"v")
+    messages = client.read("t")
+    client.close()
+    client.close()
+
+    for use in (
+        client.topics,
+        lambda: client.publish("t", b"v"),
+        lambda: client.publish_many("t", [b"v"]),
+        client.producer,
+        messages.next_batch,
+    ):
+        with pytest.raises(Conflict, match="after close"):
+            use()
+    messages.close()
+    assert gq.offsets("t") == [1]
