@@ -70,7 +70,7 @@ def main(run: Callable[[str], list[Result]]) -> None:
 
 
 def _measured(result: Result) -> str:
-    digits = 0 if result.value >= 1000 else 1
+    digits = 0 if result.value >= 1000 else 1 if result.value >= 10 else 2
     return f"{result.value:,.{digits}f} {result.unit}"
 
 

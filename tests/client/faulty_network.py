@@ -5,12 +5,14 @@ It knows frames, so it can let a request through and lose the answer. A test tel
 
 import socket
 import threading
+from queue import Queue
 from typing import Self
 
 from goqueue.wire.frames import HEADER_BYTES, LENGTH_BYTES
 from goqueue.wire.verbs import Verb
 
 KIND_AT = 4
+TIMEOUT_S = 20
 
 
 class Proxy:
@@ -26,6 +28,7 @@ class Proxy:
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
         self.lost = 0
+        self._muted: Queue[int] = Queue()
         self.connections = 0
         self._start(self._accept)
 
@@ -42,6 +45,10 @@ class Proxy:
     def mute(self, is_mute: bool = True) -> None:
         """Pass no answer on, and cut nothing."""
         self._is_mute = is_mute
+
+    def wait_for_muted_answer(self) -> None:
+        """Return when an answer came that was not passed on."""
+        self._muted.get(timeout=TIMEOUT_S)
 
     def cut(self) -> None:
         """Cut all connections."""
@@ -96,6 +103,7 @@ class Proxy:
         try:
             while frame := _frame(broker):
                 if self._is_mute:
+                    self._muted.put(frame[KIND_AT])
                     continue
                 if self._is_to_be_lost(frame[KIND_AT]):
                     _hang_up(broker)

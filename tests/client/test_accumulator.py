@@ -382,6 +382,18 @@ def test_a_broker_that_is_ahead_of_us_is_told_nothing_more_in_that_epoch() -> No
     assert (take(queue).first_sequence, queue.epoch) == (FIRST_SEQUENCE, 1)
 
 
+def test_after_all_was_given_up_the_next_one_is_tried_at_once() -> None:
+    queue = PartitionQueue("t", 0)
+    sealed(queue, [b"a"])
+    queue.failed(take(queue), BrokerUnavailable("gone"), now_ns=0, wait_ns=1_000)
+    queue.expire(1, TIMEOUT_NS)
+
+    sealed(queue, [b"b"], now_ns=10)
+
+    assert take(queue, now_ns=10)
+    assert queue.attempt == 0
+
+
 def test_what_is_under_way_is_not_given_up_however_old_it_is() -> None:
     queue = PartitionQueue("t", 0)
     sealed(queue, [b"a"])

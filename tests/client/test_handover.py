@@ -52,7 +52,7 @@ def test_every_handle_resolves_to_its_own_message_however_threads_are_interleave
     gq.create_topic("t", partitions=2)
     batch_count, linger = ((2, "1ms"), (3, "0.1ms"), (7, "5ms"), (1, "1ms"), (5, 0))[round_ % 5]
 
-    with gq.producer(batch_count=batch_count, linger=linger, acks="none") as producer:
+    with gq.producer(batch_count=batch_count, linger=linger) as producer:
         sent = hammer(producer, "t", flush_every=97 if round_ % 2 else 0)
 
     places = [handle.result(timeout="10s") for _, handle in sent]
@@ -65,7 +65,7 @@ def test_every_handle_resolves_to_its_own_message_however_threads_are_interleave
 @pytest.mark.usefixtures("frequent_switches")
 def test_every_handle_is_settled_when_the_producer_is_closed_while_threads_send(gq: Client) -> None:
     gq.create_topic("t", partitions=2)
-    producer = gq.producer(batch_count=3, linger="1ms", acks="none")
+    producer = gq.producer(batch_count=3, linger="1ms")
     producer.send("t", b"first").result()
     barrier = Barrier(THREADS + 1)
 

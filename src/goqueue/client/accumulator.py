@@ -309,6 +309,8 @@ class PartitionQueue:
             expired.append(self.ready.popleft())
         for batch in expired:
             batch.settle(RequestTimeout(f"publish to {self.topic}-{self.partition}", timeout_ns / SECOND))
+        if expired and self.is_empty:
+            self._rest()
         return expired
 
     @property
@@ -329,7 +331,13 @@ class PartitionQueue:
         self.ready.clear()
         for batch in batches:
             batch.settle(error)
+        self._rest()
         return batches
+
+    def _rest(self) -> None:
+        """Nothing is left that has to wait; what comes next is tried at once."""
+        self._attempt = 0
+        self._retry_at_ns = 0
 
     def _new_request(self) -> Request:
         batches = [self.ready.popleft()]

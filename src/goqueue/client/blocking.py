@@ -212,12 +212,19 @@ class DirectPublisher:
 
     def _publish(self, topic: str, message: Message, partition: int | None) -> Published:
         deadline_ns = self._clock.monotonic_ns() + int(self._connections.timeout_s * SECOND)
+        is_known = topic in self._topics
+        try:
+            return self._publish_once(topic, message, partition, deadline_ns)
+        except (TopicNotFound, PartitionNotFound, MessageTooLarge):
+            self._forget(topic)
+            if not is_known:
+                raise
+        return self._publish_once(topic, message, partition, deadline_ns)  # it may be another topic by now
+
+    def _publish_once(self, topic: str, message: Message, partition: int | None, deadline_ns: int) -> Published:
         queues = self._topics.get(topic) or self._retrying(lambda: self._learn(topic), deadline_ns)
         if message.value is not None and len(message.value) > queues.value_bytes_max:
-            self._forget(topic)  # the limit may be another by now
-            queues = self._retrying(lambda: self._learn(topic), deadline_ns)
-            if len(message.value) > queues.value_bytes_max:
-                raise MessageTooLarge("value", len(message.value), queues.value_bytes_max)
+            raise MessageTooLarge("value", len(message.value), queues.value_bytes_max)
         queue = queues.choose(message.key, partition) or queues.next_turn()
         batch = Batch(queue, self._clock.monotonic_ns())
         handle = Handle(batch, message)
@@ -227,11 +234,11 @@ class DirectPublisher:
         try:
             while not batch.is_done:
                 self._send(queues, queue, deadline_ns)
-        finally:  # after Ctrl-C, nobody is there to care for it
+        except BaseException:  # Ctrl-C: nobody is left to care for it
             queue.give_up(BrokerUnavailable("interrupted"))
+            raise
+        finally:
             batch.held.clear()
-        if isinstance(batch.error, TopicNotFound | PartitionNotFound):
-            self._forget(topic)
         return published(handle)
 
     def _forget(self, topic: str) -> None:
