@@ -8,10 +8,12 @@ import threading
 from queue import Queue
 from typing import Self
 
-from goqueue.wire.frames import HEADER_BYTES, LENGTH_BYTES
-from goqueue.wire.verbs import Verb
+from goqueue.wire import frames, verbs
+from goqueue.wire.frames import HEADER_BYTES, LENGTH_BYTES, FrameFlags
+from goqueue.wire.verbs import ErrorMeta, Verb
 
 KIND_AT = 4
+CORRELATION_AT = 8
 TIMEOUT_S = 20
 
 
@@ -24,6 +26,7 @@ class Proxy:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._lock = threading.Lock()
         self._losses: dict[Verb, int] = {}
+        self._replaced: dict[Verb, tuple[ErrorMeta, int]] = {}
         self._is_mute = False
         self._sockets: list[socket.socket] = []
         self._threads: list[threading.Thread] = []
@@ -41,6 +44,20 @@ class Proxy:
         """So often, an answer to such a request is not passed on; its connection is cut."""
         with self._lock:
             self._losses[verb] = times
+
+    def replace_answers(self, verb: Verb, error: ErrorMeta, times: int) -> None:
+        """So often, an answer to such a request is passed on as this error, though the broker has said otherwise."""
+        with self._lock:
+            self._replaced[verb] = error, times
+
+    def say_to_all(self, error: ErrorMeta) -> None:
+        """Say that something is wrong with the connection, and cut it."""
+        frame = frames.pack(0, 0, verbs.encode(error), flags=FrameFlags.RESPONSE | FrameFlags.ERROR)
+        with self._lock:
+            clients = self._sockets[::2]
+        for one in clients:
+            one.sendall(frame)
+        self.cut()
 
     def mute(self, is_mute: bool = True) -> None:
         """Pass no answer on, and cut nothing."""
@@ -108,10 +125,22 @@ class Proxy:
                 if self._is_to_be_lost(frame[KIND_AT]):
                     _hang_up(broker)
                     break
-                client.sendall(frame)
+                client.sendall(self._replacement(frame) or frame)
         except OSError:
             pass
         _hang_up(client)
+
+    def _replacement(self, frame: bytes) -> bytes | None:
+        verb = Verb(frame[KIND_AT]) if frame[KIND_AT] else None
+        with self._lock:
+            if verb is None or verb not in self._replaced:
+                return None
+            error, left = self._replaced[verb]
+            if not left:
+                return None
+            self._replaced[verb] = error, left - 1
+        correlation = int.from_bytes(frame[CORRELATION_AT : CORRELATION_AT + 4])
+        return frames.pack(verb, correlation, verbs.encode(error), flags=FrameFlags.RESPONSE | FrameFlags.ERROR)
 
     def _is_to_be_lost(self, kind: int) -> bool:
         with self._lock:

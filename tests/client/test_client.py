@@ -345,9 +345,7 @@ def test_a_message_that_cannot_be_is_refused_and_the_client_goes_on(
         ({"value": b"v", "headers": {"name": "v" * 65_500}}, "headers", None),
     ],
 )
-def test_what_is_too_large_is_refused_by_name(
-    gq: Client, wrong: dict[str, Any], field: str, limit: int | None
-) -> None:
+def test_what_is_too_large_is_refused_by_name(gq: Client, wrong: dict[str, Any], field: str, limit: int | None) -> None:
     gq.create_topic("t", partitions=1, max_message_bytes=100)
 
     with pytest.raises(MessageTooLarge) as caught:

@@ -3,15 +3,25 @@
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
 
-from goqueue import BrokerUnavailable, Client, Conflict, RequestTimeout, TopicNotFound
+from goqueue import (
+    BrokerUnavailable,
+    Client,
+    Conflict,
+    InternalError,
+    Published,
+    RequestTimeout,
+    StorageFull,
+    TopicNotFound,
+)
 from goqueue.testing import EmbeddedBroker
+from goqueue.wire import verbs
 from goqueue.wire.verbs import Verb
 from tests.client.faulty_network import Proxy
 
@@ -111,7 +121,7 @@ def test_a_producer_goes_on_through_restarts_in_order_and_exactly_once(broker: R
             place = handle.result(timeout=WAIT)
             assert stored[place.partition, place.offset] == b"%05d" % number
         for partition in range(3):
-            found = [message for message in gq.read("t", partition=partition)]
+            found = list(gq.read("t", partition=partition))
             for key in {message.key for message in found}:
                 mine = [message.value for message in found if message.key == key]
                 assert mine == sorted(mine)
@@ -203,6 +213,85 @@ def test_what_was_given_up_is_not_mixed_up_with_what_follows(gq: Client, address
     assert values(gq) == [b"first", *(b"%s-%d" % (what, n) for n in range(3) for what in (b"lost", b"found"))]
 
 
+FULL = verbs.error_meta(StorageFull("disk"))
+BUG = verbs.error_meta(InternalError("a bug"))
+NEW = verbs.ErrorMeta("FROM_THE_FUTURE", "something new is the matter", True, {"what": "new"})
+
+
+@pytest.mark.parametrize("error", [FULL, NEW])
+def test_what_the_broker_refuses_for_now_is_tried_again(gq: Client, address: str, error: verbs.ErrorMeta) -> None:
+    gq.create_topic("t", partitions=1)
+
+    with cut_off(address) as (proxy, client), client.producer(linger=0) as producer:
+        proxy.replace_answers(Verb.PUBLISH, error, 3)
+        assert client.publish("t", b"0").offset == 0
+        proxy.replace_answers(Verb.PUBLISH, error, 3)
+        assert producer.send("t", b"1").result(timeout=WAIT).offset == 1
+        proxy.replace_answers(Verb.LIST_TOPICS, error, 3)
+        assert client.topics() == ["t"]
+
+    assert values(gq) == [b"0", b"1"]
+
+
+def test_what_the_broker_refuses_for_ever_fails_after_the_delivery_timeout(gq: Client, address: str) -> None:
+    gq.create_topic("t", partitions=1)
+
+    with cut_off(address, timeout="200ms") as (proxy, client):
+        producer = client.producer(linger=0, delivery_timeout="200ms")
+        client.publish("t", b"known")
+        producer.send("t", b"known").result(timeout=WAIT)
+        proxy.replace_answers(Verb.PUBLISH, FULL, 1_000_000)
+        with pytest.raises(RequestTimeout):
+            client.publish("t", b"v")
+        with pytest.raises(RequestTimeout):
+            producer.send("t", b"v").result(timeout=WAIT)
+        producer.send("t", b"v")
+        with pytest.raises(RequestTimeout):
+            producer.close()
+
+
+@pytest.mark.parametrize("way", ["publish", "producer"])
+def test_a_bug_of_the_broker_fails_one_message_and_no_other(gq: Client, address: str, way: str) -> None:
+    gq.create_topic("t", partitions=1)
+
+    with cut_off(address) as (proxy, client), client.producer(linger=0) as producer:
+        publish: Callable[[bytes], Any] = {
+            "publish": lambda value: client.publish("t", value),
+            "producer": lambda value: producer.send("t", value).result(timeout=WAIT),
+        }[way]
+        for number in range(3):
+            publish(b"good-%d" % number)
+            proxy.replace_answers(Verb.PUBLISH, BUG, 1)
+            with pytest.raises(InternalError) as caught:
+                publish(b"said to have failed")
+            assert caught.value.request_id == "a bug"
+            publish(b"next-%d" % number)
+
+    stored = [value for value in values(gq) if value != b"said to have failed"]
+    assert stored == [b"%s-%d" % (what, n) for n in range(3) for what in (b"good", b"next")]
+
+
+def test_a_complaint_about_the_connection_fails_no_request(gq: Client, address: str) -> None:
+    gq.create_topic("t", partitions=1)
+    complaint = verbs.ErrorMeta("INVALID_REQUEST", "a frame fails its checksum", False, {})
+
+    with cut_off(address) as (proxy, client), ThreadPoolExecutor(2) as threads, client.producer(linger=0) as producer:
+        client.publish("t", b"known")
+        producer.send("t", b"known").result(timeout=WAIT)
+        proxy.mute()
+        handle = producer.send("t", b"v")
+        waiting: list[Future[Any]] = [threads.submit(client.publish, "t", b"v"), threads.submit(client.topics)]
+        for _ in range(3):
+            proxy.wait_for_muted_answer()
+        proxy.mute(False)
+        proxy.say_to_all(complaint)
+
+        assert handle.result(timeout=WAIT).offset in (2, 3)
+        assert {type(future.result(timeout=20)) for future in waiting} == {Published, list}
+
+    assert len(values(gq)) == 4
+
+
 def test_what_was_given_up_before_it_was_sent_leaves_nothing_behind(broker: RestartingBroker) -> None:
     with Client(broker.address, timeout="200ms") as gq:
         gq.create_topic("t", partitions=1)
@@ -284,12 +373,17 @@ def test_ctrl_c_ends_the_wait_and_leaves_the_client_usable(gq: Client, address: 
     with cut_off(address) as (proxy, client), client.producer(linger=0) as producer:
         client.publish("t", b"first")
         producer.send("t", b"first").result(timeout=WAIT)
+
+        def send_and_flush() -> None:
+            producer.send("t", b"interrupted")
+            producer.flush()
+
         uses: dict[str, Callable[[], Any]] = {
             "publish": lambda: client.publish("t", b"interrupted"),
             "loop": lambda: client._loop.run(client._client.publish("t", b"interrupted")),
             "many": lambda: client.publish_many("t", [b"interrupted"]),
             "producer": lambda: producer.send("t", b"interrupted").result(),
-            "flush": lambda: (producer.send("t", b"interrupted"), producer.flush()),
+            "flush": send_and_flush,
             "read": lambda: list(client.read("t")),
             "follow": lambda: list(client.follow("t", start="earliest")),
             "topics": client.topics,

@@ -18,6 +18,7 @@ import socket
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar, cast
 
 import msgspec
@@ -78,6 +79,8 @@ class NativeDoor:
         self._starved: set[Connection] = set()
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
+        self._due: list[Callable[[], None]] = []  # pushes
+        self._is_handling = False
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen; where, in case the port was left open."""
@@ -139,6 +142,27 @@ class NativeDoor:
         self.congested.discard(connection)
         self._starved.discard(connection)
         self.account(connection, 0)
+
+    def handle(self, frames_handler: Callable[[], None]) -> None:
+        """Handle frames, then push what came of them: answers and pushes go out together."""
+        self._is_handling = True
+        try:
+            frames_handler()
+        finally:
+            self._is_handling = False
+            if self._due:
+                self._push_all()
+
+    def push_soon(self, push: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
+        """Push when the frames at hand are handled, or, if there are none, when the loop comes round."""
+        if not self._due and not self._is_handling:
+            loop.call_soon(self._push_all)
+        self._due.append(push)
+
+    def _push_all(self) -> None:
+        due, self._due = self._due, []
+        for push in due:
+            push()
 
     def sweep(self) -> None:
         """Hang up on the peers that let us wait for too long."""
@@ -243,7 +267,7 @@ class Connection(asyncio.BufferedProtocol):
             self._frame_since_ns = None
         elif self._frame_since_ns is None or len(self._frames) > count:
             self._frame_since_ns = self._door.clock.monotonic_ns()
-        self._handle_frames()
+        self._door.handle(self._handle_frames)
 
     def eof_received(self) -> bool:
         """The peer will send no more, and so wants no more."""
@@ -554,7 +578,7 @@ class Connection(asyncio.BufferedProtocol):
         """Push soon, together with all that comes until then."""
         if not push.is_scheduled and push.credit > 0 and not self._is_congested and not self._is_closed:
             push.is_scheduled = True
-            self._loop.call_soon(self._push, push)
+            self._door.push_soon(partial(self._push, push), self._loop)
 
     def _push(self, push: Push) -> None:
         push.is_scheduled = False
