@@ -27,6 +27,7 @@ import msgspec
 
 from goqueue.clock import MS, SECOND
 from goqueue.errors import (
+    AvailabilityError,
     GoQueueError,
     InvalidConfig,
     InvalidPartition,
@@ -222,6 +223,7 @@ class PartitionQueue:
         "_attempt",
         "_is_behind",
         "_is_draining",
+        "_refusal",
         "_retry_at_ns",
         "_sequence",
         "epoch",
@@ -244,6 +246,7 @@ class PartitionQueue:
         self._is_behind = False  # the broker misses what stands before all of `_again`
         self._attempt = 0
         self._retry_at_ns = 0
+        self._refusal: GoQueueError | None = None  # why the broker does not store what it is sent, if it says so
         self._sequence = FIRST_SEQUENCE  # of the next new request
 
     @property
@@ -280,6 +283,7 @@ class PartitionQueue:
         """The request was answered: its batches have their places."""
         self.in_flight.remove(request)
         self._attempt = 0
+        self._refusal = None
         offset = first_offset
         for batch in request.batches:
             batch.first_offset = offset
@@ -293,7 +297,7 @@ class PartitionQueue:
         """The request was refused or lost; the batches that will not be tried again."""
         self.in_flight.remove(request)
         if self._is_worth_another_try(request, error):
-            self._send_again(request, now_ns + wait_ns)
+            self._send_again(request, error, now_ns + wait_ns)
             return []
         self._is_draining = True
         for batch in request.batches:
@@ -301,14 +305,16 @@ class PartitionQueue:
         return request.batches
 
     def expire(self, before_ns: int, timeout_ns: int) -> list[Batch]:
-        """Give up on what was added before that time and is not under way."""
+        """Give up on what was added before that time and is not under way, for the reason that the broker gave last."""
         expired: list[Batch] = []
         while self._again and self._again[0].opened_ns < before_ns and not self.in_flight:
             expired += self._again.popleft().batches
         while self.ready and self.ready[0].opened_ns < before_ns and not self._again and not self.in_flight:
             expired.append(self.ready.popleft())
         for batch in expired:
-            batch.settle(RequestTimeout(f"publish to {self.topic}-{self.partition}", timeout_ns / SECOND))
+            batch.settle(
+                self._refusal or RequestTimeout(f"publish to {self.topic}-{self.partition}", timeout_ns / SECOND)
+            )
         if expired and self.is_empty:
             self._rest()
         return expired
@@ -360,11 +366,13 @@ class PartitionQueue:
         self._is_behind = True
         return error.expected < request.first_sequence
 
-    def _send_again(self, request: Request, retry_at_ns: int) -> None:
+    def _send_again(self, request: Request, error: GoQueueError, retry_at_ns: int) -> None:
         if not self._is_draining:
             self._attempt += 1
         self._is_draining = True
         self._retry_at_ns = max(self._retry_at_ns, retry_at_ns)
+        if not isinstance(error, OutOfOrderSequence):  # which only says that another one failed
+            self._refusal = None if isinstance(error, AvailabilityError) else error
         position = sum(1 for other in self._again if other.first_sequence < request.first_sequence)
         self._again.insert(position, request)
 
