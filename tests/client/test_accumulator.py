@@ -394,6 +394,19 @@ def test_after_all_was_given_up_the_next_one_is_tried_at_once() -> None:
     assert queue.attempt == 0
 
 
+def test_what_is_given_up_says_why_the_broker_refused_it_and_what_comes_later_does_not() -> None:
+    queue = PartitionQueue("t", 0)
+    refused = sealed(queue, [b"a"])
+    queue.failed(take(queue), StorageFull("disk"), now_ns=0, wait_ns=0)
+    queue.expire(1, TIMEOUT_NS)
+    never_sent = sealed(queue, [b"b"])
+
+    queue.expire(1, TIMEOUT_NS)
+
+    assert isinstance(refused.error, StorageFull)
+    assert isinstance(never_sent.error, RequestTimeout)
+
+
 def test_what_is_under_way_is_not_given_up_however_old_it_is() -> None:
     queue = PartitionQueue("t", 0)
     sealed(queue, [b"a"])

@@ -233,7 +233,9 @@ def test_what_the_broker_refuses_for_now_is_tried_again(gq: Client, address: str
     assert values(gq) == [b"0", b"1"]
 
 
-def test_what_the_broker_refuses_for_ever_fails_after_the_delivery_timeout(gq: Client, address: str) -> None:
+def test_what_the_broker_refuses_for_ever_fails_with_its_reason_after_the_delivery_timeout(
+    gq: Client, address: str
+) -> None:
     gq.create_topic("t", partitions=1)
 
     with cut_off(address, timeout="200ms") as (proxy, client):
@@ -241,12 +243,12 @@ def test_what_the_broker_refuses_for_ever_fails_after_the_delivery_timeout(gq: C
         client.publish("t", b"known")
         producer.send("t", b"known").result(timeout=WAIT)
         proxy.replace_answers(Verb.PUBLISH, FULL, 1_000_000)
-        with pytest.raises(RequestTimeout):
+        with pytest.raises(StorageFull):
             client.publish("t", b"v")
-        with pytest.raises(RequestTimeout):
+        with pytest.raises(StorageFull):
             producer.send("t", b"v").result(timeout=WAIT)
         producer.send("t", b"v")
-        with pytest.raises(RequestTimeout):
+        with pytest.raises(StorageFull):
             producer.close()
 
 

@@ -344,6 +344,7 @@ class PartitionQueue:
         """Nothing is left that has to wait; what comes next is tried at once."""
         self._attempt = 0
         self._retry_at_ns = 0
+        self._refusal = None
 
     def _new_request(self) -> Request:
         batches = [self.ready.popleft()]
