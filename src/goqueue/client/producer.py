@@ -292,6 +292,11 @@ class ProducerCore:
 
     # --- the loop ------------------------------------------------------------------------------
 
+    def hurry(self) -> None:
+        """Send what is ready now, if nothing is under way that it could travel behind."""
+        if len(self._sealed) == 1 and not self._sealed[0].queue.in_flight:
+            self._pump()
+
     async def learn(self, topic: str) -> None:
         """Find out what has to be known to add messages for the topic, or whether that has changed."""
         if topic in self._topics:
@@ -589,6 +594,7 @@ class AsyncProducer:
             await room.wait()
         handle = AsyncHandle(NO_BATCH, message)
         core.add(topic, handle, partition)
+        core.hurry()
         return handle
 
     async def flush(self) -> None:

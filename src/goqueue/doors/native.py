@@ -40,6 +40,8 @@ RESPONSE_OF_RECORDS = int(FrameFlags.RESPONSE | FrameFlags.SELF_CHECKED)
 PUSHED_RECORDS = int(FrameFlags.RESPONSE | FrameFlags.SELF_CHECKED | FrameFlags.PUSH)
 ERROR = int(FrameFlags.RESPONSE | FrameFlags.ERROR)
 LARGE_BYTES = 64 * 1024
+OUTBOX_BYTES_MAX = 16 * 1024
+"""To send costs a call of the system, and wakes the peer; so little things wait for one another."""
 
 T = TypeVar("T")
 M = TypeVar("M", bound=msgspec.Struct)
@@ -80,7 +82,9 @@ class NativeDoor:
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self._due: list[Callable[[], None]] = []  # pushes
+        self._unsent: dict[Connection, None] = {}
         self._is_handling = False
+        self._is_coming = False
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen; where, in case the port was left open."""
@@ -144,25 +148,39 @@ class NativeDoor:
         self.account(connection, 0)
 
     def handle(self, frames_handler: Callable[[], None]) -> None:
-        """Handle frames, then push what came of them: answers and pushes go out together."""
+        """Handle frames, then push what came of them, then send all of it: one call of the system per connection."""
         self._is_handling = True
         try:
             frames_handler()
+            due, self._due = self._due, []
+            for push in due:
+                push()
         finally:
             self._is_handling = False
+            unsent, self._unsent = self._unsent, {}
+            for connection in unsent:
+                connection.flush()
             if self._due:
-                self._push_all()
+                self._come_back()
 
-    def push_soon(self, push: Callable[[], None], loop: asyncio.AbstractEventLoop) -> None:
+    def push_soon(self, push: Callable[[], None]) -> None:
         """Push when the frames at hand are handled, or, if there are none, when the loop comes round."""
-        if not self._due and not self._is_handling:
-            loop.call_soon(self._push_all)
         self._due.append(push)
+        self._come_back()
 
-    def _push_all(self) -> None:
-        due, self._due = self._due, []
-        for push in due:
-            push()
+    def flush_soon(self, connection: "Connection") -> None:
+        """Likewise send what was written to the connection."""
+        self._unsent[connection] = None
+        self._come_back()
+
+    def _come_back(self) -> None:
+        if not self._is_handling and not self._is_coming:
+            self._is_coming = True
+            asyncio.get_running_loop().call_soon(self._came_back)
+
+    def _came_back(self) -> None:
+        self._is_coming = False
+        self.handle(_nothing)
 
     def sweep(self) -> None:
         """Hang up on the peers that let us wait for too long."""
@@ -201,6 +219,8 @@ class Connection(asyncio.BufferedProtocol):
         self._client_id = ""
         self._frames: deque[Frame] = deque()
         self._pushes: dict[int, Push] = {}
+        self._outbox: list[bytes | bytearray | memoryview] = []
+        self._outbox_bytes = 0
         self._open_requests = 0
         self._reads: set[Pending[ReadResult]] = set()  # those that wait for a record
         self._is_closed = False
@@ -299,6 +319,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.abort()
         elif not self._transport.is_closing():
             self._hung_up_ns = self._door.clock.monotonic_ns()
+            self.flush()
             self._transport.close()
 
     def check_time(self, now_ns: int) -> None:
@@ -356,13 +377,28 @@ class Connection(asyncio.BufferedProtocol):
         except Exception:
             self._fail(kind, correlation, self._bug(kind))
 
+    def _write(self, *parts: bytes | bytearray | memoryview) -> None:
+        """Send soon, together with what else is for this peer; at once if it is much."""
+        self._outbox += parts
+        self._outbox_bytes += sum(map(len, parts))
+        if self._outbox_bytes > OUTBOX_BYTES_MAX:
+            self.flush()
+        else:
+            self._door.flush_soon(self)
+
+    def flush(self) -> None:
+        """Send what was written."""
+        outbox, self._outbox, self._outbox_bytes = self._outbox, [], 0
+        if outbox and not self._transport.is_closing():
+            self._transport.writelines(outbox)
+
     def _answer(self, kind: int, correlation: int, meta: msgspec.Struct) -> None:
         if not self._is_closed:
-            self._transport.write(frames.pack(kind, correlation, verbs.encode(meta), flags=RESPONSE))
+            self._write(frames.pack(kind, correlation, verbs.encode(meta), flags=RESPONSE))
 
     def _fail(self, kind: int, correlation: int, error: GoQueueError) -> None:
         if not self._is_closed:
-            self._transport.write(frames.pack(kind, correlation, verbs.encode(verbs.error_meta(error)), flags=ERROR))
+            self._write(frames.pack(kind, correlation, verbs.encode(verbs.error_meta(error)), flags=ERROR))
 
     def _later(self, kind: int, correlation: int, pending: Pending[T], answer: Callable[[T], None]) -> None:
         """Answer when it is time."""
@@ -459,7 +495,7 @@ class Connection(asyncio.BufferedProtocol):
         names = self._service.list_topics(internal=_decode_list_topics(meta).internal)
         payload = verbs.encode(names)
         head = frames.pack_checked(Verb.LIST_TOPICS, correlation, verbs.encode(verbs.Empty()), payload, flags=RESPONSE)
-        self._transport.writelines((head, payload))
+        self._write(head, payload)
 
     def _describe_topic(self, correlation: int, meta: memoryview, _: memoryview) -> None:
         info = self._service.describe_topic(_decode_topic_name(meta).name)
@@ -539,9 +575,9 @@ class Connection(asyncio.BufferedProtocol):
         meta = verbs.encode(verbs.ReadAnswer(*result[1:]))
         head = frames.pack(kind, correlation, meta, len(result.records), flags=flags)
         if result.record_count:
-            self._transport.writelines((head, result.records))
+            self._write(head, result.records)
         else:
-            self._transport.write(head)
+            self._write(head)
 
     # --- subscriptions -------------------------------------------------------------------------
 
@@ -578,7 +614,7 @@ class Connection(asyncio.BufferedProtocol):
         """Push soon, together with all that comes until then."""
         if not push.is_scheduled and push.credit > 0 and not self._is_congested and not self._is_closed:
             push.is_scheduled = True
-            self._door.push_soon(partial(self._push, push), self._loop)
+            self._door.push_soon(partial(self._push, push))
 
     def _push(self, push: Push) -> None:
         push.is_scheduled = False
@@ -626,6 +662,10 @@ _HANDLERS: dict[int, Callable[[Connection, int, memoryview, memoryview], None]] 
     Verb.UNSUBSCRIBE: Connection._unsubscribe,
     Verb.STATS: Connection._stats,
 }
+
+
+def _nothing() -> None:
+    pass
 
 
 def _decoder(meta_type: type[M]) -> Callable[[memoryview], M]:

@@ -327,7 +327,8 @@ static PyObject *crc32c_with(PyObject *args, uint32_t (*update)(uint32_t, const 
         return NULL;
     }
 
-    PyThreadState *released = gil_release(view.len);
+    /* Far quicker per byte than all else here; a busy thread may keep the GIL for longer than this takes. */
+    PyThreadState *released = gil_release(view.len / 64);
     uint32_t result = ~update(~(uint32_t)crc, view_bytes(&view), (size_t)view.len);
     gil_acquire(released);
 
