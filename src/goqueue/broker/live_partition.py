@@ -218,6 +218,8 @@ class LivePartition:
                 continue
             with suppress(StorageError):  # a disk that is full or fails now; what stops the log, the log has told
                 log.roll_if_old(now_ns=now_ns)
+            if log.segment_count == 1:  # nothing is sealed that could go
+                continue
             with suppress(StorageError):
                 expired = log.expire(now_ns=now_ns)
                 if expired:

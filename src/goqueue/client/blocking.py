@@ -172,6 +172,7 @@ class DirectPublisher:
         self._lock = Lock()
         self._fork = forks.generation
         self._topics: dict[str, TopicQueues] = {}
+        self._leaders: dict[PartitionQueue, BlockingSession] = {}
         self._epoch = 0  # where the queues of a topic begin
         self._identity: verbs.ProducerIdentity | None = None
         self._is_closed = False
@@ -247,6 +248,7 @@ class DirectPublisher:
         queues = self._topics.pop(topic, None)
         if queues:
             self._epoch = max(self._epoch, queues.next_epoch)
+            self._leaders.clear()
 
     def _send(self, queues: TopicQueues, queue: PartitionQueue, deadline_ns: int) -> None:
         """Send what is next, and settle it or see to it that it is sent again."""
@@ -263,6 +265,7 @@ class DirectPublisher:
         except GoQueueError as error:
             if isinstance(error, NotLeader):
                 self._connections.forget_topic(queue.topic)
+                self._leaders.clear()
             wait_ns = retry_wait_ns(queue.attempt + 1)
             queue.failed(request, error, now_ns=self._clock.monotonic_ns(), wait_ns=wait_ns)
         else:
@@ -270,11 +273,13 @@ class DirectPublisher:
 
     def _exchange(self, queues: TopicQueues, queue: PartitionQueue, request: Request) -> verbs.PublishAnswer:
         assert self._identity is not None
-        session: Any = run_now(self._connections.leader(queue.topic, queue.partition))
+        session = self._leaders.get(queue)
+        if session is None or session.is_closed:
+            found: Any = run_now(self._connections.leader(queue.topic, queue.partition))
+            session = self._leaders[queue] = found
         records = request.encode((self._identity.producer_id, self._identity.epoch + queue.epoch), queues.compression)
         meta = verbs.Publish(queue.topic, queue.partition, queues.acks)
-        answer: verbs.PublishAnswer = session.exchange(Verb.PUBLISH, meta, verbs.PublishAnswer, records)
-        return answer
+        return session.exchange(Verb.PUBLISH, meta, verbs.PublishAnswer, records)
 
     async def _learn(self, topic: str) -> TopicQueues:
         metadata = await self._connections.topic(topic)

@@ -22,6 +22,16 @@ from goqueue.record import kernel
 BATCH_BYTES = (1024, 16384, 65536, 262144, 1048576, 4194304)
 
 
+class _Tally:
+    """What was published to a topic since somebody last looked: a series is too dear to be touched by every batch."""
+
+    __slots__ = ("bytes", "messages")
+
+    def __init__(self) -> None:
+        self.messages = 0
+        self.bytes = 0
+
+
 class Metrics:
     """The series of one node."""
 
@@ -63,7 +73,7 @@ class Metrics:
             self._segments_deleted,
             self._corrupt,
         )
-        self._published_by_topic: dict[str, tuple[Counter, Counter]] = {}  # to look a series up is dearer than to count
+        self._tallies: dict[str, _Tally] = {}
         self._counts: dict[type[events.Event], Callable[[Any], None]] = {
             events.Published: self._count_published,
             events.Consumed: self._count_consumed,
@@ -86,9 +96,9 @@ class Metrics:
             count(event)
 
     def _count_published(self, event: events.Published) -> None:
-        published, published_bytes = self._published_by_topic[event.topic]
-        published.inc(event.count)
-        published_bytes.inc(event.bytes)
+        tally = self._tallies[event.topic]
+        tally.messages += event.count
+        tally.bytes += event.bytes
 
     def _count_consumed(self, event: events.Consumed) -> None:
         self._consumed.labels(event.topic, event.group).inc(event.count)
@@ -104,6 +114,10 @@ class Metrics:
 
     def render(self, as_openmetrics: bool) -> tuple[bytes, str]:
         """All series as text, and the type of it."""
+        for topic, tally in self._tallies.items():
+            self._published.labels(topic).inc(tally.messages)
+            self._published_bytes.labels(topic).inc(tally.bytes)
+            tally.messages = tally.bytes = 0
         if as_openmetrics:
             return openmetrics.generate_latest(self._registry), openmetrics.CONTENT_TYPE_LATEST  # type: ignore[no-untyped-call]
         text: bytes = generate_latest(self._registry)
@@ -117,15 +131,12 @@ class Metrics:
         self._consumed.labels(event.topic, "")
         self._consumed_bytes.labels(event.topic, "")
         self._partitions.labels(event.topic).set(event.partitions)
-        self._published_by_topic[event.topic] = (
-            self._published.labels(event.topic),
-            self._published_bytes.labels(event.topic),
-        )
+        self._tallies[event.topic] = _Tally()
 
     def _deleted(self, event: events.TopicDeleted) -> None:
         if not event.internal:
             self._topics.dec()
-        del self._published_by_topic[event.topic]
+        del self._tallies[event.topic]
         for series in self._by_topic:
             series.remove(event.topic)
         self._consumed.remove_by_labels({"topic": event.topic})
