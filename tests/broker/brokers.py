@@ -50,10 +50,13 @@ class ManualWorkers:
             self.run_one()
 
 
+QUICK = BrokerConfig(maintenance_interval_ms=10_000)
+
+
 class Node:
     """A broker on a disk, and the hands of the test on its clock and its workers."""
 
-    def __init__(self, disk: Disk, clock: ManualClock, *, config: BrokerConfig | None = None) -> None:
+    def __init__(self, disk: Disk, clock: ManualClock, *, config: BrokerConfig = QUICK) -> None:
         self.disk = disk
         self.clock = clock
         self.workers = ManualWorkers()

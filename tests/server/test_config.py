@@ -117,7 +117,7 @@ def test_what_is_described_can_be_set() -> None:
         ("GOQUEUE_LIMITS_CONNECTIONS_MAX", "10", "limits.connections_max", 10),
         ("GOQUEUE_LIMITS_FRAME_BYTES_MAX", "1MiB", "limits.frame_bytes_max", 2**20),
         ("GOQUEUE_LIMITS_FRAME_BYTES_MAX", "1048577", "limits.frame_bytes_max", 2**20 + 1),
-        ("GOQUEUE_HOUSEKEEPING_TICK_INTERVAL", "50ms", "housekeeping.tick_interval", 50 * MS),
+        ("GOQUEUE_HOUSEKEEPING_TICK_INTERVAL", "20ms", "housekeeping.tick_interval", 20 * MS),
         ("GOQUEUE_LOG_LEVEL", "WARNING", "log.level", "warning"),
     ],
 )

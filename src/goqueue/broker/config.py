@@ -13,7 +13,7 @@ class BrokerConfig:
     node_id: int = 0
     default_partitions: int = 3
     topic_defaults: Mapping[str, object] = field(default_factory=dict)  # settings of topics that do not say otherwise
-    maintenance_interval_ms: int = 10_000  # how often each partition is looked at for retention and compaction
+    maintenance_interval_ms: int = 30_000  # how often each partition is looked at for retention and compaction
     compactions_max: int = 1  # at once; each reads and writes whole segments
     waiting_max: int = 100_000  # requests that wait for a record; more are answered at once
 

@@ -109,8 +109,8 @@ class Limits:
 class Housekeeping:
     """[housekeeping]: how often the broker looks at its timers, and each partition at its segments."""
 
-    tick_interval_ns: Annotated[int, Duration(MS, SECOND)] = 20 * MS
-    maintenance_interval_ns: Annotated[int, Duration(100 * MS, 3600 * SECOND)] = 10 * SECOND
+    tick_interval_ns: Annotated[int, Duration(MS, SECOND)] = 50 * MS
+    maintenance_interval_ns: Annotated[int, Duration(100 * MS, 3600 * SECOND)] = 30 * SECOND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
