@@ -49,7 +49,8 @@ from goqueue.record.header import Priority
 
 if TYPE_CHECKING:
     from goqueue.client.client import AsyncClient
-    from goqueue.client.producer import AsyncHandle, AsyncProducer, Handle, Producer, Published
+    from goqueue.client.handles import AsyncHandle, Handle, Published
+    from goqueue.client.producer import AsyncProducer, Producer
     from goqueue.client.reading import AsyncMessages
     from goqueue.client.sync import Client, Messages
     from goqueue.record.message import Message
@@ -112,15 +113,15 @@ __all__ = [
 
 _LAZY = {
     "AsyncClient": "client.client",
-    "AsyncHandle": "client.producer",
+    "AsyncHandle": "client.handles",
     "AsyncMessages": "client.reading",
     "AsyncProducer": "client.producer",
     "Client": "client.sync",
-    "Handle": "client.producer",
+    "Handle": "client.handles",
     "Message": "record.message",
     "Messages": "client.sync",
     "Producer": "client.producer",
-    "Published": "client.producer",
+    "Published": "client.handles",
 }
 
 if not TYPE_CHECKING:

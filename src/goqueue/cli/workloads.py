@@ -14,7 +14,8 @@ from secrets import token_hex
 import uvloop
 
 from goqueue.client.client import AsyncClient
-from goqueue.client.producer import Handle, Producer
+from goqueue.client.handles import Handle
+from goqueue.client.producer import Producer
 from goqueue.client.sync import Client
 from goqueue.clock import MS, SECOND, SystemClock
 from goqueue.errors import GoQueueError

@@ -18,8 +18,8 @@ import msgspec
 from goqueue.client import forks, messages
 from goqueue.client.accumulator import Batch, Message, PartitionQueue, Request, TopicQueues
 from goqueue.client.connections import Connections, retry_wait_ns
+from goqueue.client.handles import Handle, Published, published
 from goqueue.client.messages import Duration, Time
-from goqueue.client.producer import Handle, Published, published
 from goqueue.client.session import (
     ANSWER_TIMEOUT_S,
     CONNECT_TIMEOUT_S,

@@ -15,8 +15,9 @@ from goqueue.client import environment, messages
 from goqueue.client.accumulator import ProducerConfig
 from goqueue.client.blocking import DirectPublisher
 from goqueue.client.connections import Connections
+from goqueue.client.handles import AsyncHandle, Published
 from goqueue.client.messages import Duration, Time
-from goqueue.client.producer import AsyncHandle, AsyncProducer, ProducerCore, Published
+from goqueue.client.producer import AsyncProducer, ProducerCore
 from goqueue.client.reading import AsyncMessages, Follow, Read
 from goqueue.client.session import split_address
 from goqueue.clock import SECOND, Clock, SystemClock

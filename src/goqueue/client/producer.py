@@ -5,16 +5,13 @@ a list, without a lock (`Batch` says why that is safe); all else is done once pe
 """
 
 import asyncio
-import logging
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator, Iterable, Mapping
-from datetime import UTC, datetime, timedelta
-from threading import TIMEOUT_MAX, Lock
-from typing import Any, NamedTuple, Self, cast
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from threading import Lock
+from typing import Any, Self, cast
 
 from goqueue.client import forks, messages
 from goqueue.client.accumulator import (
-    NO_CALLBACKS,
     SMALL_RECORD_BYTES,
     SMALL_VALUE_BYTES,
     AnyHandle,
@@ -26,6 +23,7 @@ from goqueue.client.accumulator import (
     TopicQueues,
 )
 from goqueue.client.connections import Connections, retry_wait_ns
+from goqueue.client.handles import AsyncHandle, Handle, call_all, when_done
 from goqueue.client.messages import Duration, Time
 from goqueue.client.session import Session, decode
 from goqueue.clock import SECOND, Clock
@@ -35,7 +33,6 @@ from goqueue.errors import (
     MessageTooLarge,
     NotLeader,
     PartitionNotFound,
-    RequestTimeout,
     TopicNotFound,
 )
 from goqueue.record.header import Priority
@@ -43,99 +40,8 @@ from goqueue.wire import verbs
 from goqueue.wire.frames import Frame
 from goqueue.wire.verbs import Verb
 
-logger = logging.getLogger("goqueue.client")
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 FAILURES_KEPT = 100
 LOCKED_WAIT_S = 0.001
-
-
-class Published(NamedTuple):
-    """Where a message is. `offset` is -1 for one that was sent twice, so long ago that the broker forgot where."""
-
-    topic: str
-    partition: int
-    offset: int
-    timestamp: datetime
-
-
-def published(handle: AnyHandle) -> Published:
-    """Where the message went; raises why it went nowhere."""
-    batch = handle.batch
-    if batch.error is not None:
-        batch.is_seen = True
-        raise batch.error
-    assert type(handle.item) is int
-    offset = batch.first_offset + handle.item if batch.first_offset >= 0 else -1
-    timestamp = _EPOCH + timedelta(microseconds=batch.timestamp_ns // 1000)
-    return Published(batch.queue.topic, batch.queue.partition, offset, timestamp)
-
-
-def when_done(batch: Batch, callback: Callable[[], None]) -> None:
-    """Call once the batch is settled, in the thread that settles it, or at once."""
-    if batch.callbacks is NO_CALLBACKS:
-        with _callbacks_lock:
-            if batch.callbacks is NO_CALLBACKS:
-                batch.callbacks = deque()
-    batch.callbacks.append(callback)
-    if batch.is_done:
-        _call_all(batch.callbacks)
-
-
-_callbacks_lock = Lock()
-
-
-class Handle(AnyHandle, gc=False, eq=False):
-    """A message on its way."""
-
-    @property
-    def is_done(self) -> bool:
-        """Whether it is known what became of the message."""
-        return self.batch.is_done
-
-    def add_callback(self, callback: "Callable[[Handle], None]") -> None:
-        """Call with this handle once it is done, at once if it is; in the thread that sends, so be quick."""
-        when_done(self.batch, lambda: _call_back(callback, self))
-
-    def result(self, timeout: Duration | None = None) -> Published:
-        """Where the message is; waits until that is known. Raises why it could not be stored."""
-        seconds = -1.0 if timeout is None else max(0, messages.asked_duration_ns(timeout, "timeout")) / SECOND
-        if not self.batch.is_done:
-            waiting = Lock()
-            waiting.acquire()
-            when_done(self.batch, waiting.release)
-            if not waiting.acquire(timeout=min(seconds, TIMEOUT_MAX)):
-                raise RequestTimeout(f"publish to {self.batch.queue.topic}", seconds)
-        return published(self)
-
-
-class AsyncHandle(AnyHandle, gc=False, eq=False):
-    """A message on its way; can be awaited."""
-
-    @property
-    def is_done(self) -> bool:
-        """Whether it is known what became of the message."""
-        return self.batch.is_done
-
-    def add_callback(self, callback: "Callable[[AsyncHandle], None]") -> None:
-        """Call with this handle once it is done, at once if it is."""
-        when_done(self.batch, lambda: _call_back(callback, self))
-
-    async def result(self, timeout: Duration | None = None) -> Published:
-        """Where the message is; waits until that is known. Raises why it could not be stored."""
-        seconds = None if timeout is None else messages.asked_duration_ns(timeout, "timeout") / SECOND
-        if not self.batch.is_done:
-            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            when_done(self.batch, lambda: None if done.done() else done.set_result(None))
-            try:
-                async with asyncio.timeout(seconds):
-                    await done
-            except TimeoutError:
-                raise RequestTimeout(f"publish to {self.batch.queue.topic}", seconds or 0) from None
-        return published(self)
-
-    def __await__(self) -> Generator[Any, None, Published]:
-        return self.result().__await__()
 
 
 class ProducerCore:
@@ -288,7 +194,7 @@ class ProducerCore:
 
     def _tell_room(self) -> None:
         if self._room and (not self.is_full or self._is_closed):
-            _call_all(self._room)
+            call_all(self._room)
 
     # --- the loop ------------------------------------------------------------------------------
 
@@ -495,7 +401,7 @@ class ProducerCore:
             if batch.error is not None:
                 self._note_failure(batch)
             if batch.callbacks:
-                _call_all(batch.callbacks)
+                call_all(batch.callbacks)
         self._tell_room()
 
     def _note_failure(self, batch: Batch) -> None:
@@ -536,24 +442,6 @@ class ProducerCore:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _call_all(callbacks: deque[Callable[[], None]]) -> None:
-    """Call each of them once, whoever else is at it."""
-    while True:
-        try:
-            callback = callbacks.popleft()
-        except IndexError:
-            return
-        callback()
-
-
-def _call_back(callback: "Callable[[Any], None]", handle: AnyHandle) -> None:
-    """Call what an application gave; its errors are not ours."""
-    try:
-        callback(handle)
-    except Exception:
-        logger.exception("a callback failed")
 
 
 class AsyncProducer:

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Self
 
 from goqueue.client.client import AsyncClient
+from goqueue.client.handles import Published
 from goqueue.client.loop_thread import LoopThread
 from goqueue.client.messages import Duration, Time
-from goqueue.client.producer import Producer, Published
+from goqueue.client.producer import Producer
 from goqueue.client.reading import AsyncMessages
 from goqueue.clock import Clock
 from goqueue.record.header import Priority
