@@ -21,6 +21,7 @@ from goqueue.errors import RequestTimeout
 logger = logging.getLogger("goqueue.client")
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+NAP_S = 0.5
 
 
 class Published(NamedTuple):
@@ -55,6 +56,12 @@ def when_done(batch: Batch, callback: Callable[[], None]) -> None:
         call_all(batch.callbacks)
 
 
+def wait_for(lock: Lock) -> None:
+    """Take the lock, however long that takes; in pieces, so that Ctrl-C is noticed whenever it comes."""
+    while not lock.acquire(timeout=NAP_S):
+        pass
+
+
 _callbacks_lock = Lock()
 
 
@@ -77,7 +84,9 @@ class Handle(AnyHandle, gc=False, eq=False):
             waiting = Lock()
             waiting.acquire()
             when_done(self.batch, waiting.release)
-            if not waiting.acquire(timeout=min(seconds, TIMEOUT_MAX)):
+            if timeout is None:
+                wait_for(waiting)
+            elif not waiting.acquire(timeout=min(seconds, TIMEOUT_MAX)):
                 raise RequestTimeout(f"publish to {self.batch.queue.topic}", seconds)
         return published(self)
 

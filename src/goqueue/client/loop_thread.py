@@ -7,13 +7,14 @@ still end, and loses then what it did not flush.
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine
-from concurrent.futures import CancelledError
+from concurrent.futures import CancelledError, Future
 from typing import Any, TypeVar
 
 from goqueue.client import forks
 from goqueue.errors import Conflict
 
 T = TypeVar("T")
+NAP_S = 0.5
 
 
 class LoopThread:
@@ -41,7 +42,7 @@ class LoopThread:
             raise Conflict("a client cannot be waited for in a callback: it is its own thread that calls them")
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
-            return future.result()
+            return _result(future)
         except CancelledError:
             if self._is_closed:
                 raise Conflict("the client was closed by another thread") from None
@@ -82,6 +83,19 @@ async def _cancel_all() -> None:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     await asyncio.sleep(0)
+
+
+def _result(future: Future[T]) -> T:
+    """The result, once it is there.
+
+    The wait is cut into pieces: a Ctrl-C that comes just before a thread falls asleep is not noticed until it wakes.
+    """
+    while True:
+        try:
+            return future.result(NAP_S)
+        except TimeoutError:
+            if future.done():
+                return future.result()
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

@@ -23,7 +23,7 @@ from goqueue.client.accumulator import (
     TopicQueues,
 )
 from goqueue.client.connections import Connections, retry_wait_ns
-from goqueue.client.handles import AsyncHandle, Handle, call_all, when_done
+from goqueue.client.handles import AsyncHandle, Handle, call_all, wait_for, when_done
 from goqueue.client.messages import Duration, Time
 from goqueue.client.session import Session, decode
 from goqueue.clock import SECOND, Clock
@@ -565,7 +565,7 @@ class Producer:
             room = Lock()
             room.acquire()
             core.when_room(room.release)
-            room.acquire()
+            wait_for(room)
         core.add(topic, handle, partition)
         return handle
 
