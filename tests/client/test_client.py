@@ -58,6 +58,16 @@ def only(gq: Client, topic: str = "t") -> Any:
 # --- the two clients are one --------------------------------------------------------------------
 
 
+def test_publishing_many_takes_turns_and_does_not_use_up_identities(gq: Client) -> None:
+    gq.create_topic("turns", partitions=3)
+
+    places = [gq.publish_many("turns", [b"a", b"b"])[0].partition for _ in range(6)]
+
+    assert sorted(places) == [0, 0, 1, 1, 2, 2]
+    raw = [message.raw_headers for message in gq.read("turns") if message.raw_headers]
+    assert len({headers.partition(b"gq-producer")[2][2:].partition(b":")[0] for headers in raw}) == 1
+
+
 def test_the_client_without_a_loop_is_derived_from_the_other_one() -> None:
     done = subprocess.run([sys.executable, str(ROOT / "scripts/derive-client"), "--check"], check=False)
 

@@ -10,7 +10,7 @@ from goqueue.errors import GoQueueError, OutOfOrderSequence, ProducerFenced
 from goqueue.record import kernel
 from goqueue.record.headers import PRODUCER
 from goqueue.record.identity import BatchIdentity
-from goqueue.transactions.sequences import IDLE_NS_MAX, WINDOW, Known, Sequences
+from goqueue.transactions.sequences import IDLE_NS_MAX, WINDOW, YOUNG_FACTOR, YOUNG_NS, Known, Sequences
 
 TIME = 1_700_000_000 * 10**9
 
@@ -206,12 +206,25 @@ def test_the_producer_that_was_silent_for_longest_is_forgotten_first() -> None:
     sequences = Sequences(producers_max=3)
     for producer_id in (1, 2, 3, 1, 4):
         following = 1 if sequences._producers.get(producer_id) else 0
-        sequences.note(BatchIdentity(producer_id, 0, following, 1), first_offset=0, timestamp_ns=TIME)
+        now_ns = TIME + (YOUNG_NS if producer_id == 4 else 0)
+        sequences.note(BatchIdentity(producer_id, 0, following, 1), first_offset=0, timestamp_ns=now_ns)
 
     assert len(sequences) == 3
     assert said(sequences, BatchIdentity(1, 0, 2, 1)) is None
     assert said(sequences, BatchIdentity(2, 0, 1, 1)) is None  # as if it were new
     assert said(sequences, BatchIdentity(2, 0, 5, 1)) is OutOfOrderSequence
+
+
+def test_a_producer_that_may_still_be_sending_again_is_spared_while_there_is_room_for_it() -> None:
+    sequences = Sequences(producers_max=3)
+    for producer_id in range(1, 3 * YOUNG_FACTOR + 1):
+        sequences.note(BatchIdentity(producer_id, 0, 0, 1), first_offset=producer_id, timestamp_ns=TIME)
+    assert said(sequences, BatchIdentity(1, 0, 0, 1)) == Known(0, 1, 1, TIME)
+
+    sequences.note(BatchIdentity(99, 0, 0, 1), first_offset=99, timestamp_ns=TIME)
+
+    assert len(sequences) == 3 * YOUNG_FACTOR
+    assert said(sequences, BatchIdentity(1, 0, 0, 1)) is None  # as if it were new
 
 
 def test_a_producer_is_forgotten_after_seven_silent_days_and_not_before() -> None:
@@ -235,7 +248,7 @@ def test_a_snapshot_brings_back_the_window_and_who_was_silent_for_longest() -> N
 
     restored = Sequences(producers_max=2)
     assert restored.restore(sequences.snapshot(10)) == 10
-    restored.note(BatchIdentity(9, 0, 0, 1), first_offset=10, timestamp_ns=TIME)
+    restored.note(BatchIdentity(9, 0, 0, 1), first_offset=10, timestamp_ns=TIME + YOUNG_NS)
 
     assert len(restored) == 2
     assert said(restored, BatchIdentity(8, 0, 0, 1)) == Known(0, 1, 9, TIME)

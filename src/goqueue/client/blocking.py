@@ -17,7 +17,7 @@ import msgspec
 
 from goqueue.client import forks, messages
 from goqueue.client.accumulator import Batch, Message, PartitionQueue, Request, TopicQueues
-from goqueue.client.connections import Connections, retry_wait_ns
+from goqueue.client.connections import Connections, any_turn, retry_wait_ns
 from goqueue.client.handles import Handle, Published, published
 from goqueue.client.messages import Duration, Time
 from goqueue.client.session import (
@@ -294,6 +294,7 @@ class DirectPublisher:
             value_bytes_max=metadata.max_message_bytes,
             epoch=self._epoch,
         )
+        queues.turn = any_turn(len(queues.partitions))
         return queues
 
     def _retrying(self, attempt: Callable[[], Coroutine[Any, Any, T]], deadline_ns: int) -> T:

@@ -28,6 +28,7 @@ from goqueue.wire import verbs
 from goqueue.wire.verbs import Stats, TopicState, Verb
 
 M = TypeVar("M", bound=msgspec.Struct)
+SPARE_MAX = 8
 
 _DURATION_SETTINGS = frozenset(
     (
@@ -68,6 +69,7 @@ class AsyncClient:
             api_key=environment.default_api_key() if api_key is None else api_key,
             timeout_s=self._timeout_ns / SECOND,
         )
+        self._spare: list[ProducerCore] = []  # of `publish_many`: an identity is not used up by one call
         self._single: ProducerCore | None = None  # publishes what is published one by one
         self._producers: list[ProducerCore] = []
 
@@ -83,7 +85,7 @@ class AsyncClient:
 
     async def close(self) -> None:
         """Flush what producers have and hang up."""
-        producers, self._producers = self._producers, []
+        producers, self._producers, self._spare = [*self._producers, *self._spare], [], []
         failure: GoQueueError | None = None
         try:
             for producer in producers:
@@ -192,7 +194,7 @@ class AsyncClient:
 
     async def publish_many(self, topic: str, items: Iterable[Any]) -> list[Published]:
         """Publish values, or (key, value) pairs. Those of one partition are stored together or not at all."""
-        core = self._many_producer()
+        core = self._spare.pop() if self._spare else self._many_producer()
         producer = AsyncProducer(core)
         handles: list[AsyncHandle] = []
         try:
@@ -202,7 +204,11 @@ class AsyncClient:
         except BaseException:
             await core.close(flush=False)  # nothing of it was sent yet
             raise
-        await core.close(raises=False)
+        await core.flush()
+        if any(handle.batch.error for handle in handles) or len(self._spare) >= SPARE_MAX:
+            await core.close(raises=False)
+        else:
+            self._spare.append(core)
         return [await handle.result() for handle in handles]
 
     def producer(

@@ -35,6 +35,11 @@ def retry_wait_ns(attempt: int) -> int:
     return backoff_ns(attempt, initial_ns=RETRY_INITIAL_NS, max_ns=RETRY_MAX_NS, jitter=random.random())
 
 
+def any_turn(partition_count: int) -> int:
+    """Where a producer begins to take turns: not all at the same partition, or those that send little fill that one."""
+    return random.randrange(partition_count)
+
+
 class Connections:
     """The sessions of one client. Belongs to one event loop."""
 

@@ -22,7 +22,7 @@ from goqueue.client.accumulator import (
     Request,
     TopicQueues,
 )
-from goqueue.client.connections import Connections, retry_wait_ns
+from goqueue.client.connections import Connections, any_turn, retry_wait_ns
 from goqueue.client.handles import AsyncHandle, Handle, call_all, wait_for, when_done
 from goqueue.client.messages import Duration, Time
 from goqueue.client.session import Session, decode
@@ -227,6 +227,7 @@ class ProducerCore:
                 value_bytes_max=metadata.max_message_bytes,
                 epoch=self._epoch,
             )
+            queues.turn = any_turn(len(queues.partitions))
             self.turns[topic] = queues.next_turn()
             self._topics = {**self._topics, topic: queues}
 

@@ -28,6 +28,9 @@ WINDOW = 5
 """How many batches of a producer are remembered with their offsets; so many may be under way at once."""
 PRODUCERS_MAX = 10_000
 """Per partition. Beyond it the one that was silent for longest is forgotten."""
+YOUNG_NS = 600 * 10**9
+YOUNG_FACTOR = 5
+"""So many times more are remembered if all of them were heard of within the last ten minutes."""
 IDLE_NS_MAX = 7 * 86_400 * 10**9
 
 
@@ -97,6 +100,13 @@ class Sequences:
         del producer.batches[:-WINDOW]
         self._producers.move_to_end(batch.producer_id)
         if len(self._producers) > self._producers_max:
+            self._evict(timestamp_ns)
+
+    def _evict(self, now_ns: int) -> None:
+        """Forget the one that was silent for longest, but not while it may still be sending again, if that can be."""
+        oldest = next(iter(self._producers.values()))
+        is_young = now_ns - oldest.last_ns < YOUNG_NS
+        if not is_young or len(self._producers) > YOUNG_FACTOR * self._producers_max:
             self._producers.popitem(last=False)
 
     def note_records(self, records: memoryview) -> None:
