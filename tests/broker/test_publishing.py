@@ -417,6 +417,9 @@ message_shapes = st.builds(
     st.sampled_from([None, {}, {"h": "v"}, {"\ud800": "v"}]),
     st.sampled_from([None, None, 0, 1, 2, -1]),
     st.sampled_from([2, 2, 0, 5]),
+    deliver_at_ns=st.none(),  # one that is not due is stored, but not found
+    expires_at_ns=st.none(),
+    sequence=st.none(),
 )
 
 
