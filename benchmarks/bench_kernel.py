@@ -7,6 +7,7 @@ nothing else disturbs the machine.
 import gc
 import importlib
 import time
+from array import array
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -62,6 +63,9 @@ def _measure(kernel: Any, rounds: int) -> dict[str, float]:
         return kernel.stamp(plain, 0, TIME, FLAGS_FROM_PRODUCERS, VALUE_BYTES_MAX, 0, 0)
 
     stamp()
+    mixed = kernel.encode(values, None, None, [index % 5 for index in range(RECORDS)], TIME, 0)
+    kernel.stamp(mixed, 0, TIME, FLAGS_FROM_PRODUCERS, VALUE_BYTES_MAX, 0, OFFSET_MAX)
+    every, every_fifth = array("Q", range(RECORDS)), array("Q", range(0, RECORDS, 5))
     calls: dict[str, Callable[[], Any]] = {
         "encode": lambda: kernel.encode(values, None, None, 2, TIME, 0),
         "encode with keys": lambda: kernel.encode(values, keys, None, 2, TIME, 0),
@@ -70,6 +74,10 @@ def _measure(kernel: Any, rounds: int) -> dict[str, float]:
         "decode": lambda: kernel.decode(plain, ORIGIN, record_type, True),
         "columns": lambda: kernel.columns(plain, everything, True),
         "filter": lambda: kernel.filter(plain, 0, OFFSET_MAX, 0x08, b"", TIME, None, TIMESTAMP_MIN),
+        "outline": lambda: kernel.outline(plain),
+        "outline of mixed priorities": lambda: kernel.outline(mixed),
+        "select all": lambda: kernel.select(plain, every, OFFSET_MAX),
+        "select every fifth": lambda: kernel.select(plain, every_fifth, OFFSET_MAX),
     }
     return {name: _best_ns(call, rounds) / RECORDS for name, call in calls.items()}
 

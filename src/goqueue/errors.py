@@ -18,6 +18,20 @@
     │   ├── InvalidMessage
     │   ├── MessageTooLarge
     │   └── InvalidBatch
+    ├── GroupError               a member is not what it takes itself for
+    │   ├── GroupNotFound
+    │   ├── NotGroupMember
+    │   │   └── SessionExpired
+    │   ├── RebalanceInProgress  retryable
+    │   ├── StaleGeneration
+    │   ├── PartitionNotAssigned
+    │   └── GroupModeConflict
+    ├── ReceiptError             a receipt does not stand for a message that is being worked on
+    │   ├── ReceiptMalformed
+    │   ├── ReceiptExpired
+    │   └── ReceiptUnknown
+    ├── MessageNotFound          no such delayed message or dead letter
+    ├── AlreadyExists            a thing of that name is there already
     ├── ProducerError            an idempotent producer is not where it believes to be
     │   ├── OutOfOrderSequence
     │   └── ProducerFenced
@@ -43,7 +57,7 @@ every door; `retryable` says whether the same request may succeed later. An erro
 its sentence and its facts, and `restored` makes it whole again.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Self
 
 _PLAIN = (str, int, float, bool, type(None))
@@ -57,7 +71,7 @@ class GoQueueError(Exception):
 
     def facts(self) -> dict[str, object]:
         """What the error knows, in types that JSON has."""
-        return {name: value if isinstance(value, _PLAIN) else str(value) for name, value in vars(self).items()}
+        return {name: _plain(value) for name, value in vars(self).items()}
 
     @classmethod
     def restored(cls, text: str, facts: Mapping[str, object]) -> Self:
@@ -65,6 +79,12 @@ class GoQueueError(Exception):
         error = cls.__new__(cls, text)
         error.__dict__.update(facts)
         return error
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value if isinstance(value, _PLAIN) else str(value)
 
 
 class InvalidConfig(GoQueueError):
@@ -234,6 +254,155 @@ class InvalidBatch(MessageError):
         super().__init__(f"invalid batch: {reason} in the record at byte {position}")
         self.reason = reason
         self.position = position
+
+
+class GroupError(GoQueueError):
+    """A member is not what it takes itself for, or its group is not."""
+
+    code = "GROUP_NOT_FOUND"
+
+
+class GroupNotFound(GroupError):
+    """There is no group of that name."""
+
+    code = "GROUP_NOT_FOUND"
+
+    def __init__(self, group: str) -> None:
+        super().__init__(f"group not found: {group}")
+        self.group = group
+
+
+class NotGroupMember(GroupError):
+    """The group has no member of that id; join again."""
+
+    code = "NOT_GROUP_MEMBER"
+
+    def __init__(self, group: str, member_id: str) -> None:
+        super().__init__(f"member not found: {member_id} in group {group}")
+        self.group = group
+        self.member_id = member_id
+
+
+class SessionExpired(NotGroupMember):
+    """The member was silent for longer than its session lasts; join again."""
+
+    code = "SESSION_TIMEOUT"
+
+    def __init__(self, group: str, member_id: str) -> None:
+        super().__init__(group, member_id)
+        self.args = (f"member not found: session expired: {member_id} in group {group}",)
+
+
+class RebalanceInProgress(GroupError):
+    """Partitions are changing hands; it is over soon."""
+
+    code = "REBALANCE_IN_PROGRESS"
+    retryable = True
+
+    def __init__(self, group: str, retry_after_ms: int) -> None:
+        super().__init__(f"rebalance in progress: group {group}; try again in {retry_after_ms} ms")
+        self.group = group
+        self.retry_after_ms = retry_after_ms
+
+
+class StaleGeneration(GroupError):
+    """The member speaks of an assignment that has been replaced; `assigned_partitions` is what it has now."""
+
+    code = "INVALID_GENERATION"
+
+    def __init__(self, given: int, generation: int, assigned_partitions: Sequence[str] = ()) -> None:
+        super().__init__(f"stale generation {given}: the group has generation {generation}")
+        self.given = given
+        self.generation = generation
+        self.assigned_partitions = list(assigned_partitions)
+
+
+class PartitionNotAssigned(GroupError):
+    """The member does not have that partition."""
+
+    code = "PARTITION_NOT_ASSIGNED"
+
+    def __init__(self, topic: str, partition: int, member_id: str = "") -> None:
+        super().__init__(f"partition not assigned: {topic}-{partition}{' to ' + member_id if member_id else ''}")
+        self.topic = topic
+        self.partition = partition
+        self.member_id = member_id
+
+
+class GroupModeConflict(GroupError):
+    """A member wants another mode, protocol, assignor or way to acknowledge than its group has."""
+
+    code = "GROUP_MODE_CONFLICT"
+
+    def __init__(self, group: str, setting: str, asked: str, current: str) -> None:
+        super().__init__(f"group {group} has {setting} {current}, not {asked}")
+        self.group = group
+        self.setting = setting
+        self.asked = asked
+        self.current = current
+
+
+class ReceiptError(GoQueueError):
+    """A receipt does not stand for a message that is being worked on."""
+
+    code = "RECEIPT_HANDLE_UNKNOWN"
+
+
+class ReceiptMalformed(ReceiptError):
+    """The text is no receipt."""
+
+    code = "RECEIPT_HANDLE_INVALID"
+
+    def __init__(self, receipt: str) -> None:
+        shown = receipt if len(receipt) <= 100 else f"{receipt[:100]}..."
+        super().__init__(f"malformed receipt handle {shown!r}")
+        self.receipt = shown
+
+
+class ReceiptExpired(ReceiptError):
+    """The lease is over: its deadline passed, the message went to another, or the offsets were reset."""
+
+    code = "RECEIPT_HANDLE_EXPIRED"
+
+    def __init__(self, topic: str, partition: int, offset: int) -> None:
+        super().__init__(f"receipt handle expired: the lease on {topic}-{partition} @ {offset} is over")
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+
+
+class ReceiptUnknown(ReceiptError):
+    """The receipt was never given out, or its message is `settled` already."""
+
+    code = "RECEIPT_HANDLE_UNKNOWN"
+
+    def __init__(self, topic: str, partition: int, offset: int, reason: str = "unknown") -> None:
+        what = "is settled already" if reason == "settled" else "was never given out"
+        super().__init__(f"receipt handle unknown: the one for {topic}-{partition} @ {offset} {what}")
+        self.topic = topic
+        self.partition = partition
+        self.offset = offset
+        self.reason = reason
+
+
+class MessageNotFound(GoQueueError):
+    """There is no such delayed message or dead letter."""
+
+    code = "MESSAGE_NOT_FOUND"
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+
+
+class AlreadyExists(GoQueueError):
+    """A thing of that name is there already."""
+
+    code = "ALREADY_EXISTS"
+
+    def __init__(self, what: str, name: str) -> None:
+        super().__init__(f"{what} already exists: {name}")
+        self.what = what
+        self.name = name
 
 
 class ProducerError(GoQueueError):

@@ -45,6 +45,129 @@ class Consumed(Event):
 
 
 @dataclass(slots=True)
+class Delivered(Event):
+    """Messages went to a member of a group, some of them not for the first time."""
+
+    topic: str
+    partition: int
+    group: str
+    count: int
+    bytes: int
+    redelivered: int
+
+
+@dataclass(slots=True)
+class Settled(Event):
+    """Messages were settled; `kind` is ack, nack, reject or extend."""
+
+    topic: str
+    partition: int
+    group: str
+    kind: str
+    count: int
+
+
+@dataclass(slots=True)
+class LeasesExpired(Event):
+    """Leases ran out."""
+
+    topic: str
+    partition: int
+    group: str
+    count: int
+
+
+@dataclass(slots=True)
+class MessagesExpired(Event):
+    """The time to live of messages ended before anybody had processed them."""
+
+    topic: str
+    partition: int
+    group: str
+    count: int
+
+
+@dataclass(slots=True)
+class Polled(Event):
+    """A poll was answered."""
+
+    group: str
+    count: int
+    waited_ns: int
+
+
+@dataclass(slots=True)
+class PositionCommitted(Event):
+    """A group committed its position in a partition."""
+
+    topic: str
+    partition: int
+    group: str
+    offset: int
+
+
+@dataclass(slots=True)
+class DeadLettered(Event):
+    """Messages were put to the dead letters."""
+
+    topic: str
+    group: str
+    reason: str
+    count: int
+
+
+@dataclass(slots=True)
+class Redriven(Event):
+    """Dead letters were put back; `topic` is the dead-letter topic."""
+
+    topic: str
+    count: int
+
+
+@dataclass(slots=True)
+class DelaysScheduled(Event):
+    """Delayed messages were stored."""
+
+    topic: str
+    count: int
+
+
+@dataclass(slots=True)
+class DelaysFired(Event):
+    """Delayed messages are due; the first of them was that late."""
+
+    topic: str
+    count: int
+    lateness_ns: int
+
+
+@dataclass(slots=True)
+class DelaysCancelled(Event):
+    """Delayed messages will not be delivered."""
+
+    topic: str
+    count: int
+
+
+@dataclass(slots=True)
+class DelaysExpired(Event):
+    """Delayed messages left the log before their time."""
+
+    topic: str
+    count: int
+
+
+@dataclass(slots=True)
+class LedgerWritten(Event):
+    """Facts were appended to the ledger of a partition."""
+
+    topic: str
+    partition: int
+    count: int
+    bytes: int
+
+
+@dataclass(slots=True)
 class TopicCreated(Event):
     """A topic is there: a new one, or one that was found at the start."""
 
@@ -140,6 +263,91 @@ class Compacted(LogEvent):
     bytes_after: int
     segments_before: int
     segments_after: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupEvent(Event):
+    """Something that happened to a consumer group."""
+
+    group: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberJoined(GroupEvent):
+    """A member is in, for the first time or again under its old id."""
+
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberLeft(GroupEvent):
+    """A member is out: `graceful` by its own wish, `timeout` by its silence, `error` against its will."""
+
+    member_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupChanged(GroupEvent):
+    """Members or assignments are not what they were; told once per call, after all that led to it."""
+
+    generation: int
+    members: int
+    assigned_partitions: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupStateChanged(GroupEvent):
+    """The group went over to another state."""
+
+    state: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebalanceStarted(GroupEvent):
+    """Partitions are to be dealt out anew: join, leave, timeout, partition_added or topic_change."""
+
+    trigger: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebalanceEnded(GroupEvent):
+    """Everybody has what it is to have; or, `failed`, another change came before that."""
+
+    kind: str  # cooperative or eager
+    duration_ns: int
+    failed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionsRevoked(GroupEvent):
+    """A rebalance took partitions from a member; `timed_out` if it was asked and did not give them in time."""
+
+    member_id: str
+    partitions: tuple[tuple[str, int], ...]
+    timed_out: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionsAssigned(GroupEvent):
+    """A rebalance gave partitions to a member."""
+
+    member_id: str
+    partitions: tuple[tuple[str, int], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatReceived(GroupEvent):
+    """A member said that it lives."""
+
+    member_id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatLate(GroupEvent):
+    """A member was silent for two heartbeats; told once per silence."""
+
+    member_id: str
 
 
 Observer = Callable[[Event], None]

@@ -7,8 +7,9 @@ from typing import TypeVar
 from goqueue.broker.broker import Broker
 from goqueue.broker.config import BrokerConfig
 from goqueue.broker.live_partition import LivePartition
+from goqueue.broker.new_message import NewMessage
 from goqueue.broker.pending import Pending
-from goqueue.broker.service import NewMessage, ReadResult, Stored, StoredBatch
+from goqueue.broker.service import ReadResult, Stored, StoredBatch
 from goqueue.clock import MS
 from goqueue.errors import GoQueueError
 from goqueue.names import TopicPartition

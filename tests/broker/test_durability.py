@@ -4,7 +4,7 @@ from errno import EIO, ENOSPC
 
 import pytest
 
-from goqueue.broker.service import NewMessage
+from goqueue.broker.new_message import NewMessage
 from goqueue.errors import (
     BrokerUnavailable,
     OutOfOrderSequence,

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goqueue.broker.service import NewMessage, Producer, Stored
+from goqueue.broker.new_message import NewMessage
+from goqueue.broker.service import Producer, Stored
 from goqueue.errors import (
     GoQueueError,
     InvalidBatch,

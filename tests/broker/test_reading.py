@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from goqueue.broker import reading
 from goqueue.broker.config import BrokerConfig
+from goqueue.broker.new_message import NewMessage
 from goqueue.broker.pending import Pending
-from goqueue.broker.service import NewMessage, ReadResult
+from goqueue.broker.service import ReadResult
 from goqueue.clock import SECOND
 from goqueue.errors import InvalidPartition, InvalidRequest, PartitionNotFound, TopicNotFound
 from goqueue.testing import ManualClock, MemoryDisk

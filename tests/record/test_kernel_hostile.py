@@ -3,6 +3,7 @@
 import gc
 import sys
 import threading
+from array import array
 from contextlib import contextmanager, suppress
 
 import pytest
@@ -12,6 +13,8 @@ from goqueue.record.header import CRC_END, CRC_POSITION, FLAGS_KNOWN, HEADER, OF
 from tests.record.batches import TIME, needs_c, raw_kernels, stamped, tight, with_fields
 
 RECORD = stamped([b"value"], keys=[b"key"], headers=[{"name": "text"}], first_offset=41)
+WANTED = array("Q", [41, 2**64 - 1])
+"""Its offset, and one behind all others, so that every record is looked at."""
 
 
 def flipped(record: bytearray, bit: int) -> bytearray:
@@ -42,6 +45,8 @@ def test_every_single_flipped_bit_is_survived_by_what_looks_at_no_checksum(kerne
         for raw in (
             kernel._impl.filter(damaged, 0, OFFSET_MAX, 0, b"", 0, {b"key": 9}, 0),
             kernel._impl.latest(damaged, {}),
+            kernel._impl.outline(damaged),
+            kernel._impl.select(damaged, WANTED, OFFSET_MAX),
             kernel._impl.columns(damaged, 0x7F, False),
             kernel._impl.decode(damaged, None, kernel.RecordBase, False),
         ):
@@ -301,6 +306,10 @@ def test_the_buffer_is_free_again_after_each_call(kernel):
         lambda buffer: kernel.filter(buffer, hidden=b"1"),
         lambda buffer: kernel.filter(buffer, latest={b"k": None}),
         lambda buffer: kernel.latest(buffer, {}),
+        kernel.outline,
+        lambda buffer: kernel.select(buffer, bytes(8), max_bytes=0),
+        lambda buffer: kernel.select(bytes(buffer), buffer, max_bytes=0),
+        lambda buffer: kernel.select(good, buffer, max_bytes=-1),
     ]
 
     for call in calls:
@@ -314,7 +323,8 @@ def test_the_buffer_is_free_again_after_each_call(kernel):
 class TestMemory:
     def test_nothing_is_leaked(self):
         c, _ = raw_kernels()
-        good = stamped([b"value"] * 5, keys=[b"key"] * 5, headers=[{"gq-deliver-at": "7", "\udcff": b"\xff"}] * 5)
+        headers = {"gq-deliver-at": "7", "gq-expires-at": "7", "\udcff": b"\xff"}
+        good = stamped([b"value"] * 5, keys=[b"key"] * 5, headers=[headers] * 5, priorities=[0, 1, 2, 3, 4])
 
         def attempt(function, *arguments):
             with suppress(ValueError, TypeError, OverflowError):
@@ -338,6 +348,10 @@ class TestMemory:
                 attempt(c.filter, batch, 1, 3, 0, bytes(15), 5, {b"key": 9}, 0)
                 attempt(c.filter, batch, 1, 3, 0, bytes(16), 9, {b"key": ""}, 0)
                 attempt(c.latest, batch, {})
+                attempt(c.outline, batch)
+                attempt(c.select, batch, bytes(8) + b"\xff" * 8, 100)
+                attempt(c.select, batch, b"\xff" * 8 + bytes(8), 100)
+                attempt(c.select, batch, bytes(7), 100)
             attempt(c.Record, object(), 1, 2, 3, 4, b"key", b"value", None)
             attempt(c.Record, object(), 1, 2, 3, 4, "key", b"value", None)
 
@@ -393,6 +407,7 @@ class TestThreads:
         c, _ = raw_kernels()
         buffer = bytearray(self.LARGE)
         large = bytes(8 * 1024 * 1024)  # a checksum is so quick that less is not worth it
+        c.stamp(buffer, 0, 0, FLAGS_KNOWN, 1 << 20, 0, 0)
         calls = {
             "crc32c": lambda: c.crc32c(large, 0),
             "stamp": lambda: c.stamp(buffer, 0, 0, FLAGS_KNOWN, 1 << 20, 0, 0),
@@ -400,6 +415,9 @@ class TestThreads:
             "resync": lambda: c.resync(buffer, 1, 2**40, 2**41),
             "columns": lambda: c.columns(buffer, 0x7F, True),
             "filter": lambda: c.filter(buffer, 0, OFFSET_MAX, 0, b"", OFFSET_MAX, None, 0),
+            "outline": lambda: c.outline(buffer),
+            "select": lambda: c.select(buffer, WANTED, OFFSET_MAX),
+            "select of many": lambda: c.select(b"", large, 0),
         }
 
         stuck = [name for name, call in calls.items() if not lets_another_thread_run(call)]
@@ -429,6 +447,7 @@ class TestThreads:
     def test_a_buffer_that_changes_while_it_is_read_does_no_harm(self):
         c, _ = raw_kernels()
         buffer = bytearray(self.LARGE)
+        every_third = array("Q", range(0, 2_000, 3))
         done = threading.Event()
 
         def disturb():
@@ -452,6 +471,8 @@ class TestThreads:
                 c.scan(buffer, 0, False, 0, OFFSET_MAX, 0, 0, True)
                 c.resync(buffer, 1, 0, OFFSET_MAX)
                 c.stamp(buffer, 0, 0, FLAGS_KNOWN, 1 << 20, 0, 0)
+                c.outline(buffer)
+                c.select(buffer, every_third, OFFSET_MAX)
         finally:
             done.set()
             disturber.join()

@@ -279,3 +279,28 @@ def test_latest_notes_the_same(batch):
 
     assert tables[0] == tables[1]
     assert list(tables[0]) == list(tables[1])
+
+
+@hostile_examples
+@given(any_batches)
+def test_outline_notes_the_same(batch):
+    assert_equal("outline", batch)
+
+
+@hostile_examples
+@given(any_batches)
+def test_select_validates_the_same(batch):
+    everything = array.array("Q", range(60)).tobytes() + b"\xff" * 8
+
+    assert_equal("select", batch, everything, OFFSET_MAX)
+
+
+@given(
+    valid_batches(max_size=12) | hostile_batches,
+    st.lists(st.integers(0, 60) | st.integers(0, 2**64 - 1), max_size=30).map(sorted)
+    | st.lists(st.integers(0, 60), max_size=4),
+    st.sampled_from([b"", b"", b"", b"1234567"]),
+    st.integers(-1, 600) | st.just(OFFSET_MAX),
+)
+def test_select_copies_the_same(batch, wanted, rest, max_bytes):
+    assert_equal("select", batch, array.array("Q", wanted).tobytes() + rest, max_bytes)

@@ -7,14 +7,19 @@ without an event loop.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from secrets import randbits, token_hex
+from secrets import randbits, token_bytes, token_hex
 from typing import TypeVar
 
 from goqueue import events
 from goqueue.broker.config import BrokerConfig
+from goqueue.broker.consuming import GROUPS_TOPIC, Groups
+from goqueue.broker.delaying import Delays
 from goqueue.broker.housekeeping import Housekeeping
+from goqueue.broker.journal import Journal
 from goqueue.broker.live_partition import LivePartition, Workers
-from goqueue.broker.pending import Pending
+from goqueue.broker.new_message import NewMessage
+from goqueue.broker.partition_delivery import PartitionDelivery
+from goqueue.broker.pending import Pending, after
 from goqueue.broker.publishing import MessagePublisher, chosen_acks, publish_records
 from goqueue.broker.reading import Reading
 from goqueue.broker.service import (
@@ -23,7 +28,6 @@ from goqueue.broker.service import (
     WAIT_MS_MAX,
     Check,
     Isolation,
-    NewMessage,
     NodeStats,
     PartitionInfo,
     Producer,
@@ -33,7 +37,9 @@ from goqueue.broker.service import (
     TopicInfo,
 )
 from goqueue.broker.timers import Timers
+from goqueue.broker.transfers import Transfers
 from goqueue.clock import MS, Clock
+from goqueue.delivery.dead_letter import DLQ_SUFFIX
 from goqueue.errors import (
     BrokerUnavailable,
     GoQueueError,
@@ -43,6 +49,7 @@ from goqueue.errors import (
     PartitionNotFound,
     TopicNotFound,
 )
+from goqueue.groups.coordinator import Coordinator
 from goqueue.record.header import OFFSET_MAX
 from goqueue.storage.directory import DataDirectory
 from goqueue.storage.file import Disk
@@ -50,6 +57,8 @@ from goqueue.topics.catalog import AlterTopic, Catalog, CreateTopic, DeleteTopic
 from goqueue.topics.config import TopicConfig
 
 PRODUCER_ID_BITS = 52  # JSON numbers hold them
+BOOT_BITS = 31  # begin the numbers of deliveries, which never come again
+SALT_BYTES = 16
 
 T = TypeVar("T")
 TopicJob = CreateTopic | AlterTopic | DeleteTopic
@@ -93,12 +102,28 @@ class Broker:
         self._observe = observe
         self._timers = Timers()
         self._unflushed: set[LivePartition] = set()
+        self._boot = randbits(BOOT_BITS)
+        self._deliveries: dict[LivePartition, PartitionDelivery] = {}
+        self._opening: dict[str, Pending[LiveTopic]] = {}  # topics that are being made because somebody needs them
+        self._waiting: dict[object, Callable[[], None]] = {}  # how to end each wait
+        self._stopping = False
         self._topics = {topic.name: self._live(topic) for topic in catalog}
+        self._transfers = Transfers(self, clock=clock, timers=self._timers, observe=observe)
+        self.groups = Groups(Coordinator(), self, clock=clock, timers=self._timers, observe=observe)
+        self.delays = Delays(self, clock=clock)
         self._housekeeping = Housekeeping(config, self._timers, self._unflushed)
         self._housekeeping.watch([live for topic in self._topics.values() for live in topic.partitions])
         self._started_ns = clock.monotonic_ns()
-        self._waiting: dict[object, Callable[[], None]] = {}  # how to end each wait
-        self._stopping = False
+        self._begin()
+
+    def _begin(self) -> None:
+        """Take up what was under way when the broker stopped."""
+        for live in self._partitions():
+            if live.partition.delay_file.exists:
+                live.begin_delivery()
+        groups = self._topics.get(GROUPS_TOPIC)
+        if groups is not None:
+            self.groups.load(Journal(groups.partitions[0]))
 
     @classmethod
     def open(
@@ -154,6 +179,8 @@ class Broker:
         self._housekeeping.forget(topic.partitions)
         for live in topic.partitions:
             live.gone()
+            self._deliveries.pop(live, None)
+        self.groups.topic_deleted(name)
         self._observe(events.TopicDeleted(name, topic.topic.is_internal))
         return self._administer(job, lambda _: None)
 
@@ -297,8 +324,16 @@ class Broker:
     # --- running -------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Do what time brings: end waits, flush by interval, expire, compact."""
+        """Do what time brings: end waits and leases, fire delays, flush by interval, expire, compact."""
         self._housekeeping.tick(now_ns=self._clock.monotonic_ns())
+        for delivery in list(self._deliveries.values()):
+            delivery.tick()
+        self.groups.tick()
+
+    @property
+    def next_tick_ns(self) -> int | None:
+        """When there is something to do that should not be late."""
+        return min((one.due_ns for one in self._deliveries.values() if one.due_ns is not None), default=None)
 
     def drain(self) -> Pending[None]:
         """Take no more writes and let nobody wait for one; done when every write that was taken is on the medium."""
@@ -321,10 +356,104 @@ class Broker:
         """Make everything durable and let go of the data directory."""
         self._stopping = True
         try:
+            for delivery in self._deliveries.values():
+                delivery.delays.close(delivery.live.log.next_offset)
             for live in self._partitions():
                 live.write_down()
         finally:
             self._data.close()
+
+    # --- for groups, delays and transfers ------------------------------------------------------
+
+    def partition_counts(self) -> Mapping[str, int]:
+        """How many partitions each topic has."""
+        return {name: len(topic.partitions) for name, topic in self._topics.items()}
+
+    def has_topic(self, topic: str) -> bool:
+        """Whether there is such a topic."""
+        return topic in self._topics
+
+    def lives(self, topic: str) -> Sequence[LivePartition]:
+        """The partitions of a topic."""
+        return self._topic(topic).partitions
+
+    def all_lives(self) -> Iterator[LivePartition]:
+        """The partitions of all topics."""
+        return self._partitions()
+
+    def live(self, topic: str, partition: int) -> LivePartition:
+        """One partition."""
+        return self._partition(self._topic(topic), partition)
+
+    def delivery(self, live: LivePartition) -> PartitionDelivery:
+        """Delivery from the partition, which begins when somebody first asks for it."""
+        found = self._deliveries.get(live)
+        if found is None:
+            found = self._deliveries[live] = PartitionDelivery(
+                live,
+                self._topic(live.origin.topic).topic.config,
+                clock=self._clock,
+                boot=self._boot,
+                make_salt=lambda: token_bytes(SALT_BYTES),
+                wake=self.groups.wake,
+                bury=self._transfers.move,
+                resume=self._transfers.resume,
+            )
+            live.delivery = found
+            found.resume()
+        return found
+
+    def run_woken(self) -> None:
+        """Let polls look again that were woken."""
+        self.groups.run_woken()
+
+    def journal(self, topic: str) -> Pending[Journal]:
+        """The journal in an internal topic, which is made on first use."""
+        settings = {"cleanup": "compact", "flush": "group"}
+        return after(self._opened(topic, partitions=1, settings=settings), lambda opened: Journal(opened.partitions[0]))
+
+    def target(self, topic: str, *, like: str) -> Pending[list[LivePartition]]:
+        """The partitions of a topic, which is made, if it has to be, like the other one."""
+        if topic not in self._topics and not topic.endswith(DLQ_SUFFIX):
+            return Pending.failed(TopicNotFound(topic))
+        count = len(self._topics[like].partitions) if like in self._topics else self._config.default_partitions
+        opened = self._opened(topic, partitions=count, settings=self._config.topic_defaults)
+        return after(opened, lambda found: list(found.partitions))
+
+    def may_wait(self, wait_ms: int) -> bool:
+        """Whether a request may wait."""
+        return self._may_wait(wait_ms)
+
+    def limit_wait(self, pending: Pending[T], wait_ms: int, give_up: Callable[[], None]) -> None:
+        """Give up when the time is over, or the broker stops."""
+        self._limit_wait(pending, wait_ms, give_up, [])
+
+    def _opened(self, name: str, *, partitions: int, settings: Mapping[str, object]) -> Pending[LiveTopic]:
+        """The topic, made if there is none; who asks while it is being made gets the same one."""
+        if name in self._topics:
+            return Pending.of(self._topics[name])
+        if name not in self._opening:
+            try:
+                job = self._catalog.begin_create(
+                    name,
+                    partitions=partitions,
+                    settings=settings,
+                    topic_id=token_hex(16),
+                    now_ns=self._clock.wall_ns(),
+                    internal_ok=True,
+                )
+            except GoQueueError as error:
+                return Pending.failed(error)
+            opening = self._opening[name] = self._administer(job, self._created_live)
+            opening.then(lambda _: self._opened_or_not(name))
+        return self._opening.get(name) or Pending.of(self._topics[name])
+
+    def _opened_or_not(self, name: str) -> None:
+        self._opening.pop(name, None)
+
+    def _created_live(self, topic: Topic) -> LiveTopic:
+        self._created(topic)
+        return self._topics[topic.name]
 
     # --- inside --------------------------------------------------------------------------------
 
@@ -419,19 +548,19 @@ class Broker:
 
     def _live(self, topic: Topic) -> LiveTopic:
         self._observe(events.TopicCreated(topic.name, len(topic.partitions), topic.is_internal))
-        return LiveTopic(
-            topic,
-            [
-                LivePartition(
-                    partition,
-                    clock=self._clock,
-                    workers=self._workers,
-                    unflushed=self._unflushed,
-                    observe=self._observe,
-                )
-                for partition in topic.partitions
-            ],
-        )
+        lives = [
+            LivePartition(
+                partition,
+                clock=self._clock,
+                workers=self._workers,
+                unflushed=self._unflushed,
+                observe=self._observe,
+            )
+            for partition in topic.partitions
+        ]
+        for live in lives:
+            live.begin_delivery = partial(self.delivery, live)
+        return LiveTopic(topic, lives)
 
     def _administer(self, job: TopicJob, finish: Callable[[Topic], T]) -> Pending[T]:
         """Run a job of the catalog, then let it take effect."""
@@ -449,11 +578,15 @@ class Broker:
     def _created(self, topic: Topic) -> TopicInfo:
         live = self._topics[topic.name] = self._live(topic)
         self._housekeeping.watch(live.partitions)
+        self.groups.topics_changed()
         return self._info(live)
 
     def _altered(self, topic: Topic) -> TopicInfo:
         live = self._topic(topic.name)
         live.configured()
+        for one in live.partitions:
+            if one in self._deliveries:
+                self._deliveries[one].configured(topic.config)
         return self._info(live)
 
     def _info(self, live: LiveTopic) -> TopicInfo:

@@ -17,12 +17,14 @@ from contextlib import suppress
 from typing import NamedTuple, Protocol, TypeVar
 
 import msgspec
+from pyroaring import BitMap64
 
 from goqueue import events
+from goqueue.broker.acks import AckQueue
+from goqueue.broker.live_ledger import LiveLedger
 from goqueue.broker.pending import Pending
 from goqueue.clock import SECOND, Clock
 from goqueue.errors import (
-    GoQueueError,
     InvalidBatch,
     MessageTooLarge,
     StorageError,
@@ -31,9 +33,8 @@ from goqueue.errors import (
 )
 from goqueue.names import TopicPartition
 from goqueue.record import kernel
-from goqueue.record.header import HEADER, HEADER_BYTES, Fault
+from goqueue.record.header import HEADER, HEADER_BYTES, Buffer, Fault, Flags
 from goqueue.record.identity import BatchIdentity
-from goqueue.record.message import Message
 from goqueue.storage.config import Flush
 from goqueue.storage.jobs import Job
 from goqueue.storage.log import Appended, Log
@@ -60,15 +61,25 @@ class Workers(Protocol):
         """Run the job somewhere, then call `done` in the thread that owns the broker, with what it raised."""
 
 
-class Ack:
-    """A publish that waits until the log vouches for it."""
+class Following(Protocol):
+    """Whoever delivers from a partition to groups, and keeps an eye on its log."""
 
-    __slots__ = ("end_offset", "fail", "release")
+    def appended(self, records: Buffer, appended: Appended) -> None:
+        """A batch was stored."""
 
-    def __init__(self, end_offset: int, release: Callable[[], None], fail: Callable[[Exception], None]) -> None:
-        self.end_offset = end_offset
-        self.release = release
-        self.fail = fail
+    def drop_below(self, offset: int) -> None:
+        """Retention has taken what lies below the offset."""
+
+    @property
+    def keep_from(self) -> int | None:
+        """Retention has to leave this offset and what follows."""
+
+    def hidden(self, start: int, end: int) -> BitMap64:
+        """What a reader may not see in that range: it is not due yet, or never will be."""
+
+    @property
+    def cancelled(self) -> BitMap64:
+        """What never will be."""
 
 
 class Recent(NamedTuple):
@@ -101,7 +112,10 @@ class LivePartition:
         self._clock = clock
         self._workers = workers
         self._unflushed = unflushed  # shared with housekeeping, which flushes what is in it by and by
-        self._acks: deque[Ack] = deque()
+        self._acks = AckQueue(self.log)
+        self._ledger: LiveLedger | None = None
+        self.delivery: Following | None = None
+        self.begin_delivery: Callable[[], Following]  # given by the broker; sets `delivery`
         self._watchers: dict[object, Callable[[], None]] = {}
         self._visible_end = self.log.ackable_offset
         self._readers: OrderedDict[int, LogReader] = OrderedDict()
@@ -125,7 +139,8 @@ class LivePartition:
     @property
     def is_clean(self) -> bool:
         """Whether all records are on the medium and nothing is under way."""
-        return not self.jobs_running and self.log.durable_offset == self.log.next_offset
+        is_written = self.log.durable_offset == self.log.next_offset
+        return not self.jobs_running and is_written and (self._ledger is None or self._ledger.is_clean)
 
     @property
     def may_be_due(self) -> bool:
@@ -155,6 +170,10 @@ class LivePartition:
         self._unflushed.add(self)
         if self._watchers or self._recent:
             self._remember(records, appended)
+        if self.delivery is not None:
+            self.delivery.appended(records, appended)
+        elif appended.flags & Flags.HAS_HEADERS and kernel.outline(records).delayed:
+            self.begin_delivery().appended(records, appended)
         self.flush()
         self._show()
         self.observe(events.Published(*self.origin, appended.record_count, appended.bytes))
@@ -162,14 +181,19 @@ class LivePartition:
 
     def when_stored(self, end_offset: int, value: T) -> Pending[T]:
         """The value, once all records below the offset may be acknowledged."""
-        pending: Pending[T] = Pending()
-        if self.log.failure and end_offset > self.log.ackable_offset:
-            pending.fail(self.log.failure)
-        elif end_offset <= self.log.ackable_offset:
-            pending.resolve(value)
-        else:
-            self._acks.append(Ack(end_offset, lambda: pending.resolve(value), pending.fail))
-        return pending
+        return self._acks.when_stored(end_offset, value)
+
+    @property
+    def ledger(self) -> LiveLedger:
+        """The ledger, which is opened when it is first asked for."""
+        if self._ledger is None:
+            log = self.partition.ledger
+            self._ledger = LiveLedger(log, self.origin, clock=self._clock, run=self.run, observe=self.observe)
+        return self._ledger
+
+    def wrote_ledger(self) -> None:
+        """There is something in the ledger that is to be flushed by and by."""
+        self._unflushed.add(self)
 
     @property
     def sequences(self) -> Sequences:
@@ -183,10 +207,12 @@ class LivePartition:
     def flush(self) -> None:
         """Begin to make durable what was appended, if it is time."""
         now_ns = self._clock.monotonic_ns()
+        if self._ledger is not None and not self._ledger.is_clean:
+            self._ledger.flush()
         try:
             job = self.log.begin_flush(monotonic_ns=now_ns)
-        except StorageFailed as error:
-            self._fail_acks(error)
+        except StorageFailed:
+            self._acks.release()
             return
         if job:
             if self._sequences_changed and self._sequences and now_ns - self._snapshot_ns >= SNAPSHOT_INTERVAL_NS:
@@ -221,7 +247,7 @@ class LivePartition:
             if log.segment_count == 1:  # nothing is sealed that could go
                 continue
             with suppress(StorageError):
-                expired = log.expire(now_ns=now_ns)
+                expired = log.expire(now_ns=now_ns, keep_from=self._keep_from(log))
                 if expired:
                     self.run(log, expired, lambda: None)
             if may_compact and not began:
@@ -231,10 +257,15 @@ class LivePartition:
                         began = True
                         self.run(log, job, compacted)
         self._recent.clear()
+        if self.delivery is not None:
+            self.delivery.drop_below(self.log.start_offset)
         if self._sequences:
             self._sequences.forget_idle(now_ns=now_ns)
         self.flush()
         return began
+
+    def _keep_from(self, log: Log) -> int | None:
+        return self.delivery.keep_from if log is self.log and self.delivery is not None else None
 
     def configured(self) -> None:
         """The settings have changed, perhaps the flush mode."""
@@ -251,7 +282,7 @@ class LivePartition:
         if self._begin_seal(self.log, self._flushed):
             return False
         self.write_down()
-        return not any(self._begin_seal(log, lambda: None) for log in self.partition.open_logs[1:])
+        return self._ledger is None or not self._begin_seal(self._ledger.log, self._ledger.flushed)
 
     def write_down(self) -> None:
         """Bring what only memory knows to the ledger."""
@@ -270,7 +301,10 @@ class LivePartition:
 
     def gone(self) -> None:
         """The topic was deleted: whoever waits is told."""
-        self._fail_acks(TopicNotFound(self.origin.topic))
+        error = TopicNotFound(self.origin.topic)
+        self._acks.fail(error)
+        if self._ledger is not None:
+            self._ledger.gone(error)
         self._readers.clear()
         self._recent.clear()
         self._wake()
@@ -282,20 +316,11 @@ class LivePartition:
         if snapshot is not None and not self.log.failure:
             self._write_snapshot(snapshot)
         self._release()
-        if self.log.failure:
-            self._fail_acks(self.log.failure)
         self.flush()
 
     def _release(self) -> None:
-        ackable = self.log.ackable_offset
-        while self._acks and self._acks[0].end_offset <= ackable:
-            self._acks.popleft().release()
+        self._acks.release()
         self._show()
-
-    def _fail_acks(self, error: GoQueueError) -> None:
-        acks, self._acks = self._acks, deque()
-        for ack in acks:
-            ack.fail(error)
 
     # --- reading -------------------------------------------------------------------------------
 
@@ -376,26 +401,18 @@ class LivePartition:
         return sequences
 
     def _last_snapshot(self) -> bytes | None:
-        ledger = self.partition.ledger
         found = None
-        reader = ledger.reader(ledger.start_offset)
-        while (chunk := reader.read(max_bytes=LOAD_BYTES)).record_count:
-            for message in kernel.decode(chunk.records, self.origin, Message, verify=False):
-                if message.key == SNAPSHOT_KEY:
-                    found = message.value
+        for key, value in self.ledger.facts():
+            if key == SNAPSHOT_KEY:
+                found = value
         return found
 
     def _write_snapshot(self, snapshot: bytes) -> None:
         """A snapshot only saves time, so one that cannot be written is no failure."""
         try:
-            ledger = self.partition.ledger
-            ledger.append(kernel.encode([snapshot], keys=[SNAPSHOT_KEY]), now_ns=self._clock.wall_ns())
-            job = ledger.begin_flush(monotonic_ns=self._clock.monotonic_ns())
+            self.ledger.write([(SNAPSHOT_KEY, snapshot)])
         except StorageError:
             self._sequences_changed = True
-            return
-        if job:
-            self.run(ledger, job, lambda: None)
 
 
 def _cut_torn_batch(log: Log) -> None:

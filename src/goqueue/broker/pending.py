@@ -5,9 +5,10 @@ The broker is synchronous and knows no event loop. What has to wait, for a disk 
 into a future of its own.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Generic, TypeVar
 
+S = TypeVar("S")
 T = TypeVar("T")
 
 
@@ -67,3 +68,63 @@ class Pending(Generic[T]):
         callbacks, self._callbacks = self._callbacks, []
         for callback in callbacks:
             callback(self)
+
+
+def all_of(pendings: Sequence[Pending[None]]) -> Pending[None]:
+    """Done when all of them are; fails as the first one that does."""
+    gathered: Pending[None] = Pending()
+    left = len(pendings)
+
+    def one_is_done(done: Pending[None]) -> None:
+        nonlocal left
+        left -= 1
+        try:
+            done.result()
+        except Exception as error:
+            gathered.fail(error)
+        if not left:
+            gathered.resolve(None)
+
+    for pending in pendings:
+        pending.then(one_is_done)
+    if not pendings:
+        gathered.resolve(None)
+    return gathered
+
+
+def after(pending: Pending[S], make: Callable[[S], T]) -> Pending[T]:
+    """What is made of the answer, once it is there."""
+    made: Pending[T] = Pending()
+
+    def answered(done: Pending[S]) -> None:
+        try:
+            value = make(done.result())
+        except Exception as error:
+            made.fail(error)
+        else:
+            made.resolve(value)
+
+    pending.then(answered)
+    return made
+
+
+def chained(pending: Pending[S], go_on: Callable[[S], Pending[T]]) -> Pending[T]:
+    """The answer to what is asked once the first answer is there."""
+    last: Pending[T] = Pending()
+
+    def pass_on(done: Pending[T]) -> None:
+        try:
+            last.resolve(done.result())
+        except Exception as error:
+            last.fail(error)
+
+    def answered(done: Pending[S]) -> None:
+        try:
+            following = go_on(done.result())
+        except Exception as error:
+            last.fail(error)
+        else:
+            following.then(pass_on)
+
+    pending.then(answered)
+    return last

@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 from goqueue import events
 from goqueue.broker.live_partition import LivePartition
+from goqueue.broker.new_message import NewMessage
 from goqueue.broker.pending import Pending
-from goqueue.broker.service import NewMessage, Producer, Stored, StoredBatch
+from goqueue.broker.service import Producer, Stored, StoredBatch
 from goqueue.errors import (
     GoQueueError,
     InvalidMessage,

@@ -6,7 +6,10 @@ where a whole range is hidden, and never steps over a record that is visible.
 A `Reading` is a place in a partition. It serves one request, or stays open as a subscription.
 """
 
+from array import array
 from collections.abc import Callable
+
+from pyroaring import BitMap64
 
 from goqueue import events
 from goqueue.broker.live_partition import LivePartition
@@ -158,12 +161,18 @@ class Reading:
         """What of it may be seen, how many records that are, and the lowest offset that is not due yet."""
         if not chunk.flags & (Flags.CONTROL | Flags.HAS_HEADERS):
             return chunk.records, chunk.record_count, None
-        visible = kernel.filter(chunk.records, hide_flags=Flags.CONTROL, due=self._clock.wall_ns())
-        if len(visible) == len(chunk.records):
-            return chunk.records, chunk.record_count, None
-        shown = _offsets(visible)
-        not_due = _offsets(kernel.filter(chunk.records, hide_flags=Flags.CONTROL)) - shown
-        return visible, len(shown), min(not_due, default=None)
+        records: bytearray | memoryview = chunk.records
+        if chunk.flags & Flags.CONTROL:
+            records = kernel.filter(records, hide_flags=Flags.CONTROL)
+        delivery = self._live.delivery
+        hidden = delivery.hidden(0, chunk.next_offset) if delivery is not None else None
+        offsets = _offsets(records)
+        if not hidden or not hidden.intersect(offsets):
+            return records, len(offsets), None
+        shown = offsets - hidden
+        waiting = offsets & hidden
+        visible = kernel.select(records, shown.to_array(), max_bytes=len(records)).records
+        return visible, len(shown), min(waiting - delivery.cancelled, default=None) if delivery is not None else None
 
     def _cut(self, records: bytearray | memoryview, count: int) -> memoryview:
         positions = memoryview(kernel.scan(records, positions=True).positions).cast("I")
@@ -172,5 +181,7 @@ class Reading:
         return memoryview(records)[:at]
 
 
-def _offsets(records: bytearray) -> set[int]:
-    return set(memoryview(kernel.columns(records, "offset", verify=False).offsets).cast("q"))
+def _offsets(records: bytearray | memoryview) -> BitMap64:
+    offsets = array("Q")
+    offsets.frombytes(kernel.columns(records, "offset", verify=False).offsets)
+    return BitMap64(offsets)

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
+from goqueue.broker.consumer_service import DeadLetterVerbs, DelayVerbs, GroupVerbs, ScheduleVerbs
+from goqueue.broker.new_message import NewMessage
 from goqueue.broker.pending import Pending
 from goqueue.errors import GoQueueError
-from goqueue.record.header import Priority
 
 READ_RECORDS_MAX = 2**31 - 1
 READ_BYTES = 1024 * 1024
@@ -59,19 +60,6 @@ class TopicInfo:
     @property
     def total_size_bytes(self) -> int:
         return sum(partition.size_bytes for partition in self.partitions)
-
-
-class NewMessage(NamedTuple):
-    """A message that is to be published. A value of None is a tombstone, an empty key is no key."""
-
-    value: bytes | None
-    key: bytes | None = None
-    headers: Mapping[str, str | bytes] | None = None
-    partition: int | None = None
-    priority: int = Priority.NORMAL
-    deliver_at_ns: int | None = None
-    expires_at_ns: int | None = None
-    sequence: int | None = None
 
 
 class Stored(NamedTuple):
@@ -219,6 +207,17 @@ class Service(Protocol):
         to_time_ns: int | None = None,
         isolation: str = Isolation.READ_COMMITTED,
     ) -> Subscription: ...
+
+    # --- groups, delays, schedules, dead letters
+
+    @property
+    def groups(self) -> GroupVerbs: ...
+    @property
+    def delays(self) -> DelayVerbs: ...
+    @property
+    def schedules(self) -> ScheduleVerbs: ...
+    @property
+    def dead_letters(self) -> DeadLetterVerbs: ...
 
     # --- about the node
 

@@ -13,9 +13,10 @@
  *
  * Buffers are hostile. Every length is compared with what is left, in 64 bits, before it is used, and
  * nothing is assumed about alignment. A buffer may change under our hands: functions that
- * make no Python objects on their way (crc32c, stamp, scan, resync, columns, and filter without `latest`) release
- * the GIL for buffers over 64 KiB, and the others may run beside one of these. So a length is read once, into a
- * local, and what a first pass found out is checked again by the second. encode, decode and latest keep the GIL.
+ * make no Python objects on their way (crc32c, stamp, scan, resync, columns, outline, select, and filter without
+ * `latest`) release the GIL for buffers over 64 KiB, and the others may run beside one of these. So a length is read
+ * once, into a local, and what a first pass found out is checked again by the second. encode, decode and latest keep
+ * the GIL.
  *
  * Where a function meets a fault it stops, and returns the fault and its position; exceptions are for wrong
  * arguments. Only the stable ABI of Python 3.11 is used.
@@ -33,11 +34,13 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum {
     HEADER_BYTES = 34,
     VERSION = 1,
+    PRIORITY_NORMAL = 2,
     PRIORITY_MAX = 4,
     INDEX_INTERVAL_BYTES = 4096,
     INDEX_ENTRY_BYTES = 16,
@@ -534,17 +537,31 @@ static bool parse_decimal(const uint8_t *text, size_t bytes, int64_t *result)
     return true;
 }
 
-/* The time in the header gq-deliver-at; the last one if there are several. */
-static bool find_deliver_at(const uint8_t *record, const Header *header, int64_t *deliver_at)
+/* The times in the headers gq-deliver-at and gq-expires-at; the last one of each if there are several. */
+typedef struct {
+    bool is_delayed;
+    bool expires;
+    int64_t deliver_at;
+    int64_t expires_at;
+} Times;
+
+static Times find_times(const uint8_t *record, const Header *header)
 {
-    static const char name[] = "gq-deliver-at";
+    static const char deliver_at[] = "gq-deliver-at", expires_at[] = "gq-expires-at";
+    enum { NAME_BYTES = sizeof deliver_at - 1 };
+    _Static_assert(sizeof expires_at == sizeof deliver_at, "one length is compared for both");
     HeaderCursor cursor = open_headers(record, header);
     NamedValue found;
-    bool valid = false;
-    while (next_header(&cursor, &found))
-        if (found.name_bytes == sizeof name - 1 && !memcmp(found.name, name, sizeof name - 1))
-            valid = parse_decimal(found.value, found.value_bytes, deliver_at);
-    return valid;
+    Times times = {0};
+    while (next_header(&cursor, &found)) {
+        if (found.name_bytes != NAME_BYTES)
+            continue;
+        if (!memcmp(found.name, deliver_at, NAME_BYTES))
+            times.is_delayed = parse_decimal(found.value, found.value_bytes, &times.deliver_at);
+        else if (!memcmp(found.name, expires_at, NAME_BYTES))
+            times.expires = parse_decimal(found.value, found.value_bytes, &times.expires_at);
+    }
+    return times;
 }
 
 /* ---- stamp and scan ---- */
@@ -1730,10 +1747,9 @@ static inline bool fill_row(uint8_t *const to[BUFFER_COUNT], unsigned wanted, co
             return false;
     }
     if (wanted & WANT_DELIVER_AT) {
-        int64_t deliver_at = 0;
-        bool valid = header->headers_bytes && find_deliver_at(record, header, &deliver_at);
-        put_bit(to[DELIVER_AT_VALIDITY], row, valid);
-        put_i64(to[DELIVER_AT], row, valid ? floor_us(deliver_at) : 0);
+        Times times = find_times(record, header);
+        put_bit(to[DELIVER_AT_VALIDITY], row, times.is_delayed);
+        put_i64(to[DELIVER_AT], row, times.is_delayed ? floor_us(times.deliver_at) : 0);
     }
     if (wanted & WANT_HEADERS && !fill_headers(to, record, header, room, used))
         return false;
@@ -1894,10 +1910,11 @@ static int is_hidden(const FilterRequest *request, const uint8_t *record, const 
         return 1;
     if (request->hidden_count && hidden_holds(request, offset))
         return 1;
-    int64_t deliver_at;
-    if (request->due != INT64_MAX && header->headers_bytes && find_deliver_at(record, header, &deliver_at) &&
-        deliver_at > request->due)
-        return 1;
+    if (request->due != INT64_MAX && header->headers_bytes) {
+        Times times = find_times(record, header);
+        if (times.is_delayed && times.deliver_at > request->due)
+            return 1;
+    }
     if (header->flags & FLAG_CONTROL)
         return 0;
     if (header->flags & FLAG_TOMBSTONE && header->timestamp < request->tombstones_before)
@@ -2011,6 +2028,315 @@ static PyObject *kernel_latest(PyObject *Py_UNUSED(module), PyObject *args)
     return done ? Py_BuildValue("(in)", (int)fault, (Py_ssize_t)at) : NULL;
 }
 
+/* ---- outline and select ---- */
+
+/* Small entries of one size in memory of their own, which may grow while the GIL is released. */
+typedef struct {
+    uint8_t *data;
+    size_t bytes;
+    size_t room;
+} Entries;
+
+static bool entries_grow(Entries *entries)
+{
+    size_t room = 2 * entries->room + 1024;
+    uint8_t *data = realloc(entries->data, room);
+    if (!data)
+        return false;
+    entries->data = data;
+    entries->room = room;
+    return true;
+}
+
+/* False when memory is out. */
+static inline bool entries_add(Entries *entries, const void *entry, size_t bytes)
+{
+    if (bytes > entries->room - entries->bytes && !entries_grow(entries))
+        return false;
+    memcpy(entries->data + entries->bytes, entry, bytes);
+    entries->bytes += bytes;
+    return true;
+}
+
+static PyObject *entries_bytes(const Entries *entries)
+{
+    return PyBytes_FromStringAndSize(entries->data ? (const char *)entries->data : "", (Py_ssize_t)entries->bytes);
+}
+
+/* Both walks need offsets that rise. `expected` is the least that may come. */
+static inline Fault read_rising(const uint8_t *at, size_t left, uint64_t expected, Header *header)
+{
+    Fault fault = read_stored(at, left, false, header);
+    return !fault && header->offset < expected ? FAULT_OFFSET : fault;
+}
+
+typedef struct {
+    uint64_t offset;
+    int64_t deliver_at;
+    uint32_t key_crc;
+    uint32_t priority;
+} DelayedEntry;
+
+typedef struct {
+    uint64_t offset;
+    int64_t expires_at;
+} ExpiringEntry;
+
+_Static_assert(sizeof(DelayedEntry) == 24 && sizeof(ExpiringEntry) == 16, "Python reads them as =QqII and =Qq");
+
+typedef struct {
+    uint64_t count;
+    int64_t first_offset;
+    int64_t last_offset;
+    Entries lanes[PRIORITY_MAX + 1];
+    Entries control;
+    Entries delayed;
+    Entries expiring;
+    Entries holes;
+    Fault fault;
+    size_t position;
+} Outline;
+
+/* These two write down what is not plain, apart from the walk, whose registers they would take. False when memory is
+ * out. */
+__attribute__((noinline)) static bool outline_hole(Outline *outline, uint64_t first, uint64_t end)
+{
+    uint64_t hole[2] = {first, end};
+    return entries_add(&outline->holes, hole, sizeof hole);
+}
+
+__attribute__((noinline)) static bool outline_note(Outline *outline, const uint8_t *record, const Header *header)
+{
+    if (header->flags & FLAG_CONTROL)
+        return entries_add(&outline->control, &header->offset, sizeof header->offset);
+    if (header->priority != PRIORITY_NORMAL &&
+        !entries_add(&outline->lanes[header->priority], &header->offset, sizeof header->offset))
+        return false;
+    if (!header->headers_bytes)
+        return true;
+    Times times = find_times(record, header);
+    if (times.is_delayed) {
+        uint32_t key_crc = header->key_bytes ? ~crc_update(~0u, record_key(record), header->key_bytes) : 0;
+        DelayedEntry entry = {header->offset, times.deliver_at, key_crc, header->priority};
+        if (!entries_add(&outline->delayed, &entry, sizeof entry))
+            return false;
+    }
+    if (times.expires) {
+        ExpiringEntry entry = {header->offset, times.expires_at};
+        return entries_add(&outline->expiring, &entry, sizeof entry);
+    }
+    return true;
+}
+
+/* False when memory is out. */
+static bool outline_records(Outline *outline, const uint8_t *buffer, size_t bytes)
+{
+    uint64_t count = 0, first = 0, expected = 0;
+    size_t at = 0;
+    Fault fault = FAULT_NONE;
+    while (at < bytes) {
+        Header header;
+        fault = read_rising(buffer + at, bytes - at, expected, &header);
+        if (fault)
+            break;
+        if (!count)
+            first = expected = header.offset;
+        if (header.offset != expected && !outline_hole(outline, expected, header.offset))
+            return false;
+        if (header.priority != PRIORITY_NORMAL || header.flags & (FLAG_HAS_HEADERS | FLAG_CONTROL)) {
+            Header noted = header;
+            if (!outline_note(outline, buffer + at, &noted))
+                return false;
+        }
+        count++;
+        expected = header.offset + 1;
+        at += (size_t)header.bytes;
+    }
+    outline->count = count;
+    outline->first_offset = count ? (int64_t)first : -1;
+    outline->last_offset = count ? (int64_t)(expected - 1) : -1;
+    outline->fault = fault;
+    outline->position = at;
+    return true;
+}
+
+static PyObject *outline_tuple(const Outline *outline)
+{
+    const Entries *lanes = outline->lanes;
+    return Py_BuildValue("(inKLL(NNNNN)NNNN)", (int)outline->fault, (Py_ssize_t)outline->position,
+                         (unsigned long long)outline->count, (long long)outline->first_offset,
+                         (long long)outline->last_offset, entries_bytes(&lanes[0]), entries_bytes(&lanes[1]),
+                         entries_bytes(&lanes[2]), entries_bytes(&lanes[3]), entries_bytes(&lanes[4]),
+                         entries_bytes(&outline->control), entries_bytes(&outline->delayed),
+                         entries_bytes(&outline->expiring), entries_bytes(&outline->holes));
+}
+
+static void outline_close(Outline *outline)
+{
+    for (int i = 0; i <= PRIORITY_MAX; i++)
+        free(outline->lanes[i].data);
+    free(outline->control.data);
+    free(outline->delayed.data);
+    free(outline->expiring.data);
+    free(outline->holes.data);
+}
+
+static PyObject *kernel_outline(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    Py_buffer view;
+    if (!PyArg_ParseTuple(args, "y*:outline", &view))
+        return NULL;
+
+    Outline outline = {0};
+    PyThreadState *released = gil_release(view.len);
+    bool enough = outline_records(&outline, view_bytes(&view), (size_t)view.len);
+    gil_acquire(released);
+
+    PyObject *result = enough ? outline_tuple(&outline) : PyErr_NoMemory();
+    outline_close(&outline);
+    PyBuffer_Release(&view);
+    return result;
+}
+
+typedef struct {
+    size_t start;
+    size_t bytes;
+} ByteRun;
+
+typedef struct {
+    const uint8_t *offsets; /* uint64 in machine order, sorted */
+    size_t count;
+    uint64_t bytes_max;
+} Wanted;
+
+typedef struct {
+    Entries runs; /* of ByteRun: what is to be copied */
+    uint64_t count;
+    uint64_t bytes;
+    int64_t last_offset;
+    unsigned flags;
+    Fault fault;
+    size_t position;
+} Selection;
+
+static inline uint64_t wanted_at(const Wanted *wanted, size_t index)
+{
+    uint64_t offset;
+    memcpy(&offset, wanted->offsets + index * sizeof offset, sizeof offset);
+    return offset;
+}
+
+static bool wanted_is_sorted(const Wanted *wanted)
+{
+    for (size_t i = 1; i < wanted->count; i++)
+        if (wanted_at(wanted, i) < wanted_at(wanted, i - 1))
+            return false;
+    return true;
+}
+
+/* Walks the records beside the wanted offsets and notes the runs of bytes to copy. False when memory is out. */
+static bool select_runs(Selection *selection, const Wanted *given, const uint8_t *buffer, size_t bytes)
+{
+    const Wanted wanted = *given;
+    uint64_t expected = 0, count = 0, copied = 0;
+    int64_t last_offset = -1;
+    unsigned flags = 0;
+    size_t at = 0, next = 0;
+    ByteRun run = {0, 0};
+    Fault fault = FAULT_NONE;
+    while (at < bytes && next < wanted.count) {
+        Header header;
+        fault = read_rising(buffer + at, bytes - at, expected, &header);
+        if (fault)
+            break;
+        while (next < wanted.count && wanted_at(&wanted, next) < header.offset)
+            next++;
+        if (next == wanted.count)
+            break;
+        if (wanted_at(&wanted, next) == header.offset) {
+            if (count && copied + header.bytes > wanted.bytes_max)
+                break;
+            if (run.start + run.bytes != at) {
+                if (run.bytes && !entries_add(&selection->runs, &run, sizeof run))
+                    return false;
+                run = (ByteRun){at, 0};
+            }
+            run.bytes += (size_t)header.bytes;
+            count++;
+            copied += header.bytes;
+            last_offset = (int64_t)header.offset;
+            flags |= header.flags;
+            next++;
+        }
+        expected = header.offset + 1;
+        at += (size_t)header.bytes;
+    }
+    selection->count = count;
+    selection->bytes = copied;
+    selection->last_offset = last_offset;
+    selection->flags = flags;
+    selection->fault = fault;
+    selection->position = at;
+    return !run.bytes || entries_add(&selection->runs, &run, sizeof run);
+}
+
+/* The runs lie inside the buffer, whatever has become of the records in it. */
+static void copy_runs(const Selection *selection, const uint8_t *buffer, uint8_t *to)
+{
+    for (size_t i = 0; i < selection->runs.bytes; i += sizeof(ByteRun)) {
+        ByteRun run;
+        memcpy(&run, selection->runs.data + i, sizeof run);
+        memcpy(to, buffer + run.start, run.bytes);
+        to += run.bytes;
+    }
+}
+
+static PyObject *select_buffer(Selection *selection, const Wanted *wanted, const Py_buffer *view)
+{
+    const uint8_t *buffer = view_bytes(view);
+    PyThreadState *released = gil_release(view->len);
+    bool enough = select_runs(selection, wanted, buffer, (size_t)view->len);
+    gil_acquire(released);
+    if (!enough)
+        return PyErr_NoMemory();
+
+    PyObject *records = PyByteArray_FromStringAndSize(NULL, (Py_ssize_t)selection->bytes);
+    if (!records)
+        return NULL;
+    uint8_t *to = (uint8_t *)PyByteArray_AsString(records);
+    released = gil_release((Py_ssize_t)selection->bytes);
+    copy_runs(selection, buffer, to);
+    gil_acquire(released);
+    return Py_BuildValue("(inNKLI)", (int)selection->fault, (Py_ssize_t)selection->position, records,
+                         (unsigned long long)selection->count, (long long)selection->last_offset, selection->flags);
+}
+
+static PyObject *kernel_select(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    Py_buffer view, offsets;
+    Wanted wanted;
+    if (!PyArg_ParseTuple(args, "y*y*O&:select", &view, &offsets, parse_natural, &wanted.bytes_max))
+        return NULL;
+
+    PyObject *result = NULL;
+    Selection selection = {0};
+    wanted.offsets = view_bytes(&offsets);
+    wanted.count = (size_t)offsets.len / sizeof(uint64_t);
+    PyThreadState *released = gil_release(offsets.len);
+    bool is_sorted = wanted_is_sorted(&wanted);
+    gil_acquire(released);
+    if (offsets.len % sizeof(uint64_t))
+        PyErr_SetString(PyExc_ValueError, "wanted must hold uint64");
+    else if (!is_sorted)
+        PyErr_SetString(PyExc_ValueError, "wanted must be sorted");
+    else
+        result = select_buffer(&selection, &wanted, &view);
+    free(selection.runs.data);
+    PyBuffer_Release(&offsets);
+    PyBuffer_Release(&view);
+    return result;
+}
+
 /* ---- module ---- */
 
 static PyMethodDef kernel_methods[] = {
@@ -2031,6 +2357,11 @@ static PyMethodDef kernel_methods[] = {
      "filter(buffer, from_offset, to_offset, hide_flags, hidden, due, latest, tombstones_before)"
      " -> (fault, position, visible)"},
     {"latest", kernel_latest, METH_VARARGS, "latest(buffer, table) -> (fault, position)"},
+    {"outline", kernel_outline, METH_VARARGS,
+     "outline(buffer) -> (fault, position, record_count, first_offset, last_offset, lanes, control, delayed, expiring,"
+     " holes)"},
+    {"select", kernel_select, METH_VARARGS,
+     "select(buffer, wanted, max_bytes) -> (fault, position, records, record_count, last_offset, flags)"},
     {NULL, NULL, 0, NULL},
 };
 

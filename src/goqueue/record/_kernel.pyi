@@ -1,7 +1,8 @@
+from array import array
 from collections.abc import Iterable, Mapping
 from typing import Any, Self, TypeVar
 
-from goqueue.record._kernel_py import SummaryTuple
+from goqueue.record._kernel_py import OutlineTuple, SummaryTuple
 from goqueue.record.header import Buffer
 
 class Record:
@@ -83,3 +84,7 @@ def filter(
     /,
 ) -> tuple[int, int, bytearray]: ...
 def latest(buffer: Buffer, table: dict[bytes, int], /) -> tuple[int, int]: ...
+def outline(buffer: Buffer, /) -> OutlineTuple: ...
+def select(
+    buffer: Buffer, wanted: Buffer | array[int], max_bytes: int, /
+) -> tuple[int, int, bytearray, int, int, int]: ...

@@ -28,8 +28,10 @@ from goqueue.record.header import (
     Flags,
     Priority,
 )
-from goqueue.record.headers import DELIVER_AT, encode_headers, parse_time, split_headers
+from goqueue.record.headers import DELIVER_AT, EXPIRES_AT, encode_headers, parse_time, split_headers
 
+Lanes: TypeAlias = tuple[bytes, bytes, bytes, bytes, bytes]
+OutlineTuple: TypeAlias = tuple[int, int, int, int, int, Lanes, bytes, bytes, bytes, bytes]
 SummaryTuple: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, bytes, bytes, int, int, int, bytes]
 
 # plain numbers: an IntFlag takes a microsecond for each operation
@@ -43,6 +45,8 @@ _OFFSET_ENTRY = struct.Struct(">QQ")
 _TIME_ENTRY = struct.Struct(">qQ")
 _CRC = struct.Struct(">I")
 _OFFSET_AND_TIMESTAMP = struct.Struct(">Qq")
+_DELAYED_ENTRY = struct.Struct("=QqII")
+_EXPIRING_ENTRY = struct.Struct("=Qq")
 _ENCODABLE_VALUE_BYTES_MAX = 0xFFFF_FFFF
 _COLUMN_BYTES_MAX = 2**31 - 1
 _RESYNC_BUDGET_FACTOR = 16
@@ -93,7 +97,7 @@ def _record_crc(record: memoryview) -> int:
 # arguments
 
 
-def _readable(data: Buffer) -> memoryview:
+def _readable(data: "Buffer | array[int]") -> memoryview:
     view = memoryview(data)
     if not view.c_contiguous:
         raise BufferError("the buffer is not C-contiguous")
@@ -144,8 +148,15 @@ class _Stored(NamedTuple):
 
     @property
     def deliver_at(self) -> int | None:
-        """The time in the header `gq-deliver-at`, the last one if there are several; None without a valid one."""
-        times = [value for name, value in split_headers(bytes(self.headers)) if name == DELIVER_AT.encode()]
+        return self._time(DELIVER_AT)
+
+    @property
+    def expires_at(self) -> int | None:
+        return self._time(EXPIRES_AT)
+
+    def _time(self, wanted: str) -> int | None:
+        """The time in the header of this name, the last one if there are several; None without a valid one."""
+        times = [value for name, value in split_headers(bytes(self.headers)) if name == wanted.encode()]
         return parse_time(times[-1]) if times else None
 
 
@@ -825,3 +836,114 @@ def latest(buffer: Buffer, table: dict[bytes, int]) -> tuple[int, int]:
         if len(stored.key) and not stored.flags & _CONTROL:
             dict.__setitem__(table, bytes(stored.key), stored.offset)
     return int(run.fault), run.position
+
+
+# outline and select
+
+
+def _read_rising(buffer: memoryview, at: int, expected: int) -> _Stored | Fault:
+    """As `_read_stored` without the crc; an offset below `expected` is a fault too."""
+    stored = _read_stored(buffer, at, verify=False)
+    if isinstance(stored, _Stored) and stored.offset < expected:
+        return Fault.OFFSET
+    return stored
+
+
+class _Outline:
+    """Writes down what is not plain; `kernel.Outline` says what the fields mean."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.first_offset = self.last_offset = -1
+        self.lanes = tuple(array("Q") for _ in Priority)
+        self.control = array("Q")
+        self.delayed = bytearray()
+        self.expiring = bytearray()
+        self.holes = array("Q")
+
+    def add(self, stored: _Stored) -> None:
+        if not self.count:
+            self.first_offset = stored.offset
+        elif stored.offset > self.last_offset + 1:
+            self.holes.extend((self.last_offset + 1, stored.offset))
+        self.count += 1
+        self.last_offset = stored.offset
+        if stored.flags & _CONTROL:
+            self.control.append(stored.offset)
+        else:
+            self.note(stored)
+
+    def note(self, stored: _Stored) -> None:
+        if stored.priority != Priority.NORMAL:
+            self.lanes[stored.priority].append(stored.offset)
+        if (deliver_at := stored.deliver_at) is not None:
+            self.delayed += _DELAYED_ENTRY.pack(stored.offset, deliver_at, crc32c(stored.key, 0), stored.priority)
+        if (expires_at := stored.expires_at) is not None:
+            self.expiring += _EXPIRING_ENTRY.pack(stored.offset, expires_at)
+
+    def stop(self, fault: Fault, at: int) -> OutlineTuple:
+        critical, high, normal, low, background = (lane.tobytes() for lane in self.lanes)
+        return (
+            int(fault),
+            at,
+            self.count,
+            self.first_offset,
+            self.last_offset,
+            (critical, high, normal, low, background),
+            self.control.tobytes(),
+            bytes(self.delayed),
+            bytes(self.expiring),
+            self.holes.tobytes(),
+        )
+
+
+def outline(buffer: Buffer) -> OutlineTuple:
+    view = _readable(buffer)
+    found = _Outline()
+    at = 0
+    while at < len(view):
+        stored = _read_rising(view, at, found.last_offset + 1)
+        if isinstance(stored, Fault):
+            return found.stop(stored, at)
+        found.add(stored)
+        at += len(stored.record)
+    return found.stop(Fault.NONE, at)
+
+
+def _wanted_offsets(raw: memoryview) -> "array[int]":
+    if len(raw) % 8:
+        raise ValueError("wanted must hold uint64")
+    offsets = array("Q", bytes(raw))
+    if any(later < earlier for earlier, later in pairwise(offsets)):
+        raise ValueError("wanted must be sorted")
+    return offsets
+
+
+def select(buffer: Buffer, wanted: "Buffer | array[int]", max_bytes: int) -> tuple[int, int, bytearray, int, int, int]:
+    view, raw = _readable(buffer), _readable(wanted)
+    max_bytes = _natural(max_bytes)
+    offsets = _wanted_offsets(raw)
+    records = bytearray()
+    fault = Fault.NONE
+    at = following = count = flags = expected = 0
+    last_offset = -1
+    while at < len(view) and following < len(offsets):
+        stored = _read_rising(view, at, expected)
+        if isinstance(stored, Fault):
+            fault = stored
+            break
+        while following < len(offsets) and offsets[following] < stored.offset:
+            following += 1
+        if following == len(offsets):
+            break
+        if offsets[following] == stored.offset:
+            if count and len(records) + len(stored.record) > max_bytes:
+                break
+            records += stored.record
+            count += 1
+            last_offset = stored.offset
+            flags |= stored.flags
+            following += 1
+        expected = stored.offset + 1
+        at += len(stored.record)
+    return int(fault), at, records, count, last_offset, flags

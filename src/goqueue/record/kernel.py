@@ -10,6 +10,7 @@ a kernel never reads or writes outside the buffer it was given.
 """
 
 import os
+from array import array
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Final, NamedTuple, TypeVar
@@ -103,6 +104,33 @@ class Columns(NamedTuple):
     header_name_data: bytearray
     header_value_offsets: bytearray
     header_value_data: bytearray
+
+
+class Outline(NamedTuple):
+    """What is special about a run of records; what is plain takes no bytes.
+
+    A record of normal priority stands in no lane: normal is what lies in [first_offset, last_offset] and in none of
+    the other lanes, `control` and `holes`. Control records are in no lane, nor delayed, nor expiring. Numbers are in
+    machine order without padding, entries are sorted by offset.
+    """
+
+    record_count: int
+    first_offset: int  # -1 when there is none, likewise the next one
+    last_offset: int
+    lanes: tuple[bytes, bytes, bytes, bytes, bytes]  # uint64 offsets by priority; those of normal are left out
+    control: bytes  # uint64 offsets
+    delayed: bytes  # =QqII: offset, deliver_at_ns, crc32c of the key (0 without one), priority; also in their lanes
+    expiring: bytes  # =Qq: offset, expires_at_ns
+    holes: bytes  # =QQ: offsets [first, end) that are missing between first_offset and last_offset
+
+
+class Selected(NamedTuple):
+    """Copies of records that were asked for by offset."""
+
+    records: bytearray
+    record_count: int
+    last_offset: int  # -1 when there is none
+    flags: int  # all flags of the copied records, or-ed
 
 
 COLUMN_BITS: Final[Mapping[str, int]] = {
@@ -247,6 +275,30 @@ def latest(buffer: Buffer, table: dict[bytes, int]) -> None:
     fault, position = _impl.latest(buffer, table)
     if fault:
         raise CorruptRecord(describe(Fault(fault)), position)
+
+
+def outline(buffer: Buffer) -> Outline:
+    """What delivery has to know of the records beyond that they are there, in one pass.
+
+    The buffer holds whole records with rising offsets; their crcs are not checked. A time in `gq-deliver-at` or
+    `gq-expires-at` that is not well-formed counts as none.
+    """
+    fault, position, *fields = _impl.outline(buffer)
+    if fault:
+        raise CorruptRecord(describe(Fault(fault)), position)
+    return Outline(*fields)
+
+
+def select(buffer: Buffer, wanted: "Buffer | array[int]", *, max_bytes: int) -> Selected:
+    """A copy of the records whose offsets are wanted, in their order, as many as fit in `max_bytes` and at least one.
+
+    `wanted` holds uint64 in machine order, sorted. The buffer holds whole records with rising offsets; their crcs
+    are not checked, and what follows the last record that can be wanted is not looked at.
+    """
+    fault, position, *fields = _impl.select(buffer, wanted, max_bytes)
+    if fault:
+        raise CorruptRecord(describe(Fault(fault)), position)
+    return Selected(*fields)
 
 
 def crc32c(data: Buffer, crc: int = 0) -> int:

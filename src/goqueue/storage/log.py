@@ -458,11 +458,16 @@ class Log:
         limit = checkpointed if to_offset is None else min(to_offset, checkpointed)
         return self._compactor.begin_if_due(self.config, to_offset=limit, now_ns=now_ns)
 
-    def expire(self, *, now_ns: int) -> DeleteJob | None:
-        """Take out the segments that retention no longer keeps; the job removes their files."""
+    def expire(self, *, now_ns: int, keep_from: int | None = None) -> DeleteJob | None:
+        """Take out the segments that retention no longer keeps; the job removes their files.
+
+        From `keep_from` on nothing goes, however old it is.
+        """
         if self._compactor.is_running or self.failure or self._closed:
             return None
         count = self._segments.count_before(self._flusher.durable.base_offset)  # recovery starts at that segment
+        if keep_from is not None:
+            count = min(count, self._segments.count_before(keep_from + 1) - 1)
         sealed = (self._info(index) for index in range(min(count, EXPIRED_SEGMENTS_MAX)))
         with reading():
             found = retention.expired(sealed, self.size, self.config, now_ns=now_ns)

@@ -32,6 +32,8 @@ from goqueue.errors import (
     TopicNotFound,
 )
 from goqueue.storage.config import LogConfig
+from goqueue.storage.delay_file import NAME as DELAYS
+from goqueue.storage.delay_file import DelayFile
 from goqueue.storage.directory import KINDS, TOLERATED, DataDirectory, is_topic_name, unusable
 from goqueue.storage.file import Disk, Entry
 from goqueue.storage.jobs import CancellableJob
@@ -313,7 +315,19 @@ class Catalog:
             for number in range(described.partitions):
                 log = open_log(name, number, log_config, observe=observe)
                 open_ledger = partial(open_log, name, number, kind="ledger", observe=observe)
-                topic.partitions.append(Partition(name, number, log, ledger_config, open_ledger))
+                directory = f"{self._directory(name)}/{number}"
+                names = {entry.name for entry in _entries(self._disk, directory)}
+                topic.partitions.append(
+                    Partition(
+                        name,
+                        number,
+                        log,
+                        ledger_config,
+                        open_ledger,
+                        has_ledger="ledger" in names,
+                        delay_file=DelayFile(self._disk, directory, exists=DELAYS in names),
+                    )
+                )
         except GoQueueError:
             self._abandon(topic.partitions)
             raise

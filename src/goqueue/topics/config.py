@@ -16,7 +16,7 @@ from typing import Protocol
 
 from goqueue.clock import MS
 from goqueue.errors import InvalidTopic
-from goqueue.record.header import VALUE_BYTES_MAX
+from goqueue.record.header import VALUE_BYTES_MAX, Priority
 from goqueue.storage.config import NUMBER_MAX, Cleanup, Flush, LogConfig
 from goqueue.storage.directory import TOPIC_NAME_RULE, is_topic_name
 from goqueue.times import format_duration, parse_duration
@@ -24,6 +24,7 @@ from goqueue.times import format_duration, parse_duration
 INTERNAL_PREFIX = "__"
 PARTITIONS_MAX = 1_000
 LEDGER_SEGMENT_BYTES = 8 * 1024 * 1024
+_WEIGHT_MAX = 1_000_000
 _SEGMENT_AGE_MS_MIN = 1_000
 _SEGMENT_AGE_MS_MAX = LogConfig().segment_age_ms
 
@@ -49,6 +50,13 @@ class OnExpire(StrEnum):
 
     DROP = "drop"
     DEAD_LETTER = "dead_letter"
+
+
+class PriorityMode(StrEnum):
+    """How lanes share: by weight, or each only when those above it are empty."""
+
+    WEIGHTED = "weighted"
+    STRICT = "strict"
 
 
 class SchemaValidation(StrEnum):
@@ -93,6 +101,9 @@ class TopicConfig:
     max_in_flight: int = 1_000  # per consumer
     ttl_ms: int | None = None
     on_expire: OnExpire = OnExpire.DROP
+    priority_mode: PriorityMode = PriorityMode.WEIGHTED
+    priority_weights: tuple[int, ...] = (50, 25, 15, 7, 3)  # critical first
+    priority_boost_ms: int = 30_000  # a lane that waits for longer is served once; 0 = never
     schema_validation: SchemaValidation = SchemaValidation.AUTO
     trace_sample_rate: float = 1.0
     tombstone_retention_ms: int = 24 * 3_600_000
@@ -226,6 +237,23 @@ class _Share:
         return value
 
 
+class _Weights:
+    def field(self, name: str) -> str:
+        return name
+
+    def parse(self, value: object) -> tuple[int, ...]:
+        if (
+            isinstance(value, list | tuple)
+            and len(value) == len(Priority)
+            and all(type(weight) is int and 1 <= weight <= _WEIGHT_MAX for weight in value)
+        ):
+            return tuple(value)
+        raise ValueError(f"must be a list of {len(Priority)} whole numbers from 1 to {_WEIGHT_MAX}, critical first")
+
+    def show(self, value: object) -> object:
+        return list(value) if isinstance(value, tuple) else value
+
+
 @dataclass(frozen=True, slots=True)
 class _Choice:
     choices: type[StrEnum]
@@ -260,6 +288,9 @@ _SETTINGS: dict[str, _Setting] = {
     "max_in_flight": _Whole(1, 1_000_000),
     "ttl": _Duration(1, may_be_none=True),
     "on_expire": _Choice(OnExpire),
+    "priority_mode": _Choice(PriorityMode),
+    "priority_weights": _Weights(),
+    "priority_boost": _Duration(0),
     "schema_validation": _Choice(SchemaValidation),
     "trace_sample_rate": _Share(may_be_zero=True),
     "tombstone_retention": _Duration(0),

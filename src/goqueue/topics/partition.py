@@ -8,16 +8,25 @@ from collections.abc import Callable
 
 from goqueue.errors import Conflict
 from goqueue.storage.config import LogConfig
+from goqueue.storage.delay_file import DelayFile
 from goqueue.storage.log import Log
 
 
 class Partition:
     """Partition `number` of a topic. Like its logs it has one owner, who makes all calls."""
 
-    __slots__ = ("_ledger", "_ledger_config", "_open_ledger", "log", "number", "topic")
+    __slots__ = ("_has_ledger", "_ledger", "_ledger_config", "_open_ledger", "delay_file", "log", "number", "topic")
 
     def __init__(
-        self, topic: str, number: int, log: Log, ledger_config: LogConfig, open_ledger: Callable[[LogConfig], Log]
+        self,
+        topic: str,
+        number: int,
+        log: Log,
+        ledger_config: LogConfig,
+        open_ledger: Callable[[LogConfig], Log],
+        *,
+        has_ledger: bool,
+        delay_file: DelayFile,
     ) -> None:
         self.topic = topic
         self.number = number
@@ -25,6 +34,8 @@ class Partition:
         self._ledger: Log | None = None
         self._ledger_config = ledger_config
         self._open_ledger = open_ledger
+        self._has_ledger = has_ledger
+        self.delay_file = delay_file
 
     @property
     def name(self) -> str:
@@ -33,6 +44,11 @@ class Partition:
     @property
     def is_closed(self) -> bool:
         return self.log.is_closed
+
+    @property
+    def has_ledger(self) -> bool:
+        """Whether a ledger was begun, open or not."""
+        return self._has_ledger or self._ledger is not None
 
     @property
     def ledger(self) -> Log:
@@ -57,5 +73,6 @@ class Partition:
 
     def abandon(self) -> None:
         """Let go of all files as they are: they are about to be deleted."""
+        self.delay_file.close()
         for log in self.open_logs:
             log.abandon()

@@ -22,13 +22,16 @@ class JsonRequest(Request[Any, Any, Any]):
         if self._body is Empty:
             context: Context = self.app.state["context"]
             self._body = await context.bodies.read(self.scope, self.receive, limit=context.config.body_bytes_max)
-            if not self._body:
-                raise InvalidRequest("invalid JSON: there is none")
         return self._body
 
     async def json(self) -> Any:
         field = self.route_handler.parsed_data_field
-        return decode(_decoder(field.annotation if field else Any), await self.body())
+        body = await self.body()
+        if not body:
+            if field and field.is_optional:
+                return None
+            raise InvalidRequest("invalid JSON: there is none")
+        return decode(_decoder(field.annotation if field else Any), body)
 
 
 @cache

@@ -82,10 +82,18 @@ class Context:
         """The answer, within the time that an answer may take."""
         return await answered(pending, what, limit_s=self.config.answer_s_max)
 
-    async def held(self, ask: Callable[[int], Pending[T]], wait_ms: int, client: Request[Any, Any, Any]) -> T:
+    async def held(
+        self,
+        ask: Callable[[int], Pending[T]],
+        wait_ms: int,
+        client: Request[Any, Any, Any],
+        *,
+        give_back: Callable[[T], None] | None = None,
+    ) -> T:
         """What `ask` is answered when it may wait that long.
 
-        A door that closes asks again without waiting. A client that hangs up is told nothing: `ClientGone`.
+        A door that closes asks again without waiting. A client that hangs up is told nothing: `ClientGone`. Then what
+        came for it all the same is given back.
         """
         pending = ask(wait_ms)
         if not pending.is_done:
@@ -104,7 +112,10 @@ class Context:
                 if not self.closing.done():
                     raise ClientGone
                 pending = ask(0)
-        return await self.answered(pending, "read")
+            elif give_back and left.done() and not self.closing.done():
+                give_back(pending.result())
+                raise ClientGone
+        return await self.answered(pending, "long poll")
 
     def close(self) -> None:
         """Let everyone who waits know that they should not."""

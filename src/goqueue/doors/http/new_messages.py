@@ -10,7 +10,8 @@ from typing import Annotated, Final
 
 import msgspec
 
-from goqueue.broker.service import NewMessage
+from goqueue.broker.new_message import NewMessage
+from goqueue.doors.http.shapes import Text, Time
 from goqueue.errors import InvalidMessage, InvalidPartition
 from goqueue.record.header import OFFSET_MAX, Priority
 from goqueue.record.headers import RESERVED_PREFIX
@@ -21,8 +22,6 @@ ORIGIN: Final = "gq-origin"
 
 _PRIORITY_CODES: Final = {priority.name.lower(): int(priority) for priority in Priority}
 
-Text = str | None
-Time = str | int | float | None
 SequenceNumber = Annotated[int, msgspec.Meta(ge=0, le=2**62 - 1)]
 
 
@@ -32,7 +31,15 @@ class HeaderBytes(msgspec.Struct, gc=False):
     base64: str
 
 
-class MessageBody(msgspec.Struct, kw_only=True, gc=False):
+class DueBody(msgspec.Struct, kw_only=True, gc=False):
+    """When a message is due; a delay wins over a time."""
+
+    delay: Text = None
+    deliver_at: Time = None
+    deliver_at_camel: Time = msgspec.field(default=None, name="deliverAt")
+
+
+class MessageBody(DueBody, kw_only=True, gc=False):
     """One message to publish."""
 
     value: Text = None
@@ -43,9 +50,6 @@ class MessageBody(msgspec.Struct, kw_only=True, gc=False):
     headers: dict[str, str | HeaderBytes | None] | None = None
     partition: int | None = None
     priority: str | int | None = None
-    delay: Text = None
-    deliver_at: Time = None
-    deliver_at_camel: Time = msgspec.field(default=None, name="deliverAt")
     ttl: Text = None
     expires_at: Time = None
     sequence: SequenceNumber | None = None
@@ -76,16 +80,51 @@ def new_message(body: MessageBody, index: int, now_ns: int) -> NewMessage:
     partition = body.partition
     if partition is not None and partition < 0:
         raise InvalidPartition(partition)
+    due_at_ns = due_ns(body, index, now_ns)
+    deliver_at_ns = None if due_at_ns is None or due_at_ns <= now_ns else due_at_ns
     return NewMessage(
         value,
         key,
         None if body.headers is None else _headers(body.headers, index),
         partition,
         Priority.NORMAL if body.priority is None else _priority(body.priority, index),
-        _deliver_at_ns(body, index, now_ns),
-        _expires_at_ns(body, index, now_ns),
+        deliver_at_ns,
+        _expires_at_ns(body, index, now_ns, deliver_at_ns),
         body.sequence,
     )
+
+
+def given_fields(body: MessageBody, index: int = 0) -> dict[str, object]:
+    """Those of value, key, headers, partition and priority that are given, as a `NewMessage` has them."""
+    given: dict[str, object] = {}
+    if body.tombstone or body.value is not None or body.value_base64 is not None:
+        given["value"] = _value(body, index)
+    if body.key is not None or body.key_base64 is not None:
+        given["key"] = _either(body.key, body.key_base64, "key", index)
+    if body.headers is not None:
+        given["headers"] = _headers(body.headers, index)
+    if body.partition is not None:
+        given["partition"] = body.partition
+    if body.priority is not None:
+        given["priority"] = _priority(body.priority, index)
+    return given
+
+
+def due_ns(body: DueBody, index: int, now_ns: int) -> int | None:
+    """When the message is due, if that is said; it may have been long ago."""
+    if body.delay is not None:
+        return min(now_ns + delay_ns(body.delay, index), OFFSET_MAX)
+    if body.deliver_at is None and body.deliver_at_camel is None:
+        return None
+    if body.deliver_at is not None and body.deliver_at_camel is not None:
+        raise InvalidMessage("deliver_at and deliverAt are two names of one thing; give one", index=index)
+    given = body.deliver_at_camel if body.deliver_at is None else body.deliver_at
+    return min(_time_ns(given, "deliverAt", index, now_ns), OFFSET_MAX)
+
+
+def delay_ns(text: str, index: int = 0) -> int:
+    """A delay; raises `InvalidMessage`."""
+    return _duration_ns(text, "delay", index)
 
 
 def base64_chars(body: MessageBody) -> int:
@@ -141,26 +180,14 @@ def _priority(priority: str | int, index: int) -> int:
     return code
 
 
-def _deliver_at_ns(body: MessageBody, index: int, now_ns: int) -> int | None:
-    """When the message is due, if that is not now."""
-    if body.delay is not None:
-        due_ns = now_ns + _duration_ns(body.delay, "delay", index)
-    elif body.deliver_at is not None or body.deliver_at_camel is not None:
-        if body.deliver_at is not None and body.deliver_at_camel is not None:
-            raise InvalidMessage("deliver_at and deliverAt are two names of one thing; give one", index=index)
-        given = body.deliver_at_camel if body.deliver_at is None else body.deliver_at
-        due_ns = _time_ns(given, "deliverAt", index, now_ns)
-    else:
-        return None
-    return min(due_ns, OFFSET_MAX) if due_ns > now_ns else None
-
-
-def _expires_at_ns(body: MessageBody, index: int, now_ns: int) -> int | None:
+def _expires_at_ns(body: MessageBody, index: int, now_ns: int, deliver_at_ns: int | None) -> int | None:
+    """When the message is too old. The time that it is to live begins when it is due."""
     if body.ttl is None:
         return None if body.expires_at is None else _time_ns(body.expires_at, "expires_at", index, now_ns)
     if body.expires_at is not None:
         raise InvalidMessage("ttl and expires_at are two names of one thing; give one", index=index)
-    return min(now_ns + _duration_ns(body.ttl, "ttl", index), OFFSET_MAX)
+    born_ns = now_ns if deliver_at_ns is None else deliver_at_ns
+    return min(born_ns + _duration_ns(body.ttl, "ttl", index), OFFSET_MAX)
 
 
 def _duration_ns(text: str, name: str, index: int) -> int:

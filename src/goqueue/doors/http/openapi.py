@@ -17,6 +17,7 @@ from litestar.openapi.spec import Server
 from goqueue.doors.http.context import Context
 from goqueue.doors.http.refusals import ErrorBody
 from goqueue.doors.http.routes_publish import RESULT_SHAPES, PublishAnswer
+from goqueue.doors.http.routes_settle import RECEIPT_SHAPES, SettledMany
 
 REF: Final = "#/components/schemas/{name}"
 ERROR: Final = {"$ref": "#/components/responses/Error"}
@@ -60,10 +61,11 @@ def _declare_errors(document: dict[str, Any]) -> None:
 
 def _declare_results(schemas: dict[str, Any]) -> None:
     """The shapes of a result, which nothing but their fields tells apart."""
-    _, shapes = msgspec.json.schema_components((ErrorBody, *RESULT_SHAPES), ref_template=REF)
+    _, shapes = msgspec.json.schema_components((ErrorBody, *RESULT_SHAPES, *RECEIPT_SHAPES), ref_template=REF)
     schemas.update(shapes)
-    refs = [{"$ref": REF.format(name=shape.__name__)} for shape in RESULT_SHAPES]
-    schemas[PublishAnswer.__name__]["properties"]["results"]["items"] = {"anyOf": refs}
+    for answer, results in ((PublishAnswer, RESULT_SHAPES), (SettledMany, RECEIPT_SHAPES)):
+        refs = [{"$ref": REF.format(name=shape.__name__)} for shape in results]
+        schemas[answer.__name__]["properties"]["results"]["items"] = {"anyOf": refs}
 
 
 def _plain(node: Any) -> Any:

@@ -27,6 +27,8 @@ RETRY_AFTER_STATUS: Final = frozenset({429, 503, 507})
 _log = logging.getLogger("goqueue.http")
 _encode = msgspec.json.Encoder().encode
 _MISSING = re.compile(r"Object missing required field `(.+?)`")
+_WITHOUT_HEAD = re.compile(r"/topics/[^/]+/stream/*|/groups/[^/]+/poll/*")
+_NULL = re.compile(r"Expected `.+`, got `null`")
 _LOCATED = re.compile(r"(?P<what>.*?)(?: - at `(?P<path>.*)`)?", re.DOTALL)
 
 
@@ -102,11 +104,16 @@ def malformed(error: msgspec.ValidationError) -> InvalidRequest:
 
 
 def allowed_methods(methods: Iterable[str], path: str) -> str:
-    """The methods as `Allow` names them. HEAD is GET without a body, which an event stream is not good for."""
+    """The methods as `Allow` names them."""
     allowed = set(methods)
-    if "GET" in allowed and not path.endswith("/stream"):
+    if "GET" in allowed and has_head(path):
         allowed.add("HEAD")
     return ", ".join(sorted(allowed))
+
+
+def has_head(path: str) -> bool:
+    """Whether HEAD is GET without a body there: a stream has no end, and what is polled would be lost."""
+    return not _WITHOUT_HEAD.fullmatch(path)
 
 
 def _invalid(error: ValidationException) -> InvalidRequest:
@@ -124,6 +131,8 @@ def _unfit(what: str, path: str) -> InvalidRequest:
     if missing:
         name = missing[1] if path == "$" else f"{path}.{missing[1]}"
         return InvalidRequest(f"{name} is required", path=name)
+    if _NULL.fullmatch(what) and path != "$":  # which means absent
+        return InvalidRequest(f"{path} is required", path=path)
     return InvalidRequest(f"invalid {'body' if path == '$' else path}: {what}", path=path)
 
 

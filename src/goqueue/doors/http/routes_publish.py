@@ -17,8 +17,9 @@ from litestar.openapi import ResponseSpec
 from litestar.params import FromPath, JSONBody
 from litestar.types import Receive, Send
 
+from goqueue.broker.new_message import NewMessage
 from goqueue.broker.pending import Pending
-from goqueue.broker.service import NewMessage, Producer, Stored
+from goqueue.broker.service import Producer, Stored
 from goqueue.doors.http.bodies import decode
 from goqueue.doors.http.config import MIB
 from goqueue.doors.http.context import Context
@@ -100,7 +101,8 @@ class Publishing:
         answer = PublishAnswer(results=results, failed=failed)
         status, headers = (200 if body.acks != Acks.NONE else 202), [_CONTENT_TYPE, (b"x-request-id", request_id)]
         if failed == len(results):
-            status = _fail(answer, headers)
+            status, more = fail_as_a_whole(answer)
+            headers += [(name.encode(), value.encode()) for name, value in more.items()]
         content = encode(answer)
         headers.append((b"content-length", b"%d" % len(content)))
         await send({"type": "http.response.start", "status": status, "headers": headers})
@@ -109,7 +111,7 @@ class Publishing:
 
     def _decode(self, raw: bytes) -> PublishBody:
         if len(raw) > MIB and raw.count(b"{") > self._config.braces_max:
-            raise _too_many(raw.count(b"{"), "objects", self._config.braces_max)
+            raise too_many(raw.count(b"{"), "objects", self._config.braces_max)
         return decode(self._decoder, raw)
 
     def _check(self, body: PublishBody, messages: Sequence[MessageBody], size: int) -> None:
@@ -118,7 +120,7 @@ class Publishing:
         if not messages:
             raise InvalidRequest("at least one message required", path="messages")
         if len(messages) > config.messages_max:
-            raise _too_many(len(messages), "messages", config.messages_max)
+            raise too_many(len(messages), "messages", config.messages_max)
         limit = config.payload_bytes_max + config.payload_bytes_per_message * len(messages)
         if size > limit:
             size -= sum(map(base64_chars, messages)) // 4
@@ -225,16 +227,16 @@ def _refused(error: GoQueueError, index: int) -> RefusedResult:
     return RefusedResult(**msgspec.structs.asdict(body), index=index)
 
 
-def _fail(answer: PublishAnswer, headers: list[tuple[bytes, bytes]]) -> int:
-    """Put the first error at the top of an answer that has nothing else; returns its status."""
-    first: RefusedResult = answer.results[0]
+def fail_as_a_whole(answer: Any) -> tuple[int, dict[str, str]]:
+    """Put the first error at the top of an answer that has nothing else; returns its status and its headers."""
+    first: ErrorBody = answer.results[0]
     answer.error, answer.code, answer.status = first.error, first.code, first.status
     answer.retryable, answer.details = first.retryable, first.details
-    if first.retryable and first.status in RETRY_AFTER_STATUS:
-        headers.append((b"retry-after", b"1"))
-    return first.status
+    is_to_wait = first.retryable and first.status in RETRY_AFTER_STATUS
+    return first.status, {"retry-after": "1"} if is_to_wait else {}
 
 
-def _too_many(count: int, what: str, limit: int) -> RequestTooLarge:
+def too_many(count: int, what: str, limit: int) -> RequestTooLarge:
+    """The refusal of a request that holds too many things."""
     text = f"request too large: {count} {what} are over the limit of {limit}"
     return RequestTooLarge.restored(text, {"size": count, "limit": limit})

@@ -5,17 +5,17 @@ and what some leave over goes to the others; the one that is read first changes 
 busy partition never starves the rest. The messages come in the order of their times, which keeps that of the offsets.
 """
 
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
-from litestar import Request, get
+from litestar import get
 from litestar.params import FromPath, FromQuery, QueryParameter
 
 from goqueue.broker.pending import Pending
 from goqueue.broker.service import READ_BYTES, READ_BYTES_MAX, Isolation, ReadResult
 from goqueue.clock import MS
 from goqueue.doors.http.context import Context, Shared
-from goqueue.doors.http.shapes import one_of, parse_offsets, parse_partition, parse_time_query, wait_ms
+from goqueue.doors.http.shapes import Client, one_of, parse_offsets, parse_partition, parse_time_query, wait_ms
 from goqueue.doors.http.stored_messages import Encoding, ShownMessage, shown
 from goqueue.errors import PartitionNotFound
 from goqueue.names import TopicPartition
@@ -29,7 +29,6 @@ MaxBytes = Annotated[int, QueryParameter(ge=1, description="how many bytes at mo
 FromTime = Annotated[str | None, QueryParameter(description="only records stamped at or after this time")]
 ToTime = Annotated[str | None, QueryParameter(description="only records stamped before this time")]
 Wait = Annotated[str | None, QueryParameter(description="how long to wait for a record if there is none, such as 20s")]
-Client = Request[Any, Any, Any]
 
 
 class PartitionPage(msgspec.Struct, kw_only=True):

@@ -1,17 +1,35 @@
-"""Small shapes that several routes share: texts for times, flags, pairs of names, lists of offsets."""
+"""Small shapes that several routes share: texts for times, flags, pairs of names, keys, lists of offsets."""
 
 import re
+from binascii import a2b_base64
+from collections.abc import Iterable
 from functools import lru_cache
-from typing import Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
+
+import msgspec
+from litestar import Request
+from litestar.params import QueryParameter
 
 from goqueue.clock import MS, SECOND
 from goqueue.doors.http.config import HttpConfig
 from goqueue.errors import InvalidPartition, InvalidRequest
 from goqueue.record.header import OFFSET_MAX, Priority
 from goqueue.times import format_time, parse_duration, parse_time
+from goqueue.wire.reports import PartitionName
 
 PRIORITIES: Final = tuple(priority.name.lower() for priority in Priority)
 PARTITION_MAX: Final = 2**31 - 1
+SKIP_MAX: Final = 2**31 - 1
+
+Client = Request[Any, Any, Any]
+Text = str | None
+Time = str | int | float | None
+Partition = Annotated[int, msgspec.Meta(ge=0, le=PARTITION_MAX)]
+Offset = Annotated[int, msgspec.Meta(ge=0, le=OFFSET_MAX)]
+Key = Annotated[str | None, QueryParameter(description="of which key")]
+KeyBase64 = Annotated[str | None, QueryParameter(description="the same for a key that is not text")]
+PageLimit = Annotated[int, QueryParameter(ge=1, description="how many at most")]
+PageSkip = Annotated[int, QueryParameter(ge=0, le=SKIP_MAX, description="how many to pass over")]
 
 T = TypeVar("T")
 _PLUS_LOST = re.compile(r"(\d) (\d\d:\d\d)$")
@@ -41,6 +59,57 @@ def one_of(first: T | None, second: T | None, names: str) -> T | None:
     return second if first is None else first
 
 
+class ShownPartitionName(msgspec.Struct, gc=False):
+    """One partition of a topic."""
+
+    topic: str
+    partition: int
+
+
+def shown_partitions(names: Iterable[PartitionName]) -> list[ShownPartitionName]:
+    """The partitions as objects."""
+    return [ShownPartitionName(name.topic, name.partition) for name in names]
+
+
+def duration_ns(text: str, name: str) -> int:
+    """A duration in a body or a query."""
+    try:
+        return parse_duration(text)
+    except ValueError as error:
+        raise InvalidRequest(f"invalid {name} format: {error}", path=name) from None
+
+
+def duration_ms(text: str | None, name: str) -> int | None:
+    """A duration, if there is one; what is not zero does not become zero."""
+    return None if text is None else -(-duration_ns(text, name) // MS)
+
+
+def time_ns(value: Time, name: str, *, now_ns: int) -> int | None:
+    """A time in a body, if there is one."""
+    if value is None:
+        return None
+    try:
+        return parse_time(value, now_ns=now_ns)
+    except ValueError as error:
+        raise InvalidRequest(f"invalid {name}: {error}", path=name) from None
+
+
+def from_base64(text: str, name: str) -> bytes:
+    """The bytes that the text stands for."""
+    try:
+        return a2b_base64(text, strict_mode=True)
+    except ValueError:
+        raise InvalidRequest(f"invalid {name}: not base64", path=name) from None
+
+
+def key_bytes(text: str | None, base64: str | None, name: str = "key") -> bytes | None:
+    """A key, under whichever of its names it came."""
+    if base64 is not None:
+        one_of(text, base64, f"{name} and {name}_base64")
+        return from_base64(base64, f"{name}_base64")
+    return None if text is None else text.encode()
+
+
 def parse_time_query(text: str, name: str, *, now_ns: int) -> int:
     """A time in a query, where an unquoted `+` of a time zone has become a space."""
     try:
@@ -54,6 +123,13 @@ def parse_partition(text: str) -> int:
     if not (text.isascii() and text.isdigit()):
         raise InvalidPartition(text)
     return int(text) if len(text) <= 10 else PARTITION_MAX
+
+
+def parse_offset(text: str) -> int:
+    """An offset in a path."""
+    if not (text.isascii() and text.isdigit()):
+        raise InvalidRequest(f"invalid offset: {text[:40]!r} is no whole number from 0 on", path="offset")
+    return int(text) if len(text) <= 19 and int(text) <= OFFSET_MAX else OFFSET_MAX
 
 
 def parse_partitions(text: str) -> list[int]:

@@ -7,7 +7,7 @@ before. The broker's own note of who published a batch is not shown.
 from base64 import b64encode
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
@@ -56,36 +56,59 @@ class ShownMessage(msgspec.Struct, kw_only=True, gc=False):
     expires_at: str | msgspec.UnsetType = msgspec.UNSET
 
 
+class ShownKey(NamedTuple):
+    """The two fields that show a key."""
+
+    key: str | msgspec.UnsetType | None
+    key_base64: str | msgspec.UnsetType
+
+
+M = TypeVar("M", bound=ShownMessage)
+
+
 def shown(records: Buffer, origin: TopicPartition, encoding: Encoding) -> Iterator[tuple[Message, ShownMessage, int]]:
     """Each message of the records with what is shown of it, and how many bytes that stands for."""
-    topic, partition = origin
-    as_text = encoding is Encoding.TEXT
     for message in kernel.decode(records, origin, Message):
-        value, flags = message.value, message.flags
-        if flags & _COMPRESSED:
-            value = _decompressed(value)
-        view = ShownMessage(
-            topic=topic,
-            partition=partition,
-            offset=message.offset,
-            timestamp=time_text(message.timestamp_ns),
-            value=None,
-            priority=PRIORITIES[message.priority_code],
-            headers={},
-        )
-        if message.key is not None:
-            view.key = _text(message.key) if as_text else None
-            if view.key is None:
-                view.key_base64 = b64encode(message.key).decode()
-        if flags & _TOMBSTONE:
-            view.tombstone = True
-        else:
-            view.value = _text(value) if as_text else None
-            if view.value is None:
-                view.value_base64 = b64encode(value).decode()
-        if message.raw_headers is not None:
-            _show_headers(message.raw_headers, view, as_text)
-        yield message, view, len(value)
+        yield message, *show(message, encoding, ShownMessage)
+
+
+def show(message: Message, encoding: Encoding, shape: type[M]) -> tuple[M, int]:
+    """What is shown of the message, and how many bytes that stands for."""
+    topic, partition = message.origin
+    as_text = encoding is Encoding.TEXT
+    value, flags = message.value, message.flags
+    if flags & _COMPRESSED:
+        value = _decompressed(value)
+    view = shape(
+        topic=topic,
+        partition=partition,
+        offset=message.offset,
+        timestamp=time_text(message.timestamp_ns),
+        value=None,
+        priority=PRIORITIES[message.priority_code],
+        headers={},
+    )
+    if message.key is not None:
+        view.key = _text(message.key) if as_text else None
+        if view.key is None:
+            view.key_base64 = b64encode(message.key).decode()
+    if flags & _TOMBSTONE:
+        view.tombstone = True
+    else:
+        view.value = _text(value) if as_text else None
+        if view.value is None:
+            view.value_base64 = b64encode(value).decode()
+    if message.raw_headers is not None:
+        _show_headers(message.raw_headers, view, as_text)
+    return view, len(value)
+
+
+def show_key(key: bytes | None, encoding: Encoding) -> ShownKey:
+    """The key on its own, as a message shows it."""
+    if key is None:
+        return ShownKey(msgspec.UNSET, msgspec.UNSET)
+    text = _text(key) if encoding is Encoding.TEXT else None
+    return ShownKey(text, b64encode(key).decode() if text is None else msgspec.UNSET)
 
 
 def _show_headers(raw: bytes, view: ShownMessage, as_text: bool) -> None:

@@ -1,0 +1,115 @@
+"""The delayed messages of one partition while the broker runs: the table, its file, and what the ledger says of it."""
+
+from contextlib import suppress
+
+import msgspec
+from pyroaring import BitMap64
+
+from goqueue.broker.live_ledger import Fact
+from goqueue.delivery.delay_index import DelayState
+from goqueue.delivery.delays import Fired, PartitionDelays
+from goqueue.delivery.offsets import between
+from goqueue.record.header import Buffer
+from goqueue.storage.delay_file import DelayFile
+
+CHANGE_KEY = b"x"
+COVERED_STEP = 100_000
+"""How many offsets the file may lag behind the log before that is worth a write: so many are read after a crash."""
+
+
+class _DelayChange(msgspec.Struct, array_like=True, frozen=True):
+    due_ns: int | None  # None: cancelled
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_DelayChange).decode
+
+
+class LiveDelays:
+    """What waits in one partition."""
+
+    def __init__(self, file: DelayFile, *, next_offset: int, wall_ns: int) -> None:
+        self.table = PartitionDelays(now_ns=wall_ns)
+        self.cancelled = BitMap64()
+        self._file = file
+        raw = file.load() if file.exists else b""
+        self._is_used = bool(raw)
+        restored = self.table.restore(raw, next_offset=next_offset) if raw else None
+        self.covered_offset = restored.covered_offset if restored else next_offset
+        self._is_whole = restored is None or restored.is_whole
+
+    def replay(self, key: bytes, value: bytes | None) -> None:
+        """The ledger tells of a change."""
+        if value is not None and len(key) == 9:
+            with suppress(msgspec.DecodeError):
+                offset, change = int.from_bytes(key[1:]), _decode(value)
+                if change.due_ns is None:
+                    self.cancelled.add(offset)
+                    self.table.apply(offset, state=DelayState.CANCELLED)
+                else:
+                    self.table.apply(offset, due_ns=change.due_ns)
+
+    def schedule(self, entries: Buffer, *, end_offset: int, wall_ns: int) -> None:
+        """The log holds these; it was seen up to the end."""
+        if len(entries):
+            self.table.schedule(entries, now_ns=wall_ns)
+            self._is_used = True
+        if end_offset > self.covered_offset:
+            is_behind = end_offset - self.covered_offset >= COVERED_STEP
+            self.covered_offset = end_offset
+            if self._is_used and (len(entries) or is_behind):
+                self.save()
+
+    def fire(self, wall_ns: int) -> Fired:
+        """What is due."""
+        fired = self.table.fire(wall_ns)
+        if fired.offsets:
+            self.save()
+        return fired
+
+    def facts(self, offsets: BitMap64, due_ns: int | None) -> list[Fact]:
+        """What the ledger is told when these are cancelled, or get another time."""
+        raw = _encode(_DelayChange(due_ns))
+        return [(CHANGE_KEY + offset.to_bytes(8), raw) for offset in offsets]
+
+    def change(self, offsets: BitMap64, due_ns: int | None, *, wall_ns: int) -> None:
+        """They are cancelled, or have another time."""
+        if due_ns is None:
+            self.table.cancel_many(offsets)
+            self.cancelled |= offsets
+        else:
+            for offset in offsets:
+                self.table.reschedule(offset, due_ns, now_ns=wall_ns)
+        self.save()
+
+    def drop(self, below: int) -> BitMap64:
+        """Records that the log does not have any more."""
+        if self.cancelled and self.cancelled.min() < below:
+            self.cancelled.remove_range(0, below)
+        return self.table.drop(below)
+
+    def hidden(self, start: int, end: int) -> BitMap64:
+        """What may not be seen in that range: it waits, or was cancelled."""
+        found = between(self.table.waiting, start, end)
+        if self.cancelled:
+            found |= between(self.cancelled, start, end)
+        return found
+
+    def save(self) -> None:
+        """Bring what has changed to the file; what cannot be written now is written with the next change."""
+        if not self._is_used:
+            return
+        if self._file.is_stale or not self._is_whole or self._file.is_wasteful(self.table.snapshot_bytes):
+            with suppress(OSError):
+                self._file.rewrite(self.table.snapshot(self.covered_offset))
+                self._is_whole = True
+        else:
+            self._file.append(self.table.take_changes(self.covered_offset))
+
+    def close(self, next_offset: int) -> None:
+        """Leave a file that spares the next start all reading."""
+        if self._is_used:
+            self.covered_offset = max(self.covered_offset, next_offset)
+            self.save()
+            self._file.sync()
+            self._file.close()

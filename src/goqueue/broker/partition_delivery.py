@@ -1,0 +1,896 @@
+"""Delivery from one partition: its index, its cursors, and the ledger that remembers what they did.
+
+    publish ──> appended ──> index            poll ──> deliver ──> feed, take, read, lease ──> ledger ──> the records
+    ack, nack, reject, extend ──> ledger ──> cursor ──> the floor moves
+
+The index and the lanes follow the log; the cursors are replayed from the ledger when somebody first asks for them. An
+ack is written down before it counts. What else happens to a cursor happens first and is written then; if the disk does
+not take it, the next thing that is written is the whole cursor.
+"""
+
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import count as counter
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+from pyroaring import BitMap64
+
+from goqueue import events
+from goqueue.broker import live_delays
+from goqueue.broker.live_delays import LiveDelays
+from goqueue.broker.live_partition import LivePartition
+from goqueue.broker.pending import Pending, after, chained
+from goqueue.clock import MS, Clock
+from goqueue.delivery import ledger
+from goqueue.delivery.cursor import Cursor, Failed
+from goqueue.delivery.dead_letter import dead_letter_topic
+from goqueue.delivery.index import PartitionIndex
+from goqueue.delivery.key_order import KeyOrder
+from goqueue.delivery.lanes import LaneConfig, Run
+from goqueue.delivery.ledger import Burial, Change
+from goqueue.delivery.offsets import between, span
+from goqueue.delivery.receipts import group_tag, make_nonce
+from goqueue.delivery.retry import RetryPolicy
+from goqueue.errors import (
+    CorruptRecord,
+    GoQueueError,
+    OffsetOutOfRange,
+    ReceiptExpired,
+    ReceiptUnknown,
+    StorageError,
+)
+from goqueue.record import kernel
+from goqueue.record.header import Buffer, Flags, Priority
+from goqueue.record.message import Message
+from goqueue.storage.log import Appended
+from goqueue.storage.reader import Chunk
+from goqueue.topics.config import TopicConfig
+from goqueue.wire import reports
+
+SCAN_BYTES = 4 * 1024 * 1024
+"""How much of the log is looked at in one go when a cursor comes to a stretch that is not in the index."""
+RECORD_BYTES_GUESS = 512
+WINDOW_BYTES_MIN = 4 * 1024
+SCATTERED_WINDOW_BYTES = 128 * 1024
+CHANGES_MAX = 100_000
+CHANGE_BYTES_MIN = 256 * 1024
+"""A cursor is written whole when its changes are larger than that, and than twice the cursor."""
+CANDIDATES_MAX = 20_000
+"""How many messages one poll of a key-shared group may find parked before it gives up until the next."""
+DELAYED_BYTES = 24
+"""An entry of `Outline.delayed`."""
+_PLAIN_PRIORITIES = 1 << Priority.NORMAL
+
+
+class GroupCursor:
+    """A group's cursor on this partition, and what is needed to write it down."""
+
+    __slots__ = (
+        "burials",
+        "change_bytes",
+        "changes",
+        "cursor",
+        "group",
+        "handed",
+        "is_dirty",
+        "keys",
+        "metadata",
+        "salt",
+        "snapshot_bytes",
+        "tag",
+    )
+
+    def __init__(self, group: str, cursor: Cursor, salt: bytes) -> None:
+        self.group = group
+        self.tag = group_tag(group)
+        self.salt = salt
+        self.cursor = cursor
+        self.burials: list[Burial] = []
+        self.metadata = ""
+        self.changes = 0
+        self.change_bytes = 0
+        self.snapshot_bytes = 0
+        self.is_dirty = False  # memory knows more than the ledger
+        self.keys: KeyOrder | None = None
+        self.handed: dict[str, tuple[BitMap64, BitMap64]] = {}  # without leases: before its last poll, and in it
+
+
+Graves: TypeAlias = dict[int, tuple[int, int]]
+"""Where dead letters are, by the offsets they had: partition and offset in the dead-letter topic."""
+
+
+class Settling(NamedTuple):
+    """What becomes of messages, and when it is certain."""
+
+    stored: Pending[Graves]
+    at_ns: int = 0  # wall clock: the next delivery, or the new deadline
+    next_count: int = 0
+
+
+class Delivered(NamedTuple):
+    """Messages that were leased to a member, or handed over without a lease."""
+
+    delivery_id: int
+    offsets: BitMap64
+    records: Sequence[Buffer]
+    flags: int
+    counts: dict[int, int]
+    deadline_ns: int  # wall clock; 0 without a lease
+
+
+class PartitionDelivery:
+    """All that groups do with one partition. Belongs to the owner of the partition."""
+
+    def __init__(
+        self,
+        live: LivePartition,
+        config: TopicConfig,
+        *,
+        clock: Clock,
+        boot: int,
+        make_salt: Callable[[], bytes],
+        wake: Callable[[str], None],
+        bury: "Callable[[PartitionDelivery, GroupCursor, Burial], Pending[Graves]]",
+        resume: "Callable[[PartitionDelivery, GroupCursor, Burial], None]",
+    ) -> None:
+        self.live = live
+        self.config = config
+        self.index = PartitionIndex()
+        self.cursors: dict[str, GroupCursor] = {}
+        self._by_tag: dict[bytes, GroupCursor] = {}
+        self._clock = clock
+        self._ids = counter((boot << 32) + 1)
+        self._make_salt = make_salt
+        self._wake = wake
+        self._bury = bury
+        self._resume = resume
+        self._retries = _policy(config)
+        self.delays = LiveDelays(live.partition.delay_file, next_offset=live.log.next_offset, wall_ns=clock.wall_ns())
+        self.due_ns: int | None = None  # when `tick` has something to do, at the earliest
+        self._load()
+        self._scan_for_delays()
+        self._note_time(self.delays.table.next_ns, is_wall=True)
+
+    # --- the log -------------------------------------------------------------------------------
+
+    def appended(self, records: Buffer, appended: Appended) -> None:
+        """A batch was stored."""
+        first, end = appended.first_offset, appended.last_offset + 1
+        if appended.priorities == _PLAIN_PRIORITIES and not appended.flags & (Flags.HAS_HEADERS | Flags.CONTROL):
+            self.index.cover_plain(first, end)
+            self.delays.schedule(b"", end_offset=end, wall_ns=0)
+        else:
+            self._cover(first, end, records)
+
+    def configured(self, config: TopicConfig) -> None:
+        """The settings have changed."""
+        self.config = config
+        self._retries = _policy(config)
+        for one in self.cursors.values():
+            one.cursor.lanes.config = lane_config(config)
+
+    def feed(self, one: GroupCursor, wanted: int) -> None:
+        """Let the cursor look at the log until so many messages are ready, or there are no more."""
+        cursor, index = one.cursor, self.index
+        start, limit = self.live.log.start_offset, self.live.last_stable_offset
+        if cursor.floor < start:
+            self.drop_below(start)
+        while cursor.frontier < limit:
+            end = min(index.covered_until(cursor.frontier), limit)
+            if end == cursor.frontier:
+                if len(cursor.lanes) >= wanted or not self._scan(cursor.frontier, limit):
+                    return
+                continue
+            cursor.admit(
+                end,
+                lanes=index.lanes,
+                hidden=index.hidden | self.delays.cancelled if self.delays.cancelled else index.hidden,
+                delayed=self.delays.table.waiting,
+                now_ns=self._clock.monotonic_ns(),
+            )
+
+    def look_ahead(self) -> bool:
+        """Bring one more stretch of the log into the index, for cursors that have not come there; whether one was."""
+        limit = self.live.last_stable_offset
+        for one in self.cursors.values():
+            if one.cursor.frontier < limit:
+                end = self.index.covered_until(one.cursor.frontier)
+                if end < limit:
+                    return self._scan(end, limit)
+        return False
+
+    def drop_below(self, offset: int) -> None:
+        """Retention has taken what lies below the offset."""
+        self.index.drop_below(offset)
+        gone = self.delays.drop(offset)
+        if gone:
+            self.live.observe(events.DelaysExpired(self.live.origin.topic, len(gone)))
+        for one in self.cursors.values():
+            one.cursor.drop_below(offset)
+
+    @property
+    def keep_from(self) -> int | None:
+        """Retention has to leave what waits for its time."""
+        waiting = self.delays.table.waiting
+        return waiting.min() if waiting else None
+
+    @property
+    def cancelled(self) -> BitMap64:
+        """Delayed messages that will never be due."""
+        return self.delays.cancelled
+
+    def hidden(self, start: int, end: int) -> BitMap64:
+        """What a reader may not see in that range: it is not due yet, or never will be."""
+        return self.delays.hidden(start, end)
+
+    def _scan(self, start: int, limit: int) -> bool:
+        try:
+            chunk = self._chunk(start, limit, SCAN_BYTES)
+        except OffsetOutOfRange:
+            return False
+        if chunk.next_offset <= start:
+            return False
+        self._cover(start, chunk.next_offset, chunk.records)
+        return True
+
+    def _cover(self, start: int, end: int, records: Buffer) -> None:
+        ttl_ns = None if self.config.ttl_ms is None else self.config.ttl_ms * MS
+        outline = kernel.outline(records)
+        self.index.cover(start, end, outline, ttl_ns=ttl_ns)
+        self.delays.schedule(outline.delayed, end_offset=end, wall_ns=self._clock.wall_ns())
+        self._note_time(self.delays.table.next_ns, is_wall=True)
+        self._note_time(self.index.next_expiry_ns, is_wall=True)
+        if outline.delayed:
+            count = len(outline.delayed) // DELAYED_BYTES
+            self.live.observe(events.DelaysScheduled(self.live.origin.topic, count))
+
+    def _chunk(self, start: int, end: int, window: int) -> Chunk:
+        recent = self.live.recent(start, max_bytes=window, to_offset=end)
+        if recent:
+            return recent
+        reader = self.live.reader(start)
+        chunk = reader.read(max_bytes=window, to_offset=end)
+        self.live.keep(reader)
+        return chunk
+
+    # --- cursors -------------------------------------------------------------------------------
+
+    def cursor_of(self, group: str, *, start: str = "earliest") -> GroupCursor:
+        """The group's cursor; a new one begins at the start or the end of the log, and is written down."""
+        one = self.cursors.get(group)
+        if one is None:
+            floor = self.live.log.start_offset if start == "earliest" else self.live.high_watermark
+            one = self._add(GroupCursor(group, self._new_cursor(floor), self._make_salt()))
+            self._write_whole(one)
+        return one
+
+    def forget(self, group: str) -> int:
+        """The group is deleted; the offset in the ledger behind which that is certain."""
+        one = self.cursors.pop(group, None)
+        if one is None:
+            return 0
+        del self._by_tag[one.tag]
+        return self.live.ledger.write([(ledger.cursor_key(group), None)])
+
+    def keep_key_order(self, one: GroupCursor) -> KeyOrder:
+        """Hold the keys of what is delivered; what was before a restart is looked up."""
+        if one.keys is None:
+            one.keys = KeyOrder()
+            now_ns = self._clock.wall_ns()
+            for delivery in one.cursor.deliveries.values():
+                for offset, key in self._keys(delivery.offsets):
+                    if key is not None:
+                        one.keys.resume(offset, key, delivery.member, in_flight=True, now_ns=now_ns)
+            for _, offsets in one.cursor.state().waiting:
+                for offset, key in self._keys(offsets):
+                    if key is not None:
+                        one.keys.resume(offset, key, "", in_flight=False, now_ns=now_ns)
+        return one.keys
+
+    def timestamp_of(self, offset: int) -> int | None:
+        """When the first message at or behind the offset was stored."""
+        limit = self.live.last_stable_offset
+        if offset >= limit:
+            return None
+        return kernel.scan(self._chunk(offset, min(offset + 1, limit), WINDOW_BYTES_MIN).records).first_timestamp
+
+    @property
+    def dlq_topic(self) -> str:
+        """Where dead letters go."""
+        return dead_letter_topic(self.live.origin.topic)
+
+    def lowest_not_handed(self, one: GroupCursor) -> int:
+        """The lowest offset that the group was not given."""
+        cursor = one.cursor
+        offsets = [lane.min() for lane in (*cursor.lanes.ready, cursor.delayed) if lane]
+        if one.keys is not None and (parked := one.keys.lowest_parked()) is not None:
+            offsets.append(parked)
+        return min(offsets, default=cursor.frontier)
+
+    def _new_cursor(self, floor: int) -> Cursor:
+        return Cursor(
+            floor=floor,
+            lanes=lane_config(self.config),
+            split=self.index.split,
+            now_ns=self._clock.monotonic_ns(),
+        )
+
+    def _add(self, one: GroupCursor) -> GroupCursor:
+        self.cursors[one.group] = one
+        self._by_tag[one.tag] = one
+        return one
+
+    # --- delivering ----------------------------------------------------------------------------
+
+    def deliver(
+        self, one: GroupCursor, member: str, *, count: int, max_bytes: int, lease_ns: int | None
+    ) -> Delivered | None:
+        """The next messages for the member; without a lease they are handed over, until the position is committed."""
+        now_ns = self._clock.monotonic_ns()
+        cursor = one.cursor
+        if cursor.next_ns is not None and cursor.next_ns <= now_ns:
+            self.pass_time(one)
+        for _ in range(CANDIDATES_MAX // count + 1):
+            self.feed(one, count)
+            runs = self._take(one, count, now_ns)
+            if not runs:
+                return None
+            delivered = self._lease(one, member, runs, max_bytes, lease_ns, now_ns)
+            if delivered:
+                return delivered
+        self._wake(one.group)
+        return None
+
+    def _take(self, one: GroupCursor, count: int, now_ns: int) -> list[Run]:
+        """The next that have not expired."""
+        while runs := one.cursor.take(count, now_ns=now_ns):
+            expired = self._expired()
+            if not expired or not any(offsets.intersect(expired) for _, offsets in runs):
+                return runs
+            good = []
+            for lane, offsets in runs:
+                over = offsets & expired
+                one.cursor.give_back([Run(lane, over)])
+                if len(over) < len(offsets):
+                    good.append(Run(lane, offsets - over))
+            self.expire_messages(one, expired)
+            if good:
+                return good
+        return []
+
+    def _lease(
+        self, one: GroupCursor, member: str, runs: list[Run], max_bytes: int, lease_ns: int | None, now_ns: int
+    ) -> Delivered | None:
+        cursor = one.cursor
+        records, flags, delivered, left = self._read(one, runs, max_bytes)
+        cursor.give_back(left)
+        if delivered and one.keys is not None:
+            records, delivered = self._in_key_order(one.keys, member, records, delivered)
+        if not delivered:
+            return None
+        counts = {offset: count + 1 for offset, count in cursor.redelivered(delivered).items()}
+        wall_ns = self._clock.wall_ns()
+        delivery_id = next(self._ids)
+        if lease_ns is None:
+            before, last = one.handed.get(member, (BitMap64(), BitMap64()))
+            one.handed[member] = (before | last, delivered)
+        else:
+            change = ledger.Leased(delivery_id, member, wall_ns, wall_ns + lease_ns, ledger.blob(delivered))
+            try:
+                self._note(one, change, flush=False)
+            except StorageError:
+                cursor.give_back([Run(lane, part) for lane, part in self.index.split(delivered)])
+                if one.keys is not None:
+                    self._unpark(one, one.keys.settled(delivered))
+                raise
+            cursor.lease(delivery_id, member, delivered, deadline_ns=now_ns + lease_ns, wall_ns=wall_ns)
+            self._note_time(now_ns + lease_ns)
+        size = sum(map(len, records))
+        self.live.observe(events.Delivered(*self.live.origin, one.group, len(delivered), size, len(counts)))
+        deadline_ns = 0 if lease_ns is None else wall_ns + lease_ns
+        return Delivered(delivery_id, delivered.copy(), records, flags, counts, deadline_ns)
+
+    def _in_key_order(
+        self, keys: KeyOrder, member: str, records: Sequence[Buffer], offsets: BitMap64
+    ) -> tuple[Sequence[Buffer], BitMap64]:
+        allowed = BitMap64()
+        kept: list[Buffer] = []
+        for part in records:
+            candidates = [(one.offset, one.key) for one in kernel.decode(part, None, Message, verify=False)]
+            chosen = keys.choose(candidates, member, now_ns=self._clock.wall_ns())
+            if chosen.allowed:
+                allowed |= chosen.allowed
+                kept.append(
+                    kernel.select(part, chosen.allowed.to_array(), max_bytes=len(part)).records
+                    if chosen.parked
+                    else part
+                )
+        return kept, allowed
+
+    def nonce(self, one: GroupCursor, delivery_id: int) -> str:
+        """What the receipts of a delivery have in common."""
+        return make_nonce(one.tag, delivery_id, one.salt)
+
+    def _read(
+        self, one: GroupCursor, runs: Sequence[Run], max_bytes: int
+    ) -> tuple[Sequence[Buffer], int, BitMap64, list[Run]]:
+        """The records of the runs, as far as they fit; what is delivered with them, and what is left."""
+        records: list[Buffer] = []
+        delivered = BitMap64()
+        left: list[Run] = []
+        size = flags = 0
+        for lane, offsets in runs:
+            wanted = offsets
+            while wanted and (size < max_bytes or not records):
+                found = self._read_some(wanted, max_bytes - size)
+                if records and size + len(found.records) > max_bytes:
+                    break
+                if found.offsets:
+                    records.append(found.records)
+                    size += len(found.records)
+                    flags |= found.flags
+                    delivered |= found.offsets
+                if found.gone:
+                    one.cursor.finish(found.gone)
+                wanted = wanted - found.offsets - found.gone
+            if wanted:
+                left.append(Run(lane, wanted))
+        return records, flags, delivered, left
+
+    def _read_some(self, wanted: BitMap64, max_bytes: int) -> "_Found":
+        """The first of the wanted records, in one piece."""
+        start, end = wanted.min(), wanted.max() + 1
+        is_dense = end - start == len(wanted)
+        window = len(wanted) * RECORD_BYTES_GUESS if is_dense else SCATTERED_WINDOW_BYTES
+        window = max(1, min(max(window, WINDOW_BYTES_MIN), max_bytes))
+        try:
+            chunk = self._chunk(start, end, window)
+        except OffsetOutOfRange as error:
+            return _Found(b"", 0, BitMap64(), between(wanted, 0, max(error.start, start + 1)))
+        except CorruptRecord:
+            return _Found(b"", 0, BitMap64(), BitMap64([start]))
+        covered_end = max(chunk.next_offset, start + 1)
+        if is_dense and chunk.record_count == chunk.next_offset - start:
+            return _Found(chunk.records, chunk.flags, span(start, chunk.next_offset), BitMap64())
+        asked = between(wanted, start, covered_end)
+        selected = kernel.select(chunk.records, asked.to_array(), max_bytes=max_bytes)
+        if selected.record_count == len(asked):
+            return _Found(selected.records, selected.flags, asked, BitMap64())
+        offsets = _offsets_in(selected.records)
+        if selected.last_offset >= 0:
+            asked = between(asked, start, selected.last_offset + 1)
+        return _Found(selected.records, selected.flags, offsets, asked - offsets)
+
+    def messages(self, offsets: BitMap64, *, count: int, max_bytes: int) -> Iterator[list[Message]]:
+        """The messages of the offsets, as they are stored, some at a time; those that are gone are left out."""
+        left = offsets
+        while left:
+            found = self._read_some(left[:count], max_bytes)
+            if found.offsets:
+                yield kernel.decode(found.records, self.live.origin, Message, verify=False)
+            left = left - found.offsets - found.gone
+
+    def _keys(self, offsets: BitMap64) -> Iterable[tuple[int, bytes | None]]:
+        left = offsets
+        while left:
+            found = self._read_some(left, SCAN_BYTES)
+            for message in kernel.decode(found.records, None, Message, verify=False):
+                yield message.offset, message.key
+            left = left - found.offsets - found.gone
+
+    # --- settling ------------------------------------------------------------------------------
+
+    def find(self, tag: bytes) -> GroupCursor | None:
+        """The cursor that gave out receipts with that tag."""
+        return self._by_tag.get(tag)
+
+    def refusal(self, one: GroupCursor, delivery_id: int, offset: int) -> GoQueueError:
+        """Why a receipt that was given out, or pretends to be, is not good."""
+        topic, partition = self.live.origin
+        if one.cursor.is_done(offset):
+            return ReceiptUnknown(topic, partition, offset, "settled")
+        if offset >= one.cursor.frontier or (
+            delivery_id in one.cursor.deliveries
+            and not one.cursor.is_late(delivery_id, now_ns=self._clock.monotonic_ns())
+        ):
+            return ReceiptUnknown(topic, partition, offset)
+        return ReceiptExpired(topic, partition, offset)
+
+    def settle(
+        self, one: GroupCursor, delivery_id: int, offsets: BitMap64, settlement: reports.Settlement
+    ) -> "Settling":
+        """Do what is asked to messages that this delivery has leased."""
+        match settlement.action:
+            case "ack":
+                return self._stored(self._ack(one, delivery_id, offsets))
+            case "nack":
+                return self._nack(one, delivery_id, offsets, settlement)
+            case "reject":
+                dead = self._reject(one, delivery_id, offsets, settlement.reason or "rejected by consumer")
+                return Settling(dead)
+            case "extend":
+                return self._extend(one, delivery_id, offsets, settlement.delay_ns or 0)
+            case _:
+                self.release(one, delivery_id, offsets, counts=False)
+                return Settling(Pending.of({}))
+
+    def _stored(self, ledger_end: int, *, at_ns: int = 0, next_count: int = 0) -> "Settling":
+        nobody: Graves = {}
+        stored = self.live.ledger.when_stored(ledger_end)
+        return Settling(after(stored, lambda _: nobody), at_ns, next_count)
+
+    def _ack(self, one: GroupCursor, delivery_id: int, offsets: BitMap64) -> int:
+        end = self._note(one, ledger.Acked([(delivery_id, ledger.blob(offsets))]))
+        one.cursor.ack(delivery_id, offsets, now_ns=self._clock.monotonic_ns())
+        if one.keys is not None:
+            self._unpark(one, one.keys.settled(offsets))
+        self._tell_settled(one, "ack", offsets)
+        return end
+
+    def _nack(
+        self, one: GroupCursor, delivery_id: int, offsets: BitMap64, settlement: reports.Settlement
+    ) -> "Settling":
+        member = one.cursor.deliveries[delivery_id].member
+        failed = one.cursor.nack(
+            delivery_id, offsets, self._retries, now_ns=self._clock.monotonic_ns(), delay_ns=settlement.delay_ns
+        )
+        self._tell_settled(one, "nack", offsets)
+        end, graves = self._failed(
+            one, delivery_id, member, failed, "MAX_DELIVERIES", settlement.reason or "not acknowledged", flush=True
+        )
+        if not failed.requeued:
+            return Settling(graves)
+        first = min(failed.requeued, key=lambda part: part.at_ns)
+        waits = self._stored(end, at_ns=first.at_ns + self._shift_ns, next_count=first.next_count)
+        return waits if not failed.dead else waits._replace(stored=chained(waits.stored, lambda _: graves))
+
+    def _reject(self, one: GroupCursor, delivery_id: int, offsets: BitMap64, reason: str) -> "Pending[Graves]":
+        member = one.cursor.deliveries[delivery_id].member
+        dead = one.cursor.reject(delivery_id, offsets, now_ns=self._clock.monotonic_ns())
+        self._tell_settled(one, "reject", dead)
+        return self._begin_burial(one, delivery_id, dead, "REJECTED", reason, member)
+
+    def _extend(self, one: GroupCursor, delivery_id: int, offsets: BitMap64, by_ns: int) -> "Settling":
+        now_ns, wall_ns = self._clock.monotonic_ns(), self._clock.wall_ns()
+        held = one.cursor.extend(delivery_id, offsets, deadline_ns=now_ns + by_ns, now_ns=now_ns)
+        self._note(one, ledger.Extended(delivery_id, wall_ns + by_ns, ledger.blob(held)), flush=False)
+        self._tell_settled(one, "extend", held)
+        return Settling(Pending.of({}), wall_ns + by_ns)
+
+    def release(self, one: GroupCursor, delivery_id: int, offsets: BitMap64, *, counts: bool) -> BitMap64:
+        """Those that are ready again."""
+        freed = one.cursor.release(delivery_id, offsets, now_ns=self._clock.monotonic_ns(), counts=counts)
+        if freed:
+            self._note(one, ledger.Released(delivery_id, counts, ledger.blob(freed)), flush=False)
+            if one.keys is not None:
+                self._unpark(one, one.keys.failed(freed) if counts else one.keys.settled(freed))
+            self._wake(one.group)
+        return freed
+
+    def take_back(self, one: GroupCursor, member: str) -> None:
+        """The member lost the partition: what was handed over to it without a lease is ready again."""
+        before, last = one.handed.pop(member, (BitMap64(), BitMap64()))
+        if before or last:
+            one.cursor.give_back([Run(lane, part) for lane, part in self.index.split(before | last)])
+            self._wake(one.group)
+
+    def release_member(self, one: GroupCursor, member: str, *, is_lost: bool) -> None:
+        """The member is gone: what it has is ready again or, if it was lost, has failed."""
+        now_ns = self._clock.monotonic_ns()
+        self.take_back(one, member)
+        for delivery in [one_ for one_ in one.cursor.deliveries.values() if one_.member == member]:
+            offsets = delivery.offsets.copy()
+            if is_lost:
+                failed = one.cursor.nack(delivery.id, offsets, self._retries, now_ns=now_ns)
+                self._failed(one, delivery.id, member, failed, "TIMEOUT", "the consumer was lost")
+            else:
+                self.release(one, delivery.id, offsets, counts=True)
+        self._wake(one.group)
+
+    def commit_handed(self, one: GroupCursor, member: str, *, is_leaving: bool) -> int:
+        """What the member got before its last poll is done; when it leaves, all it got."""
+        before, last = one.handed.get(member, (BitMap64(), BitMap64()))
+        done = before | last if is_leaving else before
+        if not done:
+            return 0
+        one.handed[member] = (BitMap64(), BitMap64() if is_leaving else last)
+        return self.finish(one, done)
+
+    def finish(self, one: GroupCursor, offsets: BitMap64) -> int:
+        """These are done; the offset in the ledger behind which that is certain."""
+        end = self._note(one, ledger.Finished(ledger.blob(offsets)))
+        one.cursor.finish(offsets)
+        if one.keys is not None:
+            self._unpark(one, one.keys.settled(offsets))
+        return end
+
+    def commit(self, one: GroupCursor, offset: int, metadata: str) -> int:
+        """Everything below the offset is done."""
+        cursor = one.cursor
+        if offset > cursor.frontier:
+            self.feed(one, 2**63)
+        if offset > cursor.floor:
+            done = cursor.settle_below(offset)
+            for member, (before, last) in one.handed.items():
+                one.handed[member] = (before - done, last - done)
+            if one.keys is not None:
+                self._unpark(one, one.keys.settled(done) - done)
+        one.metadata = metadata
+        return self._write_whole(one)
+
+    def reset(self, one: GroupCursor, offset: int) -> int:
+        """Begin anew at the offset; all leases end."""
+        one.cursor.move(offset, now_ns=self._clock.monotonic_ns())
+        one.handed.clear()
+        if one.keys is not None:
+            one.keys.forget()
+        self._wake(one.group)
+        return self._write_whole(one)
+
+    def change_delays(self, offsets: BitMap64, due_ns: int | None) -> Pending[None]:
+        """Cancel messages that wait, or give them another time; done when that is certain."""
+        end = self.live.ledger.write(self.delays.facts(offsets, due_ns))
+        self.delays.change(offsets, due_ns, wall_ns=self._clock.wall_ns())
+        self.live.wrote_ledger()
+        if due_ns is None:
+            for one in self.cursors.values():
+                one.cursor.hide(offsets)
+            self.live.observe(events.DelaysCancelled(self.live.origin.topic, len(offsets)))
+        self._note_time(self.delays.table.next_ns, is_wall=True)
+        return self.live.ledger.when_stored(end)
+
+    # --- time ----------------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Do what is due."""
+        now_ns, wall_ns = self._clock.monotonic_ns(), self._clock.wall_ns()
+        if self.due_ns is None or now_ns < self.due_ns:
+            return
+        self.due_ns = None
+        fired = self.delays.fire(wall_ns)
+        if fired.offsets:
+            lateness_ns = wall_ns - fired.oldest_due_ns
+            self.live.observe(events.DelaysFired(self.live.origin.topic, len(fired.offsets), lateness_ns))
+        expired = self.index.expire(wall_ns)
+        for one in self.cursors.values():
+            if fired.offsets and one.cursor.ripen(fired.offsets, now_ns=now_ns):
+                self._wake(one.group)
+            if expired:
+                self.expire_messages(one, expired)
+            if one.cursor.next_ns is not None and one.cursor.next_ns <= now_ns:
+                self.pass_time(one)
+            self._note_time(one.cursor.next_ns)
+        self._note_time(self.delays.table.next_ns, is_wall=True)
+        self._note_time(self.index.next_expiry_ns, is_wall=True)
+
+    def _note_time(self, at_ns: int | None, *, is_wall: bool = False) -> None:
+        """There is something to do at that time."""
+        if at_ns is not None:
+            due_ns = at_ns - self._shift_ns if is_wall else at_ns
+            if self.due_ns is None or due_ns < self.due_ns:
+                self.due_ns = due_ns
+
+    def pass_time(self, one: GroupCursor) -> None:
+        """End leases, and bring back what has waited for long enough."""
+        now_ns = self._clock.monotonic_ns()
+        woken = False
+        for delivery, late, failed in one.cursor.expire(self._retries, now_ns=now_ns):
+            self.live.observe(events.LeasesExpired(*self.live.origin, one.group, len(late)))
+            self._failed(one, delivery.id, delivery.member, failed, "TIMEOUT", "the lease ran out")
+            woken = True
+        if one.cursor.retry(now_ns=now_ns) or woken:
+            self._wake(one.group)
+
+    def expire_messages(self, one: GroupCursor, expired: BitMap64) -> None:
+        """The time of these messages is over: drop them or put them to the dead letters, as the topic says."""
+        over = one.cursor.overdue(expired)
+        if not over:
+            return
+        self.live.observe(events.MessagesExpired(*self.live.origin, one.group, len(over)))
+        if self.config.on_expire == "dead_letter":
+            self._begin_burial(one, 0, over, "EXPIRED", "its time to live was over", "")
+        else:
+            self.finish(one, over)
+
+    def _expired(self) -> BitMap64:
+        """All that has expired and may still be somewhere."""
+        self.index.expire(self._clock.wall_ns())
+        if self.config.ttl_ms is None:
+            return self.index.expired
+        before = self.live.log.offset_at_time(self._clock.wall_ns() - self.config.ttl_ms * MS + 1)
+        old = span(self.live.log.start_offset, before)
+        old -= self.index.own_expiry
+        return old | self.index.expired
+
+    # --- dead letters --------------------------------------------------------------------------
+
+    def buried(self, one: GroupCursor, burial: Burial) -> int:
+        """The dead letters are stored: the messages are done."""
+        one.burials = [other for other in one.burials if other.offsets != burial.offsets]
+        return self.finish(one, ledger.offsets_of(burial.offsets))
+
+    def _failed(
+        self,
+        one: GroupCursor,
+        delivery_id: int,
+        member: str,
+        failed: Failed,
+        reason: str,
+        error: str,
+        *,
+        flush: bool = False,
+    ) -> tuple[int, "Pending[Graves]"]:
+        """Write down what became of messages that were not processed."""
+        end = 0
+        for part in failed.requeued:
+            self._note_time(part.at_ns)
+        if failed.requeued:
+            shift_ns = self._shift_ns
+            parts = [(part.at_ns + shift_ns, ledger.blob(part.offsets)) for part in failed.requeued]
+            end = self._note(one, ledger.Retried(delivery_id, parts), flush=flush)
+            if one.keys is not None:
+                for part in failed.requeued:
+                    self._unpark(one, one.keys.failed(part.offsets))
+        graves: Pending[Graves] = Pending.of({})
+        if failed.dead:
+            graves = self._begin_burial(one, delivery_id, failed.dead, reason, error, member)
+        return end, graves
+
+    def _begin_burial(
+        self, one: GroupCursor, delivery_id: int, offsets: BitMap64, reason: str, error: str, member: str
+    ) -> "Pending[Graves]":
+        not_noted = -1
+        burial = Burial(delivery_id, ledger.blob(offsets), reason, error, member, not_noted, self._clock.wall_ns())
+        one.burials.append(burial)
+        return self._bury(self, one, burial)
+
+    def move_to(self, one: GroupCursor, offsets: BitMap64, target: str, partition: int) -> "Pending[Graves]":
+        """Put messages, which are dead letters, to another topic, and be done with them."""
+        one.cursor.lanes.discard(offsets)
+        one.cursor.doom(offsets)
+        raw, now_ns = ledger.blob(offsets), self._clock.wall_ns()
+        burial = Burial(0, raw, "REDRIVEN", "", "", -1, now_ns, target, partition)
+        one.burials.append(burial)
+        return self._bury(self, one, burial)
+
+    def abandon_burial(self, one: GroupCursor, burial: Burial) -> None:
+        """The messages stay where they are: they cannot be moved."""
+        one.burials = [other for other in one.burials if other.offsets != burial.offsets]
+        one.cursor.revive(ledger.offsets_of(burial.offsets), now_ns=self._clock.monotonic_ns())
+        self._write_whole(one)
+
+    def note_burial(self, one: GroupCursor, burial: Burial, target_offset: int) -> tuple[Burial, Pending[None]]:
+        """Write down that dead letters are about to be written, from that offset on; done when that is certain."""
+        noted = msgspec.structs.replace(burial, target_offset=target_offset)
+        one.burials = [noted if other is burial else other for other in one.burials]
+        return noted, self.live.ledger.when_stored(self._note(one, noted))
+
+    # --- the ledger ----------------------------------------------------------------------------
+
+    @property
+    def _shift_ns(self) -> int:
+        return self._clock.wall_ns() - self._clock.monotonic_ns()
+
+    def _note(self, one: GroupCursor, change: Change, *, flush: bool = True) -> int:
+        """Write down what happened to the cursor; the offset behind it."""
+        raw = ledger.encode(change)
+        is_much = one.change_bytes > max(CHANGE_BYTES_MIN, 2 * one.snapshot_bytes) or one.changes >= CHANGES_MAX
+        if is_much or one.is_dirty:
+            self._write_whole(one, flush=False)
+        try:
+            end = self.live.ledger.write([(ledger.change_key(one.group, one.changes), raw)], flush=flush)
+        except StorageError:
+            one.is_dirty = True
+            raise
+        one.changes += 1
+        one.change_bytes += len(raw) + len(one.group) + 50
+        self.live.wrote_ledger()
+        return end
+
+    def _write_whole(self, one: GroupCursor, *, flush: bool = True) -> int:
+        """Write down the whole cursor."""
+        saved = ledger.snapshot(
+            one.cursor, salt=one.salt, burials=one.burials, metadata=one.metadata, shift_ns=self._shift_ns
+        )
+        raw = ledger.encode(saved)
+        try:
+            end = self.live.ledger.write([(ledger.cursor_key(one.group), raw)], flush=flush)
+        except StorageError:
+            one.is_dirty = True
+            raise
+        one.changes = one.change_bytes = 0
+        one.snapshot_bytes = len(raw)
+        one.is_dirty = False
+        self.live.wrote_ledger()
+        return end
+
+    def _load(self) -> None:
+        """Replay the ledger."""
+        shift_ns = self._shift_ns
+        for key, value in self.live.ledger.facts() if self.live.partition.has_ledger else ():
+            if key[:1] == live_delays.CHANGE_KEY:
+                self.delays.replay(key, value)
+                continue
+            entry = ledger.decode(key, value)
+            if entry is None:
+                continue
+            one = self.cursors.get(entry.group)
+            if entry.value is None:
+                if one is not None:
+                    del self.cursors[entry.group], self._by_tag[one.tag]
+            elif isinstance(entry.value, ledger.Snapshot):
+                one = GroupCursor(entry.group, self._new_cursor(entry.value.floor), entry.value.salt)
+                one.burials = list(entry.value.burials)
+                one.metadata = entry.value.metadata
+                one.snapshot_bytes = len(value or b"")
+                ledger.restore(one.cursor, entry.value, shift_ns=shift_ns)
+                self._add(one)
+            elif one is not None:
+                ledger.replay(one.cursor, entry.value, shift_ns=shift_ns)
+                one.changes += 1
+                one.change_bytes += len(value or b"") + len(key)
+                if isinstance(entry.value, Burial):
+                    one.burials.append(entry.value)
+                elif isinstance(entry.value, ledger.Finished):
+                    one.burials = _without(one.burials, ledger.offsets_of(entry.value.offsets))
+        for one in self.cursors.values():
+            self._note_time(one.cursor.next_ns)
+
+    def resume(self) -> None:
+        """Go on with what was under way before a restart."""
+        for one in self.cursors.values():
+            for burial in list(one.burials):
+                self._resume(self, one, burial)
+
+    def _scan_for_delays(self) -> None:
+        """Look at what the delay file has not seen."""
+        limit = self.live.log.next_offset
+        while self.delays.covered_offset < limit and self._scan(self.delays.covered_offset, limit):
+            pass
+
+    # --- inside --------------------------------------------------------------------------------
+
+    def _tell_settled(self, one: GroupCursor, kind: str, offsets: BitMap64) -> None:
+        self.live.observe(events.Settled(*self.live.origin, one.group, kind, len(offsets)))
+
+    def _unpark(self, one: GroupCursor, offsets: BitMap64) -> None:
+        if offsets:
+            one.cursor.give_back([Run(lane, part) for lane, part in self.index.split(offsets)])
+            self._wake(one.group)
+
+
+class _Found(NamedTuple):
+    """Records in one piece, the offsets they have, and those that are not there any more."""
+
+    records: Buffer
+    flags: int
+    offsets: BitMap64
+    gone: BitMap64
+
+
+def lane_config(config: TopicConfig) -> LaneConfig:
+    """How the lanes of the topic share."""
+    return LaneConfig(
+        weights=config.priority_weights,
+        strict=config.priority_mode == "strict",
+        boost_ns=config.priority_boost_ms * MS,
+    )
+
+
+def _without(burials: Iterable[Burial], done: BitMap64) -> list[Burial]:
+    return [burial for burial in burials if not ledger.offsets_of(burial.offsets).issubset(done)]
+
+
+def _policy(config: TopicConfig) -> RetryPolicy:
+    return RetryPolicy(
+        max_deliveries=config.max_deliveries,
+        backoff_initial_ns=config.backoff_initial_ms * MS,
+        backoff_max_ns=config.backoff_max_ms * MS,
+    )
+
+
+def _offsets_in(records: Buffer) -> BitMap64:
+    offsets = array("Q")
+    offsets.frombytes(kernel.columns(records, "offset", verify=False).offsets)
+    return BitMap64(offsets)

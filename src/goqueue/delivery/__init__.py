@@ -1,0 +1,1 @@
+"""What is delivered to whom, when, and what became of it: pure state machines over sets of offsets."""

@@ -1,0 +1,531 @@
+"""The cursor: what one group has done with one partition, and what it is to get next.
+
+Every offset is in one place at a time:
+
+                     ┌────────── due ──────────┐
+    frontier ──> delayed                       v
+        └──────────────────────────────────> ready ──take──> taken ──lease──> leased ──ack──> acked ──> below the floor
+                                               ^  ^                              │               ^
+                                               │  └──────────── put back ────────┤               │
+                                               └── due ── waiting <── nack, late ┤               │
+                                                                                 └──> dying ─────┘
+
+All below `floor` is done. `acked` holds what is done above it, so one message that hangs costs a bitmap and nothing
+else. Offsets from `frontier` on were not looked at yet. A lease belongs to a delivery: all messages that went to one
+member in one answer, under one deadline. `dying` messages are on their way to the dead letters; they are acked once
+they are there.
+
+A cursor owns no clock and no file. Times are monotonic; `snapshot` and `restore` translate them, so that leases and
+retries survive a restart. What changes is told to the ledger by whoever calls; `ledger.py` replays it.
+"""
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import NamedTuple
+
+from pyroaring import BitMap64
+
+from goqueue.clock import SECOND
+from goqueue.delivery.lanes import LANE_COUNT, NORMAL, LaneConfig, Lanes, Run
+from goqueue.delivery.offsets import between, first_gap, span
+from goqueue.delivery.retry import RetryPolicy
+
+Split = Callable[[BitMap64], Iterable[tuple[int, BitMap64]]]
+"""Which of the offsets belong to which lane."""
+
+
+class Delivery:
+    """What went to a member in one answer and is not settled; it is leased until the deadlines in `parts`."""
+
+    __slots__ = ("id", "member", "parts", "started_ns")
+
+    def __init__(self, delivery_id: int, member: str, started_ns: int) -> None:
+        self.id = delivery_id
+        self.member = member
+        self.started_ns = started_ns  # wall clock: people see it on dead letters
+        self.parts: list[tuple[int, BitMap64]] = []  # deadlines and offsets; one, unless some were extended
+
+    @property
+    def offsets(self) -> BitMap64:
+        """All that is still leased."""
+        if len(self.parts) == 1:
+            return self.parts[0][1]
+        return BitMap64().union(*(offsets for _, offsets in self.parts))
+
+    @property
+    def deadline_ns(self) -> int:
+        """When the first of its leases ends."""
+        return min(deadline_ns for deadline_ns, _ in self.parts)
+
+    def claim(self, wanted: BitMap64, *, now_ns: int) -> BitMap64:
+        """Take those whose lease holds."""
+        claimed = BitMap64()
+        for deadline_ns, offsets in self.parts:
+            if deadline_ns > now_ns:
+                part = offsets & wanted
+                if part:
+                    offsets.difference_update(part)
+                    claimed.update(part)
+        self._tidy()
+        return claimed
+
+    def claim_late(self, *, now_ns: int) -> BitMap64:
+        """Take those whose lease is over."""
+        claimed = BitMap64()
+        for deadline_ns, offsets in self.parts:
+            if deadline_ns <= now_ns:
+                claimed.update(offsets)
+                offsets.clear()
+        self._tidy()
+        return claimed
+
+    def lease(self, offsets: BitMap64, deadline_ns: int) -> None:
+        """These are leased until then."""
+        self.parts.append((deadline_ns, offsets))
+
+    def _tidy(self) -> None:
+        if any(not offsets for _, offsets in self.parts):
+            self.parts = [part for part in self.parts if part[1]]
+
+
+class Requeued(NamedTuple):
+    """Offsets that are delivered again at a time; `next_count` is the number of that delivery."""
+
+    offsets: BitMap64
+    at_ns: int
+    next_count: int
+
+
+class Failed(NamedTuple):
+    """What becomes of messages that were not processed."""
+
+    requeued: list[Requeued]
+    dead: BitMap64
+
+
+class CursorState(NamedTuple):
+    """All that a cursor has to remember."""
+
+    floor: int
+    acked: BitMap64
+    counts: dict[int, BitMap64]  # finished deliveries -> the offsets that have had so many
+    first: dict[int, BitMap64]  # second of the first delivery -> the offsets that failed since
+    deliveries: list[Delivery]
+    waiting: list[tuple[int, BitMap64]]
+
+
+class Cursor:
+    """One group on one partition."""
+
+    def __init__(self, *, floor: int, lanes: LaneConfig, split: Split, now_ns: int) -> None:
+        self._split = split
+        self._begin(floor, lanes, now_ns)
+
+    def _begin(self, floor: int, lanes: LaneConfig, now_ns: int) -> None:
+        self.floor = floor
+        self.frontier = floor
+        self.acked = BitMap64()
+        self.delayed = BitMap64()
+        self.dying = BitMap64()
+        self.lanes = Lanes(lanes, now_ns=now_ns)
+        self.deliveries: dict[int, Delivery] = {}
+        self.in_flight: dict[str, int] = {}
+        self._busy = BitMap64()  # leased, waiting, dying, taken: neither ready nor done
+        self._waiting: list[tuple[int, int, BitMap64]] = []  # a heap
+        self._waiting_number = 0
+        self._deadlines: list[tuple[int, int]] = []  # a heap; may hold deliveries that are over or were extended
+        self._counts: dict[int, BitMap64] = {}  # finished deliveries -> the offsets that have had so many
+        self._first: dict[int, BitMap64] = {}  # second of the first delivery -> the offsets that failed since
+
+    # --- what there is -------------------------------------------------------------------------
+
+    @property
+    def in_flight_count(self) -> int:
+        """How many messages are leased."""
+        return sum(self.in_flight.values())
+
+    @property
+    def waiting_count(self) -> int:
+        """How many messages wait for their next delivery."""
+        return sum(len(offsets) for _, _, offsets in self._waiting)
+
+    @property
+    def next_ns(self) -> int | None:
+        """When time will change something."""
+        times = [heap[0][0] for heap in (self._waiting, self._deadlines) if heap]
+        return min(times, default=None)
+
+    def is_done(self, offset: int) -> bool:
+        """Whether the message needs no more attention, or is past it."""
+        return offset < self.floor or offset in self.acked or offset in self.dying
+
+    def deliveries_of(self, offset: int) -> int:
+        """How many deliveries of the message are finished."""
+        return next((count for count, offsets in self._counts.items() if offset in offsets), 0)
+
+    def redelivered(self, offsets: BitMap64) -> dict[int, int]:
+        """Those of the offsets that were delivered before, and how often."""
+        return {
+            offset: count
+            for count, having in self._counts.items()
+            if having.intersect(offsets)
+            for offset in having & offsets
+        }
+
+    def first_delivery_ns(self, offset: int) -> int | None:
+        """When a message that failed was first delivered, to the second."""
+        return next((second * SECOND for second, offsets in self._first.items() if offset in offsets), None)
+
+    # --- new messages --------------------------------------------------------------------------
+
+    def admit(self, end: int, *, lanes: Sequence[BitMap64], hidden: BitMap64, delayed: BitMap64, now_ns: int) -> None:
+        """Look at the offsets from the frontier to before `end`; the sets may hold others, too.
+
+        What is in none of them is of normal priority. What is hidden counts as done.
+        """
+        start = self.frontier
+        if end <= start:
+            return
+        self.frontier = end
+        special = hidden or delayed or any(lanes) or self._busy or self.acked
+        if not special:
+            self.lanes.put_range(NORMAL, start, end, now_ns=now_ns)
+            return
+        fresh = span(start, end)
+        gone = fresh & hidden
+        if gone:
+            self._done(gone)
+            fresh -= gone
+        fresh -= self._busy
+        fresh -= self.acked
+        later = fresh & delayed
+        if later:
+            self.delayed |= later
+            fresh -= later
+        for lane in range(LANE_COUNT):
+            if lane != NORMAL and lanes[lane]:
+                part = fresh & lanes[lane]
+                if part:
+                    self.lanes.put(lane, part, now_ns=now_ns)
+                    fresh -= part
+        if fresh:
+            self.lanes.put(NORMAL, fresh, now_ns=now_ns)
+
+    def ripen(self, offsets: BitMap64, *, now_ns: int) -> bool:
+        """Delayed messages are due; whether any of them is for this group."""
+        due = self.delayed & offsets
+        self.delayed -= due
+        self._make_ready(due, now_ns=now_ns)
+        return bool(due)
+
+    def hide(self, offsets: BitMap64) -> None:
+        """Never deliver these: they were cancelled, or are gone from the log."""
+        known = between(offsets, self.floor, self.frontier)
+        self.delayed -= known
+        self.lanes.discard(known)
+        self._done(known - self._busy)
+
+    # --- delivering ----------------------------------------------------------------------------
+
+    def take(self, count: int, *, now_ns: int) -> list[Run]:
+        """The next messages, in order. They are in nobody's hands until they are leased, or given back."""
+        taken = self.lanes.take(count, now_ns=now_ns)
+        for _, offsets in taken:
+            self._busy |= offsets
+        return taken
+
+    def give_back(self, runs: Sequence[Run]) -> None:
+        """These were not delivered after all."""
+        for _, offsets in runs:
+            self._busy -= offsets
+        self.lanes.put_back(runs)
+
+    def lease(self, delivery_id: int, member: str, offsets: BitMap64, *, deadline_ns: int, wall_ns: int) -> None:
+        """The taken offsets go to the member."""
+        delivery = self.deliveries[delivery_id] = Delivery(delivery_id, member, wall_ns)
+        delivery.lease(offsets, deadline_ns)
+        heapq.heappush(self._deadlines, (deadline_ns, delivery_id))
+        self.in_flight[member] = self.in_flight.get(member, 0) + len(offsets)
+
+    def hand_over(self, offsets: BitMap64) -> None:
+        """The taken offsets go out without a lease; `settle_below` or `finish` ends them."""
+        self._busy |= offsets
+
+    # --- settling ------------------------------------------------------------------------------
+
+    def leased(self, delivery_id: int, offsets: BitMap64, *, now_ns: int) -> BitMap64:
+        """Those of the offsets whose lease holds."""
+        delivery = self.deliveries.get(delivery_id)
+        held = BitMap64()
+        for deadline_ns, part in delivery.parts if delivery else ():
+            if deadline_ns > now_ns:
+                held |= part & offsets
+        return held
+
+    def is_late(self, delivery_id: int, *, now_ns: int) -> bool:
+        """Whether some of the delivery's leases are over, and it was not noticed yet."""
+        delivery = self.deliveries.get(delivery_id)
+        return delivery is not None and delivery.deadline_ns <= now_ns
+
+    def ack(self, delivery_id: int, offsets: BitMap64, *, now_ns: int) -> BitMap64:
+        """Those of the offsets that are done now; the others are not leased to this delivery any more."""
+        claimed = self._claim(delivery_id, offsets, now_ns)
+        self.finish(claimed)
+        return claimed
+
+    def nack(
+        self, delivery_id: int, offsets: BitMap64, policy: RetryPolicy, *, now_ns: int, delay_ns: int | None = None
+    ) -> Failed:
+        """Deliver them again after the delay, or a backoff; those that had their last delivery are dying."""
+        delivery = self.deliveries.get(delivery_id)
+        claimed = self._claim(delivery_id, offsets, now_ns)
+        return self._fail(claimed, delivery.started_ns if delivery else 0, policy, now_ns, delay_ns)
+
+    def reject(self, delivery_id: int, offsets: BitMap64, *, now_ns: int) -> BitMap64:
+        """Those that are dying now."""
+        delivery = self.deliveries.get(delivery_id)
+        claimed = self._claim(delivery_id, offsets, now_ns)
+        if delivery:
+            self._count(claimed, delivery.started_ns)
+        self.dying |= claimed
+        return claimed
+
+    def extend(self, delivery_id: int, offsets: BitMap64, *, deadline_ns: int, now_ns: int) -> BitMap64:
+        """Those that are leased until the new deadline."""
+        delivery = self.deliveries.get(delivery_id)
+        if delivery is None:
+            return BitMap64()
+        claimed = delivery.claim(offsets, now_ns=now_ns)
+        if claimed:
+            delivery.lease(claimed.copy(), deadline_ns)
+            heapq.heappush(self._deadlines, (deadline_ns, delivery_id))
+        return claimed
+
+    def release(self, delivery_id: int, offsets: BitMap64, *, now_ns: int, counts: bool = True) -> BitMap64:
+        """Those that are ready again at once. Without `counts` it is as if they had not been delivered."""
+        delivery = self.deliveries.get(delivery_id)
+        claimed = self._claim(delivery_id, offsets, now_ns)
+        if counts and delivery:
+            self._count(claimed, delivery.started_ns)
+        self._busy -= claimed
+        self._make_ready(claimed, now_ns=now_ns)
+        return claimed
+
+    def finish(self, offsets: BitMap64) -> None:
+        """These are done, whatever they were."""
+        if offsets:
+            self._busy -= offsets
+            self.dying -= offsets
+            self._forget_counts(offsets)
+            self._done(offsets)
+
+    def overdue(self, offsets: BitMap64) -> BitMap64:
+        """Those of the offsets that nobody works on; they are dying. Their time is over."""
+        found = BitMap64()
+        for lane in self.lanes.ready:
+            if lane.intersect(offsets):
+                found |= lane & offsets
+        self.lanes.discard(found)
+        self._busy |= found
+        self.dying |= found
+        return found
+
+    def doom(self, offsets: BitMap64) -> None:
+        """These, which nobody has, are dying."""
+        self._busy |= offsets
+        self.dying |= offsets
+
+    def revive(self, offsets: BitMap64, *, now_ns: int) -> None:
+        """These are not dying after all."""
+        self.dying -= offsets
+        self._busy -= offsets
+        self._make_ready(offsets, now_ns=now_ns)
+
+    # --- time ----------------------------------------------------------------------------------
+
+    def expire(self, policy: RetryPolicy, *, now_ns: int) -> Iterator[tuple[Delivery, BitMap64, Failed]]:
+        """End the leases whose deadline is over, delivery by delivery."""
+        while self._deadlines and self._deadlines[0][0] <= now_ns:
+            _, delivery_id = heapq.heappop(self._deadlines)
+            delivery = self.deliveries.get(delivery_id)
+            if delivery is None:
+                continue
+            late = delivery.claim_late(now_ns=now_ns)
+            self._unlease(delivery, late)
+            if late:
+                yield delivery, late, self._fail(late, delivery.started_ns, policy, now_ns, None)
+
+    def retry(self, *, now_ns: int) -> bool:
+        """Make ready what has waited for long enough; whether there was any."""
+        due = BitMap64()
+        while self._waiting and self._waiting[0][0] <= now_ns:
+            due |= heapq.heappop(self._waiting)[2]
+        self._busy -= due
+        self._make_ready(due, now_ns=now_ns)
+        return bool(due)
+
+    # --- positions -----------------------------------------------------------------------------
+
+    def settle_below(self, end: int) -> BitMap64:
+        """Everything below the offset is done, but what is not due yet; what is leased there is not any more."""
+        below = span(self.floor, end)
+        below -= self.delayed
+        below -= self.dying
+        self._end_leases(below)
+        self.lanes.discard(below)
+        self.frontier = max(self.frontier, end)
+        self.finish(below)
+        return below
+
+    def move(self, floor: int, *, now_ns: int) -> None:
+        """Begin anew at the offset: all that was known is forgotten, but who is dying."""
+        dying = self.dying
+        self._begin(floor, self.lanes.config, now_ns)
+        self.dying |= dying
+        self._busy |= dying
+
+    def drop_below(self, start: int) -> None:
+        """The log begins at that offset now."""
+        if start > self.floor:
+            self.delayed -= span(self.floor, start)
+            self.dying -= span(self.floor, start)
+            self.settle_below(start)
+
+    # --- remembering ---------------------------------------------------------------------------
+
+    def state(self) -> CursorState:
+        """All that has to be remembered, as it is now; nothing is copied."""
+        waiting = [(at_ns, offsets) for at_ns, _, offsets in self._waiting]
+        return CursorState(self.floor, self.acked, self._counts, self._first, list(self.deliveries.values()), waiting)
+
+    def restore(self, state: CursorState) -> None:
+        """Be what the state says; for a cursor that was just made."""
+        self.floor = self.frontier = state.floor
+        self.acked = state.acked
+        self._counts = state.counts
+        self._first = state.first
+        for delivery in state.deliveries:
+            self.resume(delivery)
+        for at_ns, offsets in state.waiting:
+            self._busy |= offsets
+            self._wait(offsets, at_ns)
+
+    def resume(self, delivery: Delivery) -> None:
+        """This delivery is under way, and no other with these offsets."""
+        offsets = delivery.offsets
+        if offsets.intersect(self._busy):
+            self._end_leases(offsets)
+        self._busy |= offsets
+        self.deliveries[delivery.id] = delivery
+        self.in_flight[delivery.member] = self.in_flight.get(delivery.member, 0) + len(offsets)
+        for deadline_ns, _ in delivery.parts:
+            heapq.heappush(self._deadlines, (deadline_ns, delivery.id))
+
+    def requeue(self, delivery_id: int, parts: Iterable[tuple[int, BitMap64]]) -> None:
+        """These of the delivery failed and wait until the times given."""
+        for at_ns, offsets in parts:
+            delivery = self.deliveries.get(delivery_id)
+            if delivery:
+                self._end_leases(offsets)
+                self._count(offsets, delivery.started_ns)
+                self._wait(offsets, at_ns)
+
+    # --- inside --------------------------------------------------------------------------------
+
+    def _claim(self, delivery_id: int, offsets: BitMap64, now_ns: int) -> BitMap64:
+        delivery = self.deliveries.get(delivery_id)
+        if delivery is None:
+            return BitMap64()
+        claimed = delivery.claim(offsets, now_ns=now_ns)
+        self._unlease(delivery, claimed)
+        return claimed
+
+    def _unlease(self, delivery: Delivery, offsets: BitMap64) -> None:
+        """The member does not have these any more."""
+        left = self.in_flight[delivery.member] - len(offsets)
+        if left:
+            self.in_flight[delivery.member] = left
+        else:
+            del self.in_flight[delivery.member]
+        if not delivery.parts:
+            del self.deliveries[delivery.id]
+            if len(self._deadlines) > 1_000 and len(self._deadlines) > 4 * len(self.deliveries):
+                self._sweep_deadlines()
+
+    def _sweep_deadlines(self) -> None:
+        """Throw out the deadlines of deliveries that are over, so that they cannot pile up before their time."""
+        self._deadlines = [(one.deadline_ns, one.id) for one in self.deliveries.values()]
+        heapq.heapify(self._deadlines)
+
+    def _fail(
+        self, offsets: BitMap64, started_ns: int, policy: RetryPolicy, now_ns: int, delay_ns: int | None
+    ) -> Failed:
+        if not offsets:
+            return Failed([], BitMap64())
+        requeued: list[Requeued] = []
+        dead = BitMap64()
+        for count, part in self._count(offsets, started_ns):
+            if count >= policy.max_deliveries:
+                dead |= part
+            else:
+                at_ns = now_ns + (policy.backoff_ns(count) if delay_ns is None else delay_ns)
+                self._wait(part, at_ns)
+                requeued.append(Requeued(part, at_ns, count + 1))
+        self.dying |= dead
+        return Failed(requeued, dead)
+
+    def _wait(self, offsets: BitMap64, at_ns: int) -> None:
+        self._waiting_number += 1
+        heapq.heappush(self._waiting, (at_ns, self._waiting_number, offsets))
+
+    def _count(self, offsets: BitMap64, started_ns: int) -> list[tuple[int, BitMap64]]:
+        """One more delivery of these is finished: how many each has had, by that number."""
+        counted: list[tuple[int, BitMap64]] = []
+        left = offsets.copy()
+        for count in sorted(self._counts, reverse=True):
+            part = self._counts[count] & left
+            if part:
+                self._counts[count] -= part
+                if not self._counts[count]:
+                    del self._counts[count]
+                counted.append((count + 1, part))
+                left -= part
+        if left:
+            counted.append((1, left))
+            self._first.setdefault(started_ns // SECOND, BitMap64()).update(left)
+        for count, part in counted:
+            self._counts.setdefault(count, BitMap64()).update(part)
+        return counted
+
+    def _forget_counts(self, offsets: BitMap64) -> None:
+        for table in (self._counts, self._first):
+            for key in [key for key, having in table.items() if having.intersect(offsets)]:
+                table[key] -= offsets
+                if not table[key]:
+                    del table[key]
+
+    def _make_ready(self, offsets: BitMap64, *, now_ns: int) -> None:
+        """What lies behind the frontier becomes ready when it is admitted."""
+        if offsets:
+            seen = offsets if offsets.max() < self.frontier else between(offsets, 0, self.frontier)
+            for lane, part in self._split(seen):
+                self.lanes.put(lane, part, now_ns=now_ns)
+
+    def _done(self, offsets: BitMap64) -> None:
+        self.acked |= offsets
+        if self.floor in self.acked:
+            self.floor = first_gap(self.acked, self.floor)
+            self.acked.remove_range(0, self.floor)
+
+    def _end_leases(self, offsets: BitMap64) -> None:
+        for delivery in list(self.deliveries.values()):
+            ended = BitMap64()
+            for _, part in delivery.parts:
+                ended |= part & offsets
+                part.difference_update(offsets)
+            if ended:
+                delivery.parts = [part for part in delivery.parts if part[1]]
+                self._unlease(delivery, ended)
+        kept = [(at_ns, number, part - offsets) for at_ns, number, part in self._waiting]
+        self._waiting = [entry for entry in kept if entry[2]]
+        heapq.heapify(self._waiting)

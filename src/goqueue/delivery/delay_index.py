@@ -1,0 +1,163 @@
+"""The bytes of the delay index: every delayed message of a partition, and what became of it.
+
+    0      3     4           8                16
+    +------+-----+-----------+----------------+
+    | GQD  | ver | crc       | covered offset |                      the header: what is covered without any entry
+    +------+-----+-----------+----------------+
+    | GQDB       | crc       | covered offset | count | state | 0  |  a block, before so many entries
+    +------------+-----------+----------------+-------+-------+----+
+    | offset                 | deliver at     | key   | prio  | 0  |  an entry
+    +------------------------+----------------+-------+-------+----+
+    0                        8                16      20     24    32
+
+The log is the truth and the index a hint, which spares a restart the reading of the log. It says how far it can be
+believed: all delayed records of the log below the *covered offset* are in it, if they wait. Blocks are appended as
+things happen, each of entries that came into the same state, under one checksum (CRC-32C of the block behind that
+field). A later entry for an offset counts instead of the earlier ones.
+
+It is not synced, so a crash may cost the end of it or leave a hole. Blocks behind a hole still count, but what they
+claim to cover does not: something that the hole has swallowed would be missing, and a message would be delivered before
+its time. So the log is read again from the offset that the last block before the hole covers.
+
+Numbers are in the byte order of the machine; for one of the other order the file is a stranger, and is made anew.
+"""
+
+import struct
+from array import array
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import NamedTuple
+
+from goqueue.delivery.delay_table import Columns
+from goqueue.record.header import Buffer
+from goqueue.record.kernel import crc32c
+
+VERSION = 1
+HEADER_BYTES = 16
+ENTRY_BYTES = 32
+BLOCK_ENTRIES = 4_096
+"""At most so many are in one block, and lost with it."""
+
+_HEADER = struct.Struct("=3sBIQ")
+_BLOCK = struct.Struct("=4sIQIIQ")
+_MAGIC, _BLOCK_MAGIC = b"GQD", b"GQDB"
+_CRC_END = 8
+assert _HEADER.size == HEADER_BYTES
+assert _BLOCK.size == ENTRY_BYTES
+
+
+class DelayState(StrEnum):
+    """What became of a delayed message."""
+
+    PENDING = "pending"
+    DELIVERED = "delivered"
+    CANCELLED = "cancelled"
+    EXPIRED = "expired"
+
+
+_STATES = tuple(DelayState)
+
+
+class Block(NamedTuple):
+    """Messages that came into a state, sorted by offset."""
+
+    state: DelayState
+    columns: Columns
+
+
+class Decoded(NamedTuple):
+    """What could be read of an index."""
+
+    blocks: list[Block]
+    covered_offset: int
+    is_whole: bool
+    """Nothing is damaged or missing before the end of the file; otherwise it is to be written anew."""
+
+
+def header(covered_offset: int) -> bytes:
+    """The beginning of an index."""
+    crc = crc32c(_HEADER.pack(_MAGIC, VERSION, 0, covered_offset))
+    return _HEADER.pack(_MAGIC, VERSION, crc, covered_offset)
+
+
+def encode(state: DelayState, columns: Columns, covered_offset: int) -> bytes:
+    """Blocks with all of these entries; one without entries if there are none, for what it covers.
+
+    What waits is covered block by block, anything else by the last one only.
+    """
+    offsets = columns.offsets
+    chunks: list[Buffer] = []
+    for start in range(0, max(len(offsets), 1), BLOCK_ENTRIES):
+        end = start + BLOCK_ENTRIES
+        covered = covered_offset
+        if end < len(offsets):
+            covered = min(covered, offsets[end]) if state is DelayState.PENDING else 0
+        chunks += _block(state, columns.between(start, end), covered)
+    return b"".join(chunks)
+
+
+def _block(state: DelayState, columns: Columns, covered_offset: int) -> tuple[bytes, bytearray]:
+    count = len(columns.offsets)
+    body = bytearray(count * ENTRY_BYTES)
+    if count:
+        with memoryview(body) as view:
+            view.cast("Q")[0::4] = memoryview(columns.offsets)
+            view.cast("q")[1::4] = memoryview(columns.dues_ns)
+            view.cast("I")[4::8] = memoryview(columns.key_crcs)
+            view.cast("I")[5::8] = memoryview(columns.priorities)
+    fields = (covered_offset, count, _STATES.index(state), 0)
+    crc = crc32c(body, crc32c(_BLOCK.pack(_BLOCK_MAGIC, 0, *fields)[_CRC_END:]))
+    return _BLOCK.pack(_BLOCK_MAGIC, crc, *fields), body
+
+
+def decode(raw: bytes) -> Decoded:
+    """Everything in these bytes that is valid, in the order in which it was written."""
+    covered_offset = _read_header(raw)
+    if covered_offset is None:
+        return Decoded([], 0, False)
+    blocks: list[Block] = []
+    is_whole = True
+    position = HEADER_BYTES
+    for start, end, covered, block in _read_blocks(raw):
+        is_whole = is_whole and start == position
+        if block.columns.offsets:
+            blocks.append(block)
+        if is_whole:
+            covered_offset = max(covered_offset, covered)
+        position = end
+    return Decoded(blocks, covered_offset, is_whole and position == len(raw))
+
+
+def _read_header(raw: bytes) -> int | None:
+    """The offset that the header covers; None if it is none of ours, or damaged."""
+    if len(raw) < HEADER_BYTES:
+        return None
+    covered_offset: int = _HEADER.unpack_from(raw)[3]
+    return covered_offset if raw[:HEADER_BYTES] == header(covered_offset) else None
+
+
+def _read_blocks(raw: bytes) -> Iterator[tuple[int, int, int, Block]]:
+    """(start, end, covered offset, block) for each valid block, wherever it stands."""
+    view = memoryview(raw)
+    start = raw.find(_BLOCK_MAGIC, HEADER_BYTES)
+    while 0 <= start <= len(raw) - ENTRY_BYTES:
+        _, crc, covered_offset, count, state, _ = _BLOCK.unpack_from(raw, start)
+        body = start + ENTRY_BYTES
+        end = body + count * ENTRY_BYTES
+        is_valid = count <= BLOCK_ENTRIES and state < len(_STATES) and end <= len(raw)
+        if is_valid and crc == crc32c(view[start + _CRC_END : end]):
+            yield start, end, covered_offset, Block(_STATES[state], _read_entries(view[body:end]))
+            start = raw.find(_BLOCK_MAGIC, end)
+        else:
+            start = raw.find(_BLOCK_MAGIC, start + 1)
+
+
+def _read_entries(body: memoryview) -> Columns:
+    columns = Columns.empty()
+    if body:
+        words, halves = array("Q", bytes(body)), array("I", bytes(body))
+        columns.offsets.extend(words[0::4])
+        columns.dues_ns.frombytes(words[1::4].tobytes())
+        columns.key_crcs.extend(halves[4::8])
+        columns.priorities.extend(halves[5::8])
+    return columns

@@ -1,0 +1,371 @@
+"""The delayed messages of one partition: which of them wait, until when, and what became of the others.
+
+A delayed message is in the log from the start and is hidden while it waits. It stops waiting once, in one of three
+ways: it is delivered (its time came: `fire`), cancelled, or expired (its record left the log before its time). Whoever
+delivers messages looks at `waiting` and at what `fire` returns, and at nothing else.
+
+What is known comes from three sides after a restart, in any order: the delay index (`restore`), the log from where the
+index ends (`schedule`), and the ledger with the cancellations and new times (`apply`). What the ledger says
+of a message that the log has not shown yet is kept until it does. A message that is shown twice counts once.
+
+`take_changes` gives the bytes that bring the delay index up to date, `snapshot` those of a new one.
+"""
+
+from array import array
+from collections import OrderedDict
+from typing import NamedTuple
+
+from pyroaring import BitMap64
+
+from goqueue.delivery import delay_index
+from goqueue.delivery.delay_index import BLOCK_ENTRIES, ENTRY_BYTES, HEADER_BYTES, DelayState
+from goqueue.delivery.delay_table import Columns, DelayTable
+from goqueue.delivery.wheel import Wheel
+from goqueue.record.header import Buffer
+
+SCHEDULED_BYTES = 24
+"""An entry from the kernel, in machine order: offset u64, deliver at i64 (ns), CRC-32C of the key u32, priority u32."""
+SETTLED_MAX = 10_000
+"""How many messages are remembered, per partition, that no longer wait."""
+DUE_NS_MAX = 2**63 - 1
+_BATCH_ENTRIES = 8_192
+
+
+class Delayed(NamedTuple):
+    """One delayed message."""
+
+    offset: int
+    due_ns: int
+    state: DelayState
+    priority: int
+
+
+class Fired(NamedTuple):
+    """Messages whose time has come."""
+
+    offsets: BitMap64
+    oldest_due_ns: int
+    """When the first of them was due; the present if there is none."""
+
+
+class Restored(NamedTuple):
+    """What came out of a delay index."""
+
+    covered_offset: int
+    """From here on the log is to be read."""
+    is_whole: bool
+    """Otherwise the index is to be written anew, before anything is appended to the log."""
+
+
+class DelayCounts(NamedTuple):
+    """How many delayed messages there were, by what became of them."""
+
+    scheduled: int
+    delivered: int
+    cancelled: int
+    expired: int
+    pending: int
+
+
+class PartitionDelays:
+    """Every delayed message of a partition fires once, at its time, unless it is cancelled before."""
+
+    def __init__(self, *, now_ns: int) -> None:
+        self.waiting = BitMap64()
+        """All that wait. This object stays the same one; it is not the reader's to change."""
+        self.total_delay_ns = 0
+        """The sum of the delays of the `delay_count` messages that were scheduled since the start."""
+        self.delay_count = 0
+        self._table = DelayTable()
+        self._wheel = Wheel(start_ns=now_ns, dues_of=self._table.dues_ns)
+        self._settled: OrderedDict[int, Delayed] = OrderedDict()
+        self._ahead: dict[int, DelayState | int] = {}  # what the ledger says of messages that the log is yet to show
+        self._seen_end = 0  # the log was seen up to here
+        self._known_end = 0  # nothing from here on was ever heard of
+        self._counts = dict.fromkeys(DelayState, 0)
+        self._changed = {state: BitMap64() for state in DelayState}  # since changes were taken
+
+    @property
+    def next_ns(self) -> int | None:
+        """When to call `fire` next; None if nothing waits."""
+        return self._wheel.next_ns
+
+    @property
+    def tick(self) -> int:
+        """The tick of the wheel up to which everything has fired."""
+        return self._wheel.tick
+
+    @property
+    def counts(self) -> DelayCounts:
+        """What became of the messages, as far as this instance has seen."""
+        pending_count = len(self.waiting)
+        return DelayCounts(
+            scheduled=pending_count + sum(self._counts.values()),
+            delivered=self._counts[DelayState.DELIVERED],
+            cancelled=self._counts[DelayState.CANCELLED],
+            expired=self._counts[DelayState.EXPIRED],
+            pending=pending_count,
+        )
+
+    def schedule(self, entries: Buffer, *, now_ns: int) -> BitMap64:
+        """Let these messages wait for their time; returns those that do, the others are due already.
+
+        The entries are those of the kernel, sorted by offset. One that is known already stays as it is.
+        """
+        scheduled = BitMap64()
+        view = memoryview(entries).cast("B")
+        for start in range(0, len(view), _BATCH_ENTRIES * SCHEDULED_BYTES):
+            batch = bytes(view[start : start + _BATCH_ENTRIES * SCHEDULED_BYTES])
+            words, halves = array("Q", batch), array("I", batch)
+            dues_ns = array("q", words[1::3].tobytes())
+            scheduled |= self._schedule(Columns(words[0::3], dues_ns, halves[4::6], halves[5::6]), now_ns)
+        return scheduled
+
+    def _schedule(self, columns: Columns, now_ns: int) -> BitMap64:
+        all_offsets = BitMap64(columns.offsets)
+        if columns.offsets[0] < self._known_end:
+            known = [offset in self.waiting or offset in self._settled for offset in columns.offsets]
+            columns = columns.where([not is_known for is_known in known])
+        self._seen_end = max(self._seen_end, all_offsets.max() + 1)
+        self._known_end = max(self._known_end, self._seen_end)
+        if self._ahead:
+            columns = self._take_ahead(columns)
+        if columns.offsets and min(columns.dues_ns) <= now_ns:
+            columns = columns.where([due_ns > now_ns for due_ns in columns.dues_ns])
+        if columns.offsets:
+            self.total_delay_ns += sum(columns.dues_ns) - len(columns.offsets) * now_ns
+            self.delay_count += len(columns.offsets)
+            self._wait_for(columns)
+            self._changed[DelayState.PENDING] |= BitMap64(columns.offsets)
+        return all_offsets & self.waiting
+
+    def _wait_for(self, columns: Columns) -> None:
+        self._table.put_many(columns)
+        self._wheel.add_many(columns.offsets, columns.dues_ns)
+        self.waiting |= BitMap64(columns.offsets)
+
+    def _take_ahead(self, columns: Columns) -> Columns:
+        """The messages as the ledger wants them; without those that it says do not wait."""
+        wanted: list[bool] = []
+        for place, offset in enumerate(columns.offsets):
+            change = self._ahead.pop(offset, None)
+            wanted.append(not isinstance(change, DelayState))
+            if isinstance(change, DelayState):
+                self._note_settled(Delayed(offset, columns.dues_ns[place], change, columns.priorities[place]))
+            elif change is not None:
+                columns.dues_ns[place] = change
+        return columns.where(wanted)
+
+    def fire(self, now_ns: int) -> Fired:
+        """What is due: each message once, never early, and less than a tick late if this is called at `next_ns`."""
+        offsets = self._wheel.advance(now_ns)
+        if not offsets:
+            return Fired(offsets, now_ns)
+        oldest_due_ns = min(self._table.dues_ns(offsets))
+        self._settle(offsets, DelayState.DELIVERED)
+        return Fired(offsets, oldest_due_ns)
+
+    def cancel(self, offset: int) -> bool:
+        """Whether the message waited; it will never be delivered."""
+        return self._settle_one(offset, DelayState.CANCELLED)
+
+    def cancel_many(self, offsets: BitMap64) -> BitMap64:
+        """Those of the messages that waited; none of them will be delivered."""
+        return self._take_out(offsets & self.waiting, DelayState.CANCELLED)
+
+    def drop(self, below: int) -> BitMap64:
+        """Those of the messages that waited and whose records are gone, as is all below that offset."""
+        if self._ahead:
+            self._ahead = {offset: change for offset, change in self._ahead.items() if offset >= below}
+        gone = BitMap64()
+        if self.waiting and self.waiting.min() < below:
+            gone.add_range(self.waiting.min(), below)
+        return self._take_out(gone & self.waiting, DelayState.EXPIRED)
+
+    def reschedule(self, offset: int, due_ns: int, *, now_ns: int) -> bool:
+        """Whether the message waited; it waits for that time from now on, or fires next if that is past."""
+        if offset not in self.waiting:
+            return False
+        self._move(offset, due_ns)
+        return True
+
+    def apply(self, offset: int, *, state: DelayState | None = None, due_ns: int | None = None) -> None:
+        """Let what the ledger says of a message hold: that it no longer waits, or that it does for another time.
+
+        Once or many times, before or after the log has shown the message: what was settled stays so.
+        """
+        if offset in self.waiting:
+            if state is not None:
+                self._settle_one(offset, state)
+            elif due_ns is not None:
+                self._move(offset, due_ns)
+        elif offset >= self._seen_end and offset not in self._settled:
+            if state is not None:
+                self._ahead[offset] = state
+            elif due_ns is not None and not isinstance(self._ahead.get(offset), DelayState):
+                self._ahead[offset] = _within_range(due_ns)
+
+    def due_ns(self, offset: int) -> int | None:
+        """When the message is due; None if it does not wait."""
+        return self._table.due_ns(offset) if offset in self.waiting else None
+
+    def find(self, offset: int) -> Delayed | None:
+        """What is known of the message; None if it was never delayed, or is no longer remembered."""
+        if offset in self.waiting:
+            due_ns, priority = self._table.due_and_priority(offset)
+            return Delayed(offset, due_ns, DelayState.PENDING, priority)
+        return self._settled.get(offset)
+
+    def candidates(self, key_crc: int) -> BitMap64:
+        """The messages that wait and whose key has that checksum; their records say which have the key."""
+        return self._table.with_key(key_crc) & self.waiting
+
+    def page(self, *, skip: int, limit: int, state: str = DelayState.PENDING) -> list[Delayed]:
+        """So many of the messages in that state, by due time and then offset, from the one with number `skip` on."""
+        if state != DelayState.PENDING:
+            settled = (one for one in self._settled.values() if one.state == state)
+            return sorted(settled, key=lambda one: (one.due_ns, one.offset))[skip : skip + limit]
+        found: list[Delayed] = []
+        for slot in self._wheel.in_order():
+            if skip >= len(slot):
+                skip -= len(slot)
+                continue
+            if len(found) >= limit:
+                break
+            soonest = self._table.soonest(slot, skip + limit - len(found))
+            found += [Delayed(offset, due_ns, DelayState.PENDING, prio) for due_ns, offset, prio in soonest[skip:]]
+            skip = 0
+        return found
+
+    def take_changes(self, covered_offset: int) -> bytes:
+        """What is to be appended to the delay index since the last time; the log is seen up to that offset."""
+        pending = self._changed[DelayState.PENDING]
+        parts = [(DelayState.PENDING, self._table.select(pending))] if pending else []
+        for state, offsets in self._changed.items():
+            if offsets and state is not DelayState.PENDING:
+                parts.append((state, self._settled_columns(offsets)))
+        if not parts:
+            parts.append((DelayState.PENDING, Columns.empty()))
+        self._forget_changes()
+        last = len(parts) - 1
+        return b"".join(
+            delay_index.encode(state, columns, covered_offset if index == last else 0)
+            for index, (state, columns) in enumerate(parts)
+        )
+
+    def snapshot(self, covered_offset: int) -> bytes:
+        """A whole delay index, with all that wait and all that are remembered; changes start from it."""
+        chunks: list[Buffer] = []
+        for state in DelayState:
+            if state is not DelayState.PENDING:
+                offsets = BitMap64([one.offset for one in self._settled.values() if one.state is state])
+                if offsets:
+                    chunks.append(delay_index.encode(state, self._settled_columns(offsets), 0))
+        chunks.append(delay_index.encode(DelayState.PENDING, self._table.select(self.waiting), covered_offset))
+        self._forget_changes()
+        first_offset = min(covered_offset, self.waiting.min()) if self.waiting else covered_offset
+        return b"".join([delay_index.header(first_offset), *chunks])
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """How long a snapshot is at most."""
+        entries = len(self.waiting) + len(self._settled)
+        return HEADER_BYTES + ENTRY_BYTES * (entries + entries // BLOCK_ENTRIES + len(DelayState))
+
+    def restore(self, raw: bytes, *, next_offset: int) -> Restored:
+        """Begin with what a delay index says of the records below `next_offset`, where the log ends."""
+        assert not self._known_end, "only a new instance can be restored"
+        blocks, covered_offset, is_whole = delay_index.decode(raw)
+        for state, columns in blocks:
+            present = columns
+            if columns.offsets[-1] >= next_offset:
+                is_whole = False
+                present = columns.where([offset < next_offset for offset in columns.offsets])
+            if present.offsets:
+                self._restore_block(state, present)
+        self._seen_end = min(covered_offset, next_offset)
+        if self.waiting:
+            columns = self._table.select(self.waiting)
+            self._wheel.add_many(columns.offsets, columns.dues_ns)
+        for settled in self._settled.values():
+            self._counts[settled.state] += 1
+        return Restored(self._seen_end, is_whole and covered_offset <= next_offset)
+
+    def _restore_block(self, state: DelayState, columns: Columns) -> None:
+        offsets = BitMap64(columns.offsets)
+        self._known_end = max(self._known_end, offsets.max() + 1)
+        if state is DelayState.PENDING:
+            self._table.put_many(columns)
+            self.waiting |= offsets
+            for offset in self._settled.keys() & offsets if self._settled else ():
+                del self._settled[offset]
+            return
+        self.waiting -= offsets
+        for offset, due_ns, _, priority in zip(*columns, strict=True):
+            self._remember(Delayed(offset, due_ns, state, priority))
+
+    def _move(self, offset: int, due_ns: int) -> None:
+        due_ns = _within_range(due_ns)
+        was_ns = self._table.move(offset, due_ns)
+        self._wheel.remove(offset, was_ns)
+        self._wheel.add(offset, due_ns)
+        self.total_delay_ns += due_ns - was_ns
+        self._changed[DelayState.PENDING].add(offset)
+
+    def _settle_one(self, offset: int, state: DelayState) -> bool:
+        if offset not in self.waiting:
+            return False
+        due_ns, priority = self._table.due_and_priority(offset)
+        self._wheel.remove(offset, due_ns)
+        self.waiting.discard(offset)
+        self._note_settled(Delayed(offset, due_ns, state, priority))
+        self._table.sweep(self.waiting, 1)
+        return True
+
+    def _note_settled(self, settled: Delayed) -> None:
+        """Count and remember one that no longer waits."""
+        self._counts[settled.state] += 1
+        self._changed[DelayState.PENDING].discard(settled.offset)
+        self._changed[settled.state].add(settled.offset)
+        self._remember(settled)
+
+    def _take_out(self, offsets: BitMap64, state: DelayState) -> BitMap64:
+        """The same for many, which wait."""
+        if offsets:
+            self._wheel.remove_many(offsets.to_array(), self._table.dues_ns(offsets))
+            self._settle(offsets, state)
+        return offsets
+
+    def _settle(self, offsets: BitMap64, state: DelayState) -> None:
+        """Count and remember many that are no longer in the wheel."""
+        latest = offsets if len(offsets) <= SETTLED_MAX else offsets[-SETTLED_MAX:]
+        for offset, due_ns, _, priority in zip(*self._table.select(latest), strict=True):
+            self._remember(Delayed(offset, due_ns, state, priority))
+        self._counts[state] += len(offsets)
+        self.waiting -= offsets
+        self._changed[DelayState.PENDING] -= offsets
+        self._changed[state] |= offsets
+        self._table.sweep(self.waiting, len(offsets))
+
+    def _remember(self, settled: Delayed) -> None:
+        self._settled[settled.offset] = settled
+        if len(self._settled) > SETTLED_MAX:
+            self._settled.popitem(last=False)
+
+    def _settled_columns(self, offsets: BitMap64) -> Columns:
+        """What goes into the index of those that no longer wait; of what is forgotten, only that."""
+        numbers = offsets.to_array()
+        dues_ns, priorities = array("q", bytes(8 * len(numbers))), array("I", bytes(4 * len(numbers)))
+        remembered = self._settled
+        for place, offset in enumerate(numbers):
+            if settled := remembered.get(offset):
+                dues_ns[place], priorities[place] = settled.due_ns, settled.priority
+        return Columns(numbers, dues_ns, array("I", bytes(4 * len(numbers))), priorities)
+
+    def _forget_changes(self) -> None:
+        for offsets in self._changed.values():
+            offsets.clear()
+
+
+def _within_range(due_ns: int) -> int:
+    return due_ns if -DUE_NS_MAX <= due_ns <= DUE_NS_MAX else DUE_NS_MAX if due_ns > 0 else -DUE_NS_MAX

@@ -1,0 +1,122 @@
+"""The index of a partition: which offsets are special, for all of its cursors.
+
+Special are records that are not of normal priority, control records, offsets that compaction left empty, and
+messages that expire. What is in none of these sets is a plain message. The index is made from the log, stretch by
+stretch, as cursors come to it; it can be thrown away at any time. `covered` says which offsets were looked at.
+
+A message expires at the time it names or, where the topic has a TTL, that long after it was stored or was due.
+"""
+
+import heapq
+import struct
+from array import array
+from collections.abc import Iterator
+
+from pyroaring import BitMap64
+
+from goqueue.clock import MS
+from goqueue.delivery.lanes import LANE_COUNT, NORMAL
+from goqueue.delivery.offsets import between, first_gap
+from goqueue.record.kernel import Outline
+
+EXPIRY_TICK_NS = 10 * MS
+_DELAYED = struct.Struct("=QqII")
+_EXPIRING = struct.Struct("=Qq")
+_HOLE = struct.Struct("=QQ")
+
+
+class PartitionIndex:
+    """What is special in one partition."""
+
+    def __init__(self) -> None:
+        self.lanes: tuple[BitMap64, ...] = tuple(BitMap64() for _ in range(LANE_COUNT))  # that of normal stays empty
+        self.hidden = BitMap64()
+        self.covered = BitMap64()
+        self.own_expiry = BitMap64()  # messages that the TTL of the topic does not bind: they were delayed
+        self.expired = BitMap64()
+        self._expiring: dict[int, BitMap64] = {}  # tick -> offsets
+        self._expiry_ticks: list[int] = []  # a heap
+
+    def covered_until(self, offset: int) -> int:
+        """The first offset from there on that was not looked at."""
+        return first_gap(self.covered, offset)
+
+    def cover_plain(self, start: int, end: int) -> None:
+        """All from `start` to before `end` are plain."""
+        self.covered.add_range(start, end)
+
+    def cover(self, start: int, end: int, outline: Outline, *, ttl_ns: int | None) -> None:
+        """Take in the outline of the records in [start, end); what is missing in front or behind is gone."""
+        self.covered.add_range(start, end)
+        for lane, raw in enumerate(outline.lanes):
+            if raw:
+                self.lanes[lane].update(_offsets(raw))
+        if outline.control:
+            self.hidden.update(_offsets(outline.control))
+        if outline.record_count:
+            self._hide(start, outline.first_offset)
+            self._hide(outline.last_offset + 1, end)
+        else:
+            self._hide(start, end)
+        for first, last in _HOLE.iter_unpack(outline.holes):
+            self._hide(first, last)
+        named = BitMap64()
+        for offset, expires_ns in _EXPIRING.iter_unpack(outline.expiring):
+            named.add(offset)
+            self._expire_at(offset, expires_ns)
+        for offset, due_ns, _, _ in _DELAYED.iter_unpack(outline.delayed):
+            self.own_expiry.add(offset)
+            if ttl_ns is not None and offset not in named:
+                self._expire_at(offset, due_ns + ttl_ns)
+
+    def split(self, offsets: BitMap64) -> Iterator[tuple[int, BitMap64]]:
+        """The offsets by lane."""
+        left = offsets
+        for lane, having in enumerate(self.lanes):
+            if having and having.intersect(left):
+                part = left & having
+                left = left - part
+                yield lane, part
+        if left:
+            yield NORMAL, left
+
+    def expire(self, now_ns: int) -> BitMap64:
+        """What has expired since the last call; `expired` holds it as well."""
+        fired = BitMap64()
+        while self._expiry_ticks and self._expiry_ticks[0] <= now_ns // EXPIRY_TICK_NS:
+            fired |= self._expiring.pop(heapq.heappop(self._expiry_ticks))
+        self.expired |= fired
+        return fired
+
+    @property
+    def next_expiry_ns(self) -> int | None:
+        """When the next message expires."""
+        return self._expiry_ticks[0] * EXPIRY_TICK_NS if self._expiry_ticks else None
+
+    def drop_below(self, offset: int) -> None:
+        """The log begins there now."""
+        for offsets in (*self.lanes, self.hidden, self.covered, self.own_expiry, self.expired):
+            if offsets and offsets.min() < offset:
+                offsets.remove_range(0, offset)
+
+    def hidden_between(self, start: int, end: int) -> BitMap64:
+        """What is no message there."""
+        return between(self.hidden, start, end)
+
+    def _hide(self, start: int, end: int) -> None:
+        if start < end:
+            self.hidden.add_range(start, end)
+
+    def _expire_at(self, offset: int, time_ns: int) -> None:
+        tick = time_ns // EXPIRY_TICK_NS
+        offsets = self._expiring.get(tick)
+        if offsets is None:
+            offsets = self._expiring[tick] = BitMap64()
+            heapq.heappush(self._expiry_ticks, tick)
+        offsets.add(offset)
+
+
+def _offsets(raw: bytes) -> BitMap64:
+    numbers = array("Q")
+    numbers.frombytes(raw)
+    return BitMap64(numbers)

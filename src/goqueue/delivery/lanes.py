@@ -1,0 +1,170 @@
+"""Lanes: what is ready to be delivered, by priority, and whose turn it is.
+
+Each priority has a lane, a set of offsets. Lanes are served by deficit round robin: in each round a lane may give as
+many messages as its weight says, critical first, so under load each gets its share and none waits for
+ever; a lane that is empty passes its share on. In `strict` mode a lane is served only when those above it are empty.
+
+Either way a lane that holds something and was not served for `boost_ns` goes first, once, with one share.
+Rounds go on from one call to the next, so shares hold over many small polls as well as over few large ones.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pyroaring import BitMap64
+
+from goqueue.clock import SECOND
+from goqueue.errors import InvalidConfig
+from goqueue.record.header import Priority
+
+LANE_COUNT = len(Priority)
+DEFAULT_WEIGHTS = (50, 25, 15, 7, 3)
+NORMAL = int(Priority.NORMAL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaneConfig:
+    """How the lanes of a topic share."""
+
+    weights: tuple[int, ...] = DEFAULT_WEIGHTS
+    strict: bool = False
+    boost_ns: int = 30 * SECOND  # 0: never
+
+    def __post_init__(self) -> None:
+        if len(self.weights) != LANE_COUNT or min(self.weights) < 1:
+            raise InvalidConfig("weights", self.weights, f"must be {LANE_COUNT} whole numbers from 1 on")
+
+
+class Run(NamedTuple):
+    """Offsets of one lane that are to be delivered next, in the order of their offsets."""
+
+    lane: int
+    offsets: BitMap64
+
+
+class Lanes:
+    """The ready messages of one cursor."""
+
+    __slots__ = ("_deficits", "_served_ns", "_turn", "boosts", "config", "ready")
+
+    def __init__(self, config: LaneConfig, *, now_ns: int) -> None:
+        self.config = config
+        self.ready: tuple[BitMap64, ...] = tuple(BitMap64() for _ in range(LANE_COUNT))
+        self._deficits = [0] * LANE_COUNT
+        self._served_ns = [now_ns] * LANE_COUNT  # or when it was last empty
+        self._turn = 0
+        self.boosts = [0] * LANE_COUNT
+
+    def __bool__(self) -> bool:
+        return any(self.ready)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.ready))
+
+    def __contains__(self, offset: int) -> bool:
+        return any(offset in lane for lane in self.ready)
+
+    def put(self, lane: int, offsets: BitMap64, *, now_ns: int) -> None:
+        """These are ready."""
+        if not self.ready[lane]:
+            self._served_ns[lane] = now_ns
+        self.ready[lane].update(offsets)
+
+    def put_range(self, lane: int, start: int, end: int, *, now_ns: int) -> None:
+        """All from `start` to before `end` are ready."""
+        if start < end:
+            if not self.ready[lane]:
+                self._served_ns[lane] = now_ns
+            self.ready[lane].add_range(start, end)
+
+    def discard(self, offsets: BitMap64) -> None:
+        """These are not to be delivered, or not now."""
+        for lane in self.ready:
+            lane.difference_update(offsets)
+
+    def drop_below(self, offset: int) -> None:
+        """Nothing below the offset is to be delivered."""
+        for lane in self.ready:
+            if lane and lane.min() < offset:
+                lane.remove_range(0, offset)
+
+    def put_back(self, runs: Sequence[Run]) -> None:
+        """These were taken and not delivered after all; they are the next of their lanes."""
+        for lane, offsets in runs:
+            self.ready[lane].update(offsets)
+
+    def take(self, count: int, *, now_ns: int) -> list[Run]:
+        """Up to `count` offsets, in the order in which they are to be delivered; they are not ready any more."""
+        filled = [lane for lane in range(LANE_COUNT) if self.ready[lane]]
+        if not filled:
+            return []
+        if len(filled) == 1:
+            (only,) = filled
+            taken = [self._cut(only, count)]
+            self._deficits = [0] * LANE_COUNT
+            self._turn = 0
+        else:
+            taken = [self._cut(lane, share) for lane, share in self._shares(count, now_ns)]
+        for run in taken:
+            self._served_ns[run.lane] = now_ns
+        return taken
+
+    def starved_at_ns(self) -> int | None:
+        """When the next boost is due, if nothing changes until then."""
+        if not self.config.boost_ns:
+            return None
+        waiting = [self._served_ns[lane] for lane in range(LANE_COUNT) if self.ready[lane]]
+        return min(waiting) + self.config.boost_ns if len(waiting) > 1 else None
+
+    def _cut(self, lane: int, count: int) -> Run:
+        ready = self.ready[lane]
+        if len(ready) <= count:
+            taken = ready.copy()
+            ready.clear()
+        else:
+            taken = ready[:count]
+            ready.remove_range(taken.min(), taken.max() + 1)
+        return Run(lane, taken)
+
+    def _shares(self, count: int, now_ns: int) -> Iterator[tuple[int, int]]:
+        """How many each lane gives, lane by lane."""
+        left = [len(lane) for lane in self.ready]
+        shares = [0] * LANE_COUNT
+        boosted = self._starved(left, now_ns)
+        if boosted is not None:
+            self.boosts[boosted] += 1
+            shares[boosted] = min(count, left[boosted], self.config.weights[boosted])
+            left[boosted] -= shares[boosted]
+        count = min(count - sum(shares), sum(left))
+        if self.config.strict:
+            for lane in range(LANE_COUNT):
+                share = min(count, left[lane])
+                shares[lane] += share
+                count -= share
+        else:
+            self._go_round(count, left, shares)
+        order = sorted(range(LANE_COUNT), key=lambda lane: lane != boosted)
+        return ((lane, shares[lane]) for lane in order if shares[lane])
+
+    def _go_round(self, count: int, left: list[int], shares: list[int]) -> None:
+        """Deficit round robin, in numbers: `count` messages, which are there, are shared out."""
+        deficits, weights, lane = self._deficits, self.config.weights, self._turn
+        while count:
+            if not deficits[lane]:
+                deficits[lane] = weights[lane]
+            share = min(deficits[lane], left[lane], count)
+            shares[lane] += share
+            left[lane] -= share
+            count -= share
+            deficits[lane] = deficits[lane] - share if left[lane] else 0
+            if not deficits[lane]:
+                lane = (lane + 1) % LANE_COUNT
+        self._turn = lane
+
+    def _starved(self, left: Sequence[int], now_ns: int) -> int | None:
+        """The lane that has waited for longest, if that is too long."""
+        if not self.config.boost_ns:
+            return None
+        longest = min((lane for lane in range(LANE_COUNT) if left[lane]), key=lambda lane: self._served_ns[lane])
+        return longest if now_ns - self._served_ns[longest] >= self.config.boost_ns else None

@@ -1,0 +1,219 @@
+"""The ledger: what a cursor has to remember, as records of a compacted log.
+
+    key "c" group                      the whole cursor, a snapshot
+    key "d" group 0x00 number          one change since then; numbers start again at 0 after each snapshot
+
+Replaying the records in their order brings a cursor back. Compaction may take a change only when a later one has its
+number, and that one came after a snapshot which holds the first. So nothing that counts is lost, and the
+ledger stays as small as its cursors are.
+
+Leases are noted as well as acks: after a restart a message that is being worked on is not given to somebody else, and
+its receipt is still good. Times in the ledger are wall clock; `shift_ns` (wall minus monotonic) leads from one to the
+other.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+import msgspec
+from pyroaring import BitMap64
+
+from goqueue.delivery.cursor import Cursor, CursorState, Delivery
+
+CURSOR_KEY = b"c"
+CHANGE_KEY = b"d"
+_ALWAYS = -(2**62)
+"""A time before all deadlines: what was written down was allowed when it happened."""
+
+
+class _Change(msgspec.Struct, array_like=True, frozen=True):
+    pass
+
+
+class Leased(_Change, frozen=True, tag=1):
+    """Messages went to a member."""
+
+    delivery_id: int
+    member: str
+    started_ns: int
+    deadline_ns: int
+    offsets: bytes
+
+
+class Acked(_Change, frozen=True, tag=2):
+    """Messages were acknowledged: deliveries and offsets."""
+
+    parts: list[tuple[int, bytes]]
+
+
+class Retried(_Change, frozen=True, tag=3):
+    """Messages of a delivery wait for another one: times and offsets."""
+
+    delivery_id: int
+    parts: list[tuple[int, bytes]]
+
+
+class Extended(_Change, frozen=True, tag=4):
+    """Leases got a new deadline."""
+
+    delivery_id: int
+    deadline_ns: int
+    offsets: bytes
+
+
+class Released(_Change, frozen=True, tag=5):
+    """Messages were given back; without `counts` as if they had not been delivered."""
+
+    delivery_id: int
+    counts: bool
+    offsets: bytes
+
+
+class Burial(_Change, frozen=True, tag=6):
+    """Messages are on their way to another topic: to the dead letters or, with a `target`, back from there.
+
+    Their copies are looked for from `target_offset` on; below 0 it was not noted yet.
+    """
+
+    delivery_id: int  # 0: they were in no delivery
+    offsets: bytes
+    reason: str
+    error: str
+    member: str
+    target_offset: int
+    dead_at_ns: int
+    target: str = ""
+    target_partition: int = -1
+
+
+class Finished(_Change, frozen=True, tag=7):
+    """Messages are done: buried, dropped or cancelled."""
+
+    offsets: bytes
+
+
+Change = Leased | Acked | Retried | Extended | Released | Burial | Finished
+
+
+class Snapshot(msgspec.Struct, array_like=True, frozen=True):
+    """All of a cursor."""
+
+    floor: int
+    salt: bytes
+    acked: bytes
+    counts: dict[int, bytes]
+    first: dict[int, bytes]
+    deliveries: list[tuple[int, str, int, list[tuple[int, bytes]]]]
+    waiting: list[tuple[int, bytes]]
+    burials: list[Burial]
+    metadata: str = ""
+
+
+encode = msgspec.msgpack.Encoder().encode
+_decode_change = msgspec.msgpack.Decoder(Change).decode
+_decode_snapshot = msgspec.msgpack.Decoder(Snapshot).decode
+
+
+def cursor_key(group: str) -> bytes:
+    """The key of the group's snapshot."""
+    return CURSOR_KEY + group.encode()
+
+
+def change_key(group: str, number: int) -> bytes:
+    """The key of the group's change of that number."""
+    return b"%b%b\0%b" % (CHANGE_KEY, group.encode(), number.to_bytes(4))
+
+
+class LedgerEntry(NamedTuple):
+    """One record of the ledger that is about a cursor; without a value, the cursor was deleted."""
+
+    group: str
+    value: Snapshot | Change | None
+
+
+def decode(key: bytes, value: bytes | None) -> LedgerEntry | None:
+    """What the record says; nothing if it is about something else, or from another version."""
+    try:
+        if key[:1] == CURSOR_KEY:
+            return LedgerEntry(key[1:].decode(), _decode_snapshot(value) if value else None)
+        if key[:1] == CHANGE_KEY and value and key[-5:-4] == b"\0":
+            return LedgerEntry(key[1:-5].decode(), _decode_change(value))
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        pass
+    return None
+
+
+def blob(offsets: BitMap64) -> bytes:
+    """The offsets as they stand in the ledger."""
+    return offsets.serialize()
+
+
+def offsets_of(raw: bytes) -> BitMap64:
+    """The way back."""
+    return BitMap64.deserialize(raw)
+
+
+def snapshot(cursor: Cursor, *, salt: bytes, burials: Iterable[Burial], metadata: str, shift_ns: int) -> Snapshot:
+    """The cursor as it is."""
+    state = cursor.state()
+    state.acked.run_optimize()
+    return Snapshot(
+        state.floor,
+        salt,
+        blob(state.acked),
+        {count: blob(offsets) for count, offsets in state.counts.items()},
+        {second: blob(offsets) for second, offsets in state.first.items()},
+        [
+            (one.id, one.member, one.started_ns, [(until + shift_ns, blob(offsets)) for until, offsets in one.parts])
+            for one in state.deliveries
+        ],
+        [(at_ns + shift_ns, blob(offsets)) for at_ns, offsets in state.waiting],
+        list(burials),
+        metadata,
+    )
+
+
+def restore(cursor: Cursor, saved: Snapshot, *, shift_ns: int) -> None:
+    """Make the new cursor what the snapshot says."""
+    deliveries = []
+    for delivery_id, member, started_ns, parts in saved.deliveries:
+        delivery = Delivery(delivery_id, member, started_ns)
+        for deadline_ns, raw in parts:
+            delivery.lease(offsets_of(raw), deadline_ns - shift_ns)
+        deliveries.append(delivery)
+    cursor.restore(
+        CursorState(
+            saved.floor,
+            offsets_of(saved.acked),
+            {count: offsets_of(raw) for count, raw in saved.counts.items()},
+            {second: offsets_of(raw) for second, raw in saved.first.items()},
+            deliveries,
+            [(at_ns - shift_ns, offsets_of(raw)) for at_ns, raw in saved.waiting],
+        )
+    )
+    for burial in saved.burials:
+        cursor.doom(offsets_of(burial.offsets))
+
+
+def replay(cursor: Cursor, change: Change, *, shift_ns: int) -> None:
+    """Do to the cursor what was done to it before."""
+    match change:
+        case Leased(delivery_id, member, started_ns, deadline_ns, raw):
+            delivery = Delivery(delivery_id, member, started_ns)
+            delivery.lease(offsets_of(raw), deadline_ns - shift_ns)
+            cursor.resume(delivery)
+        case Acked(parts):
+            for delivery_id, raw in parts:
+                cursor.ack(delivery_id, offsets_of(raw), now_ns=_ALWAYS)
+        case Retried(delivery_id, parts):
+            cursor.requeue(delivery_id, [(at_ns - shift_ns, offsets_of(raw)) for at_ns, raw in parts])
+        case Extended(delivery_id, deadline_ns, raw):
+            cursor.extend(delivery_id, offsets_of(raw), deadline_ns=deadline_ns - shift_ns, now_ns=_ALWAYS)
+        case Released(delivery_id, counts, raw):
+            cursor.release(delivery_id, offsets_of(raw), now_ns=_ALWAYS, counts=counts)
+        case Burial(delivery_id, raw):
+            offsets = offsets_of(raw)
+            cursor.reject(delivery_id, offsets, now_ns=_ALWAYS)
+            cursor.doom(offsets)
+        case Finished(raw):
+            cursor.finish(offsets_of(raw))

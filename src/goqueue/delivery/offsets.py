@@ -1,0 +1,35 @@
+"""Sets of offsets: small helpers over roaring bitmaps, none of which runs once per offset."""
+
+from pyroaring import BitMap64
+
+
+def first_gap(offsets: BitMap64, start: int) -> int:
+    """The first offset from `start` on that is not in the set."""
+    step = 1
+    while offsets.range_cardinality(start, start + step) == step:
+        step *= 2
+    low, high = start + step // 2, start + step  # all below `low` are there, not all below `high`
+    while high - low > 1:
+        middle = (low + high) // 2
+        if offsets.range_cardinality(low, middle) == middle - low:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+def span(start: int, end: int) -> BitMap64:
+    """All offsets in [start, end)."""
+    offsets = BitMap64()
+    if start < end:
+        offsets.add_range(start, end)
+    return offsets
+
+
+def between(offsets: BitMap64, start: int, end: int) -> BitMap64:
+    """Those of the set in [start, end)."""
+    if not offsets:
+        return BitMap64()
+    found = span(start, end)
+    found &= offsets
+    return found

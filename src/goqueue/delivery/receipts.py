@@ -1,0 +1,60 @@
+"""Receipts: `topic:partition:offset:deliveryCount:nonce`, the right to settle one delivery of one message.
+
+All messages of a delivery share the nonce: which group it was, the number of the delivery, and a seal over both that
+only the broker can make. So a receipt that was made up is told from one that is over, with nothing remembered of
+deliveries that are done; and a number that nobody can guess again never stands for a later delivery.
+"""
+
+import hashlib
+import re
+from typing import NamedTuple
+
+from goqueue.errors import ReceiptMalformed
+
+TAG_BYTES = 6
+_ID_BYTES = 8
+_SEAL_BYTES = 8
+_NONCE = re.compile(rf"[0-9a-f]{{{2 * (TAG_BYTES + _ID_BYTES + _SEAL_BYTES)}}}")
+_NUMBER = re.compile(r"[0-9]{1,19}")
+
+
+class Receipt(NamedTuple):
+    """A receipt, taken apart."""
+
+    topic: str
+    partition: int
+    offset: int
+    delivery_count: int
+    nonce: str
+
+    def __str__(self) -> str:
+        return f"{self.topic}:{self.partition}:{self.offset}:{self.delivery_count}:{self.nonce}"
+
+    @property
+    def group_tag(self) -> bytes:
+        return bytes.fromhex(self.nonce[: 2 * TAG_BYTES])
+
+    @property
+    def delivery_id(self) -> int:
+        return int(self.nonce[2 * TAG_BYTES : 2 * (TAG_BYTES + _ID_BYTES)], 16)
+
+    @classmethod
+    def parse(cls, text: str) -> "Receipt":
+        """Take a receipt apart; raises `ReceiptMalformed`."""
+        parts = text.split(":")
+        if len(parts) != 5 or not parts[0] or not _NONCE.fullmatch(parts[4]):
+            raise ReceiptMalformed(text)
+        if not all(_NUMBER.fullmatch(part) for part in parts[1:4]):
+            raise ReceiptMalformed(text)
+        return cls(parts[0], int(parts[1]), int(parts[2]), int(parts[3]), parts[4])
+
+
+def group_tag(group: str) -> bytes:
+    """A short name for the group."""
+    return hashlib.blake2b(group.encode(), digest_size=TAG_BYTES).digest()
+
+
+def make_nonce(tag: bytes, delivery_id: int, salt: bytes) -> str:
+    """The nonce of a delivery."""
+    body = tag + delivery_id.to_bytes(_ID_BYTES)
+    return (body + hashlib.blake2b(body, key=salt, digest_size=_SEAL_BYTES).digest()).hex()

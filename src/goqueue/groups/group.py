@@ -1,0 +1,585 @@
+"""One consumer group: its members, and which partitions are whose.
+
+A change (somebody joins, leaves or falls silent, a topic grows or goes) gives the group a new generation and a target:
+what each member is to have. What is free goes to its new owner at once. What somebody still has is taken from it at
+once, or, if it joined as one that confirms, asked back: it keeps the partition until it confirms, leaves, expires or
+its session timeout has passed since it was asked. Nobody ever waits for anything but that, so
+
+    the group is Rebalancing exactly while some member is asked for partitions,
+
+and a change in the meantime just starts from what is held by then. Within one generation a partition changes hands at
+most once.
+
+*Cooperative*: only what moves is asked back; the rest is never touched. *Eager*: everything is asked back from all, and
+dealt out when the last has given. In the modes `shared` and `key-shared` everybody has every partition of its topics,
+and nothing is ever asked back.
+
+**Generations.** They start at 1 and rise with every change: members, their topics, partition counts, a member that
+joins again, partitions taken for want of a confirmation. They do not rise when partitions that were given back find the
+owner they were meant for. A member that is not asked may use the current one only. One that confirms may use any from
+`member.generation` on, so a rebalance in which it loses nothing does not interrupt it. That bound rises to the newest
+
+    when it joins again     an older process of the same id is refused from then on;
+    when it was too slow    partitions were taken from it, and it must hear of that: it is refused (`StaleGeneration`)
+                            until it uses the generation that the refusal, or a new join, tells it.
+
+What is refused does not count as a sign of life: a zombie cannot keep alive what it is not.
+
+**Joining again** with a known id is the same member: it keeps its partitions, and nothing is rebalanced unless its
+topics differ. It is a process that has just begun, so whatever it was asked for counts as given back.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import StrEnum
+from types import MappingProxyType
+from typing import NamedTuple, Self
+
+import msgspec
+
+from goqueue.clock import MS
+from goqueue.errors import (
+    AlreadyExists,
+    Conflict,
+    GroupModeConflict,
+    GroupNotFound,
+    NotGroupMember,
+    SessionExpired,
+    StaleGeneration,
+    TopicNotFound,
+)
+from goqueue.events import (
+    GroupChanged,
+    GroupEvent,
+    GroupStateChanged,
+    HeartbeatLate,
+    HeartbeatReceived,
+    MemberJoined,
+    MemberLeft,
+    PartitionsAssigned,
+    PartitionsRevoked,
+    RebalanceEnded,
+    RebalanceStarted,
+)
+from goqueue.groups.config import GroupConfig
+from goqueue.groups.member import Join, Member, validate_join, validate_name
+from goqueue.groups.rebalance import Rebalance, RebalanceStats, Trigger, targets
+from goqueue.groups.snapshot import SavedGroup, restored_member, saved_member
+from goqueue.names import TopicPartition
+
+
+class State(StrEnum):
+    """What a group is doing."""
+
+    EMPTY = "Empty"
+    STABLE = "Stable"
+    REBALANCING = "Rebalancing"
+    DEAD = "Dead"
+
+
+class Turn(StrEnum):
+    """What takes a group from one state to the next."""
+
+    CHANGED = "changed"  # members, their topics or partition counts; somebody is left
+    SETTLED = "settled"  # nobody is asked for anything any more
+    EMPTIED = "emptied"  # the last member is gone
+    DELETED = "deleted"
+
+
+TRANSITIONS: Mapping[State, Mapping[Turn, State]] = {
+    State.EMPTY: {Turn.CHANGED: State.REBALANCING, Turn.DELETED: State.DEAD},
+    State.REBALANCING: {
+        Turn.CHANGED: State.REBALANCING,
+        Turn.SETTLED: State.STABLE,
+        Turn.EMPTIED: State.EMPTY,
+        Turn.DELETED: State.DEAD,
+    },
+    State.STABLE: {Turn.CHANGED: State.REBALANCING, Turn.EMPTIED: State.EMPTY, Turn.DELETED: State.DEAD},
+    State.DEAD: {},
+}
+
+
+class Heartbeat(NamedTuple):
+    """What a member is told when it says that it lives."""
+
+    rebalance_required: bool  # it has something to give back or to wait for
+    partitions_to_revoke: tuple[TopicPartition, ...]
+    partitions_assigned: tuple[TopicPartition, ...]  # all that it has and may keep
+    generation: int
+    protocol: str
+    state: str  # none, pending_revoke, pending_assign; complete: nothing to do, but its generation was an older one
+    revocation_deadline_ns: int | None  # the first one, as the calendar shows it
+
+
+class Revoked(NamedTuple):
+    """What a member is told when it has given partitions back."""
+
+    pending_count: int
+    rebalance_state: str
+
+
+class Group:
+    """Members and their partitions. Not thread-safe; knows deadlines, owns no timer."""
+
+    def __init__(self, name: str, *, wall_ns: int, config: GroupConfig | None = None) -> None:
+        validate_name(name, "group")
+        self.name = name
+        self.created_at_ns = wall_ns
+        self.generation = 0
+        self.version = 0
+        """Rises whenever there is something new to save; heartbeats alone are not."""
+        self.state = State.EMPTY
+        self.mode = "partitioned"
+        self.protocol = "cooperative"
+        self.assignor = "sticky"
+        self.ack = "messages"
+        self.stats = RebalanceStats()
+        self._config = config or GroupConfig()
+        self._members: dict[str, Member] = {}  # in the order in which they joined
+        self._owners: dict[TopicPartition, str] = {}  # in the mode `partitioned`
+        self._partition_counts: dict[str, int] = {}  # of the members' topics
+        self._expired: dict[str, None] = {}  # the oldest first
+        self._rebalance: Rebalance | None = None
+        self._events: list[GroupEvent] = []
+        self._calendar_ns = 0  # what the calendar shows when the monotonic clock shows 0
+        self._wake_ns: int | None = None
+        self._has_changed = False
+
+    @property
+    def members(self) -> Mapping[str, Member]:
+        """The members by id, in the order in which they joined."""
+        return MappingProxyType(self._members)
+
+    @property
+    def leader_id(self) -> str | None:
+        """The member that is in for longest."""
+        return next(iter(self._members), None)
+
+    @property
+    def topics(self) -> tuple[str, ...]:
+        """What the members want, together."""
+        return tuple(sorted(set[str]().union(*(member.topics for member in self._members.values()))))
+
+    @property
+    def rebalance_state(self) -> str:
+        """`pending_revoke` while some member is asked for partitions, else `none`."""
+        return "pending_revoke" if self.state is State.REBALANCING else "none"
+
+    @property
+    def next_deadline_ns(self) -> int | None:
+        """When to tick next. Nothing is due before; that something is due then is not certain."""
+        return self._wake_ns
+
+    def assigned(self, member_id: str) -> Sequence[TopicPartition]:
+        """What the member may take from now, sorted; what it is asked for belongs to it until it is given back."""
+        return self.member(member_id).assigned
+
+    def owner_of(self, partition: TopicPartition) -> str | None:
+        """The one member that may take from the partition; None where partitions have no owners."""
+        return self._owners.get(partition)
+
+    def rebalance_required(self, member_id: str) -> bool:
+        """Whether the member has something to give back or to wait for."""
+        return not self.member(member_id).is_settled
+
+    def take_events(self) -> list[GroupEvent]:
+        """What happened since the last call."""
+        events, self._events = self._events, []
+        return events
+
+    def member(self, member_id: str) -> Member:
+        """The member of that id. Raises `SessionExpired` or `NotGroupMember`."""
+        member = self._members.get(member_id)
+        if member:
+            return member
+        self._check_alive()
+        raise (SessionExpired if member_id in self._expired else NotGroupMember)(self.name, member_id)
+
+    def check(self, member_id: str, generation: int | None) -> Member:
+        """The member, if it may still act on what that generation told it; None is not checked."""
+        member = self.member(member_id)
+        if generation is not None and not member.generation <= generation <= self.generation:
+            names = [f"{topic}-{partition}" for topic, partition in member.assigned]
+            raise StaleGeneration(generation, self.generation, names)
+        return member
+
+    def join(
+        self, asked: Join, *, suffix: str, partition_counts: Mapping[str, int], now_ns: int, wall_ns: int
+    ) -> Member:
+        """Take in a new member, or one that is known under this id again. Refused, it changes nothing.
+
+        `partition_counts` has at least the topics that exist of those asked for.
+        """
+        self._check_alive()
+        validate_join(asked, self._config)
+        for topic in asked.topics:
+            if topic not in partition_counts:
+                raise TopicNotFound(topic)
+        if self._members:
+            for setting in ("mode", "protocol", "assignor", "ack"):
+                if getattr(asked, setting) != getattr(self, setting):
+                    raise GroupModeConflict(self.name, setting, getattr(asked, setting), getattr(self, setting))
+        member_id = asked.member_id if asked.member_id is not None else f"{asked.client_id}-{suffix}"
+        known = self._members.get(member_id)
+        if known and asked.member_id is None:
+            raise AlreadyExists("member", member_id)
+        if not known and len(self._members) >= self._config.members_max:
+            raise Conflict(f"group {self.name} has {len(self._members)} members, which is the limit")
+
+        self._learn_calendar(now_ns, wall_ns)
+        topics = known.topics if known else ()
+        member = known or self._take_in(member_id, asked, wall_ns=wall_ns)
+        _update(member, asked)
+        member.heard(now_ns=now_ns, wall_ns=wall_ns)
+        self._events.append(MemberJoined(group=self.name, member_id=member_id))
+        if self._learn_counts(asked.topics, partition_counts) or member.topics != topics:
+            self._start(Trigger.JOIN, now_ns=now_ns, fresh=member)
+        else:
+            self._begin_generation()
+            self._release(member, member.asked)
+            if self._rebalance:
+                self._hand_over(now_ns=now_ns)
+        member.generation = self.generation
+        self._wake_at(min(member.session_deadline_ns, now_ns + self._late_ns))
+        self._tell_change()
+        return member
+
+    def heartbeat(self, member_id: str, generation: int | None, *, now_ns: int, wall_ns: int) -> Member:
+        """The member lives."""
+        member = self.check(member_id, generation)
+        self.touch(member_id, now_ns=now_ns, wall_ns=wall_ns)
+        self._events.append(HeartbeatReceived(group=self.name, member_id=member_id))
+        return member
+
+    def cooperative_heartbeat(self, member_id: str, generation: int | None, *, now_ns: int, wall_ns: int) -> Heartbeat:
+        """The member lives, and is told everything it has to know: answers may be lost, the next one is whole again."""
+        member = self.heartbeat(member_id, generation, now_ns=now_ns, wall_ns=wall_ns)
+        is_behind = generation is not None and generation < self.generation
+        deadline_ns = min(member.asked.values(), default=None)
+        return Heartbeat(
+            rebalance_required=not member.is_settled,
+            partitions_to_revoke=member.to_revoke,
+            partitions_assigned=tuple(one for one in member.assigned if one not in member.asked),
+            generation=self.generation,
+            protocol=self.protocol,
+            state=_rebalance_state(member, settled="complete" if is_behind else "none"),
+            revocation_deadline_ns=None if deadline_ns is None else deadline_ns - now_ns + wall_ns,
+        )
+
+    def touch(self, member_id: str, *, now_ns: int, wall_ns: int) -> None:
+        """The member polls, so it lives."""
+        member = self.member(member_id)
+        self._learn_calendar(now_ns, wall_ns)
+        if member.is_late:
+            self._wake_at(now_ns + self._late_ns)
+        member.heard(now_ns=now_ns, wall_ns=wall_ns)
+
+    def revoke(
+        self, member_id: str, generation: int | None, partitions: Iterable[TopicPartition] | None, *, now_ns: int
+    ) -> Revoked:
+        """The member has given back what it was asked for: these, or all. What it was not asked for stays its own."""
+        member = self.check(member_id, generation)
+        given = member.asked.keys() if partitions is None else member.asked.keys() & set(partitions)
+        if given:
+            self._release(member, given)
+            self._hand_over(now_ns=now_ns)
+            self._tell_change()
+        return Revoked(len(member.asked), _rebalance_state(member, settled="complete"))
+
+    def leave(self, member_id: str, *, now_ns: int, reason: str = "graceful") -> Member:
+        """The member is out, and what it had is free; returns it as it was."""
+        member = self.member(member_id)
+        self._put_out(member, reason)
+        self._go_on(Trigger.LEAVE, now_ns=now_ns)
+        self._tell_change()
+        return member
+
+    def topics_changed(self, partition_counts: Mapping[str, int], *, now_ns: int) -> None:
+        """Topics came, went or grew. `partition_counts` has every topic there is; what is missing there is gone."""
+        wanted = self.topics
+        before = {topic: self._partition_counts.get(topic, 0) for topic in wanted}
+        after = {topic: partition_counts.get(topic, 0) for topic in wanted}
+        changed = [topic for topic in wanted if before[topic] != after[topic]]
+        if not changed:
+            return
+        self._partition_counts = after
+        has_only_grown = all(0 < before[topic] < after[topic] for topic in changed)
+        self._start(Trigger.PARTITION_ADDED if has_only_grown else Trigger.TOPIC_CHANGE, now_ns=now_ns)
+        self._tell_change()
+
+    def tick(self, *, now_ns: int) -> None:
+        """Put out whose session is over, and take what was not given back in time."""
+        if self._wake_ns is None or now_ns < self._wake_ns:
+            return
+        expired = [member for member in self._members.values() if member.session_deadline_ns <= now_ns]
+        for member in expired:
+            self._put_out(member, "timeout")
+            self._expired[member.id] = None
+            if len(self._expired) > self._config.expired_max:
+                del self._expired[next(iter(self._expired))]
+        if expired:
+            self._go_on(Trigger.TIMEOUT, now_ns=now_ns)
+        self._take_overdue(now_ns)
+        for member in self._members.values():
+            if not member.is_late and member.heard_ns + self._late_ns <= now_ns:
+                member.is_late = True
+                self._events.append(HeartbeatLate(group=self.name, member_id=member.id))
+        self._wake_ns = min((self._deadline_of(member) for member in self._members.values()), default=None)
+        self._tell_change()
+
+    def delete(self, *, now_ns: int) -> None:
+        """Put all members out. Whoever asks for the group from now on is told that there is none."""
+        self._check_alive()
+        for member in list(self._members.values()):
+            self._put_out(member, "error")
+        self._end(now_ns=now_ns, failed=True)
+        self._begin_generation()
+        self._partition_counts = {}
+        self._wake_ns = None
+        self._turn(Turn.DELETED)
+        self._tell_change()
+
+    def snapshot(self) -> bytes:
+        """Everything that outlives the coordinator."""
+        is_eager = self._rebalance is not None and self.protocol == "eager"
+        return msgspec.msgpack.encode(
+            SavedGroup(
+                name=self.name,
+                created_at_ns=self.created_at_ns,
+                generation=self.generation,
+                version=self.version,
+                state=self.state,
+                mode=self.mode,
+                protocol=self.protocol,
+                assignor=self.assignor,
+                ack=self.ack,
+                partition_counts=self._partition_counts,
+                members=[saved_member(member, mode=self.mode) for member in self._members.values()],
+                expired=list(self._expired),
+                stats=self.stats,
+                homes=sorted(self._rebalance.homes.items()) if self._rebalance and is_eager else [],
+            )
+        )
+
+    @classmethod
+    def restore(cls, raw: bytes, *, now_ns: int, wall_ns: int, config: GroupConfig | None = None) -> Self:
+        """The group as it was; sessions, and the time to give partitions back, begin anew."""
+        saved = msgspec.msgpack.decode(raw, type=SavedGroup)
+        group = cls(saved.name, wall_ns=saved.created_at_ns, config=config)
+        group.generation = saved.generation
+        group.state = State(saved.state)
+        group.mode = saved.mode
+        group.protocol = saved.protocol
+        group.assignor = saved.assignor
+        group.ack = saved.ack
+        group.stats = saved.stats
+        group._partition_counts = saved.partition_counts
+        group._expired = dict.fromkeys(saved.expired)
+        group._learn_calendar(now_ns, wall_ns)
+        group._members = {one.id: restored_member(one, now_ns=now_ns) for one in saved.members}
+        if group.mode == "partitioned":
+            for member in group._members.values():
+                group._owners |= dict.fromkeys(member.assigned, member.id)
+        else:
+            group._share()
+        if group.state is State.REBALANCING:
+            group._rebalance = Rebalance(now_ns, dict(saved.homes))
+        group._wake_ns = min((group._deadline_of(member) for member in group._members.values()), default=None)
+        group._events.append(GroupStateChanged(group=group.name, state=group.state))
+        group._has_changed = True
+        group._tell_change()
+        group.version = saved.version
+        return group
+
+    def _take_in(self, member_id: str, asked: Join, *, wall_ns: int) -> Member:
+        if not self._members:
+            self.mode, self.protocol, self.assignor, self.ack = asked.mode, asked.protocol, asked.assignor, asked.ack
+        self._expired.pop(member_id, None)
+        member = Member(id=member_id, ack=asked.ack, joined_at_ns=wall_ns)
+        self._members[member_id] = member
+        return member
+
+    def _put_out(self, member: Member, reason: str) -> None:
+        del self._members[member.id]
+        for partition in member.assigned:
+            self._owners.pop(partition, None)
+        self._events.append(MemberLeft(group=self.name, member_id=member.id, reason=reason))
+
+    def _go_on(self, trigger: Trigger, *, now_ns: int) -> None:
+        """Without those that were put out."""
+        if self._members:
+            self._start(trigger, now_ns=now_ns)
+            return
+        self._end(now_ns=now_ns, failed=True)
+        self._begin_generation()
+        self._partition_counts = {}
+        self._wake_ns = None
+        self._turn(Turn.EMPTIED)
+
+    def _start(self, trigger: Trigger, *, now_ns: int, fresh: Member | None = None) -> None:
+        """Give the group a new target; `fresh` has just begun, and gives back what it is asked for at once."""
+        is_eager = self.protocol == "eager" and self.mode == "partitioned"
+        homes = self._rebalance.homes if self._rebalance and is_eager else dict(self._owners)
+        self._end(now_ns=now_ns, failed=True)
+        self._begin_generation()
+        self._turn(Turn.CHANGED)
+        self._rebalance = Rebalance(now_ns, homes)
+        self.stats.started(trigger)
+        self._events.append(RebalanceStarted(group=self.name, trigger=trigger))
+
+        wanted = self.topics
+        self._partition_counts = {topic: self._partition_counts[topic] for topic in wanted}
+        aims = targets(self._members, self._partition_counts, homes, mode=self.mode, assignor=self.assignor)
+        for member in self._members.values():
+            member.target = aims[member.id]
+            if member.held is member.target and not is_eager:
+                continue
+            moving = member.held if is_eager else member.held - member.target
+            if member.confirms_revocations and member is not fresh:
+                gone = [one for one in moving if one.partition >= self._partition_counts.get(one.topic, 0)]
+                member.ask_back(moving.difference(gone), now_ns=now_ns)
+                self._wake_at(min(member.asked.values(), default=None))
+                self._release(member, gone)
+            else:
+                member.asked = {}
+                self._release(member, moving)
+        self._hand_over(now_ns=now_ns)
+
+    def _share(self) -> None:
+        """Let everybody have all of its topics, as the mode of the group says."""
+        aims = targets(self._members, self._partition_counts, {}, mode=self.mode, assignor=self.assignor)
+        for member in self._members.values():
+            member.target = aims[member.id]
+            member.hold(member.target)
+
+    def _hand_over(self, *, now_ns: int) -> None:
+        """Give what is free to whom it is meant for; an eager group waits until all is free."""
+        is_waiting = any(member.asked for member in self._members.values())
+        if not (is_waiting and self.protocol == "eager"):
+            for member in self._members.values():
+                if member.held is not member.target:
+                    self._give(member, [one for one in member.target - member.held if one not in self._owners])
+        if not is_waiting:
+            assert all(member.is_settled for member in self._members.values())
+            self._end(now_ns=now_ns, failed=False)
+            self._turn(Turn.SETTLED)
+
+    def _take_overdue(self, now_ns: int) -> None:
+        slow = [member for member in self._members.values() if min(member.asked.values(), default=now_ns + 1) <= now_ns]
+        if not slow:
+            return
+        self._begin_generation()
+        for member in slow:
+            member.generation = self.generation
+            overdue = [partition for partition, deadline_ns in member.asked.items() if deadline_ns <= now_ns]
+            self._release(member, overdue, timed_out=True)
+            self.stats.total_revocation_timeouts += 1
+        self._hand_over(now_ns=now_ns)
+
+    def _give(self, member: Member, partitions: Sequence[TopicPartition]) -> None:
+        if not partitions:
+            return
+        member.hold(member.held.union(partitions))
+        if self.mode == "partitioned":
+            self._owners |= dict.fromkeys(partitions, member.id)
+        self.stats.total_partitions_assigned += len(partitions)
+        given = tuple(sorted(partitions))
+        self._events.append(PartitionsAssigned(group=self.name, member_id=member.id, partitions=given))
+
+    def _release(self, member: Member, partitions: Iterable[TopicPartition], *, timed_out: bool = False) -> None:
+        taken = tuple(sorted(partitions))
+        if not taken:
+            return
+        self._has_changed = True
+        member.hold(member.held.difference(taken))
+        for partition in taken:
+            member.asked.pop(partition, None)
+            self._owners.pop(partition, None)
+        self.stats.total_partitions_revoked += len(taken)
+        self._events.append(
+            PartitionsRevoked(group=self.name, member_id=member.id, partitions=taken, timed_out=timed_out)
+        )
+
+    def _end(self, *, now_ns: int, failed: bool) -> None:
+        """Close the books on the rebalance under way, if there is one."""
+        if not self._rebalance:
+            return
+        duration_ns = now_ns - self._rebalance.started_ns
+        self._rebalance = None
+        if failed:
+            self.stats.failed_rebalances += 1
+        else:
+            self.stats.succeeded(duration_ns, wall_ns=self._calendar_ns + now_ns)
+        self._events.append(RebalanceEnded(group=self.name, kind=self.protocol, duration_ns=duration_ns, failed=failed))
+
+    @property
+    def _late_ns(self) -> int:
+        return 2 * self._config.heartbeat_interval_ms * MS
+
+    def _deadline_of(self, member: Member) -> int:
+        deadline_ns = min((member.session_deadline_ns, *member.asked.values()))
+        return deadline_ns if member.is_late else min(deadline_ns, member.heard_ns + self._late_ns)
+
+    def _wake_at(self, time_ns: int | None) -> None:
+        if time_ns is not None and (self._wake_ns is None or time_ns < self._wake_ns):
+            self._wake_ns = time_ns
+
+    def _check_alive(self) -> None:
+        if self.state is State.DEAD:
+            raise GroupNotFound(self.name)
+
+    def _learn_calendar(self, now_ns: int, wall_ns: int) -> None:
+        self._calendar_ns = wall_ns - now_ns
+
+    def _learn_counts(self, topics: Iterable[str], partition_counts: Mapping[str, int]) -> bool:
+        """Whether there was anything new in that."""
+        news = {topic: partition_counts[topic] for topic in topics}
+        is_new = any(self._partition_counts.get(topic) != count for topic, count in news.items())
+        self._partition_counts |= news
+        return is_new
+
+    def _begin_generation(self) -> None:
+        self._has_changed = True
+        self.generation += 1
+        for member in self._members.values():
+            if not member.confirms_revocations:
+                member.generation = self.generation
+
+    def _turn(self, turn: Turn) -> None:
+        following = TRANSITIONS[self.state][turn]
+        if following is not self.state:
+            self.state = following
+            self._events.append(GroupStateChanged(group=self.name, state=following))
+
+    def _tell_change(self) -> None:
+        """Tell of the change if there was one."""
+        if not self._has_changed:
+            return
+        self._has_changed = False
+        self.version += 1
+        is_dealt_out = self.mode == "partitioned"
+        assigned_partitions = len(self._owners) if is_dealt_out else sum(self._partition_counts.values())
+        self._events.append(
+            GroupChanged(
+                group=self.name,
+                generation=self.generation,
+                members=len(self._members),
+                assigned_partitions=assigned_partitions,
+            )
+        )
+
+
+def _rebalance_state(member: Member, *, settled: str) -> str:
+    if member.asked:
+        return "pending_revoke"
+    return settled if member.is_settled else "pending_assign"
+
+
+def _update(member: Member, asked: Join) -> None:
+    member.client_id = asked.client_id
+    member.topics = tuple(sorted(set(asked.topics)))
+    member.session_timeout_ms = asked.session_timeout_ms
+    member.start = asked.start
+    member.auto_commit = asked.auto_commit
+    member.visibility_timeout_ms = asked.visibility_timeout_ms
+    member.max_in_flight = asked.max_in_flight
+    member.confirms_revocations = asked.confirms_revocations

@@ -1,0 +1,138 @@
+"""One member of a group: what it asked for, what it has, and which generations it may speak of.
+
+A member *has* partitions (`assigned`) and *is to have* others (`target`); between the two lies a rebalance. A member
+that confirms revocations keeps what is to go until it says so, or until the deadline in `asked` passes.
+
+`generation` is the oldest one that it may still use. For a member that is not asked, that is always the current one.
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from goqueue.clock import MS
+from goqueue.errors import InvalidRequest
+from goqueue.groups.assignors.choice import ASSIGNORS
+from goqueue.groups.config import GroupConfig
+from goqueue.names import TopicPartition
+
+NAME_CHARACTERS_MAX = 255
+VISIBILITY_TIMEOUT_MS_MAX = 12 * 3_600_000
+
+MODES = ("partitioned", "shared", "key-shared")
+PROTOCOLS = ("cooperative", "eager")
+STARTS = ("earliest", "latest")
+ACKS = ("messages", "offsets")
+
+
+class Join(NamedTuple):
+    """What a member asks for."""
+
+    client_id: str
+    topics: tuple[str, ...]
+    member_id: str | None = None
+    session_timeout_ms: int = 30_000
+    mode: str = "partitioned"
+    protocol: str = "cooperative"
+    assignor: str = "sticky"
+    start: str = "earliest"
+    ack: str = "messages"
+    auto_commit: bool = True
+    visibility_timeout_ms: int | None = None
+    max_in_flight: int | None = None
+    confirms_revocations: bool = False  # is asked to give back what moves, and says when it has
+
+
+def validate_name(name: str, field: str) -> None:
+    """Raise `InvalidRequest` unless a group, client or member may be called that."""
+    if not name:
+        raise InvalidRequest(f"{field} is required", path=field)
+    if len(name) > NAME_CHARACTERS_MAX or not name.isprintable() or "/" in name:
+        rule = f"must be 1 to {NAME_CHARACTERS_MAX} printable characters without /"
+        raise InvalidRequest(f"{field} {rule}", path=field)
+
+
+def validate_join(asked: Join, config: GroupConfig) -> None:
+    """Raise `InvalidRequest` unless every field has a value that can be."""
+    validate_name(asked.client_id, "client_id")
+    if asked.member_id is not None:
+        validate_name(asked.member_id, "member_id")
+    if not asked.topics:
+        raise InvalidRequest("at least one topic is required", path="topics")
+    if len(asked.topics) > config.topics_max:
+        raise InvalidRequest(f"topics: {len(asked.topics)} are over the limit of {config.topics_max}", path="topics")
+    low, high = config.session_timeout_ms_min, config.session_timeout_ms_max
+    if not low <= asked.session_timeout_ms <= high:
+        raise InvalidRequest(f"session_timeout must be {low} to {high} ms", path="session_timeout")
+    _validate_choice("mode", asked.mode, MODES)
+    _validate_choice("protocol", asked.protocol, PROTOCOLS)
+    _validate_choice("assignor", asked.assignor, ASSIGNORS.keys())
+    _validate_choice("start", asked.start, STARTS)
+    _validate_choice("ack", asked.ack, ACKS)
+    visibility_timeout_ms = asked.visibility_timeout_ms
+    if visibility_timeout_ms is not None and not 1 <= visibility_timeout_ms <= VISIBILITY_TIMEOUT_MS_MAX:
+        raise InvalidRequest("visibility_timeout must be positive and at most 12h", path="visibility_timeout")
+    if asked.max_in_flight is not None and asked.max_in_flight < 1:
+        raise InvalidRequest("max_in_flight must be positive", path="max_in_flight")
+
+
+def _validate_choice(field: str, value: str, choices: Collection[str]) -> None:
+    if value not in choices:
+        raise InvalidRequest(f"invalid {field} {value!r}: must be one of {', '.join(choices)}", path=field)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class Member:
+    """One who takes messages for the group. Only its group changes it."""
+
+    id: str
+    ack: str
+    joined_at_ns: int  # as the calendar shows it
+    client_id: str = ""
+    topics: tuple[str, ...] = ()  # sorted
+    session_timeout_ms: int = 0
+    start: str = ""
+    auto_commit: bool = False
+    visibility_timeout_ms: int | None = None
+    max_in_flight: int | None = None
+    confirms_revocations: bool = False
+    last_heartbeat_ns: int = 0  # as the calendar shows it
+    heard_ns: int = 0  # the same, by the clock that never jumps
+    is_late: bool = False  # its silence was told already
+    generation: int = 0
+    assigned: tuple[TopicPartition, ...] = ()  # sorted
+    held: frozenset[TopicPartition] = frozenset()  # the same as a set
+    target: frozenset[TopicPartition] = frozenset()
+    asked: dict[TopicPartition, int] = field(default_factory=dict)  # what it is to give back, and until when
+
+    @property
+    def to_revoke(self) -> tuple[TopicPartition, ...]:
+        """What it is asked to give back, sorted."""
+        return tuple(sorted(self.asked))
+
+    @property
+    def session_deadline_ns(self) -> int:
+        """When its session is over if nothing is heard of it until then."""
+        return self.heard_ns + self.session_timeout_ms * MS
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether it has what it is to have, and nothing else."""
+        return not self.asked and (self.held is self.target or self.held == self.target)
+
+    def hold(self, partitions: Iterable[TopicPartition]) -> None:
+        """Have exactly these."""
+        held = frozenset(partitions)
+        self.held = self.target if held == self.target else held
+        self.assigned = tuple(sorted(self.held))
+
+    def ask_back(self, partitions: Iterable[TopicPartition], *, now_ns: int) -> None:
+        """Be asked for exactly these. What was asked for before keeps its deadline: new changes put nothing off."""
+        deadline_ns = now_ns + self.session_timeout_ms * MS
+        self.asked = {partition: self.asked.get(partition, deadline_ns) for partition in partitions}
+
+    def heard(self, *, now_ns: int, wall_ns: int) -> None:
+        """Its session begins anew."""
+        self.heard_ns = now_ns
+        self.last_heartbeat_ns = wall_ns
+        self.is_late = False

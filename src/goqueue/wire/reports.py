@@ -1,0 +1,401 @@
+"""What a broker tells of groups, deliveries, delays, schedules and dead letters.
+
+The same structs are what the service returns, what the native protocol carries and what the Python client hands out;
+HTTP spells them out as JSON. As in `verbs.py` they travel as arrays: fields may only be added, at the end, with a
+default. Times are nanoseconds since 1970, offsets that name a position are those of the next record.
+"""
+
+import msgspec
+
+
+class _Report(msgspec.Struct, array_like=True):
+    pass
+
+
+class PartitionName(_Report):
+    """One partition of a topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+# --- membership --------------------------------------------------------------------------------
+
+
+class Joined(_Report):
+    """What a member learns when it joins."""
+
+    member_id: str
+    generation: int
+    leader_id: str
+    members: list[str]
+    partitions: list[PartitionName]
+    rebalance_required: bool
+    mode: str
+    protocol: str
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+
+
+class Heartbeat(_Report):
+    """The answer to a heartbeat: `state` is the group's, `rebalance_state` none, pending_revoke, pending_assign
+    or complete.
+    """
+
+    generation: int
+    rebalance_required: bool
+    state: str
+    protocol: str
+    rebalance_state: str
+    partitions_to_revoke: list[PartitionName]
+    partitions_assigned: list[PartitionName]
+    revocation_deadline_ns: int | None = None
+
+
+class RevocationAcknowledged(_Report):
+    """The answer to a revocation."""
+
+    pending_count: int
+    rebalance_state: str
+
+
+class MemberInfo(_Report):
+    """One member of a group."""
+
+    member_id: str
+    client_id: str
+    topics: list[str]
+    partitions: list[PartitionName]
+    in_flight: int
+    joined_at_ns: int
+    last_heartbeat_ns: int
+
+
+class GroupInfo(_Report):
+    """A group as it is now."""
+
+    group: str
+    state: str
+    generation: int
+    mode: str
+    protocol: str
+    assignor: str
+    ack: str
+    leader_id: str
+    topics: list[str]
+    created_at_ns: int
+    lag: int
+    members: list[MemberInfo]
+    rebalance_state: str
+
+
+class RebalanceReport(_Report):
+    """How the rebalances of a group, or of all groups, went."""
+
+    total_rebalances: int
+    successful_rebalances: int
+    failed_rebalances: int
+    total_partitions_revoked: int
+    total_partitions_assigned: int
+    total_revocation_timeouts: int
+    last_rebalance_duration_ms: float
+    average_rebalance_duration_ms: float
+    last_rebalance_at_ns: int | None
+    rebalances_by_reason: dict[str, int]
+
+
+class BlockedKey(_Report):
+    """Which message holds back which key of a key-shared group; `member_id` is empty while it waits for a retry."""
+
+    topic: str
+    partition: int
+    key: bytes
+    offset: int
+    member_id: str
+    since_ns: int
+    delivery_count: int
+    waiting: int
+
+
+# --- positions ---------------------------------------------------------------------------------
+
+
+class Position(_Report):
+    """Where a group stands in a partition. `lag_seconds` is the age of the oldest message that is not done."""
+
+    topic: str
+    partition: int
+    offset: int
+    end_offset: int
+    lag: int
+    lag_seconds: float
+    metadata: str = ""
+
+
+class PositionCommit(_Report):
+    """A position that a member commits."""
+
+    topic: str
+    partition: int
+    offset: int
+    metadata: str = ""
+
+
+class PositionReset(_Report):
+    """A position that was, or would be, set."""
+
+    topic: str
+    partition: int
+    offset: int
+    old_offset: int
+
+
+# --- deliveries --------------------------------------------------------------------------------
+
+
+class DeliveredBatch(_Report):
+    """Messages of one partition that went to a member; their records come beside it, `bytes` of them.
+
+    The receipts are made of the nonce. `counts` holds those offsets that were delivered before, with the number of
+    this delivery; all others are delivered for the first time.
+    """
+
+    topic: str
+    partition: int
+    nonce: str
+    count: int
+    bytes: int
+    flags: int
+    deadline_ns: int
+    next_offset: int
+    counts: dict[int, int] = {}
+
+
+class Polled(_Report):
+    """The answer to a poll. `reason` says why nothing came: max_in_flight, rebalancing, no_partitions."""
+
+    batches: list[DeliveredBatch]
+    generation: int
+    rebalance_required: bool
+    in_flight: int
+    reason: str = ""
+
+
+class Settlement(_Report):
+    """What is to become of messages: ack, nack, reject, extend, or release (as if never delivered)."""
+
+    action: str
+    delay_ns: int | None = None  # of a nack; of an extension, from now on
+    reason: str = ""
+
+
+class Settled(_Report):
+    """What became of one message; which fields hold depends on the action."""
+
+    topic: str
+    partition: int
+    offset: int
+    action: str  # ack, requeued, dlq, rejected, extended, released
+    committed_offset: int = -1  # the last offset below the floor
+    in_flight_count: int = 0  # of the member
+    delivery_count: int = 0  # requeued: of the next delivery
+    at_ns: int = 0  # requeued: when it is visible again; extended: the new deadline
+    dlq_topic: str = ""
+    dlq_partition: int = -1
+    dlq_offset: int = -1
+    reason: str = ""
+
+    @property
+    def offset_advanced(self) -> bool:
+        """Whether the floor is past this message."""
+        return self.committed_offset >= self.offset
+
+
+class Refusal(_Report):
+    """Why a message of a batch was not settled."""
+
+    offset: int
+    code: str
+    text: str
+    facts: dict[str, object] = {}
+
+
+class SettledBatch(_Report):
+    """What became of many messages of one delivery: how many were settled, and which were not."""
+
+    settled: int
+    refused: list[Refusal]
+    committed_offset: int
+    in_flight_count: int
+    dead: int = 0  # of those that were settled, how many went to the dead letters
+    at_ns: int = 0  # nack: when the first is visible again; extend: the new deadline
+
+
+class ReliabilityReport(_Report):
+    """Counts of what happened since the broker started."""
+
+    acks: int
+    nacks: int
+    rejects: int
+    expired: int
+    retries: int
+    extensions: int
+    dead_lettered: int
+    leased: int
+    in_flight: int
+    waiting: int
+    dead_by_reason: dict[str, int]
+    dead_by_topic: dict[str, int]
+    dlq_create_errors: int
+    dlq_publish_errors: int
+
+
+class LaneReport(_Report):
+    """One partition, lane by lane: lists of five, critical first."""
+
+    topic: str
+    partition: int
+    total: list[int]
+    pending: list[int]
+    ready: list[int]
+    in_flight: list[int]
+    consumed: list[int]
+    enqueue_rate: list[float]
+    dequeue_rate: list[float]
+    oldest_pending_ns: list[int | None]
+    average_wait_ns: list[int]
+
+
+# --- delays ------------------------------------------------------------------------------------
+
+
+class DelayedMessage(_Report):
+    """A message that waits, or has waited: `state` is pending, delivered, cancelled or expired."""
+
+    topic: str
+    partition: int
+    offset: int
+    key: bytes | None
+    deliver_at_ns: int
+    state: str
+    priority: int
+
+
+class DelayReport(_Report):
+    """Delays in numbers."""
+
+    scheduled: int
+    delivered: int
+    cancelled: int
+    expired: int
+    pending: int
+    average_delay_ns: int
+    by_topic: dict[str, int]
+    wheel_active: int
+    wheel_tick: int
+
+
+class ScheduleRun(_Report):
+    """One run of a schedule."""
+
+    due_at_ns: int
+    published_at_ns: int
+    partition: int
+    offset: int
+    error: str = ""
+
+
+class ScheduleInfo(_Report):
+    """A recurring message."""
+
+    name: str
+    topic: str
+    cron: str | None
+    every_ns: int | None
+    timezone: str
+    catch_up: str
+    paused: bool
+    next_at_ns: int | None
+    last_at_ns: int | None
+    runs: int
+    missed: int
+    created_at_ns: int
+    history: list[ScheduleRun] = []
+
+
+# --- dead letters ------------------------------------------------------------------------------
+
+
+class DeadLetterFilter(_Report):
+    """Which dead letters are meant: all that is given must match."""
+
+    reason: str | None = None
+    group: str | None = None
+    key: bytes | None = None
+    key_prefix: bytes | None = None
+    headers: dict[str, str] = {}
+    error_contains: str | None = None
+    from_time_ns: int | None = None
+    to_time_ns: int | None = None
+    partition: int | None = None
+    offsets: list[int] | None = None
+    min_attempts: int | None = None
+
+
+class DeadLetter(_Report):
+    """A dead letter: where it is, why it is there, and the record itself (encoded)."""
+
+    partition: int
+    offset: int
+    reason: str
+    error: str
+    group: str
+    member: str
+    attempts: int
+    origin_topic: str
+    origin_partition: int
+    origin_offset: int
+    dead_at_ns: int
+    redrives: int
+    record: bytes
+
+
+class RedriveInfo(_Report):
+    """A redrive: `state` is running, done, stopped or failed."""
+
+    id: str
+    topic: str
+    state: str
+    matched: int
+    redriven: int
+    skipped_loop: int
+    failed: int
+    rate: float
+    started_at_ns: int
+    finished_at_ns: int | None = None
+    error: str = ""
+
+
+class RedrivePlan(_Report):
+    """What a redrive would do."""
+
+    matched: int
+    skipped_loop: int
+    sample: list[DeadLetter]
+
+
+class DeadLetterQueue(_Report):
+    """The dead letters of a topic, in numbers."""
+
+    topic: str
+    dlq_topic: str
+    messages: int
+    oldest_ns: int | None
+    newest_ns: int | None
+    by_reason: dict[str, int]
+    by_group: dict[str, int]
+    by_error: dict[str, int]
+    redrives: list[RedriveInfo] = []
