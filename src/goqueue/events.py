@@ -117,6 +117,14 @@ class DeadLettered(Event):
 
 
 @dataclass(slots=True)
+class TransferFailed(Event):
+    """Dead letters could not be written, or their topic not be made; it is tried again."""
+
+    topic: str
+    in_creation: bool
+
+
+@dataclass(slots=True)
 class Redriven(Event):
     """Dead letters were put back; `topic` is the dead-letter topic."""
 

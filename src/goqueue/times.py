@@ -11,6 +11,7 @@ into 64 bits, which is 292 years either way. Whatever cannot be meant raises `Va
 import re
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
+from functools import lru_cache
 from math import isfinite
 from typing import Final
 
@@ -82,6 +83,7 @@ def format_time(ns: int) -> str:
     return f"{moment.isoformat()[:19]}.{fraction:09d}Z"
 
 
+@lru_cache(maxsize=1_024)
 def _parse_duration_text(text: str) -> int:
     if len(text) > _TEXT_MAX or not _DURATION.fullmatch(text):
         raise ValueError(f"{_shown(text)} is not a duration; write a number with a unit, such as 250ms, 30s or 1h30m")

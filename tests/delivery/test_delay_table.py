@@ -118,3 +118,38 @@ def test_a_page_of_many_looks_at_few_of_them() -> None:
     assert table.soonest(BitMap64(range(50_000, 100_000)), 2) == [(7, 50_000, 0), (7, 50_001, 1)]
     table.move(99_999, 6)
     assert table.soonest(BitMap64(range(100_000)), 2) == [(6, 99_999, 4), (7, 0, 0)]
+
+
+def test_all_but_one_of_a_chunk_are_not_all_of_it() -> None:
+    table = DelayTable(chunk_entries=20)
+    messages = {offset: (offset, 0, 0) for offset in range(40)}
+    table.put_many(columns(messages))
+
+    for missing in messages:
+        others = {offset: message for offset, message in messages.items() if offset != missing}
+        assert table.select(BitMap64(others)) == columns(others)
+        assert table.dues_ns(BitMap64(others)) == columns(others).dues_ns
+
+
+def test_what_comes_before_the_first_is_found() -> None:
+    table = DelayTable(chunk_entries=4)
+    table.put_many(columns({offset: (offset, 0, 0) for offset in range(100, 120)}))
+
+    table.put_many(columns({7: (1, 0, 0)}))
+    table.put_many(columns({5: (2, 0, 0), 6: (3, 0, 0)}))
+
+    assert [table.due_ns(offset) for offset in (5, 6, 7, 100, 119)] == [2, 3, 1, 100, 119]
+    assert list(table.dues_ns(BitMap64([5, 6, 7, 100]))) == [2, 3, 1, 100]
+
+
+def test_what_comes_late_may_be_due_first() -> None:
+    table = DelayTable(chunk_entries=100)
+    table.put_many(columns({offset: (1_000 + offset // 100, 0, 0) for offset in range(450)}))
+    every = BitMap64(range(451))
+
+    table.put_many(columns({450: (5, 0, 0)}))  # into the last chunk
+    assert table.soonest(every, 1) == [(5, 450, 0)]
+    table.put_many(columns({50: (4, 0, 0)}))  # instead of one in the first
+    assert table.soonest(every, 1) == [(4, 50, 0)]
+    table.move(250, 3)
+    assert table.soonest(every, 1) == [(3, 250, 0)]

@@ -117,15 +117,16 @@ def test_a_new_time_counts_instead_of_the_old() -> None:
     assert list(delays.fire(NOW + 2 * HOUR).offsets) == [1]
 
 
-@pytest.mark.parametrize("due_ns", [NOW, NOW - 1, 0, -1, -(2**70)])
+@pytest.mark.parametrize("due_ns", [NOW + SECOND + 7, NOW + SECOND + 6, NOW + 1, NOW, NOW - 1, 0, -1, -(2**70)])
 def test_a_new_time_in_the_past_fires_next(due_ns: int) -> None:
+    now_ns = NOW + SECOND + 7
     delays = waiting_for({1: NOW + HOUR})
 
-    assert delays.reschedule(1, due_ns, now_ns=NOW)
+    assert delays.reschedule(1, due_ns, now_ns=now_ns)
 
     assert delays.next_ns is not None
-    assert delays.next_ns <= NOW
-    assert list(delays.fire(NOW).offsets) == [1]
+    assert delays.next_ns <= now_ns
+    assert list(delays.fire(now_ns).offsets) == [1]
 
 
 def test_a_time_that_never_comes_is_the_last_there_is() -> None:
@@ -265,6 +266,35 @@ def test_changes_bring_the_index_up_to_date() -> None:
     ]
 
 
+def test_what_was_settled_before_its_changes_were_taken_is_only_known_as_that() -> None:
+    delays = PartitionDelays(now_ns=NOW)
+    raw = delays.snapshot(0)
+    delays.schedule(entries(dict.fromkeys(range(4), NOW + SECOND)), now_ns=NOW)
+    delays.cancel(0)
+    delays.cancel_many(BitMap64([1]))
+    delays.fire(NOW + SECOND)
+
+    again = restored(raw + delays.take_changes(4))
+
+    assert not again.waiting
+    assert [again.find(offset) for offset in range(4)] == [delays.find(offset) for offset in range(4)]
+
+
+def test_a_time_that_was_changed_and_a_message_that_waits_again_are_in_the_index_as_they_are_last() -> None:
+    delays = waiting_for({1: NOW + HOUR, 2: NOW + HOUR})
+    raw = delays.snapshot(3)
+    delays.cancel(1)
+    raw += delays.take_changes(3)
+    other = waiting_for({1: NOW + 5 * HOUR})
+    raw += other.take_changes(3)
+
+    again = restored(raw)
+
+    assert list(again.waiting) == [1, 2]
+    assert again.find(1) == Delayed(1, NOW + 5 * HOUR, PENDING, 2)
+    assert again.counts.cancelled == 0
+
+
 def test_an_index_that_is_ahead_of_the_log_is_taken_as_far_as_the_log_goes() -> None:
     dues = dict.fromkeys(range(10), NOW + HOUR)
     delays = waiting_for(dues)
@@ -277,6 +307,13 @@ def test_an_index_that_is_ahead_of_the_log_is_taken_as_far_as_the_log_goes() -> 
     assert again.find(8) is None
     fresh = again.schedule(entries({8: NOW + 2 * HOUR}), now_ns=NOW)  # another record has that offset now
     assert list(fresh) == [8]
+
+
+def test_an_index_with_entries_that_the_log_does_not_have_is_not_whole() -> None:
+    raw = waiting_for({1: NOW + HOUR, 7: NOW + HOUR}).snapshot(5)
+
+    assert PartitionDelays(now_ns=NOW).restore(raw, next_offset=6) == Restored(5, False)
+    assert PartitionDelays(now_ns=NOW).restore(raw, next_offset=8) == Restored(5, True)
 
 
 def test_an_index_that_covers_more_than_the_log_has_is_not_whole() -> None:
@@ -297,6 +334,21 @@ def test_a_damaged_index_is_filled_up_from_the_log() -> None:
 
     assert list(again.waiting) == [offset for offset in dues if offset != BLOCK_ENTRIES + 1]
     assert again.page(skip=0, limit=10**6) == [Delayed(one, dues[one], PENDING, 2) for one in again.waiting]
+
+
+def test_what_a_damaged_index_still_knows_is_not_undone_by_the_log() -> None:
+    delays = PartitionDelays(now_ns=NOW)
+    raw = delays.snapshot(0)
+    dues = dict.fromkeys(range(5), NOW + HOUR)
+    delays.schedule(entries(dues), now_ns=NOW)
+    delays.cancel(3)
+    delays.reschedule(4, NOW + 2 * HOUR, now_ns=NOW)
+
+    again = restored(raw + b"a hole" + delays.take_changes(5))
+    again.schedule(entries(dues), now_ns=NOW)
+
+    assert list(again.fire(NOW + HOUR).offsets) == [0, 1, 2]
+    assert list(again.fire(NOW + 2 * HOUR).offsets) == [4]
 
 
 @pytest.mark.parametrize("raw", [b"", b"garbage" * 10, bytes(4096)])
@@ -337,6 +389,22 @@ def test_what_the_ledger_says_of_messages_that_are_settled_changes_nothing() -> 
 
     assert not delays.waiting
     assert delays.find(1) == Delayed(1, NOW + SECOND, DELIVERED, 2)
+
+
+def test_what_the_ledger_says_of_messages_that_the_log_has_shown_not_to_wait_is_forgotten() -> None:
+    delays = waiting_for({1: NOW, 5: NOW + HOUR})
+
+    delays.apply(1, state=CANCELLED)
+    delays.apply(2, due_ns=NOW + HOUR)
+
+    assert list(delays.schedule(entries({1: NOW + HOUR, 2: NOW}), now_ns=NOW)) == [1]
+
+
+def test_the_sum_of_delays_follows_a_new_time() -> None:
+    delays = waiting_for({1: NOW + HOUR, 2: NOW + HOUR})
+    delays.reschedule(1, NOW + 3 * HOUR, now_ns=NOW)
+
+    assert (delays.total_delay_ns, delays.delay_count) == (4 * HOUR, 2)
 
 
 def test_what_the_ledger_says_of_messages_that_are_gone_is_forgotten() -> None:
@@ -387,6 +455,8 @@ class World:
         is_pending = offset in self.pending()
         assert self.delays.reschedule(offset, due_ns, now_ns=self.now_ns) == is_pending
         if is_pending:
+            if due_ns <= self.now_ns:
+                due_ns = min(due_ns, self.now_ns // TICK_NS * TICK_NS)
             self.dues[offset] = due_ns
             self.ledger.append((offset, due_ns))
 

@@ -584,6 +584,7 @@ def test_a_claim_older_than_what_the_log_has_counts_as_stored() -> None:
 def test_only_the_last_runs_are_remembered() -> None:
     one = every(1, catch_up="all")
 
+    run_until(one, ns("2026-01-01T00:09:30"))
     run_until(one, ns("2026-01-01T00:10:00"))
 
     assert len(one.history) == HISTORY_MAX

@@ -353,6 +353,16 @@ def test_in_shared_mode_a_partition_is_counted_once() -> None:
     assert group.topics == ("orders", "returns")
 
 
+def test_a_topic_that_nobody_wants_any_more_is_counted_no_more() -> None:
+    group = new_group()
+    join(group, "a", mode="shared")
+    join(group, "b", ("orders", "returns"), mode="shared")
+
+    group.leave("b", now_ns=0)
+
+    assert group.take_events()[-1] == GroupChanged(group="billing", generation=3, members=1, assigned_partitions=4)
+
+
 def test_a_deadline_is_shown_as_the_calendar_has_it() -> None:
     group = new_group()
     join(group, "a", session_timeout_ms=12_000)
@@ -428,6 +438,19 @@ def test_a_topic_that_grew_unheard_is_noticed_when_somebody_joins_again() -> Non
     join(group, "a", counts={"orders": 5})
 
     assert group.assigned("a") == orders(0, 1, 2, 3, 4)
+
+
+def test_a_member_that_starts_again_when_it_may_keep_everything_is_asked_for_nothing() -> None:
+    group = new_group()
+    join(group, "a")
+    join(group, "b")
+
+    join(group, "a", counts={"orders": 8})
+
+    assert group.assigned("a") == orders(0, 1, 2, 3)
+    assert group.assigned("b") == orders(4, 5, 6, 7)
+    assert group.members["a"].to_revoke == ()
+    assert group.state is State.STABLE
 
 
 def test_a_topic_that_was_made_anew_is_dealt_out_anew() -> None:

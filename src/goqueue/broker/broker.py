@@ -12,7 +12,8 @@ from typing import TypeVar
 
 from goqueue import events
 from goqueue.broker.config import BrokerConfig
-from goqueue.broker.consuming import GROUPS_TOPIC, Groups
+from goqueue.broker.consuming import GROUPS_TOPIC, Groups, Happened
+from goqueue.broker.dead_letters import DeadLetters
 from goqueue.broker.delaying import Delays
 from goqueue.broker.housekeeping import Housekeeping
 from goqueue.broker.journal import Journal
@@ -99,7 +100,9 @@ class Broker:
         self._clock = clock
         self._workers = workers
         self._config = config
-        self._observe = observe
+        self._tell = observe
+        self.hurry: Callable[[int], None] = _in_no_hurry  # told when there is something to do, by the monotonic clock
+        self._happened = Happened()
         self._timers = Timers()
         self._unflushed: set[LivePartition] = set()
         self._boot = randbits(BOOT_BITS)
@@ -108,9 +111,10 @@ class Broker:
         self._waiting: dict[object, Callable[[], None]] = {}  # how to end each wait
         self._stopping = False
         self._topics = {topic.name: self._live(topic) for topic in catalog}
-        self._transfers = Transfers(self, clock=clock, timers=self._timers, observe=observe)
-        self.groups = Groups(Coordinator(), self, clock=clock, timers=self._timers, observe=observe)
+        self._transfers = Transfers(self, clock=clock, timers=self._timers, observe=self._observe)
+        self.groups = Groups(Coordinator(), self, self._happened, clock=clock, observe=self._observe)
         self.delays = Delays(self, clock=clock)
+        self.dead_letters = DeadLetters(self, clock=clock, timers=self._timers)
         self._housekeeping = Housekeeping(config, self._timers, self._unflushed)
         self._housekeeping.watch([live for topic in self._topics.values() for live in topic.partitions])
         self._started_ns = clock.monotonic_ns()
@@ -124,6 +128,7 @@ class Broker:
         groups = self._topics.get(GROUPS_TOPIC)
         if groups is not None:
             self.groups.load(Journal(groups.partitions[0]))
+        self.dead_letters.resume()
 
     @classmethod
     def open(
@@ -330,14 +335,10 @@ class Broker:
             delivery.tick()
         self.groups.tick()
 
-    @property
-    def next_tick_ns(self) -> int | None:
-        """When there is something to do that should not be late."""
-        return min((one.due_ns for one in self._deliveries.values() if one.due_ns is not None), default=None)
-
     def drain(self) -> Pending[None]:
         """Take no more writes and let nobody wait for one; done when every write that was taken is on the medium."""
         self._stopping = True
+        self.dead_letters.stop()
         for give_up in list(self._waiting.values()):
             give_up()
         drained: Pending[None] = Pending()
@@ -398,6 +399,7 @@ class Broker:
                 wake=self.groups.wake,
                 bury=self._transfers.move,
                 resume=self._transfers.resume,
+                hurry=lambda time_ns: self.hurry(time_ns),
             )
             live.delivery = found
             found.resume()
@@ -456,6 +458,10 @@ class Broker:
         return self._topics[topic.name]
 
     # --- inside --------------------------------------------------------------------------------
+
+    def _observe(self, event: events.Event) -> None:
+        self._happened.note(event)
+        self._tell(event)
 
     def _partitions(self) -> Iterator[LivePartition]:
         return (live for topic in self._topics.values() for live in topic.partitions)
@@ -618,6 +624,10 @@ class Broker:
     def _check_running(self) -> None:
         if self._stopping:
             raise BrokerUnavailable("it is stopping")
+
+
+def _in_no_hurry(time_ns: int) -> None:
+    """Nobody ticks but at intervals."""
 
 
 def _is_answer(reading: Reading, result: ReadResult) -> bool:

@@ -126,9 +126,16 @@ class DelayVerbs(Protocol):
 
     def get(self, topic: str, offset: int, *, partition: int | None = None) -> reports.DelayedMessage: ...
     def cancel(
-        self, topic: str, *, partition: int | None = None, offset: int | None = None, key: bytes | None = None
+        self,
+        topic: str,
+        *,
+        partition: int | None = None,
+        offset: int | None = None,
+        offsets: Sequence[int] | None = None,
+        key: bytes | None = None,
     ) -> Pending[DelayedMessages]:
-        """One by partition and offset (`MessageNotFound` unless it is pending), or all pending ones of a key."""
+        """One by partition and offset (`MessageNotFound` unless it is pending), those that are pending of many
+        offsets of a partition, or all pending ones of a key."""
 
     def reschedule(
         self,
@@ -137,6 +144,7 @@ class DelayVerbs(Protocol):
         *,
         partition: int | None = None,
         offset: int | None = None,
+        offsets: Sequence[int] | None = None,
         key: bytes | None = None,
     ) -> Pending[DelayedMessages]: ...
     def stats(self) -> reports.DelayReport: ...

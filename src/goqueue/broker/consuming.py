@@ -28,11 +28,11 @@ from goqueue.broker.consumer_service import (
     RECEIPTS_MAX,
     PollResult,
 )
+from goqueue.broker.delivery_reports import lane_report
 from goqueue.broker.journal import Journal
 from goqueue.broker.live_partition import LivePartition
 from goqueue.broker.partition_delivery import Graves, GroupCursor, PartitionDelivery, Settling
 from goqueue.broker.pending import Pending, after, all_of, chained
-from goqueue.broker.timers import Timers
 from goqueue.clock import MS, SECOND, Clock
 from goqueue.delivery.receipts import Receipt
 from goqueue.errors import (
@@ -48,8 +48,10 @@ from goqueue.errors import (
 from goqueue.groups.coordinator import Coordinator
 from goqueue.groups.group import Group
 from goqueue.groups.member import Join, Member, validate_name
+from goqueue.metrics.delivery import Standing
 from goqueue.names import TopicPartition
 from goqueue.record.header import OFFSET_MAX, Buffer
+from goqueue.topics.config import is_internal
 from goqueue.wire import reports
 from goqueue.wire.reports import PartitionName
 
@@ -96,6 +98,43 @@ class Poll:
         self.pending: Pending[PollResult] | None = None
 
 
+class Happened:
+    """Counts of what happened to messages."""
+
+    def __init__(self) -> None:
+        self.acked = self.nacked = self.rejected = self.extended = 0
+        self.delivered = self.redelivered = self.expired = 0
+        self.create_errors = self.publish_errors = 0
+        self.dead_by_reason: dict[str, int] = {}
+        self.dead_by_topic: dict[str, int] = {}
+
+    def note(self, event: events.Event) -> None:
+        """Count it, if it is of that kind."""
+        match event:
+            case events.Delivered(count=count, redelivered=redelivered):
+                self.delivered += count
+                self.redelivered += redelivered
+            case events.Settled(kind="ack", count=count):
+                self.acked += count
+            case events.Settled(kind="nack", count=count):
+                self.nacked += count
+            case events.Settled(kind="reject", count=count):
+                self.rejected += count
+            case events.Settled(count=count):
+                self.extended += count
+            case events.LeasesExpired(count=count):
+                self.expired += count
+            case events.DeadLettered(topic=topic, reason=reason, count=count):
+                self.dead_by_reason[reason] = self.dead_by_reason.get(reason, 0) + count
+                self.dead_by_topic[topic] = self.dead_by_topic.get(topic, 0) + count
+            case events.TransferFailed(in_creation=True):
+                self.create_errors += 1
+            case events.TransferFailed():
+                self.publish_errors += 1
+            case _:
+                pass
+
+
 class GroupPlaces:
     """One group while the broker runs: where its cursors are, and which polls wait."""
 
@@ -111,19 +150,24 @@ class Groups:
     """The groups of one broker."""
 
     def __init__(
-        self, coordinator: Coordinator, topics: Topics, *, clock: Clock, timers: Timers, observe: events.Observer
+        self,
+        coordinator: Coordinator,
+        topics: Topics,
+        happened: Happened,
+        *,
+        clock: Clock,
+        observe: events.Observer,
     ) -> None:
         self._coordinator = coordinator
         self._topics = topics
         self._clock = clock
-        self._timers = timers
+        self._happened = happened
         self._observe = observe
         self._running: dict[str, GroupPlaces] = {}
         self._woken: dict[str, None] = {}
         self._is_waking = False
         self._auto_commit_ns = clock.monotonic_ns()
         self._touched_ns = clock.monotonic_ns()
-        self._counts = dict.fromkeys((*ACTIONS, "expired", "retried", "leased"), 0)
 
     def load(self, journal: Journal) -> None:
         """Take back the groups that were there before a restart."""
@@ -131,7 +175,12 @@ class Groups:
         for key, raw in journal.load().items():
             if key[:1] == _GROUP:
                 self._coordinator.restore(raw, now_ns=now_ns, wall_ns=wall_ns)
-        self._coordinator.topics_changed(self._topics.partition_counts(), now_ns=now_ns)
+        counts = self._topics.partition_counts()
+        self._coordinator.topics_changed(counts, now_ns=now_ns)
+        for group in self._coordinator:
+            for member in group.members.values():  # they have leases, and may settle, leave or be lost before they poll
+                for partition in self._partitions_of([topic for topic in member.topics if topic in counts]):
+                    self._place(group.name, partition, start=member.start)
         self._tell()
 
     # --- membership ----------------------------------------------------------------------------
@@ -263,7 +312,10 @@ class Groups:
         places = self._all_places(found)
         waits = [place.delivery.live.ledger.when_stored(place.delivery.forget(group)) for place in places.values()]
         self._coordinator.delete(group, now_ns=self._clock.monotonic_ns())
-        self._running.pop(group, None)
+        running = self._running.pop(group, None)
+        for poll in list(running.polls) if running else ():
+            if poll.pending:
+                poll.pending.fail(GroupNotFound(group))
         self._tell()
         return all_of([*waits, self._journaled({_key(group): None})])
 
@@ -288,7 +340,7 @@ class Groups:
         found = []
         for partition, (_, one) in self._all_places(self._coordinator.get(group)).items():
             for hold in one.keys.blocking() if one.keys is not None else ():
-                offset = min(hold.unsettled)
+                offset = hold.first
                 count = one.cursor.deliveries_of(offset) + (offset in hold.in_flight)
                 member = hold.member if offset in hold.in_flight else ""
                 found.append(
@@ -394,19 +446,15 @@ class Groups:
         if strategy == "offset" and (offset is None or offset < 0):
             raise InvalidRequest("offset is required, and must be 0 or more", path="offset")
         places = self._all_places(found)
+        names = set(places)
         if topic is not None:
-            counts = self._topics.partition_counts()
-            if topic not in counts:
-                raise TopicNotFound(topic)
-            for number in range(counts[topic]):
-                places.setdefault(TopicPartition(topic, number), self._place(group, TopicPartition(topic, number)))
-        if partition is not None and topic is not None:
-            self._topics.live(topic, partition)
+            names = set(self._partitions_of([self._topics.live(topic, partition or 0).origin.topic]))
         resets, waits = [], []
-        for name, (delivery, cursor) in sorted(places.items()):
+        for name in sorted(names):
             if topic not in (None, name.topic) or partition not in (None, name.partition):
                 continue
-            log, end = delivery.live.log, delivery.live.high_watermark
+            live = self._topics.live(*name)
+            log, end = live.log, live.high_watermark
             target = log.start_offset
             if strategy == "latest":
                 target = end
@@ -415,9 +463,11 @@ class Groups:
             elif strategy == "offset" and offset is not None:
                 target = offset
             target = max(log.start_offset, min(target, end))
-            resets.append(reports.PositionReset(*name, target, cursor.cursor.floor))
+            old = places[name].cursor.cursor.floor if name in places else log.start_offset
+            resets.append(reports.PositionReset(*name, target, old))
             if not dry_run:
-                waits.append(delivery.live.ledger.when_stored(delivery.reset(cursor, target)))
+                delivery, cursor = self._place(group, name)
+                waits.append(live.ledger.when_stored(delivery.reset(cursor, target)))
         self._run_woken()
         return after(all_of(waits), lambda _: resets)
 
@@ -471,6 +521,9 @@ class Groups:
                 self._observe(events.Polled(group=group.name, count=_count(done.result()), waited_ns=waited_ns))
 
         pending.then(over)
+        if any(one.cursor.lanes for _, one in places.places.values()):  # one look may not have been enough
+            self._wake(group.name)
+            self._run_woken()
         self._topics.limit_wait(pending, wait_ms, lambda: pending.resolve(self._empty(group, poll)))
         return pending
 
@@ -481,6 +534,7 @@ class Groups:
         if not partitions:
             return self._empty(group, poll)
         has_leases = member.ack == "messages"
+        places = self._in_turn(name, member, partitions)
         allowance = poll.count
         in_flight = 0
         if has_leases:
@@ -491,19 +545,25 @@ class Groups:
         batches: list[reports.DeliveredBatch] = []
         records: list[Buffer] = []
         size = 0
-        places = self._in_turn(name, member, partitions)
+        refused: StorageError | None = None
         shares = self._is_mixed(places, allowance)
         for left, (delivery, one) in zip(range(len(places), 0, -1), places, strict=True):
             if group.mode == "key-shared":
                 delivery.keep_key_order(one)
+            else:
+                delivery.end_key_order(one)
             count = math.ceil(allowance / left) if shares else allowance
-            delivered = delivery.deliver(
-                one,
-                member.id,
-                count=count,
-                max_bytes=poll.max_bytes - size,
-                lease_ns=self._lease_ns(delivery, member, poll) if has_leases else None,
-            )
+            delivered = None
+            try:
+                delivered = delivery.deliver(
+                    one,
+                    member.id,
+                    count=count,
+                    max_bytes=poll.max_bytes - size,
+                    lease_ns=self._lease_ns(delivery, member, poll) if has_leases else None,
+                )
+            except StorageError as error:  # what came from the others is leased, and has to go out
+                refused = error
             if delivered is None:
                 continue
             raw = delivered.records[0] if len(delivered.records) == 1 else b"".join(delivered.records)
@@ -528,8 +588,9 @@ class Groups:
             if allowance <= 0 or size >= poll.max_bytes:
                 break
         if not batches:
+            if refused is not None:
+                raise refused
             return self._empty(group, poll)
-        self._counts["leased"] += sum(batch.count for batch in batches)
         polled = reports.Polled(batches, group.generation, group.rebalance_required(member.id), in_flight)
         return PollResult(polled, records)
 
@@ -616,6 +677,8 @@ class Groups:
             raise ReceiptUnknown(*name)
         if not one.cursor.leased(delivery_id, offsets, now_ns=self._clock.monotonic_ns()):
             raise delivery.refusal(one, delivery_id, receipt.offset)
+        if receipt.delivery_count != one.cursor.deliveries_of(receipt.offset) + 1:
+            raise ReceiptUnknown(*name)
         member_id = one.cursor.deliveries[delivery_id].member
         settling = self._settle(delivery, one, delivery_id, offsets, settlement)
         in_flight = self._in_flight(one.group, member_id)
@@ -644,7 +707,6 @@ class Groups:
         settlement: reports.Settlement,
     ) -> Settling:
         settling = delivery.settle(one, delivery_id, offsets, settlement)
-        self._counts[settlement.action] += len(offsets)
         self._wake(one.group)
         return settling
 
@@ -692,6 +754,52 @@ class Groups:
         if one is None:
             raise ReceiptUnknown(topic, partition, offset)
         return Place(delivery, one)
+
+    # --- in numbers ----------------------------------------------------------------------------
+
+    def lanes(self, topic: str | None = None, group: str | None = None) -> list[reports.LaneReport]:
+        """What is in which lane, partition by partition."""
+        counts = self._topics.partition_counts()
+        if topic is not None and topic not in counts:
+            raise TopicNotFound(topic)
+        if group is not None:
+            self._coordinator.get(group)
+        now_ns = self._clock.monotonic_ns()
+        return [
+            lane_report(self._topics.delivery(self._topics.live(name, number)), group, now_ns=now_ns)
+            for name in sorted(counts)
+            if name == topic or (topic is None and not is_internal(name))
+            for number in range(counts[name])
+        ]
+
+    def standings(self) -> Iterator[Standing]:
+        """Where the groups stand, as far as somebody has asked for them since the start."""
+        for name, running in self._running.items():
+            for partition, place in running.places.items():
+                cursor = place.cursor.cursor
+                ranges = len(cursor.acked) - cursor.acked.intersection_cardinality(cursor.acked.shift(1))
+                yield Standing(*partition, name, cursor.floor, _lag(place), cursor.in_flight_count, ranges)
+
+    def reliability(self) -> reports.ReliabilityReport:
+        """What became of messages since the broker started."""
+        happened = self._happened
+        places = [place for running in self._running.values() for place in running.places.values()]
+        return reports.ReliabilityReport(
+            happened.acked,
+            happened.nacked,
+            happened.rejected,
+            happened.expired,
+            happened.redelivered,
+            happened.extended,
+            sum(happened.dead_by_reason.values()),
+            happened.delivered,
+            sum(place.cursor.cursor.in_flight_count for place in places),
+            sum(place.cursor.cursor.waiting_count for place in places),
+            dict(happened.dead_by_reason),
+            dict(happened.dead_by_topic),
+            happened.create_errors,
+            happened.publish_errors,
+        )
 
     # --- time and other causes -----------------------------------------------------------------
 

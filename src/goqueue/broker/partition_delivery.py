@@ -3,13 +3,15 @@
     publish ──> appended ──> index            poll ──> deliver ──> feed, take, read, lease ──> ledger ──> the records
     ack, nack, reject, extend ──> ledger ──> cursor ──> the floor moves
 
-The index and the lanes follow the log; the cursors are replayed from the ledger when somebody first asks for them. An
-ack is written down before it counts. What else happens to a cursor happens first and is written then; if the disk does
-not take it, the next thing that is written is the whole cursor.
+The index and the lanes follow the log; the cursors are replayed from the ledger when somebody first asks for them. What
+a member asks for is written down before it counts, so what is refused has changed nothing. What time or a lost
+member does to a cursor happens in any case; if the disk does not take it, the next thing that is written is the whole
+cursor.
 """
 
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import count as counter
 from typing import NamedTuple, TypeAlias
 
@@ -24,9 +26,17 @@ from goqueue.broker.pending import Pending, after, chained
 from goqueue.clock import MS, Clock
 from goqueue.delivery import ledger
 from goqueue.delivery.cursor import Cursor, Failed
-from goqueue.delivery.dead_letter import dead_letter_topic
+from goqueue.delivery.dead_letter import (
+    ERROR_CHARACTERS_MAX,
+    EXPIRED,
+    MAX_DELIVERIES,
+    REJECTED,
+    TIMEOUT,
+    dead_letter_topic,
+)
 from goqueue.delivery.index import PartitionIndex
 from goqueue.delivery.key_order import KeyOrder
+from goqueue.delivery.lane_stats import LaneStats
 from goqueue.delivery.lanes import LaneConfig, Run
 from goqueue.delivery.ledger import Burial, Change
 from goqueue.delivery.offsets import between, span
@@ -41,7 +51,7 @@ from goqueue.errors import (
     StorageError,
 )
 from goqueue.record import kernel
-from goqueue.record.header import Buffer, Flags, Priority
+from goqueue.record.header import OFFSET_MAX, Buffer, Flags, Priority
 from goqueue.record.message import Message
 from goqueue.storage.log import Appended
 from goqueue.storage.reader import Chunk
@@ -50,7 +60,7 @@ from goqueue.wire import reports
 
 SCAN_BYTES = 4 * 1024 * 1024
 """How much of the log is looked at in one go when a cursor comes to a stretch that is not in the index."""
-RECORD_BYTES_GUESS = 512
+RECORD_BYTES_MARGIN = 16
 WINDOW_BYTES_MIN = 4 * 1024
 SCATTERED_WINDOW_BYTES = 128 * 1024
 CHANGES_MAX = 100_000
@@ -58,6 +68,7 @@ CHANGE_BYTES_MIN = 256 * 1024
 """A cursor is written whole when its changes are larger than that, and than twice the cursor."""
 CANDIDATES_MAX = 20_000
 """How many messages one poll of a key-shared group may find parked before it gives up until the next."""
+TIMESTAMP_AT = 16  # in a record
 DELAYED_BYTES = 24
 """An entry of `Outline.delayed`."""
 _PLAIN_PRIORITIES = 1 << Priority.NORMAL
@@ -133,6 +144,7 @@ class PartitionDelivery:
         wake: Callable[[str], None],
         bury: "Callable[[PartitionDelivery, GroupCursor, Burial], Pending[Graves]]",
         resume: "Callable[[PartitionDelivery, GroupCursor, Burial], None]",
+        hurry: Callable[[int], None],
     ) -> None:
         self.live = live
         self.config = config
@@ -145,7 +157,9 @@ class PartitionDelivery:
         self._wake = wake
         self._bury = bury
         self._resume = resume
+        self._hurry = hurry
         self._retries = _policy(config)
+        self.lane_stats = LaneStats(clock.monotonic_ns())
         self.delays = LiveDelays(live.partition.delay_file, next_offset=live.log.next_offset, wall_ns=clock.wall_ns())
         self.due_ns: int | None = None  # when `tick` has something to do, at the earliest
         self._load()
@@ -157,7 +171,14 @@ class PartitionDelivery:
     def appended(self, records: Buffer, appended: Appended) -> None:
         """A batch was stored."""
         first, end = appended.first_offset, appended.last_offset + 1
-        if appended.priorities == _PLAIN_PRIORITIES and not appended.flags & (Flags.HAS_HEADERS | Flags.CONTROL):
+        now_ns = self._clock.monotonic_ns()
+        if appended.priorities == _PLAIN_PRIORITIES:
+            self.lane_stats.enqueued[Priority.NORMAL].add(appended.record_count, now_ns=now_ns)
+        else:
+            for lane, part in self.index.split(span(first, end)) if self._cover(first, end, records) else ():
+                self.lane_stats.enqueued[lane].add(len(part), now_ns=now_ns)
+            return
+        if not appended.flags & (Flags.HAS_HEADERS | Flags.CONTROL):
             self.index.cover_plain(first, end)
             self.delays.schedule(b"", end_offset=end, wall_ns=0)
         else:
@@ -170,10 +191,10 @@ class PartitionDelivery:
         for one in self.cursors.values():
             one.cursor.lanes.config = lane_config(config)
 
-    def feed(self, one: GroupCursor, wanted: int) -> None:
-        """Let the cursor look at the log until so many messages are ready, or there are no more."""
+    def feed(self, one: GroupCursor, wanted: int, *, until: int = OFFSET_MAX) -> None:
+        """Let the cursor look at the log until so many messages are ready, or there are no more below the offset."""
         cursor, index = one.cursor, self.index
-        start, limit = self.live.log.start_offset, self.live.last_stable_offset
+        start, limit = self.live.log.start_offset, min(self.live.last_stable_offset, until)
         if cursor.floor < start:
             self.drop_below(start)
         while cursor.frontier < limit:
@@ -207,7 +228,8 @@ class PartitionDelivery:
         if gone:
             self.live.observe(events.DelaysExpired(self.live.origin.topic, len(gone)))
         for one in self.cursors.values():
-            one.cursor.drop_below(offset)
+            if one.cursor.floor < offset:
+                self._let_go(one, one.cursor.drop_below(offset))
 
     @property
     def keep_from(self) -> int | None:
@@ -234,7 +256,12 @@ class PartitionDelivery:
         self._cover(start, chunk.next_offset, chunk.records)
         return True
 
-    def _cover(self, start: int, end: int, records: Buffer) -> None:
+    def cover_next(self, start: int, end: int) -> bool:
+        """Look at the next stretch in that range that nobody has looked at; whether there was one."""
+        at = self.index.covered_until(start)
+        return at < end and self._scan(at, end)
+
+    def _cover(self, start: int, end: int, records: Buffer) -> bool:
         ttl_ns = None if self.config.ttl_ms is None else self.config.ttl_ms * MS
         outline = kernel.outline(records)
         self.index.cover(start, end, outline, ttl_ns=ttl_ns)
@@ -244,6 +271,7 @@ class PartitionDelivery:
         if outline.delayed:
             count = len(outline.delayed) // DELAYED_BYTES
             self.live.observe(events.DelaysScheduled(self.live.origin.topic, count))
+        return True
 
     def _chunk(self, start: int, end: int, window: int) -> Chunk:
         recent = self.live.recent(start, max_bytes=window, to_offset=end)
@@ -262,18 +290,20 @@ class PartitionDelivery:
         if one is None:
             floor = self.live.log.start_offset if start == "earliest" else self.live.high_watermark
             one = self._add(GroupCursor(group, self._new_cursor(floor), self._make_salt()))
-            self._write_whole(one)
+            self._write_whole(one, one.cursor)
         return one
 
     def forget(self, group: str) -> int:
         """The group is deleted; the offset in the ledger behind which that is certain."""
-        one = self.cursors.pop(group, None)
+        one = self.cursors.get(group)
         if one is None:
             return 0
-        del self._by_tag[one.tag]
-        return self.live.ledger.write([(ledger.cursor_key(group), None)])
+        end = self.live.ledger.write([(ledger.cursor_key(group), None)])
+        del self.cursors[group], self._by_tag[one.tag]
+        self.live.wrote_ledger()
+        return end
 
-    def keep_key_order(self, one: GroupCursor) -> KeyOrder:
+    def keep_key_order(self, one: GroupCursor) -> None:
         """Hold the keys of what is delivered; what was before a restart is looked up."""
         if one.keys is None:
             one.keys = KeyOrder()
@@ -286,14 +316,21 @@ class PartitionDelivery:
                 for offset, key in self._keys(offsets):
                     if key is not None:
                         one.keys.resume(offset, key, "", in_flight=False, now_ns=now_ns)
-        return one.keys
+
+    def end_key_order(self, one: GroupCursor) -> None:
+        """The group does not go by keys any more: nothing is held back."""
+        if one.keys is not None:
+            keys, one.keys = one.keys, None
+            one.cursor.put_back(keys.parked, now_ns=self._clock.monotonic_ns())
 
     def timestamp_of(self, offset: int) -> int | None:
         """When the first message at or behind the offset was stored."""
         limit = self.live.last_stable_offset
-        if offset >= limit:
-            return None
-        return kernel.scan(self._chunk(offset, min(offset + 1, limit), WINDOW_BYTES_MIN).records).first_timestamp
+        with suppress(CorruptRecord):
+            chunk = self._chunk(offset, limit, WINDOW_BYTES_MIN) if offset < limit else None
+            if chunk and chunk.record_count:
+                return kernel.scan(chunk.records).first_timestamp
+        return None
 
     @property
     def dlq_topic(self) -> str:
@@ -363,7 +400,11 @@ class PartitionDelivery:
         self, one: GroupCursor, member: str, runs: list[Run], max_bytes: int, lease_ns: int | None, now_ns: int
     ) -> Delivered | None:
         cursor = one.cursor
-        records, flags, delivered, left = self._read(one, runs, max_bytes)
+        try:
+            records, flags, delivered, left = self._read(one, runs, max_bytes)
+        except Exception:
+            cursor.give_back(runs)
+            raise
         cursor.give_back(left)
         if delivered and one.keys is not None:
             records, delivered = self._in_key_order(one.keys, member, records, delivered)
@@ -380,7 +421,7 @@ class PartitionDelivery:
             try:
                 self._note(one, change, flush=False)
             except StorageError:
-                cursor.give_back([Run(lane, part) for lane, part in self.index.split(delivered)])
+                cursor.put_back(delivered, now_ns=now_ns)
                 if one.keys is not None:
                     self._unpark(one, one.keys.settled(delivered))
                 raise
@@ -415,34 +456,42 @@ class PartitionDelivery:
     def _read(
         self, one: GroupCursor, runs: Sequence[Run], max_bytes: int
     ) -> tuple[Sequence[Buffer], int, BitMap64, list[Run]]:
-        """The records of the runs, as far as they fit; what is delivered with them, and what is left."""
+        """The records of the runs, as far as they fit; what is delivered with them, and what is left.
+
+        Where not all fit, each run gets its part of the room, so that lanes keep their shares.
+        """
         records: list[Buffer] = []
-        delivered = BitMap64()
+        delivered, gone = BitMap64(), BitMap64()
         left: list[Run] = []
-        size = flags = 0
+        size = flags = seen = 0
+        total = sum(len(offsets) for _, offsets in runs)
         for lane, offsets in runs:
+            seen += len(offsets)
+            room = max_bytes * seen // total
             wanted = offsets
-            while wanted and (size < max_bytes or not records):
-                found = self._read_some(wanted, max_bytes - size)
-                if records and size + len(found.records) > max_bytes:
+            while wanted and (size < room or not records):
+                found = self._read_some(wanted, room - size)
+                if records and size + len(found.records) > room:
                     break
                 if found.offsets:
                     records.append(found.records)
                     size += len(found.records)
                     flags |= found.flags
                     delivered |= found.offsets
-                if found.gone:
-                    one.cursor.finish(found.gone)
+                gone |= found.gone
                 wanted = wanted - found.offsets - found.gone
             if wanted:
                 left.append(Run(lane, wanted))
+        if gone:
+            one.cursor.finish(gone)
+            self._let_go(one, gone)
         return records, flags, delivered, left
 
     def _read_some(self, wanted: BitMap64, max_bytes: int) -> "_Found":
         """The first of the wanted records, in one piece."""
         start, end = wanted.min(), wanted.max() + 1
         is_dense = end - start == len(wanted)
-        window = len(wanted) * RECORD_BYTES_GUESS if is_dense else SCATTERED_WINDOW_BYTES
+        window = len(wanted) * self._record_bytes() if is_dense else SCATTERED_WINDOW_BYTES
         window = max(1, min(max(window, WINDOW_BYTES_MIN), max_bytes))
         try:
             chunk = self._chunk(start, end, window)
@@ -461,6 +510,11 @@ class PartitionDelivery:
         if selected.last_offset >= 0:
             asked = between(asked, start, selected.last_offset + 1)
         return _Found(selected.records, selected.flags, offsets, asked - offsets)
+
+    def _record_bytes(self) -> int:
+        """How large a record is, by and large."""
+        log = self.live.log
+        return RECORD_BYTES_MARGIN + log.size // max(1, log.next_offset - log.start_offset)
 
     def messages(self, offsets: BitMap64, *, count: int, max_bytes: int) -> Iterator[list[Message]]:
         """The messages of the offsets, as they are stored, some at a time; those that are gone are left out."""
@@ -490,10 +544,9 @@ class PartitionDelivery:
         topic, partition = self.live.origin
         if one.cursor.is_done(offset):
             return ReceiptUnknown(topic, partition, offset, "settled")
-        if offset >= one.cursor.frontier or (
-            delivery_id in one.cursor.deliveries
-            and not one.cursor.is_late(delivery_id, now_ns=self._clock.monotonic_ns())
-        ):
+        delivery = one.cursor.deliveries.get(delivery_id)
+        is_under_way = delivery is not None and offset not in delivery.late(now_ns=self._clock.monotonic_ns())
+        if is_under_way or offset >= self.live.last_stable_offset:
             return ReceiptUnknown(topic, partition, offset)
         return ReceiptExpired(topic, partition, offset)
 
@@ -507,12 +560,12 @@ class PartitionDelivery:
             case "nack":
                 return self._nack(one, delivery_id, offsets, settlement)
             case "reject":
-                dead = self._reject(one, delivery_id, offsets, settlement.reason or "rejected by consumer")
-                return Settling(dead)
+                return Settling(self._reject(one, delivery_id, offsets, settlement.reason or "rejected by consumer"))
             case "extend":
                 return self._extend(one, delivery_id, offsets, settlement.delay_ns or 0)
             case _:
-                self.release(one, delivery_id, offsets, counts=False)
+                self._note(one, ledger.Released(delivery_id, False, ledger.blob(offsets)), flush=False)
+                self._release(one, delivery_id, offsets, counts=False)
                 return Settling(Pending.of({}))
 
     def _stored(self, ledger_end: int, *, at_ns: int = 0, next_count: int = 0) -> "Settling":
@@ -522,7 +575,7 @@ class PartitionDelivery:
 
     def _ack(self, one: GroupCursor, delivery_id: int, offsets: BitMap64) -> int:
         end = self._note(one, ledger.Acked([(delivery_id, ledger.blob(offsets))]))
-        one.cursor.ack(delivery_id, offsets, now_ns=self._clock.monotonic_ns())
+        one.cursor.ack(delivery_id, offsets)
         if one.keys is not None:
             self._unpark(one, one.keys.settled(offsets))
         self._tell_settled(one, "ack", offsets)
@@ -532,13 +585,13 @@ class PartitionDelivery:
         self, one: GroupCursor, delivery_id: int, offsets: BitMap64, settlement: reports.Settlement
     ) -> "Settling":
         member = one.cursor.deliveries[delivery_id].member
-        failed = one.cursor.nack(
-            delivery_id, offsets, self._retries, now_ns=self._clock.monotonic_ns(), delay_ns=settlement.delay_ns
-        )
+        now_ns = self._clock.monotonic_ns()
+        failed = one.cursor.judge(offsets, self._retries, now_ns=now_ns, delay_ns=settlement.delay_ns)
+        end = self._note(one, self._retried(delivery_id, failed)) if failed.requeued else 0
+        one.cursor.fail(delivery_id, failed)
         self._tell_settled(one, "nack", offsets)
-        end, graves = self._failed(
-            one, delivery_id, member, failed, "MAX_DELIVERIES", settlement.reason or "not acknowledged", flush=True
-        )
+        error = settlement.reason or "not acknowledged"
+        graves = self._follow_failure(one, delivery_id, member, failed, MAX_DELIVERIES, error)
         if not failed.requeued:
             return Settling(graves)
         first = min(failed.requeued, key=lambda part: part.at_ns)
@@ -547,45 +600,44 @@ class PartitionDelivery:
 
     def _reject(self, one: GroupCursor, delivery_id: int, offsets: BitMap64, reason: str) -> "Pending[Graves]":
         member = one.cursor.deliveries[delivery_id].member
-        dead = one.cursor.reject(delivery_id, offsets, now_ns=self._clock.monotonic_ns())
-        self._tell_settled(one, "reject", dead)
-        return self._begin_burial(one, delivery_id, dead, "REJECTED", reason, member)
+        one.cursor.reject(delivery_id, offsets)
+        self._tell_settled(one, "reject", offsets)
+        return self._begin_burial(one, delivery_id, offsets, REJECTED, reason, member)
 
     def _extend(self, one: GroupCursor, delivery_id: int, offsets: BitMap64, by_ns: int) -> "Settling":
         now_ns, wall_ns = self._clock.monotonic_ns(), self._clock.wall_ns()
-        held = one.cursor.extend(delivery_id, offsets, deadline_ns=now_ns + by_ns, now_ns=now_ns)
-        self._note(one, ledger.Extended(delivery_id, wall_ns + by_ns, ledger.blob(held)), flush=False)
-        self._tell_settled(one, "extend", held)
+        self._note(one, ledger.Extended(delivery_id, wall_ns + by_ns, ledger.blob(offsets)), flush=False)
+        one.cursor.extend(delivery_id, offsets, deadline_ns=now_ns + by_ns)
+        self._note_time(now_ns + by_ns)
+        self._tell_settled(one, "extend", offsets)
         return Settling(Pending.of({}), wall_ns + by_ns)
 
-    def release(self, one: GroupCursor, delivery_id: int, offsets: BitMap64, *, counts: bool) -> BitMap64:
-        """Those that are ready again."""
-        freed = one.cursor.release(delivery_id, offsets, now_ns=self._clock.monotonic_ns(), counts=counts)
-        if freed:
-            self._note(one, ledger.Released(delivery_id, counts, ledger.blob(freed)), flush=False)
-            if one.keys is not None:
-                self._unpark(one, one.keys.failed(freed) if counts else one.keys.settled(freed))
-            self._wake(one.group)
-        return freed
+    def _release(self, one: GroupCursor, delivery_id: int, offsets: BitMap64, *, counts: bool) -> None:
+        one.cursor.release(delivery_id, offsets, now_ns=self._clock.monotonic_ns(), counts=counts)
+        if one.keys is not None:
+            self._unpark(one, one.keys.failed(offsets) if counts else one.keys.settled(offsets))
+        self._wake(one.group)
 
     def take_back(self, one: GroupCursor, member: str) -> None:
         """The member lost the partition: what was handed over to it without a lease is ready again."""
         before, last = one.handed.pop(member, (BitMap64(), BitMap64()))
         if before or last:
-            one.cursor.give_back([Run(lane, part) for lane, part in self.index.split(before | last)])
+            one.cursor.put_back(before | last, now_ns=self._clock.monotonic_ns())
             self._wake(one.group)
 
     def release_member(self, one: GroupCursor, member: str, *, is_lost: bool) -> None:
         """The member is gone: what it has is ready again or, if it was lost, has failed."""
         now_ns = self._clock.monotonic_ns()
         self.take_back(one, member)
-        for delivery in [one_ for one_ in one.cursor.deliveries.values() if one_.member == member]:
+        for delivery in [delivery for delivery in one.cursor.deliveries.values() if delivery.member == member]:
             offsets = delivery.offsets.copy()
             if is_lost:
-                failed = one.cursor.nack(delivery.id, offsets, self._retries, now_ns=now_ns)
-                self._failed(one, delivery.id, member, failed, "TIMEOUT", "the consumer was lost")
+                failed = one.cursor.judge(offsets, self._retries, now_ns=now_ns)
+                one.cursor.fail(delivery.id, failed)
+                self._failed(one, delivery.id, member, failed, "the consumer was lost")
             else:
-                self.release(one, delivery.id, offsets, counts=True)
+                self._release(one, delivery.id, offsets, counts=True)
+                self._note_if_possible(one, ledger.Released(delivery.id, True, ledger.blob(offsets)))
         self._wake(one.group)
 
     def commit_handed(self, one: GroupCursor, member: str, *, is_leaving: bool) -> int:
@@ -594,8 +646,9 @@ class PartitionDelivery:
         done = before | last if is_leaving else before
         if not done:
             return 0
+        end = self.finish(one, done)
         one.handed[member] = (BitMap64(), BitMap64() if is_leaving else last)
-        return self.finish(one, done)
+        return end
 
     def finish(self, one: GroupCursor, offsets: BitMap64) -> int:
         """These are done; the offset in the ledger behind which that is certain."""
@@ -607,26 +660,24 @@ class PartitionDelivery:
 
     def commit(self, one: GroupCursor, offset: int, metadata: str) -> int:
         """Everything below the offset is done."""
-        cursor = one.cursor
-        if offset > cursor.frontier:
-            self.feed(one, 2**63)
-        if offset > cursor.floor:
-            done = cursor.settle_below(offset)
-            for member, (before, last) in one.handed.items():
-                one.handed[member] = (before - done, last - done)
-            if one.keys is not None:
-                self._unpark(one, one.keys.settled(done) - done)
+        self.feed(one, OFFSET_MAX, until=offset)
+        done = one.cursor.below(offset)
+        end = self._note(one, ledger.Committed(ledger.blob(done), metadata))
         one.metadata = metadata
-        return self._write_whole(one)
+        one.cursor.settle(done)
+        self._let_go(one, done)
+        return end
 
     def reset(self, one: GroupCursor, offset: int) -> int:
-        """Begin anew at the offset; all leases end."""
-        one.cursor.move(offset, now_ns=self._clock.monotonic_ns())
+        """Begin anew at the offset: all leases end, and all is forgotten but what is dying."""
+        cursor = self._new_cursor(offset)
+        cursor.doom(one.cursor.dying)
+        end = self._write_whole(one, cursor)
+        one.cursor = cursor
         one.handed.clear()
-        if one.keys is not None:
-            one.keys.forget()
+        one.keys = None
         self._wake(one.group)
-        return self._write_whole(one)
+        return end
 
     def change_delays(self, offsets: BitMap64, due_ns: int | None) -> Pending[None]:
         """Cancel messages that wait, or give them another time; done when that is certain."""
@@ -670,14 +721,16 @@ class PartitionDelivery:
             due_ns = at_ns - self._shift_ns if is_wall else at_ns
             if self.due_ns is None or due_ns < self.due_ns:
                 self.due_ns = due_ns
+                self._hurry(due_ns)
 
     def pass_time(self, one: GroupCursor) -> None:
         """End leases, and bring back what has waited for long enough."""
         now_ns = self._clock.monotonic_ns()
         woken = False
-        for delivery, late, failed in one.cursor.expire(self._retries, now_ns=now_ns):
-            self.live.observe(events.LeasesExpired(*self.live.origin, one.group, len(late)))
-            self._failed(one, delivery.id, delivery.member, failed, "TIMEOUT", "the lease ran out")
+        for delivery, failed in one.cursor.expire(self._retries, now_ns=now_ns):
+            count = len(failed.dead) + sum(len(part.offsets) for part in failed.requeued)
+            self.live.observe(events.LeasesExpired(*self.live.origin, one.group, count))
+            self._failed(one, delivery.id, delivery.member, failed, "the lease ran out")
             woken = True
         if one.cursor.retry(now_ns=now_ns) or woken:
             self._wake(one.group)
@@ -689,9 +742,11 @@ class PartitionDelivery:
             return
         self.live.observe(events.MessagesExpired(*self.live.origin, one.group, len(over)))
         if self.config.on_expire == "dead_letter":
-            self._begin_burial(one, 0, over, "EXPIRED", "its time to live was over", "")
+            self._begin_burial(one, 0, over, EXPIRED, "its time to live was over", "")
         else:
-            self.finish(one, over)
+            one.cursor.finish(over)
+            self._let_go(one, over)
+            self._note_if_possible(one, ledger.Finished(ledger.blob(over)))
 
     def _expired(self) -> BitMap64:
         """All that has expired and may still be somewhere."""
@@ -707,41 +762,37 @@ class PartitionDelivery:
 
     def buried(self, one: GroupCursor, burial: Burial) -> int:
         """The dead letters are stored: the messages are done."""
-        one.burials = [other for other in one.burials if other.offsets != burial.offsets]
-        return self.finish(one, ledger.offsets_of(burial.offsets))
+        end = self.finish(one, ledger.offsets_of(burial.offsets))
+        one.burials = _without(one.burials, burial)
+        return end
 
-    def _failed(
-        self,
-        one: GroupCursor,
-        delivery_id: int,
-        member: str,
-        failed: Failed,
-        reason: str,
-        error: str,
-        *,
-        flush: bool = False,
-    ) -> tuple[int, "Pending[Graves]"]:
-        """Write down what became of messages that were not processed."""
-        end = 0
+    def _retried(self, delivery_id: int, failed: Failed) -> Change:
+        shift_ns = self._shift_ns
+        parts = [(part.at_ns + shift_ns, ledger.blob(part.offsets)) for part in failed.requeued]
+        return ledger.Retried(delivery_id, parts)
+
+    def _failed(self, one: GroupCursor, delivery_id: int, member: str, failed: Failed, error: str) -> None:
+        """Write down what became of messages that nobody settled, and do what follows from it."""
+        if failed.requeued:
+            self._note_if_possible(one, self._retried(delivery_id, failed))
+        self._follow_failure(one, delivery_id, member, failed, TIMEOUT, error)
+
+    def _follow_failure(
+        self, one: GroupCursor, delivery_id: int, member: str, failed: Failed, reason: str, error: str
+    ) -> "Pending[Graves]":
         for part in failed.requeued:
             self._note_time(part.at_ns)
-        if failed.requeued:
-            shift_ns = self._shift_ns
-            parts = [(part.at_ns + shift_ns, ledger.blob(part.offsets)) for part in failed.requeued]
-            end = self._note(one, ledger.Retried(delivery_id, parts), flush=flush)
             if one.keys is not None:
-                for part in failed.requeued:
-                    self._unpark(one, one.keys.failed(part.offsets))
-        graves: Pending[Graves] = Pending.of({})
-        if failed.dead:
-            graves = self._begin_burial(one, delivery_id, failed.dead, reason, error, member)
-        return end, graves
+                self._unpark(one, one.keys.failed(part.offsets))
+        if not failed.dead:
+            return Pending.of({})
+        return self._begin_burial(one, delivery_id, failed.dead, reason, error, member)
 
     def _begin_burial(
         self, one: GroupCursor, delivery_id: int, offsets: BitMap64, reason: str, error: str, member: str
     ) -> "Pending[Graves]":
-        not_noted = -1
-        burial = Burial(delivery_id, ledger.blob(offsets), reason, error, member, not_noted, self._clock.wall_ns())
+        raw, error, now_ns = ledger.blob(offsets), error[:ERROR_CHARACTERS_MAX], self._clock.wall_ns()
+        burial = Burial(delivery_id, raw, reason, error, member, -1, now_ns)
         one.burials.append(burial)
         return self._bury(self, one, burial)
 
@@ -756,15 +807,17 @@ class PartitionDelivery:
 
     def abandon_burial(self, one: GroupCursor, burial: Burial) -> None:
         """The messages stay where they are: they cannot be moved."""
-        one.burials = [other for other in one.burials if other.offsets != burial.offsets]
+        one.burials = _without(one.burials, burial)
         one.cursor.revive(ledger.offsets_of(burial.offsets), now_ns=self._clock.monotonic_ns())
-        self._write_whole(one)
+        with suppress(StorageError):
+            self._write_whole(one, one.cursor)
 
     def note_burial(self, one: GroupCursor, burial: Burial, target_offset: int) -> tuple[Burial, Pending[None]]:
         """Write down that dead letters are about to be written, from that offset on; done when that is certain."""
         noted = msgspec.structs.replace(burial, target_offset=target_offset)
-        one.burials = [noted if other is burial else other for other in one.burials]
-        return noted, self.live.ledger.when_stored(self._note(one, noted))
+        end = self._note(one, noted)
+        one.burials = [*_without(one.burials, burial), noted]
+        return noted, self.live.ledger.when_stored(end)
 
     # --- the ledger ----------------------------------------------------------------------------
 
@@ -777,7 +830,7 @@ class PartitionDelivery:
         raw = ledger.encode(change)
         is_much = one.change_bytes > max(CHANGE_BYTES_MIN, 2 * one.snapshot_bytes) or one.changes >= CHANGES_MAX
         if is_much or one.is_dirty:
-            self._write_whole(one, flush=False)
+            self._write_whole(one, one.cursor, flush=False)
         try:
             end = self.live.ledger.write([(ledger.change_key(one.group, one.changes), raw)], flush=flush)
         except StorageError:
@@ -788,10 +841,15 @@ class PartitionDelivery:
         self.live.wrote_ledger()
         return end
 
-    def _write_whole(self, one: GroupCursor, *, flush: bool = True) -> int:
+    def _note_if_possible(self, one: GroupCursor, change: Change) -> None:
+        """Write down what has happened already. If the disk does not take it, the whole cursor is written later."""
+        with suppress(StorageError):
+            self._note(one, change, flush=False)
+
+    def _write_whole(self, one: GroupCursor, cursor: Cursor, *, flush: bool = True) -> int:
         """Write down the whole cursor."""
         saved = ledger.snapshot(
-            one.cursor, salt=one.salt, burials=one.burials, metadata=one.metadata, shift_ns=self._shift_ns
+            cursor, salt=one.salt, burials=one.burials, metadata=one.metadata, shift_ns=self._shift_ns
         )
         raw = ledger.encode(saved)
         try:
@@ -807,7 +865,7 @@ class PartitionDelivery:
 
     def _load(self) -> None:
         """Replay the ledger."""
-        shift_ns = self._shift_ns
+        shift_ns, now_ns = self._shift_ns, self._clock.monotonic_ns()
         for key, value in self.live.ledger.facts() if self.live.partition.has_ledger else ():
             if key[:1] == live_delays.CHANGE_KEY:
                 self.delays.replay(key, value)
@@ -827,15 +885,19 @@ class PartitionDelivery:
                 ledger.restore(one.cursor, entry.value, shift_ns=shift_ns)
                 self._add(one)
             elif one is not None:
-                ledger.replay(one.cursor, entry.value, shift_ns=shift_ns)
+                ledger.replay(one.cursor, entry.value, shift_ns=shift_ns, now_ns=now_ns)
                 one.changes += 1
                 one.change_bytes += len(value or b"") + len(key)
                 if isinstance(entry.value, Burial):
-                    one.burials.append(entry.value)
+                    one.burials = [*_without(one.burials, entry.value), entry.value]
                 elif isinstance(entry.value, ledger.Finished):
-                    one.burials = _without(one.burials, ledger.offsets_of(entry.value.offsets))
+                    done = ledger.offsets_of(entry.value.offsets)
+                    one.burials = [one_ for one_ in one.burials if not ledger.offsets_of(one_.offsets).issubset(done)]
+                elif isinstance(entry.value, ledger.Committed):
+                    one.metadata = entry.value.metadata
         for one in self.cursors.values():
             self._note_time(one.cursor.next_ns)
+        self.drop_below(self.live.log.start_offset)
 
     def resume(self) -> None:
         """Go on with what was under way before a restart."""
@@ -856,8 +918,15 @@ class PartitionDelivery:
 
     def _unpark(self, one: GroupCursor, offsets: BitMap64) -> None:
         if offsets:
-            one.cursor.give_back([Run(lane, part) for lane, part in self.index.split(offsets)])
+            one.cursor.put_back(offsets, now_ns=self._clock.monotonic_ns())
             self._wake(one.group)
+
+    def _let_go(self, one: GroupCursor, done: BitMap64) -> None:
+        """These are done, whoever had them."""
+        for member, (before, last) in one.handed.items():
+            one.handed[member] = (before - done, last - done)
+        if one.keys is not None:
+            self._unpark(one, one.keys.drop(done))
 
 
 class _Found(NamedTuple):
@@ -878,8 +947,8 @@ def lane_config(config: TopicConfig) -> LaneConfig:
     )
 
 
-def _without(burials: Iterable[Burial], done: BitMap64) -> list[Burial]:
-    return [burial for burial in burials if not ledger.offsets_of(burial.offsets).issubset(done)]
+def _without(burials: Iterable[Burial], burial: Burial) -> list[Burial]:
+    return [other for other in burials if other.offsets != burial.offsets]
 
 
 def _policy(config: TopicConfig) -> RetryPolicy:

@@ -49,14 +49,12 @@ class Transfers:
         self._clock = clock
         self._timers = timers
         self._observe = observe
-        self.create_errors = 0
-        self.publish_errors = 0
 
     def move(self, delivery: PartitionDelivery, one: GroupCursor, burial: Burial) -> Pending[Graves]:
         """Bury messages, or put them back; where they are then. What fails is tried again, whatever is answered."""
         target = burial.target or delivery.dlq_topic
         opened = self._targets.target(target, like=delivery.live.origin.topic)
-        opened.then(self._count_create_error)
+        opened.then(lambda done: self._tell_failure(done, target))
         moved = chained(opened, lambda lives: self._begin(delivery, one, burial, lives))
         self._watch(moved, delivery, one, burial)
         return moved
@@ -158,10 +156,10 @@ class Transfers:
             try:
                 done.result()
             except TopicNotFound:
-                if burial.target:  # there is nowhere to put it back to
+                if burial.target and not delivery.live.log.is_closed:  # there is nowhere to put it back to
                     delivery.abandon_burial(one, burial)
             except GoQueueError:
-                self.publish_errors += 1
+                self._observe(events.TransferFailed(delivery.live.origin.topic, in_creation=False))
                 self._later(lambda: self._again(delivery, one, burial))
 
         moved.then(look)
@@ -176,11 +174,11 @@ class Transfers:
     def _later(self, callback: Callable[[], None]) -> None:
         self._timers.at(self._clock.monotonic_ns() + RETRY_NS, callback)
 
-    def _count_create_error(self, opened: Pending[list[LivePartition]]) -> None:
+    def _tell_failure(self, opened: Pending[list[LivePartition]], target: str) -> None:
         try:
             opened.result()
         except GoQueueError:
-            self.create_errors += 1
+            self._observe(events.TransferFailed(target, in_creation=True))
 
 
 def _partition(lives: list[LivePartition], delivery: PartitionDelivery, burial: Burial) -> LivePartition:

@@ -5,7 +5,7 @@ import platform
 import typer
 
 import goqueue
-from goqueue.cli.commands import bench, consume, demo, log, produce, serve, topic
+from goqueue.cli.commands import bench, consume, delayed, demo, dlq, group, lanes, log, produce, schedule, serve, topic
 from goqueue.cli.output import console
 from goqueue.record import kernel
 
@@ -14,6 +14,11 @@ app.command("serve", epilog=serve.EXIT_CODES)(serve.serve)
 app.add_typer(topic.app, name="topic")
 app.command("produce")(produce.produce)
 app.command("consume")(consume.consume)
+app.add_typer(group.app, name="group")
+app.add_typer(delayed.app, name="delayed")
+app.add_typer(schedule.app, name="schedule")
+app.add_typer(dlq.app, name="dlq")
+app.command("lanes")(lanes.lanes)
 app.add_typer(bench.app, name="bench")
 app.add_typer(log.app, name="log")
 app.command("demo")(demo.demo)

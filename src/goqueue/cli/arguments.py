@@ -1,6 +1,7 @@
 """Arguments that are more than text, and what is said when they are not what they should be."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 import typer
 
@@ -27,6 +28,11 @@ def moment(text: str) -> str:
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     return text
+
+
+def given(options: Mapping[str, object]) -> dict[str, Any]:
+    """Those that are set."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def pairs(given: Iterable[str], *, option: str) -> dict[str, str]:

@@ -5,7 +5,7 @@ What comes from outside, such as a path, is never taken for markup, and what no 
 """
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from enum import StrEnum
 from typing import Annotated
 
@@ -16,10 +16,16 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from goqueue.clock import MS, SECOND
+from goqueue.times import format_duration, format_time
+
 console = Console()
 errors = Console(stderr=True)
 
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+_MINUTE = 60 * SECOND
+_FINENESS = ((MS, 1_000), (SECOND, MS), (_MINUTE, 100 * MS), (60 * _MINUTE, SECOND))
+"""Below which duration how much of it is still worth a look."""
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))} | {0x0A: "\\n", 0x09: "\\t"}
 
 
@@ -56,6 +62,16 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: 
     return made
 
 
+def facts(known: Mapping[str, object]) -> Table:
+    """What is known of one thing, a line for each fact."""
+    made = Table(box=None, show_header=False, pad_edge=False)
+    made.add_column(no_wrap=True, style="dim")
+    made.add_column()
+    for name, fact in known.items():
+        made.add_row(plain(name), plain(str(fact)))
+    return made
+
+
 def say(text: str) -> None:
     """One line, as it is."""
     console.print(plain(text), soft_wrap=True)
@@ -84,6 +100,27 @@ def plain(text: str) -> Text:
 def one_line(data: bytes) -> str:
     """Bytes as text that stays on its line and cannot steer a terminal."""
     return data.decode("utf-8", "backslashreplace").translate(_CONTROL)
+
+
+def cut(text: str, length: int) -> str:
+    """The text, or as much of it as has room."""
+    return text if len(text) <= length else f"{text[: length - 1]}…"
+
+
+def number(count: int, noun: str) -> str:
+    """So many of something: `1 message`, `2,000 messages`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
+def when(time_ns: int | None) -> str:
+    """A time to the second, in a form that every option takes."""
+    return "-" if time_ns is None else f"{format_time(time_ns)[:19]}Z"
+
+
+def lasting(duration_ns: int) -> str:
+    """A duration without the digits that nobody reads."""
+    fineness = next((step for below, step in _FINENESS if abs(duration_ns) < below), _MINUTE)
+    return format_duration(duration_ns // fineness * fineness)
 
 
 def size(count: float) -> str:

@@ -1,13 +1,13 @@
 r"""A message as a line: for people, for programs, or as a template says.
 
-    text     2026-01-31T12:00:00.250Z 0:42 key=customer-42 hello
+    text     2026-01-31T12:00:00.250Z 0:42 key=customer-42 hello        of several topics: orders-0:42
     json     {"topic": "orders", "partition": 0, "offset": 42, ..., "value": "hello"}   as the HTTP door has it
     yaml     the same as a document, behind a line of ---
     raw      the bytes of the value
     else     a template: '{partition}:{offset} {key} {value}'; \n and \t mean what they mean elsewhere
 
-In text and templates a message stays on its line and cannot steer the terminal, whatever it holds; raw is the
-message as it is.
+A message that was delivered to a member of a group says which delivery it is, in text from the second on. In text and
+templates a message stays on its line and cannot steer the terminal, whatever it holds; raw is the message as it is.
 """
 
 import base64
@@ -34,6 +34,7 @@ _FIELDS: dict[str, Callable[["Message"], object]] = {
     "priority": lambda message: message.priority.name.lower(),
     "key": lambda message: one_line(message.key or b""),
     "value": lambda message: one_line(message.value),
+    "delivery_count": lambda message: message.delivery_count,
     "headers": lambda message: one_line(
         json.dumps(message.headers, ensure_ascii=False).encode("utf-8", "backslashreplace")
     ),
@@ -41,11 +42,11 @@ _FIELDS: dict[str, Callable[["Message"], object]] = {
 _ESCAPES = {"\\n": "\n", "\\t": "\t", "\\\\": "\\"}
 
 
-def renderer(format: str) -> Render:
-    """How to render in that format; `ValueError` if it is a template that cannot be."""
+def renderer(format: str, *, topics: int = 1) -> Render:
+    """How to render messages of so many topics in that format; `ValueError` if it is a template that cannot be."""
     match format:
         case "text" | "table":
-            return _text
+            return _text if topics == 1 else _text_with_topic
         case "json":
             return _json
         case "yaml":
@@ -65,13 +66,18 @@ def as_data(message: "Message") -> dict[str, object]:
         "offset": message.offset,
         "timestamp": format_time(message.timestamp_ns),
     }
-    if message.key is not None:
-        data |= _either("key", message.key)
-    data |= _either("value", message.value)
+    data |= key_data(message.key) | _either("value", message.value)
     data |= {"priority": message.priority.name.lower(), "headers": message.headers}
     if message.tombstone:
         data["tombstone"] = True
+    if message.delivery_count:
+        data["delivery_count"] = message.delivery_count
     return data
+
+
+def key_data(key: bytes | None) -> dict[str, object]:
+    """The key in types that JSON has; nothing for none."""
+    return {} if key is None else _either("key", key)
 
 
 def _either(name: str, content: bytes) -> dict[str, object]:
@@ -82,10 +88,19 @@ def _either(name: str, content: bytes) -> dict[str, object]:
 
 
 def _text(message: "Message") -> bytes:
+    return _line(message, f"{message.partition}:{message.offset}")
+
+
+def _text_with_topic(message: "Message") -> bytes:
+    return _line(message, f"{message.topic}-{message.partition}:{message.offset}")
+
+
+def _line(message: "Message", place: str) -> bytes:
     time = f"{format_time(message.timestamp_ns)[:23]}Z"
     key = "" if message.key is None else f" key={one_line(message.key)}"
+    again = f" delivery={message.delivery_count}" if message.delivery_count > 1 else ""
     value = "(tombstone)" if message.tombstone else one_line(message.value)
-    return f"{time} {message.partition}:{message.offset}{key} {value}\n".encode()
+    return f"{time} {place}{key}{again} {value}\n".encode()
 
 
 def _json(message: "Message") -> bytes:

@@ -65,10 +65,10 @@ def produce(client: Client, asked: Workload) -> Measured:
     latencies: list[int] = []
 
     def work(topic: str) -> None:
-        with _producer(client, asked) as producer:
+        with producer_for(client, asked) as producer:
             _send(producer, topic, value, asked.count, latencies)
 
-    return _measure(client, "produce", asked, work, latencies)
+    return measure(client, "produce", asked, work, latencies)
 
 
 def consume(client: Client, asked: Workload) -> Measured:
@@ -76,7 +76,7 @@ def consume(client: Client, asked: Workload) -> Measured:
     latencies: list[int] = []
 
     def prepare(topic: str) -> None:
-        with _producer(client, asked) as producer:
+        with producer_for(client, asked) as producer:
             _send(producer, topic, bytes(asked.size), asked.count, [])
 
     def work(topic: str) -> None:
@@ -92,7 +92,7 @@ def consume(client: Client, asked: Workload) -> Measured:
         if found != asked.count:
             raise BenchFailed(f"read {found} messages of {asked.count}")
 
-    return _measure(client, "consume", asked, work, latencies, prepare)
+    return measure(client, "consume", asked, work, latencies, prepare)
 
 
 def latency(client: Client, asked: Workload) -> Measured:
@@ -107,7 +107,7 @@ def latency(client: Client, asked: Workload) -> Measured:
             publish(topic, value)
             latencies.append(clock() - began)
 
-    return _measure(client, "latency", asked, work, latencies, lambda topic: _warm_up(client, topic, value))
+    return measure(client, "latency", asked, work, latencies, lambda topic: _warm_up(client, topic, value))
 
 
 def end_to_end(client: Client, asked: Workload, server: str) -> Measured:
@@ -117,7 +117,7 @@ def end_to_end(client: Client, asked: Workload, server: str) -> Measured:
     def work(topic: str) -> None:
         uvloop.run(_end_to_end(server, topic, asked, latencies))
 
-    return _measure(client, "end-to-end", asked, work, latencies)
+    return measure(client, "end-to-end", asked, work, latencies)
 
 
 class BenchFailed(GoQueueError):
@@ -162,11 +162,17 @@ def _send(producer: Producer, topic: str, value: bytes, count: int, latencies: l
         send(topic, value)
 
 
+def send_many(producer: Producer, topic: str, value: bytes, count: int) -> None:
+    """Send so many messages, as fast as it goes."""
+    _send(producer, topic, value, count, [])
+
+
 def _timed(began: int, latencies: list[int], clock: Callable[[], int]) -> Callable[[Handle], None]:
     return lambda handle: latencies.append(clock() - began)
 
 
-def _producer(client: Client, asked: Workload) -> Producer:
+def producer_for(client: Client, asked: Workload) -> Producer:
+    """A producer as it is asked for."""
     return client.producer(
         acks=asked.acks,
         linger=asked.linger,
@@ -181,7 +187,7 @@ def _warm_up(client: Client, topic: str, value: bytes) -> None:
         client.publish(topic, value)
 
 
-def _measure(
+def measure(
     client: Client,
     name: str,
     asked: Workload,
@@ -189,6 +195,7 @@ def _measure(
     latencies: list[int],
     prepare: Callable[[str], None] | None = None,
 ) -> Measured:
+    """Do the work on a topic of its own, and tell how long it took."""
     with _topic(client, asked) as topic:
         if prepare:
             prepare(topic)
@@ -205,9 +212,9 @@ def _measure(
         seconds=seconds,
         messages_per_second=asked.count / seconds,
         megabytes_per_second=asked.count * asked.size / seconds / 1e6,
-        p50_ms=_quantile(ordered, 0.5) / MS,
-        p99_ms=_quantile(ordered, 0.99) / MS,
-        max_ms=_quantile(ordered, 1) / MS,
+        p50_ms=quantile(ordered, 0.5) / MS,
+        p99_ms=quantile(ordered, 0.99) / MS,
+        max_ms=quantile(ordered, 1) / MS,
         broker_cpu_seconds=(after.cpu_ns - before.cpu_ns) / SECOND,
         broker_rss_mb=after.rss_bytes / 1e6,
     )
@@ -223,5 +230,6 @@ def _topic(client: Client, asked: Workload) -> Iterator[str]:
         client.delete_topic(name)
 
 
-def _quantile(ordered: Sequence[int], share: float) -> float:
+def quantile(ordered: Sequence[int], share: float) -> float:
+    """The value that this share of the others is not above."""
     return float(ordered[min(len(ordered) - 1, int(share * len(ordered)))]) if ordered else 0.0

@@ -95,7 +95,10 @@ class Message(NamedTuple):
     def size(self) -> int:
         """About what its record takes."""
         size = HEADER_BYTES + len(self.value or b"") + len(self.key or b"")
-        return size + sum(len(name) + len(text) + 4 for name, text in (self.headers or {}).items())
+        if self.headers:
+            for name, text in self.headers.items():
+                size += len(name) + len(text) + 4
+        return size
 
 
 class AnyHandle(msgspec.Struct, gc=False, eq=False):

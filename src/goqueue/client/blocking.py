@@ -102,6 +102,19 @@ class BlockingSession:
 
     def exchange(self, verb: Verb, meta: msgspec.Struct, answer_type: type[M], payload: bytearray | None = None) -> M:
         """Send a request and wait for the meta of its answer."""
+        return decode(self.exchange_frame(verb, meta, payload).meta, answer_type)
+
+    def exchange_frame(
+        self,
+        verb: Verb,
+        meta: msgspec.Struct,
+        payload: bytes | bytearray | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> Frame:
+        """Send a request and wait for its answer, for that long if not for as long as usual."""
+        if timeout_s is not None and timeout_s != self._socket.gettimeout():
+            self._socket.settimeout(timeout_s)
         self._correlation = self._correlation % 0xFFFF_FFFF + 1
         raw = verbs.encode(meta)
         if payload is not None:
@@ -123,7 +136,7 @@ class BlockingSession:
                 self.close()
         if frame.flags & _ERROR:
             raise told_error(frame)
-        return decode(frame.meta, answer_type)
+        return frame
 
     def close(self) -> None:
         """End the session."""

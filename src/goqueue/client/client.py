@@ -6,7 +6,7 @@ retryable is retried, for up to `timeout`, as long as it cannot happen twice by 
 
 import asyncio
 from collections.abc import Iterable, Mapping
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Self, TypeVar
 
 import msgspec
@@ -15,19 +15,38 @@ from goqueue.client import environment, messages
 from goqueue.client.accumulator import ProducerConfig
 from goqueue.client.blocking import DirectPublisher
 from goqueue.client.connections import Connections
+from goqueue.client.consumer import AsyncConsumer, AsyncConsumption, Limits
+from goqueue.client.consumer_core import ConsumerConfig
 from goqueue.client.handles import AsyncHandle, Published
 from goqueue.client.messages import Duration, Time
 from goqueue.client.producer import AsyncProducer, ProducerCore
 from goqueue.client.reading import AsyncMessages, Follow, Read
 from goqueue.client.session import split_address
-from goqueue.clock import SECOND, Clock, SystemClock
+from goqueue.clock import MS, SECOND, Clock, SystemClock
 from goqueue.errors import GoQueueError, InvalidRequest, TopicExists, TopicNotFound
 from goqueue.record.header import OFFSET_MAX, Priority
 from goqueue.times import format_duration, parse_duration
 from goqueue.wire import verbs
+from goqueue.wire.reports import (
+    BlockedKey,
+    DeadLetter,
+    DeadLetterFilter,
+    DeadLetterQueue,
+    DelayedMessage,
+    DelayReport,
+    GroupInfo,
+    LaneReport,
+    Position,
+    PositionReset,
+    RebalanceReport,
+    RedriveInfo,
+    RedrivePlan,
+    ScheduleInfo,
+)
 from goqueue.wire.verbs import Stats, TopicState, Verb
 
 M = TypeVar("M", bound=msgspec.Struct)
+T = TypeVar("T")
 SPARE_MAX = 8
 
 _DURATION_SETTINGS = frozenset(
@@ -41,6 +60,7 @@ _DURATION_SETTINGS = frozenset(
         "tombstone_retention",
     )
 )
+_NOT_REPEATABLE = frozenset(("schedules.create", "schedules.run", "dead_letters.redrive"))
 _decode_names = msgspec.msgpack.Decoder(list[str]).decode
 
 
@@ -291,7 +311,352 @@ class AsyncClient:
             isolation=isolation,
         )
 
+    # --- groups --------------------------------------------------------------------------------
+
+    def consumer(
+        self,
+        topics: str | Iterable[str],
+        *,
+        group: str,
+        mode: str = "partitioned",
+        visibility: Duration | None = None,
+        max_in_flight: int | None = None,
+        start: str = "earliest",
+        ack: str = "each",
+        auto_extend: bool = True,
+        protocol: str = "cooperative",
+        assignor: str = "sticky",
+        session_timeout: Duration = "30s",
+        member_id: str | None = None,
+    ) -> AsyncConsumer:
+        """A member of the group. It joins with its first poll, and leaves with `close`."""
+        config = ConsumerConfig(
+            topics=(topics,) if isinstance(topics, str) else tuple(topics),
+            group=group,
+            client_id=self._connections.client_id or "consumer",
+            member_id=member_id,
+            mode=mode,
+            protocol=protocol,
+            assignor=assignor,
+            start=start,
+            ack=ack,
+            auto_extend=auto_extend,
+            visibility_ms=None if visibility is None else _milliseconds(visibility, "visibility"),
+            max_in_flight=max_in_flight,
+            session_timeout_ms=_milliseconds(session_timeout, "session_timeout"),
+        )
+        return AsyncConsumer(config, self._connections, self._clock)
+
+    def consume(
+        self,
+        topics: str | Iterable[str],
+        *,
+        group: str,
+        stop: str | None = None,
+        limit: int | None = None,
+        idle: Duration | None = None,
+        batch: int = 100,
+        mode: str = "partitioned",
+        visibility: Duration | None = None,
+        max_in_flight: int | None = None,
+        start: str = "earliest",
+        ack: str = "each",
+        auto_extend: bool = True,
+        member_id: str | None = None,
+    ) -> AsyncConsumption:
+        """The messages of a group, one by one and for ever: `async with message` acknowledges each.
+
+        `stop="empty"` ends when there is nothing left, `idle` when nothing came for so long, `limit` after so many.
+        """
+        consumer = self.consumer(
+            topics,
+            group=group,
+            mode=mode,
+            visibility=visibility,
+            max_in_flight=max_in_flight,
+            start=start,
+            ack=ack,
+            auto_extend=auto_extend,
+            member_id=member_id,
+        )
+        return AsyncConsumption(consumer, Limits(stop, limit, idle, batch))
+
+    async def groups(self) -> list[str]:
+        """The names of all groups, sorted."""
+        return await self._call("groups.names", list[str])
+
+    async def describe_group(self, group: str) -> GroupInfo:
+        """A group with its members, and what they have."""
+        return await self._call("groups.describe", GroupInfo, group=group)
+
+    async def group_positions(self, group: str, *, topic: str | None = None) -> list[Position]:
+        """Where a group stands in each partition, and how far that is behind."""
+        return await self._call("groups.positions", list[Position], group=group, topic=topic)
+
+    async def reset_group(
+        self,
+        group: str,
+        to: str | int | datetime,
+        *,
+        topic: str | None = None,
+        partition: int | None = None,
+        dry_run: bool = False,
+    ) -> list[PositionReset]:
+        """Set positions: `"earliest"`, `"latest"`, an offset, or a time. Leases on the partitions end."""
+        arguments: dict[str, object] = {"topic": topic, "partition": partition, "dry_run": dry_run}
+        if to in ("earliest", "latest"):
+            arguments["strategy"] = to
+        elif isinstance(to, int):
+            arguments.update(strategy="offset", offset=to)
+        else:
+            arguments.update(strategy="timestamp", time_ns=self._time_ns(to, "timestamp"))
+        return await self._call("groups.reset", list[PositionReset], group=group, **arguments)
+
+    async def delete_group(self, group: str) -> None:
+        """Put all members out and drop the positions."""
+        await self._call("groups.delete", None, group=group)
+
+    async def blocked_keys(self, group: str) -> list[BlockedKey]:
+        """Which message of a key-shared group holds back which key."""
+        return await self._call("groups.blocked", list[BlockedKey], group=group)
+
+    async def rebalances(self, group: str | None = None) -> RebalanceReport:
+        """How the rebalances of a group, or of all, went."""
+        return await self._call("groups.rebalance_stats", RebalanceReport, group=group)
+
+    async def lanes(self, *, topic: str | None = None, group: str | None = None) -> list[LaneReport]:
+        """What is in which lane, partition by partition."""
+        return await self._call("groups.lanes", list[LaneReport], topic=topic, group=group)
+
+    # --- delays --------------------------------------------------------------------------------
+
+    async def delayed(
+        self,
+        topic: str,
+        *,
+        partition: int | None = None,
+        key: bytes | str | None = None,
+        state: str = "pending",
+        skip: int = 0,
+        limit: int = 100,
+    ) -> list[DelayedMessage]:
+        """Delayed messages by due time; those that wait or, with `state`, were delivered, cancelled or expired."""
+        return await self._call(
+            "delays.list",
+            list[DelayedMessage],
+            topic=topic,
+            partition=partition,
+            key=messages.key_bytes(key),
+            state=state,
+            skip=skip,
+            limit=limit,
+        )
+
+    async def cancel(
+        self, message: Published | DelayedMessage | str, *, key: bytes | str | None = None
+    ) -> list[DelayedMessage]:
+        """Never deliver a delayed message; with a topic and a key, all that wait under that key."""
+        return await self._call("delays.cancel", list[DelayedMessage], **_which(message, key))
+
+    async def cancel_many(self, topic: str, partition: int, offsets: Iterable[int]) -> list[DelayedMessage]:
+        """Never deliver these messages of one partition; those that are not waiting any more are passed over."""
+        return await self._call(
+            "delays.cancel", list[DelayedMessage], topic=topic, partition=partition, offsets=list(offsets)
+        )
+
+    async def reschedule(
+        self,
+        message: Published | DelayedMessage | str,
+        *,
+        key: bytes | str | None = None,
+        delay: Duration | None = None,
+        deliver_at: Time | None = None,
+    ) -> list[DelayedMessage]:
+        """Deliver a delayed message at another time; with a topic and a key, all that wait under that key."""
+        due_ns = self._due_ns(delay, deliver_at)
+        return await self._call("delays.reschedule", list[DelayedMessage], deliver_at_ns=due_ns, **_which(message, key))
+
+    async def reschedule_many(
+        self,
+        topic: str,
+        partition: int,
+        offsets: Iterable[int],
+        *,
+        delay: Duration | None = None,
+        deliver_at: Time | None = None,
+    ) -> list[DelayedMessage]:
+        """Deliver these messages of one partition at another time; those that wait no longer are passed over."""
+        return await self._call(
+            "delays.reschedule",
+            list[DelayedMessage],
+            topic=topic,
+            deliver_at_ns=self._due_ns(delay, deliver_at),
+            partition=partition,
+            offsets=list(offsets),
+        )
+
+    async def delay_stats(self) -> DelayReport:
+        """Delays in numbers."""
+        return await self._call("delays.stats", DelayReport)
+
+    async def schedule(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        name: str,
+        cron: str | None = None,
+        every: Duration | None = None,
+        timezone: str = "UTC",
+        catch_up: str = "skip",
+        start: Time | None = None,
+        end: Time | None = None,
+        paused: bool = False,
+        key: bytes | str | None = None,
+        partition: int | None = None,
+        priority: Priority | int | str | None = None,
+        headers: Mapping[str, str | bytes] | None = None,
+        ttl: Duration | None = None,
+    ) -> ScheduleInfo:
+        """Publish a message again and again: `cron="0 9 * * MON-FRI"`, or `every="15m"`."""
+        now_ns = self._clock.wall_ns()
+        made = messages.message(value, key, priority, headers, None, None, None, False, now_ns=now_ns)
+        return await self._call(
+            "schedules.create",
+            ScheduleInfo,
+            topic=topic,
+            name=name,
+            message=[made.value, made.key, made.headers, partition, int(made.priority)],
+            cron=cron,
+            every_ns=None if every is None else messages.asked_duration_ns(every, "every"),
+            timezone=timezone,
+            catch_up=catch_up,
+            start_ns=self._maybe_time_ns(start, "start"),
+            end_ns=self._maybe_time_ns(end, "end"),
+            ttl_ns=None if ttl is None else messages.asked_duration_ns(ttl, "ttl"),
+            paused=paused,
+        )
+
+    async def schedules(self, topic: str) -> list[ScheduleInfo]:
+        """The recurring messages of a topic."""
+        return await self._call("schedules.list", list[ScheduleInfo], topic=topic)
+
+    async def describe_schedule(self, topic: str, name: str) -> ScheduleInfo:
+        """A recurring message, with its last runs."""
+        return await self._call("schedules.get", ScheduleInfo, topic=topic, name=name)
+
+    async def delete_schedule(self, topic: str, name: str) -> None:
+        """Publish it no more."""
+        await self._call("schedules.delete", None, topic=topic, name=name)
+
+    async def pause_schedule(self, topic: str, name: str) -> ScheduleInfo:
+        """Do not publish it until it is resumed."""
+        return await self._call("schedules.pause", ScheduleInfo, topic=topic, name=name)
+
+    async def resume_schedule(self, topic: str, name: str) -> ScheduleInfo:
+        """Publish it again, from its next time on."""
+        return await self._call("schedules.resume", ScheduleInfo, topic=topic, name=name)
+
+    async def run_schedule(self, topic: str, name: str) -> ScheduleInfo:
+        """Publish it now, once."""
+        return await self._call("schedules.run", ScheduleInfo, topic=topic, name=name)
+
+    # --- dead letters --------------------------------------------------------------------------
+
+    async def dead_letter_queues(self) -> list[DeadLetterQueue]:
+        """The topics that have dead letters, in numbers."""
+        return await self._call("dead_letters.queues", list[DeadLetterQueue])
+
+    async def describe_dead_letters(self, topic: str) -> DeadLetterQueue:
+        """The dead letters of a topic, in numbers."""
+        return await self._call("dead_letters.describe", DeadLetterQueue, topic=topic)
+
+    async def dead_letters(
+        self, topic: str, *, where: Mapping[str, Any] | None = None, skip: int = 0, limit: int = 100
+    ) -> list[DeadLetter]:
+        """The dead letters of a topic; `where` as for `redrive`."""
+        wanted = self._filter(where)
+        return await self._call(
+            "dead_letters.list", list[DeadLetter], topic=topic, wanted=wanted, skip=skip, limit=limit
+        )
+
+    async def redrive(
+        self,
+        topic: str,
+        *,
+        where: Mapping[str, Any] | None = None,
+        rate: float = 0,
+        limit: int = 0,
+        target_topic: str | None = None,
+        max_redrives: int = 3,
+    ) -> RedriveInfo:
+        """Put dead letters back: `where={"reason": "TIMEOUT", "group": "billing", "key_prefix": "eu-"}`."""
+        return await self._call(
+            "dead_letters.redrive",
+            RedriveInfo,
+            topic=topic,
+            wanted=self._filter(where),
+            rate=rate,
+            limit=limit,
+            target_topic=target_topic,
+            max_redrives=max_redrives,
+        )
+
+    async def plan_redrive(
+        self,
+        topic: str,
+        *,
+        where: Mapping[str, Any] | None = None,
+        limit: int = 0,
+        target_topic: str | None = None,
+        max_redrives: int = 3,
+    ) -> RedrivePlan:
+        """What `redrive` would do."""
+        return await self._call(
+            "dead_letters.plan",
+            RedrivePlan,
+            topic=topic,
+            wanted=self._filter(where),
+            limit=limit,
+            target_topic=target_topic,
+            max_redrives=max_redrives,
+        )
+
+    async def describe_redrive(self, topic: str, redrive_id: str) -> RedriveInfo:
+        """How far a redrive is."""
+        return await self._call("dead_letters.redrive_info", RedriveInfo, topic=topic, redrive_id=redrive_id)
+
+    async def stop_redrive(self, topic: str, redrive_id: str) -> RedriveInfo:
+        """Put back no more."""
+        return await self._call("dead_letters.stop_redrive", RedriveInfo, topic=topic, redrive_id=redrive_id)
+
     # --- inside --------------------------------------------------------------------------------
+
+    async def _call(self, verb: str, answer_type: type[T] | None, **arguments: object) -> T:
+        """The answer to one of the many verbs that need no frame of their own."""
+
+        async def attempt() -> T:
+            session = await self._connections.any()
+            frame = await session.ask_frame(Verb.CALL, verbs.Call(verb, arguments))
+            return msgspec.msgpack.decode(frame.payload, type=answer_type)
+
+        return await self._connections.retrying(attempt, only_unsent=verb in _NOT_REPEATABLE)
+
+    def _filter(self, where: Mapping[str, Any] | None) -> DeadLetterFilter:
+        """The filter as the broker takes it."""
+        given = dict(where or {})
+        for name in ("key", "key_prefix"):
+            if name in given:
+                given[name] = messages.key_bytes(given[name])
+        for name in ("from_time", "to_time"):
+            if name in given:
+                given[f"{name}_ns"] = self._time_ns(given.pop(name), name)
+        if "header" in given:
+            given["headers"] = given.pop("header")
+        unknown = given.keys() - set(DeadLetterFilter.__struct_fields__)
+        if unknown:
+            raise InvalidRequest(f"unknown filter {min(unknown)!r}", path="where")
+        return DeadLetterFilter(**given)
 
     async def _ask(self, verb: Verb, meta: msgspec.Struct, answer_type: type[M], *, is_repeatable: bool = True) -> M:
         async def attempt() -> M:
@@ -324,6 +689,14 @@ class AsyncClient:
             self._producers.append(core)
         return core
 
+    def _due_ns(self, delay: Duration | None, deliver_at: Time | None) -> int:
+        now_ns = self._clock.wall_ns()
+        if delay is not None and deliver_at is None:
+            return now_ns + messages.asked_duration_ns(delay, "delay")
+        if deliver_at is None or delay is not None:
+            raise InvalidRequest("either delay or deliver_at is required", path="delay")
+        return messages.asked_time_ns(deliver_at, "deliver_at", now_ns) or 0
+
     def _time_ns(self, value: Time, name: str) -> int:
         found = messages.asked_time_ns(value, name, self._clock.wall_ns())
         assert found is not None
@@ -341,6 +714,19 @@ def _settings(given: Mapping[str, object]) -> dict[str, object]:
         if isinstance(value, timedelta) or (name in _DURATION_SETTINGS and is_number):
             settings[name] = format_duration(parse_duration(value))  # type: ignore[arg-type]
     return settings
+
+
+def _milliseconds(value: Duration, name: str) -> int:
+    return max(1, messages.asked_duration_ns(value, name) // MS)
+
+
+def _which(message: Published | DelayedMessage | str, key: bytes | str | None) -> dict[str, object]:
+    """Which delayed messages are meant."""
+    if isinstance(message, str):
+        if key is None:
+            raise InvalidRequest("a topic needs the key of the messages that are meant", path="key")
+        return {"topic": message, "key": messages.key_bytes(key)}
+    return {"topic": message.topic, "partition": message.partition, "offset": message.offset}
 
 
 def _check_range(offset: int, limit: int | None) -> None:

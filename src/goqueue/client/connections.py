@@ -111,13 +111,16 @@ class Connections:
         """What is known of the topic turned out wrong."""
         self._topics.pop(name, None)
 
-    async def retrying(self, attempt: Callable[[], Awaitable[T]], *, only_unsent: bool = False) -> T:
+    async def retrying(
+        self, attempt: Callable[[], Awaitable[T]], *, only_unsent: bool = False, extra_s: float = 0
+    ) -> T:
         """The result of the first attempt that does not fail for a passing reason, within the client's timeout.
 
-        With `only_unsent`, an attempt that may have reached the broker is not repeated.
+        `extra_s` is how long the broker is allowed to wait before it answers. With `only_unsent`, an attempt that may
+        have reached the broker is not repeated.
         """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self.timeout_s
+        deadline = loop.time() + self.timeout_s + extra_s
         failure: GoQueueError | None = None
         tries = 0
         while True:

@@ -59,6 +59,11 @@ class LoopThread:
 
         return self.run(work())
 
+    def post(self, function: Callable[[], None]) -> None:
+        """Have a plain function called in the loop some time, and do not wait for it."""
+        if not self.is_closed:
+            self._loop.call_soon_threadsafe(function)
+
     def close(self) -> None:
         """End the loop."""
         if self._is_closed or self._fork != forks.generation:

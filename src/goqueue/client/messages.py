@@ -71,8 +71,10 @@ def message(
     now_ns: int,
 ) -> Message:
     """Check what was given, and turn times into headers. A delay wins over a time; zero or the past means now."""
-    if headers is None and delay is None and deliver_at is None and ttl is None and not tombstone:
-        return Message(value_bytes(value), key_bytes(key), None, priority_code(priority))
+    if headers is None and deliver_at is None and ttl is None and not tombstone:
+        delay_ns = 0 if delay is None else duration_ns(delay, "delay")
+        due = {DELIVER_AT: _stamp(now_ns + delay_ns, "delay")} if delay_ns > 0 else None
+        return Message(value_bytes(value), key_bytes(key), due, priority_code(priority))
     own: dict[str, str | bytes] = {}
     if delay is not None:
         due_ns = now_ns + duration_ns(delay, "delay")

@@ -120,6 +120,13 @@ class Session(asyncio.BufferedProtocol):
         self, verb: Verb, meta: msgspec.Struct, answer_type: type[M], *, timeout_s: float = ANSWER_TIMEOUT_S
     ) -> tuple[M, memoryview]:
         """The meta and the payload of the answer."""
+        frame = await self.ask_frame(verb, meta, timeout_s=timeout_s)
+        return decode(frame.meta, answer_type), frame.payload
+
+    async def ask_frame(
+        self, verb: Verb, meta: msgspec.Struct, payload: bytes | None = None, *, timeout_s: float = ANSWER_TIMEOUT_S
+    ) -> Frame:
+        """The frame that answers."""
         future: asyncio.Future[Frame] = self._loop.create_future()
 
         def answered(frame: Frame | None, error: GoQueueError | None) -> None:
@@ -130,15 +137,14 @@ class Session(asyncio.BufferedProtocol):
             else:
                 future.set_result(frame)
 
-        correlation = self.send(verb, meta, None, answered)
+        correlation = self.send(verb, meta, payload, answered)
         try:
             async with asyncio.timeout(timeout_s):
-                frame = await future
+                return await future
         except TimeoutError:
             raise RequestTimeout(verb.name, timeout_s) from None
         finally:
             self._open.pop(correlation, None)
-        return decode(frame.meta, answer_type), frame.payload
 
     def send(
         self,

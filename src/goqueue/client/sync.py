@@ -4,9 +4,11 @@ Calls are handed to an event loop in a thread of the client's own. A client may 
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from datetime import datetime
 from typing import Any, Self
 
 from goqueue.client.client import AsyncClient
+from goqueue.client.consumer import Consumer, Consumption
 from goqueue.client.handles import Published
 from goqueue.client.loop_thread import LoopThread
 from goqueue.client.messages import Duration, Time
@@ -15,6 +17,21 @@ from goqueue.client.reading import AsyncMessages
 from goqueue.clock import Clock
 from goqueue.record.header import Priority
 from goqueue.record.message import Message
+from goqueue.wire.reports import (
+    BlockedKey,
+    DeadLetter,
+    DeadLetterQueue,
+    DelayedMessage,
+    DelayReport,
+    GroupInfo,
+    LaneReport,
+    Position,
+    PositionReset,
+    RebalanceReport,
+    RedriveInfo,
+    RedrivePlan,
+    ScheduleInfo,
+)
 from goqueue.wire.verbs import Stats, TopicState
 
 
@@ -252,3 +269,284 @@ class Client:
             ),
             self._loop,
         )
+
+    def consumer(
+        self,
+        topics: str | Iterable[str],
+        *,
+        group: str,
+        mode: str = "partitioned",
+        visibility: Duration | None = None,
+        max_in_flight: int | None = None,
+        start: str = "earliest",
+        ack: str = "each",
+        auto_extend: bool = True,
+        protocol: str = "cooperative",
+        assignor: str = "sticky",
+        session_timeout: Duration = "30s",
+        member_id: str | None = None,
+    ) -> Consumer:
+        """A member of the group. It joins with its first poll, and leaves with `close`."""
+        return self._client.consumer(
+            topics,
+            group=group,
+            mode=mode,
+            visibility=visibility,
+            max_in_flight=max_in_flight,
+            start=start,
+            ack=ack,
+            auto_extend=auto_extend,
+            protocol=protocol,
+            assignor=assignor,
+            session_timeout=session_timeout,
+            member_id=member_id,
+        ).blocking(self._loop)
+
+    def consume(
+        self,
+        topics: str | Iterable[str],
+        *,
+        group: str,
+        stop: str | None = None,
+        limit: int | None = None,
+        idle: Duration | None = None,
+        batch: int = 100,
+        mode: str = "partitioned",
+        visibility: Duration | None = None,
+        max_in_flight: int | None = None,
+        start: str = "earliest",
+        ack: str = "each",
+        auto_extend: bool = True,
+        member_id: str | None = None,
+    ) -> Consumption:
+        """The messages of a group, one by one and for ever: `async with message` acknowledges each.
+
+        `stop="empty"` ends when there is nothing left, `idle` when nothing came for so long, `limit` after so many."""
+        return self._client.consume(
+            topics,
+            group=group,
+            stop=stop,
+            limit=limit,
+            idle=idle,
+            batch=batch,
+            mode=mode,
+            visibility=visibility,
+            max_in_flight=max_in_flight,
+            start=start,
+            ack=ack,
+            auto_extend=auto_extend,
+            member_id=member_id,
+        ).blocking(self._loop)
+
+    def groups(self) -> list[str]:
+        """The names of all groups, sorted."""
+        return self._loop.run(self._client.groups())
+
+    def describe_group(self, group: str) -> GroupInfo:
+        """A group with its members, and what they have."""
+        return self._loop.run(self._client.describe_group(group))
+
+    def group_positions(self, group: str, *, topic: str | None = None) -> list[Position]:
+        """Where a group stands in each partition, and how far that is behind."""
+        return self._loop.run(self._client.group_positions(group, topic=topic))
+
+    def reset_group(
+        self,
+        group: str,
+        to: str | int | datetime,
+        *,
+        topic: str | None = None,
+        partition: int | None = None,
+        dry_run: bool = False,
+    ) -> list[PositionReset]:
+        """Set positions: `"earliest"`, `"latest"`, an offset, or a time. Leases on the partitions end."""
+        return self._loop.run(self._client.reset_group(group, to, topic=topic, partition=partition, dry_run=dry_run))
+
+    def delete_group(self, group: str) -> None:
+        """Put all members out and drop the positions."""
+        self._loop.run(self._client.delete_group(group))
+
+    def blocked_keys(self, group: str) -> list[BlockedKey]:
+        """Which message of a key-shared group holds back which key."""
+        return self._loop.run(self._client.blocked_keys(group))
+
+    def rebalances(self, group: str | None = None) -> RebalanceReport:
+        """How the rebalances of a group, or of all, went."""
+        return self._loop.run(self._client.rebalances(group))
+
+    def lanes(self, *, topic: str | None = None, group: str | None = None) -> list[LaneReport]:
+        """What is in which lane, partition by partition."""
+        return self._loop.run(self._client.lanes(topic=topic, group=group))
+
+    def delayed(
+        self,
+        topic: str,
+        *,
+        partition: int | None = None,
+        key: bytes | str | None = None,
+        state: str = "pending",
+        skip: int = 0,
+        limit: int = 100,
+    ) -> list[DelayedMessage]:
+        """Delayed messages by due time; those that wait or, with `state`, were delivered, cancelled or expired."""
+        return self._loop.run(
+            self._client.delayed(topic, partition=partition, key=key, state=state, skip=skip, limit=limit)
+        )
+
+    def cancel(
+        self, message: Published | DelayedMessage | str, *, key: bytes | str | None = None
+    ) -> list[DelayedMessage]:
+        """Never deliver a delayed message; with a topic and a key, all that wait under that key."""
+        return self._loop.run(self._client.cancel(message, key=key))
+
+    def cancel_many(self, topic: str, partition: int, offsets: Iterable[int]) -> list[DelayedMessage]:
+        """Never deliver these messages of one partition; those that are not waiting any more are passed over."""
+        return self._loop.run(self._client.cancel_many(topic, partition, list(offsets)))
+
+    def reschedule(
+        self,
+        message: Published | DelayedMessage | str,
+        *,
+        key: bytes | str | None = None,
+        delay: Duration | None = None,
+        deliver_at: Time | None = None,
+    ) -> list[DelayedMessage]:
+        """Deliver a delayed message at another time; with a topic and a key, all that wait under that key."""
+        return self._loop.run(self._client.reschedule(message, key=key, delay=delay, deliver_at=deliver_at))
+
+    def reschedule_many(
+        self,
+        topic: str,
+        partition: int,
+        offsets: Iterable[int],
+        *,
+        delay: Duration | None = None,
+        deliver_at: Time | None = None,
+    ) -> list[DelayedMessage]:
+        """Deliver these messages of one partition at another time; those that wait no longer are passed over."""
+        return self._loop.run(
+            self._client.reschedule_many(topic, partition, list(offsets), delay=delay, deliver_at=deliver_at)
+        )
+
+    def delay_stats(self) -> DelayReport:
+        """Delays in numbers."""
+        return self._loop.run(self._client.delay_stats())
+
+    def schedule(
+        self,
+        topic: str,
+        value: Any,
+        *,
+        name: str,
+        cron: str | None = None,
+        every: Duration | None = None,
+        timezone: str = "UTC",
+        catch_up: str = "skip",
+        start: Time | None = None,
+        end: Time | None = None,
+        paused: bool = False,
+        key: bytes | str | None = None,
+        partition: int | None = None,
+        priority: Priority | int | str | None = None,
+        headers: Mapping[str, str | bytes] | None = None,
+        ttl: Duration | None = None,
+    ) -> ScheduleInfo:
+        """Publish a message again and again: `cron="0 9 * * MON-FRI"`, or `every="15m"`."""
+        return self._loop.run(
+            self._client.schedule(
+                topic,
+                value,
+                name=name,
+                cron=cron,
+                every=every,
+                timezone=timezone,
+                catch_up=catch_up,
+                start=start,
+                end=end,
+                paused=paused,
+                key=key,
+                partition=partition,
+                priority=priority,
+                headers=headers,
+                ttl=ttl,
+            )
+        )
+
+    def schedules(self, topic: str) -> list[ScheduleInfo]:
+        """The recurring messages of a topic."""
+        return self._loop.run(self._client.schedules(topic))
+
+    def describe_schedule(self, topic: str, name: str) -> ScheduleInfo:
+        """A recurring message, with its last runs."""
+        return self._loop.run(self._client.describe_schedule(topic, name))
+
+    def delete_schedule(self, topic: str, name: str) -> None:
+        """Publish it no more."""
+        self._loop.run(self._client.delete_schedule(topic, name))
+
+    def pause_schedule(self, topic: str, name: str) -> ScheduleInfo:
+        """Do not publish it until it is resumed."""
+        return self._loop.run(self._client.pause_schedule(topic, name))
+
+    def resume_schedule(self, topic: str, name: str) -> ScheduleInfo:
+        """Publish it again, from its next time on."""
+        return self._loop.run(self._client.resume_schedule(topic, name))
+
+    def run_schedule(self, topic: str, name: str) -> ScheduleInfo:
+        """Publish it now, once."""
+        return self._loop.run(self._client.run_schedule(topic, name))
+
+    def dead_letter_queues(self) -> list[DeadLetterQueue]:
+        """The topics that have dead letters, in numbers."""
+        return self._loop.run(self._client.dead_letter_queues())
+
+    def describe_dead_letters(self, topic: str) -> DeadLetterQueue:
+        """The dead letters of a topic, in numbers."""
+        return self._loop.run(self._client.describe_dead_letters(topic))
+
+    def dead_letters(
+        self, topic: str, *, where: Mapping[str, Any] | None = None, skip: int = 0, limit: int = 100
+    ) -> list[DeadLetter]:
+        """The dead letters of a topic; `where` as for `redrive`."""
+        return self._loop.run(self._client.dead_letters(topic, where=where, skip=skip, limit=limit))
+
+    def redrive(
+        self,
+        topic: str,
+        *,
+        where: Mapping[str, Any] | None = None,
+        rate: float = 0,
+        limit: int = 0,
+        target_topic: str | None = None,
+        max_redrives: int = 3,
+    ) -> RedriveInfo:
+        """Put dead letters back: `where={"reason": "TIMEOUT", "group": "billing", "key_prefix": "eu-"}`."""
+        return self._loop.run(
+            self._client.redrive(
+                topic, where=where, rate=rate, limit=limit, target_topic=target_topic, max_redrives=max_redrives
+            )
+        )
+
+    def plan_redrive(
+        self,
+        topic: str,
+        *,
+        where: Mapping[str, Any] | None = None,
+        limit: int = 0,
+        target_topic: str | None = None,
+        max_redrives: int = 3,
+    ) -> RedrivePlan:
+        """What `redrive` would do."""
+        return self._loop.run(
+            self._client.plan_redrive(
+                topic, where=where, limit=limit, target_topic=target_topic, max_redrives=max_redrives
+            )
+        )
+
+    def describe_redrive(self, topic: str, redrive_id: str) -> RedriveInfo:
+        """How far a redrive is."""
+        return self._loop.run(self._client.describe_redrive(topic, redrive_id))
+
+    def stop_redrive(self, topic: str, redrive_id: str) -> RedriveInfo:
+        """Put back no more."""
+        return self._loop.run(self._client.stop_redrive(topic, redrive_id))

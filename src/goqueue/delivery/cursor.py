@@ -32,6 +32,8 @@ from goqueue.delivery.retry import RetryPolicy
 
 Split = Callable[[BitMap64], Iterable[tuple[int, BitMap64]]]
 """Which of the offsets belong to which lane."""
+DEADLINES_MIN = 1_000
+"""So many deadlines may be in the heap before it is looked for those that do not count any more."""
 
 
 class Delivery:
@@ -57,27 +59,20 @@ class Delivery:
         """When the first of its leases ends."""
         return min(deadline_ns for deadline_ns, _ in self.parts)
 
-    def claim(self, wanted: BitMap64, *, now_ns: int) -> BitMap64:
-        """Take those whose lease holds."""
+    def claim(self, wanted: BitMap64) -> BitMap64:
+        """Take those that it has."""
         claimed = BitMap64()
-        for deadline_ns, offsets in self.parts:
-            if deadline_ns > now_ns:
-                part = offsets & wanted
-                if part:
-                    offsets.difference_update(part)
-                    claimed.update(part)
+        for _, offsets in self.parts:
+            part = offsets & wanted
+            if part:
+                offsets.difference_update(part)
+                claimed.update(part)
         self._tidy()
         return claimed
 
-    def claim_late(self, *, now_ns: int) -> BitMap64:
-        """Take those whose lease is over."""
-        claimed = BitMap64()
-        for deadline_ns, offsets in self.parts:
-            if deadline_ns <= now_ns:
-                claimed.update(offsets)
-                offsets.clear()
-        self._tidy()
-        return claimed
+    def late(self, *, now_ns: int) -> BitMap64:
+        """Those whose lease is over."""
+        return BitMap64().union(*(offsets for deadline_ns, offsets in self.parts if deadline_ns <= now_ns))
 
     def lease(self, offsets: BitMap64, deadline_ns: int) -> None:
         """These are leased until then."""
@@ -119,9 +114,6 @@ class Cursor:
 
     def __init__(self, *, floor: int, lanes: LaneConfig, split: Split, now_ns: int) -> None:
         self._split = split
-        self._begin(floor, lanes, now_ns)
-
-    def _begin(self, floor: int, lanes: LaneConfig, now_ns: int) -> None:
         self.floor = floor
         self.frontier = floor
         self.acked = BitMap64()
@@ -134,6 +126,7 @@ class Cursor:
         self._waiting: list[tuple[int, int, BitMap64]] = []  # a heap
         self._waiting_number = 0
         self._deadlines: list[tuple[int, int]] = []  # a heap; may hold deliveries that are over or were extended
+        self._deadlines_max = DEADLINES_MIN
         self._counts: dict[int, BitMap64] = {}  # finished deliveries -> the offsets that have had so many
         self._first: dict[int, BitMap64] = {}  # second of the first delivery -> the offsets that failed since
 
@@ -187,17 +180,16 @@ class Cursor:
         if end <= start:
             return
         self.frontier = end
-        special = hidden or delayed or any(lanes) or self._busy or self.acked
-        if not special:
+        if not any(offsets and offsets.max() >= start for offsets in (hidden, delayed, *lanes, self._busy, self.acked)):
             self.lanes.put_range(NORMAL, start, end, now_ns=now_ns)
             return
         fresh = span(start, end)
+        fresh -= self._busy
+        fresh -= self.acked  # before what is hidden lets the floor pass
         gone = fresh & hidden
         if gone:
             self._done(gone)
             fresh -= gone
-        fresh -= self._busy
-        fresh -= self.acked
         later = fresh & delayed
         if later:
             self.delayed |= later
@@ -235,26 +227,27 @@ class Cursor:
         return taken
 
     def give_back(self, runs: Sequence[Run]) -> None:
-        """These were not delivered after all."""
+        """These were taken just now and not delivered after all."""
         for _, offsets in runs:
             self._busy -= offsets
         self.lanes.put_back(runs)
+
+    def put_back(self, offsets: BitMap64, *, now_ns: int) -> None:
+        """These, which are taken and not leased, are ready again."""
+        self._busy -= offsets
+        self._make_ready(offsets, now_ns=now_ns)
 
     def lease(self, delivery_id: int, member: str, offsets: BitMap64, *, deadline_ns: int, wall_ns: int) -> None:
         """The taken offsets go to the member."""
         delivery = self.deliveries[delivery_id] = Delivery(delivery_id, member, wall_ns)
         delivery.lease(offsets, deadline_ns)
-        heapq.heappush(self._deadlines, (deadline_ns, delivery_id))
+        self._note_deadline(deadline_ns, delivery_id)
         self.in_flight[member] = self.in_flight.get(member, 0) + len(offsets)
-
-    def hand_over(self, offsets: BitMap64) -> None:
-        """The taken offsets go out without a lease; `settle_below` or `finish` ends them."""
-        self._busy |= offsets
 
     # --- settling ------------------------------------------------------------------------------
 
     def leased(self, delivery_id: int, offsets: BitMap64, *, now_ns: int) -> BitMap64:
-        """Those of the offsets whose lease holds."""
+        """Those of the offsets whose lease holds; nothing else may be settled by who has the delivery."""
         delivery = self.deliveries.get(delivery_id)
         held = BitMap64()
         for deadline_ns, part in delivery.parts if delivery else ():
@@ -262,54 +255,61 @@ class Cursor:
                 held |= part & offsets
         return held
 
-    def is_late(self, delivery_id: int, *, now_ns: int) -> bool:
-        """Whether some of the delivery's leases are over, and it was not noticed yet."""
-        delivery = self.deliveries.get(delivery_id)
-        return delivery is not None and delivery.deadline_ns <= now_ns
+    def ack(self, delivery_id: int, offsets: BitMap64) -> None:
+        """Those that the delivery has are done."""
+        self.finish(self._claim(delivery_id, offsets))
 
-    def ack(self, delivery_id: int, offsets: BitMap64, *, now_ns: int) -> BitMap64:
-        """Those of the offsets that are done now; the others are not leased to this delivery any more."""
-        claimed = self._claim(delivery_id, offsets, now_ns)
-        self.finish(claimed)
-        return claimed
+    def judge(self, offsets: BitMap64, policy: RetryPolicy, *, now_ns: int, delay_ns: int | None = None) -> Failed:
+        """What is to become of messages that were not processed: another delivery after the delay, or a backoff;
+        for those that had their last one, the dead letters.
+        """
+        requeued: list[Requeued] = []
+        dead = BitMap64()
+        for count, part in self._by_count(offsets):
+            if count + 1 >= policy.max_deliveries:
+                dead |= part
+            else:
+                at_ns = now_ns + (policy.backoff_ns(count + 1) if delay_ns is None else delay_ns)
+                requeued.append(Requeued(part, at_ns, count + 2))
+        return Failed(requeued, dead)
 
-    def nack(
-        self, delivery_id: int, offsets: BitMap64, policy: RetryPolicy, *, now_ns: int, delay_ns: int | None = None
-    ) -> Failed:
-        """Deliver them again after the delay, or a backoff; those that had their last delivery are dying."""
-        delivery = self.deliveries.get(delivery_id)
-        claimed = self._claim(delivery_id, offsets, now_ns)
-        return self._fail(claimed, delivery.started_ns if delivery else 0, policy, now_ns, delay_ns)
+    def fail(self, delivery_id: int, failed: Failed) -> None:
+        """Let it be so for those that the delivery has."""
+        self.requeue(delivery_id, [(part.at_ns, part.offsets) for part in failed.requeued])
+        self.reject(delivery_id, failed.dead)
 
-    def reject(self, delivery_id: int, offsets: BitMap64, *, now_ns: int) -> BitMap64:
-        """Those that are dying now."""
+    def requeue(self, delivery_id: int, parts: Iterable[tuple[int, BitMap64]]) -> None:
+        """Those that the delivery has are delivered again at the times given."""
         delivery = self.deliveries.get(delivery_id)
-        claimed = self._claim(delivery_id, offsets, now_ns)
-        if delivery:
+        for at_ns, offsets in parts if delivery else ():
+            claimed = self._claim(delivery_id, offsets)
+            if delivery and claimed:
+                self._count(claimed, delivery.started_ns)
+                self._wait(claimed, at_ns)
+
+    def reject(self, delivery_id: int, offsets: BitMap64) -> None:
+        """Those that the delivery has are dying."""
+        delivery = self.deliveries.get(delivery_id)
+        claimed = self._claim(delivery_id, offsets)
+        if delivery and claimed:
             self._count(claimed, delivery.started_ns)
-        self.dying |= claimed
-        return claimed
+            self.dying |= claimed
 
-    def extend(self, delivery_id: int, offsets: BitMap64, *, deadline_ns: int, now_ns: int) -> BitMap64:
-        """Those that are leased until the new deadline."""
+    def extend(self, delivery_id: int, offsets: BitMap64, *, deadline_ns: int) -> None:
+        """Those that the delivery has are leased until the new deadline."""
         delivery = self.deliveries.get(delivery_id)
-        if delivery is None:
-            return BitMap64()
-        claimed = delivery.claim(offsets, now_ns=now_ns)
-        if claimed:
-            delivery.lease(claimed.copy(), deadline_ns)
-            heapq.heappush(self._deadlines, (deadline_ns, delivery_id))
-        return claimed
+        claimed = delivery.claim(offsets) if delivery else None
+        if delivery and claimed:
+            delivery.lease(claimed, deadline_ns)
+            self._note_deadline(deadline_ns, delivery_id)
 
-    def release(self, delivery_id: int, offsets: BitMap64, *, now_ns: int, counts: bool = True) -> BitMap64:
-        """Those that are ready again at once. Without `counts` it is as if they had not been delivered."""
+    def release(self, delivery_id: int, offsets: BitMap64, *, now_ns: int, counts: bool = True) -> None:
+        """Those that the delivery has are ready at once. Without `counts` it is as if they had not been delivered."""
         delivery = self.deliveries.get(delivery_id)
-        claimed = self._claim(delivery_id, offsets, now_ns)
+        claimed = self._claim(delivery_id, offsets)
         if counts and delivery:
             self._count(claimed, delivery.started_ns)
-        self._busy -= claimed
-        self._make_ready(claimed, now_ns=now_ns)
-        return claimed
+        self.put_back(claimed, now_ns=now_ns)
 
     def finish(self, offsets: BitMap64) -> None:
         """These are done, whatever they were."""
@@ -338,22 +338,20 @@ class Cursor:
     def revive(self, offsets: BitMap64, *, now_ns: int) -> None:
         """These are not dying after all."""
         self.dying -= offsets
-        self._busy -= offsets
-        self._make_ready(offsets, now_ns=now_ns)
+        self.put_back(offsets, now_ns=now_ns)
 
     # --- time ----------------------------------------------------------------------------------
 
-    def expire(self, policy: RetryPolicy, *, now_ns: int) -> Iterator[tuple[Delivery, BitMap64, Failed]]:
+    def expire(self, policy: RetryPolicy, *, now_ns: int) -> Iterator[tuple[Delivery, Failed]]:
         """End the leases whose deadline is over, delivery by delivery."""
         while self._deadlines and self._deadlines[0][0] <= now_ns:
             _, delivery_id = heapq.heappop(self._deadlines)
             delivery = self.deliveries.get(delivery_id)
-            if delivery is None:
-                continue
-            late = delivery.claim_late(now_ns=now_ns)
-            self._unlease(delivery, late)
-            if late:
-                yield delivery, late, self._fail(late, delivery.started_ns, policy, now_ns, None)
+            late = delivery.late(now_ns=now_ns) if delivery else None
+            if delivery and late:
+                failed = self.judge(late, policy, now_ns=now_ns)
+                self.fail(delivery_id, failed)
+                yield delivery, failed
 
     def retry(self, *, now_ns: int) -> bool:
         """Make ready what has waited for long enough; whether there was any."""
@@ -366,30 +364,25 @@ class Cursor:
 
     # --- positions -----------------------------------------------------------------------------
 
-    def settle_below(self, end: int) -> BitMap64:
-        """Everything below the offset is done, but what is not due yet; what is leased there is not any more."""
+    def below(self, end: int) -> BitMap64:
+        """Everything below the offset that a position there puts behind the group: all but what is not due or dies."""
         below = span(self.floor, end)
         below -= self.delayed
         below -= self.dying
-        self._end_leases(below)
-        self.lanes.discard(below)
-        self.frontier = max(self.frontier, end)
-        self.finish(below)
         return below
 
-    def move(self, floor: int, *, now_ns: int) -> None:
-        """Begin anew at the offset: all that was known is forgotten, but who is dying."""
-        dying = self.dying
-        self._begin(floor, self.lanes.config, now_ns)
-        self.dying |= dying
-        self._busy |= dying
+    def settle(self, offsets: BitMap64) -> None:
+        """These are done, and nobody has them any more."""
+        self._end_leases(offsets)
+        self.lanes.discard(offsets)
+        self.finish(offsets)
 
-    def drop_below(self, start: int) -> None:
-        """The log begins at that offset now."""
-        if start > self.floor:
-            self.delayed -= span(self.floor, start)
-            self.dying -= span(self.floor, start)
-            self.settle_below(start)
+    def drop_below(self, start: int) -> BitMap64:
+        """The log begins at that offset now; what is gone with it."""
+        gone = span(self.floor, start)
+        self.delayed -= gone
+        self.settle(gone)
+        return gone
 
     # --- remembering ---------------------------------------------------------------------------
 
@@ -419,24 +412,15 @@ class Cursor:
         self.deliveries[delivery.id] = delivery
         self.in_flight[delivery.member] = self.in_flight.get(delivery.member, 0) + len(offsets)
         for deadline_ns, _ in delivery.parts:
-            heapq.heappush(self._deadlines, (deadline_ns, delivery.id))
-
-    def requeue(self, delivery_id: int, parts: Iterable[tuple[int, BitMap64]]) -> None:
-        """These of the delivery failed and wait until the times given."""
-        for at_ns, offsets in parts:
-            delivery = self.deliveries.get(delivery_id)
-            if delivery:
-                self._end_leases(offsets)
-                self._count(offsets, delivery.started_ns)
-                self._wait(offsets, at_ns)
+            self._note_deadline(deadline_ns, delivery.id)
 
     # --- inside --------------------------------------------------------------------------------
 
-    def _claim(self, delivery_id: int, offsets: BitMap64, now_ns: int) -> BitMap64:
+    def _claim(self, delivery_id: int, offsets: BitMap64) -> BitMap64:
         delivery = self.deliveries.get(delivery_id)
         if delivery is None:
             return BitMap64()
-        claimed = delivery.claim(offsets, now_ns=now_ns)
+        claimed = delivery.claim(offsets)
         self._unlease(delivery, claimed)
         return claimed
 
@@ -449,53 +433,40 @@ class Cursor:
             del self.in_flight[delivery.member]
         if not delivery.parts:
             del self.deliveries[delivery.id]
-            if len(self._deadlines) > 1_000 and len(self._deadlines) > 4 * len(self.deliveries):
-                self._sweep_deadlines()
 
-    def _sweep_deadlines(self) -> None:
-        """Throw out the deadlines of deliveries that are over, so that they cannot pile up before their time."""
-        self._deadlines = [(one.deadline_ns, one.id) for one in self.deliveries.values()]
-        heapq.heapify(self._deadlines)
-
-    def _fail(
-        self, offsets: BitMap64, started_ns: int, policy: RetryPolicy, now_ns: int, delay_ns: int | None
-    ) -> Failed:
-        if not offsets:
-            return Failed([], BitMap64())
-        requeued: list[Requeued] = []
-        dead = BitMap64()
-        for count, part in self._count(offsets, started_ns):
-            if count >= policy.max_deliveries:
-                dead |= part
-            else:
-                at_ns = now_ns + (policy.backoff_ns(count) if delay_ns is None else delay_ns)
-                self._wait(part, at_ns)
-                requeued.append(Requeued(part, at_ns, count + 1))
-        self.dying |= dead
-        return Failed(requeued, dead)
+    def _note_deadline(self, deadline_ns: int, delivery_id: int) -> None:
+        heapq.heappush(self._deadlines, (deadline_ns, delivery_id))
+        if len(self._deadlines) > self._deadlines_max:  # those of deliveries that are over must not pile up
+            deadlines = [(until_ns, one.id) for one in self.deliveries.values() for until_ns, _ in one.parts]
+            heapq.heapify(deadlines)
+            self._deadlines = deadlines
+            self._deadlines_max = max(DEADLINES_MIN, 4 * len(deadlines))
 
     def _wait(self, offsets: BitMap64, at_ns: int) -> None:
         self._waiting_number += 1
         heapq.heappush(self._waiting, (at_ns, self._waiting_number, offsets))
 
-    def _count(self, offsets: BitMap64, started_ns: int) -> list[tuple[int, BitMap64]]:
-        """One more delivery of these is finished: how many each has had, by that number."""
-        counted: list[tuple[int, BitMap64]] = []
-        left = offsets.copy()
+    def _by_count(self, offsets: BitMap64) -> Iterator[tuple[int, BitMap64]]:
+        """The offsets by how many deliveries of them are finished, the highest number first."""
+        left = offsets
         for count in sorted(self._counts, reverse=True):
             part = self._counts[count] & left
             if part:
+                yield count, part
+                left = left - part
+        if left:
+            yield 0, left
+
+    def _count(self, offsets: BitMap64, started_ns: int) -> None:
+        """One more delivery of these is finished."""
+        for count, part in list(self._by_count(offsets)):
+            if count:
                 self._counts[count] -= part
                 if not self._counts[count]:
                     del self._counts[count]
-                counted.append((count + 1, part))
-                left -= part
-        if left:
-            counted.append((1, left))
-            self._first.setdefault(started_ns // SECOND, BitMap64()).update(left)
-        for count, part in counted:
-            self._counts.setdefault(count, BitMap64()).update(part)
-        return counted
+            else:
+                self._first.setdefault(started_ns // SECOND, BitMap64()).update(part)
+            self._counts.setdefault(count + 1, BitMap64()).update(part)
 
     def _forget_counts(self, offsets: BitMap64) -> None:
         for table in (self._counts, self._first):
@@ -515,6 +486,8 @@ class Cursor:
         self.acked |= offsets
         if self.floor in self.acked:
             self.floor = first_gap(self.acked, self.floor)
+            self.frontier = max(self.frontier, self.floor)
+        if self.acked and self.acked.min() < self.floor:
             self.acked.remove_range(0, self.floor)
 
     def _end_leases(self, offsets: BitMap64) -> None:

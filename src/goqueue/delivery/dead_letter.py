@@ -31,7 +31,7 @@ EXPIRED: Final = "EXPIRED"
 
 _OF_LIFE = (DELIVER_AT, EXPIRES_AT, PRODUCER)
 _OF_DEATH = (REASON, ERROR, GROUP, MEMBER, ATTEMPTS, ORIGIN, FIRST_DELIVERY, DEAD_AT)
-_ERROR_CHARACTERS_MAX = 2_000
+ERROR_CHARACTERS_MAX = 2_000
 _ROOM_FOR_PRODUCER = 100
 
 
@@ -83,7 +83,7 @@ def dead_headers(headers: Mapping[str, str], death: Death) -> dict[str, str]:
         REDRIVES: own.pop(REDRIVES, "0"),
         MEMBER: death.member,
         FIRST_DELIVERY: "" if death.first_delivery_ns is None else format_time(death.first_delivery_ns),
-        ERROR: death.error[:_ERROR_CHARACTERS_MAX],
+        ERROR: death.error[:ERROR_CHARACTERS_MAX],
     }
     told = {name: value for name, value in told.items() if value}
     for last in (ERROR, FIRST_DELIVERY, MEMBER, DEAD_AT, ATTEMPTS):

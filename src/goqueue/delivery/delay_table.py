@@ -86,7 +86,6 @@ class _Chunk:
             if mine[low] == offset:
                 yield low
 
-
     def due_by(self, limit_ns: int, offsets: BitMap64, count: int) -> list[tuple[int, int, int]]:
         """(due time, offset, priority) of those of the offsets, so many are in the chunk, that are due by then."""
         numbers, dues_ns, _, priorities = self.columns
@@ -170,8 +169,7 @@ class DelayTable:
         dues_ns = chunk.columns.dues_ns
         was_ns = dues_ns[place]
         dues_ns[place] = due_ns
-        if due_ns < chunk.soonest_ns:
-            chunk.soonest_ns = due_ns
+        chunk.soonest_ns = min(chunk.soonest_ns, due_ns)
         return was_ns
 
     def select(self, offsets: BitMap64) -> Columns:

@@ -20,7 +20,7 @@ from pyroaring import BitMap64
 from goqueue.delivery import delay_index
 from goqueue.delivery.delay_index import BLOCK_ENTRIES, ENTRY_BYTES, HEADER_BYTES, DelayState
 from goqueue.delivery.delay_table import Columns, DelayTable
-from goqueue.delivery.wheel import Wheel
+from goqueue.delivery.wheel import TICK_NS, Wheel
 from goqueue.record.header import Buffer
 
 SCHEDULED_BYTES = 24
@@ -186,6 +186,10 @@ class PartitionDelays:
         """Whether the message waited; it waits for that time from now on, or fires next if that is past."""
         if offset not in self.waiting:
             return False
+        if due_ns <= now_ns:
+            due_ns = min(
+                due_ns, now_ns - now_ns % TICK_NS
+            )  # of the tick that has begun, so as not to wait for the next
         self._move(offset, due_ns)
         return True
 
@@ -247,11 +251,7 @@ class PartitionDelays:
         if not parts:
             parts.append((DelayState.PENDING, Columns.empty()))
         self._forget_changes()
-        last = len(parts) - 1
-        return b"".join(
-            delay_index.encode(state, columns, covered_offset if index == last else 0)
-            for index, (state, columns) in enumerate(parts)
-        )
+        return b"".join(delay_index.encode(state, columns, covered_offset) for state, columns in parts)
 
     def snapshot(self, covered_offset: int) -> bytes:
         """A whole delay index, with all that wait and all that are remembered; changes start from it."""

@@ -15,15 +15,32 @@ from pyroaring import BitMap64
 class Hold:
     """A key that somebody has, or that waits for a retry."""
 
-    __slots__ = ("in_flight", "key", "member", "parked", "since_ns", "unsettled")
+    __slots__ = ("failed", "in_flight", "key", "member", "parked", "since_ns")
 
     def __init__(self, key: bytes, member: str, since_ns: int) -> None:
         self.key = key
         self.member = member
         self.since_ns = since_ns
-        self.unsettled: set[int] = set()  # delivered at least once
         self.in_flight: set[int] = set()
+        self.failed: set[int] = set()  # were delivered, and will be again
         self.parked = BitMap64()
+
+    @property
+    def first(self) -> int:
+        """The lowest offset that holds the key."""
+        return min(self.in_flight | self.failed)
+
+    def may_go(self, offset: int, member: str, *, is_begun: bool) -> bool:
+        """Whether a message of the key may go out: never before an earlier one that failed.
+
+        While others are out, only one that failed may, to the same member, and if it is before all of them; or whatever
+        goes with the same answer.
+        """
+        if self.failed and offset > min(self.failed):
+            return False
+        if is_begun or not self.in_flight:
+            return True
+        return member == self.member and offset in self.failed and offset < min(self.in_flight)
 
 
 class Chosen(NamedTuple):
@@ -38,12 +55,12 @@ class KeyOrder:
 
     def __init__(self) -> None:
         self._holds: dict[bytes, Hold] = {}
-        self._key_of: dict[int, bytes] = {}  # of what is unsettled
+        self._key_of: dict[int, bytes] = {}  # of what was delivered and is not settled
 
     @property
-    def parked_count(self) -> int:
-        """How many messages are held back."""
-        return sum(len(hold.parked) for hold in self._holds.values())
+    def parked(self) -> BitMap64:
+        """All that is held back."""
+        return BitMap64().union(*(hold.parked for hold in self._holds.values()))
 
     def lowest_parked(self) -> int | None:
         """The lowest offset that is held back."""
@@ -52,7 +69,7 @@ class KeyOrder:
     def choose(self, candidates: Iterable[tuple[int, bytes | None]], member: str, *, now_ns: int) -> Chosen:
         """Which of the candidates, in the order of their offsets, may go to the member now; they are taken to go."""
         allowed, parked = BitMap64(), BitMap64()
-        begun: set[bytes] = set()
+        begun: set[bytes] = set()  # keys that nobody had when this answer was begun
         for offset, key in candidates:
             if key is None:
                 allowed.add(offset)
@@ -61,14 +78,14 @@ class KeyOrder:
             if hold is None:
                 hold = self._holds[key] = Hold(key, member, now_ns)
                 begun.add(key)
-            elif not self._may_go(hold, offset, member, is_begun=key in begun):
+            elif not hold.may_go(offset, member, is_begun=key in begun):
                 hold.parked.add(offset)
                 parked.add(offset)
                 continue
             elif not hold.in_flight:
                 begun.add(key)
             hold.member = member
-            hold.unsettled.add(offset)
+            hold.failed.discard(offset)
             hold.in_flight.add(offset)
             self._key_of[offset] = key
             allowed.add(offset)
@@ -77,63 +94,55 @@ class KeyOrder:
     def resume(self, offset: int, key: bytes, member: str, *, in_flight: bool, now_ns: int) -> None:
         """The message was delivered before a restart and is not settled."""
         hold = self._holds.setdefault(key, Hold(key, member, now_ns))
-        hold.unsettled.add(offset)
         if in_flight:
             hold.member = member
             hold.in_flight.add(offset)
+        else:
+            hold.failed.add(offset)
         self._key_of[offset] = key
 
-    def withdraw(self, offsets: Iterable[int]) -> BitMap64:
-        """These were chosen and did not go out after all; what is not held back any more."""
-        return self.settled(offsets)
-
     def settled(self, offsets: Iterable[int]) -> BitMap64:
-        """These are done; what is not held back any more."""
+        """These are done, or were not delivered after all; what is not held back any more."""
         freed = BitMap64()
         for offset in offsets:
             key = self._key_of.pop(offset, None)
             if key is None:
                 continue
             hold = self._holds[key]
-            hold.unsettled.discard(offset)
             hold.in_flight.discard(offset)
-            if hold.unsettled:
-                freed |= self._free_retries(hold)
+            hold.failed.discard(offset)
+            if hold.in_flight or hold.failed:
+                freed |= _free_failed(hold)
             else:
                 freed |= hold.parked
                 del self._holds[key]
         return freed
 
     def failed(self, offsets: Iterable[int]) -> BitMap64:
-        """These wait for another delivery; what is not held back any more."""
+        """These are delivered again, now or later; what is not held back any more."""
         freed = BitMap64()
         for offset in offsets:
             key = self._key_of.get(offset)
             if key is not None:
                 hold = self._holds[key]
                 hold.in_flight.discard(offset)
-                freed |= self._free_retries(hold)
+                hold.failed.add(offset)
+                freed |= _free_failed(hold)
         return freed
 
-    def forget(self) -> None:
-        """Begin anew."""
-        self._holds.clear()
-        self._key_of.clear()
+    def drop(self, offsets: BitMap64) -> BitMap64:
+        """These are done, in whatever state they were; what is not held back any more."""
+        for hold in self._holds.values():
+            hold.parked -= offsets
+        return self.settled([offset for offset in self._key_of if offset in offsets])
 
     def blocking(self) -> list[Hold]:
         """The keys that hold something back."""
         return [hold for hold in self._holds.values() if hold.parked]
 
-    def _may_go(self, hold: Hold, offset: int, member: str, *, is_begun: bool) -> bool:
-        """Whether a message of a key that is held may go out: not before an earlier one that waits for its retry."""
-        if any(other < offset for other in hold.unsettled if other not in hold.in_flight):
-            return False
-        if is_begun or not hold.in_flight:
-            return True
-        return hold.member == member and offset in hold.unsettled and offset < min(hold.in_flight)
 
-    def _free_retries(self, hold: Hold) -> BitMap64:
-        """Parked messages that were delivered before may be next."""
-        freed = BitMap64([offset for offset in hold.unsettled if offset in hold.parked])
-        hold.parked -= freed
-        return freed
+def _free_failed(hold: Hold) -> BitMap64:
+    """Parked messages that were delivered before may be next."""
+    freed = BitMap64([offset for offset in hold.failed if offset in hold.parked]) if hold.parked else BitMap64()
+    hold.parked -= freed
+    return freed

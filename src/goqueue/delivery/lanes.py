@@ -90,9 +90,10 @@ class Lanes:
                 lane.remove_range(0, offset)
 
     def put_back(self, runs: Sequence[Run]) -> None:
-        """These were taken and not delivered after all; they are the next of their lanes."""
+        """These were taken just now and not delivered after all; they are the next of their lanes, with their share."""
         for lane, offsets in runs:
             self.ready[lane].update(offsets)
+            self._deficits[lane] += len(offsets)
 
     def take(self, count: int, *, now_ns: int) -> list[Run]:
         """Up to `count` offsets, in the order in which they are to be delivered; they are not ready any more."""
@@ -109,13 +110,6 @@ class Lanes:
         for run in taken:
             self._served_ns[run.lane] = now_ns
         return taken
-
-    def starved_at_ns(self) -> int | None:
-        """When the next boost is due, if nothing changes until then."""
-        if not self.config.boost_ns:
-            return None
-        waiting = [self._served_ns[lane] for lane in range(LANE_COUNT) if self.ready[lane]]
-        return min(waiting) + self.config.boost_ns if len(waiting) > 1 else None
 
     def _cut(self, lane: int, count: int) -> Run:
         ready = self.ready[lane]

@@ -22,8 +22,6 @@ from goqueue.delivery.cursor import Cursor, CursorState, Delivery
 
 CURSOR_KEY = b"c"
 CHANGE_KEY = b"d"
-_ALWAYS = -(2**62)
-"""A time before all deadlines: what was written down was allowed when it happened."""
 
 
 class _Change(msgspec.Struct, array_like=True, frozen=True):
@@ -92,7 +90,14 @@ class Finished(_Change, frozen=True, tag=7):
     offsets: bytes
 
 
-Change = Leased | Acked | Retried | Extended | Released | Burial | Finished
+class Committed(_Change, frozen=True, tag=8):
+    """A position was committed: messages are done, whoever had them."""
+
+    offsets: bytes
+    metadata: str
+
+
+Change = Leased | Acked | Retried | Extended | Released | Burial | Finished | Committed
 
 
 class Snapshot(msgspec.Struct, array_like=True, frozen=True):
@@ -195,8 +200,8 @@ def restore(cursor: Cursor, saved: Snapshot, *, shift_ns: int) -> None:
         cursor.doom(offsets_of(burial.offsets))
 
 
-def replay(cursor: Cursor, change: Change, *, shift_ns: int) -> None:
-    """Do to the cursor what was done to it before."""
+def replay(cursor: Cursor, change: Change, *, shift_ns: int, now_ns: int) -> None:
+    """Do to the cursor what was done to it before; once more does no harm."""
     match change:
         case Leased(delivery_id, member, started_ns, deadline_ns, raw):
             delivery = Delivery(delivery_id, member, started_ns)
@@ -204,16 +209,18 @@ def replay(cursor: Cursor, change: Change, *, shift_ns: int) -> None:
             cursor.resume(delivery)
         case Acked(parts):
             for delivery_id, raw in parts:
-                cursor.ack(delivery_id, offsets_of(raw), now_ns=_ALWAYS)
+                cursor.ack(delivery_id, offsets_of(raw))
         case Retried(delivery_id, parts):
             cursor.requeue(delivery_id, [(at_ns - shift_ns, offsets_of(raw)) for at_ns, raw in parts])
         case Extended(delivery_id, deadline_ns, raw):
-            cursor.extend(delivery_id, offsets_of(raw), deadline_ns=deadline_ns - shift_ns, now_ns=_ALWAYS)
+            cursor.extend(delivery_id, offsets_of(raw), deadline_ns=deadline_ns - shift_ns)
         case Released(delivery_id, counts, raw):
-            cursor.release(delivery_id, offsets_of(raw), now_ns=_ALWAYS, counts=counts)
+            cursor.release(delivery_id, offsets_of(raw), now_ns=now_ns, counts=counts)
         case Burial(delivery_id, raw):
             offsets = offsets_of(raw)
-            cursor.reject(delivery_id, offsets, now_ns=_ALWAYS)
+            cursor.reject(delivery_id, offsets)
             cursor.doom(offsets)
         case Finished(raw):
             cursor.finish(offsets_of(raw))
+        case Committed(raw):
+            cursor.settle(offsets_of(raw))

@@ -19,22 +19,27 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 
+from goqueue.broker.consumer_service import PollResult
 from goqueue.broker.pending import Pending
 from goqueue.broker.service import ReadResult, Service, StoredBatch, Subscription, TopicInfo
 from goqueue.clock import MS, Clock
-from goqueue.doors import process
+from goqueue.doors import calls, process
 from goqueue.errors import BrokerUnavailable, GoQueueError, InternalError, InvalidConfig, InvalidRequest
+from goqueue.groups.member import Join
 from goqueue.names import VERSION
 from goqueue.wire import frames, verbs
 from goqueue.wire.frames import BadFrame, Frame, FrameFlags, FrameReader
+from goqueue.wire.reports import SettledBatch, Settlement
 from goqueue.wire.verbs import Verb
 
 logger = logging.getLogger("goqueue.native")
 
+OFFSET_BYTES = 8
+_EMPTY = verbs.encode(verbs.Empty())
 RESPONSE = int(FrameFlags.RESPONSE)
 RESPONSE_OF_RECORDS = int(FrameFlags.RESPONSE | FrameFlags.SELF_CHECKED)
 PUSHED_RECORDS = int(FrameFlags.RESPONSE | FrameFlags.SELF_CHECKED | FrameFlags.PUSH)
@@ -222,7 +227,7 @@ class Connection(asyncio.BufferedProtocol):
         self._outbox: list[bytes | bytearray | memoryview] = []
         self._outbox_bytes = 0
         self._open_requests = 0
-        self._reads: set[Pending[ReadResult]] = set()  # those that wait for a record
+        self._reads: set[Pending[Any]] = set()  # those that wait for a record
         self._is_closed = False
         self._is_welcome = False
         self._is_congested = False
@@ -557,6 +562,97 @@ class Connection(asyncio.BufferedProtocol):
 
         self._later(Verb.READ, correlation, pending, answer)
 
+    # --- groups --------------------------------------------------------------------------------
+
+    def _join(self, correlation: int, meta: memoryview, _: memoryview) -> None:
+        asked = _decode_join(meta)
+        wanted = Join(*msgspec.structs.astuple(asked)[1:])._replace(confirms_revocations=True)
+        self._later(
+            Verb.JOIN,
+            correlation,
+            self._service.groups.join(asked.group, wanted),
+            lambda joined: self._answer(Verb.JOIN, correlation, joined),
+        )
+
+    def _heartbeat(self, correlation: int, meta: memoryview, _: memoryview) -> None:
+        asked = _decode_heartbeat(meta)
+        if asked.revoked is not None:
+            self._service.groups.revoke(asked.group, asked.member_id, asked.generation, asked.revoked)
+        beat = self._service.groups.heartbeat(asked.group, asked.member_id, asked.generation, is_cooperative=True)
+        self._answer(Verb.HEARTBEAT, correlation, beat)
+
+    def _poll(self, correlation: int, meta: memoryview, _: memoryview) -> None:
+        asked = _decode_poll(meta)
+        pending = self._service.groups.poll(
+            asked.group,
+            asked.member_id,
+            generation=asked.generation,
+            max_messages=asked.max_messages,
+            max_bytes=min(asked.max_bytes, self._door.read_bytes_max()),
+            wait_ms=asked.wait_ms,
+            visibility_timeout_ms=asked.visibility_timeout_ms,
+        )
+        if pending.is_done:
+            self._send_polled(correlation, pending.result())
+        else:
+            self._reads.add(pending)
+            pending.then(self._reads.discard)
+            self._later(Verb.POLL, correlation, pending, partial(self._send_polled, correlation))
+
+    def _send_polled(self, correlation: int, result: PollResult) -> None:
+        if self._is_closed:  # nobody will ever see these
+            for batch in result.polled.batches:
+                given_back = Settlement("release")
+                self._service.groups.settle_batch(batch.topic, batch.partition, batch.nonce, b"", given_back)
+            return
+        size = sum(map(len, result.records))
+        head = frames.pack(Verb.POLL, correlation, verbs.encode(result.polled), size, flags=RESPONSE_OF_RECORDS)
+        self._write(head, *result.records)
+
+    def _settle(self, correlation: int, meta: memoryview, payload: memoryview) -> None:
+        asked = _decode_settle(meta)
+        answers: list[tuple[SettledBatch | None, verbs.ErrorMeta | None]] = [(None, None)] * len(asked.parts)
+        waiting = len(asked.parts)
+        settled: Pending[None] = Pending()
+
+        def answered(index: int, done: Pending[SettledBatch]) -> None:
+            nonlocal waiting
+            try:
+                answers[index] = (done.result(), None)
+            except GoQueueError as error:
+                answers[index] = (None, verbs.error_meta(error))
+            waiting -= 1
+            if not waiting:
+                settled.resolve(None)
+
+        at = 0
+        for index, part in enumerate(asked.parts):
+            end = at + part.count * OFFSET_BYTES
+            if part.count < 0 or end > len(payload):
+                raise InvalidRequest("the payload has fewer offsets than the parts say")
+            try:
+                pending = self._service.groups.settle_batch(
+                    part.topic, part.partition, part.nonce, payload[at:end], asked.settlement
+                )
+            except GoQueueError as error:
+                pending = Pending.failed(error)
+            at = end
+            pending.then(partial(answered, index))
+        if not asked.parts:
+            settled.resolve(None)
+        self._later(Verb.SETTLE, correlation, settled, lambda _: self._send_value(Verb.SETTLE, correlation, answers))
+
+    def _call(self, correlation: int, meta: memoryview, _: memoryview) -> None:
+        asked = _decode_call(meta)
+        pending = calls.call(self._service, asked.name, asked.arguments)
+        self._later(Verb.CALL, correlation, pending, lambda value: self._send_value(Verb.CALL, correlation, value))
+
+    def _send_value(self, kind: int, correlation: int, value: object) -> None:
+        if not self._is_closed:
+            payload = verbs.encode(value)
+            head = frames.pack_checked(kind, correlation, _EMPTY, payload, flags=RESPONSE)
+            self._write(head, payload)
+
     def _stats(self, correlation: int, _meta: memoryview, _payload: memoryview) -> None:
         node = self._service.stats()
         stats = verbs.Stats(
@@ -661,6 +757,11 @@ _HANDLERS: dict[int, Callable[[Connection, int, memoryview, memoryview], None]] 
     Verb.CREDIT: Connection._credit,
     Verb.UNSUBSCRIBE: Connection._unsubscribe,
     Verb.STATS: Connection._stats,
+    Verb.JOIN: Connection._join,
+    Verb.HEARTBEAT: Connection._heartbeat,
+    Verb.POLL: Connection._poll,
+    Verb.SETTLE: Connection._settle,
+    Verb.CALL: Connection._call,
 }
 
 
@@ -684,6 +785,11 @@ _decode_read = _decoder(verbs.Read)
 _decode_subscribe = _decoder(verbs.Subscribe)
 _decode_credit = _decoder(verbs.Credit)
 _decode_unsubscribe = _decoder(verbs.Unsubscribe)
+_decode_join = _decoder(verbs.Join)
+_decode_heartbeat = _decoder(verbs.MemberHeartbeat)
+_decode_poll = _decoder(verbs.Poll)
+_decode_settle = _decoder(verbs.Settle)
+_decode_call = _decoder(verbs.Call)
 
 
 def _topic_state(info: TopicInfo) -> verbs.TopicState:

@@ -1,7 +1,7 @@
 """All groups of one coordinator, by name.
 
-A group is made by the first join that it accepts, and stays when its last member is gone: its positions are kept until
-somebody deletes it.
+A group is made by the first join that it accepts, or by the first position that is stored for it. It stays when its
+last member is gone: its positions are kept until somebody deletes it.
 
 `tick` looks at every group, but seldom. No deadline is ever set nearer than the shortest session (or two
 heartbeats), so after a look at all of them nothing new can be due before that time has passed.
@@ -54,16 +54,18 @@ class Coordinator:
         self, name: str, asked: Join, *, suffix: str, partition_counts: Mapping[str, int], now_ns: int, wall_ns: int
     ) -> Member:
         """Take in a member; the first one makes the group. Refused, it changes nothing."""
-        group = self._groups.get(name)
-        is_new = group is None
-        if group is None:
-            group = Group(name, wall_ns=wall_ns, config=self.config)
-            if len(self._groups) >= self.config.groups_max:
-                raise Conflict(f"there are {len(self._groups)} groups, which is the limit")
+        group = self._groups.get(name) or self._made(name, wall_ns=wall_ns)
         member = group.join(asked, suffix=suffix, partition_counts=partition_counts, now_ns=now_ns, wall_ns=wall_ns)
-        if is_new:
+        if name not in self._groups:
             self._add(group, now_ns=now_ns)
         return member
+
+    def found(self, name: str, *, now_ns: int, wall_ns: int) -> Group:
+        """The group of that name, made without members if there is none: positions may come before members."""
+        group = self._groups.get(name) or self._made(name, wall_ns=wall_ns)
+        if name not in self._groups:
+            self._add(group, now_ns=now_ns)
+        return group
 
     def delete(self, name: str, *, now_ns: int) -> Group:
         """Put all members out and forget the group; returns it, dead."""
@@ -122,6 +124,13 @@ class Coordinator:
     def forget(self, name: str) -> None:
         """Have no such group, as a log that is replayed says; nobody is told."""
         self._groups.pop(name, None)
+
+    def _made(self, name: str, *, wall_ns: int) -> Group:
+        """A new group, not yet one of ours."""
+        group = Group(name, wall_ns=wall_ns, config=self.config)
+        if len(self._groups) >= self.config.groups_max:
+            raise Conflict(f"there are {len(self._groups)} groups, which is the limit")
+        return group
 
     def _add(self, group: Group, *, now_ns: int) -> None:
         self._groups[group.name] = group

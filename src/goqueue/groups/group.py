@@ -437,7 +437,6 @@ class Group:
             if member.confirms_revocations and member is not fresh:
                 gone = [one for one in moving if one.partition >= self._partition_counts.get(one.topic, 0)]
                 member.ask_back(moving.difference(gone), now_ns=now_ns)
-                self._wake_at(min(member.asked.values(), default=None))
                 self._release(member, gone)
             else:
                 member.asked = {}
@@ -519,8 +518,9 @@ class Group:
         deadline_ns = min((member.session_deadline_ns, *member.asked.values()))
         return deadline_ns if member.is_late else min(deadline_ns, member.heard_ns + self._late_ns)
 
-    def _wake_at(self, time_ns: int | None) -> None:
-        if time_ns is not None and (self._wake_ns is None or time_ns < self._wake_ns):
+    def _wake_at(self, time_ns: int) -> None:
+        """Be ticked by then. What is asked back needs no such call: its deadline is never before the session's."""
+        if self._wake_ns is None or time_ns < self._wake_ns:
             self._wake_ns = time_ns
 
     def _check_alive(self) -> None:

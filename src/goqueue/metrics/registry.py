@@ -16,6 +16,7 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
 from goqueue import events
+from goqueue.metrics.delivery import DeliveryMetrics
 from goqueue.names import VERSION
 from goqueue.record import kernel
 
@@ -85,6 +86,9 @@ class Metrics:
             events.SegmentsDeleted: self._count_deleted,
             events.DamageFound: self._count_damage,
         }
+        self.delivery = DeliveryMetrics(registry)
+        self._counts.update(self.delivery.handlers)
+        self._counts[events.Delivered] = self._count_delivered
         build = _gauge(registry, "build_info", "This build", ("version", "python"))
         build.labels(VERSION, platform.python_version()).set(1)
         _gauge(registry, "kernel_info", "The record kernel", ("implementation",)).labels(kernel.IMPLEMENTATION).set(1)
@@ -104,6 +108,11 @@ class Metrics:
         self._consumed.labels(event.topic, event.group).inc(event.count)
         self._consumed_bytes.labels(event.topic, event.group).inc(event.bytes)
 
+    def _count_delivered(self, event: events.Delivered) -> None:
+        self._consumed.labels(event.topic, event.group).inc(event.count)
+        self._consumed_bytes.labels(event.topic, event.group).inc(event.bytes)
+        self.delivery.handlers[events.Delivered](event)
+
     def _count_duplicate(self, event: events.DuplicateFound) -> None:
         self._duplicates.labels(event.topic).inc()
 
@@ -118,6 +127,7 @@ class Metrics:
             self._published.labels(topic).inc(tally.messages)
             self._published_bytes.labels(topic).inc(tally.bytes)
             tally.messages = tally.bytes = 0
+        self.delivery.look()
         if as_openmetrics:
             return openmetrics.generate_latest(self._registry), openmetrics.CONTENT_TYPE_LATEST  # type: ignore[no-untyped-call]
         text: bytes = generate_latest(self._registry)
@@ -128,6 +138,7 @@ class Metrics:
             self._topics.inc()
         for series in self._by_topic:
             series.labels(event.topic)
+        self.delivery.topic_created(event.topic)
         self._consumed.labels(event.topic, "")
         self._consumed_bytes.labels(event.topic, "")
         self._partitions.labels(event.topic).set(event.partitions)
@@ -139,6 +150,7 @@ class Metrics:
         del self._tallies[event.topic]
         for series in self._by_topic:
             series.remove(event.topic)
+        self.delivery.topic_deleted(event.topic)
         self._consumed.remove_by_labels({"topic": event.topic})
         self._consumed_bytes.remove_by_labels({"topic": event.topic})
 

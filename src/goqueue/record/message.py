@@ -57,6 +57,21 @@ class Message(RecordBase):
         """Whether the message deletes its key; the value is empty then."""
         return bool(self.flags & Flags.TOMBSTONE)
 
+    @property
+    def receipt(self) -> str | None:
+        """The right to settle the message; None unless it was delivered to a member of a group."""
+        return None
+
+    @property
+    def delivery_count(self) -> int:
+        """Which delivery of the message this is; 0 unless it was delivered to a member of a group."""
+        return 0
+
+    @property
+    def trace(self) -> str | None:
+        """The trace that the message belongs to, as W3C's traceparent."""
+        return self.headers.get("traceparent") if self.raw_headers else None
+
     def text(self) -> str:
         """The value as UTF-8."""
         return self.value.decode()
@@ -122,16 +137,18 @@ class Message(RecordBase):
             return f"priority_code={self.priority_code}"
 
 
-def decode_messages(records: Buffer, origin: TopicPartition, *, flags: int, verify: bool = True) -> list[Message]:
+def decode_messages(
+    records: Buffer, origin: TopicPartition, *, flags: int, verify: bool = True, message_type: type[Message] = Message
+) -> list[Message]:
     """The messages in a buffer of whole records; `flags` are those that any of them may have."""
-    decoded = kernel.decode(records, origin, Message, verify=verify)
+    decoded = kernel.decode(records, origin, message_type, verify=verify)
     if flags & Flags.COMPRESSED:
         return [_decompressed(message) if message.flags & Flags.COMPRESSED else message for message in decoded]
     return decoded
 
 
 def _decompressed(message: Message) -> Message:
-    return Message(
+    return type(message)(
         message.origin,
         message.offset,
         message.timestamp_ns,

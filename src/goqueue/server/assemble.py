@@ -81,10 +81,12 @@ async def running(config: ServerConfig, *, clock: Clock, observe: events.Observe
 
         ticker = Ticker(loop, clock, broker.tick, interval_ns=config.housekeeping.tick_interval_ns)
         opened.callback(ticker.stop)
+        broker.hurry = ticker.hurry
 
         doors: list[Door] = []
         opened.push_async_callback(_drain, broker, doors, grace_s)
         native_door = _native_door(broker, clock, config)
+        metrics.delivery.watch(broker.groups.standings, lambda: broker.delays.stats().by_topic)
         metrics.watch_connections({"native": lambda: len(native_door.connections)})
         native = await _listen("native", native_door, config.native, doors)
         http = None

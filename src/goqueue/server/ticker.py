@@ -8,9 +8,11 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from goqueue.clock import SECOND, Clock
+from goqueue.clock import MS, SECOND, Clock
 
 STALL_NS = SECOND
+HURRY_NS = 2 * MS
+"""Two ticks are at least so far apart: what is due together is done together."""
 
 _log = logging.getLogger(__name__)
 
@@ -38,18 +40,39 @@ class Ticker:
         self._interval_s = interval_ns / SECOND
         self._due_ns = clock.monotonic_ns() + interval_ns
         self._next = loop.call_later(self._interval_s, self._run)
+        self._is_running = False
+        self._is_stopped = False
 
     def stop(self) -> None:
         """Tick no more."""
+        self._is_stopped = True
         self._next.cancel()
+
+    def hurry(self, time_ns: int) -> None:
+        """There is something to do at that time: tick then, if not before."""
+        if time_ns < self._due_ns - HURRY_NS:
+            self._due_ns = time_ns
+            if not self._is_running:
+                self._schedule()
+
+    def _schedule(self) -> None:
+        if self._is_stopped:
+            return
+        self._next.cancel()
+        wait_ns = max(HURRY_NS, self._due_ns - self._clock.monotonic_ns())
+        self._next = self._loop.call_later(wait_ns / SECOND, self._run)
 
     def _run(self) -> None:
         now_ns = self._clock.monotonic_ns()
         if self._warns and now_ns - self._due_ns > STALL_NS:
             _log.warning("the event loop was blocked", extra={"seconds": round((now_ns - self._due_ns) / SECOND, 3)})
-        self._next = self._loop.call_later(self._interval_s, self._run)
+        self._due_ns = now_ns + self._interval_ns
+        self._is_running = True
         try:
             self._tick()
         except Exception:
             _log.exception("housekeeping failed")
-        self._due_ns = self._clock.monotonic_ns() + self._interval_ns
+        finally:
+            self._is_running = False
+            self._due_ns = max(self._due_ns, self._clock.monotonic_ns())
+            self._schedule()

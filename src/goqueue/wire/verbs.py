@@ -14,9 +14,10 @@ from typing import Final
 import msgspec
 
 from goqueue.errors import GoQueueError
+from goqueue.wire.reports import PartitionName, Settlement
 
 PROTOCOL_VERSION: Final = 1
-FEATURES: Final = ("publish", "read", "subscribe", "idempotence")
+FEATURES: Final = ("publish", "read", "subscribe", "idempotence", "groups")
 TEXT_MAX: Final = 2_000
 
 
@@ -39,6 +40,11 @@ class Verb(IntEnum):
     CREDIT = 32
     UNSUBSCRIBE = 33
     STATS = 40
+    JOIN = 50
+    HEARTBEAT = 51
+    POLL = 52
+    SETTLE = 53
+    CALL = 60
 
 
 class _Meta(msgspec.Struct, array_like=True):
@@ -248,6 +254,71 @@ class Unsubscribe(_Meta):
     """Push no more. Frames that were under way may still arrive."""
 
     subscription: int
+
+
+class Join(_Meta):
+    """Become a member of a group; None leaves a choice to the topic."""
+
+    group: str
+    client_id: str
+    topics: tuple[str, ...]
+    member_id: str | None = None
+    session_timeout_ms: int = 30_000
+    mode: str = "partitioned"
+    protocol: str = "cooperative"
+    assignor: str = "sticky"
+    start: str = "earliest"
+    ack: str = "messages"
+    auto_commit: bool = True
+    visibility_timeout_ms: int | None = None
+    max_in_flight: int | None = None
+
+
+class MemberHeartbeat(_Meta):
+    """A member lives, and has given back the partitions in `revoked`."""
+
+    group: str
+    member_id: str
+    generation: int | None = None
+    revoked: list[PartitionName] | None = None
+
+
+class Poll(_Meta):
+    """Messages for a member; the answer is `reports.Polled`, its payload the records of the batches in order."""
+
+    group: str
+    member_id: str
+    generation: int | None = None
+    max_messages: int = 100
+    max_bytes: int = 1024 * 1024
+    wait_ms: int = 0
+    visibility_timeout_ms: int | None = None
+
+
+class SettlePart(_Meta):
+    """Messages of one delivery; `count` offsets in the payload belong to it, none at all means all that are left."""
+
+    topic: str
+    partition: int
+    nonce: str
+    count: int
+
+
+class Settle(_Meta):
+    """Settle messages; the payload is their offsets, uint64 in little-endian, part by part.
+
+    The payload of the answer is a list with a pair for each part: a `reports.SettledBatch`, or else an `ErrorMeta`.
+    """
+
+    settlement: Settlement
+    parts: list[SettlePart]
+
+
+class Call(_Meta):
+    """Any other verb, by name; the payload of the answer is what it returns."""
+
+    name: str
+    arguments: dict[str, object]
 
 
 class Stats(_Meta):

@@ -36,9 +36,9 @@ def poll(door: OpenDoor, member: dict[str, Any] | str, group: str = "billing", *
     return polled
 
 
-def take(door: OpenDoor, member: dict[str, Any] | str, **query: Any) -> list[dict[str, Any]]:
+def take(door: OpenDoor, member: dict[str, Any] | str, group: str = "billing", **query: Any) -> list[dict[str, Any]]:
     """The messages that there are for the member now."""
-    messages: list[dict[str, Any]] = poll(door, member, **query)["messages"]
+    messages: list[dict[str, Any]] = poll(door, member, group, **query)["messages"]
     return messages
 
 

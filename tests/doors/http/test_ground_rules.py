@@ -48,6 +48,9 @@ def test_a_route_that_does_not_exist_is_refused_in_the_usual_shape(door: OpenDoo
         ("DELETE", "/topics/orders/messages", "GET, HEAD, OPTIONS, POST"),
         ("GET", "/topics/orders/messages/batch", "OPTIONS, POST"),
         ("HEAD", "/topics/orders/stream", "GET, OPTIONS"),
+        ("HEAD", "/v1/groups/billing/poll/", "GET, OPTIONS"),
+        ("PUT", "/topics/stream", "DELETE, GET, HEAD, OPTIONS"),
+        ("PUT", "/groups/poll", "DELETE, GET, HEAD, OPTIONS"),
     ],
 )
 def test_a_method_that_is_not_allowed_is_told_which_are(door: OpenDoor, method: str, path: str, allowed: str) -> None:
@@ -136,7 +139,17 @@ def test_a_wrong_type_is_refused_with_its_place(door: OpenDoor, path: str, body:
 
 
 def test_a_required_field_is_named(door: OpenDoor) -> None:
-    assert door.post("/topics", {"partitions": 3}).json["error"] == "name is required"
+    for absent in ({}, {"name": None}):
+        answer = door.post("/topics", {"partitions": 3, **absent})
+        assert answer.json["error"] == "name is required"
+        assert answer.json["details"] == {"path": "name"}
+
+
+@pytest.mark.parametrize("body", [b"", b" ", b"null", b"{", b"\xff"])
+def test_a_body_that_is_none_is_refused(door: OpenDoor, body: bytes) -> None:
+    answer = door.request("POST", "/topics", body)
+
+    assert (answer.status, answer.code) == (400, "INVALID_REQUEST")
 
 
 def test_something_to_be_tried_again_says_when(door: OpenDoor) -> None:

@@ -306,9 +306,7 @@ def test_a_member_that_wants_to_be_asked_is_asked(orders: OpenDoor) -> None:
 def test_what_was_revoked_is_named_in_full(orders: OpenDoor, partitions: object) -> None:
     member = join(orders)
 
-    answer = orders.post(
-        f"{BILLING}/revoke", {"member_id": member["member_id"], "revoked_partitions": partitions}
-    )
+    answer = orders.post(f"{BILLING}/revoke", {"member_id": member["member_id"], "revoked_partitions": partitions})
 
     assert (answer.status, answer.code) == (400, "INVALID_REQUEST")
     assert answer.json["details"]["path"].startswith("revoked_partitions")

@@ -1,13 +1,20 @@
 """Polling: the next messages for a member."""
 
+import asyncio
 import base64
-import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from goqueue.doors.http.door import RequestAnswered
+from goqueue.broker.consumer_service import GroupVerbs, PollResult
+from goqueue.broker.pending import Pending
+from goqueue.clock import SystemClock
+from goqueue.doors.http import routes_poll
+from goqueue.doors.http.bodies import ClientGone
+from goqueue.doors.http.context import Build, Context
+from goqueue.doors.http.door import HttpConfig, RequestAnswered
 from goqueue.testing import ManualClock
 from tests.doors.http.consumers import join, poll, poll_path, publish, settle, take, values
 from tests.doors.http.doors import OpenDoor
@@ -127,17 +134,25 @@ def test_an_answer_holds_no_more_bytes_than_asked_for_but_one_message(orders: Op
     assert [len(take(orders, member, max_bytes=size)) for size in (1, 3500)] == [1, 3]
 
 
-def test_compressed_values_do_not_swell_an_answer(orders: OpenDoor) -> None:
-    orders.request("PATCH", "/topics/orders/config", {"compression": "zstd"})
-    publish(orders, *["x" * 100_000] * 10)
-    member = join(orders)
+def test_values_that_grow_when_they_are_unpacked_do_not_burst_the_answer(orders: OpenDoor) -> None:
+    orders.post("/topics", {"name": "packed", "partitions": 1, "config": {"compression": "zstd"}})
+    publish(orders, *["x" * 400_000] * 5, topic="packed")
+    member = join(orders, topics=["packed"])
 
-    polled = poll(orders, member, max_bytes=250_000)
+    polled = [poll(orders, member, max_bytes=1_000_000) for _ in range(4)]
 
-    assert [message["offset"] for message in polled["messages"]] in ([0, 1], list(range(10)))
-    if len(polled["messages"]) == 2:
-        assert (polled["next_offset"], polled["in_flight"]) == ({"orders-0": 2}, 2)
-        assert [message["delivery_count"] for message in take(orders, member, max_bytes=250_000)] == [1, 1]
+    assert [[message["offset"] for message in one["messages"]] for one in polled] == [[0, 1], [2, 3], [4], []]
+    assert [one["next_offset"] for one in polled] == [{"packed-0": 2}, {"packed-0": 4}, {"packed-0": 5}, {}]
+    assert [one["in_flight"] for one in polled] == [2, 4, 5, 5]
+    assert {message["delivery_count"] for one in polled for message in one["messages"]} == {1}
+
+
+def test_nothing_is_left_out_where_it_could_not_be_given_back(orders: OpenDoor) -> None:
+    orders.post("/topics", {"name": "packed", "partitions": 1, "config": {"compression": "zstd"}})
+    publish(orders, *["x" * 400_000] * 5, topic="packed")
+    member = join(orders, topics=["packed"], ack="offsets")
+
+    assert len(take(orders, member, max_bytes=1_000_000)) == 5
 
 
 def test_a_member_that_has_enough_is_told_so(orders: OpenDoor) -> None:
@@ -286,23 +301,53 @@ def test_a_client_that_hangs_up_holds_nothing(orders: OpenDoor) -> None:
     assert message["delivery_count"] == 1
 
 
-def test_what_comes_for_a_client_that_has_just_hung_up_is_given_back(orders: OpenDoor) -> None:
+class HangingUp:
+    """A client that hangs up in the very moment in which there is something for it, and the groups it asks."""
+
+    def __init__(self, groups: GroupVerbs) -> None:
+        self._groups = groups
+        self._answered = asyncio.Event()
+        self.headers: dict[str, str] = {}
+        self.scope: dict[str, Any] = {"state": {}}
+
+    def poll(self, *args: Any, **kwargs: Any) -> Pending[PollResult]:
+        pending = self._groups.poll(*args, **kwargs)
+        pending.then(lambda _: self._answered.set())
+        return pending
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._groups, name)
+
+    async def receive(self) -> dict[str, str]:
+        await self._answered.wait()
+        return {"type": "http.disconnect"}
+
+
+def test_what_comes_for_a_client_that_hangs_up_in_that_moment_is_given_back(orders: OpenDoor) -> None:
     member = join(orders)
-    with orders.raw(f"GET {poll_path(member, wait='20s')} HTTP/1.1\r\nHost: a\r\n\r\n".encode()) as connection:
-        waiting(orders)
 
-        def hang_up_and_publish() -> None:
-            connection.close()
-            while orders.door.polls_held:
-                os.sched_yield()
+    async def ask() -> None:
+        client = HangingUp(orders.broker.groups)
+        service: Any = SimpleNamespace(groups=client)
+        context = Context(
+            service,
+            clock=SystemClock(),
+            config=HttpConfig(),
+            node_id=1,
+            build=Build(),
+            metrics=None,
+            loop=asyncio.get_running_loop(),
+        )
+        with pytest.raises(ClientGone):
+            await routes_poll.poll.fn(context, client, "billing", member["member_id"])
 
-        orders.inside(lambda: None)
-        connection.close()
-        orders.until(lambda: not orders.door.polls_held)
+    asking = asyncio.run_coroutine_threadsafe(ask(), orders.loop)
     publish(orders, "a")
+    asking.result(20)
 
     assert orders.get("/groups/billing").json["members"][0]["in_flight"] == 0
-    assert len(take(orders, member)) == 1
+    (message,) = take(orders, member)
+    assert message["delivery_count"] == 1
 
 
 def test_head_would_lose_messages_and_is_not_allowed(orders: OpenDoor) -> None:

@@ -202,6 +202,7 @@ def test_a_delayed_message_waits_for_its_time(orders: OpenDoor, clock: ManualClo
     assert result["deliver_at"] == result["deliverAt"] == "2024-01-01T01:00:00.000000000Z"
     assert read(orders) == []
     clock.advance(3600)
+    orders.let_time_work()
     assert read(orders)[0]["value"] == "later"
 
 
@@ -226,6 +227,17 @@ def test_a_message_says_when_it_expires(orders: OpenDoor, ttl: dict[str, Any]) -
     orders.post(URL, {"value": "a", **ttl})
 
     assert read(orders)[0]["expires_at"] == "2024-01-01T01:00:00.000000000Z"
+
+
+@pytest.mark.parametrize("due", [{"delay": "1h"}, {"deliver_at": "2024-01-01T01:00:00Z"}])
+def test_the_time_to_live_begins_when_a_message_is_due(
+    orders: OpenDoor, clock: ManualClock, due: dict[str, Any]
+) -> None:
+    orders.post(URL, {"value": "a", "ttl": "5m", **due})
+    clock.advance(3600)
+    orders.let_time_work()
+
+    assert read(orders)[0]["expires_at"] == "2024-01-01T01:05:00.000000000Z"
 
 
 @pytest.mark.parametrize("acks", ["leader", "all", None])

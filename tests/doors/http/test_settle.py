@@ -45,7 +45,11 @@ def test_an_acked_message_is_done(orders: OpenDoor, messages: list[dict[str, Any
             "in_flight_count": 4,
         },
     )
-    assert (first.json["committed_offset"], first.json["offset_advanced"], first.json["in_flight_count"]) == (1, True, 3)
+    assert (first.json["committed_offset"], first.json["offset_advanced"], first.json["in_flight_count"]) == (
+        1,
+        True,
+        3,
+    )
 
 
 def test_a_nacked_message_comes_again_after_a_while(
@@ -156,7 +160,7 @@ def test_a_lease_can_be_extended(
         ({"extension_seconds": 0}, "extension_seconds must be positive"),
         ({"extension_seconds": -1}, "extension_seconds must be positive"),
         ({"extension_seconds": 43_201}, "extension_seconds must be at most 12h"),
-        ({"extension_seconds": 10**30}, "invalid extension_seconds"),
+        ({"extension_seconds": 10**30}, "extension_seconds must be at most 12h"),
         ({"extension_seconds": "30"}, "invalid extension_seconds"),
         ({"extension_seconds": 1.5}, "invalid extension_seconds"),
         ({"timeout": "0s"}, "timeout must be positive"),

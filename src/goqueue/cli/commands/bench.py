@@ -12,13 +12,16 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict
-from typing import Annotated
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from goqueue.cli.broker import connected
 from goqueue.cli.output import Format, FormatOption, errors, show, table
+
+if TYPE_CHECKING:
+    from goqueue.cli.workloads import Workload
 
 app = typer.Typer(help="Measure how fast a broker is.", no_args_is_help=True)
 
@@ -166,6 +169,107 @@ def end_to_end(
     _run(server, runs, as_json, output, lambda client, address: workloads.end_to_end(client, asked, address))
 
 
+@app.command()
+def work(
+    size: SizeOption = 100,
+    count: CountOption = None,
+    partitions: PartitionsOption = 3,
+    flush: FlushOption = "interval",
+    consumers: Annotated[int, typer.Option(min=1, help="More than one share the group.")] = 1,
+    single: Annotated[bool, typer.Option("--single", help="Poll one message at a time.")] = False,
+    stuck: Annotated[bool, typer.Option("--stuck", help="Behind a message that hangs.")] = False,
+    runs: RunsOption = 1,
+    server: ServerOption = EMBEDDED,
+    as_json: JsonOption = False,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Work off a backlog as a group: poll up to 500, acknowledge every one of them."""
+    from goqueue.cli import delivery_workloads
+
+    asked = _backlog(size, count or (5_000 if single else 1_000_000), partitions, flush)
+
+    def run(client: Any, address: str) -> object:
+        if single:
+            return delivery_workloads.poll_one(client, asked)
+        if consumers > 1:
+            return delivery_workloads.work_shared(client, asked, address, consumers=consumers)
+        return delivery_workloads.stuck(client, asked) if stuck else delivery_workloads.work(client, asked)
+
+    _run(server, runs, as_json, output, run)
+
+
+@app.command()
+def delay(
+    size: SizeOption = 100,
+    count: CountOption = None,
+    partitions: PartitionsOption = 3,
+    flush: FlushOption = "interval",
+    rate: RateOption = 10_000,
+    seconds: Annotated[float, typer.Option(min=0.1, help="How long messages fall due at the rate.")] = 5.0,
+    runs: RunsOption = 1,
+    server: ServerOption = EMBEDDED,
+    as_json: JsonOption = False,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Schedule, cancel and reschedule delayed messages, let all fall due at once, and see how late they are."""
+    from goqueue.cli import delivery_workloads
+
+    asked = _backlog(size, count or 1_000_000, partitions, flush)
+    _run(
+        server,
+        runs,
+        as_json,
+        output,
+        lambda client, address: delivery_workloads.delay(client, asked, address, due_rate=rate, due_seconds=seconds),
+    )
+
+
+@app.command()
+def groups(
+    size: SizeOption = 100,
+    members: Annotated[int, typer.Option(min=1, help="How many are in the group.")] = 20,
+    partitions: PartitionsOption = 60,
+    rate: RateOption = 5_000,
+    seconds: Annotated[float, typer.Option(min=1, help="How long.")] = 15.0,
+    changes: Annotated[int, typer.Option(min=1, help="How often a member joins and leaves.")] = 4,
+    flush: FlushOption = "interval",
+    runs: RunsOption = 1,
+    server: ServerOption = EMBEDDED,
+    as_json: JsonOption = False,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Let a member join and leave a busy group, and see who has to wait for it."""
+    from goqueue.cli import delivery_workloads
+
+    asked = replace(_backlog(size, 1, partitions, flush), rate=rate)
+    _run(
+        server,
+        runs,
+        as_json,
+        output,
+        lambda client, address: delivery_workloads.groups(
+            client, asked, address, members=members, seconds=seconds, changes=changes
+        ),
+    )
+
+
+def _backlog(size: int, count: int, partitions: int, flush: str) -> "Workload":
+    from goqueue.cli.workloads import Workload
+
+    return Workload(
+        size=size,
+        count=count,
+        batch=1_000,
+        batch_bytes=1024 * 1024,
+        linger="5ms",
+        partitions=partitions,
+        acks="leader",
+        flush=flush,
+        rate=0,
+        compression=None,
+    )
+
+
 def _run(server: str, runs: int, as_json: bool, output: Format, measure: Callable[..., object]) -> None:
     with _broker(server) as address, connected(address) as client:
         measured = [asdict(measure(client, address)) for _ in range(runs)]  # type: ignore[call-overload]
@@ -178,7 +282,7 @@ def _run(server: str, runs: int, as_json: bool, output: Format, measure: Callabl
     show(best, output, table(("measured", "value"), rows, numbers=("value",)))
 
 
-TIMED = ("latency", "end-to-end")
+TIMED = ("latency", "end-to-end", "poll 1, ack 1", "delay", "groups")
 """Workloads of which the best run is the one with the shortest waits."""
 
 

@@ -1,14 +1,19 @@
-"""`goqueue consume`: read messages by offset or time, or follow what comes. Changes nothing, and no group notices."""
+"""`goqueue consume`: read messages by offset or time, or take them as a member of a group.
+
+Reading changes nothing, and no group notices. What a member does is in `membership.py`.
+"""
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from goqueue.cli import arguments
+from goqueue.cli.arguments import given
 from goqueue.cli.broker import DEFAULT_SERVER, ServerOption, connected
+from goqueue.cli.membership import Ack, Mode, Start, Stop, take
 from goqueue.cli.rendering import Render, renderer
 
 if TYPE_CHECKING:
@@ -24,7 +29,7 @@ def _format(text: str) -> str:
 
 
 def consume(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where from.")],
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Where from; several only with --group.")],
     partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Only this one.")] = None,
     offset: Annotated[
         int | None, typer.Option(min=0, help="The first offset in each partition; without it, the oldest there is.")
@@ -40,6 +45,35 @@ def consume(
         bool, typer.Option("--follow", "-f", help="Go on with what comes; without a start, only with that.")
     ] = False,
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Stop after so many.")] = None,
+    group: Annotated[
+        str | None, typer.Option("--group", "-g", help="Take messages as a member of this group, and acknowledge them.")
+    ] = None,
+    mode: Annotated[
+        Mode | None,
+        typer.Option(help="How the group shares: partitions, single messages, or keys. partitioned unless set."),
+    ] = None,
+    start: Annotated[
+        Start | None, typer.Option(help="Where a group begins that has no position yet; earliest unless set.")
+    ] = None,
+    visibility: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION", parser=arguments.duration, help="How long a message is ours; the topic's unless set."
+        ),
+    ] = None,
+    max_in_flight: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="The most messages at a time; the topic's unless set.")
+    ] = None,
+    ack: Annotated[
+        Ack | None,
+        typer.Option(
+            help="each: every message that is printed, which is the default. auto: the position behind what is "
+            "printed, without leases and retries. none: only look, and give all back at the end."
+        ),
+    ] = None,
+    stop: Annotated[
+        Stop | None, typer.Option(help="End when the group has nothing left, as it does unless it follows.")
+    ] = None,
     format: Annotated[
         str,
         typer.Option(
@@ -48,24 +82,61 @@ def consume(
             metavar="FORMAT",
             parser=_format,
             help="text, json, yaml, raw, or a template: '{partition}:{offset} {key} {value}'. "
-            "Fields: topic, partition, offset, timestamp, priority, key, value, headers.",
+            "Fields: topic, partition, offset, timestamp, priority, key, value, headers, delivery_count.",
         ),
     ] = "text",
     server: ServerOption = DEFAULT_SERVER,
 ) -> None:
-    """Print the messages of a topic, ordered by offset within each partition."""
-    if follow and to_time:
-        raise typer.BadParameter("whoever follows reads for ever", param_hint="--to")
-    given = {"partition": partition, "offset": offset, "from_time": from_time, "to_time": to_time, "limit": limit}
-    where: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    """Print the messages of a topic, ordered by offset within each partition.
+
+    With --group, take them as a member of that group: each goes to one member, and is
+    acknowledged once it is printed. Ctrl-C leaves the group; others go on with the rest.
+
+      goqueue consume orders --from '2h ago'
+      goqueue consume orders --follow -o json
+      goqueue consume orders payments --group billing --follow
+      goqueue consume orders --group billing --ack none --limit 10
+    """
+    ranges = {"partition": partition, "offset": offset, "from_time": from_time, "to_time": to_time}
+    membership = {
+        "mode": mode,
+        "start": start,
+        "visibility": visibility,
+        "max_in_flight": max_in_flight,
+        "ack": ack,
+        "stop": stop,
+    }
+    if group is None:
+        _refuse_given(membership, "needs a --group")
+        if len(topics) > 1:
+            raise typer.BadParameter("several topics at once need a --group", param_hint="TOPIC...")
+        if follow and to_time:
+            raise typer.BadParameter("whoever follows reads for ever", param_hint="--to")
+    else:
+        _refuse_given(ranges, "is not for a member of a group; `goqueue group reset` moves a group")
+        if follow and stop:
+            raise typer.BadParameter("whoever follows does not stop", param_hint="--stop")
     try:
         with connected(server) as client:
-            messages = client.follow(topic, **where) if follow else client.read(topic, **where)
-            _write(messages, renderer(format), at_once=follow)
+            if group is None:
+                where: dict[str, Any] = given({**ranges, "limit": limit})
+                messages = client.follow(topics[0], **where) if follow else client.read(topics[0], **where)
+                _write(messages, renderer(format), at_once=follow)
+            else:
+                how = ack or Ack.EACH
+                wanted: dict[str, Any] = given({**membership, "ack": how.of_consumer, "stop": None})
+                with client.consumer(topics, group=group, **wanted) as consumer:
+                    take(consumer, renderer(format, topics=len(topics)), ack=how, limit=limit, follow=follow)
     except KeyboardInterrupt:
         pass
     except BrokenPipeError:  # whoever read our lines has enough
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _refuse_given(options: Mapping[str, object], reason: str) -> None:
+    spelled = {"from_time": "--from", "to_time": "--to"}
+    for name in given(options):
+        raise typer.BadParameter(reason, param_hint=spelled.get(name, f"--{name.replace('_', '-')}"))
 
 
 def _write(messages: Iterable["Message"], render: Render, *, at_once: bool) -> None:

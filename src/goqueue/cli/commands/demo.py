@@ -1,8 +1,9 @@
 """`goqueue demo`: the main job, end to end, on a real broker in a process of its own.
 
-Orders are published one by one, in batches and over HTTP, read back by offset and by time, followed as they come; the
-broker is killed with SIGKILL under load and started again; a bit is flipped on its disk. Every number that is
-shown was counted in this run, and what does not hold ends it with an error.
+Orders are published one by one, in batches and over HTTP, read back by offset and by time, followed as they come; a
+group works them off, some fail and become dead letters, and are put back; reminders come when they are due; the broker
+is killed with SIGKILL under load and started again; a bit is flipped on its disk. Every number that is shown was
+counted in this run, and what does not hold ends it with an error.
 """
 
 import json
@@ -12,7 +13,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,6 +34,7 @@ ORDERS = 300_000
 ORDERS_UNDER_FIRE = 150_000
 CUSTOMERS = 97
 KILLS = 2
+JOBS = 2_000
 _clock = SystemClock()
 
 
@@ -47,6 +49,8 @@ def demo() -> None:
             _publish(client)
             _read(client)
             _follow(client)
+            _work(client)
+            _delay(client)
             _http(client, broker.http)
             _kill(client, broker)
         _damage(directory)
@@ -135,6 +139,56 @@ def _follow(client: "Client") -> None:
         client.publish("ticks", _clock.monotonic_ns())
     follower.join()
     _say(f"20 ticks, from publish to the follower's hand in {sorted(seen)[10] / 1e6:.2f} ms (median)")
+
+
+def _work(client: "Client") -> None:
+    _step("work: a group with acks, retries and dead letters")
+    client.create_topic("jobs", partitions=3, max_deliveries=2, backoff_initial="100ms")
+    client.publish_many("jobs", [("express", "ship it"), *((f"job-{number}", number) for number in range(JOBS))])
+    client.publish("jobs", "first of all", priority="critical")
+    done, failed = 0, 0
+    for message in client.consume("jobs", group="workers", idle="1s"):
+        with suppress(ValueError), message:
+            if message.value.endswith(b"13"):
+                failed += 1
+                raise ValueError("unlucky number")
+            done += 1
+    _say(f"{done:,} jobs done; those that end in 13 failed {failed} times: {message.delivery_count} deliveries each")
+    letters = client.describe_dead_letters("jobs")
+    _say(f"jobs.dlq has {letters.messages} dead letters: {letters.by_error}")
+    _check(letters.messages * 2 == failed, "dead letters are missing")
+    redrive = client.redrive("jobs", where={"error_contains": "unlucky"})
+    with client.consumer("jobs", group="workers") as consumer:
+        again = 0
+        while again < letters.messages:
+            batch = consumer.poll(timeout="5s")
+            _check(bool(batch), "redriven jobs are missing")
+            consumer.ack(batch)
+            again += len(batch)
+    _say(f"redrive {redrive.id} put {again} of them back where they came from, and this time they were done")
+    _check(not client.describe_dead_letters("jobs").messages, "there are dead letters left")
+    lag = sum(position.lag for position in client.group_positions("workers"))
+    _say(f"the group `workers` is {lag} messages behind")
+    _check(not lag, "messages are stuck")
+
+
+def _delay(client: "Client") -> None:
+    _step("delay: a message comes when it is due, unless it is cancelled")
+    client.create_topic("reminders", partitions=1)
+    began = _clock.monotonic_ns()
+    for delay in ("500ms", "100ms", "300ms"):
+        client.publish("reminders", delay, delay=delay)
+    never = client.publish("reminders", "never", delay="200ms")
+    client.cancel(never)
+    client.publish("reminders", "next year", delay="365d")
+    came = []
+    for message in client.consume("reminders", group="phone", limit=3):
+        with message:
+            came.append(f"{message.text()} after {(_clock.monotonic_ns() - began) / 1e6:.0f} ms")
+    _say(", ".join(came))
+    _check([text.split()[0] for text in came] == ["100ms", "300ms", "500ms"], "reminders came in another order")
+    (waiting,) = client.delayed("reminders")
+    _say(f"one was cancelled and never came; one waits at offset {waiting.offset}, for a year")
 
 
 def _http(client: "Client", address: str) -> None:

@@ -195,7 +195,7 @@ async def list_dead_letters(
         from_time_ns=None if from_time is None else parse_time_query(from_time, "from_time", now_ns=now_ns),
         to_time_ns=None if to_time is None else parse_time_query(to_time, "to_time", now_ns=now_ns),
         partition=partition,
-        offsets=None if offsets is None else [parse_offset(part.strip()) for part in offsets.split(",")],
+        offsets=None if offsets is None else [parse_offset(part.strip(), "offsets") for part in offsets.split(",")],
         min_attempts=min_attempts,
     )
     found = context.service.dead_letters.list(topic, wanted, skip=skip, limit=min(limit, context.config.read_limit_max))

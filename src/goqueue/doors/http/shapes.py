@@ -125,10 +125,10 @@ def parse_partition(text: str) -> int:
     return int(text) if len(text) <= 10 else PARTITION_MAX
 
 
-def parse_offset(text: str) -> int:
-    """An offset in a path."""
+def parse_offset(text: str, name: str = "offset") -> int:
+    """An offset in a path or a query; one that is too large to be is behind all others."""
     if not (text.isascii() and text.isdigit()):
-        raise InvalidRequest(f"invalid offset: {text[:40]!r} is no whole number from 0 on", path="offset")
+        raise InvalidRequest(f"invalid {name}: {text[:40]!r} is no whole number from 0 on", path=name)
     return int(text) if len(text) <= 19 and int(text) <= OFFSET_MAX else OFFSET_MAX
 
 

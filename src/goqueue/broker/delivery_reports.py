@@ -1,0 +1,71 @@
+"""What is told of deliveries in numbers: lanes and what became of messages."""
+
+from collections.abc import Sequence
+
+from pyroaring import BitMap64
+
+from goqueue.broker.partition_delivery import GroupCursor, PartitionDelivery
+from goqueue.delivery.lanes import LANE_COUNT
+from goqueue.delivery.offsets import between, span
+from goqueue.wire import reports
+
+SCANNED_MAX = 16
+"""How many stretches of a log that nobody has looked at yet are looked at for one report."""
+
+
+def lane_report(delivery: PartitionDelivery, group: str | None, *, now_ns: int) -> reports.LaneReport:
+    """One partition, lane by lane: for one group, or all of them together; without any, all is ready."""
+    live, index = delivery.live, delivery.index
+    start, end = live.log.start_offset, live.last_stable_offset
+    for _ in range(SCANNED_MAX):
+        if not delivery.cover_next(start, end):
+            break
+    everything = between(index.covered, start, end) - index.hidden - delivery.delays.cancelled
+    total = _by_lane(delivery, everything)
+    cursors = [one for one in delivery.cursors.values() if group in (None, one.group)]
+    visible = everything - delivery.delays.table.waiting
+    if group is None and not cursors:
+        pending = ready = [len(part) for part in _by_lane(delivery, visible)]
+        in_flight = consumed = [0] * LANE_COUNT
+        oldest = _by_lane(delivery, visible)
+    else:
+        for one in cursors:
+            delivery.feed(one, 1)
+        left = [everything - one.cursor.acked - span(0, one.cursor.floor) for one in cursors]
+        pending = _sizes(delivery, left)
+        ready = [sum(len(one.cursor.lanes.ready[lane]) for one in cursors) for lane in range(LANE_COUNT)]
+        in_flight = _sizes(delivery, [_leased(one) for one in cursors])
+        consumed = [len(cursors) * len(part) - waits for part, waits in zip(total, pending, strict=True)]
+        oldest = _by_lane(delivery, BitMap64().union(*left) if left else BitMap64())
+    return reports.LaneReport(
+        *live.origin,
+        [len(part) for part in total],
+        pending,
+        ready,
+        in_flight,
+        consumed,
+        [round(rate.per_second(now_ns), 3) for rate in delivery.lane_stats.enqueued],
+        [round(rate.per_second(now_ns), 3) for rate in delivery.lane_stats.dequeued],
+        [delivery.timestamp_of(part.min()) if part else None for part in oldest],
+        [delivery.lane_stats.average_wait_ns(lane) for lane in range(LANE_COUNT)],
+    )
+
+
+def _leased(one: GroupCursor) -> BitMap64:
+    deliveries = one.cursor.deliveries.values()
+    return BitMap64().union(*(delivery.offsets for delivery in deliveries)) if deliveries else BitMap64()
+
+
+def _by_lane(delivery: PartitionDelivery, offsets: BitMap64) -> list[BitMap64]:
+    found = [BitMap64() for _ in range(LANE_COUNT)]
+    for lane, part in delivery.index.split(offsets):
+        found[lane] = part
+    return found
+
+
+def _sizes(delivery: PartitionDelivery, sets: Sequence[BitMap64]) -> list[int]:
+    sizes = [0] * LANE_COUNT
+    for offsets in sets:
+        for lane, part in enumerate(_by_lane(delivery, offsets)):
+            sizes[lane] += len(part)
+    return sizes

@@ -1,0 +1,428 @@
+"""`goqueue dlq`: look at dead letters, why they are dead, and put them back.
+
+Putting back goes on in the broker, whether or not somebody follows it. Who follows is told by the exit code how it
+ended: 0 if all that matched is back, 1 if something could not be put back or somebody stopped it.
+"""
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import RenderableType
+from rich.text import Text
+
+from goqueue.cli import arguments
+from goqueue.cli.broker import DEFAULT_SERVER, ServerOption, connected
+from goqueue.cli.output import (
+    Format,
+    FormatOption,
+    cut,
+    errors,
+    facts,
+    number,
+    one_line,
+    plain,
+    show,
+    table,
+    warn,
+    when,
+)
+from goqueue.cli.rendering import as_data
+from goqueue.errors import GoQueueError
+from goqueue.names import TopicPartition
+from goqueue.times import format_time
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from goqueue.client.sync import Client
+    from goqueue.record.message import Message
+    from goqueue.wire.reports import DeadLetter, DeadLetterQueue, RedriveInfo
+
+app = typer.Typer(help="Look at dead letters, why they are dead, and put them back.", no_args_is_help=True)
+
+INTERRUPTED_EXIT_CODE = 130
+LOOK_S = 0.2
+SHOWN_CHARACTERS = 60
+
+
+class Reason(StrEnum):
+    """Why a message is a dead letter."""
+
+    MAX_DELIVERIES = "MAX_DELIVERIES"
+    TIMEOUT = "TIMEOUT"
+    REJECTED = "REJECTED"
+    EXPIRED = "EXPIRED"
+
+
+TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic that the messages come from.")]
+ReasonOption = Annotated[Reason | None, typer.Option(case_sensitive=False, help="Only those that died of this.")]
+GroupOption = Annotated[str | None, typer.Option("--group", "-g", help="Only those of this group.")]
+KeyOption = Annotated[str | None, typer.Option("--key", "-k", help="Only those with this key.")]
+KeyPrefixOption = Annotated[str | None, typer.Option(metavar="TEXT", help="Only those whose key begins like this.")]
+HeaderOption = Annotated[
+    list[str] | None,
+    typer.Option("--header", "-H", metavar="NAME=VALUE", help="Only those with this header. Can be given many times."),
+]
+ErrorOption = Annotated[
+    str | None, typer.Option("--error-contains", metavar="TEXT", help="Only those whose error says this.")
+]
+SinceOption = Annotated[
+    str | None,
+    typer.Option("--since", metavar="TIME", parser=arguments.moment, help="Only those that died then or later."),
+]
+UntilOption = Annotated[
+    str | None, typer.Option("--until", metavar="TIME", parser=arguments.moment, help="Only those that died before.")
+]
+AttemptsOption = Annotated[
+    int | None, typer.Option("--min-attempts", metavar="N", min=1, help="Only those delivered so often or more.")
+]
+PartitionOption = Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Only this one.")]
+OffsetOption = Annotated[
+    list[int] | None,
+    typer.Option("--offset", min=0, help="Only the dead letters at these offsets. Can be given many times."),
+]
+
+
+@app.command("list")
+def list_(server: ServerOption = DEFAULT_SERVER, output: FormatOption = Format.TABLE) -> None:
+    """List the topics that have dead letters."""
+    with connected(server) as client:
+        queues = client.dead_letter_queues()
+    columns = ("topic", "messages", "oldest", "newest", "reasons", "groups")
+    rows = (
+        (
+            one.topic,
+            f"{one.messages:,}",
+            when(one.oldest_ns),
+            when(one.newest_ns),
+            _counts(one.by_reason),
+            _counts(one.by_group),
+        )
+        for one in queues
+    )
+    shown = table(columns, rows, numbers=("messages",)) if queues else plain("no topic has dead letters")
+    show([_queue(one) for one in queues], output, shown)
+
+
+@app.command()
+def describe(topic: TopicArgument, server: ServerOption = DEFAULT_SERVER, output: FormatOption = Format.TABLE) -> None:
+    """Show how many dead letters a topic has, why, of which groups, and what was put back."""
+    with connected(server) as client:
+        found = client.describe_dead_letters(topic)
+    known = {
+        "messages": f"{found.messages:,}",
+        "in": found.dlq_topic,
+        "oldest": when(found.oldest_ns),
+        "newest": when(found.newest_ns),
+    }
+    tables: list[RenderableType] = [Text(found.topic, "bold"), facts(known)]
+    for title, counts in (("reason", found.by_reason), ("group", found.by_group), ("error", found.by_error)):
+        if counts:
+            ranked = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
+            rows = ((one_line(name.encode()) or "-", f"{count:,}") for name, count in ranked)
+            tables.append(table((title, "messages"), rows, numbers=("messages",)))
+    if found.redrives:
+        columns = ("redrive", "state", "matched", "put back", "skipped", "failed", "started", "finished")
+        tables.append(table(columns, map(_redrive_row, found.redrives), numbers=columns[2:6]))
+    data = {**_queue(found), "by_error": found.by_error, "redrives": [_redrive(one) for one in found.redrives]}
+    show(data, output, *tables)
+
+
+@app.command()
+def messages(
+    topic: TopicArgument,
+    reason: ReasonOption = None,
+    group: GroupOption = None,
+    key: KeyOption = None,
+    key_prefix: KeyPrefixOption = None,
+    header: HeaderOption = None,
+    error_contains: ErrorOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    min_attempts: AttemptsOption = None,
+    partition: PartitionOption = None,
+    offset: OffsetOption = None,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="How many at most.")] = 100,
+    skip: Annotated[int, typer.Option(min=0, help="How many to pass over.")] = 0,
+    server: ServerOption = DEFAULT_SERVER,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Show the dead letters of a topic. JSON and YAML hold all of each, the table what fits.
+
+    goqueue dlq messages orders --reason rejected --since '2h ago'
+    goqueue dlq messages orders --group billing --error-contains timeout -o json
+    """
+    where = _where(
+        reason, group, key, key_prefix, header, error_contains, since, until, min_attempts, partition, offset
+    )
+    with connected(server) as client:
+        found = client.dead_letters(topic, where=where, limit=limit, skip=skip)
+    _show_letters(topic, found, output)
+
+
+@app.command()
+def redrive(
+    topic: TopicArgument,
+    reason: ReasonOption = None,
+    group: GroupOption = None,
+    key: KeyOption = None,
+    key_prefix: KeyPrefixOption = None,
+    header: HeaderOption = None,
+    error_contains: ErrorOption = None,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    min_attempts: AttemptsOption = None,
+    partition: PartitionOption = None,
+    offset: OffsetOption = None,
+    rate: Annotated[float, typer.Option(metavar="N", min=0, help="The most per second; 0 is no limit.")] = 0,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="The most altogether.")] = None,
+    target: Annotated[
+        str | None, typer.Option("--target", metavar="TOPIC", help="Where to, instead of where they come from.")
+    ] = None,
+    max_redrives: Annotated[
+        int, typer.Option(metavar="N", min=0, help="Pass over what was put back so often already.")
+    ] = 3,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be put back.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait until it is done.")] = False,
+    server: ServerOption = DEFAULT_SERVER,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Put dead letters back where they come from: all of them, or those that match everything given.
+
+    goqueue dlq redrive orders --dry-run
+    goqueue dlq redrive orders --reason timeout --group billing --rate 100 --follow
+    goqueue dlq redrive orders --partition 0 --offset 17
+    """
+    where = _where(
+        reason, group, key, key_prefix, header, error_contains, since, until, min_attempts, partition, offset
+    )
+    if dry_run and follow:
+        raise typer.BadParameter("there is nothing to follow in a dry run", param_hint="--follow")
+    options: dict[str, Any] = {
+        "where": where,
+        "limit": limit or 0,
+        "target_topic": target,
+        "max_redrives": max_redrives,
+    }
+    with connected(server) as client:
+        if dry_run:
+            _show_plan(client, topic, options, output)
+            return
+        begun = client.redrive(topic, rate=rate, **options)
+        if follow:
+            _show_end(_followed(client, begun), output)
+        else:
+            _show_redrive(begun, output)
+
+
+@app.command()
+def stop(
+    topic: TopicArgument,
+    redrive_id: Annotated[str, typer.Argument(metavar="ID", help="The redrive; `goqueue dlq describe` shows it.")],
+    server: ServerOption = DEFAULT_SERVER,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Stop putting dead letters back, after what is in hand."""
+    with connected(server) as client:
+        _show_redrive(client.stop_redrive(topic, redrive_id), output)
+
+
+def _where(
+    reason: Reason | None,
+    group: str | None,
+    key: str | None,
+    key_prefix: str | None,
+    header: list[str] | None,
+    error_contains: str | None,
+    since: str | None,
+    until: str | None,
+    min_attempts: int | None,
+    partition: int | None,
+    offsets: list[int] | None,
+) -> dict[str, Any]:
+    """The filter as the client takes it."""
+    return arguments.given(
+        {
+            "reason": None if reason is None else reason.value,
+            "group": group,
+            "key": None if key is None else os.fsencode(key),
+            "key_prefix": None if key_prefix is None else os.fsencode(key_prefix),
+            "header": arguments.pairs(header or (), option="--header") or None,
+            "error_contains": error_contains,
+            "from_time": since,
+            "to_time": until,
+            "min_attempts": min_attempts,
+            "partition": partition,
+            "offsets": offsets or None,
+        }
+    )
+
+
+# --- putting back ------------------------------------------------------------------------------
+
+
+def _show_plan(client: "Client", topic: str, options: dict[str, Any], output: Format) -> None:
+    plan = client.plan_redrive(topic, **options)
+    text = f"{number(plan.matched, 'dead letter')} of {topic} match{'es' if plan.matched == 1 else ''}"
+    if plan.skipped_loop:
+        text += f", {plan.skipped_loop:,} of them put back too often already"
+    data = {
+        "dry_run": True,
+        "matched": plan.matched,
+        "skipped_loop": plan.skipped_loop,
+        "sample": [_letter(one, _message(topic, one)) for one in plan.sample],
+    }
+    sample = (_letters_table(topic, plan.sample),) if plan.sample else ()
+    show(data, output, plain(text), *sample)
+
+
+def _followed(client: "Client", begun: "RedriveInfo") -> "RedriveInfo":
+    """The redrive at its end; whoever is interrupted learns that it goes on."""
+    pause = threading.Event()
+    now = begun
+    try:
+        with _progress() as advance:
+            while now.state == "running":
+                advance(now)
+                pause.wait(LOOK_S)
+                now = client.describe_redrive(now.topic, now.id)
+    except KeyboardInterrupt:
+        warn(f"redrive {now.id} goes on; `goqueue dlq stop {now.topic} {now.id}` stops it")
+        raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
+    return now
+
+
+@contextmanager
+def _progress() -> "Iterator[Callable[[RedriveInfo], None]]":
+    """A line on a terminal that says how far it is."""
+    if not errors.is_terminal:
+        yield lambda now: None
+        return
+    with errors.status("") as status:
+        yield lambda now: status.update(plain(f"{number(now.redriven, 'message')} put back"))
+
+
+def _show_end(ended: "RedriveInfo", output: Format) -> None:
+    _show_redrive(ended, output)
+    if ended.state != "done" or ended.failed:
+        raise typer.Exit(1)
+
+
+def _show_redrive(one: "RedriveInfo", output: Format) -> None:
+    text = f"redrive {one.id} of {one.topic} is {one.state}: {number(one.redriven, 'message')} put back"
+    if one.skipped_loop:
+        text += f", {one.skipped_loop:,} passed over that were put back too often already"
+    if one.failed:
+        text += f", {one.failed:,} that could not be"
+    if one.error:
+        text += f": {one.error}"
+    show(_redrive(one), output, plain(text))
+
+
+def _redrive_row(one: "RedriveInfo") -> tuple[object, ...]:
+    return (
+        one.id,
+        f"{one.state}: {one.error}" if one.error else one.state,
+        f"{one.matched:,}",
+        f"{one.redriven:,}",
+        f"{one.skipped_loop:,}",
+        f"{one.failed:,}",
+        when(one.started_at_ns),
+        when(one.finished_at_ns),
+    )
+
+
+def _redrive(one: "RedriveInfo") -> dict[str, object]:
+    finished_at = None if one.finished_at_ns is None else format_time(one.finished_at_ns)
+    return {
+        "id": one.id,
+        "topic": one.topic,
+        "state": one.state,
+        "matched": one.matched,
+        "redriven": one.redriven,
+        "skipped_loop": one.skipped_loop,
+        "failed": one.failed,
+        "rate": one.rate,
+        "started_at": format_time(one.started_at_ns),
+        **arguments.given({"finished_at": finished_at, "error": one.error or None}),
+    }
+
+
+# --- letters -----------------------------------------------------------------------------------
+
+
+def _show_letters(topic: str, found: "list[DeadLetter]", output: Format) -> None:
+    data = [_letter(one, _message(topic, one)) for one in found]
+    show(data, output, _letters_table(topic, found) if found else plain(f"no dead letter of {topic} matches"))
+
+
+def _letters_table(topic: str, found: "list[DeadLetter]") -> RenderableType:
+    columns = ("at", "died", "reason", "group", "tries", "back", "origin", "key", "error", "value")
+    return table(columns, (_letter_row(one, _message(topic, one)) for one in found), numbers=("at", "tries", "back"))
+
+
+def _letter_row(one: "DeadLetter", message: "Message") -> tuple[object, ...]:
+    return (
+        f"{one.partition}:{one.offset}",
+        when(one.dead_at_ns),
+        one.reason,
+        one.group,
+        one.attempts,
+        one.redrives,
+        f"{one.origin_topic}-{one.origin_partition}:{one.origin_offset}",
+        cut(one_line(message.key or b""), SHOWN_CHARACTERS),
+        cut(one_line(one.error.encode("utf-8", "surrogateescape")), SHOWN_CHARACTERS),
+        "(tombstone)" if message.tombstone else cut(one_line(message.value[: SHOWN_CHARACTERS * 4]), SHOWN_CHARACTERS),
+    )
+
+
+def _message(topic: str, one: "DeadLetter") -> "Message":
+    """The message as it was; a value that cannot be decompressed stays what it is."""
+    from goqueue.delivery.dead_letter import dead_letter_topic
+    from goqueue.record import kernel
+    from goqueue.record.header import Flags
+    from goqueue.record.message import Message, decode_messages
+
+    origin = TopicPartition(dead_letter_topic(topic), one.partition)
+    try:
+        (message,) = decode_messages(one.record, origin, flags=Flags.COMPRESSED)
+    except GoQueueError:
+        (message,) = kernel.decode(one.record, origin, Message)
+    return message
+
+
+def _letter(one: "DeadLetter", message: "Message") -> dict[str, object]:
+    """The words of the HTTP door."""
+    return {
+        **as_data(message),
+        "reason": one.reason,
+        "error": one.error,
+        "group": one.group,
+        "member": one.member,
+        "attempts": one.attempts,
+        "origin": {"topic": one.origin_topic, "partition": one.origin_partition, "offset": one.origin_offset},
+        "dead_at": format_time(one.dead_at_ns),
+        "redrives": one.redrives,
+    }
+
+
+def _queue(one: "DeadLetterQueue") -> dict[str, object]:
+    return {
+        "topic": one.topic,
+        "dlq_topic": one.dlq_topic,
+        "messages": one.messages,
+        "oldest": None if one.oldest_ns is None else format_time(one.oldest_ns),
+        "newest": None if one.newest_ns is None else format_time(one.newest_ns),
+        "by_reason": one.by_reason,
+        "by_group": one.by_group,
+    }
+
+
+def _counts(counts: dict[str, int]) -> str:
+    ranked = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
+    return ", ".join(f"{name} {count:,}" for name, count in ranked)

@@ -1,0 +1,266 @@
+"""`goqueue schedule`: messages that are published again and again, by cron or in steady steps."""
+
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.text import Text
+
+from goqueue.cli import arguments
+from goqueue.cli.broker import DEFAULT_SERVER, ServerOption, connected
+from goqueue.cli.commands.produce import PRIORITIES, STANDARD_INPUT
+from goqueue.cli.output import Format, FormatOption, facts, plain, show, table, when
+from goqueue.times import format_duration, format_time
+
+if TYPE_CHECKING:
+    from goqueue.wire.reports import ScheduleInfo, ScheduleRun
+
+app = typer.Typer(help="Publish messages again and again, by cron or in steady steps.", no_args_is_help=True)
+
+TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Where the messages go.")]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The schedule.")]
+
+
+class CatchUp(StrEnum):
+    """What becomes of runs that were missed."""
+
+    SKIP = "skip"
+    ONCE = "once"
+    ALL = "all"
+
+
+@app.command()
+def create(
+    topic: TopicArgument,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="What it is called, within the topic.")],
+    cron: Annotated[
+        str | None, typer.Option(metavar="CRON", help="When: '0 9 * * MON-FRI', or @hourly, @daily, and so on.")
+    ] = None,
+    every: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", parser=arguments.duration, help="How often, instead of when, such as 15m."),
+    ] = None,
+    value: Annotated[str | None, typer.Option("--value", help="The message.")] = None,
+    value_file: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="A file with the message; - is standard input.")
+    ] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="The key of the message.")] = None,
+    header: Annotated[
+        list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="Can be given many times.")
+    ] = None,
+    priority: Annotated[
+        str | None, typer.Option(help=f"One of {', '.join(PRIORITIES)}.", autocompletion=lambda: list(PRIORITIES))
+    ] = None,
+    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Instead of the key's.")] = None,
+    ttl: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", parser=arguments.duration, help="Do not deliver after this, such as 1h."),
+    ] = None,
+    timezone: Annotated[
+        str | None, typer.Option(metavar="ZONE", help="Of the cron text, such as Europe/Berlin; UTC unless set.")
+    ] = None,
+    catch_up: Annotated[
+        CatchUp | None, typer.Option(help="What becomes of runs missed while no broker ran; skip unless set.")
+    ] = None,
+    start: Annotated[
+        str | None, typer.Option(metavar="TIME", parser=arguments.moment, help="No run before then.")
+    ] = None,
+    end: Annotated[str | None, typer.Option(metavar="TIME", parser=arguments.moment, help="No run after then.")] = None,
+    paused: Annotated[bool, typer.Option("--paused", help="Do not run before it is resumed.")] = False,
+    server: ServerOption = DEFAULT_SERVER,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Publish a message again and again.
+
+    goqueue schedule create reports daily --cron '0 9 * * MON-FRI' --timezone Europe/Berlin --value run
+    goqueue schedule create health ping --every 15m --value-file ping.json
+    """
+    if (cron is None) == (every is None):
+        raise typer.BadParameter("give either --cron or --every", param_hint="--cron")
+    if (value is None) == (value_file is None):
+        raise typer.BadParameter("give either --value or --value-file", param_hint="--value")
+    if every is not None and timezone is not None:
+        raise typer.BadParameter("steady steps are the same in every time zone", param_hint="--timezone")
+    headers = arguments.pairs(header or (), option="--header")
+    wanted = arguments.given(
+        {
+            "cron": cron,
+            "every": every,
+            "timezone": timezone,
+            "catch_up": None if catch_up is None else catch_up.value,
+            "start": start,
+            "end": end,
+            "key": None if key is None else os.fsencode(key),
+            "headers": {name: os.fsencode(text) for name, text in headers.items()} or None,
+            "priority": priority,
+            "partition": partition,
+            "ttl": ttl,
+        }
+    )
+    content = _content(value_file or STANDARD_INPUT) if value is None else os.fsencode(value)
+    with connected(server) as client:
+        made = client.schedule(topic, content, name=name, paused=paused, **wanted)
+    _say(made, output, "is paused" if made.paused else f"runs next at {when(made.next_at_ns)}")
+
+
+@app.command("list")
+def list_(topic: TopicArgument, server: ServerOption = DEFAULT_SERVER, output: FormatOption = Format.TABLE) -> None:
+    """List the schedules of a topic."""
+    with connected(server) as client:
+        found = client.schedules(topic)
+        if not found:
+            client.describe_topic(topic)
+    columns = ("name", "when", "next", "last", "runs", "missed")
+    rows = (
+        (
+            one.name,
+            _when(one),
+            "paused" if one.paused else when(one.next_at_ns),
+            when(one.last_at_ns),
+            f"{one.runs:,}",
+            f"{one.missed:,}",
+        )
+        for one in found
+    )
+    shown = table(columns, rows, numbers=("runs", "missed")) if found else plain(f"{topic} has no schedules")
+    show([_data(one) for one in found], output, shown)
+
+
+@app.command()
+def describe(
+    topic: TopicArgument,
+    name: NameArgument,
+    server: ServerOption = DEFAULT_SERVER,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Show a schedule and its last runs."""
+    with connected(server) as client:
+        found = client.describe_schedule(topic, name)
+    known = {
+        "when": _when(found),
+        "next": "paused" if found.paused else when(found.next_at_ns),
+        "last": when(found.last_at_ns),
+        "runs": f"{found.runs:,}",
+        "missed": f"{found.missed:,}",
+        "catches up": found.catch_up,
+        "created": when(found.created_at_ns),
+    }
+    columns = ("due", "published", "partition", "offset", "error")
+    history = (
+        table(columns, map(_run_row, found.history), numbers=("partition", "offset"))
+        if found.history
+        else plain("it has not run yet")
+    )
+    data = {**_data(found), "history": [_run_data(one) for one in found.history]}
+    show(data, output, Text.assemble((found.name, "bold"), f" of {found.topic}"), facts(known), history)
+
+
+@app.command()
+def pause(
+    topic: TopicArgument,
+    name: NameArgument,
+    server: ServerOption = DEFAULT_SERVER,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Do not run a schedule until it is resumed."""
+    with connected(server) as client:
+        _say(client.pause_schedule(topic, name), output, "is paused")
+
+
+@app.command()
+def resume(
+    topic: TopicArgument,
+    name: NameArgument,
+    server: ServerOption = DEFAULT_SERVER,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Run a schedule again, from its next time on."""
+    with connected(server) as client:
+        resumed = client.resume_schedule(topic, name)
+    _say(resumed, output, f"runs next at {when(resumed.next_at_ns)}")
+
+
+@app.command()
+def run(
+    topic: TopicArgument,
+    name: NameArgument,
+    server: ServerOption = DEFAULT_SERVER,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Publish the message of a schedule now, out of turn. Its next time stays what it is."""
+    with connected(server) as client:
+        _say(client.run_schedule(topic, name), output, "has published its message")
+
+
+@app.command()
+def delete(
+    topic: TopicArgument,
+    name: NameArgument,
+    server: ServerOption = DEFAULT_SERVER,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Delete a schedule. What it has published stays."""
+    with connected(server) as client:
+        client.delete_schedule(topic, name)
+    show({"topic": topic, "name": name, "deleted": True}, output, plain(f"schedule {name} of {topic} is deleted"))
+
+
+def _content(path: Path) -> bytes:
+    if path == STANDARD_INPUT:
+        return sys.stdin.buffer.read()
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="--value-file") from None
+
+
+def _say(one: "ScheduleInfo", output: Format, what: str) -> None:
+    show(_data(one), output, plain(f"schedule {one.name} of {one.topic} {what}"))
+
+
+def _when(one: "ScheduleInfo") -> str:
+    return f"every {format_duration(one.every_ns or 0)}" if one.cron is None else f"{one.cron} {one.timezone}"
+
+
+def _run_row(one: "ScheduleRun") -> tuple[object, ...]:
+    if one.error:
+        return when(one.due_at_ns), "-", "-", "-", one.error
+    return when(one.due_at_ns), when(one.published_at_ns), one.partition, one.offset, ""
+
+
+def _data(one: "ScheduleInfo") -> dict[str, object]:
+    """The words of the HTTP door."""
+    optional = {
+        "cron": one.cron,
+        "every": None if one.every_ns is None else format_duration(one.every_ns),
+        "last_at": _time(one.last_at_ns),
+    }
+    return {
+        "name": one.name,
+        "topic": one.topic,
+        **arguments.given(optional),
+        "timezone": one.timezone,
+        "catch_up": one.catch_up,
+        "paused": one.paused,
+        "next_at": _time(one.next_at_ns),
+        "runs": one.runs,
+        "missed": one.missed,
+        "created_at": format_time(one.created_at_ns),
+    }
+
+
+def _run_data(one: "ScheduleRun") -> dict[str, object]:
+    return {
+        "due_at": format_time(one.due_at_ns),
+        "published_at": format_time(one.published_at_ns) if one.published_at_ns > 0 else None,
+        "partition": one.partition,
+        "offset": one.offset if one.offset >= 0 else None,
+        **arguments.given({"error": one.error or None}),
+    }
+
+
+def _time(time_ns: int | None) -> str | None:
+    return None if time_ns is None else format_time(time_ns)

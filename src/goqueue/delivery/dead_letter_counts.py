@@ -1,0 +1,103 @@
+"""Counting the dead letters of one partition by what their headers say, without reading them twice.
+
+Every text that was met, a reason, a group or an error, has the set of offsets of its letters. What is dead now is
+another set, which others know; what both have is the count. So nothing has to be taken back when letters are put back
+or retention takes them, and what could not be put back after all counts again by itself.
+
+The tables are bounded. When one is full the rarest of its texts are forgotten: what is frequent is counted in full,
+and what comes back after it was forgotten is counted from then on.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from pyroaring import BitMap64
+
+from goqueue.delivery import dead_letter
+from goqueue.delivery.offsets import between, span
+
+REASONS_MAX = 100
+GROUPS_MAX = 1_000
+ERRORS_MAX = 100
+ERROR_CHARACTERS_MAX = 200
+
+
+class Tally(NamedTuple):
+    """How many dead letters have which text, the most frequent first."""
+
+    by_reason: dict[str, int]
+    by_group: dict[str, int]
+    by_error: dict[str, int]
+
+
+class LetterCounts:
+    """What was seen of one partition, which is all from its start to `end`."""
+
+    def __init__(self, start: int) -> None:
+        self.end = start
+        self._seen = BitMap64()
+        self._tables = (_Table(REASONS_MAX), _Table(GROUPS_MAX), _Table(ERRORS_MAX))
+
+    def note(self, letters: Iterable[tuple[int, Mapping[str, str]]], *, end: int) -> None:
+        """These, by offset and headers, are all letters up to the new end."""
+        reasons, groups, errors = self._tables
+        offsets: list[int] = []
+        for offset, headers in letters:
+            offsets.append(offset)
+            reasons.add(headers.get(dead_letter.REASON, ""), offset)
+            groups.add(headers.get(dead_letter.GROUP, ""), offset)
+            errors.add(headers.get(dead_letter.ERROR, "")[:ERROR_CHARACTERS_MAX], offset)
+        self._seen.update(offsets)
+        for table in self._tables:
+            table.settle()
+        self.end = end
+
+    def letters(self, start: int, end: int) -> BitMap64:
+        """All that may be letters in that range: behind what was seen, every offset."""
+        return between(self._seen, start, end) | span(max(start, self.end), end)
+
+    def forget_below(self, offset: int) -> None:
+        """Nothing below the offset will be dead again."""
+        self.end = max(self.end, offset)
+        if self._seen and self._seen.min() < offset:
+            self._seen.remove_range(0, offset)
+            for table in self._tables:
+                table.forget_below(offset)
+
+    def tally(self, dead: BitMap64) -> Tally:
+        """The counts of these letters, as far as they were seen."""
+        return Tally(*(table.tally(dead) for table in self._tables))
+
+
+class _Table:
+    """Texts and the offsets of the letters that have them."""
+
+    __slots__ = ("_fresh", "_limit", "_offsets")
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._offsets: dict[str, BitMap64] = {}
+        self._fresh: dict[str, list[int]] = {}
+
+    def add(self, text: str, offset: int) -> None:
+        self._fresh.setdefault(text, []).append(offset)
+
+    def settle(self) -> None:
+        """Take in what was added, and keep to the limit; texts have twice its room to become frequent."""
+        for text, offsets in self._fresh.items():
+            self._offsets.setdefault(text, BitMap64()).update(offsets)
+        self._fresh.clear()
+        if len(self._offsets) > 2 * self._limit:
+            frequent = sorted(self._offsets.items(), key=lambda item: len(item[1]), reverse=True)
+            self._offsets = dict(frequent[: self._limit])
+
+    def forget_below(self, offset: int) -> None:
+        for text, offsets in list(self._offsets.items()):
+            offsets.remove_range(0, offset)
+            if not offsets:
+                del self._offsets[text]
+
+    def tally(self, dead: BitMap64) -> dict[str, int]:
+        counts = {text: offsets.intersection_cardinality(dead) for text, offsets in self._offsets.items() if text}
+        frequent = sorted(((count, text) for text, count in counts.items() if count), key=lambda one: (-one[0], one[1]))
+        return {text: count for count, text in frequent[: self._limit]}

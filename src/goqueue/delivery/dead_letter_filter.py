@@ -1,0 +1,118 @@
+"""Which dead letters are meant, and what a dead letter tells of its death.
+
+A filter is made ready once and then asked about every letter of a queue, so it asks the cheapest things first: places
+as a set of offsets, then what has to stand in the bytes of the headers, in whatever order, and only for what is left
+are the headers taken apart. No key is the same as an empty one, and a header that is not there as one without text.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from pyroaring import BitMap64
+
+from goqueue.delivery import dead_letter
+from goqueue.record.header import OFFSET_MAX
+from goqueue.times import parse_time
+from goqueue.wire.reports import DeadLetterFilter
+
+
+class Letter(NamedTuple):
+    """What the headers of a dead letter tell; what they do not is empty, or 0."""
+
+    reason: str
+    error: str
+    group: str
+    member: str
+    attempts: int
+    origin: tuple[str, int, int] | None  # topic, partition, offset
+    dead_at_ns: int
+    redrives: int
+
+
+def read_letter(headers: Mapping[str, str], *, timestamp_ns: int) -> Letter:
+    """What a letter tells that was stored at that time, which counts as its death where the headers name none."""
+    attempts = headers.get(dead_letter.ATTEMPTS, "")
+    return Letter(
+        headers.get(dead_letter.REASON, ""),
+        headers.get(dead_letter.ERROR, ""),
+        headers.get(dead_letter.GROUP, ""),
+        headers.get(dead_letter.MEMBER, ""),
+        int(attempts) if attempts.isascii() and attempts.isdecimal() and len(attempts) <= 18 else 0,
+        dead_letter.parse_origin(headers.get(dead_letter.ORIGIN, "")),
+        _dead_at_ns(headers.get(dead_letter.DEAD_AT, ""), timestamp_ns),
+        dead_letter.redrives(headers),
+    )
+
+
+class LetterFilter:
+    """A `DeadLetterFilter`, ready to be asked."""
+
+    def __init__(self, wanted: DeadLetterFilter) -> None:
+        self._wanted = wanted
+        self._offsets = _possible(wanted.offsets)
+        self._needles = _needles(wanted)
+
+    def among(self, partition: int, offsets: BitMap64) -> BitMap64:
+        """Those of the offsets of a partition that can be meant, going by where they are."""
+        if self._needles is None or self._wanted.partition not in (None, partition):
+            return BitMap64()
+        return offsets if self._offsets is None else offsets & self._offsets
+
+    def may_match(self, key: bytes | None, raw_headers: bytes | None) -> bool:
+        """Whether the letter can be meant; no only if `matches` says no."""
+        wanted = self._wanted
+        if wanted.key is not None and (key or b"") != wanted.key:
+            return False
+        if wanted.key_prefix and not (key or b"").startswith(wanted.key_prefix):
+            return False
+        raw = raw_headers or b""
+        return self._needles is not None and all(needle in raw for needle in self._needles)
+
+    def matches(self, key: bytes | None, headers: Mapping[str, str], letter: Letter) -> bool:
+        """Whether the letter is meant, apart from where it is."""
+        wanted = self._wanted
+        return (
+            (wanted.reason is None or letter.reason == wanted.reason)
+            and (wanted.group is None or letter.group == wanted.group)
+            and (wanted.key is None or (key or b"") == wanted.key)
+            and (wanted.key_prefix is None or (key or b"").startswith(wanted.key_prefix))
+            and all(headers.get(name) == value for name, value in wanted.headers.items())
+            and (wanted.error_contains is None or wanted.error_contains in letter.error)
+            and (wanted.from_time_ns is None or letter.dead_at_ns >= wanted.from_time_ns)
+            and (wanted.to_time_ns is None or letter.dead_at_ns < wanted.to_time_ns)
+            and (wanted.min_attempts is None or letter.attempts >= wanted.min_attempts)
+        )
+
+
+def _dead_at_ns(text: str, timestamp_ns: int) -> int:
+    try:
+        return parse_time(text, now_ns=timestamp_ns) if text else timestamp_ns
+    except ValueError:
+        return timestamp_ns
+
+
+def _possible(offsets: list[int] | None) -> BitMap64 | None:
+    if offsets is None:
+        return None
+    return BitMap64([offset for offset in offsets if 0 <= offset <= OFFSET_MAX])
+
+
+def _needles(wanted: DeadLetterFilter) -> list[bytes] | None:
+    """What stands in the headers of every letter that is meant; None if no headers can hold it."""
+    pairs = list(wanted.headers.items())
+    pairs += [(dead_letter.REASON, wanted.reason)] if wanted.reason else []
+    pairs += [(dead_letter.GROUP, wanted.group)] if wanted.group else []
+    try:
+        needles = [_sized(_utf8(name)) + _sized(_utf8(value)) for name, value in pairs]
+        return [*needles, _utf8(wanted.error_contains)] if wanted.error_contains else needles
+    except (UnicodeEncodeError, OverflowError):
+        return None
+
+
+def _sized(text: bytes) -> bytes:
+    """The text as it stands in headers; raises `OverflowError` if it is longer than they may be."""
+    return len(text).to_bytes(2) + text
+
+
+def _utf8(text: str) -> bytes:
+    return text.encode("utf-8", "surrogateescape")

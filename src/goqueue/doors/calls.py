@@ -1,0 +1,66 @@
+"""Every verb about groups, delays, schedules and dead letters, by name: `groups.describe`, `delays.cancel`.
+
+The protocols in `consumer_service.py` are the only list of them. Their signatures say which arguments there are and of
+which types, and what comes over a wire is held against that before the verb is called.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any, Final, NamedTuple, get_type_hints
+
+import msgspec
+
+from goqueue.broker.consumer_service import DeadLetterVerbs, DelayVerbs, GroupVerbs, ScheduleVerbs
+from goqueue.broker.pending import Pending
+from goqueue.broker.service import Service
+from goqueue.errors import InvalidRequest
+
+_NOUNS: Final[Mapping[str, type]] = {
+    "groups": GroupVerbs,
+    "delays": DelayVerbs,
+    "schedules": ScheduleVerbs,
+    "dead_letters": DeadLetterVerbs,
+}
+_HOT = frozenset(("groups.join", "groups.poll", "groups.settle", "groups.settle_batch"))
+"""They have frames of their own."""
+
+
+class _Verb(NamedTuple):
+    noun: str
+    name: str
+    arguments: type[msgspec.Struct]
+
+
+def _verbs() -> dict[str, _Verb]:
+    found = {}
+    for noun, protocol in _NOUNS.items():
+        for name, function in vars(protocol).items():
+            if name.startswith("_") or not inspect.isfunction(function) or f"{noun}.{name}" in _HOT:
+                continue
+            hints = get_type_hints(function)
+            fields: list[Any] = []
+            for parameter in list(inspect.signature(function).parameters.values())[1:]:
+                has_default = parameter.default is not inspect.Parameter.empty
+                field = (parameter.name, hints[parameter.name])
+                fields.append((*field, parameter.default) if has_default else field)
+            arguments = msgspec.defstruct(f"{noun}_{name}", fields, forbid_unknown_fields=True, kw_only=True)
+            found[f"{noun}.{name}"] = _Verb(noun, name, arguments)
+    return found
+
+
+VERBS: Final = _verbs()
+
+
+def call(service: Service, name: str, arguments: Mapping[str, object]) -> Pending[Any]:
+    """Call the verb of that name; raises `InvalidRequest` for what does not fit."""
+    verb = VERBS.get(name)
+    if verb is None:
+        raise InvalidRequest(f"unknown call {name!r}")
+    try:
+        checked = msgspec.convert(arguments, verb.arguments)
+    except msgspec.ValidationError as error:
+        raise InvalidRequest(f"{name}: {error}") from None
+    function: Callable[..., Any] = getattr(getattr(service, verb.noun), verb.name)
+    values = {field: getattr(checked, field) for field in verb.arguments.__struct_fields__}
+    answer = function(**values)
+    return answer if isinstance(answer, Pending) else Pending.of(answer)

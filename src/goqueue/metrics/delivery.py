@@ -1,0 +1,212 @@
+"""The series about groups, deliveries, delays and dead letters.
+
+Counters follow events, one per batch. What is a state, like lag or what is in flight, is looked up when somebody
+asks for the metrics. Series of a group go with it, those of a topic with the topic.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+
+from goqueue import events
+from goqueue.clock import SECOND
+
+LATENCY = (0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 5)
+LATENESS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 5)
+REBALANCE = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30)
+SIZES = (0, 1, 5, 10, 25, 50, 100, 250, 500, 1000)
+STATES = ("Empty", "Stable", "Rebalancing", "Dead")
+
+
+class Standing(NamedTuple):
+    """Where a group stands in a partition."""
+
+    topic: str
+    partition: int
+    group: str
+    floor: int
+    lag: int
+    in_flight: int
+    acked_ranges: int
+
+
+class DeliveryMetrics:
+    """Fed by the events of the broker."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._standings: Callable[[], Iterable[Standing]] = tuple
+        self._pending: Callable[[], dict[str, int]] = dict
+
+        def counter(name: str, text: str, *labels: str) -> Counter:
+            return Counter(f"goqueue_{name}", text, labels, registry=registry)
+
+        def gauge(name: str, text: str, *labels: str) -> Gauge:
+            return Gauge(f"goqueue_{name}", text, labels, registry=registry)
+
+        def histogram(name: str, text: str, buckets: tuple[float, ...], *labels: str) -> Histogram:
+            return Histogram(f"goqueue_{name}", text, labels, buckets=buckets, registry=registry)
+
+        both, group = ("topic", "consumer_group"), "consumer_group"
+        self.redelivered = counter("broker_messages_redelivered", "Messages delivered again", *both)
+        self.expired = counter("broker_messages_expired", "Messages whose TTL ended", *both)
+        self.settled = {
+            "ack": counter("broker_messages_acked", "Messages acknowledged", *both),
+            "nack": counter("broker_messages_nacked", "Messages to be delivered again", *both),
+            "reject": counter("broker_messages_rejected", "Messages rejected", *both),
+            "extend": counter("broker_visibility_extensions", "Leases extended", *both),
+        }
+        self.timeouts = counter("broker_visibility_timeouts", "Leases that ran out", *both)
+        self.in_flight = gauge("broker_in_flight", "Messages that are leased", *both)
+        self.delays = {
+            name: counter(f"broker_delayed_messages_{name}", f"Delayed messages {name}", "topic")
+            for name in ("scheduled", "fired", "cancelled", "expired")
+        }
+        self.delays_pending = gauge("broker_delayed_messages_pending", "Messages that wait for their time", "topic")
+        self.lateness = histogram("broker_delay_lateness_seconds", "How late delayed messages fire", LATENESS, "topic")
+        self.dead = counter("broker_dlq_routed", "Dead letters written", "topic", "reason")
+        self.redriven = counter("broker_dlq_redriven", "Dead letters put back", "topic")
+        self.ledger_records = counter("ledger_records", "Facts appended to ledgers", "topic")
+        self.ledger_bytes = counter("ledger_bytes_written", "Bytes appended to ledgers", "topic")
+        self.acked_ranges = gauge("ledger_acked_ranges", "Acknowledged ranges above the floor", *both)
+        self.committed = gauge("consumer_committed_offset", "The floor", "topic", "partition", group)
+        self.lag = gauge("consumer_lag", "Readable messages that are not done", "topic", "partition", group)
+        self.commits = counter("consumer_offset_commits", "Floors that advanced", *both)
+        self.members = gauge("consumer_group_members", "Members", group)
+        self.generation = gauge("consumer_group_generation", "Generation", group)
+        self.assigned = gauge("consumer_assigned_partitions", "Partitions that members have", group)
+        self.state = gauge("consumer_group_state", "1 for the state it is in", group, "state")
+        self.joins = counter("consumer_group_joins", "Members that joined", group)
+        self.given = counter("consumer_partitions_assigned", "Partitions given by rebalances", group)
+        self.taken = counter("consumer_partitions_revoked", "Partitions taken by rebalances", group)
+        self.rebalances = counter("consumer_rebalances", "Rebalances begun", group, "trigger")
+        self.rebalance_latency = histogram(
+            "consumer_rebalance_latency_seconds", "How long rebalances take", REBALANCE, group, "rebalance_type"
+        )
+        self.polls = counter("consumer_polls", "Polls answered", group)
+        self.empty_polls = counter("consumer_polls_empty", "Polls answered with nothing", group)
+        self.poll_latency = histogram("consumer_poll_latency_seconds", "Polls, waiting included", LATENCY, group)
+        self.poll_size = histogram("consumer_poll_batch_size", "Messages per poll", SIZES, group)
+        self.heartbeats = counter("consumer_heartbeats_sent", "Heartbeats", group)
+        self.late_heartbeats = counter("consumer_heartbeat_timeouts", "Heartbeats two intervals late", group)
+        self.sessions_over = counter("consumer_session_timeouts", "Members that expired", group)
+
+        self._by_topic: tuple[Any, ...] = (
+            *self.delays.values(),
+            self.delays_pending,
+            self.lateness,
+            self.redriven,
+            self.ledger_records,
+            self.ledger_bytes,
+        )
+        self._of_topic: tuple[Any, ...] = (
+            self.redelivered,
+            self.expired,
+            *self.settled.values(),
+            self.timeouts,
+            self.in_flight,
+            self.dead,
+            self.acked_ranges,
+            self.committed,
+            self.lag,
+            self.commits,
+        )
+        self.handlers: dict[type[events.Event], Callable[[Any], None]] = {
+            events.Delivered: lambda e: self._count(self.redelivered, e, e.redelivered),
+            events.Settled: lambda e: self._count(self.settled[e.kind], e, e.count),
+            events.LeasesExpired: lambda e: self._count(self.timeouts, e, e.count),
+            events.MessagesExpired: lambda e: self._count(self.expired, e, e.count),
+            events.DelaysScheduled: lambda e: self.delays["scheduled"].labels(e.topic).inc(e.count),
+            events.DelaysFired: self._fired,
+            events.DelaysCancelled: lambda e: self.delays["cancelled"].labels(e.topic).inc(e.count),
+            events.DelaysExpired: lambda e: self.delays["expired"].labels(e.topic).inc(e.count),
+            events.DeadLettered: lambda e: self.dead.labels(e.topic, e.reason.lower()).inc(e.count),
+            events.Redriven: lambda e: self.redriven.labels(e.topic).inc(e.count),
+            events.LedgerWritten: self._ledger,
+            events.PositionCommitted: lambda e: self._count(self.commits, e, 1),
+            events.Polled: self._polled,
+            events.MemberJoined: lambda e: self.joins.labels(e.group).inc(),
+            events.MemberLeft: self._left,
+            events.GroupChanged: self._changed,
+            events.GroupStateChanged: self._state_changed,
+            events.RebalanceStarted: lambda e: self.rebalances.labels(e.group, e.trigger).inc(),
+            events.RebalanceEnded: self._rebalanced,
+            events.PartitionsAssigned: lambda e: self.given.labels(e.group).inc(len(e.partitions)),
+            events.PartitionsRevoked: lambda e: self.taken.labels(e.group).inc(len(e.partitions)),
+            events.HeartbeatReceived: lambda e: self.heartbeats.labels(e.group).inc(),
+            events.HeartbeatLate: lambda e: self.late_heartbeats.labels(e.group).inc(),
+        }
+
+    def watch(self, standings: Callable[[], Iterable[Standing]], pending: Callable[[], dict[str, int]]) -> None:
+        """Ask these for what is a state, whenever somebody wants to know."""
+        self._standings = standings
+        self._pending = pending
+
+    def look(self) -> None:
+        """Bring the states up to date."""
+        for series in (self.in_flight, self.acked_ranges, self.committed, self.lag):
+            series.clear()
+        for one in self._standings():
+            self.in_flight.labels(one.topic, one.group).inc(one.in_flight)
+            self.acked_ranges.labels(one.topic, one.group).inc(one.acked_ranges)
+            self.committed.labels(one.topic, one.partition, one.group).set(one.floor)
+            self.lag.labels(one.topic, one.partition, one.group).set(one.lag)
+        for topic, count in self._pending().items():
+            self.delays_pending.labels(topic).set(count)
+
+    def topic_created(self, topic: str) -> None:
+        """Its series begin at zero."""
+        for series in self._by_topic:
+            series.labels(topic)
+
+    def topic_deleted(self, topic: str) -> None:
+        """Its series go."""
+        for series in self._by_topic:
+            series.remove(topic)
+        for series in self._of_topic:
+            series.remove_by_labels({"topic": topic})
+
+    def _count(self, series: Counter, event: Any, count: int) -> None:
+        if count:
+            series.labels(event.topic, event.group).inc(count)
+
+    def _fired(self, event: events.DelaysFired) -> None:
+        self.delays["fired"].labels(event.topic).inc(event.count)
+        self.lateness.labels(event.topic).observe(event.lateness_ns / SECOND)
+
+    def _ledger(self, event: events.LedgerWritten) -> None:
+        self.ledger_records.labels(event.topic).inc(event.count)
+        self.ledger_bytes.labels(event.topic).inc(event.bytes)
+
+    def _polled(self, event: events.Polled) -> None:
+        self.polls.labels(event.group).inc()
+        if not event.count:
+            self.empty_polls.labels(event.group).inc()
+        self.poll_latency.labels(event.group).observe(event.waited_ns / SECOND)
+        self.poll_size.labels(event.group).observe(event.count)
+
+    def _left(self, event: events.MemberLeft) -> None:
+        if event.reason == "timeout":
+            self.sessions_over.labels(event.group).inc()
+
+    def _changed(self, event: events.GroupChanged) -> None:
+        self.members.labels(event.group).set(event.members)
+        self.generation.labels(event.group).set(event.generation)
+        self.assigned.labels(event.group).set(event.assigned_partitions)
+
+    def _state_changed(self, event: events.GroupStateChanged) -> None:
+        for state in STATES:
+            self.state.labels(event.group, state).set(state == event.state)
+        if event.state == "Dead":
+            self._group_deleted(event.group)
+
+    def _rebalanced(self, event: events.RebalanceEnded) -> None:
+        if not event.failed:
+            self.rebalance_latency.labels(event.group, event.kind).observe(event.duration_ns / SECOND)
+
+    def _group_deleted(self, group: str) -> None:
+        for series in vars(self).values():
+            if isinstance(series, Counter | Gauge | Histogram) and "consumer_group" in series._labelnames:
+                series.remove_by_labels({"consumer_group": group})
+        for counter in self.settled.values():
+            counter.remove_by_labels({"consumer_group": group})

@@ -1,0 +1,778 @@
+"""Dead letters on a broker: counted, found, and put back once, whatever happens in between."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Literal
+
+import pytest
+
+from goqueue.broker.dead_letters import HISTORY_MAX, RUNNING_MAX
+from goqueue.clock import SECOND
+from goqueue.delivery.dead_letter import Death, dead_headers
+from goqueue.errors import (
+    BrokerUnavailable,
+    Conflict,
+    GoQueueError,
+    InvalidRequest,
+    InvalidTopic,
+    NotFound,
+    TopicNotFound,
+)
+from goqueue.groups.member import Join
+from goqueue.names import TopicPartition
+from goqueue.record import kernel
+from goqueue.record.header import Priority
+from goqueue.record.message import Message
+from goqueue.testing import ManualClock, MemoryDisk, PowerLoss
+from goqueue.wire.reports import DeadLetter, DeadLetterFilter, RedriveInfo, Settlement
+from tests.broker.brokers import Node
+
+ALL = DeadLetterFilter()
+START_NS = ManualClock().wall_ns()
+
+
+@pytest.fixture
+def node(disk: MemoryDisk, clock: ManualClock) -> Node:
+    node = Node(disk, clock)
+    create(node)
+    return node
+
+
+def create(node: Node, *, partitions: int = 2, **settings: object) -> None:
+    for topic in ("orders", "orders.dlq"):
+        node.create(topic, partitions=partitions, **settings)
+
+
+def bury(
+    node: Node,
+    *values: bytes | None,
+    partition: int = 0,
+    key: bytes | None = None,
+    headers: Mapping[str, str] | None = None,
+    reason: str = "REJECTED",
+    error: str = "bad",
+    group: str = "billing",
+    attempts: int = 3,
+    origin: str | None = None,
+    priority: int = Priority.NORMAL,
+) -> None:
+    """Write dead letters, as if they had died just now."""
+    now_ns = node.clock.wall_ns()
+    records = kernel.encode(
+        values,
+        keys=[key] * len(values),
+        priorities=priority,
+        headers=[
+            {
+                **dead_headers(
+                    headers or {},
+                    Death(reason, error, group, "m", attempts, origin or f"orders:{partition}:{n}", None, now_ns),
+                )
+            }
+            for n in range(len(values))
+        ],
+    )
+    node.done(node.broker.publish_records("orders.dlq", partition, records))
+
+
+def numbered(count: int) -> list[bytes]:
+    return [b"%d" % n for n in range(count)]
+
+
+def listed(node: Node, wanted: DeadLetterFilter = ALL, **page: int) -> list[bytes]:
+    return [message_of(letter).value for letter in node.broker.dead_letters.list("orders", wanted, **page)]
+
+
+def message_of(letter: DeadLetter) -> Message:
+    (message,) = kernel.decode(letter.record, TopicPartition("orders.dlq", letter.partition), Message)
+    assert message.offset == letter.offset
+    return message
+
+
+def messages_of(node: Node, topic: str = "orders", partition: int = 0) -> list[Message]:
+    origin = TopicPartition(topic, partition)
+    return kernel.decode(node.read(topic, partition, max_bytes=1 << 24).records, origin, Message)
+
+
+def redriven(node: Node, wanted: DeadLetterFilter = ALL, **options: object) -> RedriveInfo:
+    """A redrive, when it is over."""
+    begun = node.broker.dead_letters.redrive("orders", wanted, **options).result()  # type: ignore[arg-type]
+    return ended(node, begun.id)
+
+
+def ended(node: Node, redrive_id: str) -> RedriveInfo:
+    for _ in range(10_000):
+        node.workers.run_all()
+        info = node.broker.dead_letters.redrive_info("orders", redrive_id)
+        if info.state != "running":
+            return info
+        node.tick(0.05)
+    raise AssertionError("it does not end")
+
+
+def numbers(info: RedriveInfo) -> tuple[str, int, int, int, int]:
+    return info.state, info.matched, info.redriven, info.skipped_loop, info.failed
+
+
+# --- counting --------------------------------------------------------------------------------------
+
+
+def test_letters_are_counted_by_reason_group_error_and_time(node: Node) -> None:
+    bury(node, b"a", b"b", reason="TIMEOUT", error="slow")
+    node.tick(5)
+    bury(node, b"c", partition=1, group="audit")
+
+    queue = node.broker.dead_letters.describe("orders")
+
+    assert (queue.topic, queue.dlq_topic, queue.messages) == ("orders", "orders.dlq", 3)
+    assert queue.by_reason == {"TIMEOUT": 2, "REJECTED": 1}
+    assert queue.by_group == {"billing": 2, "audit": 1}
+    assert queue.by_error == {"slow": 2, "bad": 1}
+    assert queue.oldest_ns == START_NS
+    assert queue.newest_ns == START_NS + 5 * SECOND
+    assert queue.redrives == []
+
+
+def test_counts_follow_what_dies_and_what_is_put_back(node: Node) -> None:
+    bury(node, *numbered(4))
+    assert node.broker.dead_letters.describe("orders").by_reason == {"REJECTED": 4}
+    node.tick(1)
+    bury(node, b"late", reason="EXPIRED")
+    assert node.broker.dead_letters.describe("orders").by_reason == {"REJECTED": 4, "EXPIRED": 1}
+
+    redriven(node, DeadLetterFilter(reason="REJECTED"))
+
+    queue = node.broker.dead_letters.describe("orders")
+    assert (queue.messages, queue.by_reason) == (1, {"EXPIRED": 1})
+    assert queue.oldest_ns == queue.newest_ns == START_NS + SECOND
+
+
+def test_counts_follow_retention(node: Node) -> None:
+    bury(node, *[b"x" * 400] * 3, reason="TIMEOUT")
+    node.done(node.broker.alter_topic("orders.dlq", {"segment_bytes": 65_536, "retention": "60s"}))
+    assert node.broker.dead_letters.describe("orders").messages == 3
+    bury(node, *[b"x" * 60_000] * 3, reason="EXPIRED")
+    node.pass_time(120, step=10)
+    bury(node, b"new")
+    node.pass_time(30, step=10)
+
+    queue = node.broker.dead_letters.describe("orders")
+
+    assert node.live("orders.dlq").log.start_offset > 3
+    assert queue.messages == len(listed(node)) < 7
+    assert "TIMEOUT" not in queue.by_reason
+    assert queue.by_reason["REJECTED"] == 1
+
+
+def test_all_queues_are_listed_by_the_name_of_their_topic(node: Node) -> None:
+    node.create("a.dlq")
+    node.create("plain")
+    bury(node, b"a")
+
+    assert [(queue.topic, queue.messages) for queue in node.broker.dead_letters.queues()] == [("a", 0), ("orders", 1)]
+
+
+def test_a_topic_without_dead_letters_has_none_and_one_that_is_not_there_is_not_found(node: Node) -> None:
+    node.create("plain")
+
+    queue = node.broker.dead_letters.describe("plain")
+    assert (queue.dlq_topic, queue.messages, queue.oldest_ns, queue.by_reason) == ("plain.dlq", 0, None, {})
+    assert node.broker.dead_letters.list("plain", ALL) == []
+    assert node.broker.dead_letters.plan("plain", ALL).matched == 0
+    assert node.broker.dead_letters.redrive("plain", ALL).result().state == "done"
+    for ask in (
+        lambda: node.broker.dead_letters.describe("nowhere"),
+        lambda: node.broker.dead_letters.list("nowhere", ALL),
+        lambda: node.broker.dead_letters.plan("nowhere", ALL),
+        lambda: node.broker.dead_letters.redrive("nowhere", ALL),
+    ):
+        with pytest.raises(TopicNotFound):
+            ask()
+
+
+def test_the_name_of_the_queue_stands_for_its_topic(node: Node) -> None:
+    bury(node, b"a")
+
+    assert node.broker.dead_letters.describe("orders.dlq").topic == "orders"
+    assert node.broker.dead_letters.redrive("orders.dlq", ALL).result().topic == "orders"
+
+
+def test_more_letters_than_one_question_may_count_are_counted_by_and_by(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("goqueue.broker.dead_letters.COUNTED_MAX", 5)
+    monkeypatch.setattr("goqueue.broker.dead_letters.COUNTED_STEP", 5)
+    monkeypatch.setattr("goqueue.broker.letter_partition.STRETCH_BYTES", 600)
+    bury(node, *numbered(40))
+
+    first = node.broker.dead_letters.describe("orders")
+    assert first.messages == 40
+    assert 5 <= first.by_reason["REJECTED"] < 15
+
+    node.pass_time(1)
+    assert node.broker.dead_letters.describe("orders").by_reason == {"REJECTED": 40}
+
+
+def test_a_queue_that_is_deleted_and_made_again_is_another_one(node: Node) -> None:
+    bury(node, *numbered(3))
+    assert node.broker.dead_letters.describe("orders").messages == 3
+    node.done(node.broker.delete_topic("orders.dlq"))
+    assert node.broker.dead_letters.describe("orders").messages == 0
+    node.create("orders.dlq", partitions=2)
+    bury(node, b"new", reason="TIMEOUT")
+
+    assert node.broker.dead_letters.describe("orders").by_reason == {"TIMEOUT": 1}
+    assert listed(node) == [b"new"]
+
+
+# --- looking at them -------------------------------------------------------------------------------
+
+
+def test_a_list_has_the_newest_last_over_all_partitions(node: Node) -> None:
+    for turn, partition in enumerate((1, 0, 0, 1)):
+        bury(node, b"%d" % turn, partition=partition)
+        node.tick(1)
+
+    assert listed(node) == [b"0", b"1", b"2", b"3"]
+    assert listed(node, skip=1, limit=2) == [b"1", b"2"]
+    assert listed(node, skip=4) == []
+
+
+def test_a_letter_is_told_whole(node: Node) -> None:
+    bury(node, b"v", key=b"k", headers={"color": "red"}, attempts=2, origin="orders:1:7", priority=Priority.HIGH)
+
+    (letter,) = node.broker.dead_letters.list("orders", ALL)
+
+    assert (letter.partition, letter.offset) == (0, 0)
+    assert (letter.reason, letter.error, letter.group, letter.member) == ("REJECTED", "bad", "billing", "m")
+    assert (letter.attempts, letter.redrives, letter.dead_at_ns) == (2, 0, START_NS)
+    assert (letter.origin_topic, letter.origin_partition, letter.origin_offset) == ("orders", 1, 7)
+    message = message_of(letter)
+    assert (message.key, message.value, message.headers["color"], message.priority) == (
+        b"k",
+        b"v",
+        "red",
+        Priority.HIGH,
+    )
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        (DeadLetterFilter(reason="TIMEOUT"), [b"0"]),
+        (DeadLetterFilter(group="audit"), [b"1"]),
+        (DeadLetterFilter(key=b"c-2"), [b"2"]),
+        (DeadLetterFilter(key_prefix=b"c-"), [b"2", b"3"]),
+        (DeadLetterFilter(headers={"color": "red"}), [b"3"]),
+        (DeadLetterFilter(error_contains="such"), [b"4"]),
+        (DeadLetterFilter(from_time_ns=START_NS + 5 * SECOND), [b"5", b"6"]),
+        (DeadLetterFilter(from_time_ns=START_NS + 1, to_time_ns=START_NS + 2 * SECOND), [b"1"]),
+        (DeadLetterFilter(partition=1), [b"6"]),
+        (DeadLetterFilter(partition=7), []),
+        (DeadLetterFilter(offsets=[0, 3, 99]), [b"0", b"3", b"6"]),
+        (DeadLetterFilter(partition=0, offsets=[0]), [b"0"]),
+        (DeadLetterFilter(min_attempts=4), [b"5"]),
+        (DeadLetterFilter(reason="REJECTED", group="audit", key=b"c-2"), []),
+    ],
+)
+def test_a_filter_finds_counts_and_puts_back_the_same(node: Node, wanted: DeadLetterFilter, found: list[bytes]) -> None:
+    letters: list[dict[str, object]] = [
+        {"reason": "TIMEOUT"},
+        {"group": "audit"},
+        {"key": b"c-2"},
+        {"key": b"c-3", "headers": {"color": "red"}},
+        {"error": "no such order"},
+        {"attempts": 4},
+        {"partition": 1},
+    ]
+    for number, letter in enumerate(letters):
+        bury(node, b"%d" % number, **letter)  # type: ignore[arg-type]
+        node.tick(1)
+
+    assert listed(node, wanted) == found
+    plan = node.broker.dead_letters.plan("orders", wanted)
+    assert (plan.matched, len(plan.sample)) == (len(found), len(found))
+    assert redriven(node, wanted).redriven == len(found)
+    assert sorted(node.values() + node.values(partition=1)) == found
+    assert listed(node, wanted) == []
+    assert len(listed(node)) == 7 - len(found)
+
+
+@pytest.mark.parametrize("page", [{"limit": 0}, {"limit": 10_001}, {"skip": -1}])
+def test_a_page_that_cannot_be_is_refused(node: Node, page: dict[str, int]) -> None:
+    with pytest.raises(InvalidRequest):
+        node.broker.dead_letters.list("orders", ALL, **page)
+
+
+def test_a_page_of_large_letters_ends_early(node: Node) -> None:
+    node.done(node.broker.alter_topic("orders.dlq", {"max_message_bytes": 8_000_000}))
+    for _ in range(4):
+        bury(node, b"x" * 5_000_000)
+
+    assert len(listed(node)) == 3
+    assert len(listed(node, skip=3)) == 1
+
+
+def test_letters_that_nobody_can_have_buried_are_letters_all_the_same(node: Node) -> None:
+    node.publish(b"by hand", topic="orders.dlq")
+
+    (letter,) = node.broker.dead_letters.list("orders", ALL)
+    assert (letter.reason, letter.origin_topic, letter.origin_partition, letter.attempts) == ("", "", -1, 0)
+    assert node.broker.dead_letters.describe("orders").by_reason == {}
+    assert numbers(redriven(node)) == ("done", 1, 0, 0, 1)
+    assert numbers(redriven(node, target_topic="orders")) == ("done", 1, 1, 0, 0)
+
+
+# --- putting back ----------------------------------------------------------------------------------
+
+
+def test_what_consumers_reject_comes_back_as_it_was(disk: MemoryDisk, clock: ManualClock) -> None:
+    node = Node(disk, clock)
+    node.create("orders", partitions=2)
+    records = kernel.encode(
+        [b"v", None], keys=[b"k", b"k"], headers=[{"color": "red"}, None], priorities=[Priority.HIGH, Priority.LOW]
+    )
+    node.done(node.broker.publish_records("orders", 1, records))
+    reject(node, 2)
+    assert [letter.reason for letter in node.broker.dead_letters.list("orders", ALL)] == ["REJECTED"] * 2
+
+    assert numbers(redriven(node)) == ("done", 2, 2, 0, 0)
+
+    first, second = messages_of(node, partition=1)[2:]
+    assert (first.key, first.value, first.priority) == (b"k", b"v", Priority.HIGH)
+    assert first.headers == {"color": "red", "gq-origin": "orders.dlq:1:0", "gq-redrives": "1"}
+    assert (second.tombstone, second.priority) == (True, Priority.LOW)
+    assert node.broker.dead_letters.describe("orders").messages == 0
+
+
+def reject(node: Node, count: int, group: str = "billing") -> None:
+    """Take that many messages as a consumer, and want none of them."""
+    member = node.done(node.broker.groups.join(group, Join("c", ("orders",)))).member_id
+    for _ in range(count):
+        polled = node.broker.groups.poll(group, member, max_messages=1).result().polled
+        for batch in polled.batches:
+            node.done(
+                node.broker.groups.settle_batch(
+                    batch.topic, batch.partition, batch.nonce, b"", Settlement("reject", reason="no")
+                )
+            )
+    node.done(node.broker.groups.leave(group, member))
+
+
+def test_a_message_that_dies_again_and_again_is_put_back_no_more(disk: MemoryDisk, clock: ManualClock) -> None:
+    node = Node(disk, clock)
+    node.create("orders")
+    node.publish(b"poison")
+
+    for turn in range(3):
+        reject(node, 1)
+        assert [letter.redrives for letter in node.broker.dead_letters.list("orders", ALL)] == [turn]
+        assert numbers(redriven(node)) == ("done", 1, 1, 0, 0)
+    reject(node, 1)
+
+    plan = node.broker.dead_letters.plan("orders", ALL)
+    assert (plan.matched, plan.skipped_loop, plan.sample) == (1, 1, [])
+    assert numbers(redriven(node)) == ("done", 1, 0, 1, 0)
+    assert node.values() == [b"poison"] * 4
+    assert numbers(redriven(node, max_redrives=4)) == ("done", 1, 1, 0, 0)
+
+
+def test_nothing_is_put_back_that_may_never_be(node: Node) -> None:
+    bury(node, b"a")
+
+    assert numbers(redriven(node, max_redrives=0)) == ("done", 1, 0, 1, 0)
+    assert listed(node) == [b"a"]
+
+
+def test_a_limit_counts_what_is_put_back(node: Node) -> None:
+    bury(node, b"looped", headers={"gq-redrives": "3"})
+    bury(node, b"lost", origin="gone:0:1")
+    bury(node, *numbered(5))
+
+    plan = node.broker.dead_letters.plan("orders", ALL, limit=2)
+    assert (plan.matched, plan.skipped_loop) == (4, 1)
+    assert [message_of(letter).value for letter in plan.sample] == [b"0", b"1"]
+    assert numbers(redriven(node, limit=2)) == ("done", 4, 2, 1, 1)
+    assert node.values() == [b"0", b"1"]
+
+
+def test_a_plan_does_nothing(node: Node) -> None:
+    bury(node, *numbered(30))
+
+    plan = node.broker.dead_letters.plan("orders", ALL)
+
+    assert (plan.matched, plan.skipped_loop, len(plan.sample)) == (30, 0, 10)
+    assert node.values() == []
+    assert len(listed(node)) == 30
+    assert node.broker.dead_letters.describe("orders").redrives == []
+
+
+def test_many_letters_are_put_back_in_order_batch_by_batch(node: Node) -> None:
+    bury(node, *numbered(1_700))
+    bury(node, *numbered(3), partition=1)
+
+    begun = node.broker.dead_letters.redrive("orders", ALL).result()
+    assert begun.state == "running"
+
+    assert numbers(ended(node, begun.id)) == ("done", 1_703, 1_703, 0, 0)
+    assert node.values() == numbered(1_700)
+    assert node.values(partition=1) == numbered(3)
+
+
+def test_on_a_disk_that_answers_at_once_others_run_in_between(disk: MemoryDisk, clock: ManualClock) -> None:
+    node = Node(disk, clock)
+    create(node, flush="none")
+    bury(node, *numbered(5_000))
+
+    begun = node.broker.dead_letters.redrive("orders", ALL).result()
+
+    assert begun.state == "running"
+    assert 500 <= begun.redriven <= 2_000
+    assert numbers(ended(node, begun.id)) == ("done", 5_000, 5_000, 0, 0)
+    assert node.values() == numbered(5_000)
+
+
+def test_letters_that_do_not_match_are_passed_over_while_others_run(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("goqueue.broker.letter_partition.STRETCH_BYTES", 1_000)
+    bury(node, *numbered(100))
+    bury(node, b"wanted", reason="TIMEOUT")
+
+    begun = node.broker.dead_letters.redrive("orders", DeadLetterFilter(reason="TIMEOUT")).result()
+
+    assert (begun.state, begun.matched) == ("running", 0)
+    assert numbers(ended(node, begun.id)) == ("done", 1, 1, 0, 0)
+    assert node.values() == [b"wanted"]
+
+
+def test_letters_that_die_after_it_began_are_not_for_a_redrive(node: Node) -> None:
+    bury(node, *numbered(3))
+    begun = node.broker.dead_letters.redrive("orders", ALL, rate=1).result()
+    bury(node, b"late")
+
+    assert ended(node, begun.id).redriven == 3
+    assert listed(node) == [b"late"]
+
+
+def test_two_redrives_over_the_same_letters_put_each_back_once(node: Node) -> None:
+    bury(node, *numbered(1_200))
+
+    begun = [node.broker.dead_letters.redrive("orders", ALL).result() for _ in range(3)]
+    infos = [ended(node, one.id) for one in begun]
+
+    assert sum(info.redriven for info in infos) == 1_200
+    assert all(info.state == "done" and info.matched == info.redriven for info in infos)
+    assert sorted(node.values()) == sorted(numbered(1_200))
+
+
+def test_letters_go_to_another_topic_when_that_is_asked_for(node: Node) -> None:
+    node.create("parked", partitions=1)
+    bury(node, b"a", partition=1)
+    bury(node, b"b", origin="gone:3:1")
+
+    assert numbers(redriven(node, target_topic="parked")) == ("done", 2, 2, 0, 0)
+
+    assert sorted(node.values("parked")) == [b"a", b"b"]
+    assert node.values() == node.values(partition=1) == []
+
+
+def test_letters_whose_origin_is_gone_fail_and_stay(node: Node) -> None:
+    bury(node, b"a", b"b")
+    node.done(node.broker.delete_topic("orders"))
+
+    assert numbers(redriven(node)) == ("done", 2, 0, 0, 2)
+    assert node.broker.dead_letters.describe("orders").messages == 2
+    assert listed(node) == [b"a", b"b"]
+
+
+def test_an_origin_with_fewer_partitions_takes_them_where_it_can(node: Node) -> None:
+    bury(node, b"a", origin="orders:5:1")
+
+    assert redriven(node).redriven == 1
+    assert node.values(partition=1) == [b"a"]
+
+
+def test_what_died_among_the_dead_letters_goes_back_to_the_topic(node: Node) -> None:
+    bury(node, b"a", partition=1, origin="orders.dlq:1:0")
+
+    assert redriven(node).redriven == 1
+    assert node.values(partition=1) == [b"a"]
+
+
+@pytest.mark.parametrize(
+    ("options", "error"),
+    [
+        ({"rate": -1}, InvalidRequest),
+        ({"rate": float("nan")}, InvalidRequest),
+        ({"rate": float("inf")}, InvalidRequest),
+        ({"limit": -1}, InvalidRequest),
+        ({"max_redrives": -1}, InvalidRequest),
+        ({"target_topic": "nowhere"}, TopicNotFound),
+        ({"target_topic": "new.dlq"}, TopicNotFound),
+        ({"target_topic": "orders.dlq"}, InvalidRequest),
+        ({"target_topic": "__groups"}, InvalidTopic),
+    ],
+)
+def test_a_redrive_that_cannot_be_is_refused(node: Node, options: dict[str, object], error: type[GoQueueError]) -> None:
+    bury(node, b"a")
+
+    with pytest.raises(error):
+        node.broker.dead_letters.redrive("orders", ALL, **options)  # type: ignore[arg-type]
+    assert listed(node) == [b"a"]
+    assert node.broker.dead_letters.describe("orders").redrives == []
+
+
+def test_a_forged_origin_does_not_lead_into_internal_topics(node: Node) -> None:
+    node.done(node.broker.journal("__groups"))
+    bury(node, b"evil", origin="__groups:0:0")
+
+    assert numbers(redriven(node)) == ("done", 1, 0, 0, 1)
+    assert node.values("__groups") == []
+
+
+def test_letters_that_do_not_fit_any_more_fail_and_the_others_go(node: Node) -> None:
+    bury(node, b"small", b"x" * 5_000, b"little")
+    huge = kernel.encode([b"h"], headers=[{"gq-origin": "orders:0:1", "x": "y" * 65_490}])
+    node.done(node.broker.publish_records("orders.dlq", 0, huge))
+    node.done(node.broker.alter_topic("orders", {"max_message_bytes": 1_024}))
+
+    assert numbers(redriven(node)) == ("done", 4, 2, 0, 2)
+    assert node.values() == [b"small", b"little"]
+    assert len(listed(node)) == 2
+
+
+def test_a_target_that_goes_away_ends_the_redrive_and_the_letters_stay(node: Node) -> None:
+    node.create("parked")
+    bury(node, *numbered(1_200))
+    begun = node.broker.dead_letters.redrive("orders", ALL, target_topic="parked").result()
+    node.done(node.broker.delete_topic("parked"))
+
+    info = ended(node, begun.id)
+
+    assert info.state == "failed"
+    assert "parked" in info.error
+    assert node.broker.dead_letters.describe("orders").messages == 1_200 - info.redriven
+    assert redriven(node).redriven == 1_200 - info.redriven
+
+
+def test_a_queue_that_goes_away_ends_its_redrives(node: Node) -> None:
+    bury(node, *numbered(10))
+    begun = node.broker.dead_letters.redrive("orders", ALL, rate=1).result()
+    node.done(node.broker.delete_topic("orders.dlq"))
+    node.pass_time(3)
+
+    info = node.broker.dead_letters.redrive_info("orders", begun.id)
+
+    assert info.state == "failed"
+    assert "orders.dlq" in info.error
+
+
+# --- rates, stops and memory -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rate", [0.5, 1, 3, 10, 40, 300])
+def test_a_rate_is_kept(node: Node, rate: float) -> None:
+    bury(node, *numbered(2_000))
+    node.broker.dead_letters.redrive("orders", ALL, rate=rate)
+    node.workers.run_all()
+    before = 1.0
+
+    for second in range(1, 6):
+        node.pass_time(1)
+        count = len(node.values())
+        assert count <= 1 + rate * second
+        assert count - before >= rate * 0.9 - 1
+        before = count
+    assert len(node.values()) >= 5 * rate - 2
+
+
+def test_a_rate_does_not_save_up_for_a_burst(node: Node) -> None:
+    bury(node, *numbered(2_000))
+    node.broker.dead_letters.redrive("orders", ALL, rate=100)
+
+    node.tick(3600)
+    node.workers.run_all()
+
+    assert len(node.values()) <= 12
+
+
+def test_a_redrive_stops_after_what_it_has_in_hand(node: Node) -> None:
+    bury(node, *numbered(1_200))
+    begun = node.broker.dead_letters.redrive("orders", ALL).result()
+
+    stopping = node.broker.dead_letters.stop_redrive("orders", begun.id)
+    assert not stopping.is_done
+
+    assert numbers(node.done(stopping)) == ("stopped", 500, 500, 0, 0)
+    node.pass_time(1)
+    assert node.values() == numbered(500)
+    assert len(listed(node, limit=1_000)) == 700
+    assert redriven(node).redriven == 700
+    assert node.values() == numbered(1_200)
+
+
+def test_a_redrive_that_waits_for_its_rate_stops_at_once(node: Node) -> None:
+    bury(node, *numbered(5))
+    begun = node.broker.dead_letters.redrive("orders", ALL, rate=0.001).result()
+    node.workers.run_all()
+
+    stopped = node.broker.dead_letters.stop_redrive("orders", begun.id).result()
+
+    assert numbers(stopped) == ("stopped", 1, 1, 0, 0)
+    assert stopped.finished_at_ns == node.clock.wall_ns()
+    node.pass_time(3_000, step=500)
+    assert node.values() == [b"0"]
+
+
+def test_a_redrive_that_is_over_stays_what_it_is(node: Node) -> None:
+    bury(node, b"a")
+    info = redriven(node)
+
+    assert node.broker.dead_letters.stop_redrive("orders", info.id).result() == info
+    assert node.broker.dead_letters.describe("orders").redrives == [info]
+
+
+def test_a_redrive_that_nobody_began_is_not_found(node: Node) -> None:
+    for ask in (node.broker.dead_letters.redrive_info, node.broker.dead_letters.stop_redrive):
+        with pytest.raises(NotFound):
+            ask("orders", "nonsense")
+
+
+def test_only_the_last_redrives_of_a_topic_are_remembered(node: Node) -> None:
+    ids = [redriven(node).id for _ in range(HISTORY_MAX + 5)]
+
+    assert [one.id for one in node.broker.dead_letters.describe("orders").redrives] == ids[5:]
+
+
+def test_there_are_not_too_many_redrives_at_once(node: Node) -> None:
+    bury(node, *numbered(100))
+    for _ in range(RUNNING_MAX):
+        node.broker.dead_letters.redrive("orders", ALL, rate=0.001)
+
+    with pytest.raises(Conflict):
+        node.broker.dead_letters.redrive("orders", ALL)
+
+
+def test_a_broker_that_stops_ends_redrives_and_begins_none(node: Node) -> None:
+    bury(node, *numbered(1_200))
+    begun = node.broker.dead_letters.redrive("orders", ALL).result()
+
+    drained = node.broker.drain()
+    with pytest.raises(BrokerUnavailable):
+        node.broker.dead_letters.redrive("orders", ALL)
+    node.pass_time(1)
+
+    assert drained.is_done
+    assert numbers(node.broker.dead_letters.redrive_info("orders", begun.id)) == ("stopped", 500, 500, 0, 0)
+
+
+# --- crashes ---------------------------------------------------------------------------------------
+
+
+def test_what_was_put_back_stays_put_back_after_a_restart(node: Node, disk: MemoryDisk, clock: ManualClock) -> None:
+    bury(node, *numbered(4))
+    redriven(node, DeadLetterFilter(offsets=[1, 2]))
+
+    again = Node(disk.crash(keep="nothing"), clock)
+
+    assert listed(again) == [b"0", b"3"]
+    assert again.broker.dead_letters.describe("orders").by_reason == {"REJECTED": 2}
+    assert again.broker.dead_letters.describe("orders").redrives == []
+    assert again.values() == [b"1", b"2"]
+
+
+def prepared(clock: ManualClock) -> MemoryDisk:
+    disk = MemoryDisk()
+    node = Node(disk, clock)
+    create(node)
+    bury(node, b"0", b"1", b"2")
+    bury(node, b"3", partition=1, origin="orders:0:9")
+    return disk.crash(keep="everything")
+
+
+def put_back_in_two(node: Node) -> None:
+    redriven(node, DeadLetterFilter(offsets=[1]))
+    redriven(node)
+
+
+def check_each_is_there_once(disk: MemoryDisk, clock: ManualClock, where: object) -> None:
+    again = Node(disk, clock)
+    again.pass_time(2, step=0.5)
+
+    dead, alive = listed(again), again.values()
+    assert sorted(dead + alive) == numbered(4), where
+    assert again.broker.dead_letters.describe("orders").messages == len(dead), where
+    assert redriven(again).redriven == len(dead), where
+    assert sorted(again.values()) == numbered(4), where
+
+
+@pytest.mark.parametrize(("keep", "first"), [("nothing", 0), ("random", 17), ("everything", 31)])
+def test_a_crash_at_any_byte_of_a_redrive_loses_no_letter_and_puts_none_back_twice(
+    clock: ManualClock, keep: Literal["nothing", "random", "everything"], first: int
+) -> None:
+    whole = prepared(clock)
+    node = Node(whole, clock)
+    opened = whole.steps
+    put_back_in_two(node)
+    assert whole.steps > opened + 500
+
+    for step in range(opened + first, whole.steps, 53):
+        disk = prepared(clock)
+        disk.power_off_after = step
+        with suppress(PowerLoss):
+            put_back_in_two(Node(disk, clock))
+        check_each_is_there_once(disk.crash(seed=step, keep=keep), clock, step)
+
+
+@pytest.mark.parametrize("keep", ["nothing", "everything"])
+def test_a_crash_between_any_two_jobs_of_the_disk_loses_no_letter_and_puts_none_back_twice(
+    clock: ManualClock, keep: Literal["nothing", "everything"]
+) -> None:
+    jobs = 0
+    while True:
+        disk = prepared(clock)
+        node = Node(disk, clock)
+        begun = node.broker.dead_letters.redrive("orders", ALL).result()
+        for _ in range(jobs):
+            if node.workers.jobs:
+                node.workers.run_one()
+            node.tick(0.05)
+        is_over = node.broker.dead_letters.redrive_info("orders", begun.id).state == "done"
+        check_each_is_there_once(disk.crash(keep=keep), clock, jobs)
+        if is_over:
+            break
+        jobs += 1
+    assert jobs > 4
+
+
+def test_a_letter_in_hand_at_a_crash_is_put_back_without_being_asked_for(clock: ManualClock) -> None:
+    disk = prepared(clock)
+    node = Node(disk, clock)
+    node.broker.dead_letters.redrive("orders", DeadLetterFilter(offsets=[2]))
+    while node.workers.jobs and not node.values():
+        node.workers.run_one()
+        if node.live("orders.dlq").ledger.is_clean:
+            break
+
+    again = Node(disk.crash(keep="nothing"), clock)
+    again.pass_time(2)
+
+    assert again.values() == [b"2"]
+
+
+def test_a_full_disk_ends_a_redrive_and_what_it_had_in_hand_follows_later(clock: ManualClock) -> None:
+    disk = prepared(clock)
+    node = Node(disk, clock)
+    disk.capacity_bytes = disk.used_bytes + 60
+    begun = node.broker.dead_letters.redrive("orders", ALL).result()
+    info = ended(node, begun.id)
+    assert info.state == "failed"
+    assert info.error
+
+    disk.capacity_bytes = None
+    node.pass_time(5)
+
+    redriven(node)
+    assert sorted(node.values()) == numbered(4)
+    assert listed(node) == []

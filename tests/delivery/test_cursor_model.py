@@ -1,0 +1,533 @@
+"""A cursor and its ledger against the simplest model there is: a dict of what each message is.
+
+`Bench` does what a broker does with a cursor: it writes each change down and then makes it, as `partition_delivery.py`
+says. After every step every offset has to be in the one place where the model has it; a cursor that is replayed from
+the records at any moment has to know all that the first one knows; and in the end everything can be delivered.
+"""
+
+from typing import NamedTuple
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyroaring import BitMap64
+
+from goqueue.clock import SECOND
+from goqueue.delivery import ledger
+from goqueue.delivery.cursor import Cursor, Failed
+from goqueue.delivery.index import PartitionIndex
+from goqueue.delivery.lanes import LANE_COUNT, NORMAL, LaneConfig, Run
+from goqueue.delivery.retry import RetryPolicy
+
+END = 40
+MEMBERS = ("anna", "ben", "carl")
+POLICY = RetryPolicy(max_deliveries=3, backoff_initial_ns=SECOND, backoff_max_ns=60 * SECOND)
+LEASE_NS = 10 * SECOND
+SHIFT_NS = 1_700_000_000 * SECOND
+SALT = b"s" * 16
+
+
+class Leased(NamedTuple):
+    """The model's word for a message that a member has."""
+
+    delivery_id: int
+    deadline_ns: int
+
+
+class Waiting(NamedTuple):
+    """The model's word for a message that is delivered again at a time."""
+
+    at_ns: int
+
+
+UNSEEN, READY, TAKEN, DELAYED, DYING, DONE = "unseen", "ready", "taken", "delayed", "dying", "done"
+
+
+class Bench:
+    """A cursor, its model and its ledger, and everything that can be done to them."""
+
+    def __init__(self, lanes: list[int], hidden: BitMap64, delayed: BitMap64) -> None:
+        self.now_ns = 100 * SECOND
+        self.index = PartitionIndex()
+        for offset, lane in enumerate(lanes):
+            if lane != NORMAL:
+                self.index.lanes[lane].add(offset)
+        self.hidden = hidden
+        self.delays = delayed - hidden
+        self.start = 0
+        self.cursor = self._new_cursor(0)
+        self.records: list[tuple[bytes, bytes | None]] = []
+        self.changes = 0
+        self.snapshot()
+        self.states: dict[int, object] = dict.fromkeys(range(END), UNSEEN)
+        self.counts = dict.fromkeys(range(END), 0)
+        self.first: dict[int, int] = {}
+        self.given: dict[int, tuple[str, int, BitMap64]] = {}  # all deliveries there ever were
+        self.next_id = 1
+
+    # --- what can be done ----------------------------------------------------------------------
+
+    def admit(self, count: int) -> None:
+        start, end = self.cursor.frontier, min(END, self.cursor.frontier + count)
+        self.cursor.admit(end, lanes=self.index.lanes, hidden=self.hidden, delayed=self.delays, now_ns=self.now_ns)
+        for offset in range(start, end):
+            if self.states[offset] == UNSEEN:
+                self.states[offset] = DONE if offset in self.hidden else DELAYED if offset in self.delays else READY
+
+    def poll(self, member: str, count: int, fits: int) -> None:
+        ready = {offset for offset, state in self.states.items() if state == READY}
+        runs = self.cursor.take(count, now_ns=self.now_ns)
+        taken = [offset for _, offsets in runs for offset in offsets]
+        assert len(taken) == len(set(taken)) == min(count, len(ready))
+        assert ready.issuperset(taken)
+        for lane, offsets in runs:  # within a lane, nothing is passed over
+            assert lane == self._lane(offsets.min())
+            passed = {offset for offset in ready if self._lane(offset) == lane} - set(offsets)
+            assert not passed or min(passed) > offsets.max()
+        delivered = BitMap64(taken[:fits])
+        self.cursor.give_back([Run(lane, left) for lane, offsets in runs if (left := offsets - delivered)])
+        if not delivered:
+            return
+        assert self.cursor.redelivered(delivered) == {
+            offset: self.counts[offset] for offset in delivered if self.counts[offset]
+        }
+        delivery_id, self.next_id = self.next_id, self.next_id + 1
+        until_ns = self.now_ns + LEASE_NS
+        self._note(ledger.Leased(delivery_id, member, self._wall, until_ns + SHIFT_NS, ledger.blob(delivered)))
+        self.cursor.lease(delivery_id, member, delivered.copy(), deadline_ns=until_ns, wall_ns=self._wall)
+        self.given[delivery_id] = member, self._wall, delivered
+        for offset in delivered:
+            self.states[offset] = Leased(delivery_id, until_ns)
+
+    def hand_over(self, count: int) -> None:
+        """What is taken and not leased, as for groups that only commit positions."""
+        for _, offsets in self.cursor.take(count, now_ns=self.now_ns):
+            for offset in offsets:
+                self.states[offset] = TAKEN
+
+    def take_back(self) -> None:
+        taken = BitMap64([offset for offset, state in self.states.items() if state == TAKEN])
+        self.cursor.put_back(taken, now_ns=self.now_ns)
+        for offset in taken:
+            self.states[offset] = READY
+
+    def finish_taken(self, count: int) -> None:
+        self._finish(BitMap64([offset for offset, state in self.states.items() if state == TAKEN][:count]))
+
+    def ack(self, delivery_id: int, offsets: BitMap64) -> None:
+        held = self._held(delivery_id, offsets)
+        if held:
+            self._note(ledger.Acked([(delivery_id, ledger.blob(held))]))
+            self.cursor.ack(delivery_id, held)
+            self._done(held)
+
+    def nack(self, delivery_id: int, offsets: BitMap64, delay_ns: int | None) -> None:
+        held = self._held(delivery_id, offsets)
+        if held:
+            failed = self.cursor.judge(held, POLICY, now_ns=self.now_ns, delay_ns=delay_ns)
+            self._note_retried(delivery_id, failed)
+            self.cursor.fail(delivery_id, failed)
+            self._fail(delivery_id, held, failed, delay_ns)
+
+    def reject(self, delivery_id: int, offsets: BitMap64) -> None:
+        held = self._held(delivery_id, offsets)
+        if held:
+            self.cursor.reject(delivery_id, held)
+            self._note_burial(delivery_id, held)
+            for offset in held:
+                self._count(delivery_id, offset)
+                self.states[offset] = DYING
+
+    def extend(self, delivery_id: int, offsets: BitMap64, by_ns: int) -> None:
+        held = self._held(delivery_id, offsets)
+        if held:
+            until_ns = self.now_ns + by_ns
+            self._note(ledger.Extended(delivery_id, until_ns + SHIFT_NS, ledger.blob(held)))
+            self.cursor.extend(delivery_id, held, deadline_ns=until_ns)
+            for offset in held:
+                self.states[offset] = Leased(delivery_id, until_ns)
+
+    def release(self, delivery_id: int, offsets: BitMap64, *, counts: bool) -> None:
+        held = self._held(delivery_id, offsets)
+        if held:
+            self._release(delivery_id, held, counts=counts)
+
+    def leave(self, member: str, *, is_lost: bool) -> None:
+        for delivery in [one for one in self.cursor.deliveries.values() if one.member == member]:
+            offsets = delivery.offsets.copy()
+            if is_lost:
+                failed = self.cursor.judge(offsets, POLICY, now_ns=self.now_ns)
+                self.cursor.fail(delivery.id, failed)
+                self._note_retried(delivery.id, failed)
+                self._fail(delivery.id, offsets, failed, None)
+            else:
+                self._release(delivery.id, offsets, counts=True)
+        assert member not in self.cursor.in_flight
+
+    def pass_time(self, by_ns: int) -> None:
+        self.now_ns += by_ns
+        for delivery, failed in self.cursor.expire(POLICY, now_ns=self.now_ns):
+            late = BitMap64([offset for offset, state in self.states.items() if self._is_late(state, delivery.id)])
+            self._note_retried(delivery.id, failed)
+            self._fail(delivery.id, late, failed, None)
+        assert not any(isinstance(state, Leased) and state.deadline_ns <= self.now_ns for state in self.states.values())
+        self.cursor.retry(now_ns=self.now_ns)
+        for offset, state in self.states.items():
+            if isinstance(state, Waiting) and state.at_ns <= self.now_ns:
+                self.states[offset] = READY if offset < self.cursor.frontier else UNSEEN
+        assert self.cursor.next_ns is None or self.cursor.next_ns > self.now_ns
+
+    def bury(self, count: int) -> None:
+        self._finish(BitMap64([offset for offset, state in self.states.items() if state == DYING][:count]))
+
+    def revive(self, count: int) -> None:
+        dying = BitMap64([offset for offset, state in self.states.items() if state == DYING][:count])
+        self.cursor.revive(dying, now_ns=self.now_ns)
+        self.snapshot()
+        for offset in dying:
+            self.states[offset] = READY if offset < self.cursor.frontier else UNSEEN
+
+    def ripen(self, count: int) -> None:
+        due = self.delays[:count]
+        self.delays -= due
+        is_new = self.cursor.ripen(due, now_ns=self.now_ns)
+        assert is_new == any(self.states[offset] == DELAYED for offset in due)
+        for offset in due:
+            if self.states[offset] == DELAYED:
+                self.states[offset] = READY
+
+    def cancel(self, count: int) -> None:
+        cancelled = self.delays[:count]
+        self.delays -= cancelled
+        self.hidden |= cancelled
+        self.cursor.hide(cancelled)
+        for offset in cancelled:
+            if self.states[offset] == DELAYED:
+                self.states[offset] = DONE
+
+    def outlive(self, offsets: BitMap64) -> None:
+        """The time to live of these is over."""
+        over = self.cursor.overdue(offsets)
+        assert over == BitMap64([offset for offset in offsets if self.states[offset] == READY])
+        if over:
+            self._note_burial(0, over)
+        for offset in over:
+            self.states[offset] = DYING
+
+    def commit(self, ahead: int) -> None:
+        offset = min(END, self.cursor.floor + ahead)
+        self.admit(offset - self.cursor.frontier)
+        below = self.cursor.below(offset)
+        self._note(ledger.Committed(ledger.blob(below), "so far"))
+        self.cursor.settle(below)
+        self._done(BitMap64([one for one in range(offset) if self.states[one] not in (DELAYED, DYING)]))
+
+    def reset(self, ahead: int) -> None:
+        offset = min(END, max(self.cursor.floor + ahead, self.start))
+        dying = self.cursor.dying
+        self.cursor = self._new_cursor(offset)
+        self.cursor.doom(dying)
+        self.snapshot()
+        for one, state in self.states.items():
+            if state != DYING:
+                self.states[one] = DONE if one < offset else UNSEEN
+            if state != DYING:
+                self._forget_counts(one)
+        for one in dying:  # how often they were delivered is forgotten
+            self._forget_counts(one)
+
+    def drop(self, count: int) -> None:
+        """Retention takes the beginning of the log."""
+        self.start = min(END, self.start + count)
+        self.delays -= BitMap64(range(self.start))
+        if self.cursor.floor < self.start:
+            gone = self.cursor.drop_below(self.start)
+            assert gone.max() == self.start - 1
+        self._done(BitMap64(range(self.start)))
+
+    def snapshot(self) -> None:
+        dying = self.cursor.dying
+        burials = [ledger.Burial(0, ledger.blob(dying), "REJECTED", "", "", -1, 0)] if dying else []
+        saved = ledger.snapshot(self.cursor, salt=SALT, burials=burials, metadata="", shift_ns=SHIFT_NS)
+        self.records.append((ledger.cursor_key("g"), ledger.encode(saved)))
+        self.changes = 0
+
+    def compact(self) -> None:
+        """Of each key the last record stays."""
+        last = {key: place for place, (key, _) in enumerate(self.records)}
+        self.records = [record for place, record in enumerate(self.records) if last[record[0]] == place]
+
+    def crash(self) -> None:
+        self.cursor = self.replayed()
+        if self.cursor.floor < self.start:
+            self.cursor.drop_below(self.start)
+        for offset, state in self.states.items():
+            if offset < self.cursor.floor or state == DONE:
+                self.states[offset] = DONE if offset < self.cursor.floor or offset not in self.hidden else UNSEEN
+            elif state in (READY, TAKEN, DELAYED):
+                self.states[offset] = UNSEEN
+        for offset in self.cursor.acked:
+            self.states[offset] = DONE
+
+    # --- what has to hold ----------------------------------------------------------------------
+
+    def check(self) -> None:
+        cursor = self.cursor
+        done = {offset for offset, state in self.states.items() if state == DONE}
+        assert cursor.floor == min(set(range(END)) - done, default=END)
+        assert set(cursor.acked) == {offset for offset in done if offset > cursor.floor}
+        for lane in range(LANE_COUNT):
+            expected = {one for one, state in self.states.items() if state == READY and self._lane(one) == lane}
+            assert set(cursor.lanes.ready[lane]) == expected
+        assert set(cursor.delayed) == self._in(DELAYED)
+        assert set(cursor.dying) == self._in(DYING)
+        leased = {
+            offset: Leased(delivery.id, deadline_ns)
+            for delivery in cursor.deliveries.values()
+            for deadline_ns, offsets in delivery.parts
+            for offset in offsets
+        }
+        assert leased == {offset: state for offset, state in self.states.items() if isinstance(state, Leased)}
+        waiting = {offset: Waiting(at_ns) for at_ns, offsets in cursor.state().waiting for offset in offsets}
+        assert waiting == {offset: state for offset, state in self.states.items() if isinstance(state, Waiting)}
+        assert self._in(UNSEEN) == set(range(cursor.frontier, END)) - done - self._in(DYING) - set(leased) - set(
+            waiting
+        )
+        assert {offset: cursor.deliveries_of(offset) for offset in range(END)} == self.counts
+        for offset in range(END):
+            assert cursor.first_delivery_ns(offset) == self.first.get(offset)
+            assert cursor.is_done(offset) == (self.states[offset] in (DONE, DYING))
+        members = [delivery.member for delivery in cursor.deliveries.values() for _ in delivery.offsets]
+        assert cursor.in_flight == {member: members.count(member) for member in set(members)}
+        assert cursor.in_flight_count == len(leased)
+        assert cursor.waiting_count == len(waiting)
+
+    def check_replay(self) -> None:
+        """A cursor from the ledger knows what this one knows."""
+        found, live = self.replayed(), self.cursor
+        assert found.floor <= live.floor
+        if found.floor < self.start:
+            found.drop_below(self.start)
+        found.admit(live.frontier, lanes=self.index.lanes, hidden=self.hidden, delayed=self.delays, now_ns=self.now_ns)
+        assert found.floor == live.floor
+        assert found.acked == live.acked
+        assert found.dying == live.dying
+        assert found.delayed == live.delayed
+        assert found.in_flight == live.in_flight
+        assert _spelled_out(found) == _spelled_out(live)
+        taken = BitMap64(list(self._in(TAKEN)))
+        for lane, lane_taken in enumerate(self._split(taken)):
+            assert found.lanes.ready[lane] == live.lanes.ready[lane] | lane_taken
+
+    def replayed(self) -> Cursor:
+        cursor = self._new_cursor(0)
+        for key, value in self.records:
+            entry = ledger.decode(key, value)
+            assert entry is not None
+            assert entry.value is not None
+            if isinstance(entry.value, ledger.Snapshot):
+                assert entry.value.salt == SALT
+                cursor = self._new_cursor(entry.value.floor)
+                ledger.restore(cursor, entry.value, shift_ns=SHIFT_NS)
+            else:
+                ledger.replay(cursor, entry.value, shift_ns=SHIFT_NS, now_ns=self.now_ns)
+        return cursor
+
+    def drain(self) -> None:
+        """Everything can be delivered and acknowledged in the end."""
+        self.take_back()
+        for _ in range(20):
+            self.admit(END)
+            self.ripen(END)
+            self.bury(END)
+            self.poll("anna", END, END)
+            for delivery_id in list(self.cursor.deliveries):
+                self.ack(delivery_id, BitMap64(range(END)))
+            self.pass_time(3600 * SECOND)
+            self.check()
+        assert self.cursor.floor == END
+        assert not self.cursor.acked
+        assert not self.cursor._busy
+        assert not self.cursor._counts
+        assert not self.cursor._first
+        assert self.cursor.next_ns is None
+
+    # --- inside --------------------------------------------------------------------------------
+
+    @property
+    def _wall(self) -> int:
+        return self.now_ns + SHIFT_NS
+
+    def _new_cursor(self, floor: int) -> Cursor:
+        return Cursor(floor=floor, lanes=LaneConfig(), split=self.index.split, now_ns=self.now_ns)
+
+    def _note(self, change: ledger.Change) -> None:
+        self.records.append((ledger.change_key("g", self.changes), ledger.encode(change)))
+        self.changes += 1
+
+    def _note_retried(self, delivery_id: int, failed: Failed) -> None:
+        if failed.requeued:
+            parts = [(part.at_ns + SHIFT_NS, ledger.blob(part.offsets)) for part in failed.requeued]
+            self._note(ledger.Retried(delivery_id, parts))
+        if failed.dead:
+            self._note_burial(delivery_id, failed.dead)
+
+    def _note_burial(self, delivery_id: int, offsets: BitMap64) -> None:
+        self._note(ledger.Burial(delivery_id, ledger.blob(offsets), "REJECTED", "", "", 7, self._wall))
+
+    def _held(self, delivery_id: int, offsets: BitMap64) -> BitMap64:
+        held = self.cursor.leased(delivery_id, offsets, now_ns=self.now_ns)
+        assert held == BitMap64(
+            [
+                offset
+                for offset in offsets
+                if isinstance(state := self.states[offset], Leased)
+                and state.delivery_id == delivery_id
+                and state.deadline_ns > self.now_ns
+            ]
+        )
+        return held
+
+    def _is_late(self, state: object, delivery_id: int) -> bool:
+        return isinstance(state, Leased) and state.delivery_id == delivery_id and state.deadline_ns <= self.now_ns
+
+    def _fail(self, delivery_id: int, offsets: BitMap64, failed: Failed, delay_ns: int | None) -> None:
+        assert BitMap64().union(failed.dead, *(part.offsets for part in failed.requeued)) == offsets
+        for offset in offsets:
+            self._count(delivery_id, offset)
+            count = self.counts[offset]
+            if count >= POLICY.max_deliveries:
+                self.states[offset] = DYING
+                assert offset in failed.dead
+            else:
+                at_ns = self.now_ns + (SECOND * 2 ** (count - 1) if delay_ns is None else delay_ns)
+                self.states[offset] = Waiting(at_ns)
+        for part in failed.requeued:
+            assert {part.next_count} == {self.counts[offset] + 1 for offset in part.offsets}
+            assert {Waiting(part.at_ns)} == {self.states[offset] for offset in part.offsets}
+
+    def _release(self, delivery_id: int, offsets: BitMap64, *, counts: bool) -> None:
+        self._note(ledger.Released(delivery_id, counts, ledger.blob(offsets)))
+        self.cursor.release(delivery_id, offsets, now_ns=self.now_ns, counts=counts)
+        for offset in offsets:
+            if counts:
+                self._count(delivery_id, offset)
+            self.states[offset] = READY if offset < self.cursor.frontier else UNSEEN
+
+    def _count(self, delivery_id: int, offset: int) -> None:
+        self.counts[offset] += 1
+        self.first.setdefault(offset, self.given[delivery_id][1] // SECOND * SECOND)
+
+    def _forget_counts(self, offset: int) -> None:
+        self.counts[offset] = 0
+        self.first.pop(offset, None)
+
+    def _finish(self, offsets: BitMap64) -> None:
+        if offsets:
+            self._note(ledger.Finished(ledger.blob(offsets)))
+            self.cursor.finish(offsets)
+            self._done(offsets)
+
+    def _done(self, offsets: BitMap64) -> None:
+        for offset in offsets:
+            self.states[offset] = DONE
+            self._forget_counts(offset)
+
+    def _in(self, wanted: str) -> set[int]:
+        return {offset for offset, state in self.states.items() if state == wanted}
+
+    def _lane(self, offset: int) -> int:
+        return next((lane for lane, offsets in enumerate(self.index.lanes) if offset in offsets), NORMAL)
+
+    def _split(self, offsets: BitMap64) -> list[BitMap64]:
+        parts = [BitMap64() for _ in range(LANE_COUNT)]
+        for offset in offsets:
+            parts[self._lane(offset)].add(offset)
+        return parts
+
+
+def _spelled_out(cursor: Cursor) -> list[object]:
+    """What a cursor remembers, message by message."""
+    state = cursor.state()
+    leases = {
+        offset: (delivery.id, delivery.member, delivery.started_ns, deadline_ns)
+        for delivery in state.deliveries
+        for deadline_ns, offsets in delivery.parts
+        for offset in offsets
+    }
+    waiting = {offset: at_ns for at_ns, offsets in state.waiting for offset in offsets}
+    return [leases, waiting, state.counts, state.first]
+
+
+offsets_in_log = st.integers(0, END - 1)
+some_offsets = st.sets(offsets_in_log, max_size=8).map(BitMap64)
+few = st.integers(1, 12)
+members = st.sampled_from(MEMBERS)
+old_or_new = st.integers(0, 5)  # which delivery is meant: the last, the last but one ...
+spans_ns = st.sampled_from([0, SECOND // 2, SECOND, 4 * SECOND, 11 * SECOND, 100 * SECOND])
+
+USUAL = st.one_of(
+    st.tuples(st.just("admit"), few),
+    st.tuples(st.just("poll"), members, few, st.just(12)),
+    st.tuples(st.just("ack"), old_or_new, some_offsets | st.none()),
+    st.tuples(st.just("nack"), old_or_new, some_offsets | st.none(), st.none() | spans_ns),
+    st.tuples(st.just("pass_time"), spans_ns),
+)
+RARE = st.one_of(
+    st.tuples(st.just("poll"), members, few, st.integers(0, 12)),
+    st.tuples(st.just("hand_over"), few),
+    st.tuples(st.just("take_back")),
+    st.tuples(st.just("finish_taken"), few),
+    st.tuples(st.just("reject"), old_or_new, some_offsets | st.none()),
+    st.tuples(st.just("extend"), old_or_new, some_offsets, spans_ns.filter(bool)),
+    st.tuples(st.just("release"), old_or_new, some_offsets, st.booleans()),
+    st.tuples(st.just("leave"), members, st.booleans()),
+    st.tuples(st.just("bury"), few),
+    st.tuples(st.just("revive"), few),
+    st.tuples(st.just("ripen"), few),
+    st.tuples(st.just("cancel"), few),
+    st.tuples(st.just("outlive"), some_offsets),
+    st.tuples(st.just("commit"), st.integers(-2, 4)),
+    st.tuples(st.just("reset"), st.integers(-10, 2)),
+    st.tuples(st.just("drop"), st.integers(1, 4)),
+    st.tuples(st.just("snapshot")),
+    st.tuples(st.just("compact")),
+    st.tuples(st.just("crash")),
+)
+
+
+def do(bench: Bench, name: str, *arguments: object) -> None:
+    if name in ("ack", "nack", "reject", "extend", "release"):
+        back, chosen, *rest = arguments
+        delivery_id = bench.next_id - 1 - int(str(back))
+        if delivery_id not in bench.given:
+            return
+        offsets = bench.given[delivery_id][2] if chosen is None else chosen
+        if name == "release":
+            bench.release(delivery_id, offsets, counts=bool(rest[0]))
+        else:
+            getattr(bench, name)(delivery_id, offsets, *rest)
+    elif name == "leave":
+        member, is_lost = arguments
+        bench.leave(str(member), is_lost=bool(is_lost))
+    else:
+        getattr(bench, name)(*arguments)
+
+
+@settings(max_examples=100)
+@given(
+    lanes=st.lists(st.sampled_from([NORMAL, NORMAL, NORMAL, 0, 1, 3, 4]), min_size=END, max_size=END),
+    hidden=st.sets(offsets_in_log, max_size=6).map(BitMap64),
+    delayed=st.sets(offsets_in_log, max_size=6).map(BitMap64),
+    steps=st.lists(USUAL | RARE, max_size=60),
+)
+def test_every_message_is_where_the_model_has_it(
+    lanes: list[int], hidden: BitMap64, delayed: BitMap64, steps: list[tuple[object, ...]]
+) -> None:
+    bench = Bench(lanes, hidden, delayed)
+
+    for name, *arguments in steps:
+        do(bench, str(name), *arguments)
+        bench.check()
+        bench.check_replay()
+
+    bench.drain()
