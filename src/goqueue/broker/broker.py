@@ -23,6 +23,8 @@ from goqueue.broker.partition_delivery import PartitionDelivery
 from goqueue.broker.pending import Pending, after
 from goqueue.broker.publishing import MessagePublisher, chosen_acks, publish_records
 from goqueue.broker.reading import Reading
+from goqueue.broker.recurring import SCHEDULES_TOPIC, Recurring
+from goqueue.broker.scheduling import Scheduling, TopicFacts
 from goqueue.broker.service import (
     READ_BYTES,
     READ_RECORDS_MAX,
@@ -115,6 +117,7 @@ class Broker:
         self.groups = Groups(Coordinator(), self, self._happened, clock=clock, observe=self._observe)
         self.delays = Delays(self, clock=clock)
         self.dead_letters = DeadLetters(self, clock=clock, timers=self._timers)
+        self.schedules = Recurring(partial(self.journal, SCHEDULES_TOPIC), self._scheduling, self._topic_facts)
         self._housekeeping = Housekeeping(config, self._timers, self._unflushed)
         self._housekeeping.watch([live for topic in self._topics.values() for live in topic.partitions])
         self._started_ns = clock.monotonic_ns()
@@ -128,7 +131,24 @@ class Broker:
         groups = self._topics.get(GROUPS_TOPIC)
         if groups is not None:
             self.groups.load(Journal(groups.partitions[0]))
+        schedules = self._topics.get(SCHEDULES_TOPIC)
+        if schedules is not None:
+            self.schedules.load(Journal(schedules.partitions[0]))
         self.dead_letters.resume()
+
+    def _scheduling(self, journal: Journal) -> Scheduling:
+        return Scheduling(
+            journal,
+            publish=self.publish_messages,
+            topic_facts=self._topic_facts,
+            init_producer=self.init_producer,
+            clock=self._clock,
+            timers=self._timers,
+        )
+
+    def _topic_facts(self, name: str) -> TopicFacts:
+        topic = self._topic(name)
+        return TopicFacts(topic.topic.id, len(topic.partitions), topic.topic.config.max_message_bytes)
 
     @classmethod
     def open(
@@ -186,6 +206,7 @@ class Broker:
             live.gone()
             self._deliveries.pop(live, None)
         self.groups.topic_deleted(name)
+        self.schedules.topic_deleted(name)
         self._observe(events.TopicDeleted(name, topic.topic.is_internal))
         return self._administer(job, lambda _: None)
 
@@ -356,6 +377,7 @@ class Broker:
     def close(self) -> None:
         """Make everything durable and let go of the data directory."""
         self._stopping = True
+        self.schedules.stop()
         try:
             for delivery in self._deliveries.values():
                 delivery.delays.close(delivery.live.log.next_offset)
@@ -399,11 +421,14 @@ class Broker:
                 wake=self.groups.wake,
                 bury=self._transfers.move,
                 resume=self._transfers.resume,
-                hurry=lambda time_ns: self.hurry(time_ns),
+                hurry=self._hurry,
             )
             live.delivery = found
             found.resume()
         return found
+
+    def _hurry(self, time_ns: int) -> None:
+        self.hurry(time_ns)
 
     def run_woken(self) -> None:
         """Let polls look again that were woken."""

@@ -135,7 +135,8 @@ class DelayVerbs(Protocol):
         key: bytes | None = None,
     ) -> Pending[DelayedMessages]:
         """One by partition and offset (`MessageNotFound` unless it is pending), those that are pending of many
-        offsets of a partition, or all pending ones of a key."""
+        offsets of a partition, or all pending ones of a key.
+        """
 
     def reschedule(
         self,
@@ -165,6 +166,7 @@ class ScheduleVerbs(Protocol):
         catch_up: str = "skip",
         start_ns: int | None = None,
         end_ns: int | None = None,
+        delay_ns: int | None = None,
         ttl_ns: int | None = None,
         paused: bool = False,
     ) -> Pending[reports.ScheduleInfo]: ...

@@ -52,13 +52,13 @@ from goqueue.topics.config import is_internal
 from goqueue.wire import reports
 
 BATCH_MAX = 500
-ROUNDS_MAX = 4
+ROUNDS_MAX = 2
 """How many batches, or stretches of the log without any, one redrive may have before it lets others run."""
 LIST_MAX = 10_000
 SAMPLE_MAX = 10
-COUNTED_MAX = 20_000
+COUNTED_MAX = 10_000
 """How many letters one question may count; those that are left are counted by and by."""
-COUNTED_STEP = 2_000
+COUNTED_STEP = 1_000
 RUNNING_MAX = 20
 HISTORY_MAX = 100
 """How many redrives of a topic are remembered when they are over."""

@@ -31,7 +31,9 @@ class LiveDelays:
     def __init__(self, file: DelayFile, *, next_offset: int, wall_ns: int) -> None:
         self.table = PartitionDelays(now_ns=wall_ns)
         self.cancelled = BitMap64()
+        self.stale_keys: list[bytes] = []  # what the ledger says of records that the log has lost
         self._file = file
+        self._next_offset = next_offset
         raw = file.load() if file.exists else b""
         self._is_used = bool(raw)
         restored = self.table.restore(raw, next_offset=next_offset) if raw else None
@@ -43,6 +45,9 @@ class LiveDelays:
         if value is not None and len(key) == 9:
             with suppress(msgspec.DecodeError):
                 offset, change = int.from_bytes(key[1:]), _decode(value)
+                if offset >= self._next_offset:
+                    self.stale_keys.append(key)
+                    return
                 if change.due_ns is None:
                     self.cancelled.add(offset)
                     self.table.apply(offset, state=DelayState.CANCELLED)

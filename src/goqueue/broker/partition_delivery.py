@@ -162,6 +162,7 @@ class PartitionDelivery:
         self.lane_stats = LaneStats(clock.monotonic_ns())
         self.delays = LiveDelays(live.partition.delay_file, next_offset=live.log.next_offset, wall_ns=clock.wall_ns())
         self.due_ns: int | None = None  # when `tick` has something to do, at the earliest
+        self._wall_due_ns = OFFSET_MAX  # the same for what goes by the wall clock
         self._load()
         self._scan_for_delays()
         self._note_time(self.delays.table.next_ns, is_wall=True)
@@ -244,6 +245,9 @@ class PartitionDelivery:
 
     def hidden(self, start: int, end: int) -> BitMap64:
         """What a reader may not see in that range: it is not due yet, or never will be."""
+        next_ns = self.delays.table.next_ns
+        if next_ns is not None and next_ns <= self._clock.wall_ns():
+            self._fire()
         return self.delays.hidden(start, end)
 
     def _scan(self, start: int, limit: int) -> bool:
@@ -696,17 +700,12 @@ class PartitionDelivery:
     def tick(self) -> None:
         """Do what is due."""
         now_ns, wall_ns = self._clock.monotonic_ns(), self._clock.wall_ns()
-        if self.due_ns is None or now_ns < self.due_ns:
+        if (self.due_ns is None or now_ns < self.due_ns) and wall_ns < self._wall_due_ns:
             return
-        self.due_ns = None
-        fired = self.delays.fire(wall_ns)
-        if fired.offsets:
-            lateness_ns = wall_ns - fired.oldest_due_ns
-            self.live.observe(events.DelaysFired(self.live.origin.topic, len(fired.offsets), lateness_ns))
+        self.due_ns, self._wall_due_ns = None, OFFSET_MAX
+        self._fire()
         expired = self.index.expire(wall_ns)
         for one in self.cursors.values():
-            if fired.offsets and one.cursor.ripen(fired.offsets, now_ns=now_ns):
-                self._wake(one.group)
             if expired:
                 self.expire_messages(one, expired)
             if one.cursor.next_ns is not None and one.cursor.next_ns <= now_ns:
@@ -715,9 +714,22 @@ class PartitionDelivery:
         self._note_time(self.delays.table.next_ns, is_wall=True)
         self._note_time(self.index.next_expiry_ns, is_wall=True)
 
+    def _fire(self) -> None:
+        """Let the delayed messages go that are due."""
+        wall_ns = self._clock.wall_ns()
+        fired = self.delays.fire(wall_ns)
+        if fired.offsets:
+            lateness_ns = wall_ns - fired.oldest_due_ns
+            self.live.observe(events.DelaysFired(self.live.origin.topic, len(fired.offsets), lateness_ns))
+            for one in self.cursors.values():
+                if one.cursor.ripen(fired.offsets, now_ns=self._clock.monotonic_ns()):
+                    self._wake(one.group)
+
     def _note_time(self, at_ns: int | None, *, is_wall: bool = False) -> None:
-        """There is something to do at that time."""
+        """There is something to do at that time; by the wall clock also if that is set meanwhile."""
         if at_ns is not None:
+            if is_wall:
+                self._wall_due_ns = min(self._wall_due_ns, at_ns)
             due_ns = at_ns - self._shift_ns if is_wall else at_ns
             if self.due_ns is None or due_ns < self.due_ns:
                 self.due_ns = due_ns
@@ -896,8 +908,17 @@ class PartitionDelivery:
                 elif isinstance(entry.value, ledger.Committed):
                     one.metadata = entry.value.metadata
         for one in self.cursors.values():
+            if one.cursor.cut(self.live.log.next_offset):
+                one.is_dirty = True
             self._note_time(one.cursor.next_ns)
+        self._forget_changes_of_lost_records()
         self.drop_below(self.live.log.start_offset)
+
+    def _forget_changes_of_lost_records(self) -> None:
+        """A power cut took records whose delays were changed; others get their offsets and must not be confused."""
+        if self.delays.stale_keys:
+            with suppress(StorageError):
+                self.live.ledger.write([(key, None) for key in self.delays.stale_keys])
 
     def resume(self) -> None:
         """Go on with what was under way before a restart."""

@@ -165,6 +165,8 @@ class Reading:
         if chunk.flags & Flags.CONTROL:
             records = kernel.filter(records, hide_flags=Flags.CONTROL)
         delivery = self._live.delivery
+        if delivery is None and kernel.outline(records).delayed:
+            delivery = self._live.begin_delivery()
         hidden = delivery.hidden(0, chunk.next_offset) if delivery is not None else None
         offsets = _offsets(records)
         if not hidden or not hidden.intersect(offsets):

@@ -22,6 +22,8 @@ from goqueue.times import format_duration, format_time
 console = Console()
 errors = Console(stderr=True)
 
+ROOMY_COLUMNS = 7
+"""Tables with more columns have no room for margins."""
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _MINUTE = 60 * SECOND
 _FINENESS = ((MS, 1_000), (SECOND, MS), (_MINUTE, 100 * MS), (60 * _MINUTE, SECOND))
@@ -52,11 +54,15 @@ def show(data: object, format: Format, *tables: RenderableType) -> None:
                 console.print(table, soft_wrap=isinstance(table, Text))
 
 
-def table(columns: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: Sequence[str] = ()) -> Table:
-    """Rows under their columns; those that are `numbers` stand to the right and are never cut."""
-    made = Table(box=SIMPLE_HEAD, pad_edge=False)
+def table(
+    columns: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: Sequence[str] = (), whole: Sequence[str] = ()
+) -> Table:
+    """Rows under their columns; those that are `numbers` stand to the right and, like those that are `whole`, are
+    never cut.
+    """
+    made = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1) if len(columns) <= ROOMY_COLUMNS else 0)
     for column in columns:
-        made.add_column(column, justify="right" if column in numbers else "left", no_wrap=column in numbers)
+        made.add_column(column, justify="right" if column in numbers else "left", no_wrap=column in (*numbers, *whole))
     for row in rows:
         made.add_row(*(plain(str(cell)) for cell in row))
     return made

@@ -12,7 +12,7 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from goqueue.client import environment, messages
-from goqueue.client.accumulator import ProducerConfig
+from goqueue.client.accumulator import Message, ProducerConfig
 from goqueue.client.blocking import DirectPublisher
 from goqueue.client.connections import Connections
 from goqueue.client.consumer import AsyncConsumer, AsyncConsumption, Limits
@@ -39,6 +39,7 @@ from goqueue.wire.reports import (
     Position,
     PositionReset,
     RebalanceReport,
+    RecurringMessage,
     RedriveInfo,
     RedrivePlan,
     ScheduleInfo,
@@ -526,7 +527,7 @@ class AsyncClient:
             ScheduleInfo,
             topic=topic,
             name=name,
-            message=[made.value, made.key, made.headers, partition, int(made.priority)],
+            message=_recurring(made, partition),
             cron=cron,
             every_ns=None if every is None else messages.asked_duration_ns(every, "every"),
             timezone=timezone,
@@ -714,6 +715,14 @@ def _settings(given: Mapping[str, object]) -> dict[str, object]:
         if isinstance(value, timedelta) or (name in _DURATION_SETTINGS and is_number):
             settings[name] = format_duration(parse_duration(value))  # type: ignore[arg-type]
     return settings
+
+
+def _recurring(message: Message, partition: int | None) -> RecurringMessage:
+    headers = {
+        name: value if isinstance(value, bytes) else value.encode("utf-8", "surrogateescape")
+        for name, value in (message.headers or {}).items()
+    }
+    return RecurringMessage(message.value, message.key, headers, partition, int(message.priority))
 
 
 def _milliseconds(value: Duration, name: str) -> int:

@@ -29,6 +29,7 @@ from goqueue.clock import SECOND
 from goqueue.delivery.lanes import LANE_COUNT, NORMAL, LaneConfig, Lanes, Run
 from goqueue.delivery.offsets import between, first_gap, span
 from goqueue.delivery.retry import RetryPolicy
+from goqueue.record.header import OFFSET_MAX
 
 Split = Callable[[BitMap64], Iterable[tuple[int, BitMap64]]]
 """Which of the offsets belong to which lane."""
@@ -331,7 +332,10 @@ class Cursor:
         return found
 
     def doom(self, offsets: BitMap64) -> None:
-        """These, which nobody has, are dying."""
+        """These are dying, whatever they were."""
+        self._end_leases(offsets)
+        self.lanes.discard(offsets)
+        self.delayed -= offsets
         self._busy |= offsets
         self.dying |= offsets
 
@@ -383,6 +387,22 @@ class Cursor:
         self.delayed -= gone
         self.settle(gone)
         return gone
+
+    def cut(self, end: int) -> bool:
+        """The log ends at that offset: what is known of later ones is about records that a power cut has taken.
+
+        Others will get these offsets. Whether anything was forgotten.
+        """
+        over = between(self.acked | self._busy, end, OFFSET_MAX)
+        if not over and self.floor <= end:
+            return False
+        self._end_leases(over)
+        self._forget_counts(over)
+        for offsets in (self.acked, self._busy, self.dying):
+            offsets.difference_update(over)
+        self.floor = min(self.floor, end)
+        self.frontier = min(self.frontier, end)
+        return True
 
     # --- remembering ---------------------------------------------------------------------------
 

@@ -25,12 +25,21 @@ class Letter(NamedTuple):
     member: str
     attempts: int
     origin: tuple[str, int, int] | None  # topic, partition, offset
-    dead_at_ns: int
     redrives: int
+    dead_at: str
+    stored_at_ns: int
+
+    @property
+    def dead_at_ns(self) -> int:
+        """When it died or, where it does not tell, when it was stored."""
+        try:
+            return parse_time(self.dead_at, now_ns=self.stored_at_ns) if self.dead_at else self.stored_at_ns
+        except ValueError:
+            return self.stored_at_ns
 
 
 def read_letter(headers: Mapping[str, str], *, timestamp_ns: int) -> Letter:
-    """What a letter tells that was stored at that time, which counts as its death where the headers name none."""
+    """What a letter tells that was stored at that time."""
     attempts = headers.get(dead_letter.ATTEMPTS, "")
     return Letter(
         headers.get(dead_letter.REASON, ""),
@@ -39,8 +48,9 @@ def read_letter(headers: Mapping[str, str], *, timestamp_ns: int) -> Letter:
         headers.get(dead_letter.MEMBER, ""),
         int(attempts) if attempts.isascii() and attempts.isdecimal() and len(attempts) <= 18 else 0,
         dead_letter.parse_origin(headers.get(dead_letter.ORIGIN, "")),
-        _dead_at_ns(headers.get(dead_letter.DEAD_AT, ""), timestamp_ns),
         dead_letter.redrives(headers),
+        headers.get(dead_letter.DEAD_AT, ""),
+        timestamp_ns,
     )
 
 
@@ -82,13 +92,6 @@ class LetterFilter:
             and (wanted.to_time_ns is None or letter.dead_at_ns < wanted.to_time_ns)
             and (wanted.min_attempts is None or letter.attempts >= wanted.min_attempts)
         )
-
-
-def _dead_at_ns(text: str, timestamp_ns: int) -> int:
-    try:
-        return parse_time(text, now_ns=timestamp_ns) if text else timestamp_ns
-    except ValueError:
-        return timestamp_ns
 
 
 def _possible(offsets: list[int] | None) -> BitMap64 | None:

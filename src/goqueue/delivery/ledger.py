@@ -220,7 +220,5 @@ def replay(cursor: Cursor, change: Change, *, shift_ns: int, now_ns: int) -> Non
             offsets = offsets_of(raw)
             cursor.reject(delivery_id, offsets)
             cursor.doom(offsets)
-        case Finished(raw):
-            cursor.finish(offsets_of(raw))
-        case Committed(raw):
+        case Finished(raw) | Committed(raw):  # what waited was due by then, and that is not noted
             cursor.settle(offsets_of(raw))

@@ -11,9 +11,11 @@ from typing import Any, Final, NamedTuple, get_type_hints
 import msgspec
 
 from goqueue.broker.consumer_service import DeadLetterVerbs, DelayVerbs, GroupVerbs, ScheduleVerbs
+from goqueue.broker.new_message import NewMessage
 from goqueue.broker.pending import Pending
 from goqueue.broker.service import Service
 from goqueue.errors import InvalidRequest
+from goqueue.wire.reports import RecurringMessage
 
 _NOUNS: Final[Mapping[str, type]] = {
     "groups": GroupVerbs,
@@ -41,7 +43,8 @@ def _verbs() -> dict[str, _Verb]:
             fields: list[Any] = []
             for parameter in list(inspect.signature(function).parameters.values())[1:]:
                 has_default = parameter.default is not inspect.Parameter.empty
-                field = (parameter.name, hints[parameter.name])
+                hint = hints[parameter.name]
+                field = (parameter.name, RecurringMessage if hint is NewMessage else hint)
                 fields.append((*field, parameter.default) if has_default else field)
             arguments = msgspec.defstruct(f"{noun}_{name}", fields, forbid_unknown_fields=True, kw_only=True)
             found[f"{noun}.{name}"] = _Verb(noun, name, arguments)
@@ -61,6 +64,13 @@ def call(service: Service, name: str, arguments: Mapping[str, object]) -> Pendin
     except msgspec.ValidationError as error:
         raise InvalidRequest(f"{name}: {error}") from None
     function: Callable[..., Any] = getattr(getattr(service, verb.noun), verb.name)
-    values = {field: getattr(checked, field) for field in verb.arguments.__struct_fields__}
+    values = {field: _taken(getattr(checked, field)) for field in verb.arguments.__struct_fields__}
     answer = function(**values)
     return answer if isinstance(answer, Pending) else Pending.of(answer)
+
+
+def _taken(value: Any) -> Any:
+    """The argument as the service takes it."""
+    if isinstance(value, RecurringMessage):
+        return NewMessage(value.value, value.key, dict(value.headers) or None, value.partition, value.priority)
+    return value

@@ -298,6 +298,16 @@ class DelayReport(_Report):
     wheel_tick: int
 
 
+class RecurringMessage(_Report):
+    """What a schedule publishes."""
+
+    value: bytes | None
+    key: bytes | None = None
+    headers: dict[str, bytes] = {}
+    partition: int | None = None
+    priority: int = 2
+
+
 class ScheduleRun(_Report):
     """One run of a schedule."""
 

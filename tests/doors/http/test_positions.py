@@ -53,6 +53,25 @@ def test_a_group_stands_at_the_start_until_something_is_done(orders: OpenDoor, c
         assert (detail["end_offset"], detail["lag_seconds"], detail["metadata"]) == (10, 5.0, "")
 
 
+@pytest.mark.parametrize(("start", "offset"), [(None, 0), ("earliest", 0), ("latest", 10)])
+def test_a_group_begins_where_its_first_member_says(orders: OpenDoor, start: str | None, offset: int) -> None:
+    join(orders, start=start)
+
+    assert orders.get(OFFSETS).json["offsets"] == {"orders": {"0": offset, "1": offset}}
+
+
+@pytest.mark.parametrize(("auto_commit", "offset"), [(None, 10), (True, 10), (False, 0)])
+def test_positions_are_committed_on_leave_unless_that_is_done_by_hand(
+    orders: OpenDoor, auto_commit: bool | None, offset: int
+) -> None:
+    member = join(orders, ack="offsets", auto_commit=auto_commit)
+    assert len(take(orders, member)) == 20
+
+    orders.post("/groups/billing/leave", {"member_id": member["member_id"]})
+
+    assert orders.get(OFFSETS).json["offsets"] == {"orders": {"0": offset, "1": offset}}
+
+
 def test_only_one_topic_is_shown_when_asked_for(orders: OpenDoor) -> None:
     orders.post("/topics", {"name": "refunds", "partitions": 1})
     join(orders, topics=["orders", "refunds"])

@@ -75,6 +75,20 @@ def test_a_group_has_its_own_numbers(orders: OpenDoor, clock: ManualClock) -> No
     assert (both["0"]["pending"], both["0"]["consumed"]) == ([2, 0, 2, 0, 0], [2, 0, 0, 0, 0])
 
 
+def test_waiting_is_averaged_over_all_messages(orders: OpenDoor, clock: ManualClock) -> None:
+    member = join(orders)
+    clock.advance(2)
+    for message in take(orders, member):
+        settle(orders, "ack", message)
+    publish(orders, "e", partition=1, priority="critical")
+    clock.advance(5)
+    assert len(take(orders, member)) == 1
+
+    waits = orders.get(STATS).json["avg_wait_time_by_priority"]
+
+    assert waits == {"critical": "3s", "high": "0s", "normal": "2s", "low": "0s", "background": "2s"}
+
+
 def test_what_is_not_there_is_not_found(orders: OpenDoor) -> None:
     assert orders.get(f"{STATS}?topic=nope").code == "TOPIC_NOT_FOUND"
     assert orders.get(f"{STATS}?group=nobody").code == "GROUP_NOT_FOUND"

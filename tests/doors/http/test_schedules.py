@@ -148,13 +148,14 @@ def test_any_field_can_be_changed(orders: OpenDoor, change: dict[str, Any], show
 def test_the_message_can_be_changed_field_by_field(orders: OpenDoor) -> None:
     create(orders, key="k", headers={"h": "v"}, partition=0)
 
-    for change in ({"value": "good evening"}, {"priority": "low"}, {"partition": 1}, {"headers": {"i": "w"}}):
+    headers = {"i": "w", "j": {"base64": "/w=="}, "k": None}
+    for change in ({"value": "good evening"}, {"priority": "low"}, {"partition": 1}, {"headers": headers}):
         assert orders.request("PATCH", f"{SCHEDULES}/daily", change).status == 200
     orders.post(f"{SCHEDULES}/daily/run", None)
 
     (message,) = stored(orders)
     assert (message["value"], message["key"], message["priority"]) == ("good evening", "k", "low")
-    assert (message["partition"], message["headers"]) == (1, {"i": "w"})
+    assert (message["partition"], message["headers"]) == (1, {"i": "w", "j": {"base64": "/w=="}})
 
 
 def test_a_schedule_can_be_deleted(orders: OpenDoor) -> None:

@@ -13,6 +13,7 @@ from goqueue.broker.pending import Pending
 from goqueue.broker.service import Stored
 from goqueue.clock import SystemClock
 from goqueue.doors.http.door import HttpConfig, HttpDoor
+from tests.doors.http.consumers import join, poll_path
 from tests.doors.http.doors import OpenDoor, exchange, receive_all
 from tests.doors.http.test_hostile import head
 from tests.doors.http.test_read import Asking, waiting
@@ -53,6 +54,16 @@ def test_long_polls_are_answered_at_once(orders: OpenDoor, path: str) -> None:
     answer = asking.answer()
     assert (answer.status, answer.json["messages"]) == (200, [])
     assert answer.headers["connection"] == "close"
+
+
+def test_members_that_wait_for_messages_are_answered_at_once(orders: OpenDoor) -> None:
+    asking = Asking(orders, poll_path(join(orders), wait="20s"))
+    waiting(orders)
+
+    orders.close()
+
+    answer = asking.answer()
+    assert (answer.status, answer.json["messages"]) == (200, [])
 
 
 def test_streams_are_told_to_come_again(orders: OpenDoor) -> None:

@@ -14,6 +14,7 @@ from goqueue.cli import arguments
 from goqueue.cli.arguments import given
 from goqueue.cli.broker import DEFAULT_SERVER, ServerOption, connected
 from goqueue.cli.membership import Ack, Mode, Start, Stop, take
+from goqueue.cli.output import complain
 from goqueue.cli.rendering import Render, renderer
 
 if TYPE_CHECKING:
@@ -129,8 +130,11 @@ def consume(
                     take(consumer, renderer(format, topics=len(topics)), ack=how, limit=limit, follow=follow)
     except KeyboardInterrupt:
         pass
-    except BrokenPipeError:  # whoever read our lines has enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still in the buffer goes nowhere
+        if not isinstance(error, BrokenPipeError):  # otherwise whoever read our lines has enough
+            complain(f"cannot write to standard output: {error.strerror or error}")
+            raise typer.Exit(1) from None
 
 
 def _refuse_given(options: Mapping[str, object], reason: str) -> None:

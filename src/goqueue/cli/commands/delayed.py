@@ -19,8 +19,8 @@ from goqueue.wire.reports import DelayedMessage
 app = typer.Typer(help="Look at messages that wait for their time, cancel and reschedule them.", no_args_is_help=True)
 
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
-PartitionArgument = Annotated[int | None, typer.Argument(metavar="[PARTITION", min=0, help="Where the message is.")]
-OffsetArgument = Annotated[int | None, typer.Argument(metavar="OFFSET]", min=0, help="Which message it is.")]
+PartitionArgument = Annotated[int | None, typer.Argument(metavar="PARTITION", min=0, help="Where the message is.")]
+OffsetArgument = Annotated[int | None, typer.Argument(metavar="OFFSET", min=0, help="Which message it is.")]
 KeyOption = Annotated[str | None, typer.Option("--key", "-k", help="All that wait with this key.")]
 
 
@@ -175,7 +175,7 @@ def _show(found: list[DelayedMessage], output: Format, none: str) -> None:
         )
         for one in found
     )
-    shown = table(columns, rows, numbers=("partition", "offset", "in")) if found else plain(none)
+    shown = table(columns, rows, numbers=("partition", "offset", "in"), whole=("due",)) if found else plain(none)
     show(_data(found), output, shown)
 
 

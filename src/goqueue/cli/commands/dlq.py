@@ -47,7 +47,8 @@ app = typer.Typer(help="Look at dead letters, why they are dead, and put them ba
 
 INTERRUPTED_EXIT_CODE = 130
 LOOK_S = 0.2
-SHOWN_CHARACTERS = 60
+SHOWN_CHARACTERS = 240
+SHOWN_BYTES = 4 * SHOWN_CHARACTERS
 
 
 class Reason(StrEnum):
@@ -105,7 +106,11 @@ def list_(server: ServerOption = DEFAULT_SERVER, output: FormatOption = Format.T
         )
         for one in queues
     )
-    shown = table(columns, rows, numbers=("messages",)) if queues else plain("no topic has dead letters")
+    shown = (
+        table(columns, rows, numbers=("messages",), whole=("oldest", "newest"))
+        if queues
+        else plain("no topic has dead letters")
+    )
     show([_queue(one) for one in queues], output, shown)
 
 
@@ -127,8 +132,10 @@ def describe(topic: TopicArgument, server: ServerOption = DEFAULT_SERVER, output
             rows = ((one_line(name.encode()) or "-", f"{count:,}") for name, count in ranked)
             tables.append(table((title, "messages"), rows, numbers=("messages",)))
     if found.redrives:
-        columns = ("redrive", "state", "matched", "put back", "skipped", "failed", "started", "finished")
-        tables.append(table(columns, map(_redrive_row, found.redrives), numbers=columns[2:6]))
+        columns = ("redrive", "state", "matched", "put back", "skipped", "failed", "started")
+        tables.append(
+            table(columns, map(_redrive_row, found.redrives), numbers=columns[2:6], whole=("redrive", "started"))
+        )
     data = {**_queue(found), "by_error": found.by_error, "redrives": [_redrive(one) for one in found.redrives]}
     show(data, output, *tables)
 
@@ -277,8 +284,7 @@ def _show_plan(client: "Client", topic: str, options: dict[str, Any], output: Fo
         "skipped_loop": plan.skipped_loop,
         "sample": [_letter(one, _message(topic, one)) for one in plan.sample],
     }
-    sample = (_letters_table(topic, plan.sample),) if plan.sample else ()
-    show(data, output, plain(text), *sample)
+    show(data, output, plain(text), *(_text(topic, one) for one in plan.sample))
 
 
 def _followed(client: "Client", begun: "RedriveInfo") -> "RedriveInfo":
@@ -333,7 +339,6 @@ def _redrive_row(one: "RedriveInfo") -> tuple[object, ...]:
         f"{one.skipped_loop:,}",
         f"{one.failed:,}",
         when(one.started_at_ns),
-        when(one.finished_at_ns),
     )
 
 
@@ -358,27 +363,24 @@ def _redrive(one: "RedriveInfo") -> dict[str, object]:
 
 def _show_letters(topic: str, found: "list[DeadLetter]", output: Format) -> None:
     data = [_letter(one, _message(topic, one)) for one in found]
-    show(data, output, _letters_table(topic, found) if found else plain(f"no dead letter of {topic} matches"))
+    shown = [_text(topic, one) for one in found] or [plain(f"no dead letter of {topic} matches")]
+    show(data, output, *shown)
 
 
-def _letters_table(topic: str, found: "list[DeadLetter]") -> RenderableType:
-    columns = ("at", "died", "reason", "group", "tries", "back", "origin", "key", "error", "value")
-    return table(columns, (_letter_row(one, _message(topic, one)) for one in found), numbers=("at", "tries", "back"))
-
-
-def _letter_row(one: "DeadLetter", message: "Message") -> tuple[object, ...]:
-    return (
-        f"{one.partition}:{one.offset}",
-        when(one.dead_at_ns),
-        one.reason,
-        one.group,
-        one.attempts,
-        one.redrives,
-        f"{one.origin_topic}-{one.origin_partition}:{one.origin_offset}",
-        cut(one_line(message.key or b""), SHOWN_CHARACTERS),
-        cut(one_line(one.error.encode("utf-8", "surrogateescape")), SHOWN_CHARACTERS),
-        "(tombstone)" if message.tombstone else cut(one_line(message.value[: SHOWN_CHARACTERS * 4]), SHOWN_CHARACTERS),
-    )
+def _text(topic: str, one: "DeadLetter") -> Text:
+    """A letter in up to three lines: where it is and why, what was said about it, and what it holds."""
+    message = _message(topic, one)
+    back = f", put back {number(one.redrives, 'time')}" if one.redrives else ""
+    origin = f"{one.origin_topic}-{one.origin_partition}:{one.origin_offset}"
+    lines = [
+        f"{one.partition}:{one.offset} {one.reason} at {when(one.dead_at_ns)} in group {one.group} "
+        f"at try {one.attempts}{back}, from {origin}"
+    ]
+    if one.error:
+        lines.append(f"  error={one_line(one.error.encode('utf-8', 'surrogateescape'))}")
+    key = "" if message.key is None else f"key={one_line(message.key)} "
+    lines.append(f"  {key}{'(tombstone)' if message.tombstone else one_line(message.value[:SHOWN_BYTES])}")
+    return Text("\n").join(plain(cut(line, SHOWN_CHARACTERS)) for line in lines)
 
 
 def _message(topic: str, one: "DeadLetter") -> "Message":

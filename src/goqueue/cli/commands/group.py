@@ -82,7 +82,11 @@ def describe(group: GroupArgument, server: ServerOption = DEFAULT_SERVER, output
         )
         for one in found.members
     )
-    members = table(columns, rows, numbers=("in flight",)) if found.members else plain("it has no members now")
+    members = (
+        table(columns, rows, numbers=("in flight",), whole=("joined",))
+        if found.members
+        else plain("it has no members now")
+    )
     data = {**_line(found), "members": [_member(one) for one in found.members]}
     data |= {
         "assignor": found.assignor,
@@ -211,7 +215,7 @@ def blocked(group: GroupArgument, server: ServerOption = DEFAULT_SERVER, output:
 
 @app.command()
 def rebalances(
-    group: Annotated[str | None, typer.Argument(metavar="[GROUP]", help="The group; all together if none.")] = None,
+    group: Annotated[str | None, typer.Argument(metavar="GROUP", help="The group; all together if none.")] = None,
     server: ServerOption = DEFAULT_SERVER,
     output: FormatOption = Format.TABLE,
 ) -> None:
@@ -253,12 +257,11 @@ def _target(text: str) -> str | int:
         if int(text) > OFFSET_MAX:
             raise typer.BadParameter(f"{text} is no offset", param_hint="--to")
         return int(text)
-    try:
-        if text.startswith("-"):
-            raise typer.BadParameter(f"{text!r} is no offset and no time")
-        return arguments.moment(text)
-    except typer.BadParameter as error:
-        raise typer.BadParameter(f"{error.message}; or earliest, latest, or an offset", param_hint="--to") from None
+    with suppress(typer.BadParameter):
+        if not text.startswith("-"):
+            return arguments.moment(text)
+    choices = "earliest, latest, an offset, and a time such as 2026-01-31T12:00:00Z or '2h ago'"
+    raise typer.BadParameter(f"{text!r} is none of {choices}", param_hint="--to")
 
 
 def _moves(resets: "list[PositionReset]") -> Table:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def lanes(
-    topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="The topic; all if none.")] = None,
+    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="The topic; all if none.")] = None,
     group: Annotated[
         str | None, typer.Option("--group", "-g", help="As this group sees it; all together if none.")
     ] = None,
@@ -29,29 +29,16 @@ def lanes(
     with connected(server) as client:
         reports = client.lanes(topic=topic, group=group)
     now_ns = SystemClock().wall_ns()
-    columns = (
-        "topic",
-        "partition",
-        "lane",
-        "total",
-        "pending",
-        "ready",
-        "in flight",
-        "in/s",
-        "out/s",
-        "oldest",
-        "wait",
-    )
+    columns = ("partition", "lane", "total", "pending", "ready", "in flight", "in/s", "out/s", "oldest", "wait")
     rows = [_row(one, lane, now_ns) for one in reports for lane in Priority if one.total[lane] or one.pending[lane]]
-    shown = table(columns, rows, numbers=columns[3:]) if rows else plain("all lanes are empty")
+    shown = table(columns, rows, numbers=columns[2:]) if rows else plain("all lanes are empty")
     show([_data(one, lane) for one in reports for lane in Priority], output, shown)
 
 
 def _row(one: "LaneReport", lane: Priority, now_ns: int) -> tuple[object, ...]:
     oldest_ns = one.oldest_pending_ns[lane]
     return (
-        one.topic,
-        one.partition,
+        f"{one.topic}-{one.partition}",
         lane.name.lower(),
         f"{one.total[lane]:,}",
         f"{one.pending[lane]:,}",

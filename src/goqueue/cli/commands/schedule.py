@@ -125,7 +125,11 @@ def list_(topic: TopicArgument, server: ServerOption = DEFAULT_SERVER, output: F
         )
         for one in found
     )
-    shown = table(columns, rows, numbers=("runs", "missed")) if found else plain(f"{topic} has no schedules")
+    shown = (
+        table(columns, rows, numbers=("runs", "missed"), whole=("next", "last"))
+        if found
+        else plain(f"{topic} has no schedules")
+    )
     show([_data(one) for one in found], output, shown)
 
 
@@ -150,7 +154,7 @@ def describe(
     }
     columns = ("due", "published", "partition", "offset", "error")
     history = (
-        table(columns, map(_run_row, found.history), numbers=("partition", "offset"))
+        table(columns, map(_run_row, found.history), numbers=("partition", "offset"), whole=("due", "published"))
         if found.history
         else plain("it has not run yet")
     )

@@ -95,14 +95,15 @@ def new_message(body: MessageBody, index: int, now_ns: int) -> NewMessage:
 
 
 def given_fields(body: MessageBody, index: int = 0) -> dict[str, object]:
-    """Those of value, key, headers, partition and priority that are given, as a `NewMessage` has them."""
+    """Those of value, key, headers, partition and priority that are given; text as UTF-8."""
     given: dict[str, object] = {}
     if body.tombstone or body.value is not None or body.value_base64 is not None:
         given["value"] = _value(body, index)
     if body.key is not None or body.key_base64 is not None:
         given["key"] = _either(body.key, body.key_base64, "key", index)
     if body.headers is not None:
-        given["headers"] = _headers(body.headers, index)
+        headers = _headers(body.headers, index)
+        given["headers"] = {name: text.encode() if isinstance(text, str) else text for name, text in headers.items()}
     if body.partition is not None:
         given["partition"] = body.partition
     if body.priority is not None:
