@@ -225,6 +225,17 @@ def test_a_queue_that_is_deleted_and_made_again_is_another_one(node: Node) -> No
     assert listed(node) == [b"new"]
 
 
+def test_a_queue_that_was_made_again_unseen_is_another_one_too(node: Node) -> None:
+    bury(node, *numbered(3))
+    assert node.broker.dead_letters.describe("orders").messages == 3
+    node.done(node.broker.delete_topic("orders.dlq"))
+    node.create("orders.dlq", partitions=2)
+    bury(node, b"new", reason="TIMEOUT")
+
+    assert node.broker.dead_letters.describe("orders").by_reason == {"TIMEOUT": 1}
+    assert listed(node) == [b"new"]
+
+
 # --- looking at them -------------------------------------------------------------------------------
 
 
@@ -568,6 +579,26 @@ def test_a_queue_that_goes_away_ends_its_redrives(node: Node) -> None:
     assert "orders.dlq" in info.error
 
 
+def test_a_redrive_leaves_the_letters_of_another_queue_of_that_name_alone(node: Node) -> None:
+    bury(node, *numbered(10))
+    begun = node.broker.dead_letters.redrive("orders", ALL, rate=1).result()
+    node.done(node.broker.delete_topic("orders.dlq"))
+    node.create("orders.dlq", partitions=2)
+    bury(node, *numbered(10))
+
+    info = ended(node, begun.id)
+    assert (info.state, info.error) == ("failed", "topic not found: orders.dlq")
+    assert len(listed(node)) == 10
+
+
+def test_a_limit_holds_for_letters_that_go_to_several_places(node: Node) -> None:
+    for number in range(12):
+        bury(node, b"%d" % number, origin=f"orders:{number % 2}:{number}")
+
+    assert numbers(redriven(node, limit=4)) == ("done", 4, 4, 0, 0)
+    assert len(node.values() + node.values(partition=1)) == 4
+
+
 # --- rates, stops and memory -----------------------------------------------------------------------
 
 
@@ -623,6 +654,7 @@ def test_a_redrive_that_waits_for_its_rate_stops_at_once(node: Node) -> None:
     assert stopped.finished_at_ns == node.clock.wall_ns()
     node.pass_time(3_000, step=500)
     assert node.values() == [b"0"]
+    assert node.broker.dead_letters.redrive_info("orders", begun.id) == stopped
 
 
 def test_a_redrive_that_is_over_stays_what_it_is(node: Node) -> None:

@@ -4,8 +4,11 @@ import io
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
+from goqueue import Client
 from goqueue.cli.main import main
 
 
@@ -22,6 +25,18 @@ def goqueue(
         input=stdin,
         env=clean | {"COLUMNS": "120"} | (env or {}),
     )
+
+
+@contextmanager
+def tidied(client: Client) -> Iterator[Client]:
+    """The client, and a broker that has no topics and no groups when it is done."""
+    try:
+        yield client
+    finally:
+        for group in client.groups():
+            client.delete_group(group)
+        for topic in client.topics():
+            client.delete_topic(topic)
 
 
 class Outcome(NamedTuple):

@@ -13,7 +13,7 @@ import yaml
 
 from goqueue import Client
 from goqueue.testing import EmbeddedBroker
-from tests.cli.commands import fail, run, succeed
+from tests.cli.commands import fail, run, succeed, tidied
 
 
 @pytest.fixture(scope="module")
@@ -25,13 +25,9 @@ def broker() -> Iterator[EmbeddedBroker]:
 @pytest.fixture
 def client(broker: EmbeddedBroker) -> Iterator[Client]:
     """A client of a broker with an empty topic `orders` of one partition, and no groups."""
-    with Client(broker.address) as client:
+    with Client(broker.address) as client, tidied(client):
         client.create_topic("orders", partitions=1)
         yield client
-        for group in client.groups():
-            client.delete_group(group)
-        for topic in client.topics():
-            client.delete_topic(topic)
 
 
 @pytest.fixture
@@ -148,7 +144,7 @@ def test_without_a_group_it_stays_what_it_is(server: str, client: Client) -> Non
         (("orders", "-g", "g", "--visibility", "long"), 2, "'long' is not a duration"),
         (("orders", "-g", "g", "--max-in-flight", "0"), 2, "'--max-in-flight'"),
         (("orders", "-g", "g", "-f", "--stop", "empty"), 2, "whoever follows does not stop"),
-        ((), 2, "Missing argument 'TOPIC...'"),
+        ((), 2, "Missing argument 'TOPIC'"),
     ],
 )
 def test_what_goes_wrong_is_said_in_one_line(

@@ -553,6 +553,7 @@ class Groups:
             else:
                 delivery.end_key_order(one)
             count = math.ceil(allowance / left) if shares else allowance
+            lease_ns = self._lease_ns(delivery, member, poll) if has_leases else None
             delivered = None
             try:
                 delivered = delivery.deliver(
@@ -560,7 +561,7 @@ class Groups:
                     member.id,
                     count=count,
                     max_bytes=poll.max_bytes - size,
-                    lease_ns=self._lease_ns(delivery, member, poll) if has_leases else None,
+                    lease_ns=lease_ns,
                 )
             except StorageError as error:  # what came from the others is leased, and has to go out
                 refused = error
@@ -578,6 +579,7 @@ class Groups:
                     delivered.deadline_ns,
                     delivery.lowest_not_handed(one),
                     delivered.counts,
+                    lease_ns or 0,
                 )
             )
             records.append(raw)
@@ -912,6 +914,8 @@ class Groups:
                 case events.MemberLeft(group=name, member_id=member_id, reason=reason):
                     self._release(name, member_id, is_lost=reason == "timeout")
                     self._answer_polls(name, member_id)
+                case events.RebalanceStarted(group=name):
+                    self._ask_back(name)
                 case events.PartitionsAssigned(group=name, member_id=member_id):
                     self._answer_polls(name, member_id)
                 case events.PartitionsRevoked(group=name, member_id=member_id, partitions=partitions):
@@ -941,6 +945,13 @@ class Groups:
             place = running.places.get(TopicPartition(*partition)) if running else None
             if place is not None:
                 place.delivery.take_back(place.cursor, member_id)
+
+    def _ask_back(self, name: str) -> None:
+        """Members that are to give something back hear of it now, and not when their polls are over."""
+        group = self._coordinator.find(name)
+        for member in group.members.values() if group else ():
+            if member.asked:
+                self._answer_polls(name, member.id)
 
     def _answer_polls(self, name: str, member_id: str) -> None:
         """The partitions of the member have changed: its poll does not wait any longer."""

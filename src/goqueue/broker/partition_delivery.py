@@ -60,6 +60,8 @@ from goqueue.wire import reports
 
 SCAN_BYTES = 4 * 1024 * 1024
 """How much of the log is looked at in one go when a cursor comes to a stretch that is not in the index."""
+AHEAD_MAX = 200_000
+"""How many messages may be ready before no more of the log is looked at than is needed."""
 RECORD_BYTES_MARGIN = 16
 WINDOW_BYTES_MIN = 4 * 1024
 SCATTERED_WINDOW_BYTES = 128 * 1024
@@ -193,15 +195,23 @@ class PartitionDelivery:
             one.cursor.lanes.config = lane_config(config)
 
     def feed(self, one: GroupCursor, wanted: int, *, until: int = OFFSET_MAX) -> None:
-        """Let the cursor look at the log until so many messages are ready, or there are no more below the offset."""
+        """Let the cursor look at the log until so many messages are ready, or there are no more below the offset.
+
+        It looks ahead of that, one stretch at a time: what is urgent may be far behind what is not.
+        """
         cursor, index = one.cursor, self.index
         start, limit = self.live.log.start_offset, min(self.live.last_stable_offset, until)
+        has_looked_ahead = False
         if cursor.floor < start:
             self.drop_below(start)
         while cursor.frontier < limit:
             end = min(index.covered_until(cursor.frontier), limit)
             if end == cursor.frontier:
-                if len(cursor.lanes) >= wanted or not self._scan(cursor.frontier, limit):
+                is_enough = len(cursor.lanes) >= wanted
+                if is_enough and (has_looked_ahead or len(cursor.lanes) >= AHEAD_MAX):
+                    return
+                has_looked_ahead = is_enough
+                if not self._scan(cursor.frontier, limit):
                     return
                 continue
             cursor.admit(

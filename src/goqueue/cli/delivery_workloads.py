@@ -17,6 +17,8 @@ from goqueue.client.sync import Client
 from goqueue.clock import MS, SECOND, SystemClock
 
 POLLED = 500
+RESCHEDULED_PER_SECOND = 40_000
+"""At least; by then all have the time at which they fall due together."""
 _clock = SystemClock()
 
 
@@ -144,7 +146,7 @@ def delay(client: Client, asked: Workload, server: str, *, due_rate: int, due_se
             range(cancelled if state.partition == 0 else 0, state.end_offset)
             for state in sorted(states, key=lambda one: one.partition)
         ]
-        due_ns = _clock.wall_ns() + 20 * SECOND
+        due_ns = _clock.wall_ns() + SECOND + asked.count * SECOND // RESCHEDULED_PER_SECOND
         for number, offsets in enumerate(left):
             for start in range(0, len(offsets), 10_000):
                 part = offsets[start : start + 10_000]
@@ -231,7 +233,7 @@ def _lateness(client: Client, server: str, asked: Workload, rate: int, seconds: 
 
 async def _fall_due(server: str, topic: str, asked: Workload, rate: int, count: int, late: list[int]) -> None:
     async with AsyncClient(server) as client:
-        first_ns = _clock.wall_ns() + 3 * SECOND
+        first_ns = _clock.wall_ns() + SECOND + count * SECOND // 25_000
         async with client.producer(linger="5ms", batch_count=1_000) as producer:
             for number in range(count):
                 due_ns = first_ns + number * SECOND // rate

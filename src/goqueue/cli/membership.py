@@ -109,5 +109,5 @@ def _print_and_acknowledge(batch: "Sequence[Message]", render: Render, consumer:
 
 def _give_back(consumer: "Consumer", messages: "Sequence[Message]") -> None:
     """As if they had never been delivered. Leaving the group gives them back, too, but counts as a try."""
-    for message in messages:
-        consumer.settle_soon(message, Settlement("release"))
+    if messages:
+        consumer.settle_soon(messages, Settlement("release"))

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 import yaml
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, RenderableType
+from rich.console import Console, JustifyMethod, RenderableType
 from rich.table import Table
 from rich.text import Text
 
@@ -57,12 +57,14 @@ def show(data: object, format: Format, *tables: RenderableType) -> None:
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: Sequence[str] = (), whole: Sequence[str] = ()
 ) -> Table:
-    """Rows under their columns; those that are `numbers` stand to the right and, like those that are `whole`, are
-    never cut.
+    """Rows under their columns. Where there is no room, text takes several lines, but neither those columns that are
+    `numbers`, which stand to the right, nor those that are to stay `whole`.
     """
     made = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1) if len(columns) <= ROOMY_COLUMNS else 0)
     for column in columns:
-        made.add_column(column, justify="right" if column in numbers else "left", no_wrap=column in (*numbers, *whole))
+        is_number = column in numbers
+        justify: JustifyMethod = "right" if is_number else "left"
+        made.add_column(column, justify=justify, no_wrap=is_number or column in whole, overflow="fold")
     for row in rows:
         made.add_row(*(plain(str(cell)) for cell in row))
     return made
@@ -72,7 +74,7 @@ def facts(known: Mapping[str, object]) -> Table:
     """What is known of one thing, a line for each fact."""
     made = Table(box=None, show_header=False, pad_edge=False)
     made.add_column(no_wrap=True, style="dim")
-    made.add_column()
+    made.add_column(overflow="fold")
     for name, fact in known.items():
         made.add_row(plain(name), plain(str(fact)))
     return made

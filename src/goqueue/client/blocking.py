@@ -10,6 +10,7 @@ Only one thread at a time does this. Others go the usual way, where their reques
 
 import socket
 from collections.abc import Callable, Coroutine, Mapping
+from contextlib import suppress
 from threading import Event, Lock
 from typing import Any, Self, TypeVar
 
@@ -143,6 +144,11 @@ class BlockingSession:
         self.is_closed = True
         self._socket.close()
 
+    def interrupt(self) -> None:
+        """Let another thread that waits for an answer wait no longer; it finds the connection lost."""
+        with suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+
     def _receive(self) -> Frame:
         while True:
             size = self._socket.recv_into(self._reader.get_buffer())
@@ -169,6 +175,11 @@ class BlockingConnections(Connections):
                 address, client_id=self.client_id, api_key=self.api_key, timeout_s=self.timeout_s
             )
         return session
+
+    def interrupt(self) -> None:
+        """Let another thread that waits for an answer wait no longer."""
+        for session in list(self._open.values()):
+            session.interrupt()
 
     def hang_up(self) -> None:
         """End all sessions."""

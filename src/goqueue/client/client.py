@@ -7,6 +7,7 @@ retryable is retried, for up to `timeout`, as long as it cannot happen twice by 
 import asyncio
 from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
+from secrets import token_hex
 from typing import Any, Self, TypeVar
 
 import msgspec
@@ -49,6 +50,8 @@ from goqueue.wire.verbs import Stats, TopicState, Verb
 M = TypeVar("M", bound=msgspec.Struct)
 T = TypeVar("T")
 SPARE_MAX = 8
+CLIENT_ID_SHOWN_MAX = 200
+"""Of a client's id in that of a member, so that this is not too long."""
 
 _DURATION_SETTINGS = frozenset(
     (
@@ -330,12 +333,18 @@ class AsyncClient:
         session_timeout: Duration = "30s",
         member_id: str | None = None,
     ) -> AsyncConsumer:
-        """A member of the group. It joins with its first poll, and leaves with `close`."""
+        """A member of the group. It joins with its first poll, and leaves with `close`.
+
+        With a `member_id` of its own it keeps its partitions over a restart. Whoever comes under the same id later
+        takes its place.
+        """
+        client_id = self._connections.client_id or "consumer"
         config = ConsumerConfig(
             topics=(topics,) if isinstance(topics, str) else tuple(topics),
             group=group,
-            client_id=self._connections.client_id or "consumer",
-            member_id=member_id,
+            client_id=client_id,
+            member_id=f"{client_id[:CLIENT_ID_SHOWN_MAX]}-{token_hex(6)}" if member_id is None else member_id,
+            is_static=member_id is not None,
             mode=mode,
             protocol=protocol,
             assignor=assignor,
@@ -726,7 +735,10 @@ def _recurring(message: Message, partition: int | None) -> RecurringMessage:
 
 
 def _milliseconds(value: Duration, name: str) -> int:
-    return max(1, messages.asked_duration_ns(value, name) // MS)
+    found_ns = messages.asked_duration_ns(value, name)
+    if found_ns <= 0:
+        raise InvalidRequest(f"invalid {name} {value!r}: must be more than 0", path=name)
+    return max(1, found_ns // MS)
 
 
 def _which(message: Published | DelayedMessage | str, key: bytes | str | None) -> dict[str, object]:

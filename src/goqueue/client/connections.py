@@ -8,7 +8,8 @@ somebody finds them wrong.
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import Protocol, TypeVar
+from weakref import WeakSet
 
 from goqueue.backoff import backoff_ns
 from goqueue.client.session import CannotConnect, Session
@@ -40,6 +41,12 @@ def any_turn(partition_count: int) -> int:
     return random.randrange(partition_count)
 
 
+class Closes(Protocol):
+    """Whoever has something to say before the client hangs up."""
+
+    async def close(self) -> None: ...
+
+
 class Connections:
     """The sessions of one client. Belongs to one event loop."""
 
@@ -53,6 +60,11 @@ class Connections:
         self._topics: dict[str, verbs.TopicMetadata] = {}
         self._nodes: dict[int, str] = {}
         self._is_closed = False
+        self._closing_first: WeakSet[Closes] = WeakSet()
+
+    def close_first(self, user: Closes) -> None:
+        """Close this one before the sessions end, if it is still there."""
+        self._closing_first.add(user)
 
     async def any(self) -> Session:
         """A session to any broker."""
@@ -142,6 +154,13 @@ class Connections:
 
     async def close(self) -> None:
         """End all sessions."""
+        try:
+            for user in list(self._closing_first):
+                await user.close()
+        finally:
+            self._end_sessions()
+
+    def _end_sessions(self) -> None:
         self._is_closed = True
         tasks, self._sessions = list(self._sessions.values()), {}
         for task in tasks:

@@ -7,21 +7,28 @@ its own, in the thread that calls it, and leaves heartbeats and extensions to th
 A loop over a consumer (`consume`) settles in the background: leaving the `with` block of a message notes the ack, which
 is sent with others a few milliseconds later, and before the next poll at the latest. What is settled by a call is
 settled when the call returns, or it raises.
+
+A consumer leaves its group when it is closed, when its client is, or when nobody has it any more. A loop that is left
+early gives back what it has polled and not shown to anybody, as if it had never been delivered.
 """
 
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
+from weakref import ref
 
+from goqueue.client import forks
 from goqueue.client import messages as asked
 from goqueue.client.blocking import BlockingConnections, run_now
 from goqueue.client.connections import Connections, retry_wait_ns
 from goqueue.client.consumer_core import (
+    EXTENDED_NS_MAX,
     HEARTBEAT_NS,
+    Batch,
     ConsumerConfig,
     ConsumerCore,
     Delivery,
@@ -33,16 +40,22 @@ from goqueue.client.loop_thread import LoopThread
 from goqueue.client.messages import Duration
 from goqueue.client.session import ANSWER_TIMEOUT_S
 from goqueue.clock import MS, SECOND, Clock
-from goqueue.errors import Conflict, GoQueueError, InvalidRequest
+from goqueue.errors import AvailabilityError, Conflict, GoQueueError, InvalidRequest
 from goqueue.names import TopicPartition
 from goqueue.record.message import Message
+from goqueue.wire.frames import Frame
 from goqueue.wire.reports import PartitionName, Settlement
+from goqueue.wire.verbs import Verb
 
 POLL_MESSAGES_MAX = 1_000
 BACKGROUND_NS = 10 * MS
 """How long a settlement that nobody waits for may be kept, so that it travels with others."""
 TOGETHER_MAX = 10_000
-WATCH_NS = SECOND
+REASON_CHARACTERS_MAX = 1_000
+NAP_NS_MIN = 5 * MS
+LEAVE_TIMEOUT_S = 2.0
+"""A broker that cannot be told in that time that a member has gone will notice by itself."""
+HAND_OVER_TIMEOUT_S = 5.0
 
 T = TypeVar("T")
 logger = logging.getLogger("goqueue.consumer")
@@ -68,6 +81,12 @@ class _Delivered(Message):
     def _delivery(self) -> Delivery:
         delivery: Delivery = self.origin
         return delivery
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
 
     def __reduce__(self) -> tuple[type[Message], tuple[object, ...]]:
         return Message, (TopicPartition(*self._delivery), *self._fields()[1:])
@@ -105,7 +124,7 @@ class Delivered(_Delivered):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._consumer.settle_soon(self, _settlement_of(error))
+        self._consumer.leave_block(self, error)
 
 
 class AsyncDelivered(_Delivered):
@@ -140,61 +159,80 @@ class AsyncDelivered(_Delivered):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._consumer.settle_soon(self, _settlement_of(error))
+        self._consumer.leave_block(self, error)
 
 
 def _settlement_of(error: BaseException | None) -> Settlement:
     """What leaving the block of a message means."""
     if error is None:
         return Settlement("ack")
-    if isinstance(error, GeneratorExit | KeyboardInterrupt | asyncio.CancelledError):
-        return Settlement("release")  # it is not the message's fault
-    return Settlement("nack", None, f"{type(error).__name__}: {error}"[:1_000])
+    if not isinstance(error, Exception):
+        return Settlement("release")  # Ctrl-C, cancellation, exit: it is not the message's fault
+    return Settlement("nack", None, f"{type(error).__name__}: {error}"[:REASON_CHARACTERS_MAX])
 
 
 class _Background:
-    """Settlements that nobody waits for, in the order in which they came, those of one kind together."""
+    """Settlements that nobody waits for, those of one kind together."""
 
     def __init__(self) -> None:
-        self._noted: list[tuple[Settlement, list[Message]]] = []
+        self._noted: dict[tuple[str, int | None, str], list[Message]] = {}
         self._lock = threading.Lock()  # one thread notes, another one takes
 
     def __len__(self) -> int:
         return len(self._noted)
 
-    def note(self, message: Message, settlement: Settlement) -> int:
-        """Settle it some time; how many of this kind there are."""
+    def note(self, messages: Sequence[Message], settlement: Settlement) -> bool:
+        """Settle them some time; whether there was nothing to do before."""
+        kind = settlement.action, settlement.delay_ns, settlement.reason
         with self._lock:
-            if not self._noted or self._noted[-1][0] != settlement or len(self._noted[-1][1]) >= TOGETHER_MAX:
-                self._noted.append((settlement, []))
-            together = self._noted[-1][1]
-            together.append(message)
-            return len(together)
+            is_first = not self._noted
+            self._noted.setdefault(kind, []).extend(messages)
+        return is_first
 
     def take(self) -> list[tuple[Settlement, list[Message]]]:
-        """All that is noted."""
+        """All that is noted, in pieces that fit a request."""
         with self._lock:
-            noted, self._noted = self._noted, []
-        return noted
+            noted, self._noted = self._noted, {}
+        return [
+            (Settlement(*kind), together[start : start + TOGETHER_MAX])
+            for kind, together in noted.items()
+            for start in range(0, len(together), TOGETHER_MAX)
+        ]
 
 
 class _Member:
     """The part of a consumer that lives in an event loop: heartbeats, extensions, background settlements."""
 
-    def __init__(self, core: ConsumerCore, connections: Connections, clock: Clock) -> None:
+    def __init__(self, core: ConsumerCore, connections: Connections, clock: Clock, owner: object) -> None:
         self.core = core
         self.background = _Background()
+        self.is_closed = False
+        self.wakes_at_ns = 0  # when leases are looked at next
         self._connections = connections
         self._clock = clock
-        self._task: asyncio.Task[None] | None = None
-        self._sending: asyncio.Lock = asyncio.Lock()
+        self._owner = ref(owner)
+        self._poked = asyncio.Event()
+        self._keeping: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._sending = asyncio.Lock()
         self._is_flushing = False
-        self._flushing: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def watch(self) -> None:
         """Begin to keep the membership and the leases."""
-        if self._task is None:
-            self._task = asyncio.ensure_future(self._keep())
+        if self._keeping is None and not self.is_closed:
+            self._connections.close_first(self)
+            self._keeping = asyncio.ensure_future(self._keep())
+
+    @property
+    def must_hurry(self) -> bool:
+        """Whether something is to be done before it is looked at next."""
+        extend_at_ns = self.core.extend_at_ns
+        return self.core.must_beat or (extend_at_ns is not None and extend_at_ns < self.wakes_at_ns)
+
+    def poke(self) -> None:
+        """Look now."""
+        self._poked.set()
 
     async def drive(self, steps: Steps[T]) -> T:
         """Carry the requests of the steps to the broker and the answers back."""
@@ -210,15 +248,37 @@ class _Member:
         except StopIteration as finished:
             result: T = finished.value
             return result
+        finally:
+            steps.close()
 
-    async def _ask(self, request: Request) -> Any:
+    async def _ask(self, request: Request) -> Frame:
         timeout_s = ANSWER_TIMEOUT_S + request.wait_ms / 1000
+        late = self._give_back if request.verb is Verb.POLL else None
 
-        async def attempt() -> Any:
+        async def attempt() -> Frame:
             session = await self._connections.any()
-            return await session.ask_frame(request.verb, request.meta, request.payload, timeout_s=timeout_s)
+            try:
+                return await session.ask_frame(
+                    request.verb, request.meta, request.payload, timeout_s=timeout_s, late=late
+                )
+            except AvailabilityError:
+                request.was_lost = True
+                raise
 
-        return await self._connections.retrying(attempt, extra_s=request.wait_ms / 1000)
+        return await self._connections.retrying(attempt, only_unsent=request.only_once, extra_s=request.wait_ms / 1000)
+
+    def _give_back(self, frame: Frame) -> None:
+        self._start(self._quietly(self.core.give_back(frame)))
+
+    async def _quietly(self, steps: Steps[None]) -> None:
+        with suppress(GoQueueError):
+            await self.drive(steps)
+
+    def _start(self, work: Any) -> asyncio.Task[None]:
+        task: asyncio.Task[None] = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     def flush_soon(self) -> None:
         """Send what is noted in the background, together with what comes in the next moment."""
@@ -227,10 +287,13 @@ class _Member:
             asyncio.get_running_loop().call_later(BACKGROUND_NS / SECOND, self._flush_now)
 
     def _flush_now(self) -> None:
-        self._flushing = asyncio.ensure_future(self.flush())
+        self._start(self._flush())
 
     async def flush(self) -> None:
-        """Send what is noted in the background."""
+        """Send what is noted in the background; whoever stops waiting for it stops nothing else."""
+        await asyncio.shield(self._start(self._flush()))
+
+    async def _flush(self) -> None:
         async with self._sending:
             self._is_flushing = False
             for settlement, together in self.background.take():
@@ -241,104 +304,170 @@ class _Member:
 
     async def _keep(self) -> None:
         beat_ns = self._clock.monotonic_ns() + HEARTBEAT_NS
-        while True:
+        while self._owner() is not None:
             now_ns = self._clock.monotonic_ns()
             extend_ns = self.core.next_extension_ns()
-            due_ns = min(beat_ns, now_ns + WATCH_NS, beat_ns if extend_ns is None else extend_ns)
-            await asyncio.sleep(max(0.01, (due_ns - now_ns) / SECOND))
+            self.wakes_at_ns = beat_ns if extend_ns is None else min(beat_ns, max(extend_ns, now_ns + NAP_NS_MIN))
+            with suppress(TimeoutError):
+                async with asyncio.timeout((self.wakes_at_ns - now_ns) / SECOND):
+                    await self._poked.wait()
+            self._poked.clear()
             now_ns = self._clock.monotonic_ns()
             try:
-                if now_ns >= beat_ns:
+                await self.drive(self.core.extend_leases())
+                if now_ns >= beat_ns or self.core.must_beat:
                     beat_ns = now_ns + HEARTBEAT_NS
                     await self.drive(self.core.heartbeat())
-                await self.drive(self.core.extend_leases())
             except GoQueueError as error:
                 logger.warning("cannot keep the membership of %s: %s", self.core.config.group, error)
             except Exception:
                 logger.exception("cannot keep the membership of %s", self.core.config.group)
+        self._keeping = None
+        self._start(self.close())
 
-    async def close(self) -> None:
-        """Send what is left, and leave the group."""
-        if self._task:
-            self._task.cancel()
+    async def close(self, done: dict[TopicPartition, int] | None = None) -> None:
+        """Send what is left, and leave the group; with `done`, no more than that is committed."""
+        if self._closing is None:
+            self._closing = asyncio.ensure_future(self._close(done))
+        await asyncio.shield(self._closing)
+
+    async def _close(self, done: dict[TopicPartition, int] | None) -> None:
+        self.is_closed = True
+        if self._keeping:
+            self._keeping.cancel()
             with suppress(asyncio.CancelledError):
-                await self._task
-            self._task = None
-        await self.flush()
-        with suppress(GoQueueError):  # who cannot be told will notice
-            await self.drive(self.core.leave())
+                await self._keeping
+        await self._flush()
+        with suppress(GoQueueError, TimeoutError):
+            async with asyncio.timeout(LEAVE_TIMEOUT_S):
+                await self.drive(self.core.leave() if done is None else self.core.abandon(done))
 
 
-class AsyncConsumer(Settles):
-    """A member of a group. Belongs to one task at a time."""
+class _Shell(Settles):
+    """What both forms of a consumer have in common."""
 
-    def __init__(self, config: ConsumerConfig, connections: Connections, clock: Clock) -> None:
-        self._arguments = (config, connections, clock)
-        self._core = ConsumerCore(config, clock)
-        self._member = _Member(self._core, connections, clock)
-        self._is_closed = False
-
-    def blocking(self, loop: LoopThread) -> "Consumer":
-        """The same for a thread without an event loop."""
-        return Consumer(*self._arguments, loop)
+    _core: ConsumerCore
+    _member: _Member
+    _last: Batch = Batch([])
 
     @property
-    def member_id(self) -> str | None:
-        """The id in the group, once it has joined."""
-        return self._core.member_id
+    def group(self) -> str:
+        """The name of the group."""
+        return self._core.config.group
+
+    @property
+    def member_id(self) -> str:
+        """The id in the group."""
+        return self._core.config.member_id
 
     @property
     def partitions(self) -> list[PartitionName]:
         """What it takes messages from."""
         return list(self._core.partitions)
 
+    def __repr__(self) -> str:
+        state = "closed" if self._member.is_closed else "joined" if self._core.is_member else "not joined"
+        return f"<{type(self).__name__} {self.member_id} of {self.group}, {state}>"
+
+    def _check_open(self) -> None:
+        if self._member.is_closed:
+            raise Conflict("a consumer cannot be used after close")
+
+
+class AsyncConsumer(_Shell):
+    """A member of a group. One task at a time polls; any may settle."""
+
+    def __init__(self, config: ConsumerConfig, connections: Connections, clock: Clock) -> None:
+        self._arguments = (config, connections, clock)
+        self._core = ConsumerCore(config, clock)
+        self._member = _Member(self._core, connections, clock, self)
+        self._is_polling = False
+
+    def blocking(self, loop: LoopThread) -> "Consumer":
+        """The same for a thread without an event loop."""
+        return Consumer(*self._arguments, loop)
+
     async def join(self) -> None:
         """Become a member now, and not with the first poll."""
+        self._check_open()
+        self._member.watch()
         if not self._core.is_member:
             await self._member.drive(self._core.join())
-        self._member.watch()
 
-    async def poll(self, max_messages: int = 500, timeout: Duration = "5s") -> list[Message]:
+    async def poll(self, max_messages: int = 500, timeout: Duration = "5s") -> "list[AsyncDelivered]":
         """The next messages, as soon as there are any; none if there are none in time."""
-        _check_open(self._is_closed, max_messages)
-        self._member.watch()
-        if self._member.background:
-            await self._member.flush()
-        timeout_ms = asked.asked_duration_ns(timeout, "timeout") // MS
-        return await self._member.drive(self._core.poll(max_messages, timeout_ms, self, AsyncDelivered))
+        self._check_open()
+        timeout_ms = _poll_arguments(max_messages, timeout)
+        if self._is_polling:
+            raise Conflict("a consumer belongs to one task at a time, and another one is polling")
+        self._is_polling = True
+        try:
+            self._member.watch()
+            if self._member.background:
+                await self._member.flush()
+            self._last = await self._member.drive(self._core.poll(max_messages, timeout_ms, self, AsyncDelivered))
+            return self._last.messages.copy()
+        finally:
+            self._is_polling = False
+            if self._member.must_hurry:
+                self._member.poke()
 
     async def ack(self, messages: Message | Iterable[Message]) -> None:
         """They are done."""
-        await self._member.drive(self._core.settle(messages, Settlement("ack")))
+        if self._last.is_whole(messages):
+            self._check_open()
+            await self._member.drive(self._core.ack_whole(self._last))
+        else:
+            await self._settle(messages, Settlement("ack"))
 
     async def nack(
         self, messages: Message | Iterable[Message], *, delay: Duration | None = None, reason: str = ""
     ) -> None:
         """Deliver them again, after a backoff or the delay."""
-        await self._member.drive(self._core.settle(messages, _nack(delay, reason)))
+        await self._settle(messages, _nack(delay, reason))
 
     async def reject(self, messages: Message | Iterable[Message], *, reason: str = "") -> None:
         """Put them to the dead letters."""
-        await self._member.drive(self._core.settle(messages, Settlement("reject", None, reason)))
+        await self._settle(messages, _reject(reason))
 
     async def extend(self, messages: Message | Iterable[Message], by: Duration) -> None:
         """Keep them for that long from now on."""
-        await self._member.drive(self._core.settle(messages, _extension(by)))
+        await self._settle(messages, _extension(by))
+        if self._member.must_hurry:
+            self._member.poke()
 
     async def commit(self) -> None:
-        """Commit the positions behind everything that was polled."""
+        """Commit the positions behind everything that was polled; not of partitions that others have by now."""
+        self._check_open()
         await self._member.drive(self._core.commit())
 
-    def settle_soon(self, message: Message, settlement: Settlement) -> None:
-        """Settle it in the background."""
-        self._member.background.note(message, settlement)
-        self._member.flush_soon()
+    def settle_soon(self, messages: Message | Sequence[Message], settlement: Settlement) -> None:
+        """Settle in the background."""
+        self._check_open()
+        if self._member.background.note([messages] if isinstance(messages, Message) else messages, settlement):
+            self._member.flush_soon()
+
+    def leave_block(self, message: Message, error: BaseException | None) -> None:
+        """Settle in the background what a block is left of; an error on its way is not covered by another."""
+        if error is None or not self._member.is_closed:
+            self.settle_soon(message, _settlement_of(error))
 
     async def close(self) -> None:
         """Settle what is noted, commit if that is automatic, and leave the group."""
-        if not self._is_closed:
-            self._is_closed = True
+        await self._member.close()
+
+    async def give_up(self, batch: "Sequence[AsyncDelivered]", index: int) -> None:
+        """Close in the middle of a batch, of which the message at the index was the last that anybody saw."""
+        if self._core.config.ack == "each":
+            if not self._member.is_closed:
+                self.settle_soon(batch[index + 1 :], Settlement("release"))
             await self._member.close()
+        else:
+            await self._member.close(_done_before(self._core, batch[index:]))
+
+    async def _settle(self, messages: Message | Iterable[Message], settlement: Settlement) -> None:
+        self._check_open()
+        await self._member.drive(self._core.settle(messages, settlement))
 
     async def __aenter__(self) -> Self:
         return self
@@ -359,18 +488,21 @@ class AsyncConsumption:
         return Consumption(self._consumer.blocking(loop), self._limits)
 
     async def __aiter__(self) -> AsyncIterator[AsyncDelivered]:
-        limits, left = self._limits, self._limits.limit
+        consumer, limits, left = self._consumer, self._limits, self._limits.limit
         try:
             while left is None or left > 0:
-                batch = await self._consumer.poll(limits.count(left), limits.timeout)
-                if not batch and limits.ends:
+                batch = await consumer.poll(limits.count(left), limits.timeout)
+                if not batch and limits.ends(consumer._core.reason):
                     return
-                for message in batch:
-                    assert isinstance(message, AsyncDelivered)
-                    yield message
+                for index, message in enumerate(batch):
+                    try:
+                        yield message
+                    except BaseException:
+                        await consumer.give_up(batch, index)
+                        raise
                 left = None if left is None else left - len(batch)
         finally:
-            await self._consumer.close()
+            await consumer.close()
 
 
 class Limits:
@@ -379,82 +511,101 @@ class Limits:
     def __init__(self, stop: str | None, limit: int | None, idle: Duration | None, batch: int) -> None:
         if stop not in (None, "empty"):
             raise InvalidRequest(f"invalid stop {stop!r}: must be empty", path="stop")
-        if limit is not None and limit < 0:
-            raise InvalidRequest(f"invalid limit {limit}: must be 0 or more", path="limit")
+        wanted: object = limit
+        if wanted is not None and (not isinstance(wanted, int) or wanted < 0):
+            raise InvalidRequest(f"invalid limit {limit!r}: must be 0 or more", path="limit")
+        _check_count(batch, "batch")
+        if idle is not None:
+            asked.asked_duration_ns(idle, "idle")
         self.limit = limit
-        self.ends = stop is not None or idle is not None
         self.timeout: Duration = idle if idle is not None else "200ms" if stop else "20s"
+        self._has_end = stop is not None or idle is not None
         self._batch = batch
+
+    def ends(self, reason: str) -> bool:
+        """Whether nothing came for long enough; `reason` says why."""
+        return self._has_end and reason != "rebalancing"
 
     def count(self, left: int | None) -> int:
         """How many to poll."""
         return self._batch if left is None else max(1, min(self._batch, left))
 
 
-class Consumer(Settles):
+class Consumer(_Shell):
     """A member of a group, for a thread without an event loop. Belongs to one thread at a time."""
 
     def __init__(self, config: ConsumerConfig, connections: Connections, clock: Clock, loop: LoopThread) -> None:
+        self._connections = BlockingConnections(connections)
         self._core = ConsumerCore(config, clock)
         self._loop = loop
         self._clock = clock
-        self._member = loop.call(lambda: _Member(self._core, connections, clock))
-        self._connections = BlockingConnections(connections)
+        self._member = loop.call(lambda: _Member(self._core, connections, clock, self))
+        self._fork = forks.generation
         self._lock = threading.Lock()
+        self._user: int | None = None  # the thread that has the lock
         self._pause = threading.Event()
         self._is_watched = False
-        self._is_closed = False
-
-    @property
-    def member_id(self) -> str | None:
-        """The id in the group, once it has joined."""
-        return self._core.member_id
-
-    @property
-    def partitions(self) -> list[PartitionName]:
-        """What it takes messages from."""
-        return list(self._core.partitions)
+        self._is_closing = False
 
     def join(self) -> None:
         """Become a member now, and not with the first poll."""
+        self._check_open()
+        self._watch()
         if not self._core.is_member:
             self._drive(self._core.join())
-        self._watch()
 
-    def poll(self, max_messages: int = 500, timeout: Duration = "5s") -> list[Message]:
+    def poll(self, max_messages: int = 500, timeout: Duration = "5s") -> list[Delivered]:
         """The next messages, as soon as there are any; none if there are none in time."""
-        _check_open(self._is_closed, max_messages)
+        self._check_open()
+        timeout_ms = _poll_arguments(max_messages, timeout)
         if not self._is_watched:
             self._watch()
         if self._member.background:
             self.flush()
-        timeout_ms = asked.asked_duration_ns(timeout, "timeout") // MS
-        return self._drive(self._core.poll(max_messages, timeout_ms, self, Delivered))
+        try:
+            self._last = self._drive(self._core.poll(max_messages, timeout_ms, self, Delivered))
+            return self._last.messages.copy()
+        finally:
+            if self._member.must_hurry:
+                self._loop.post(self._member.poke)
 
     def ack(self, messages: Message | Iterable[Message]) -> None:
         """They are done."""
-        self._drive(self._core.settle(messages, Settlement("ack")))
+        if self._last.is_whole(messages):
+            self._check_open()
+            self._drive(self._core.ack_whole(self._last))
+        else:
+            self._settle(messages, Settlement("ack"))
 
     def nack(self, messages: Message | Iterable[Message], *, delay: Duration | None = None, reason: str = "") -> None:
         """Deliver them again, after a backoff or the delay."""
-        self._drive(self._core.settle(messages, _nack(delay, reason)))
+        self._settle(messages, _nack(delay, reason))
 
     def reject(self, messages: Message | Iterable[Message], *, reason: str = "") -> None:
         """Put them to the dead letters."""
-        self._drive(self._core.settle(messages, Settlement("reject", None, reason)))
+        self._settle(messages, _reject(reason))
 
     def extend(self, messages: Message | Iterable[Message], by: Duration) -> None:
         """Keep them for that long from now on."""
-        self._drive(self._core.settle(messages, _extension(by)))
+        self._settle(messages, _extension(by))
+        if self._member.must_hurry:
+            self._loop.post(self._member.poke)
 
     def commit(self) -> None:
-        """Commit the positions behind everything that was polled."""
+        """Commit the positions behind everything that was polled; not of partitions that others have by now."""
+        self._check_open()
         self._drive(self._core.commit())
 
-    def settle_soon(self, message: Message, settlement: Settlement) -> None:
-        """Settle it in the background."""
-        if self._member.background.note(message, settlement) == 1:
+    def settle_soon(self, messages: Message | Sequence[Message], settlement: Settlement) -> None:
+        """Settle in the background; any thread may ask for it."""
+        self._check_open()
+        if self._member.background.note([messages] if isinstance(messages, Message) else messages, settlement):
             self._loop.post(self._member.flush_soon)
+
+    def leave_block(self, message: Message, error: BaseException | None) -> None:
+        """Settle in the background what a block is left of; an error on its way is not covered by another."""
+        if error is None or not (self._member.is_closed or self._is_closing or self._is_forked):
+            self.settle_soon(message, _settlement_of(error))
 
     def flush(self) -> None:
         """Settle what is noted."""
@@ -462,14 +613,16 @@ class Consumer(Settles):
 
     def close(self) -> None:
         """Settle what is noted, commit if that is automatic, and leave the group."""
-        if not self._is_closed:
-            self._is_closed = True
-            self._pause.set()
-            try:
-                if not self._loop.is_closed:
-                    self._loop.run(self._member.close())
-            finally:
-                self._connections.hang_up()
+        self._close(None)
+
+    def give_up(self, batch: Sequence[Delivered], index: int) -> None:
+        """Close in the middle of a batch, of which the message at the index was the last that anybody saw."""
+        if self._core.config.ack == "each":
+            if not (self._member.is_closed or self._is_closing or self._is_forked):
+                self.settle_soon(batch[index + 1 :], Settlement("release"))
+            self._close(None)
+        else:
+            self._close(_done_before(self._core, batch[index:]))
 
     def __enter__(self) -> Self:
         return self
@@ -477,15 +630,53 @@ class Consumer(Settles):
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def __del__(self) -> None:
+        connections = getattr(self, "_connections", None)
+        if connections is not None:
+            connections.hang_up()
+
+    @property
+    def _is_forked(self) -> bool:
+        return self._fork != forks.generation
+
+    def _check_open(self) -> None:
+        if self._is_forked:
+            raise Conflict("a consumer cannot be used after a fork")
+        if self._is_closing:
+            raise Conflict("a consumer cannot be used after close")
+        super()._check_open()
+
+    def _close(self, done: dict[TopicPartition, int] | None) -> None:
+        if self._is_forked or self._is_closing:
+            return
+        self._is_closing = True
+        self._pause.set()
+        is_ours = self._user != threading.get_ident()  # else this is a signal that came while we waited
+        if is_ours and not self._lock.acquire(blocking=False):
+            self._connections.interrupt()
+            is_ours = self._lock.acquire(timeout=HAND_OVER_TIMEOUT_S)
+        try:
+            if not self._loop.is_closed:
+                self._loop.run(self._member.close(done))
+        finally:
+            self._connections.hang_up()
+            if is_ours:
+                self._lock.release()
+
+    def _settle(self, messages: Message | Iterable[Message], settlement: Settlement) -> None:
+        self._check_open()
+        self._drive(self._core.settle(messages, settlement))
+
     def _watch(self) -> None:
-        self._is_watched = True
         self._loop.call(self._member.watch)
+        self._is_watched = True
 
     def _drive(self, steps: Steps[T]) -> T:
         """Carry the requests of the steps to the broker and the answers back, in this thread."""
         if not self._lock.acquire(blocking=False):
             raise Conflict("a consumer belongs to one thread at a time, and another one is using it")
         try:
+            self._user = threading.get_ident()
             request = next(steps)
             while True:
                 try:
@@ -498,23 +689,35 @@ class Consumer(Settles):
             result: T = finished.value
             return result
         finally:
+            steps.close()
+            self._user = None
             self._lock.release()
 
-    def _ask(self, request: Request) -> Any:
+    def _ask(self, request: Request) -> Frame:
         deadline_ns = self._clock.monotonic_ns() + int(self._connections.timeout_s * SECOND) + request.wait_ms * MS
         tries = 0
         while True:
+            self._check_open()
             try:
-                session: Any = run_now(self._connections.any())
-                timeout_s = ANSWER_TIMEOUT_S + request.wait_ms / 1000
-                return session.exchange_frame(request.verb, request.meta, request.payload, timeout_s=timeout_s)
+                return self._exchange(request)
             except GoQueueError as error:
                 tries += 1
                 wait_ns = retry_wait_ns(tries)
                 is_late = self._clock.monotonic_ns() + wait_ns > deadline_ns
-                if not error.retryable or is_late or self._is_closed:
+                self._check_open()
+                if not error.retryable or is_late or (request.only_once and request.was_lost):
                     raise
                 self._pause.wait(wait_ns / SECOND)
+
+    def _exchange(self, request: Request) -> Frame:
+        session: Any = run_now(self._connections.any())
+        timeout_s = ANSWER_TIMEOUT_S + request.wait_ms / 1000
+        try:
+            frame: Frame = session.exchange_frame(request.verb, request.meta, request.payload, timeout_s=timeout_s)
+        except AvailabilityError:
+            request.was_lost = True
+            raise
+        return frame
 
 
 class Consumption:
@@ -525,31 +728,59 @@ class Consumption:
         self._limits = limits
 
     def __iter__(self) -> Iterator[Delivered]:
-        limits, left = self._limits, self._limits.limit
+        consumer, limits, left = self._consumer, self._limits, self._limits.limit
         try:
             while left is None or left > 0:
-                batch = self._consumer.poll(limits.count(left), limits.timeout)
-                if not batch and limits.ends:
+                batch = consumer.poll(limits.count(left), limits.timeout)
+                if not batch and limits.ends(consumer._core.reason):
                     return
-                for message in batch:
-                    assert isinstance(message, Delivered)
-                    yield message
+                for index, message in enumerate(batch):
+                    try:
+                        yield message
+                    except BaseException:
+                        consumer.give_up(batch, index)
+                        raise
                 left = None if left is None else left - len(batch)
         finally:
-            self._consumer.close()
+            consumer.close()
 
 
-def _check_open(is_closed: bool, max_messages: int) -> None:
-    if is_closed:
-        raise Conflict("a consumer cannot be used after close")
-    if not 1 <= max_messages <= POLL_MESSAGES_MAX:
-        text = f"invalid max_messages {max_messages}: must be 1 to {POLL_MESSAGES_MAX}"
-        raise InvalidRequest(text, path="max_messages")
+def _done_before(core: ConsumerCore, left: Sequence[Message]) -> dict[TopicPartition, int]:
+    """The positions of the core, but not past what is left."""
+    done = dict(core.positions)
+    for message in left:
+        name = TopicPartition(message.topic, message.partition)
+        done[name] = min(done.get(name, message.offset), message.offset)
+    return done
+
+
+def _poll_arguments(max_messages: int, timeout: Duration) -> int:
+    _check_count(max_messages, "max_messages")
+    return max(0, asked.asked_duration_ns(timeout, "timeout")) // MS
+
+
+def _check_count(count: object, name: str) -> None:
+    if not isinstance(count, int) or not 1 <= count <= POLL_MESSAGES_MAX:
+        raise InvalidRequest(f"invalid {name} {count!r}: must be 1 to {POLL_MESSAGES_MAX}", path=name)
 
 
 def _nack(delay: Duration | None, reason: str) -> Settlement:
-    return Settlement("nack", None if delay is None else max(0, asked.asked_duration_ns(delay, "delay")), reason)
+    delay_ns = None if delay is None else max(0, asked.asked_duration_ns(delay, "delay"))
+    return Settlement("nack", delay_ns, _checked(reason))
+
+
+def _reject(reason: str) -> Settlement:
+    return Settlement("reject", None, _checked(reason))
 
 
 def _extension(by: Duration) -> Settlement:
-    return Settlement("extend", asked.asked_duration_ns(by, "timeout"))
+    by_ns = asked.asked_duration_ns(by, "by")
+    if not 0 < by_ns <= EXTENDED_NS_MAX:
+        raise InvalidRequest(f"invalid by {by!r}: must be more than 0 and at most 12h", path="by")
+    return Settlement("extend", by_ns)
+
+
+def _checked(reason: object) -> str:
+    if not isinstance(reason, str):
+        raise InvalidRequest(f"invalid reason {reason!r:.100}: must be text", path="reason")
+    return reason

@@ -3,11 +3,22 @@
 Each thing a consumer does is a generator of `Request`s that is sent the frames that answer them, and returns what the
 application gets. A shell with an event loop and one without drive the same generators; nothing is written twice.
 
-A consumer joins when it first polls. From then on heartbeats, which come from somewhere else, tell it what changed; it
-gives back at once what it is asked for. Whoever was put out of the group joins again at the next poll.
+**Membership.** A consumer joins when it first polls, under an id that it knows beforehand: a join whose answer was lost
+is repeated and does not leave a stranger behind. From then on heartbeats, which come from somewhere else, tell it what
+changed, and it gives back at once what it is asked for. Whoever was put out of the group joins again at the next poll.
+Only one whose id was given by the application, and taken over by another process, is out for good (`StaleGeneration`).
 
-Deliveries that are not settled are counted, so that their leases can be extended while somebody works on them. Which
-messages of a delivery are left, only the broker knows.
+**Leases.** While somebody has messages of a delivery that are not settled, their lease is extended. The broker alone
+knows which are left, and says how many with each extension. A delivery whose messages nobody has any more is forgotten
+here, and runs out there.
+
+**Lost answers.** A poll has a number. If its answer does not arrive it is asked again under the same one, and the
+broker takes back what it had sent. Without leases there is nothing to take back: the consumer leaves and joins again,
+and the group goes on from what was committed. A settlement that was asked twice may find its messages `settled`.
+
+Two threads work with one core: that of the application, and one that sends heartbeats, extensions and settlements in
+the background. `positions` belong to the first. All else is replaced as a whole, or only ever too high, which the next
+answer mends.
 """
 
 import sys
@@ -15,23 +26,28 @@ from array import array
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NamedTuple, TypeVar
+from itertools import repeat
+from operator import attrgetter, is_
+from typing import Any, NamedTuple, TypeVar
+from weakref import WeakValueDictionary
 
 import msgspec
 
-from goqueue.client.session import decode
+from goqueue.client.session import CannotConnect, decode
 from goqueue.clock import MS, SECOND, Clock
 from goqueue.errors import (
+    AvailabilityError,
     Conflict,
     GoQueueError,
+    GroupNotFound,
     InvalidRequest,
     NotGroupMember,
+    PartitionNotAssigned,
     ReceiptExpired,
     ReceiptUnknown,
     StaleGeneration,
 )
 from goqueue.names import TopicPartition
-from goqueue.record.header import Priority
 from goqueue.record.message import Message, decode_messages
 from goqueue.wire import codes, verbs
 from goqueue.wire.frames import Frame
@@ -52,20 +68,27 @@ WAIT_MS_MAX = 20_000
 """How long one request waits at the broker; a longer poll asks again."""
 EXTENDED_NS_MAX = 12 * 3_600 * SECOND
 """A message that nobody has settled by then is not extended any more: whoever has it, has forgotten it."""
-JOINS_MAX = 5
+REFUSALS_MAX = 5
+"""How often in a row a poll begins anew; a broker that refuses more often means it."""
 ACKS = {"each": ("messages", True), "offsets": ("offsets", False), "auto": ("offsets", True)}
 
 T = TypeVar("T")
 _decode_settled = msgspec.msgpack.Decoder(list[tuple[SettledBatch | None, verbs.ErrorMeta | None]]).decode
+_priority = attrgetter("priority_code")
+_offset = attrgetter("offset")
+_origin = attrgetter("origin")
 
 
-class Request(NamedTuple):
+@dataclass(slots=True)
+class Request:
     """A frame that is to be sent, and answered within a time."""
 
     verb: Verb
     meta: msgspec.Struct
     payload: bytes | None = None
     wait_ms: int = 0
+    only_once: bool = False  # not to be sent again if it may have arrived
+    was_lost: bool = False  # it may have arrived before: whoever drives says so
 
 
 Steps = Generator[Request, Frame, T]
@@ -78,7 +101,8 @@ class ConsumerConfig:
     topics: tuple[str, ...]
     group: str
     client_id: str
-    member_id: str | None = None
+    member_id: str
+    is_static: bool = False  # the application gave the id: whoever comes with it later takes over
     mode: str = "partitioned"
     protocol: str = "cooperative"
     assignor: str = "sticky"
@@ -90,8 +114,31 @@ class ConsumerConfig:
     session_timeout_ms: int = 30_000
 
     def __post_init__(self) -> None:
+        for name in ("group", "member_id", "mode", "protocol", "assignor", "start"):
+            value: object = getattr(self, name)
+            if not isinstance(value, str) or not value:
+                raise InvalidRequest(f"invalid {name} {value!r}: must be a name", path=name)
+        topics: tuple[object, ...] = self.topics
+        if not topics or not all(isinstance(topic, str) and topic for topic in topics):
+            raise InvalidRequest(f"invalid topics {self.topics!r}: must be one name or more", path="topics")
         if self.ack not in ACKS:
             raise InvalidRequest(f"invalid ack {self.ack!r}: must be one of {' '.join(ACKS)}", path="ack")
+        limit: object = self.max_in_flight
+        if limit is not None and (not isinstance(limit, int) or limit < 1):
+            raise InvalidRequest(f"invalid max_in_flight {limit!r}: must be 1 or more", path="max_in_flight")
+
+
+class Lease:
+    """The lease of one delivery. It lives for as long as somebody has messages of it."""
+
+    __slots__ = ("__weakref__", "began_ns", "extend_at_ns", "left", "length_ns", "part")
+
+    def __init__(self, batch: DeliveredBatch, now_ns: int) -> None:
+        self.part = verbs.SettlePart(batch.topic, batch.partition, batch.nonce, 0)
+        self.left = batch.count  # not settled, as far as this consumer knows
+        self.length_ns = batch.lease_ns
+        self.began_ns = now_ns  # monotonic
+        self.extend_at_ns = now_ns + batch.lease_ns // 2
 
 
 class Delivery(TopicPartition):
@@ -99,19 +146,28 @@ class Delivery(TopicPartition):
 
     batch: DeliveredBatch
     consumer: "Settles"
-    left: int  # not settled, as far as this consumer knows
-    lease_ns: int
-    began_ns: int  # monotonic
-    extend_at_ns: int
+    lease: Lease
 
     @classmethod
-    def of(cls, batch: DeliveredBatch, consumer: "Settles") -> "Delivery":
+    def of(cls, batch: DeliveredBatch, consumer: "Settles", lease: Lease) -> "Delivery":
         """The delivery of that batch."""
         made = cls(batch.topic, batch.partition)
         made.batch = batch
         made.consumer = consumer
-        made.left = batch.count
+        made.lease = lease
         return made
+
+
+class Batch(NamedTuple):
+    """What one poll has brought."""
+
+    messages: list[Any]
+    deliveries: Sequence[Delivery] = ()
+
+    def is_whole(self, messages: object) -> bool:
+        """Whether these are the messages of the batch, all of them."""
+        mine = self.messages
+        return isinstance(messages, list) and bool(mine and messages) and messages[0] is mine[0] and messages == mine
 
 
 class Settles:
@@ -123,230 +179,348 @@ class ConsumerCore:
 
     def __init__(self, config: ConsumerConfig, clock: Clock) -> None:
         self.config = config
-        self.member_id: str | None = config.member_id
         self.generation: int | None = None
         self.is_member = False
         self.partitions: list[PartitionName] = []
-        self.must_ask = False  # something has changed: the next heartbeat should not wait
-        self.deliveries: dict[str, Delivery] = {}
+        self._known: frozenset[tuple[str, int]] = frozenset()  # the same
         self.positions: dict[TopicPartition, int] = {}
+        self.must_beat = False  # something has changed: the next heartbeat should not wait
+        self.extend_at_ns: int | None = None  # when the leases of the last poll have to be extended
+        self.reason = ""  # why the last poll brought nothing
         self._clock = clock
         self._has_leases = ACKS[config.ack][0] == "messages"
+        self._leases: WeakValueDictionary[str, Lease] = WeakValueDictionary()
+        self._may_be_member = False  # a join was sent
+        self._has_lost_track = False  # without leases: messages may have been handed over that never arrived
+        self._fenced: StaleGeneration | None = None
+        self._poll_number = 1
 
     # --- membership ----------------------------------------------------------------------------
 
-    def join(self) -> Steps[None]:
-        """Become a member."""
+    def join(self, *, auto_commit: bool | None = None) -> Steps[None]:
+        """Become a member, or the same one again."""
+        if self._fenced:
+            raise self._fenced
         config = self.config
-        ack, auto_commit = ACKS[config.ack]
+        ack, commits = ACKS[config.ack]
         asked = verbs.Join(
             config.group,
             config.client_id,
             config.topics,
-            self.member_id if self.member_id and (config.member_id or self.is_member) else config.member_id,
+            config.member_id,
             config.session_timeout_ms,
             config.mode,
             config.protocol,
             config.assignor,
             config.start,
             ack,
-            auto_commit,
+            commits if auto_commit is None else auto_commit,
             config.visibility_ms,
             config.max_in_flight,
         )
+        self._may_be_member = True
         frame = yield Request(Verb.JOIN, asked)
         joined = decode(frame.meta, Joined)
-        self.member_id = joined.member_id
         self.generation = joined.generation
-        self.partitions = joined.partitions
+        self._has(joined.partitions)
+        self.positions.clear()
         self.is_member = True
 
-    def heartbeat(self) -> Steps[None]:
-        """Say that we live, and give back what we are asked for."""
+    def heartbeat(self, *, is_idle: bool = False) -> Steps[None]:
+        """Say that we live, and give back what we are asked for; `is_idle` if all that was polled is done."""
+        config = self.config
         revoked: list[PartitionName] | None = None
-        for _ in range(3):
-            if not self.is_member or self.member_id is None:
+        for _ in range(REFUSALS_MAX):
+            if not self.is_member:
                 return
-            self.must_ask = False
-            asked = verbs.MemberHeartbeat(self.config.group, self.member_id, self.generation, revoked)
+            self.must_beat = False
+            asked = verbs.MemberHeartbeat(config.group, config.member_id, self.generation, revoked)
             try:
                 frame = yield Request(Verb.HEARTBEAT, asked)
             except StaleGeneration as error:
-                self.generation = error.generation
+                self._was_refused(error)
+                revoked = None
                 continue
-            except NotGroupMember:
+            except (NotGroupMember, GroupNotFound):
                 self.is_member = False
                 return
             beat = decode(frame.meta, Heartbeat)
-            self.generation = beat.generation
-            self.partitions = beat.partitions_assigned
+            self.generation = max(self.generation or 0, beat.generation)
+            self._has(beat.partitions_assigned)
             if not beat.partitions_to_revoke:
                 return
             revoked = beat.partitions_to_revoke
-            yield from self._before_revocation(revoked)
+            if is_idle and config.ack == "auto":
+                yield from self._commit_all({TopicPartition(one.topic, one.partition) for one in revoked})
 
     def leave(self) -> Steps[None]:
-        """Leave the group; what is not settled goes to others at once."""
-        if self.is_member and self.member_id is not None:
-            self.is_member = False
-            arguments: dict[str, object] = {"group": self.config.group, "member_id": self.member_id}
-            with suppress(NotGroupMember):
+        """Leave the group, if this consumer was ever in it; what is not settled goes to others at once."""
+        if self._may_be_member:
+            arguments: dict[str, object] = {"group": self.config.group, "member_id": self.config.member_id}
+            with suppress(NotGroupMember, GroupNotFound):
                 yield Request(Verb.CALL, verbs.Call("groups.leave", arguments))
-        self.deliveries.clear()
+        self.is_member = self._may_be_member = False
+        self._leases.clear()
 
-    def _before_revocation(self, partitions: Sequence[PartitionName]) -> Steps[None]:
-        """Positions that were not committed would be lost with the partitions; leases stay good."""
-        if self.config.ack == "auto":
-            yield from self.commit()
-        for partition in partitions:
-            self.positions.pop(TopicPartition(partition.topic, partition.partition), None)
+    def abandon(self, done: dict[TopicPartition, int]) -> Steps[None]:
+        """Leave with no more committed than what is done; all else that was handed over goes to others."""
+        if self.is_member and self.config.ack == "auto":
+            self.positions = done
+            with suppress(NotGroupMember, StaleGeneration):
+                yield from self._commit_all(set(done))
+            with suppress(StaleGeneration):
+                yield from self.join(auto_commit=False)  # leaving commits everything otherwise
+        yield from self.leave()
+
+    def _has(self, partitions: list[PartitionName]) -> None:
+        self._known = frozenset((one.topic, one.partition) for one in partitions)
+        self.partitions = partitions
+
+    def _was_refused(self, error: StaleGeneration) -> None:
+        """The generation is too old: we were too slow, or another one has come under our name."""
+        if self.config.is_static:
+            self._fenced = error
+            self.is_member = self._may_be_member = False
+            raise error
+        self.generation = error.generation
 
     # --- polling -------------------------------------------------------------------------------
 
-    def poll(
-        self, max_messages: int, timeout_ms: int, consumer: Settles, message_type: type[Message]
-    ) -> Steps[list[Message]]:
+    def poll(self, max_messages: int, timeout_ms: int, consumer: Settles, message_type: type[Message]) -> Steps[Batch]:
         """The next messages; none if the time is over."""
         until_ns = self._clock.monotonic_ns() + timeout_ms * MS
-        joins = 0
+        refusals = 0
         while True:
+            if self._has_lost_track:
+                yield from self.abandon(self.positions)
+                self._has_lost_track = False
             if not self.is_member:
-                joins += 1
                 yield from self.join()
-            left_ms = max(0, (until_ns - self._clock.monotonic_ns()) // MS)
-            wait_ms = min(left_ms, WAIT_MS_MAX)
-            assert self.member_id is not None
-            asked = verbs.Poll(self.config.group, self.member_id, self.generation, max_messages, wait_ms=wait_ms)
+            asked_ns = self._clock.monotonic_ns()
+            wait_ms = min(max(0, (until_ns - asked_ns) // MS), WAIT_MS_MAX)
             try:
-                frame = yield Request(Verb.POLL, asked, None, wait_ms)
-            except StaleGeneration as error:
-                self.generation = error.generation
-                yield from self.heartbeat()
+                frame = yield from self._ask_for_messages(max_messages, wait_ms)
+            except (StaleGeneration, NotGroupMember, GroupNotFound) as error:
+                refusals += 1
+                if refusals > REFUSALS_MAX:
+                    raise
+                if isinstance(error, StaleGeneration):
+                    self._was_refused(error)
+                    yield from self.heartbeat(is_idle=True)
+                else:
+                    self.is_member = False
                 continue
-            except NotGroupMember:
-                self.is_member = False
-                if joins >= JOINS_MAX:
+            except AvailabilityError:
+                refusals += 1
+                if refusals > REFUSALS_MAX or not self._has_lost_track:
                     raise
                 continue
             polled = decode(frame.meta, Polled)
-            self.must_ask = self.must_ask or polled.rebalance_required or polled.generation != self.generation
-            if self.must_ask:
-                yield from self.heartbeat()
+            self.reason = polled.reason
+            self.must_beat = self.must_beat or polled.rebalance_required or polled.generation != self.generation
             if polled.batches:
                 return self._messages(polled, frame.payload, consumer, message_type)
-            if self._clock.monotonic_ns() >= until_ns:
-                return []
+            now_ns = self._clock.monotonic_ns()
+            if self.must_beat or now_ns < asked_ns + wait_ms * MS:  # it did not wait: our partitions have changed
+                yield from self.heartbeat(is_idle=True)
+            if now_ns >= until_ns:
+                return Batch([])
 
-    def _messages(
-        self, polled: Polled, payload: memoryview, consumer: Settles, message_type: type[Message]
-    ) -> list[Message]:
+    def _ask_for_messages(self, max_messages: int, wait_ms: int) -> Steps[Frame]:
+        group, member_id, number = self.config.group, self.config.member_id, self._poll_number
+        asked = verbs.Poll(group, member_id, self.generation, max_messages, wait_ms=wait_ms, number=number)
+        try:
+            frame = yield Request(Verb.POLL, asked, None, wait_ms, only_once=not self._has_leases)
+        except BaseException as error:  # also Ctrl-C: whatever the answer was, nobody has it
+            is_known = isinstance(error, GoQueueError) and not isinstance(error, AvailabilityError)
+            if not self._has_leases and not is_known and not isinstance(error, CannotConnect):
+                self._has_lost_track = True
+            raise
+        self._poll_number += 1
+        return frame
+
+    def _messages(self, polled: Polled, payload: memoryview, consumer: Settles, message_type: type[Message]) -> Batch:
         messages: list[Message] = []
+        deliveries: list[Delivery] = []
         at = 0
-        now_ns, wall_ns = self._clock.monotonic_ns(), self._clock.wall_ns()
+        now_ns = self._clock.monotonic_ns()
+        has_extensions = self._has_leases and self.config.auto_extend
         for batch in polled.batches:
-            delivery = Delivery.of(batch, consumer)
-            records = payload[at : at + batch.bytes]
-            at += batch.bytes
-            messages += decode_messages(records, delivery, flags=batch.flags, message_type=message_type)
-            self.positions[TopicPartition(batch.topic, batch.partition)] = batch.next_offset
-            if self._has_leases:
-                delivery.began_ns = now_ns
-                delivery.lease_ns = max(1, batch.deadline_ns - wall_ns)
-                delivery.extend_at_ns = now_ns + delivery.lease_ns // 2
-                self.deliveries[batch.nonce] = delivery
-        if len(polled.batches) > 1 and any(one.priority_code != Priority.NORMAL for one in messages):
-            messages.sort(key=lambda one: one.priority_code)
-        return messages
+            lease = Lease(batch, now_ns)
+            if has_extensions:
+                self._leases[batch.nonce] = lease
+                self.extend_at_ns = lease.extend_at_ns
+            elif not self._has_leases:
+                self.positions[TopicPartition(batch.topic, batch.partition)] = batch.next_offset
+            if (batch.topic, batch.partition) not in self._known:
+                self.must_beat = True
+            delivery = Delivery.of(batch, consumer, lease)
+            end = at + batch.bytes
+            messages += decode_messages(payload[at:end], delivery, flags=batch.flags, message_type=message_type)
+            deliveries.append(delivery)
+            at = end
+        if len(deliveries) > 1:
+            messages.sort(key=_priority)
+        return Batch(messages, deliveries)
+
+    def give_back(self, frame: Frame) -> Steps[None]:
+        """Have the messages of an answer that came too late delivered as if for the first time."""
+        parts = [verbs.SettlePart(one.topic, one.partition, one.nonce, 0) for one in decode(frame.meta, Polled).batches]
+        if parts and self._has_leases:
+            yield Request(Verb.SETTLE, verbs.Settle(Settlement("release"), parts), b"")
 
     # --- settling ------------------------------------------------------------------------------
 
-    def settle(self, messages: Message | Iterable[Message], settlement: Settlement) -> Steps[None]:
+    def ack_whole(self, batch: Batch) -> Steps[None]:
+        """The whole batch is done. Which messages those are, the broker knows."""
+        if not self._has_leases or any(one.lease.left != one.batch.count for one in batch.deliveries):
+            yield from self.settle(batch.messages, Settlement("ack"))
+            return
+        asked = verbs.Settle(Settlement("ack"), [one.lease.part for one in batch.deliveries])
+        frame = yield Request(Verb.SETTLE, asked, b"")
+        in_doubt: set[int] = set()
+        for delivery, (answer, _) in zip(batch.deliveries, _decode_settled(frame.payload), strict=True):
+            if answer is not None and answer.settled == delivery.batch.count:
+                self._settled(delivery, answer, asked.settlement)
+            else:
+                in_doubt.add(id(delivery))
+        if in_doubt:
+            those = [one for one in batch.messages if id(one.origin) in in_doubt]
+            yield from self.settle(those, asked.settlement, is_repeated=True)
+
+    def settle(
+        self, messages: Message | Iterable[Message], settlement: Settlement, *, is_repeated: bool = False
+    ) -> Steps[None]:
         """Settle one or many in one request; raises for the first that could not be."""
         if not self._has_leases:
             raise Conflict("this consumer commits positions; its messages are not settled one by one")
-        chosen = self._by_delivery([messages] if isinstance(messages, Message) else messages)
+        chosen = _by_delivery(messages)
         if not chosen:
             return
-        parts = [verbs.SettlePart(one.topic, one.partition, one.batch.nonce, len(offsets)) for one, offsets in chosen]
-        payload = b"".join(_raw(offsets) for _, offsets in chosen)
-        frame = yield Request(Verb.SETTLE, verbs.Settle(settlement, parts), payload)
+        parts = [verbs.SettlePart(*one, one.batch.nonce, len(offsets)) for one, offsets in chosen]
+        payload = b"".join([_raw(offsets) for _, offsets in chosen])
+        request = Request(Verb.SETTLE, verbs.Settle(settlement, parts), payload)
+        frame = yield request
+        is_repeated = is_repeated or request.was_lost
         failure: GoQueueError | None = None
-        for (delivery, offsets), (answer, told) in zip(chosen, _decode_settled(frame.payload), strict=True):
+        for (delivery, _), (answer, told) in zip(chosen, _decode_settled(frame.payload), strict=True):
             if answer is None:
-                failure = failure or (codes.restore(told.code, told.text, told.facts) if told else None)
-                self.deliveries.pop(delivery.batch.nonce, None)
+                assert told is not None
+                failure = failure or codes.restore(told.code, told.text, told.facts)
                 continue
-            if settlement.action != "extend":
-                self._settled(delivery, len(offsets))
+            self._settled(delivery, answer, settlement)
             for refused in answer.refused:
                 error = codes.restore(refused.code, refused.text, refused.facts)
-                failure = failure or error
+                if not (is_repeated and _is_as_asked(error, settlement.action)):
+                    failure = failure or error
         if failure:
             raise failure
 
+    def _settled(self, delivery: Delivery, answer: SettledBatch, settlement: Settlement) -> None:
+        lease = delivery.lease
+        if settlement.action != "extend":
+            lease.left -= answer.settled
+            if lease.left <= 0:
+                self._leases.pop(lease.part.nonce, None)
+        elif answer.settled and settlement.delay_ns:  # no extension of ours may shorten that, or come after it
+            lease.length_ns = max(lease.length_ns, settlement.delay_ns)
+            soon_ns = self._clock.monotonic_ns() + settlement.delay_ns // 2
+            self.extend_at_ns = lease.extend_at_ns = min(lease.extend_at_ns, soon_ns)
+
     def extend_leases(self) -> Steps[None]:
         """Extend what is being worked on and would run out."""
-        if not self.config.auto_extend:
-            return
         now_ns = self._clock.monotonic_ns()
-        for nonce, delivery in list(self.deliveries.items()):
-            if now_ns < delivery.extend_at_ns or delivery.left <= 0:
-                continue
-            if now_ns - delivery.began_ns > EXTENDED_NS_MAX:
-                self.deliveries.pop(nonce, None)
-                continue
-            delivery.extend_at_ns = now_ns + delivery.lease_ns // 2
-            part = verbs.SettlePart(delivery.topic, delivery.partition, nonce, 0)
-            asked = verbs.Settle(Settlement("extend", delivery.lease_ns), [part])
-            try:
-                yield Request(Verb.SETTLE, asked, b"")
-            except (ReceiptExpired, ReceiptUnknown):
-                self.deliveries.pop(nonce, None)
+        due: dict[int, list[Lease]] = {}
+        for lease in self._extendable():
+            if now_ns - lease.began_ns > EXTENDED_NS_MAX:
+                self._leases.pop(lease.part.nonce, None)
+            elif now_ns >= lease.extend_at_ns:
+                due.setdefault(lease.length_ns, []).append(lease)
+        for length_ns, together in due.items():
+            asked = verbs.Settle(Settlement("extend", length_ns), [lease.part for lease in together])
+            frame = yield Request(Verb.SETTLE, asked, b"")
+            for lease, (answer, told) in zip(together, _decode_settled(frame.payload), strict=True):
+                lease.extend_at_ns = now_ns + length_ns // 2
+                is_over = not answer.settled if answer else told is not None and not told.retryable
+                if is_over:
+                    self._leases.pop(lease.part.nonce, None)
 
     def next_extension_ns(self) -> int | None:
         """When a lease has to be extended next."""
-        if not self.config.auto_extend:
-            return None
-        return min((one.extend_at_ns for one in list(self.deliveries.values()) if one.left > 0), default=None)
+        return min((lease.extend_at_ns for lease in self._extendable()), default=None)
 
-    def _settled(self, delivery: Delivery, count: int) -> None:
-        delivery.left -= count
-        if delivery.left <= 0:
-            self.deliveries.pop(delivery.batch.nonce, None)
+    @property
+    def lease_count(self) -> int:
+        """How many deliveries are being worked on, as far as this consumer knows."""
+        return len(self._extendable())
 
-    def _by_delivery(self, messages: Iterable[Message]) -> list[tuple[Delivery, list[int]]]:
-        many = messages if isinstance(messages, list) else list(messages)
-        if not many:
-            return []
-        first = many[0].origin
-        if all(one.origin is first for one in many):
-            return [(_delivery(first), [one.offset for one in many])]
-        found: dict[int, tuple[Delivery, list[int]]] = {}
-        for one in many:
-            delivery = _delivery(one.origin)
-            found.setdefault(id(delivery), (delivery, []))[1].append(one.offset)
-        return list(found.values())
+    def _extendable(self) -> list[Lease]:
+        leases = (found() for found in self._leases.valuerefs())
+        return [lease for lease in leases if lease is not None and lease.left > 0]
 
     # --- positions -----------------------------------------------------------------------------
 
     def commit(self) -> Steps[None]:
-        """Commit the positions behind everything that was polled."""
+        """Commit the positions behind everything that was polled; not of partitions that others have by now."""
         if self._has_leases:
             raise Conflict("this consumer settles messages one by one; it has no positions to commit")
-        positions, self.positions = self.positions, {}
-        if not positions or not self.is_member:
-            return
-        arguments: dict[str, object] = {
-            "group": self.config.group,
-            "commits": [PositionCommit(*partition, offset) for partition, offset in positions.items()],
-            "member_id": self.member_id,
-            "generation": self.generation,
-        }
-        try:
-            yield Request(Verb.CALL, verbs.Call("groups.commit", arguments))
-        except BaseException:
-            self.positions = {**positions, **self.positions}
-            raise
+        if self.positions and not self.is_member:
+            self.positions.clear()
+            raise NotGroupMember(self.config.group, self.config.member_id)
+        yield from self._commit_all(set(self.positions))
+
+    def _commit_all(self, of: set[TopicPartition]) -> Steps[None]:
+        for _ in range(REFUSALS_MAX + len(of)):
+            commits = [PositionCommit(*name, offset) for name, offset in self.positions.items() if name in of]
+            if not commits:
+                return
+            arguments: dict[str, object] = {
+                "group": self.config.group,
+                "commits": commits,
+                "member_id": self.config.member_id,
+                "generation": self.generation,
+            }
+            try:
+                yield Request(Verb.CALL, verbs.Call("groups.commit", arguments))
+            except StaleGeneration as error:
+                self._was_refused(error)
+            except PartitionNotAssigned as error:
+                self.positions.pop(TopicPartition(error.topic, error.partition), None)
+            except (NotGroupMember, GroupNotFound):
+                self.is_member = False
+                self.positions.clear()
+                raise
+            else:
+                for one in commits:
+                    del self.positions[TopicPartition(one.topic, one.partition)]
+                return
+
+
+def _is_as_asked(error: GoQueueError, action: str) -> bool:
+    """Whether a settlement that was asked twice is refused because the first one worked."""
+    if isinstance(error, ReceiptUnknown):
+        return error.reason == "settled"
+    return isinstance(error, ReceiptExpired) and action in ("nack", "release")
+
+
+def _by_delivery(messages: Message | Iterable[Message]) -> "list[tuple[Delivery, array[int]]]":
+    if isinstance(messages, Message):
+        return [(_delivery(messages.origin), array("Q", (messages.offset,)))]
+    try:
+        many = messages if isinstance(messages, list) else list(messages)
+        origins = list(map(_origin, many))
+    except (TypeError, AttributeError):
+        text = f"invalid messages {messages!r:.100}: must be a message or several"
+        raise InvalidRequest(text, path="messages") from None
+    if not origins:
+        return []
+    if all(map(is_, origins, repeat(origins[0]))):
+        return [(_delivery(origins[0]), array("Q", list(map(_offset, many))))]
+    found: dict[int, tuple[Delivery, array[int]]] = {}
+    for message in many:
+        delivery = _delivery(message.origin)
+        found.setdefault(id(delivery), (delivery, array("Q")))[1].append(message.offset)
+    return list(found.values())
 
 
 def _delivery(origin: object) -> Delivery:
@@ -355,8 +529,7 @@ def _delivery(origin: object) -> Delivery:
     return origin
 
 
-def _raw(offsets: list[int]) -> bytes:
-    numbers = array("Q", offsets)
+def _raw(offsets: "array[int]") -> bytes:
     if sys.byteorder == "big":
-        numbers.byteswap()
-    return numbers.tobytes()
+        offsets.byteswap()
+    return offsets.tobytes()

@@ -8,6 +8,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from goqueue.client import forks
@@ -62,7 +63,8 @@ class LoopThread:
     def post(self, function: Callable[[], None]) -> None:
         """Have a plain function called in the loop some time, and do not wait for it."""
         if not self.is_closed:
-            self._loop.call_soon_threadsafe(function)
+            with suppress(RuntimeError):  # another thread has closed it since
+                self._loop.call_soon_threadsafe(function)
 
     def close(self) -> None:
         """End the loop."""

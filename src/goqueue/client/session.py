@@ -124,13 +124,21 @@ class Session(asyncio.BufferedProtocol):
         return decode(frame.meta, answer_type), frame.payload
 
     async def ask_frame(
-        self, verb: Verb, meta: msgspec.Struct, payload: bytes | None = None, *, timeout_s: float = ANSWER_TIMEOUT_S
+        self,
+        verb: Verb,
+        meta: msgspec.Struct,
+        payload: bytes | None = None,
+        *,
+        timeout_s: float = ANSWER_TIMEOUT_S,
+        late: Callable[[Frame], None] | None = None,
     ) -> Frame:
-        """The frame that answers."""
+        """The frame that answers; `late` gets the one that comes when nobody waits for it any more."""
         future: asyncio.Future[Frame] = self._loop.create_future()
 
         def answered(frame: Frame | None, error: GoQueueError | None) -> None:
             if future.done():
+                if frame is not None and late is not None:
+                    late(frame)
                 return
             if frame is None:
                 future.set_exception(error or BrokerUnavailable("no answer"))
@@ -144,7 +152,8 @@ class Session(asyncio.BufferedProtocol):
         except TimeoutError:
             raise RequestTimeout(verb.name, timeout_s) from None
         finally:
-            self._open.pop(correlation, None)
+            if late is None:
+                self._open.pop(correlation, None)
 
     def send(
         self,

@@ -286,7 +286,11 @@ class Client:
         session_timeout: Duration = "30s",
         member_id: str | None = None,
     ) -> Consumer:
-        """A member of the group. It joins with its first poll, and leaves with `close`."""
+        """A member of the group. It joins with its first poll, and leaves with `close`.
+
+        With a `member_id` of its own it keeps its partitions over a restart. Whoever comes under the same id later
+        takes its place.
+        """
         return self._client.consumer(
             topics,
             group=group,
@@ -319,9 +323,10 @@ class Client:
         auto_extend: bool = True,
         member_id: str | None = None,
     ) -> Consumption:
-        """The messages of a group, one by one and for ever: `async with message` acknowledges each.
+        """The messages of a group, one by one and for ever: `with message` acknowledges each.
 
-        `stop="empty"` ends when there is nothing left, `idle` when nothing came for so long, `limit` after so many."""
+        `stop="empty"` ends when there is nothing left, `idle` when nothing came for so long, `limit` after so many.
+        """
         return self._client.consume(
             topics,
             group=group,

@@ -46,7 +46,7 @@ class Run(NamedTuple):
 class Lanes:
     """The ready messages of one cursor."""
 
-    __slots__ = ("_deficits", "_served_ns", "_turn", "boosts", "config", "ready")
+    __slots__ = ("_before", "_deficits", "_served_ns", "_turn", "boosts", "config", "ready")
 
     def __init__(self, config: LaneConfig, *, now_ns: int) -> None:
         self.config = config
@@ -54,6 +54,7 @@ class Lanes:
         self._deficits = [0] * LANE_COUNT
         self._served_ns = [now_ns] * LANE_COUNT  # or when it was last empty
         self._turn = 0
+        self._before: tuple[list[int], int, list[int], int] | None = None  # the round, before the last take
         self.boosts = [0] * LANE_COUNT
 
     def __bool__(self) -> bool:
@@ -90,14 +91,18 @@ class Lanes:
                 lane.remove_range(0, offset)
 
     def put_back(self, runs: Sequence[Run]) -> None:
-        """These were taken just now and not delivered after all; they are the next of their lanes, with their share."""
+        """These were taken just now and not delivered after all; the round goes on as if they had not been taken."""
         for lane, offsets in runs:
             self.ready[lane].update(offsets)
-            self._deficits[lane] += len(offsets)
+        if runs and self._before is not None:
+            self._deficits, self._turn, left, count = self._before
+            self._before = None
+            self._go_round(count - sum(len(offsets) for _, offsets in runs), left, [0] * LANE_COUNT)
 
     def take(self, count: int, *, now_ns: int) -> list[Run]:
         """Up to `count` offsets, in the order in which they are to be delivered; they are not ready any more."""
         filled = [lane for lane in range(LANE_COUNT) if self.ready[lane]]
+        self._before = None
         if not filled:
             return []
         if len(filled) == 1:
@@ -137,6 +142,7 @@ class Lanes:
                 shares[lane] += share
                 count -= share
         else:
+            self._before = list(self._deficits), self._turn, list(left), count
             self._go_round(count, left, shares)
         order = sorted(range(LANE_COUNT), key=lambda lane: lane != boosted)
         return ((lane, shares[lane]) for lane in order if shares[lane])
@@ -144,7 +150,7 @@ class Lanes:
     def _go_round(self, count: int, left: list[int], shares: list[int]) -> None:
         """Deficit round robin, in numbers: `count` messages, which are there, are shared out."""
         deficits, weights, lane = self._deficits, self.config.weights, self._turn
-        while count:
+        while count > 0:
             if not deficits[lane]:
                 deficits[lane] = weights[lane]
             share = min(deficits[lane], left[lane], count)

@@ -30,6 +30,6 @@ def between(offsets: BitMap64, start: int, end: int) -> BitMap64:
     """Those of the set in [start, end)."""
     if not offsets:
         return BitMap64()
-    found = span(start, end)
+    found = span(max(start, offsets.min()), min(end, offsets.max() + 1))  # a range costs memory by its length
     found &= offsets
     return found

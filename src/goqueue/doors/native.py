@@ -16,7 +16,8 @@ import asyncio
 import logging
 import socket
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -39,6 +40,8 @@ from goqueue.wire.verbs import Verb
 logger = logging.getLogger("goqueue.native")
 
 OFFSET_BYTES = 8
+POLLS_MAX = 10_000
+"""Of so many members it is known what their last poll brought. Of others, what is lost on the way runs out."""
 _EMPTY = verbs.encode(verbs.Empty())
 RESPONSE = int(FrameFlags.RESPONSE)
 RESPONSE_OF_RECORDS = int(FrameFlags.RESPONSE | FrameFlags.SELF_CHECKED)
@@ -81,6 +84,7 @@ class NativeDoor:
         self.node_id = node_id
         self.connections: set[Connection] = set()
         self.congested: set[Connection] = set()  # whose peers do not read what they asked for
+        self.polls: dict[tuple[str, str], LastPoll] = {}  # of each member of a group
         self.inbound_bytes = 0
         self._holders: dict[Connection, None] = {}  # of large unfinished frames, in the order in which these began
         self._starved: set[Connection] = set()
@@ -196,6 +200,17 @@ class NativeDoor:
     def _sweep_regularly(self, loop: asyncio.AbstractEventLoop) -> None:
         self.sweep()
         self._sweeper = loop.call_later(1, self._sweep_regularly, loop)
+
+
+class LastPoll:
+    """What is to be taken back if the answer to a poll is lost: whatever it brings, or has brought."""
+
+    __slots__ = ("batches", "number", "pending")
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.pending: Pending[PollResult] | None = None
+        self.batches: list[tuple[str, int, str]] = []  # topic, partition, nonce
 
 
 class Push:
@@ -566,6 +581,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _join(self, correlation: int, meta: memoryview, _: memoryview) -> None:
         asked = _decode_join(meta)
+        if asked.member_id is not None:
+            self._door.polls.pop((asked.group, asked.member_id), None)
         wanted = Join(*msgspec.structs.astuple(asked)[1:])._replace(confirms_revocations=True)
         self._later(
             Verb.JOIN,
@@ -583,6 +600,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _poll(self, correlation: int, meta: memoryview, _: memoryview) -> None:
         asked = _decode_poll(meta)
+        last = self._next_poll(asked) if asked.number else None
         pending = self._service.groups.poll(
             asked.group,
             asked.member_id,
@@ -593,24 +611,51 @@ class Connection(asyncio.BufferedProtocol):
             visibility_timeout_ms=asked.visibility_timeout_ms,
         )
         if pending.is_done:
-            self._send_polled(correlation, pending.result())
+            self._send_polled(correlation, last, pending.result())
         else:
+            if last:
+                last.pending = pending
             self._reads.add(pending)
             pending.then(self._reads.discard)
-            self._later(Verb.POLL, correlation, pending, partial(self._send_polled, correlation))
+            self._later(Verb.POLL, correlation, pending, partial(self._send_polled, correlation, last))
 
-    def _send_polled(self, correlation: int, result: PollResult) -> None:
+    def _next_poll(self, asked: verbs.Poll) -> LastPoll:
+        """Remember the poll, after taking back what the answer to the same one has brought to nobody."""
+        polls, member = self._door.polls, (asked.group, asked.member_id)
+        last = polls.pop(member, None)
+        if last and last.number == asked.number:
+            if last.pending:
+                last.pending.fail(BrokerUnavailable("another poll took its place"))
+            self._give_back(last.batches)
+        elif len(polls) >= POLLS_MAX:
+            del polls[next(iter(polls))]
+        polls[member] = following = LastPoll(asked.number)
+        return following
+
+    def _send_polled(self, correlation: int, last: LastPoll | None, result: PollResult) -> None:
+        batches = [(one.topic, one.partition, one.nonce) for one in result.polled.batches]
         if self._is_closed:  # nobody will ever see these
-            for batch in result.polled.batches:
-                given_back = Settlement("release")
-                self._service.groups.settle_batch(batch.topic, batch.partition, batch.nonce, b"", given_back)
+            self._give_back(batches)
             return
+        if last:
+            last.pending = None
+            last.batches = batches
         size = sum(map(len, result.records))
         head = frames.pack(Verb.POLL, correlation, verbs.encode(result.polled), size, flags=RESPONSE_OF_RECORDS)
         self._write(head, *result.records)
 
+    def _give_back(self, batches: Iterable[tuple[str, int, str]]) -> None:
+        """Deliver them to others as if they had not been delivered; without leases that cannot be done."""
+        for topic, partition, nonce in batches:
+            with suppress(GoQueueError):
+                self._service.groups.settle_batch(topic, partition, nonce, b"", Settlement("release"))
+
     def _settle(self, correlation: int, meta: memoryview, payload: memoryview) -> None:
         asked = _decode_settle(meta)
+        if any(part.count < 0 for part in asked.parts):
+            raise InvalidRequest("a part has less than no offsets")
+        if sum(part.count for part in asked.parts) * OFFSET_BYTES != len(payload):
+            raise InvalidRequest("the payload has other offsets than the parts say")
         answers: list[tuple[SettledBatch | None, verbs.ErrorMeta | None]] = [(None, None)] * len(asked.parts)
         waiting = len(asked.parts)
         settled: Pending[None] = Pending()
@@ -621,6 +666,8 @@ class Connection(asyncio.BufferedProtocol):
                 answers[index] = (done.result(), None)
             except GoQueueError as error:
                 answers[index] = (None, verbs.error_meta(error))
+            except Exception:
+                answers[index] = (None, verbs.error_meta(self._bug(Verb.SETTLE)))
             waiting -= 1
             if not waiting:
                 settled.resolve(None)
@@ -628,8 +675,6 @@ class Connection(asyncio.BufferedProtocol):
         at = 0
         for index, part in enumerate(asked.parts):
             end = at + part.count * OFFSET_BYTES
-            if part.count < 0 or end > len(payload):
-                raise InvalidRequest("the payload has fewer offsets than the parts say")
             try:
                 pending = self._service.groups.settle_batch(
                     part.topic, part.partition, part.nonce, payload[at:end], asked.settlement

@@ -160,7 +160,8 @@ class DeliveredBatch(_Report):
     """Messages of one partition that went to a member; their records come beside it, `bytes` of them.
 
     The receipts are made of the nonce. `counts` holds those offsets that were delivered before, with the number of
-    this delivery; all others are delivered for the first time.
+    this delivery; all others are delivered for the first time. `lease_ns` is how long they are leased, whatever the
+    clock of the other end shows; 0 without leases.
     """
 
     topic: str
@@ -172,6 +173,7 @@ class DeliveredBatch(_Report):
     deadline_ns: int
     next_offset: int
     counts: dict[int, int] = {}
+    lease_ns: int = 0
 
 
 class Polled(_Report):

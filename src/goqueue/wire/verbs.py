@@ -284,7 +284,10 @@ class MemberHeartbeat(_Meta):
 
 
 class Poll(_Meta):
-    """Messages for a member; the answer is `reports.Polled`, its payload the records of the batches in order."""
+    """Messages for a member; the answer is `reports.Polled`, its payload the records of the batches in order.
+
+    A poll with the number of the one before it says that the answer to that never came; 0 says nothing.
+    """
 
     group: str
     member_id: str
@@ -293,6 +296,7 @@ class Poll(_Meta):
     max_bytes: int = 1024 * 1024
     wait_ms: int = 0
     visibility_timeout_ms: int | None = None
+    number: int = 0
 
 
 class SettlePart(_Meta):

@@ -301,6 +301,24 @@ def test_a_client_that_hangs_up_holds_nothing(orders: OpenDoor) -> None:
     assert message["delivery_count"] == 1
 
 
+def test_what_comes_for_a_client_that_has_hung_up_at_once_is_given_back(orders: OpenDoor) -> None:
+    publish(orders, "a")
+    member = join(orders)
+    with orders.raw(b"GET /health HTTP/1.1\r\nHost: a\r\n\r\n") as connection:
+        assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+
+        def ask_and_hang_up() -> None:
+            connection.sendall(f"GET {poll_path(member)} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+            connection.close()
+
+        orders.inside(ask_and_hang_up)
+    orders.until(lambda: orders.broker.groups.reliability().leased == 1)
+    orders.until(lambda: orders.broker.groups.reliability().in_flight == 0)
+
+    (message,) = take(orders, member)
+    assert message["delivery_count"] == 1
+
+
 class HangingUp:
     """A client that hangs up in the very moment in which there is something for it, and the groups it asks."""
 

@@ -30,7 +30,7 @@ def _format(text: str) -> str:
 
 
 def consume(
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC...", help="Where from; several only with --group.")],
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC", help="Where from; several only with --group.")],
     partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Only this one.")] = None,
     offset: Annotated[
         int | None, typer.Option(min=0, help="The first offset in each partition; without it, the oldest there is.")
@@ -90,8 +90,8 @@ def consume(
 ) -> None:
     """Print the messages of a topic, ordered by offset within each partition.
 
-    With --group, take them as a member of that group: each goes to one member, and is
-    acknowledged once it is printed. Ctrl-C leaves the group; others go on with the rest.
+    With --group, take them as a member of that group: each goes to one member,
+    and is acknowledged once it is printed. Ctrl-C leaves the group.
 
       goqueue consume orders --from '2h ago'
       goqueue consume orders --follow -o json
@@ -110,7 +110,7 @@ def consume(
     if group is None:
         _refuse_given(membership, "needs a --group")
         if len(topics) > 1:
-            raise typer.BadParameter("several topics at once need a --group", param_hint="TOPIC...")
+            raise typer.BadParameter("several topics at once need a --group", param_hint="TOPIC")
         if follow and to_time:
             raise typer.BadParameter("whoever follows reads for ever", param_hint="--to")
     else:

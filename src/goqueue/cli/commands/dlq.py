@@ -23,6 +23,7 @@ from goqueue.cli.output import (
     cut,
     errors,
     facts,
+    lasting,
     number,
     one_line,
     plain,
@@ -32,6 +33,7 @@ from goqueue.cli.output import (
     when,
 )
 from goqueue.cli.rendering import as_data
+from goqueue.clock import SystemClock
 from goqueue.errors import GoQueueError
 from goqueue.names import TopicPartition
 from goqueue.times import format_time
@@ -99,8 +101,8 @@ def list_(server: ServerOption = DEFAULT_SERVER, output: FormatOption = Format.T
         (
             one.topic,
             f"{one.messages:,}",
-            when(one.oldest_ns),
-            when(one.newest_ns),
+            _ago(one.oldest_ns),
+            _ago(one.newest_ns),
             _counts(one.by_reason),
             _counts(one.by_group),
         )
@@ -133,9 +135,7 @@ def describe(topic: TopicArgument, server: ServerOption = DEFAULT_SERVER, output
             tables.append(table((title, "messages"), rows, numbers=("messages",)))
     if found.redrives:
         columns = ("redrive", "state", "matched", "put back", "skipped", "failed", "started")
-        tables.append(
-            table(columns, map(_redrive_row, found.redrives), numbers=columns[2:6], whole=("redrive", "started"))
-        )
+        tables.append(table(columns, map(_redrive_row, found.redrives), numbers=columns[2:6], whole=("redrive",)))
     data = {**_queue(found), "by_error": found.by_error, "redrives": [_redrive(one) for one in found.redrives]}
     show(data, output, *tables)
 
@@ -310,7 +310,7 @@ def _progress() -> "Iterator[Callable[[RedriveInfo], None]]":
         yield lambda now: None
         return
     with errors.status("") as status:
-        yield lambda now: status.update(plain(f"{number(now.redriven, 'message')} put back"))
+        yield lambda now: status.update(plain(f"redrive {now.id}: {number(now.redriven, 'message')} put back"))
 
 
 def _show_end(ended: "RedriveInfo", output: Format) -> None:
@@ -338,7 +338,7 @@ def _redrive_row(one: "RedriveInfo") -> tuple[object, ...]:
         f"{one.redriven:,}",
         f"{one.skipped_loop:,}",
         f"{one.failed:,}",
-        when(one.started_at_ns),
+        _ago(one.started_at_ns),
     )
 
 
@@ -377,7 +377,7 @@ def _text(topic: str, one: "DeadLetter") -> Text:
         f"at try {one.attempts}{back}, from {origin}"
     ]
     if one.error:
-        lines.append(f"  error={one_line(one.error.encode('utf-8', 'surrogateescape'))}")
+        lines.append(f"  error={one_line(one.error.encode())}")
     key = "" if message.key is None else f"key={one_line(message.key)} "
     lines.append(f"  {key}{'(tombstone)' if message.tombstone else one_line(message.value[:SHOWN_BYTES])}")
     return Text("\n").join(plain(cut(line, SHOWN_CHARACTERS)) for line in lines)
@@ -423,6 +423,10 @@ def _queue(one: "DeadLetterQueue") -> dict[str, object]:
         "by_reason": one.by_reason,
         "by_group": one.by_group,
     }
+
+
+def _ago(time_ns: int | None) -> str:
+    return "-" if time_ns is None else f"{lasting(max(0, SystemClock().wall_ns() - time_ns))} ago"
 
 
 def _counts(counts: dict[str, int]) -> str:

@@ -68,22 +68,23 @@ def describe(group: GroupArgument, server: ServerOption = DEFAULT_SERVER, output
         "protocol": f"{found.protocol}, {found.assignor}",
         "acknowledges": found.ack,
         "topics": " ".join(found.topics) or "-",
+        "leader": found.leader_id or "-",
         "lag": f"{found.lag:,}",
         "created": when(found.created_at_ns),
     }
     columns = ("member", "partitions", "in flight", "joined", "heard of")
     rows = (
         (
-            f"{one.member_id}{' (leader)' if one.member_id == found.leader_id else ''}",
-            " ".join(map(str, one.partitions)) or "-",
+            one.member_id,
+            _partitions(one) or "-",
             f"{one.in_flight:,}",
-            when(one.joined_at_ns),
+            f"{lasting(max(0, now_ns - one.joined_at_ns))} ago",
             f"{lasting(max(0, now_ns - one.last_heartbeat_ns))} ago",
         )
         for one in found.members
     )
     members = (
-        table(columns, rows, numbers=("in flight",), whole=("joined",))
+        table(columns, rows, numbers=("in flight",), whole=("member",))
         if found.members
         else plain("it has no members now")
     )
@@ -299,6 +300,22 @@ def _member(member: "MemberInfo") -> dict[str, object]:
         "joined_at": format_time(member.joined_at_ns),
         "last_heartbeat": format_time(member.last_heartbeat_ns),
     }
+
+
+def _partitions(member: "MemberInfo") -> str:
+    """The partitions topic by topic, those that follow each other together: `orders 0-3 7`."""
+    by_topic: dict[str, list[list[int]]] = {}
+    for name in sorted(member.partitions, key=lambda one: (one.topic, one.partition)):
+        runs = by_topic.setdefault(name.topic, [])
+        if runs and name.partition == runs[-1][-1] + 1:
+            runs[-1].append(name.partition)
+        else:
+            runs.append([name.partition])
+    return "\n".join(f"{topic} {' '.join(map(_run, runs))}" for topic, runs in by_topic.items())
+
+
+def _run(numbers: list[int]) -> str:
+    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]}-{numbers[-1]}"
 
 
 def _blocked(one: "BlockedKey") -> dict[str, object]:

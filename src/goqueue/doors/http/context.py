@@ -12,7 +12,7 @@ from goqueue.broker.service import Service
 from goqueue.clock import SECOND, Clock
 from goqueue.doors.http.bodies import Bodies, ClientGone
 from goqueue.doors.http.config import HttpConfig
-from goqueue.doors.http.waiting import answered, held, leaving
+from goqueue.doors.http.waiting import answered, has_left, held, leaving
 from goqueue.errors import RequestTimeout
 
 STALL_NS = 10 * SECOND
@@ -112,10 +112,11 @@ class Context:
                 if not self.closing.done():
                     raise ClientGone
                 pending = ask(0)
-            elif give_back and left.done() and not self.closing.done():
-                give_back(pending.result())
-                raise ClientGone
-        return await self.answered(pending, "long poll")
+        answer = await self.answered(pending, "long poll")
+        if give_back and await has_left(client.receive):
+            give_back(answer)
+            raise ClientGone
+        return answer
 
     def close(self) -> None:
         """Let everyone who waits know that they should not."""

@@ -15,6 +15,8 @@ from goqueue.broker.pending import Pending
 from goqueue.errors import BrokerUnavailable, RequestTimeout
 
 T = TypeVar("T")
+TURNS_TO_NOTICE = 3
+"""Of the loop: it reads the end of a connection in one, tells the protocol in the next, and that wakes who listens."""
 
 
 async def answered(pending: Pending[T], what: str, *, limit_s: float) -> T:
@@ -63,6 +65,15 @@ async def leaving(receive: Receive, closing: "asyncio.Future[None]") -> AsyncIte
     finally:
         closing.remove_done_callback(leave)
         listener.cancel()
+
+
+async def has_left(receive: Receive) -> bool:
+    """Whether the client has hung up by now, be it right after it asked."""
+    listener = asyncio.create_task(_until_gone(receive))
+    for _ in range(TURNS_TO_NOTICE):
+        await asyncio.sleep(0)
+    listener.cancel()
+    return listener.done()
 
 
 async def _until_gone(receive: Receive) -> None:
