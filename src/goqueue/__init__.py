@@ -63,6 +63,7 @@ from goqueue.record.header import Priority
 
 if TYPE_CHECKING:
     from goqueue.client.client import AsyncClient
+    from goqueue.client.consumer import AsyncConsumer, Consumer
     from goqueue.client.handles import AsyncHandle, Handle, Published
     from goqueue.client.producer import AsyncProducer, Producer
     from goqueue.client.reading import AsyncMessages
@@ -74,6 +75,7 @@ __version__ = VERSION
 __all__ = [
     "AlreadyExists",
     "AsyncClient",
+    "AsyncConsumer",
     "AsyncHandle",
     "AsyncMessages",
     "AsyncProducer",
@@ -81,6 +83,7 @@ __all__ = [
     "BrokerUnavailable",
     "Client",
     "Conflict",
+    "Consumer",
     "CorruptRecord",
     "DataDirectoryError",
     "DirectoryLocked",
@@ -141,10 +144,12 @@ __all__ = [
 
 _LAZY = {
     "AsyncClient": "client.client",
+    "AsyncConsumer": "client.consumer",
     "AsyncHandle": "client.handles",
     "AsyncMessages": "client.reading",
     "AsyncProducer": "client.producer",
     "Client": "client.sync",
+    "Consumer": "client.consumer",
     "Handle": "client.handles",
     "Message": "record.message",
     "Messages": "client.sync",

@@ -6,7 +6,7 @@ from typing import Literal
 
 import pytest
 
-from goqueue.broker.dead_letters import HISTORY_MAX, RUNNING_MAX
+from goqueue.broker.dead_letters import HISTORY_MAX, RUNNING_MAX, DeadLetterConfig, DeadLetters
 from goqueue.clock import SECOND
 from goqueue.delivery.dead_letter import Death, dead_headers
 from goqueue.errors import (
@@ -197,20 +197,22 @@ def test_the_name_of_the_queue_stands_for_its_topic(node: Node) -> None:
     assert node.broker.dead_letters.redrive("orders.dlq", ALL).result().topic == "orders"
 
 
-def test_more_letters_than_one_question_may_count_are_counted_by_and_by(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("goqueue.broker.dead_letters.COUNTED_MAX", 5)
-    monkeypatch.setattr("goqueue.broker.dead_letters.COUNTED_STEP", 5)
-    monkeypatch.setattr("goqueue.broker.letter_partition.STRETCH_BYTES", 600)
+def patient(node: Node, **config: int) -> DeadLetters:
+    """The verbs with other limits."""
+    limits = DeadLetterConfig(**config)
+    return DeadLetters(node.broker, clock=node.clock, timers=node.broker._timers, config=limits)
+
+
+def test_more_letters_than_one_question_may_count_are_counted_by_and_by(node: Node) -> None:
+    dead_letters = patient(node, counted_max=5, counted_step=5, stretch_bytes=600)
     bury(node, *numbered(40))
 
-    first = node.broker.dead_letters.describe("orders")
+    first = dead_letters.describe("orders")
     assert first.messages == 40
     assert 5 <= first.by_reason["REJECTED"] < 15
 
     node.pass_time(1)
-    assert node.broker.dead_letters.describe("orders").by_reason == {"REJECTED": 40}
+    assert dead_letters.describe("orders").by_reason == {"REJECTED": 40}
 
 
 def test_a_queue_that_is_deleted_and_made_again_is_another_one(node: Node) -> None:
@@ -443,17 +445,16 @@ def test_on_a_disk_that_answers_at_once_others_run_in_between(disk: MemoryDisk, 
     assert node.values() == numbered(5_000)
 
 
-def test_letters_that_do_not_match_are_passed_over_while_others_run(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("goqueue.broker.letter_partition.STRETCH_BYTES", 1_000)
+def test_letters_that_do_not_match_are_passed_over_while_others_run(node: Node) -> None:
+    dead_letters = patient(node, stretch_bytes=1_000)
     bury(node, *numbered(100))
     bury(node, b"wanted", reason="TIMEOUT")
 
-    begun = node.broker.dead_letters.redrive("orders", DeadLetterFilter(reason="TIMEOUT")).result()
-
+    begun = dead_letters.redrive("orders", DeadLetterFilter(reason="TIMEOUT")).result()
     assert (begun.state, begun.matched) == ("running", 0)
-    assert numbers(ended(node, begun.id)) == ("done", 1, 1, 0, 0)
+    node.pass_time(5)
+
+    assert numbers(dead_letters.redrive_info("orders", begun.id)) == ("done", 1, 1, 0, 0)
     assert node.values() == [b"wanted"]
 
 

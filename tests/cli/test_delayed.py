@@ -112,6 +112,10 @@ def test_a_message_is_delivered_at_another_time(server: str, client: Client) -> 
     assert moved["deliver_at"] == "2200-01-01T00:00:00.000000000Z"
     assert offsets(server) == [2, 0, 1]
 
+    (moved,) = json.loads(
+        succeed("delayed", "reschedule", "orders", "-k", "o", "--at", FAR, "-o", "json", server=server)
+    )
+    assert (moved["offset"], moved["deliver_at"][:4]) == (2, "2200")
     assert "29m59" in succeed("delayed", "reschedule", "orders", "-k", "o", "--delay", "30m", server=server)
 
     succeed("delayed", "reschedule", "orders", "0", "0", "--delay", "0s", server=server)

@@ -92,6 +92,22 @@ def test_a_group_is_described_with_its_members(server: str, client: Client) -> N
     assert described["created_at"].endswith("Z")
 
 
+def test_partitions_that_follow_each_other_stand_together(server: str, client: Client) -> None:
+    client.create_topic("wide", partitions=5)
+    with (
+        client.consumer(["orders", "wide"], group="other", assignor="range") as consumer,
+        client.consumer("orders", group="alone") as alone,
+    ):
+        consumer.join()
+        alone.join()
+        rows = cells(succeed("group", "describe", "other", server=server))
+        of_alone = cells(succeed("group", "describe", "alone", server=server))
+
+    assert any(row[1:3] == ["orders", "0"] for row in rows)
+    assert ["wide", "0-4"] in rows
+    assert any(row[1:3] == ["orders", "0"] for row in of_alone)
+
+
 def test_lag_is_shown_by_partition_and_in_all(server: str, client: Client) -> None:
     shown = succeed("group", "lag", "billing", server=server)
 

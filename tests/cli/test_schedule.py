@@ -66,6 +66,7 @@ def test_a_run_out_of_turn_publishes_the_message_as_it_was_given(server: str, cl
     (published,) = client.read("reports")
     assert (published.value, published.key, published.priority.name) == (b"go", b"me", "HIGH")
     assert published.headers["source"] == "cron"
+    assert int(published.headers["gq-expires-at"]) > published.timestamp_ns
     described = yaml.safe_load(succeed("schedule", "describe", "reports", "daily", "-o", "yaml", server=server))
     (run,) = described["history"]
     assert (run["partition"], run["offset"], described["runs"]) == (0, 0, 1)
@@ -93,12 +94,14 @@ def test_a_schedule_may_begin_paused(server: str) -> None:
 
 
 def test_a_schedule_has_a_start_and_an_end(server: str) -> None:
-    bounds = ("--start", "2199-12-31T23:30:00Z", "--end", "2200-01-02T00:00:00Z")
-    made = json.loads(
-        succeed(*CREATE, "once", "--cron", "0 0 * * *", *bounds, "--value", "x", "-o", "json", server=server)
-    )
+    midnight = ("--cron", "0 0 * * *", "--start", "2199-12-31T23:30:00Z", "--value", "x", "-o", "json")
+    once = json.loads(succeed(*CREATE, "once", *midnight, "--end", "2200-01-01T12:00:00Z", server=server))
+    never = json.loads(succeed(*CREATE, "never", *midnight, "--end", "2199-12-31T23:45:00Z", server=server))
 
-    assert made["next_at"] == "2200-01-01T00:00:00.000000000Z"
+    assert once["next_at"] == "2200-01-01T00:00:00.000000000Z"
+    assert never["next_at"] is None
+    resumed = succeed("schedule", "resume", "reports", "never", server=server)
+    assert resumed == "schedule never of reports will not run any more\n"
 
 
 @pytest.mark.parametrize(

@@ -25,9 +25,9 @@ from pathlib import Path
 from random import Random
 from threading import Event
 from time import monotonic
-from typing import Any, Protocol
+from typing import Any
 
-from goqueue import AsyncClient, Client, GoQueueError, Message
+from goqueue import AsyncClient, Client, Consumer, GoQueueError, Message
 from goqueue.errors import ReceiptError
 from goqueue.wire.reports import Settlement
 from tests.crash.witness import Fact, Witness
@@ -35,6 +35,8 @@ from tests.crash.witness import Fact, Witness
 ROOT = Path(__file__).parent.parent.parent
 END_S = 20
 """How long consumers may take to stop."""
+POISONED = 60
+"""One message of so many can never be processed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,22 +64,15 @@ class Habits:
     hang: float = 0.002
 
 
-class _Settling(Protocol):
-    """The two kinds of consumers, with one face."""
-
-    async def poll(self, max_messages: int, timeout: str) -> list[Message]: ...
-    async def ack(self, messages: list[Message]) -> None: ...
-    async def nack(self, messages: list[Message], *, delay: float | None) -> None: ...
-    async def reject(self, messages: list[Message], *, reason: str) -> None: ...
-    async def extend(self, messages: list[Message], by: float) -> None: ...
-    async def close(self) -> None: ...
-    def settle_soon(self, message: Message, settlement: Settlement) -> None: ...
+def is_poisoned(message: Message) -> bool:
+    """Whether nobody can process it."""
+    return int(message.value) % POISONED == 0
 
 
 class _Blocking:
-    """A consumer without an event loop, whose coroutines never wait for one."""
+    """A consumer without an event loop, with the face of one that has: its coroutines never wait."""
 
-    def __init__(self, consumer: Any) -> None:
+    def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
         self.settle_soon = consumer.settle_soon
 
@@ -92,7 +87,7 @@ class Worker:
     """One consumer."""
 
     def __init__(
-        self, habits: Habits, connect: Callable[[str | None], _Settling], pause: Callable[[float], Awaitable[object]]
+        self, habits: Habits, connect: Callable[[str | None], Any], pause: Callable[[float], Awaitable[object]]
     ) -> None:
         self._habits = habits
         self._connect = connect
@@ -116,10 +111,10 @@ class Worker:
             await consumer.close()
             self._witness.close()
 
-    def _join(self) -> _Settling:
+    def _join(self) -> Any:
         return self._connect(self._habits.name if self._habits.is_static else None)
 
-    async def _work(self, consumer: _Settling) -> None:
+    async def _work(self, consumer: Any) -> None:
         habits, rng = self._habits, self._rng
         try:
             batch = await consumer.poll(rng.randint(1, habits.batch_max), timeout="100ms")
@@ -128,7 +123,7 @@ class Worker:
         self._witness.note(Fact.DELIVERED, batch)
         parts: dict[str, list[Message]] = {}
         for message in batch:
-            parts.setdefault(self._fate(), []).append(message)
+            parts.setdefault(self._fate(message), []).append(message)
         for fate in rng.sample(sorted(parts), len(parts)):
             await self._settle(consumer, fate, parts[fate])
         now_s = monotonic()
@@ -137,8 +132,10 @@ class Worker:
         for messages in due:
             await self._settle(consumer, rng.choice(("ack", "ack", "nack", "reject", "forget")), messages)
 
-    def _fate(self) -> str:
+    def _fate(self, message: Message) -> str:
         habits, drawn = self._habits, self._rng.random()
+        if is_poisoned(message):
+            return "nack" if self._is("calm") or drawn < 0.7 else "forget"
         if self._is("calm"):
             return "ack"
         for fate in ("nack", "reject", "release", "extend", "hold"):
@@ -147,7 +144,7 @@ class Worker:
                 return fate
         return "ack"
 
-    async def _settle(self, consumer: _Settling, fate: str, messages: list[Message]) -> None:
+    async def _settle(self, consumer: Any, fate: str, messages: list[Message]) -> None:
         witness, rng = self._witness, self._rng
         fact = Fact.FAILED
         try:
@@ -261,10 +258,17 @@ class Crowd:
         self._tell({"kill": pid})
         return self.pids.pop(pid)
 
+    def scatter(self) -> None:
+        """Kill all that are left."""
+        for pid in list(self.pids):
+            self.kill(pid)
+
     def close(self) -> None:
-        """Wait until all are gone."""
-        self._process.communicate(timeout=2 * END_S)
-        assert self._process.returncode == 0
+        """Wait until all are gone by themselves."""
+        if self._process.returncode is None:
+            self._process.communicate(timeout=2 * END_S)
+            assert self._process.returncode == 0
+        self.pids.clear()
 
     def _tell(self, order: dict[str, object]) -> int:
         assert self._process.stdin
@@ -281,8 +285,7 @@ def crowd() -> Iterator[Crowd]:
     try:
         yield gathered
     except BaseException:
-        for pid in list(gathered.pids):
-            gathered.kill(pid)
+        gathered.scatter()
         raise
     finally:
         gathered.close()
@@ -309,7 +312,12 @@ def serve(orders: Iterable[str]) -> None:
             os.waitpid(pid, 0)
             children.discard(pid)
         print(pid, flush=True)
-    signal.signal(signal.SIGALRM, lambda *_: [os.kill(pid, signal.SIGKILL) for pid in children])
+
+    def kill_all(*_: object) -> None:
+        for child in children:
+            os.kill(child, signal.SIGKILL)
+
+    signal.signal(signal.SIGALRM, kill_all)
     signal.alarm(END_S)
     for pid in list(children):
         os.waitpid(pid, 0)

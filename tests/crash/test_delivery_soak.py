@@ -12,7 +12,7 @@ def test_every_message_ends_once_whatever_twenty_consumers_do(tmp_path: Path) ->
 
     print(report)
     assert report.redelivered > 100
-    assert report.dead["REJECTED"] > 50
+    assert report.dead.keys() == {"REJECTED", "MAX_DELIVERIES", "TIMEOUT"}
     assert report.rebalances > 10
 
 
@@ -32,30 +32,25 @@ def test_every_message_ends_once_and_keys_keep_their_order(tmp_path: Path) -> No
     assert report.redelivered > 50
 
 
-@pytest.mark.parametrize("flush", ["group", "interval"])
-def test_every_message_ends_once_though_the_broker_is_killed(tmp_path: Path, flush: str) -> None:
+@pytest.mark.parametrize(
+    ("mode", "flush"),
+    [("partitioned", "group"), ("partitioned", "interval"), ("shared", "group"), ("key-shared", "interval")],
+)
+def test_every_message_ends_once_though_the_broker_is_killed(tmp_path: Path, mode: str, flush: str) -> None:
     config = SoakConfig(
-        messages=6_000, seconds=5, partitions=24, flush=flush, broker_kills=3, worker_kills=4, batch_max=20, seed=4
+        messages=4_000,
+        seconds=5,
+        partitions=24 if mode == "partitioned" else 3,
+        mode=mode,
+        keys=50 if mode == "key-shared" else 0,
+        flush=flush,
+        broker_kills=2,
+        worker_kills=3,
+        batch_max=20,
+        seed=4,
     )
 
     report = soak(config, tmp_path)
 
     print(report)
-    assert report.brokers >= 3
-
-
-@pytest.mark.parametrize("mode", ["shared", "key-shared"])
-def test_what_is_shared_ends_once_though_the_broker_is_killed(tmp_path: Path, mode: str) -> None:
-    config = SoakConfig(
-        messages=3_000,
-        seconds=4,
-        partitions=3,
-        mode=mode,
-        keys=40 if mode == "key-shared" else 0,
-        broker_kills=3,
-        worker_kills=3,
-        batch_max=20,
-        seed=5,
-    )
-
-    print(soak(config, tmp_path))
+    assert report.brokers == 3

@@ -6,22 +6,38 @@ import msgspec
 import pytest
 
 from goqueue.topics.config import PARTITIONS_MAX, TopicConfig
-from goqueue.wire import verbs
+from goqueue.wire import reports, verbs
 from goqueue.wire.frames import META_BYTES_MAX
 from goqueue.wire.verbs import Verb
 
 METAS = [
     found
-    for _, found in inspect.getmembers(verbs, inspect.isclass)
-    if issubclass(found, msgspec.Struct) and found.__module__ == verbs.__name__ and not found.__name__.startswith("_")
+    for module in (verbs, reports)
+    for _, found in inspect.getmembers(module, inspect.isclass)
+    if issubclass(found, msgspec.Struct) and found.__module__ == module.__name__ and not found.__name__.startswith("_")
 ]
-EXAMPLES: dict[object, object] = {int: 7, str: "x", bool: True}
+EXAMPLES: dict[object, object] = {
+    int: 7,
+    str: "x",
+    bool: True,
+    float: 0.5,
+    bytes: b"x",
+    reports.Settlement: reports.Settlement("ack"),
+}
 
 
 def example(meta: type[msgspec.Struct]) -> msgspec.Struct:
     """One with all that has no default."""
     required = [field.type for field in msgspec.structs.fields(meta) if field.required]
-    return meta(*[EXAMPLES[kind] if kind in EXAMPLES else {} if "dict" in str(kind) else [] for kind in required])
+    return meta(*[_example_of(kind) for kind in required])
+
+
+def _example_of(kind: object) -> object:
+    if kind in EXAMPLES:
+        return EXAMPLES[kind]
+    if "list" not in str(kind) and "None" in str(kind):
+        return None
+    return {} if "dict" in str(kind) else []
 
 
 @pytest.mark.parametrize("meta", METAS, ids=lambda meta: meta.__name__)
@@ -73,4 +89,9 @@ def test_verbs_are_what_they_were() -> None:
         "CREDIT": 32,
         "UNSUBSCRIBE": 33,
         "STATS": 40,
+        "JOIN": 50,
+        "HEARTBEAT": 51,
+        "POLL": 52,
+        "SETTLE": 53,
+        "CALL": 60,
     }

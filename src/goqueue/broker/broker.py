@@ -126,7 +126,7 @@ class Broker:
     def _begin(self) -> None:
         """Take up what was under way when the broker stopped."""
         for live in self._partitions():
-            if live.partition.delay_file.exists:
+            if live.find_delays():
                 live.begin_delivery()
         groups = self._topics.get(GROUPS_TOPIC)
         if groups is not None:
@@ -202,10 +202,10 @@ class Broker:
         job = self._catalog.begin_delete(name)
         topic = self._topics.pop(name)
         self._housekeeping.forget(topic.partitions)
+        self.groups.topic_deleted(name)
         for live in topic.partitions:
             live.gone()
             self._deliveries.pop(live, None)
-        self.groups.topic_deleted(name)
         self.schedules.topic_deleted(name)
         self._observe(events.TopicDeleted(name, topic.topic.is_internal))
         return self._administer(job, lambda _: None)

@@ -58,6 +58,8 @@ from goqueue.wire.reports import PartitionName
 GROUPS_TOPIC = "__groups"
 AUTO_COMMIT_NS = 5 * SECOND
 WAIT_MS_MAX = 60_000
+BATCHES_MAX = 128
+"""In one answer, so that what is told of them fits the meta of a frame."""
 ACTIONS = ("ack", "nack", "reject", "extend", "release")
 _OUTCOMES = {"ack": "ack", "nack": "requeued", "reject": "rejected", "extend": "extended", "release": "released"}
 _GROUP = b"g"
@@ -289,7 +291,7 @@ class Groups:
             )
             for member in found.members.values()
         ]
-        lag = sum(_lag(place) for place in places.values())
+        lag = sum(_lag(place) for place in self._up_to_date(places).values())
         return reports.GroupInfo(
             group,
             found.state,
@@ -364,7 +366,7 @@ class Groups:
                 self._lag_seconds(place),
                 place.cursor.metadata,
             )
-            for partition, place in sorted(self._all_places(found).items())
+            for partition, place in sorted(self._up_to_date(self._all_places(found)).items())
             if topic in (None, partition.topic)
         ]
 
@@ -499,7 +501,7 @@ class Groups:
             result = self._attempt(found, poll)
         finally:
             self._run_woken()
-        if result.records or not self._topics.may_wait(wait_ms):
+        if result.records or member.asked or not self._topics.may_wait(wait_ms):
             self._observe(events.Polled(group=group, count=_count(result), waited_ns=0))
             return Pending.of(result)
         return self._wait(found, poll, min(wait_ms, WAIT_MS_MAX), result)
@@ -587,7 +589,7 @@ class Groups:
             allowance -= len(delivered.offsets)
             if has_leases:
                 in_flight += len(delivered.offsets)
-            if allowance <= 0 or size >= poll.max_bytes:
+            if allowance <= 0 or size >= poll.max_bytes or len(batches) >= BATCHES_MAX:
                 break
         if not batches:
             if refused is not None:
@@ -1016,6 +1018,12 @@ class Groups:
                         if group.name in delivery.cursors:
                             found[partition] = self._place(group.name, partition)
         return found
+
+    def _up_to_date(self, places: dict[TopicPartition, Place]) -> dict[TopicPartition, Place]:
+        """The same places; after a restart what is no message is passed over only when the log is looked at."""
+        for delivery, one in places.values():
+            delivery.feed(one, 1)
+        return places
 
     def _partitions_of(self, topics: Sequence[str]) -> Iterator[TopicPartition]:
         counts = self._topics.partition_counts()

@@ -14,6 +14,7 @@ import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from math import isfinite
@@ -56,14 +57,20 @@ ROUNDS_MAX = 2
 """How many batches, or stretches of the log without any, one redrive may have before it lets others run."""
 LIST_MAX = 10_000
 SAMPLE_MAX = 10
-COUNTED_MAX = 10_000
-"""How many letters one question may count; those that are left are counted by and by."""
-COUNTED_STEP = 1_000
 RUNNING_MAX = 20
 HISTORY_MAX = 100
 """How many redrives of a topic are remembered when they are over."""
 WAIT_NS_MAX = 3600 * SECOND
 _ROOM_FOR_HEADERS = 1_024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetterConfig:
+    """How much is done before others may run."""
+
+    counted_max: int = 10_000  # letters that one question may count; those that are left are counted by and by
+    counted_step: int = 1_000
+    stretch_bytes: int = 256 * 1024  # of the log, read in one go
 
 
 class Redrive:
@@ -153,10 +160,13 @@ Batches: TypeAlias = dict[tuple[LetterPartition, str, int], list[int]]
 class DeadLetters:
     """The dead letters of one broker."""
 
-    def __init__(self, topics: LetterTopics, *, clock: Clock, timers: Timers) -> None:
+    def __init__(
+        self, topics: LetterTopics, *, clock: Clock, timers: Timers, config: DeadLetterConfig | None = None
+    ) -> None:
         self._topics = topics
         self._clock = clock
         self._timers = timers
+        self._config = config or DeadLetterConfig()
         self._sources: dict[str, Sequence[LetterPartition]] = {}
         self._redrives: dict[str, OrderedDict[str, Redrive]] = {}
         self._is_stopping = False
@@ -481,7 +491,8 @@ class DeadLetters:
         sources = self._sources.get(dlq_topic, ())
         if [source.live for source in sources] != list(lives):
             known = {source.live: source for source in sources}
-            sources = [known.get(live) or LetterPartition(live, self._topics) for live in lives]
+            make = partial(LetterPartition, topics=self._topics, stretch_bytes=self._config.stretch_bytes)
+            sources = [known.get(live) or make(live) for live in lives]
             self._sources[dlq_topic] = sources
         return sources
 
@@ -489,7 +500,7 @@ class DeadLetters:
         messages = 0
         times_ns: list[int] = []
         tallies: list[Tally] = []
-        left = COUNTED_MAX
+        left = self._config.counted_max
         for source in self._letters(topic):
             left -= source.count(left) if left > 0 else 0
             self._count_later(source)
@@ -518,7 +529,7 @@ class DeadLetters:
             source.is_counting = False
             if not source.live.log.is_closed:
                 with suppress(StorageError):  # who asks next is told
-                    source.count(COUNTED_STEP)
+                    source.count(self._config.counted_step)
                     self._count_later(source)
 
         self._at(1, go_on)

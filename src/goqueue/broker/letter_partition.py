@@ -22,7 +22,6 @@ from goqueue.record.header import Buffer, Flags
 from goqueue.record.message import Message
 
 REDRIVE_GROUP = "__redrive"
-STRETCH_BYTES = 256 * 1024
 
 
 class LetterTopics(Protocol):
@@ -56,9 +55,10 @@ class Stretch(NamedTuple):
 class LetterPartition:
     """The letters of one partition of a dead-letter topic."""
 
-    def __init__(self, live: LivePartition, topics: LetterTopics) -> None:
+    def __init__(self, live: LivePartition, *, topics: LetterTopics, stretch_bytes: int) -> None:
         self.live = live
         self._topics = topics
+        self._stretch_bytes = stretch_bytes
         self._counts = LetterCounts(live.log.start_offset)
         self._times: dict[int, int | None] = {}
         self.is_counting = False
@@ -128,7 +128,7 @@ class LetterPartition:
             start, end = left.min(), left.max() + 1
             reader = self.live.reader(start)
             try:
-                chunk = reader.read(max_bytes=STRETCH_BYTES, to_offset=end)
+                chunk = reader.read(max_bytes=self._stretch_bytes, to_offset=end)
             except OffsetOutOfRange as error:
                 if error.start <= start:
                     return

@@ -28,16 +28,15 @@ _decode = msgspec.msgpack.Decoder(_DelayChange).decode
 class LiveDelays:
     """What waits in one partition."""
 
-    def __init__(self, file: DelayFile, *, next_offset: int, wall_ns: int) -> None:
+    def __init__(self, file: DelayFile, *, start_offset: int, next_offset: int, wall_ns: int) -> None:
         self.table = PartitionDelays(now_ns=wall_ns)
         self.cancelled = BitMap64()
         self.stale_keys: list[bytes] = []  # what the ledger says of records that the log has lost
         self._file = file
         self._next_offset = next_offset
-        raw = file.load() if file.exists else b""
-        self._is_used = bool(raw)
-        restored = self.table.restore(raw, next_offset=next_offset) if raw else None
-        self.covered_offset = restored.covered_offset if restored else next_offset
+        self._is_used = file.exists
+        restored = self.table.restore(file.load(), next_offset=next_offset) if file.exists else None
+        self.covered_offset = max(start_offset, restored.covered_offset if restored else 0)
         self._is_whole = restored is None or restored.is_whole
 
     def replay(self, key: bytes, value: bytes | None) -> None:
@@ -56,14 +55,14 @@ class LiveDelays:
 
     def schedule(self, entries: Buffer, *, end_offset: int, wall_ns: int) -> None:
         """The log holds these; it was seen up to the end."""
+        is_behind = end_offset - self.covered_offset >= COVERED_STEP
+        self.covered_offset = max(self.covered_offset, end_offset)
         if len(entries):
             self.table.schedule(entries, now_ns=wall_ns)
             self._is_used = True
-        if end_offset > self.covered_offset:
-            is_behind = end_offset - self.covered_offset >= COVERED_STEP
-            self.covered_offset = end_offset
-            if self._is_used and (len(entries) or is_behind):
-                self.save()
+            self.save()
+        elif is_behind:
+            self.save()
 
     def fire(self, wall_ns: int) -> Fired:
         """What is due."""

@@ -116,6 +116,7 @@ class LivePartition:
         self._ledger: LiveLedger | None = None
         self.delivery: Following | None = None
         self.begin_delivery: Callable[[], Following]  # given by the broker; sets `delivery`
+        self.delays_from: int | None = None  # where delayed messages may be that no delay file tells of
         self._watchers: dict[object, Callable[[], None]] = {}
         self._visible_end = self.log.ackable_offset
         self._readers: OrderedDict[int, LogReader] = OrderedDict()
@@ -190,6 +191,20 @@ class LivePartition:
             log = self.partition.ledger
             self._ledger = LiveLedger(log, self.origin, clock=self._clock, run=self.run, observe=self.observe)
         return self._ledger
+
+    def find_delays(self) -> bool:
+        """Whether there may be delayed messages. The first one is in the log just before the delay file is made, so
+        after a crash it is looked for in what the last checkpoint does not cover.
+        """
+        if self.partition.delay_file.exists:
+            return True
+        tail = max(self.log.recovered_offset, self.log.start_offset)
+        reader = self.log.reader(tail)
+        while (chunk := reader.read(max_bytes=LOAD_BYTES)).record_count:
+            if chunk.flags & Flags.HAS_HEADERS and kernel.outline(chunk.records).delayed:
+                self.delays_from = tail
+                return True
+        return False
 
     def wrote_ledger(self) -> None:
         """There is something in the ledger that is to be flushed by and by."""

@@ -71,6 +71,8 @@ CHANGE_BYTES_MIN = 256 * 1024
 CANDIDATES_MAX = 20_000
 """How many messages one poll of a key-shared group may find parked before it gives up until the next."""
 TIMESTAMP_AT = 16  # in a record
+DUE_LATELY_PARTS = 8
+"""Into so many parts the time of retention is cut, to remember what was due in each."""
 DELAYED_BYTES = 24
 """An entry of `Outline.delayed`."""
 _PLAIN_PRIORITIES = 1 << Priority.NORMAL
@@ -162,7 +164,15 @@ class PartitionDelivery:
         self._hurry = hurry
         self._retries = _policy(config)
         self.lane_stats = LaneStats(clock.monotonic_ns())
-        self.delays = LiveDelays(live.partition.delay_file, next_offset=live.log.next_offset, wall_ns=clock.wall_ns())
+        log, file = live.log, live.partition.delay_file
+        unseen_from = log.start_offset if file.exists else live.delays_from
+        self.delays = LiveDelays(
+            file,
+            start_offset=log.next_offset if unseen_from is None else unseen_from,
+            next_offset=log.next_offset,
+            wall_ns=clock.wall_ns(),
+        )
+        self._due_lately: list[_DueLately] = []
         self.due_ns: int | None = None  # when `tick` has something to do, at the earliest
         self._wall_due_ns = OFFSET_MAX  # the same for what goes by the wall clock
         self._load()
@@ -244,9 +254,21 @@ class PartitionDelivery:
 
     @property
     def keep_from(self) -> int | None:
-        """Retention has to leave what waits for its time."""
+        """Retention has to leave what waits for its time and, for as long as it keeps others, what has waited."""
         waiting = self.delays.table.waiting
-        return waiting.min() if waiting else None
+        kept = [one.offset for one in self._due_lately if one.until_ns > self._clock.wall_ns()]
+        return min([*kept, waiting.min()] if waiting else kept, default=None)
+
+    def _keep_for_a_while(self, offset: int, wall_ns: int) -> None:
+        """The message was due now: its age counts from here on. Those of about the same time are kept together."""
+        retention_ns = self.config.retention_ms * MS
+        lately = [one for one in self._due_lately if one.until_ns > wall_ns]
+        last = lately[-1] if lately else None
+        if last is not None and wall_ns - last.since_ns < retention_ns // DUE_LATELY_PARTS:
+            lately[-1] = last._replace(until_ns=wall_ns + retention_ns, offset=min(last.offset, offset))
+        else:
+            lately.append(_DueLately(wall_ns, wall_ns + retention_ns, offset))
+        self._due_lately = lately
 
     @property
     def cancelled(self) -> BitMap64:
@@ -442,9 +464,16 @@ class PartitionDelivery:
             cursor.lease(delivery_id, member, delivered, deadline_ns=now_ns + lease_ns, wall_ns=wall_ns)
             self._note_time(now_ns + lease_ns)
         size = sum(map(len, records))
+        self._count_delivered(delivered, records[0], wall_ns)
         self.live.observe(events.Delivered(*self.live.origin, one.group, len(delivered), size, len(counts)))
         deadline_ns = 0 if lease_ns is None else wall_ns + lease_ns
         return Delivered(delivery_id, delivered.copy(), records, flags, counts, deadline_ns)
+
+    def _count_delivered(self, offsets: BitMap64, records: Buffer, wall_ns: int) -> None:
+        """Note how long messages have waited, all as long as the first of them."""
+        stored_ns = int.from_bytes(memoryview(records)[TIMESTAMP_AT : TIMESTAMP_AT + 8])
+        for lane, part in self.index.split(offsets):
+            self.lane_stats.delivered(lane, len(part), wall_ns - stored_ns)
 
     def _in_key_order(
         self, keys: KeyOrder, member: str, records: Sequence[Buffer], offsets: BitMap64
@@ -499,6 +528,7 @@ class PartitionDelivery:
         if gone:
             one.cursor.finish(gone)
             self._let_go(one, gone)
+            self._note_if_possible(one, ledger.Finished(ledger.blob(gone)))
         return records, flags, delivered, left
 
     def _read_some(self, wanted: BitMap64, max_bytes: int) -> "_Found":
@@ -592,6 +622,9 @@ class PartitionDelivery:
         one.cursor.ack(delivery_id, offsets)
         if one.keys is not None:
             self._unpark(one, one.keys.settled(offsets))
+        now_ns = self._clock.monotonic_ns()
+        for lane, part in self.index.split(offsets):
+            self.lane_stats.dequeued[lane].add(len(part), now_ns=now_ns)
         self._tell_settled(one, "ack", offsets)
         return end
 
@@ -730,6 +763,7 @@ class PartitionDelivery:
         fired = self.delays.fire(wall_ns)
         if fired.offsets:
             lateness_ns = wall_ns - fired.oldest_due_ns
+            self._keep_for_a_while(fired.offsets.min(), wall_ns)
             self.live.observe(events.DelaysFired(self.live.origin.topic, len(fired.offsets), lateness_ns))
             for one in self.cursors.values():
                 if one.cursor.ripen(fired.offsets, now_ns=self._clock.monotonic_ns()):
@@ -958,6 +992,14 @@ class PartitionDelivery:
             one.handed[member] = (before - done, last - done)
         if one.keys is not None:
             self._unpark(one, one.keys.drop(done))
+
+
+class _DueLately(NamedTuple):
+    """Messages that were delayed, of which the first has this offset, and how long retention leaves them."""
+
+    since_ns: int
+    until_ns: int
+    offset: int
 
 
 class _Found(NamedTuple):

@@ -118,8 +118,8 @@ class BlockingSession:
             self._socket.settimeout(timeout_s)
         self._correlation = self._correlation % 0xFFFF_FFFF + 1
         raw = verbs.encode(meta)
-        if payload is not None:
-            check_size(raw, payload, self._frame_bytes_max)
+        if payload is not None or len(raw) > frames.META_BYTES_MAX:
+            check_size(raw, payload or b"", self._frame_bytes_max)
         frame: Frame | None = None
         try:
             if payload is None:

@@ -645,9 +645,11 @@ class AsyncClient:
     async def _call(self, verb: str, answer_type: type[T] | None, **arguments: object) -> T:
         """The answer to one of the many verbs that need no frame of their own."""
 
+        payload = _encode_arguments(verb, arguments)
+
         async def attempt() -> T:
             session = await self._connections.any()
-            frame = await session.ask_frame(Verb.CALL, verbs.Call(verb, arguments))
+            frame = await session.ask_frame(Verb.CALL, verbs.Call(verb), payload)
             return msgspec.msgpack.decode(frame.payload, type=answer_type)
 
         return await self._connections.retrying(attempt, only_unsent=verb in _NOT_REPEATABLE)
@@ -732,6 +734,13 @@ def _recurring(message: Message, partition: int | None) -> RecurringMessage:
         for name, value in (message.headers or {}).items()
     }
     return RecurringMessage(message.value, message.key, headers, partition, int(message.priority))
+
+
+def _encode_arguments(verb: str, arguments: Mapping[str, object]) -> bytes:
+    try:
+        return verbs.encode(arguments)
+    except (TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise InvalidRequest(f"{verb}: {error}") from None
 
 
 def _milliseconds(value: Duration, name: str) -> int:

@@ -15,7 +15,7 @@ early gives back what it has polled and not shown to anybody, as if it had never
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -98,25 +98,25 @@ class Delivered(_Delivered):
     __slots__ = ()
 
     @property
-    def _consumer(self) -> "Consumer":
-        consumer: Consumer = self._delivery.consumer  # type: ignore[assignment]
-        return consumer
+    def _line(self) -> "_BlockingLine":
+        line: _BlockingLine = self._delivery.line  # type: ignore[assignment]
+        return line
 
     def ack(self) -> None:
         """The message is done."""
-        self._consumer.ack(self)
+        self._line.settle(self, Settlement("ack"))
 
     def nack(self, *, delay: Duration | None = None, reason: str = "") -> None:
         """Deliver the message again, after a backoff or the delay."""
-        self._consumer.nack(self, delay=delay, reason=reason)
+        self._line.settle(self, _nack(delay, reason))
 
     def reject(self, *, reason: str = "") -> None:
         """Put the message to the dead letters."""
-        self._consumer.reject(self, reason=reason)
+        self._line.settle(self, _reject(reason))
 
     def extend(self, by: Duration) -> None:
         """Keep the message for that long from now on."""
-        self._consumer.extend(self, by)
+        self._line.settle(self, _extension(by))
 
     def __enter__(self) -> Self:
         return self
@@ -124,7 +124,7 @@ class Delivered(_Delivered):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._consumer.leave_block(self, error)
+        self._line.leave_block(self, error)
 
 
 class AsyncDelivered(_Delivered):
@@ -133,25 +133,25 @@ class AsyncDelivered(_Delivered):
     __slots__ = ()
 
     @property
-    def _consumer(self) -> "AsyncConsumer":
-        consumer: AsyncConsumer = self._delivery.consumer  # type: ignore[assignment]
-        return consumer
+    def _line(self) -> "_AsyncLine":
+        line: _AsyncLine = self._delivery.line  # type: ignore[assignment]
+        return line
 
     async def ack(self) -> None:
         """The message is done."""
-        await self._consumer.ack(self)
+        await self._line.settle(self, Settlement("ack"))
 
     async def nack(self, *, delay: Duration | None = None, reason: str = "") -> None:
         """Deliver the message again, after a backoff or the delay."""
-        await self._consumer.nack(self, delay=delay, reason=reason)
+        await self._line.settle(self, _nack(delay, reason))
 
     async def reject(self, *, reason: str = "") -> None:
         """Put the message to the dead letters."""
-        await self._consumer.reject(self, reason=reason)
+        await self._line.settle(self, _reject(reason))
 
     async def extend(self, by: Duration) -> None:
         """Keep the message for that long from now on."""
-        await self._consumer.extend(self, by)
+        await self._line.settle(self, _extension(by))
 
     async def __aenter__(self) -> Self:
         return self
@@ -159,7 +159,7 @@ class AsyncDelivered(_Delivered):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._consumer.leave_block(self, error)
+        self._line.leave_block(self, error)
 
 
 def _settlement_of(error: BaseException | None) -> Settlement:
@@ -343,44 +343,129 @@ class _Member:
                 await self.drive(self.core.leave() if done is None else self.core.abandon(done))
 
 
-class _Shell(Settles):
+class _Line(Settles):
+    """A consumer without what it has polled: all that a message has to know of it.
+
+    Messages have a line, and so does their consumer, which alone may have messages: the garbage collector does not see
+    through them, and a circle would last for ever. When nobody has the line any more, the member leaves.
+    """
+
+    def __init__(self, config: ConsumerConfig, clock: Clock) -> None:
+        self.core = ConsumerCore(config, clock)
+        self.member: _Member
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether it cannot be used any more."""
+        return self.member.is_closed
+
+    def check_open(self) -> None:
+        """Raise `Conflict` after close."""
+        if self.is_closed:
+            raise Conflict("a consumer cannot be used after close")
+
+    def settle_soon(self, messages: Message | Sequence[Message], settlement: Settlement) -> None:
+        """Settle in the background."""
+        self.check_open()
+        if self.member.background.note([messages] if isinstance(messages, Message) else messages, settlement):
+            self.post(self.member.flush_soon)
+
+    def leave_block(self, message: Message, error: BaseException | None) -> None:
+        """Settle in the background what a block is left of; an error on its way is not covered by another."""
+        if error is None or not self.is_closed:
+            self.settle_soon(message, _settlement_of(error))
+
+    def post(self, function: Callable[[], None]) -> None:
+        """Call the function in the loop."""
+        raise NotImplementedError
+
+    def hurry(self) -> None:
+        """See to it that what is due is done in time."""
+        if self.member.must_hurry and not self.is_closed:
+            self.post(self.member.poke)
+
+
+class _AsyncLine(_Line):
+    """The line of a consumer that lives in an event loop."""
+
+    def __init__(self, config: ConsumerConfig, connections: Connections, clock: Clock) -> None:
+        super().__init__(config, clock)
+        self.member = _Member(self.core, connections, clock, self)
+
+    def post(self, function: Callable[[], None]) -> None:
+        """Call the function."""
+        function()
+
+    async def settle(self, messages: Message | Iterable[Message], settlement: Settlement) -> None:
+        """Settle, and return when that is done."""
+        await self.drive(self.core.settle(messages, settlement))
+        self.hurry()
+
+    async def drive(self, steps: Steps[T]) -> T:
+        """The result of the steps."""
+        self.check_open()
+        return await self.member.drive(steps)
+
+
+class _Shell:
     """What both forms of a consumer have in common."""
 
-    _core: ConsumerCore
-    _member: _Member
-    _last: Batch = Batch([])
+    _line: _Line
+    _last: Batch = Batch([])  # what the last poll has brought
 
     @property
     def group(self) -> str:
         """The name of the group."""
-        return self._core.config.group
+        return self._line.core.config.group
 
     @property
     def member_id(self) -> str:
         """The id in the group."""
-        return self._core.config.member_id
+        return self._line.core.config.member_id
 
     @property
     def partitions(self) -> list[PartitionName]:
         """What it takes messages from."""
-        return list(self._core.partitions)
+        return list(self._line.core.partitions)
+
+    def settle_soon(self, messages: Message | Sequence[Message], settlement: Settlement) -> None:
+        """Settle in the background; any thread may ask for it."""
+        self._line.settle_soon(messages, settlement)
+
+    def has_nothing_more(self, limits: "Limits") -> bool:
+        """Whether a poll that brought nothing is the end of a loop."""
+        return limits.ends(self._line.core.reason)
+
+    def _done_before(self, batch: Sequence[Message], index: int) -> dict[TopicPartition, int] | None:
+        """What is done when a loop ends in the middle of a batch, at the last message that anybody saw.
+
+        What nobody saw is given back. Without leases that is a matter of positions, and whether the last message is
+        done is not certain.
+        """
+        line = self._line
+        if line.core.config.ack == "each":
+            if not line.is_closed:
+                line.settle_soon(batch[index + 1 :], Settlement("release"))
+            return None
+        done = dict(line.core.positions)
+        for message in batch[index:]:
+            name = TopicPartition(message.topic, message.partition)
+            done[name] = min(done.get(name, message.offset), message.offset)
+        return done
 
     def __repr__(self) -> str:
-        state = "closed" if self._member.is_closed else "joined" if self._core.is_member else "not joined"
+        state = "closed" if self._line.is_closed else "joined" if self._line.core.is_member else "not joined"
         return f"<{type(self).__name__} {self.member_id} of {self.group}, {state}>"
-
-    def _check_open(self) -> None:
-        if self._member.is_closed:
-            raise Conflict("a consumer cannot be used after close")
 
 
 class AsyncConsumer(_Shell):
     """A member of a group. One task at a time polls; any may settle."""
 
+    _line: _AsyncLine
+
     def __init__(self, config: ConsumerConfig, connections: Connections, clock: Clock) -> None:
         self._arguments = (config, connections, clock)
-        self._core = ConsumerCore(config, clock)
-        self._member = _Member(self._core, connections, clock, self)
+        self._line = _AsyncLine(config, connections, clock)
         self._is_polling = False
 
     def blocking(self, loop: LoopThread) -> "Consumer":
@@ -389,85 +474,61 @@ class AsyncConsumer(_Shell):
 
     async def join(self) -> None:
         """Become a member now, and not with the first poll."""
-        self._check_open()
-        self._member.watch()
-        if not self._core.is_member:
-            await self._member.drive(self._core.join())
+        self._line.check_open()
+        self._line.member.watch()
+        if not self._line.core.is_member:
+            await self._line.drive(self._line.core.join())
 
-    async def poll(self, max_messages: int = 500, timeout: Duration = "5s") -> "list[AsyncDelivered]":
+    async def poll(self, max_messages: int = 500, timeout: Duration = "5s") -> list[AsyncDelivered]:
         """The next messages, as soon as there are any; none if there are none in time."""
-        self._check_open()
+        line = self._line
+        line.check_open()
         timeout_ms = _poll_arguments(max_messages, timeout)
         if self._is_polling:
             raise Conflict("a consumer belongs to one task at a time, and another one is polling")
         self._is_polling = True
         try:
-            self._member.watch()
-            if self._member.background:
-                await self._member.flush()
-            self._last = await self._member.drive(self._core.poll(max_messages, timeout_ms, self, AsyncDelivered))
+            line.member.watch()
+            if line.member.background:
+                await line.member.flush()
+            self._last = await line.drive(line.core.poll(max_messages, timeout_ms, line, AsyncDelivered))
             return self._last.messages.copy()
         finally:
             self._is_polling = False
-            if self._member.must_hurry:
-                self._member.poke()
+            line.hurry()
 
     async def ack(self, messages: Message | Iterable[Message]) -> None:
         """They are done."""
         if self._last.is_whole(messages):
-            self._check_open()
-            await self._member.drive(self._core.ack_whole(self._last))
+            await self._line.drive(self._line.core.ack_whole(self._last))
         else:
-            await self._settle(messages, Settlement("ack"))
+            await self._line.settle(messages, Settlement("ack"))
 
     async def nack(
         self, messages: Message | Iterable[Message], *, delay: Duration | None = None, reason: str = ""
     ) -> None:
         """Deliver them again, after a backoff or the delay."""
-        await self._settle(messages, _nack(delay, reason))
+        await self._line.settle(messages, _nack(delay, reason))
 
     async def reject(self, messages: Message | Iterable[Message], *, reason: str = "") -> None:
         """Put them to the dead letters."""
-        await self._settle(messages, _reject(reason))
+        await self._line.settle(messages, _reject(reason))
 
     async def extend(self, messages: Message | Iterable[Message], by: Duration) -> None:
         """Keep them for that long from now on."""
-        await self._settle(messages, _extension(by))
-        if self._member.must_hurry:
-            self._member.poke()
+        await self._line.settle(messages, _extension(by))
 
     async def commit(self) -> None:
         """Commit the positions behind everything that was polled; not of partitions that others have by now."""
-        self._check_open()
-        await self._member.drive(self._core.commit())
-
-    def settle_soon(self, messages: Message | Sequence[Message], settlement: Settlement) -> None:
-        """Settle in the background."""
-        self._check_open()
-        if self._member.background.note([messages] if isinstance(messages, Message) else messages, settlement):
-            self._member.flush_soon()
-
-    def leave_block(self, message: Message, error: BaseException | None) -> None:
-        """Settle in the background what a block is left of; an error on its way is not covered by another."""
-        if error is None or not self._member.is_closed:
-            self.settle_soon(message, _settlement_of(error))
+        await self._line.drive(self._line.core.commit())
 
     async def close(self) -> None:
         """Settle what is noted, commit if that is automatic, and leave the group."""
-        await self._member.close()
+        await self._line.member.close()
 
-    async def give_up(self, batch: "Sequence[AsyncDelivered]", index: int) -> None:
-        """Close in the middle of a batch, of which the message at the index was the last that anybody saw."""
-        if self._core.config.ack == "each":
-            if not self._member.is_closed:
-                self.settle_soon(batch[index + 1 :], Settlement("release"))
-            await self._member.close()
-        else:
-            await self._member.close(_done_before(self._core, batch[index:]))
-
-    async def _settle(self, messages: Message | Iterable[Message], settlement: Settlement) -> None:
-        self._check_open()
-        await self._member.drive(self._core.settle(messages, settlement))
+    async def close_within(self, batch: Sequence[Message], index: int) -> None:
+        """Close in the middle of a batch."""
+        await self._line.member.close(self._done_before(batch, index))
 
     async def __aenter__(self) -> Self:
         return self
@@ -492,13 +553,13 @@ class AsyncConsumption:
         try:
             while left is None or left > 0:
                 batch = await consumer.poll(limits.count(left), limits.timeout)
-                if not batch and limits.ends(consumer._core.reason):
+                if not batch and consumer.has_nothing_more(limits):
                     return
                 for index, message in enumerate(batch):
                     try:
                         yield message
                     except BaseException:
-                        await consumer.give_up(batch, index)
+                        await consumer.close_within(batch, index)
                         raise
                 left = None if left is None else left - len(batch)
         finally:
@@ -531,148 +592,65 @@ class Limits:
         return self._batch if left is None else max(1, min(self._batch, left))
 
 
-class Consumer(_Shell):
-    """A member of a group, for a thread without an event loop. Belongs to one thread at a time."""
+class _BlockingLine(_Line):
+    """The line of a consumer for threads: a socket of its own, for one of them at a time."""
 
     def __init__(self, config: ConsumerConfig, connections: Connections, clock: Clock, loop: LoopThread) -> None:
+        super().__init__(config, clock)
+        self.is_watched = False
         self._connections = BlockingConnections(connections)
-        self._core = ConsumerCore(config, clock)
         self._loop = loop
         self._clock = clock
-        self._member = loop.call(lambda: _Member(self._core, connections, clock, self))
         self._fork = forks.generation
         self._lock = threading.Lock()
         self._user: int | None = None  # the thread that has the lock
         self._pause = threading.Event()
-        self._is_watched = False
         self._is_closing = False
+        self.member = loop.call(lambda: _Member(self.core, connections, clock, self))
 
-    def join(self) -> None:
-        """Become a member now, and not with the first poll."""
-        self._check_open()
-        self._watch()
-        if not self._core.is_member:
-            self._drive(self._core.join())
+    @property
+    def is_forked(self) -> bool:
+        """Whether this is the copy of a child."""
+        return self._fork != forks.generation
 
-    def poll(self, max_messages: int = 500, timeout: Duration = "5s") -> list[Delivered]:
-        """The next messages, as soon as there are any; none if there are none in time."""
-        self._check_open()
-        timeout_ms = _poll_arguments(max_messages, timeout)
-        if not self._is_watched:
-            self._watch()
-        if self._member.background:
-            self.flush()
-        try:
-            self._last = self._drive(self._core.poll(max_messages, timeout_ms, self, Delivered))
-            return self._last.messages.copy()
-        finally:
-            if self._member.must_hurry:
-                self._loop.post(self._member.poke)
+    @property
+    def is_closed(self) -> bool:
+        """Whether it cannot be used any more."""
+        return self._is_closing or self.member.is_closed or self.is_forked
 
-    def ack(self, messages: Message | Iterable[Message]) -> None:
-        """They are done."""
-        if self._last.is_whole(messages):
-            self._check_open()
-            self._drive(self._core.ack_whole(self._last))
-        else:
-            self._settle(messages, Settlement("ack"))
+    @property
+    def is_busy(self) -> bool:
+        """Whether a thread is waiting for an answer."""
+        return self._lock.locked()
 
-    def nack(self, messages: Message | Iterable[Message], *, delay: Duration | None = None, reason: str = "") -> None:
-        """Deliver them again, after a backoff or the delay."""
-        self._settle(messages, _nack(delay, reason))
+    def check_open(self) -> None:
+        """Raise `Conflict` after close, and in a child."""
+        if self.is_forked:
+            raise Conflict("a consumer cannot be used after a fork")
+        super().check_open()
 
-    def reject(self, messages: Message | Iterable[Message], *, reason: str = "") -> None:
-        """Put them to the dead letters."""
-        self._settle(messages, _reject(reason))
+    def post(self, function: Callable[[], None]) -> None:
+        """Have the function called in the loop."""
+        self._loop.post(function)
 
-    def extend(self, messages: Message | Iterable[Message], by: Duration) -> None:
-        """Keep them for that long from now on."""
-        self._settle(messages, _extension(by))
-        if self._member.must_hurry:
-            self._loop.post(self._member.poke)
-
-    def commit(self) -> None:
-        """Commit the positions behind everything that was polled; not of partitions that others have by now."""
-        self._check_open()
-        self._drive(self._core.commit())
-
-    def settle_soon(self, messages: Message | Sequence[Message], settlement: Settlement) -> None:
-        """Settle in the background; any thread may ask for it."""
-        self._check_open()
-        if self._member.background.note([messages] if isinstance(messages, Message) else messages, settlement):
-            self._loop.post(self._member.flush_soon)
-
-    def leave_block(self, message: Message, error: BaseException | None) -> None:
-        """Settle in the background what a block is left of; an error on its way is not covered by another."""
-        if error is None or not (self._member.is_closed or self._is_closing or self._is_forked):
-            self.settle_soon(message, _settlement_of(error))
+    def watch(self) -> None:
+        """Begin to keep the membership and the leases."""
+        if not self.is_watched:
+            self._loop.call(self.member.watch)
+            self.is_watched = True
 
     def flush(self) -> None:
         """Settle what is noted."""
-        self._loop.run(self._member.flush())
+        self._loop.run(self.member.flush())
 
-    def close(self) -> None:
-        """Settle what is noted, commit if that is automatic, and leave the group."""
-        self._close(None)
+    def settle(self, messages: Message | Iterable[Message], settlement: Settlement) -> None:
+        """Settle, and return when that is done."""
+        self.drive(self.core.settle(messages, settlement))
+        self.hurry()
 
-    def give_up(self, batch: Sequence[Delivered], index: int) -> None:
-        """Close in the middle of a batch, of which the message at the index was the last that anybody saw."""
-        if self._core.config.ack == "each":
-            if not (self._member.is_closed or self._is_closing or self._is_forked):
-                self.settle_soon(batch[index + 1 :], Settlement("release"))
-            self._close(None)
-        else:
-            self._close(_done_before(self._core, batch[index:]))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        connections = getattr(self, "_connections", None)
-        if connections is not None:
-            connections.hang_up()
-
-    @property
-    def _is_forked(self) -> bool:
-        return self._fork != forks.generation
-
-    def _check_open(self) -> None:
-        if self._is_forked:
-            raise Conflict("a consumer cannot be used after a fork")
-        if self._is_closing:
-            raise Conflict("a consumer cannot be used after close")
-        super()._check_open()
-
-    def _close(self, done: dict[TopicPartition, int] | None) -> None:
-        if self._is_forked or self._is_closing:
-            return
-        self._is_closing = True
-        self._pause.set()
-        is_ours = self._user != threading.get_ident()  # else this is a signal that came while we waited
-        if is_ours and not self._lock.acquire(blocking=False):
-            self._connections.interrupt()
-            is_ours = self._lock.acquire(timeout=HAND_OVER_TIMEOUT_S)
-        try:
-            if not self._loop.is_closed:
-                self._loop.run(self._member.close(done))
-        finally:
-            self._connections.hang_up()
-            if is_ours:
-                self._lock.release()
-
-    def _settle(self, messages: Message | Iterable[Message], settlement: Settlement) -> None:
-        self._check_open()
-        self._drive(self._core.settle(messages, settlement))
-
-    def _watch(self) -> None:
-        self._loop.call(self._member.watch)
-        self._is_watched = True
-
-    def _drive(self, steps: Steps[T]) -> T:
+    def drive(self, steps: Steps[T]) -> T:
         """Carry the requests of the steps to the broker and the answers back, in this thread."""
+        self.check_open()
         if not self._lock.acquire(blocking=False):
             raise Conflict("a consumer belongs to one thread at a time, and another one is using it")
         try:
@@ -693,20 +671,45 @@ class Consumer(_Shell):
             self._user = None
             self._lock.release()
 
+    def close(self, done: dict[TopicPartition, int] | None = None) -> None:
+        """Send what is left and leave; whoever else is using the line is interrupted."""
+        if self.is_forked or self._is_closing:
+            return
+        self._is_closing = True
+        self._pause.set()
+        has_lock = False
+        if self._user != threading.get_ident():  # else this is a signal that came while we waited
+            has_lock = self._lock.acquire(blocking=False)
+            if not has_lock:
+                self._connections.interrupt()
+                has_lock = self._lock.acquire(timeout=HAND_OVER_TIMEOUT_S)
+        try:
+            if not self._loop.is_closed:
+                self._loop.run(self.member.close(done))
+        finally:
+            self._connections.hang_up()
+            if has_lock:
+                self._lock.release()
+
+    def __del__(self) -> None:
+        connections = getattr(self, "_connections", None)
+        if connections is not None:
+            connections.hang_up()
+
     def _ask(self, request: Request) -> Frame:
         deadline_ns = self._clock.monotonic_ns() + int(self._connections.timeout_s * SECOND) + request.wait_ms * MS
         tries = 0
         while True:
-            self._check_open()
+            self.check_open()
             try:
                 return self._exchange(request)
             except GoQueueError as error:
                 tries += 1
                 wait_ns = retry_wait_ns(tries)
                 is_late = self._clock.monotonic_ns() + wait_ns > deadline_ns
-                self._check_open()
                 if not error.retryable or is_late or (request.only_once and request.was_lost):
                     raise
+                self.check_open()
                 self._pause.wait(wait_ns / SECOND)
 
     def _exchange(self, request: Request) -> Frame:
@@ -716,8 +719,82 @@ class Consumer(_Shell):
             frame: Frame = session.exchange_frame(request.verb, request.meta, request.payload, timeout_s=timeout_s)
         except AvailabilityError:
             request.was_lost = True
+            self.check_open()
             raise
         return frame
+
+
+class Consumer(_Shell):
+    """A member of a group, for a thread without an event loop. Belongs to one thread at a time."""
+
+    _line: _BlockingLine
+
+    def __init__(self, config: ConsumerConfig, connections: Connections, clock: Clock, loop: LoopThread) -> None:
+        self._line = _BlockingLine(config, connections, clock, loop)
+
+    def join(self) -> None:
+        """Become a member now, and not with the first poll."""
+        self._line.check_open()
+        self._line.watch()
+        if not self._line.core.is_member:
+            self._line.drive(self._line.core.join())
+
+    def poll(self, max_messages: int = 500, timeout: Duration = "5s") -> list[Delivered]:
+        """The next messages, as soon as there are any; none if there are none in time."""
+        line = self._line
+        line.check_open()
+        timeout_ms = _poll_arguments(max_messages, timeout)
+        if not line.is_watched:
+            line.watch()
+        if line.member.background:
+            line.flush()
+        try:
+            self._last = line.drive(line.core.poll(max_messages, timeout_ms, line, Delivered))
+            return self._last.messages.copy()
+        finally:
+            line.hurry()
+
+    def ack(self, messages: Message | Iterable[Message]) -> None:
+        """They are done."""
+        if self._last.is_whole(messages):
+            self._line.drive(self._line.core.ack_whole(self._last))
+        else:
+            self._line.settle(messages, Settlement("ack"))
+
+    def nack(self, messages: Message | Iterable[Message], *, delay: Duration | None = None, reason: str = "") -> None:
+        """Deliver them again, after a backoff or the delay."""
+        self._line.settle(messages, _nack(delay, reason))
+
+    def reject(self, messages: Message | Iterable[Message], *, reason: str = "") -> None:
+        """Put them to the dead letters."""
+        self._line.settle(messages, _reject(reason))
+
+    def extend(self, messages: Message | Iterable[Message], by: Duration) -> None:
+        """Keep them for that long from now on."""
+        self._line.settle(messages, _extension(by))
+
+    def commit(self) -> None:
+        """Commit the positions behind everything that was polled; not of partitions that others have by now."""
+        self._line.drive(self._line.core.commit())
+
+    def flush(self) -> None:
+        """Settle what is noted in the background, and return when that is done."""
+        self._line.check_open()
+        self._line.flush()
+
+    def close(self) -> None:
+        """Settle what is noted, commit if that is automatic, and leave the group."""
+        self._line.close()
+
+    def close_within(self, batch: Sequence[Message], index: int) -> None:
+        """Close in the middle of a batch."""
+        self._line.close(self._done_before(batch, index))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class Consumption:
@@ -732,26 +809,17 @@ class Consumption:
         try:
             while left is None or left > 0:
                 batch = consumer.poll(limits.count(left), limits.timeout)
-                if not batch and limits.ends(consumer._core.reason):
+                if not batch and consumer.has_nothing_more(limits):
                     return
                 for index, message in enumerate(batch):
                     try:
                         yield message
                     except BaseException:
-                        consumer.give_up(batch, index)
+                        consumer.close_within(batch, index)
                         raise
                 left = None if left is None else left - len(batch)
         finally:
             consumer.close()
-
-
-def _done_before(core: ConsumerCore, left: Sequence[Message]) -> dict[TopicPartition, int]:
-    """The positions of the core, but not past what is left."""
-    done = dict(core.positions)
-    for message in left:
-        name = TopicPartition(message.topic, message.partition)
-        done[name] = min(done.get(name, message.offset), message.offset)
-    return done
 
 
 def _poll_arguments(max_messages: int, timeout: Duration) -> int:

@@ -23,7 +23,7 @@ answer mends.
 
 import sys
 from array import array
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import repeat
@@ -43,7 +43,7 @@ from goqueue.errors import (
     InvalidRequest,
     NotGroupMember,
     PartitionNotAssigned,
-    ReceiptExpired,
+    ReceiptError,
     ReceiptUnknown,
     StaleGeneration,
 )
@@ -145,15 +145,15 @@ class Delivery(TopicPartition):
     """Where messages come from, and with which delivery: what their receipts have in common."""
 
     batch: DeliveredBatch
-    consumer: "Settles"
+    line: "Settles"
     lease: Lease
 
     @classmethod
-    def of(cls, batch: DeliveredBatch, consumer: "Settles", lease: Lease) -> "Delivery":
+    def of(cls, batch: DeliveredBatch, line: "Settles", lease: Lease) -> "Delivery":
         """The delivery of that batch."""
         made = cls(batch.topic, batch.partition)
         made.batch = batch
-        made.consumer = consumer
+        made.line = line
         made.lease = lease
         return made
 
@@ -171,7 +171,7 @@ class Batch(NamedTuple):
 
 
 class Settles:
-    """Whoever can settle messages; the two shells of a consumer do."""
+    """Whoever can settle messages."""
 
 
 class ConsumerCore:
@@ -220,9 +220,10 @@ class ConsumerCore:
         )
         self._may_be_member = True
         frame = yield Request(Verb.JOIN, asked)
-        joined = decode(frame.meta, Joined)
+        joined = decode(frame.payload, Joined)
         self.generation = joined.generation
         self._has(joined.partitions)
+        self.must_beat = joined.rebalance_required
         self.positions.clear()
         self.is_member = True
 
@@ -234,9 +235,9 @@ class ConsumerCore:
             if not self.is_member:
                 return
             self.must_beat = False
-            asked = verbs.MemberHeartbeat(config.group, config.member_id, self.generation, revoked)
+            asked = verbs.MemberHeartbeat(config.group, config.member_id, self.generation)
             try:
-                frame = yield Request(Verb.HEARTBEAT, asked)
+                frame = yield Request(Verb.HEARTBEAT, asked, verbs.encode(revoked) if revoked else None)
             except StaleGeneration as error:
                 self._was_refused(error)
                 revoked = None
@@ -244,10 +245,11 @@ class ConsumerCore:
             except (NotGroupMember, GroupNotFound):
                 self.is_member = False
                 return
-            beat = decode(frame.meta, Heartbeat)
+            beat = decode(frame.payload, Heartbeat)
             self.generation = max(self.generation or 0, beat.generation)
             self._has(beat.partitions_assigned)
             if not beat.partitions_to_revoke:
+                self.must_beat = beat.rebalance_required
                 return
             revoked = beat.partitions_to_revoke
             if is_idle and config.ack == "auto":
@@ -258,7 +260,7 @@ class ConsumerCore:
         if self._may_be_member:
             arguments: dict[str, object] = {"group": self.config.group, "member_id": self.config.member_id}
             with suppress(NotGroupMember, GroupNotFound):
-                yield Request(Verb.CALL, verbs.Call("groups.leave", arguments))
+                yield Request(Verb.CALL, verbs.Call("groups.leave"), verbs.encode(arguments))
         self.is_member = self._may_be_member = False
         self._leases.clear()
 
@@ -286,7 +288,7 @@ class ConsumerCore:
 
     # --- polling -------------------------------------------------------------------------------
 
-    def poll(self, max_messages: int, timeout_ms: int, consumer: Settles, message_type: type[Message]) -> Steps[Batch]:
+    def poll(self, max_messages: int, timeout_ms: int, line: Settles, message_type: type[Message]) -> Steps[Batch]:
         """The next messages; none if the time is over."""
         until_ns = self._clock.monotonic_ns() + timeout_ms * MS
         refusals = 0
@@ -296,6 +298,8 @@ class ConsumerCore:
                 self._has_lost_track = False
             if not self.is_member:
                 yield from self.join()
+            elif self.must_beat:
+                yield from self.heartbeat(is_idle=True)
             asked_ns = self._clock.monotonic_ns()
             wait_ms = min(max(0, (until_ns - asked_ns) // MS), WAIT_MS_MAX)
             try:
@@ -319,7 +323,7 @@ class ConsumerCore:
             self.reason = polled.reason
             self.must_beat = self.must_beat or polled.rebalance_required or polled.generation != self.generation
             if polled.batches:
-                return self._messages(polled, frame.payload, consumer, message_type)
+                return self._messages(polled, frame.payload, line, message_type)
             now_ns = self._clock.monotonic_ns()
             if self.must_beat or now_ns < asked_ns + wait_ms * MS:  # it did not wait: our partitions have changed
                 yield from self.heartbeat(is_idle=True)
@@ -339,7 +343,7 @@ class ConsumerCore:
         self._poll_number += 1
         return frame
 
-    def _messages(self, polled: Polled, payload: memoryview, consumer: Settles, message_type: type[Message]) -> Batch:
+    def _messages(self, polled: Polled, payload: memoryview, line: Settles, message_type: type[Message]) -> Batch:
         messages: list[Message] = []
         deliveries: list[Delivery] = []
         at = 0
@@ -354,7 +358,7 @@ class ConsumerCore:
                 self.positions[TopicPartition(batch.topic, batch.partition)] = batch.next_offset
             if (batch.topic, batch.partition) not in self._known:
                 self.must_beat = True
-            delivery = Delivery.of(batch, consumer, lease)
+            delivery = Delivery.of(batch, line, lease)
             end = at + batch.bytes
             messages += decode_messages(payload[at:end], delivery, flags=batch.flags, message_type=message_type)
             deliveries.append(delivery)
@@ -373,7 +377,8 @@ class ConsumerCore:
 
     def ack_whole(self, batch: Batch) -> Steps[None]:
         """The whole batch is done. Which messages those are, the broker knows."""
-        if not self._has_leases or any(one.lease.left != one.batch.count for one in batch.deliveries):
+        is_touched = any(one.lease.left != one.batch.count for one in batch.deliveries)
+        if not self._has_leases or is_touched or len(batch.deliveries) > verbs.PARTS_MAX:
             yield from self.settle(batch.messages, Settlement("ack"))
             return
         asked = verbs.Settle(Settlement("ack"), [one.lease.part for one in batch.deliveries])
@@ -394,9 +399,17 @@ class ConsumerCore:
         """Settle one or many in one request; raises for the first that could not be."""
         if not self._has_leases:
             raise Conflict("this consumer commits positions; its messages are not settled one by one")
+        failure: GoQueueError | None = None
         chosen = _by_delivery(messages)
-        if not chosen:
-            return
+        for start in range(0, len(chosen), verbs.PARTS_MAX):
+            error = yield from self._settle(chosen[start : start + verbs.PARTS_MAX], settlement, is_repeated)
+            failure = failure or error
+        if failure:
+            raise failure
+
+    def _settle(
+        self, chosen: "Sequence[tuple[Delivery, array[int]]]", settlement: Settlement, is_repeated: bool
+    ) -> Steps[GoQueueError | None]:
         parts = [verbs.SettlePart(*one, one.batch.nonce, len(offsets)) for one, offsets in chosen]
         payload = b"".join([_raw(offsets) for _, offsets in chosen])
         request = Request(Verb.SETTLE, verbs.Settle(settlement, parts), payload)
@@ -413,8 +426,7 @@ class ConsumerCore:
                 error = codes.restore(refused.code, refused.text, refused.facts)
                 if not (is_repeated and _is_as_asked(error, settlement.action)):
                     failure = failure or error
-        if failure:
-            raise failure
+        return failure
 
     def _settled(self, delivery: Delivery, answer: SettledBatch, settlement: Settlement) -> None:
         lease = delivery.lease
@@ -436,7 +448,7 @@ class ConsumerCore:
                 self._leases.pop(lease.part.nonce, None)
             elif now_ns >= lease.extend_at_ns:
                 due.setdefault(lease.length_ns, []).append(lease)
-        for length_ns, together in due.items():
+        for length_ns, together in _in_parts(due):
             asked = verbs.Settle(Settlement("extend", length_ns), [lease.part for lease in together])
             frame = yield Request(Verb.SETTLE, asked, b"")
             for lease, (answer, told) in zip(together, _decode_settled(frame.payload), strict=True):
@@ -481,7 +493,7 @@ class ConsumerCore:
                 "generation": self.generation,
             }
             try:
-                yield Request(Verb.CALL, verbs.Call("groups.commit", arguments))
+                yield Request(Verb.CALL, verbs.Call("groups.commit"), verbs.encode(arguments))
             except StaleGeneration as error:
                 self._was_refused(error)
             except PartitionNotAssigned as error:
@@ -496,11 +508,17 @@ class ConsumerCore:
                 return
 
 
+def _in_parts(due: Mapping[int, Sequence[Lease]]) -> Iterator[tuple[int, Sequence[Lease]]]:
+    for length_ns, leases in due.items():
+        for start in range(0, len(leases), verbs.PARTS_MAX):
+            yield length_ns, leases[start : start + verbs.PARTS_MAX]
+
+
 def _is_as_asked(error: GoQueueError, action: str) -> bool:
     """Whether a settlement that was asked twice is refused because the first one worked."""
-    if isinstance(error, ReceiptUnknown):
-        return error.reason == "settled"
-    return isinstance(error, ReceiptExpired) and action in ("nack", "release")
+    if action in ("nack", "release"):
+        return isinstance(error, ReceiptError)
+    return isinstance(error, ReceiptUnknown) and error.reason == "settled"
 
 
 def _by_delivery(messages: Message | Iterable[Message]) -> "list[tuple[Delivery, array[int]]]":

@@ -171,8 +171,8 @@ class Session(asyncio.BufferedProtocol):
         if self.is_closed:
             raise BrokerUnavailable(f"the connection to {self.address} is closed")
         raw = verbs.encode(meta)
-        if payload is not None:
-            check_size(raw, payload, self.welcome.frame_bytes_max)
+        if payload is not None or len(raw) > frames.META_BYTES_MAX:
+            check_size(raw, payload or b"", self.welcome.frame_bytes_max)
         correlation = self._next_correlation
         self._next_correlation = correlation % 0xFFFF_FFFF + 1
         if payload is None:
@@ -294,6 +294,8 @@ class Session(asyncio.BufferedProtocol):
 
 def check_size(meta: bytes, payload: bytes | bytearray, limit: int) -> None:
     """Raise `RequestTooLarge` for a frame that the broker would not read; it would hang up."""
+    if len(meta) > frames.META_BYTES_MAX:
+        raise RequestTooLarge(len(meta), frames.META_BYTES_MAX)
     size = frames.HEADER_BYTES + len(meta) + len(payload)
     if size > limit:
         raise RequestTooLarge(size, limit)

@@ -30,17 +30,13 @@ class Hold:
         """The lowest offset that holds the key."""
         return min(self.in_flight | self.failed)
 
-    def may_go(self, offset: int, member: str, *, is_begun: bool) -> bool:
-        """Whether a message of the key may go out: never before an earlier one that failed.
-
-        While others are out, only one that failed may, to the same member, and if it is before all of them; or whatever
-        goes with the same answer.
+    def may_go(self, offset: int, *, is_begun: bool) -> bool:
+        """Whether a message of the key may go out: not while others are, but with the same answer; never before an
+        earlier one that failed; nor, for the first time, before one that is parked.
         """
-        if self.failed and offset > min(self.failed):
+        if (self.in_flight and not is_begun) or (self.failed and offset > min(self.failed)):
             return False
-        if is_begun or not self.in_flight:
-            return True
-        return member == self.member and offset in self.failed and offset < min(self.in_flight)
+        return offset in self.failed or not self.parked or offset < self.parked.min()
 
 
 class Chosen(NamedTuple):
@@ -78,7 +74,7 @@ class KeyOrder:
             if hold is None:
                 hold = self._holds[key] = Hold(key, member, now_ns)
                 begun.add(key)
-            elif not hold.may_go(offset, member, is_begun=key in begun):
+            elif not hold.may_go(offset, is_begun=key in begun):
                 hold.parked.add(offset)
                 parked.add(offset)
                 continue

@@ -34,7 +34,7 @@ from goqueue.groups.member import Join
 from goqueue.names import VERSION
 from goqueue.wire import frames, verbs
 from goqueue.wire.frames import BadFrame, Frame, FrameFlags, FrameReader
-from goqueue.wire.reports import SettledBatch, Settlement
+from goqueue.wire.reports import PartitionName, SettledBatch, Settlement
 from goqueue.wire.verbs import Verb
 
 logger = logging.getLogger("goqueue.native")
@@ -588,15 +588,16 @@ class Connection(asyncio.BufferedProtocol):
             Verb.JOIN,
             correlation,
             self._service.groups.join(asked.group, wanted),
-            lambda joined: self._answer(Verb.JOIN, correlation, joined),
+            lambda joined: self._send_value(Verb.JOIN, correlation, joined),
         )
 
-    def _heartbeat(self, correlation: int, meta: memoryview, _: memoryview) -> None:
+    def _heartbeat(self, correlation: int, meta: memoryview, payload: memoryview) -> None:
         asked = _decode_heartbeat(meta)
-        if asked.revoked is not None:
-            self._service.groups.revoke(asked.group, asked.member_id, asked.generation, asked.revoked)
+        if payload:
+            revoked = _decode_partitions(payload)
+            self._service.groups.revoke(asked.group, asked.member_id, asked.generation, revoked)
         beat = self._service.groups.heartbeat(asked.group, asked.member_id, asked.generation, is_cooperative=True)
-        self._answer(Verb.HEARTBEAT, correlation, beat)
+        self._send_value(Verb.HEARTBEAT, correlation, beat)
 
     def _poll(self, correlation: int, meta: memoryview, _: memoryview) -> None:
         asked = _decode_poll(meta)
@@ -687,9 +688,9 @@ class Connection(asyncio.BufferedProtocol):
             settled.resolve(None)
         self._later(Verb.SETTLE, correlation, settled, lambda _: self._send_value(Verb.SETTLE, correlation, answers))
 
-    def _call(self, correlation: int, meta: memoryview, _: memoryview) -> None:
+    def _call(self, correlation: int, meta: memoryview, payload: memoryview) -> None:
         asked = _decode_call(meta)
-        pending = calls.call(self._service, asked.name, asked.arguments)
+        pending = calls.call(self._service, asked.name, _decode_arguments(payload))
         self._later(Verb.CALL, correlation, pending, lambda value: self._send_value(Verb.CALL, correlation, value))
 
     def _send_value(self, kind: int, correlation: int, value: object) -> None:
@@ -835,6 +836,8 @@ _decode_heartbeat = _decoder(verbs.MemberHeartbeat)
 _decode_poll = _decoder(verbs.Poll)
 _decode_settle = _decoder(verbs.Settle)
 _decode_call = _decoder(verbs.Call)
+_decode_arguments = msgspec.msgpack.Decoder(dict[str, object]).decode
+_decode_partitions = msgspec.msgpack.Decoder(list[PartitionName]).decode
 
 
 def _topic_state(info: TopicInfo) -> verbs.TopicState:

@@ -17,6 +17,7 @@ from goqueue.groups.config import GroupConfig
 from goqueue.names import TopicPartition
 
 NAME_CHARACTERS_MAX = 255
+INTERNAL_PREFIX = "__"
 VISIBILITY_TIMEOUT_MS_MAX = 12 * 3_600_000
 
 MODES = ("partitioned", "shared", "key-shared")
@@ -47,6 +48,8 @@ def validate_name(name: str, field: str) -> None:
     """Raise `InvalidRequest` unless a group, client or member may be called that."""
     if not name:
         raise InvalidRequest(f"{field} is required", path=field)
+    if name.startswith(INTERNAL_PREFIX) and field == "group":
+        raise InvalidRequest(f"{INTERNAL_PREFIX} opens the names of internal groups", path=field)
     if len(name) > NAME_CHARACTERS_MAX or not name.isprintable() or "/" in name:
         rule = f"must be 1 to {NAME_CHARACTERS_MAX} printable characters without /"
         raise InvalidRequest(f"{field} {rule}", path=field)

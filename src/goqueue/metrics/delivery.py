@@ -31,10 +31,28 @@ class Standing(NamedTuple):
     acked_ranges: int
 
 
+class Tally:
+    """What happened between a group and a topic since somebody last looked."""
+
+    __slots__ = ("bytes", "delivered", "ledger_bytes", "ledger_records", "redelivered", "settled")
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Begin anew."""
+        self.delivered = self.bytes = self.redelivered = self.ledger_records = self.ledger_bytes = 0
+        self.settled: dict[str, int] = {}
+
+
 class DeliveryMetrics:
     """Fed by the events of the broker."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry, consumed: Counter, consumed_bytes: Counter) -> None:
+        self.consumed = consumed
+        self.consumed_bytes = consumed_bytes
+        self._tallies: dict[tuple[str, str], Tally] = {}
+        self._poll_series: dict[str, tuple[Any, ...]] = {}
         self._standings: Callable[[], Iterable[Standing]] = tuple
         self._pending: Callable[[], dict[str, int]] = dict
 
@@ -112,8 +130,8 @@ class DeliveryMetrics:
             self.commits,
         )
         self.handlers: dict[type[events.Event], Callable[[Any], None]] = {
-            events.Delivered: lambda e: self._count(self.redelivered, e, e.redelivered),
-            events.Settled: lambda e: self._count(self.settled[e.kind], e, e.count),
+            events.Delivered: self._delivered,
+            events.Settled: self._settled,
             events.LeasesExpired: lambda e: self._count(self.timeouts, e, e.count),
             events.MessagesExpired: lambda e: self._count(self.expired, e, e.count),
             events.DelaysScheduled: lambda e: self.delays["scheduled"].labels(e.topic).inc(e.count),
@@ -137,13 +155,36 @@ class DeliveryMetrics:
             events.HeartbeatLate: lambda e: self.late_heartbeats.labels(e.group).inc(),
         }
 
+    def _delivered(self, event: events.Delivered) -> None:
+        tally = self._tally(event.topic, event.group)
+        tally.delivered += event.count
+        tally.bytes += event.bytes
+        tally.redelivered += event.redelivered
+
+    def _settled(self, event: events.Settled) -> None:
+        settled = self._tally(event.topic, event.group).settled
+        settled[event.kind] = settled.get(event.kind, 0) + event.count
+
+    def _ledger(self, event: events.LedgerWritten) -> None:
+        tally = self._tally(event.topic, "")
+        tally.ledger_records += event.count
+        tally.ledger_bytes += event.bytes
+
+    def _tally(self, topic: str, group: str) -> "Tally":
+        tally = self._tallies.get((topic, group))
+        if tally is None:
+            tally = self._tallies[topic, group] = Tally()
+        return tally
+
     def watch(self, standings: Callable[[], Iterable[Standing]], pending: Callable[[], dict[str, int]]) -> None:
         """Ask these for what is a state, whenever somebody wants to know."""
         self._standings = standings
         self._pending = pending
 
     def look(self) -> None:
-        """Bring the states up to date."""
+        """Bring the states up to date, and the counters that are too dear to be touched by every batch."""
+        for (topic, group), tally in self._tallies.items():
+            self._add(topic, group, tally)
         for series in (self.in_flight, self.acked_ranges, self.committed, self.lag):
             series.clear()
         for one in self._standings():
@@ -154,6 +195,19 @@ class DeliveryMetrics:
         for topic, count in self._pending().items():
             self.delays_pending.labels(topic).set(count)
 
+    def _add(self, topic: str, group: str, tally: "Tally") -> None:
+        if tally.delivered:
+            self.consumed.labels(topic, group).inc(tally.delivered)
+            self.consumed_bytes.labels(topic, group).inc(tally.bytes)
+        if tally.redelivered:
+            self.redelivered.labels(topic, group).inc(tally.redelivered)
+        for kind, count in tally.settled.items():
+            self.settled[kind].labels(topic, group).inc(count)
+        if tally.ledger_records:
+            self.ledger_records.labels(topic).inc(tally.ledger_records)
+            self.ledger_bytes.labels(topic).inc(tally.ledger_bytes)
+        tally.clear()
+
     def topic_created(self, topic: str) -> None:
         """Its series begin at zero."""
         for series in self._by_topic:
@@ -161,6 +215,8 @@ class DeliveryMetrics:
 
     def topic_deleted(self, topic: str) -> None:
         """Its series go."""
+        for key in [key for key in self._tallies if key[0] == topic]:
+            del self._tallies[key]
         for series in self._by_topic:
             series.remove(topic)
         for series in self._of_topic:
@@ -174,16 +230,17 @@ class DeliveryMetrics:
         self.delays["fired"].labels(event.topic).inc(event.count)
         self.lateness.labels(event.topic).observe(event.lateness_ns / SECOND)
 
-    def _ledger(self, event: events.LedgerWritten) -> None:
-        self.ledger_records.labels(event.topic).inc(event.count)
-        self.ledger_bytes.labels(event.topic).inc(event.bytes)
-
     def _polled(self, event: events.Polled) -> None:
-        self.polls.labels(event.group).inc()
+        series = self._poll_series.get(event.group)
+        if series is None:
+            of_group = (self.polls, self.empty_polls, self.poll_latency, self.poll_size)
+            series = self._poll_series[event.group] = tuple(one.labels(event.group) for one in of_group)
+        polls, empty_polls, latency, size = series
+        polls.inc()
         if not event.count:
-            self.empty_polls.labels(event.group).inc()
-        self.poll_latency.labels(event.group).observe(event.waited_ns / SECOND)
-        self.poll_size.labels(event.group).observe(event.count)
+            empty_polls.inc()
+        latency.observe(event.waited_ns / SECOND)
+        size.observe(event.count)
 
     def _left(self, event: events.MemberLeft) -> None:
         if event.reason == "timeout":
@@ -205,6 +262,7 @@ class DeliveryMetrics:
             self.rebalance_latency.labels(event.group, event.kind).observe(event.duration_ns / SECOND)
 
     def _group_deleted(self, group: str) -> None:
+        self._poll_series.pop(group, None)
         for series in vars(self).values():
             if isinstance(series, Counter | Gauge | Histogram) and "consumer_group" in series._labelnames:
                 series.remove_by_labels({"consumer_group": group})

@@ -86,9 +86,8 @@ class Metrics:
             events.SegmentsDeleted: self._count_deleted,
             events.DamageFound: self._count_damage,
         }
-        self.delivery = DeliveryMetrics(registry)
+        self.delivery = DeliveryMetrics(registry, self._consumed, self._consumed_bytes)
         self._counts.update(self.delivery.handlers)
-        self._counts[events.Delivered] = self._count_delivered
         build = _gauge(registry, "build_info", "This build", ("version", "python"))
         build.labels(VERSION, platform.python_version()).set(1)
         _gauge(registry, "kernel_info", "The record kernel", ("implementation",)).labels(kernel.IMPLEMENTATION).set(1)
@@ -107,11 +106,6 @@ class Metrics:
     def _count_consumed(self, event: events.Consumed) -> None:
         self._consumed.labels(event.topic, event.group).inc(event.count)
         self._consumed_bytes.labels(event.topic, event.group).inc(event.bytes)
-
-    def _count_delivered(self, event: events.Delivered) -> None:
-        self._consumed.labels(event.topic, event.group).inc(event.count)
-        self._consumed_bytes.labels(event.topic, event.group).inc(event.bytes)
-        self.delivery.handlers[events.Delivered](event)
 
     def _count_duplicate(self, event: events.DuplicateFound) -> None:
         self._duplicates.labels(event.topic).inc()

@@ -14,11 +14,13 @@ from typing import Final
 import msgspec
 
 from goqueue.errors import GoQueueError
-from goqueue.wire.reports import PartitionName, Settlement
+from goqueue.wire.reports import Settlement
 
 PROTOCOL_VERSION: Final = 1
+PARTS_MAX: Final = 128
 FEATURES: Final = ("publish", "read", "subscribe", "idempotence", "groups")
 TEXT_MAX: Final = 2_000
+ITEMS_MAX: Final = 100
 
 
 class Verb(IntEnum):
@@ -85,8 +87,14 @@ class ErrorMeta(_Meta):
 
 def error_meta(error: GoQueueError) -> ErrorMeta:
     """What is told of an error; what a peer put into it is cut to what fits a frame."""
-    facts = {name: value[:TEXT_MAX] if isinstance(value, str) else value for name, value in error.facts().items()}
+    facts = {name: _cut(value) for name, value in error.facts().items()}
     return ErrorMeta(error.code, str(error)[:TEXT_MAX], error.retryable, facts)
+
+
+def _cut(value: object) -> object:
+    if isinstance(value, list):
+        return value[:ITEMS_MAX]
+    return value[:TEXT_MAX] if isinstance(value, str) else value
 
 
 class Metadata(_Meta):
@@ -257,7 +265,7 @@ class Unsubscribe(_Meta):
 
 
 class Join(_Meta):
-    """Become a member of a group; None leaves a choice to the topic."""
+    """Become a member of a group; None leaves a choice to the topic. The answer's payload is a `reports.Joined`."""
 
     group: str
     client_id: str
@@ -275,12 +283,14 @@ class Join(_Meta):
 
 
 class MemberHeartbeat(_Meta):
-    """A member lives, and has given back the partitions in `revoked`."""
+    """A member lives. The payload, if there is one, is a list of the partitions that it has given back.
+
+    That of the answer is a `reports.Heartbeat`.
+    """
 
     group: str
     member_id: str
     generation: int | None = None
-    revoked: list[PartitionName] | None = None
 
 
 class Poll(_Meta):
@@ -312,6 +322,7 @@ class Settle(_Meta):
     """Settle messages; the payload is their offsets, uint64 in little-endian, part by part.
 
     The payload of the answer is a list with a pair for each part: a `reports.SettledBatch`, or else an `ErrorMeta`.
+    More than `PARTS_MAX` parts may not fit a frame.
     """
 
     settlement: Settlement
@@ -319,10 +330,9 @@ class Settle(_Meta):
 
 
 class Call(_Meta):
-    """Any other verb, by name; the payload of the answer is what it returns."""
+    """Any other verb, by name; the payload is a map of its arguments, that of the answer what it returns."""
 
     name: str
-    arguments: dict[str, object]
 
 
 class Stats(_Meta):

@@ -179,7 +179,9 @@ def test_a_query_that_makes_no_sense_is_refused(orders: OpenDoor, query: str) ->
     assert answer.json["details"]["path"] == query.partition("=")[0] or "two names" in answer.json["error"]
 
 
-def test_a_page_of_large_letters_ends_early(orders: OpenDoor) -> None:
+@pytest.mark.parametrize("compression", ["none", "zstd"])
+def test_a_page_of_large_letters_ends_early(orders: OpenDoor, compression: str) -> None:
+    orders.request("PATCH", "/topics/orders/config", {"compression": compression})
     for number in range(3):
         kill(orders, f"{number}" + "x" * 7_000_000, partition=0)
 
@@ -232,6 +234,40 @@ def test_only_what_matches_is_put_back(orders: OpenDoor) -> None:
 
     assert (done["state"], done["redriven"]) == ("done", 2)
     assert [letter["value"] for letter in orders.get(f"{DLQ}/messages").json["messages"]] == ["a3", "b"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "found"),
+    [
+        ({"reason": "REJECTED"}, ["a1", "a2", "b"]),
+        ({"reason": "TIMEOUT"}, []),
+        ({"group": "audit"}, ["b"]),
+        ({"key": "ka"}, ["a1", "a2"]),
+        ({"key_base64": "a2I="}, ["b"]),
+        ({"key_prefix": "kb"}, ["b"]),
+        ({"header": {"colour": "red"}}, ["b"]),
+        ({"header": {"colour": "red", "size": "s"}}, []),
+        ({"error_contains": "ouldy"}, ["b"]),
+        ({"from_time": "2024-01-01T00:00:30Z"}, ["b"]),
+        ({"to_time": 1704067230}, ["a1", "a2"]),
+        ({"partition": 1}, ["b"]),
+        ({"offsets": [1]}, ["a2"]),
+        ({"min_attempts": 2}, []),
+        ({"key": None, "colour": "red"}, ["a1", "a2", "b"]),
+    ],
+)
+def test_each_field_of_a_filter_counts(
+    orders: OpenDoor, clock: ManualClock, wanted: dict[str, Any], found: list[str]
+) -> None:
+    kill(orders, "a1", "a2", partition=0, key="ka")
+    clock.advance(60)
+    headers = {"colour": "red", "size": "xl"}
+    kill(orders, "b", partition=1, key="kb", headers=headers, reason="mouldy", group="audit")
+
+    plan = orders.post(f"{DLQ}/redrive", {"filter": wanted, "dry_run": True}).json
+
+    assert [letter["value"] for letter in plan["sample"]] == found
+    assert plan["matched"] == len(found)
 
 
 def test_a_dry_run_says_what_would_be_done_and_does_nothing(orders: OpenDoor) -> None:

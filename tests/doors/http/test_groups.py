@@ -302,6 +302,21 @@ def test_a_member_that_wants_to_be_asked_is_asked(orders: OpenDoor) -> None:
     assert "revocation_deadline" not in calm
 
 
+def test_partitions_are_given_back_one_by_one_or_all_at_once(orders: OpenDoor) -> None:
+    first = join(orders, path="join/cooperative")
+    for number in (2, 3):
+        join(orders, path="join/cooperative", client_id=f"worker {number}")
+    beat = {"member_id": first["member_id"]}
+    asked = orders.post(f"{BILLING}/heartbeat/cooperative", beat).json["partitions_to_revoke"]
+    assert len(asked) == 2
+
+    one = orders.post(f"{BILLING}/revoke", {**beat, "revoked_partitions": asked[:1]}).json
+    rest = orders.post(f"{BILLING}/revoke", beat).json
+
+    assert (one["pending_count"], rest["pending_count"]) == (1, 0)
+    assert len(orders.get(f"{BILLING}/assignment?member_id={first['member_id']}").json["partitions"]) == 1
+
+
 @pytest.mark.parametrize("partitions", [[{"topic": "orders"}], [{"topic": "orders", "partition": -1}], "orders-0"])
 def test_what_was_revoked_is_named_in_full(orders: OpenDoor, partitions: object) -> None:
     member = join(orders)

@@ -316,6 +316,7 @@ def test_a_list_has_a_limit(orders: OpenDoor) -> None:
 
     assert (most.status, most.json["failed"]) == (404, 1_000)
     assert (more.status, more.code) == (413, "REQUEST_TOO_LARGE")
+    assert more.json["error"] == "request too large: 1001 receipts are over the limit of 1000"
     assert more.json["details"] == {"size": 1_001, "limit": 1_000}
 
 

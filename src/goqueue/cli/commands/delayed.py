@@ -70,8 +70,6 @@ def cancel(
     one = _one(topic, partition, offset, key)
     with connected(server) as client:
         found = client.cancel(topic, key=_bytes(key)) if one is None else client.cancel(one)
-        if not found:
-            client.describe_topic(topic)
     shown = f"{number(len(found), 'message')} of {topic} will never be delivered" if found else _none(topic, key)
     show(_data(found), output, plain(shown))
 
@@ -106,8 +104,6 @@ def reschedule(
             found = client.reschedule(topic, key=_bytes(key), delay=delay, deliver_at=at)
         else:
             found = client.reschedule(one, delay=delay, deliver_at=at)
-        if not found:
-            client.describe_topic(topic)
     _show(found, output, _none(topic, key))
 
 

@@ -103,7 +103,7 @@ def create(
     content = _content(value_file or STANDARD_INPUT) if value is None else os.fsencode(value)
     with connected(server) as client:
         made = client.schedule(topic, content, name=name, paused=paused, **wanted)
-    _say(made, output, "is paused" if made.paused else f"runs next at {when(made.next_at_ns)}")
+    _say(made, output, _next(made))
 
 
 @app.command("list")
@@ -184,7 +184,7 @@ def resume(
     """Run a schedule again, from its next time on."""
     with connected(server) as client:
         resumed = client.resume_schedule(topic, name)
-    _say(resumed, output, f"runs next at {when(resumed.next_at_ns)}")
+    _say(resumed, output, _next(resumed))
 
 
 @app.command()
@@ -223,6 +223,12 @@ def _content(path: Path) -> bytes:
 
 def _say(one: "ScheduleInfo", output: Format, what: str) -> None:
     show(_data(one), output, plain(f"schedule {one.name} of {one.topic} {what}"))
+
+
+def _next(one: "ScheduleInfo") -> str:
+    if one.paused:
+        return "is paused"
+    return "will not run any more" if one.next_at_ns is None else f"runs next at {when(one.next_at_ns)}"
 
 
 def _when(one: "ScheduleInfo") -> str:
