@@ -454,6 +454,23 @@ def test_messages_that_nobody_got_in_time_are_dropped(node: Node, clock: ManualC
     assert [one.offset for one in restarted(node).broker.groups.positions("workers")] == [2]
 
 
+def test_the_time_that_a_message_names_counts_and_not_that_of_its_topic(node: Node, clock: ManualClock) -> None:
+    node.create(ttl="10s")
+    now_ns = clock.wall_ns()
+    node.messages(
+        NewMessage(b"long", expires_at_ns=now_ns + 60 * SECOND), NewMessage(b"short", expires_at_ns=now_ns + 5 * SECOND)
+    )
+
+    clock.advance(6)
+    first = Consumer(node, "early").poll()
+    clock.advance(20)
+
+    assert [message.value for message in first] == [b"long"]
+    assert [message.value for message in Consumer(node, "late").poll()] == [b"long"]
+    clock.advance(40)
+    assert Consumer(node, "too late").poll() == []
+
+
 def test_or_they_are_dead_letters_where_the_topic_says_so(node: Node, clock: ManualClock) -> None:
     node.create(on_expire="dead_letter")
     node.messages(NewMessage(b"short", expires_at_ns=clock.wall_ns() + 5 * SECOND), NewMessage(b"long"))
@@ -545,12 +562,15 @@ def test_a_full_disk_for_one_partition_does_not_keep_back_another(faulty: Faulty
     assert sorted(message.value for message in first + second) == [b"a", b"b"]
 
 
-def test_a_disk_that_cannot_be_read_for_a_moment_loses_nothing(faulty: FaultyDisk, clock: ManualClock) -> None:
+@pytest.mark.parametrize("skip", range(4))
+def test_a_disk_that_cannot_be_read_for_a_moment_loses_nothing(
+    faulty: FaultyDisk, clock: ManualClock, skip: int
+) -> None:
     node = Node(faulty, clock)
     node.create()
     node.publish(*numbered(5))
     member = Consumer(node)
-    faulty.fail_next("pread", EIO, path_suffix="orders/0/log/00000000000000000000.log")
+    faulty.fail_next("pread", EIO, path_suffix="orders/0/log/00000000000000000000.log", skip=skip)
 
     seen: list[int] = []
     for _ in range(3):

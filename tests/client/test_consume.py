@@ -407,6 +407,21 @@ def test_only_one_task_polls_at_a_time_and_any_may_settle(one: Client, address: 
     assert floor(one) == 11
 
 
+def test_a_consumer_that_is_closed_while_a_task_polls_does_not_come_back(one: Client, address: str) -> None:
+    async def work(gq: AsyncClient) -> None:
+        consumer = gq.consumer("t", group="g", start="latest")
+        await consumer.join()
+        waiting = asyncio.ensure_future(consumer.poll(timeout="20s"))
+        while not consumer._is_polling:
+            await gq.groups()
+        await consumer.close()
+        with pytest.raises(Conflict, match="after close"):
+            await waiting
+        assert (await gq.describe_group("g")).members == []
+
+    run(address, work)
+
+
 @pytest.mark.parametrize("ack", ["each", "offsets", "auto"])
 def test_a_poll_that_is_cancelled_takes_no_message_with_it(one: Client, address: str, ack: str) -> None:
     async def work(gq: AsyncClient) -> list[int]:

@@ -146,6 +146,31 @@ def test_messages_of_many_deliveries_and_partitions_are_settled_in_one_request(g
         assert consumer._line.core.lease_count == 0
 
 
+def test_messages_of_more_deliveries_than_fit_a_request_are_settled_all_the_same(gq: Client) -> None:
+    name = "n" * 249
+    gq.create_topic(name, partitions=1)
+    gq.publish_many(name, [b"%d" % number for number in range(300)])
+    with gq.consumer(name, group="g", visibility="500ms") as consumer:
+        batch: list[Any] = []
+        while len(batch) < 300:
+            batch += consumer.poll(1)
+        assert consumer.poll(timeout="700ms") == []
+        batch[7].ack()
+        with pytest.raises(ReceiptUnknown):
+            consumer.ack(batch)
+
+        assert consumer._line.core.lease_count == 0
+        assert gq.group_positions("g", topic=name)[0].offset == 300
+
+
+def test_a_reason_is_cut_to_what_fits(one: Client) -> None:
+    with one.consumer("t", group="g") as consumer:
+        consumer.reject(consumer.poll(1), reason="x" * 100_000)
+        (letter,) = one.dead_letters("t")
+        assert letter.error == "x" * 1_000
+    one.delete_topic("t.dlq")
+
+
 def test_one_consumer_settles_what_another_has_polled(one: Client) -> None:
     with one.consumer("t", group="g") as consumer, one.consumer("t", group="g") as other:
         other.ack(consumer.poll())

@@ -2,13 +2,14 @@
 
 import json
 from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
 from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import pytest
 
-from goqueue import Client, GoQueueError
+from goqueue import Client, GoQueueError, Published
 from goqueue.testing import EmbeddedBroker
 from goqueue.wire import codes
 
@@ -36,6 +37,13 @@ def http(broker: EmbeddedBroker, method: str, path: str, body: object = None) ->
             return answer.status, json.load(answer)
     except HTTPError as error:
         return error.code, json.load(error)
+
+
+def _ack_twice(client: Client) -> None:
+    with client.consumer("orders", group="twice") as consumer:
+        (message,) = consumer.poll(1)
+        message.ack()
+        message.ack()
 
 
 WRONG: dict[str, tuple[str, Callable[[Client], object], tuple[str, str, object]]] = {
@@ -113,6 +121,41 @@ WRONG: dict[str, tuple[str, Callable[[Client], object], tuple[str, str, object]]
         "TOPIC_ALREADY_EXISTS",
         lambda client: client.create_topic("orders"),
         ("POST", "/topics", {"name": "orders"}),
+    ),
+    "a group that is not there": (
+        "GROUP_NOT_FOUND",
+        lambda client: client.describe_group("missing"),
+        ("GET", "/groups/missing", None),
+    ),
+    "join for a missing topic": (
+        "TOPIC_NOT_FOUND",
+        lambda client: client.consumer("missing", group="g").join(),
+        ("POST", "/groups/g/join", {"client_id": "c", "topics": ["missing"]}),
+    ),
+    "a mode that does not exist": (
+        "INVALID_REQUEST",
+        lambda client: client.consumer("orders", group="g", mode="x").join(),
+        ("POST", "/groups/g/join", {"client_id": "c", "topics": ["orders"], "mode": "x"}),
+    ),
+    "a receipt twice": (
+        "RECEIPT_HANDLE_UNKNOWN",
+        lambda client: _ack_twice(client),
+        ("POST", "/messages/ack", {"receipt_handle": "orders:0:0:1:" + "0" * 44}),
+    ),
+    "a delayed message that is not there": (
+        "MESSAGE_NOT_FOUND",
+        lambda client: client.cancel(Published("orders", 0, 0, datetime.now(UTC))),
+        ("DELETE", "/topics/orders/delayed/0/0", None),
+    ),
+    "a schedule without a time": (
+        "INVALID_REQUEST",
+        lambda client: client.schedule("orders", b"v", name="n"),
+        ("POST", "/topics/orders/schedules", {"name": "n", "value": "v"}),
+    ),
+    "a redrive at a rate below nothing": (
+        "INVALID_REQUEST",
+        lambda client: client.redrive("orders", rate=-1),
+        ("POST", "/topics/orders/dlq/redrive", {"rate": -1}),
     ),
     "delete a missing topic": (
         "TOPIC_NOT_FOUND",

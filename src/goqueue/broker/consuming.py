@@ -34,12 +34,13 @@ from goqueue.broker.live_partition import LivePartition
 from goqueue.broker.partition_delivery import Graves, GroupCursor, PartitionDelivery, Settling
 from goqueue.broker.pending import Pending, after, all_of, chained
 from goqueue.clock import MS, SECOND, Clock
-from goqueue.delivery.receipts import Receipt
+from goqueue.delivery.receipts import Receipt, is_nonce
 from goqueue.errors import (
     GoQueueError,
     GroupNotFound,
     InvalidRequest,
     PartitionNotAssigned,
+    ReceiptMalformed,
     ReceiptUnknown,
     RequestTooLarge,
     StorageError,
@@ -719,6 +720,8 @@ class Groups:
     ) -> Pending[reports.SettledBatch]:
         """Settle messages of one delivery."""
         _check(settlement)
+        if not is_nonce(nonce):
+            raise ReceiptMalformed(nonce)
         wanted = _offsets(offsets)
         first = wanted.min() if wanted else 0
         delivery, one = self._addressee(topic, partition, first, nonce)

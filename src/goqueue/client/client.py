@@ -644,7 +644,6 @@ class AsyncClient:
 
     async def _call(self, verb: str, answer_type: type[T] | None, **arguments: object) -> T:
         """The answer to one of the many verbs that need no frame of their own."""
-
         payload = _encode_arguments(verb, arguments)
 
         async def attempt() -> T:

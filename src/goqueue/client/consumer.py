@@ -234,11 +234,12 @@ class _Member:
         """Look now."""
         self._poked.set()
 
-    async def drive(self, steps: Steps[T]) -> T:
-        """Carry the requests of the steps to the broker and the answers back."""
+    async def drive(self, steps: Steps[T], check: Callable[[], None] = lambda: None) -> T:
+        """Carry the requests of the steps to the broker and the answers back, for as long as the check is passed."""
         try:
             request = next(steps)
             while True:
+                check()
                 try:
                     frame = await self._ask(request)
                 except GoQueueError as error:
@@ -327,12 +328,12 @@ class _Member:
 
     async def close(self, done: dict[TopicPartition, int] | None = None) -> None:
         """Send what is left, and leave the group; with `done`, no more than that is committed."""
+        self.is_closed = True
         if self._closing is None:
             self._closing = asyncio.ensure_future(self._close(done))
         await asyncio.shield(self._closing)
 
     async def _close(self, done: dict[TopicPartition, int] | None) -> None:
-        self.is_closed = True
         if self._keeping:
             self._keeping.cancel()
             with suppress(asyncio.CancelledError):
@@ -403,8 +404,7 @@ class _AsyncLine(_Line):
 
     async def drive(self, steps: Steps[T]) -> T:
         """The result of the steps."""
-        self.check_open()
-        return await self.member.drive(steps)
+        return await self.member.drive(steps, self.check_open)
 
 
 class _Shell:
@@ -432,7 +432,7 @@ class _Shell:
         """Settle in the background; any thread may ask for it."""
         self._line.settle_soon(messages, settlement)
 
-    def has_nothing_more(self, limits: "Limits") -> bool:
+    def _has_nothing_more(self, limits: "Limits") -> bool:
         """Whether a poll that brought nothing is the end of a loop."""
         return limits.ends(self._line.core.reason)
 
@@ -526,7 +526,7 @@ class AsyncConsumer(_Shell):
         """Settle what is noted, commit if that is automatic, and leave the group."""
         await self._line.member.close()
 
-    async def close_within(self, batch: Sequence[Message], index: int) -> None:
+    async def _close_within(self, batch: Sequence[Message], index: int) -> None:
         """Close in the middle of a batch."""
         await self._line.member.close(self._done_before(batch, index))
 
@@ -553,13 +553,13 @@ class AsyncConsumption:
         try:
             while left is None or left > 0:
                 batch = await consumer.poll(limits.count(left), limits.timeout)
-                if not batch and consumer.has_nothing_more(limits):
+                if not batch and consumer._has_nothing_more(limits):
                     return
                 for index, message in enumerate(batch):
                     try:
                         yield message
                     except BaseException:
-                        await consumer.close_within(batch, index)
+                        await consumer._close_within(batch, index)
                         raise
                 left = None if left is None else left - len(batch)
         finally:
@@ -786,7 +786,7 @@ class Consumer(_Shell):
         """Settle what is noted, commit if that is automatic, and leave the group."""
         self._line.close()
 
-    def close_within(self, batch: Sequence[Message], index: int) -> None:
+    def _close_within(self, batch: Sequence[Message], index: int) -> None:
         """Close in the middle of a batch."""
         self._line.close(self._done_before(batch, index))
 
@@ -809,13 +809,13 @@ class Consumption:
         try:
             while left is None or left > 0:
                 batch = consumer.poll(limits.count(left), limits.timeout)
-                if not batch and consumer.has_nothing_more(limits):
+                if not batch and consumer._has_nothing_more(limits):
                     return
                 for index, message in enumerate(batch):
                     try:
                         yield message
                     except BaseException:
-                        consumer.close_within(batch, index)
+                        consumer._close_within(batch, index)
                         raise
                 left = None if left is None else left - len(batch)
         finally:
@@ -851,4 +851,4 @@ def _extension(by: Duration) -> Settlement:
 def _checked(reason: object) -> str:
     if not isinstance(reason, str):
         raise InvalidRequest(f"invalid reason {reason!r:.100}: must be text", path="reason")
-    return reason
+    return reason[:REASON_CHARACTERS_MAX]

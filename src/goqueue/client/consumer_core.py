@@ -249,10 +249,10 @@ class ConsumerCore:
             self.generation = max(self.generation or 0, beat.generation)
             self._has(beat.partitions_assigned)
             if not beat.partitions_to_revoke:
-                self.must_beat = beat.rebalance_required
+                self.must_beat = self.must_beat or beat.rebalance_required
                 return
             revoked = beat.partitions_to_revoke
-            if is_idle and config.ack == "auto":
+            if is_idle and self._commits_positions:
                 yield from self._commit_all({TopicPartition(one.topic, one.partition) for one in revoked})
 
     def leave(self) -> Steps[None]:
@@ -268,11 +268,17 @@ class ConsumerCore:
         """Leave with no more committed than what is done; all else that was handed over goes to others."""
         if self.is_member and self.config.ack == "auto":
             self.positions = done
-            with suppress(NotGroupMember, StaleGeneration):
-                yield from self._commit_all(set(done))
+            if self._commits_positions:
+                with suppress(NotGroupMember, StaleGeneration):
+                    yield from self._commit_all(set(done))
             with suppress(StaleGeneration):
                 yield from self.join(auto_commit=False)  # leaving commits everything otherwise
         yield from self.leave()
+
+    @property
+    def _commits_positions(self) -> bool:
+        """Whether positions are committed by themselves, and stand for nobody else's work."""
+        return self.config.ack == "auto" and self.config.mode == "partitioned"
 
     def _has(self, partitions: list[PartitionName]) -> None:
         self._known = frozenset((one.topic, one.partition) for one in partitions)

@@ -4,7 +4,7 @@ Special are records that are not of normal priority, control records, offsets th
 messages that expire. What is in none of these sets is a plain message. The index is made from the log, stretch by
 stretch, as cursors come to it; it can be thrown away at any time. `covered` says which offsets were looked at.
 
-A message expires at the time it names or, where the topic has a TTL, that long after it was stored or was due.
+A message expires at the time it names or else, where the topic has a TTL, that long after it was stored or was due.
 """
 
 import heapq
@@ -32,7 +32,7 @@ class PartitionIndex:
         self.lanes: tuple[BitMap64, ...] = tuple(BitMap64() for _ in range(LANE_COUNT))  # that of normal stays empty
         self.hidden = BitMap64()
         self.covered = BitMap64()
-        self.own_expiry = BitMap64()  # messages that the TTL of the topic does not bind: they were delayed
+        self.own_expiry = BitMap64()  # the TTL of the topic does not bind these: they name a time, or were delayed
         self.expired = BitMap64()
         self._expiring: dict[int, BitMap64] = {}  # tick -> offsets
         self._expiry_ticks: list[int] = []  # a heap
@@ -63,6 +63,7 @@ class PartitionIndex:
         named = BitMap64()
         for offset, expires_ns in _EXPIRING.iter_unpack(outline.expiring):
             named.add(offset)
+            self.own_expiry.add(offset)
             self._expire_at(offset, expires_ns)
         for offset, due_ns, _, _ in _DELAYED.iter_unpack(outline.delayed):
             self.own_expiry.add(offset)

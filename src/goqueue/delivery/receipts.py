@@ -54,6 +54,11 @@ def group_tag(group: str) -> bytes:
     return hashlib.blake2b(group.encode(), digest_size=TAG_BYTES).digest()
 
 
+def is_nonce(text: str) -> bool:
+    """Whether the text looks like a nonce; only `make_nonce` knows whether it is one."""
+    return _NONCE.fullmatch(text) is not None
+
+
 def make_nonce(tag: bytes, delivery_id: int, salt: bytes) -> str:
     """The nonce of a delivery."""
     body = tag + delivery_id.to_bytes(_ID_BYTES)

@@ -1,0 +1,307 @@
+"""Groups over the native protocol, frame by frame: who breaks the rules is told, and what nobody saw is given back."""
+
+import asyncio
+from array import array
+from typing import Any
+
+import msgspec
+import pytest
+
+from goqueue.doors import calls
+from goqueue.errors import GroupNotFound, InvalidRequest, NotGroupMember, StaleGeneration, TopicNotFound
+from goqueue.wire import verbs
+from goqueue.wire.frames import META_BYTES_MAX, Frame
+from goqueue.wire.reports import Heartbeat, Joined, PartitionName, Polled, SettledBatch, Settlement
+from goqueue.wire.verbs import Verb
+from tests.doors.native_peers import House, Peer, at_a_door, error_in, values_in
+
+ANSWERS = list[tuple[SettledBatch | None, verbs.ErrorMeta | None]]
+
+
+async def answered(peer: Peer, verb: int, meta: msgspec.Struct, payload: bytes = b"") -> Frame:
+    number = peer.send(verb, meta, payload)
+    while True:
+        frame = await peer.receive()
+        if frame.correlation == number:
+            return frame
+
+
+async def value(peer: Peer, verb: int, meta: msgspec.Struct, kind: Any, payload: bytes = b"") -> Any:
+    frame = await answered(peer, verb, meta, payload)
+    return msgspec.msgpack.decode(frame.payload, type=kind)
+
+
+async def call(peer: Peer, name: str, **arguments: object) -> Frame:
+    return await answered(peer, Verb.CALL, verbs.Call(name), verbs.encode(arguments))
+
+
+async def join(peer: Peer, member_id: str = "me", **fields: Any) -> Joined:
+    joined: Joined = await value(peer, Verb.JOIN, verbs.Join("g", "c", ("t",), member_id, **fields), Joined)
+    return joined
+
+
+async def poll(peer: Peer, member_id: str = "me", **fields: Any) -> tuple[Polled, list[bytes]]:
+    frame = await answered(peer, Verb.POLL, verbs.Poll("g", member_id, **fields))
+    polled = msgspec.msgpack.decode(frame.meta, type=Polled)
+    return polled, values_in(frame) if polled.batches else []
+
+
+async def settle(peer: Peer, action: str, *parts: tuple[str, list[int]]) -> Any:
+    asked = [verbs.SettlePart("t", 0, nonce, len(offsets)) for nonce, offsets in parts]
+    payload = b"".join(array("Q", offsets).tobytes() for _, offsets in parts)
+    return await value(peer, Verb.SETTLE, verbs.Settle(Settlement(action), asked), ANSWERS, payload)
+
+
+async def topic(house: House, *values: bytes, partitions: int = 1) -> Peer:
+    peer = await house.peer()
+    await peer.ask(Verb.CREATE_TOPIC, verbs.CreateTopic("t", partitions), verbs.TopicState)
+    if values:
+        await peer.publish(*values, topic="t")
+    return peer
+
+
+def test_a_member_joins_polls_and_settles() -> None:
+    async def test(house: House) -> None:
+        peer = await topic(house, b"a", b"b", b"c")
+        joined = await join(peer)
+        assert (joined.member_id, joined.partitions) == ("me", [PartitionName("t", 0)])
+        polled, values = await poll(peer)
+        assert values == [b"a", b"b", b"c"]
+        (batch,) = polled.batches
+        assert (batch.count, batch.next_offset, batch.lease_ns) == (3, 3, 30 * 10**9)
+
+        ((done, error),) = await settle(peer, "ack", (batch.nonce, [0, 1]))
+        assert (done.settled, done.refused, done.committed_offset, error) == (2, [], 1, None)
+        ((done, _),) = await settle(peer, "ack", (batch.nonce, []))
+        assert (done.settled, done.committed_offset) == (1, 2)
+        ((done, _),) = await settle(peer, "ack", (batch.nonce, [0, 2]))
+        assert (done.settled, [one.facts["reason"] for one in done.refused]) == (0, ["settled", "settled"])
+
+    at_a_door(test)
+
+
+def test_each_part_of_a_settlement_has_its_answer() -> None:
+    async def test(house: House) -> None:
+        peer = await topic(house, b"a", b"b")
+        await join(peer)
+        first = (await poll(peer, max_messages=1))[0].batches[0].nonce
+        second = (await poll(peer, max_messages=1))[0].batches[0].nonce
+
+        forged = first[:-1] + ("0" if first[-1] != "0" else "1")
+        parts = [(first, [0]), ("forged", [0]), (second, [1]), ("", []), (forged, [0]), ("0" * len(first), [0])]
+        answers = await settle(peer, "ack", *parts)
+
+        assert [done.settled if done else None for done, _ in answers] == [1, None, 1, None, None, None]
+        codes_told = [told.code for _, told in answers if told]
+        assert codes_told == ["RECEIPT_HANDLE_INVALID"] * 2 + ["RECEIPT_HANDLE_UNKNOWN"] * 2
+        assert await settle(peer, "ack") == []
+
+    at_a_door(test)
+
+
+@pytest.mark.parametrize(
+    ("counts", "payload"), [([1], b""), ([2], b"12345678"), ([0], b"12345678"), ([-1, 2], b"12345678"), ([1], b"1234")]
+)
+def test_offsets_that_do_not_fit_the_parts_settle_nothing(counts: list[int], payload: bytes) -> None:
+    async def test(house: House) -> None:
+        peer = await topic(house, b"a", b"b")
+        await join(peer)
+        nonce = (await poll(peer))[0].batches[0].nonce
+        parts = [verbs.SettlePart("t", 0, nonce, count) for count in counts]
+
+        frame = await answered(peer, Verb.SETTLE, verbs.Settle(Settlement("ack"), parts), payload)
+
+        assert isinstance(error_in(frame), InvalidRequest)
+        ((done, _),) = await settle(peer, "ack", (nonce, [0, 1]))
+        assert done.settled == 2
+
+    at_a_door(test)
+
+
+def test_a_poll_with_the_same_number_brings_what_the_lost_answer_brought() -> None:
+    async def test(house: House) -> None:
+        peer = await topic(house, b"a", b"b", b"c")
+        await join(peer)
+        assert (await poll(peer, number=1, max_messages=1))[1] == [b"a"]
+        lost, values = await poll(peer, number=2, max_messages=1)
+        assert values == [b"b"]
+
+        again, values = await poll(peer, number=2)
+        assert values == [b"b", b"c"]
+        assert again.batches[0].counts == {}
+        ((done, _),) = await settle(peer, "ack", (lost.batches[0].nonce, [1]))
+        assert done.settled == 0
+        assert (await poll(peer, number=3))[1] == []
+        ((done, _),) = await settle(peer, "ack", (again.batches[0].nonce, [1, 2]))
+        assert done.settled == 2
+
+    at_a_door(test)
+
+
+def test_polls_without_a_number_bring_what_is_next() -> None:
+    async def test(house: House) -> None:
+        peer = await topic(house, b"a", b"b")
+        await join(peer)
+        assert [(await poll(peer, max_messages=1))[1] for _ in range(3)] == [[b"a"], [b"b"], []]
+
+    at_a_door(test)
+
+
+def test_a_process_that_begins_under_the_same_id_takes_nothing_back() -> None:
+    async def test(house: House) -> None:
+        peer = await topic(house, b"a", b"b")
+        await join(peer)
+        assert (await poll(peer, number=1, max_messages=1))[1] == [b"a"]
+        await join(peer)
+        assert (await poll(peer, number=1))[1] == [b"b"]
+
+    at_a_door(test)
+
+
+def test_a_poll_that_waits_gives_way_to_the_same_one_over_another_connection() -> None:
+    async def test(house: House) -> None:
+        peer, other = await topic(house), await house.peer()
+        await join(peer)
+        waiting = peer.send(Verb.POLL, verbs.Poll("g", "me", wait_ms=20_000, number=1))
+        second = asyncio.ensure_future(poll(other, wait_ms=20_000, number=1))
+
+        frame = await peer.receive()
+        assert frame.correlation == waiting
+        assert error_in(frame).retryable
+        await (await house.peer()).publish(b"a", topic="t")
+        assert (await second)[1] == [b"a"]
+
+    at_a_door(test)
+
+
+def test_a_poll_whose_peer_is_gone_takes_nothing_with_it() -> None:
+    async def test(house: House) -> None:
+        peer, other = await topic(house), await house.peer()
+        await join(peer)
+        peer.send(Verb.POLL, verbs.Poll("g", "me", wait_ms=20_000))
+        await peer.call(Verb.PING)
+        await peer.close()
+        await other.publish(b"a", topic="t")
+
+        polled, values = await poll(other, wait_ms=20_000)
+        assert (values, polled.batches[0].counts) == ([b"a"], {})
+
+    at_a_door(test)
+
+
+def test_a_heartbeat_asks_for_partitions_and_takes_them_back() -> None:
+    async def test(house: House) -> None:
+        peer = await topic(house, partitions=2)
+        await join(peer, "a")
+        await join(peer, "b")
+        beat = await value(peer, Verb.HEARTBEAT, verbs.MemberHeartbeat("g", "a", 1), Heartbeat)
+        (asked,) = beat.partitions_to_revoke
+        assert beat.rebalance_required
+
+        payload = verbs.encode([asked])
+        beat = await value(peer, Verb.HEARTBEAT, verbs.MemberHeartbeat("g", "a", beat.generation), Heartbeat, payload)
+        assert (beat.partitions_to_revoke, len(beat.partitions_assigned)) == ([], 1)
+        beat = await value(peer, Verb.HEARTBEAT, verbs.MemberHeartbeat("g", "b"), Heartbeat)
+        assert beat.partitions_assigned == [asked]
+
+    at_a_door(test)
+
+
+def test_a_member_that_is_to_give_something_back_does_not_wait_for_messages() -> None:
+    async def test(house: House) -> None:
+        peer, other = await topic(house, partitions=2), await house.peer()
+        await join(peer, "a")
+        waiting = asyncio.ensure_future(poll(peer, "a", wait_ms=20_000))
+        await other.call(Verb.PING)
+        await join(other, "b")
+        assert (await waiting)[0].rebalance_required
+        assert (await poll(peer, "a", wait_ms=20_000))[0].rebalance_required
+
+    at_a_door(test)
+
+
+def test_what_is_wrong_with_a_member_is_told() -> None:
+    async def test(house: House) -> None:
+        peer = await topic(house)
+        assert isinstance(error_in(await answered(peer, Verb.POLL, verbs.Poll("g", "me"))), GroupNotFound)
+        await join(peer)
+        wrong = [
+            (verbs.Poll("g", "you"), NotGroupMember),
+            (verbs.Poll("g", "me", 99), StaleGeneration),
+            (verbs.Poll("g", "me", max_messages=0), InvalidRequest),
+            (verbs.Poll("g", "me", max_messages=5_000), InvalidRequest),
+        ]
+        for asked, error in wrong:
+            assert type(error_in(await answered(peer, Verb.POLL, asked))) is error
+        frame = await answered(peer, Verb.JOIN, verbs.Join("g", "c", ("missing",)))
+        assert type(error_in(frame)) is TopicNotFound
+
+    at_a_door(test)
+
+
+def test_a_poll_over_many_partitions_fits_its_frame() -> None:
+    async def test(house: House) -> None:
+        name = "n" * 249
+        peer = await house.peer()
+        await peer.ask(Verb.CREATE_TOPIC, verbs.CreateTopic(name, 300), verbs.TopicState)
+        for partition in range(300):
+            await peer.publish(b"v", topic=name, partition=partition)
+        joined = await value(peer, Verb.JOIN, verbs.Join("g", "c", (name,), "me"), Joined)
+        assert len(joined.partitions) == 300
+        assert len(verbs.encode(joined)) > META_BYTES_MAX
+        beat = await value(peer, Verb.HEARTBEAT, verbs.MemberHeartbeat("g", "me"), Heartbeat)
+        assert len(beat.partitions_assigned) == 300
+        frame = await answered(peer, Verb.POLL, verbs.Poll("g", "me", 77))
+        assert isinstance(error_in(frame), StaleGeneration)
+
+        seen = 0
+        while seen < 300:
+            polled, values = await poll(peer, max_messages=1_000)
+            assert values
+            seen += len(values)
+            parts = [verbs.SettlePart(one.topic, one.partition, one.nonce, 0) for one in polled.batches]
+            assert len(parts) <= verbs.PARTS_MAX
+            answers = await value(peer, Verb.SETTLE, verbs.Settle(Settlement("ack"), parts), ANSWERS)
+            assert {done.settled for done, _ in answers} == {1}
+
+    at_a_door(test)
+
+
+# --- calls --------------------------------------------------------------------------------------
+
+
+def test_every_call_takes_its_arguments_by_name_and_says_what_does_not_fit() -> None:
+    async def test(house: House) -> None:
+        peer = await topic(house)
+        await join(peer)
+        frame = await call(peer, "groups.names")
+        assert msgspec.msgpack.decode(frame.payload) == ["g"]
+        wrong: list[tuple[str, dict[str, object]]] = [
+            ("groups.unknown", {}),
+            ("groups.poll", {"group": "g", "member_id": "me"}),
+            ("", {}),
+            ("groups._private", {}),
+            ("groups.describe", {}),
+            ("groups.describe", {"group": 7}),
+            ("groups.describe", {"group": "g", "more": 1}),
+            ("delays.list", {"topic": "t", "limit": "many"}),
+        ]
+        for name, arguments in wrong:
+            assert type(error_in(await call(peer, name, **arguments))) is InvalidRequest, name
+        for payload in (b"", b"\xc0", b"\x93", b"[1]", verbs.encode([1, 2])):
+            frame = await answered(peer, Verb.CALL, verbs.Call("groups.names"), payload)
+            assert type(error_in(frame)) is InvalidRequest
+        assert isinstance(error_in(await call(peer, "groups.describe", group="missing")), GroupNotFound)
+
+    at_a_door(test)
+
+
+def test_every_verb_of_the_service_can_be_called_but_those_that_have_frames() -> None:
+    assert set(calls.VERBS) == {
+        *(f"groups.{name}" for name in ("heartbeat", "revoke", "leave", "names", "describe", "delete", "blocked")),
+        *(f"groups.{name}" for name in ("rebalance_stats", "positions", "commit", "reset", "reliability", "lanes")),
+        *(f"delays.{name}" for name in ("list", "get", "cancel", "reschedule", "stats")),
+        *(f"schedules.{name}" for name in ("create", "list", "get", "alter", "delete", "pause", "resume", "run")),
+        *(f"dead_letters.{name}" for name in ("queues", "describe", "list", "plan", "redrive")),
+        *(f"dead_letters.{name}" for name in ("redrive_info", "stop_redrive")),
+    }
