@@ -8,6 +8,7 @@ Whatever does not hold ends it with what was seen. The tests run the same at a s
 """
 
 import argparse
+import logging
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -83,6 +84,7 @@ def main() -> int:
     parser.add_argument("--only", default="", help="a word that must be in the name")
     parser.add_argument("--seed", type=int, default=1)
     asked = parser.parse_args()
+    logging.getLogger("goqueue").addHandler(logging.NullHandler())  # what is refused is what this is about
     for part in [asked.part] if asked.part else PARTS:
         for name, run in PARTS[part](asked.seed):
             if asked.only in name:

@@ -206,19 +206,26 @@ def test_an_ack_in_the_background_that_is_refused_is_told_in_the_log(
 def test_ctrl_c_while_acks_are_sent_loses_none(one: Client, address: str) -> None:
     with Proxy(address) as proxy, Client(proxy.address) as client:
         consumer = client.consumer("t", group="g")
-        for message in consumer.poll():
-            with message:
-                pass
-        proxy.mute()
+        batch = consumer.poll()
+        is_waiting = threading.Event()
 
         def interrupt() -> None:
             proxy.wait_for_muted_answer()
+            assert is_waiting.wait(TIMEOUT_S)
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
 
+        def work() -> None:
+            for message in batch:
+                with message:
+                    pass
+            is_waiting.set()
+            consumer.flush()
+
+        proxy.mute()
         with ThreadPoolExecutor(1) as threads:
             interrupting = threads.submit(interrupt)
             with pytest.raises(KeyboardInterrupt):
-                consumer.flush()
+                work()
             interrupting.result()
         proxy.mute(False)
         proxy.cut()

@@ -234,6 +234,14 @@ def test_messages_are_handed_out_before_anything_else_is_asked(make: Callable[..
     assert script.verbs == ["heartbeat", "poll"]
 
 
+def test_a_consumer_that_is_to_have_more_asks_for_it_before_it_polls(make: Callable[..., ConsumerCore]) -> None:
+    core = make()
+    Script(joined(required=True)).drive(core.join())
+    _, script = poll(core, beat(0, 1), polled())
+    assert script.verbs == ["heartbeat", "poll"]
+    assert len(core.partitions) == 2
+
+
 def test_a_message_of_a_partition_that_is_news_makes_the_consumer_ask(make: Callable[..., ConsumerCore]) -> None:
     core = make()
     poll(core, joined(0), polled((1, 0, 1)))

@@ -14,10 +14,11 @@ from threading import Event, Thread
 from time import monotonic
 
 from goqueue import Client, Message
+from goqueue.clock import SECOND
 from goqueue.delivery.dead_letter import ATTEMPTS, ORIGIN, REASON, REJECTED, parse_origin
 from tests.crash.crowd import Crowd, Habits, crowd, is_poisoned, live
 from tests.crash.phoenix import Phoenix, phoenix
-from tests.crash.witness import Fact, Place, Testimony
+from tests.crash.witness import Fact, Place, Testimony, has_delivery
 
 TOPIC = "work"
 GROUP = "workers"
@@ -81,6 +82,7 @@ class Soak:
         self._broker = broker
         self._members = members
         self._started = 0
+        self._kills_are_over = Event()
         self._keys: dict[Place, bytes] = {}
 
     def run(self) -> SoakReport:
@@ -157,9 +159,12 @@ class Soak:
         publisher.start()
         kills = [(rng.uniform(0.1, 1) * config.seconds, self._kill_worker) for _ in range(config.worker_kills)]
         kills += [(rng.uniform(0.1, 0.8) * config.seconds, self._kill_broker) for _ in range(config.broker_kills)]
-        for at_s, kill in sorted(kills, key=lambda one: one[0]):
-            Event().wait(max(0.0, began_s + at_s - monotonic()))
-            kill()
+        try:
+            for at_s, kill in sorted(kills, key=lambda one: one[0]):
+                Event().wait(max(0.0, began_s + at_s - monotonic()))
+                kill()
+        finally:
+            self._kills_are_over.set()
         publisher.join(timeout=config.seconds + config.calm_s)
         assert not publisher.is_alive()
 
@@ -169,18 +174,18 @@ class Soak:
     def _kill_broker(self) -> None:
         """Kill it in the middle of its work, and wait until the next one is at work."""
         self._broker.kill()
-        before = self._noted_bytes()
         self._broker.restart()
+        before = {path: path.stat().st_size for path in self._notes()}
         until_s = monotonic() + self._config.calm_s
-        while self._noted_bytes() == before:
+        while not any(has_delivery(path, skip_bytes=before.get(path, 0)) for path in self._notes()):
             assert monotonic() < until_s, "nobody went on"
             Event().wait(0.02)
 
-    def _noted_bytes(self) -> int:
-        return sum(path.stat().st_size for path in self._directory.glob("*.rows"))
+    def _notes(self) -> list[Path]:
+        return list(self._directory.glob("*.rows"))
 
     def _publish(self, gq: Client, began_s: float) -> None:
-        """All messages, evenly over the time."""
+        """All messages, evenly over the time, but the last of them slowly until the last kill."""
         config, rng = self._config, Random(self._config.seed)
         steps = max(1, int(config.seconds / 0.05))
         with gq.producer(linger="2ms", batch_count=500) as producer:
@@ -191,6 +196,8 @@ class Soak:
                     delay = rng.uniform(0, 0.5) if is_late else None
                     key = b"key-%d" % rng.randrange(config.keys) if config.keys else None
                     priority = None if config.keys else rng.choice((None, None, 0, 1, 3, 4))
+                    if config.broker_kills and number >= 0.8 * config.messages:
+                        self._kills_are_over.wait(0.05)  # whoever comes after a kill shall have something to do
                     producer.send(TOPIC, b"%d" % number, key=key, delay=delay, priority=priority)
                 producer.flush()
 
@@ -222,7 +229,13 @@ class Soak:
         testimony = Testimony(self._directory)
         dead = self._check_letters(letters, {(one.partition, one.offset): one for one in stored})
         rejected = {at for at, letter in zip(dead, letters, strict=True) if letter.headers[REASON] == REJECTED}
-        testimony.check(ends, dead, rejected, max_deliveries=config.max_deliveries + LEAVES_MAX)
+        testimony.check(
+            ends,
+            dead,
+            rejected,
+            max_deliveries=config.max_deliveries + LEAVES_MAX,
+            lease_ns=int(config.visibility_s * SECOND),
+        )
         if config.mode == "key-shared":
             testimony.check_order({(one.partition, one.offset): one.key or b"" for one in stored})
         reasons = [letter.headers[REASON] for letter in letters]

@@ -53,4 +53,4 @@ def test_every_message_ends_once_though_the_broker_is_killed(tmp_path: Path, mod
     report = soak(config, tmp_path)
 
     print(report)
-    assert report.brokers == 3
+    assert report.brokers >= 2

@@ -42,7 +42,6 @@ def test_control_records_and_holes_are_hidden() -> None:
     covered(index, 3, 14, records)
 
     assert list(index.hidden) == [3, 4, 5, 8, 9, 10, 12, 13]
-    assert list(index.hidden_between(8, 11)) == [8, 9, 10]
     assert index.covered_until(3) == 14
     assert index.covered_until(0) == 0
 

@@ -199,20 +199,6 @@ def test_readers_go_on_while_a_compaction_runs_in_a_thread(disk: MemoryDisk) -> 
     assert {key: value for key, value in table_of(log).items() if key != b"during"} == expected
 
 
-def test_a_range_handed_out_before_a_compaction_stays_readable(disk: MemoryDisk) -> None:
-    log = open_log(disk, **COMPACTED)
-    for step in range(100):
-        put(log, "k", str(step))
-    log.flush()
-    found = log.reader(0).file_range(max_bytes=600)
-    assert found is not None
-
-    compact(log)
-
-    messages = kernel.decode(found.file.pread(found.position, found.size), ORIGIN, Message)
-    assert [message.offset for message in messages] == list(range(found.next_offset))
-
-
 def test_a_truncation_meanwhile_wins(disk: MemoryDisk) -> None:
     log = open_log(disk, **COMPACTED)
     for step in range(100):

@@ -194,36 +194,6 @@ def test_reading_by_time_returns_the_records_from_then_on(disk: MemoryDisk) -> N
     assert [message.offset for message in kernel.decode(chunk.records, ORIGIN, Message)] == [7, 8, 9]
 
 
-def test_ranges_for_sendfile_hold_the_same_bytes_as_reads(disk: MemoryDisk) -> None:
-    log = open_log(disk, segment_bytes=20_000)
-    fill(log, 500)
-    ranges, offset = b"", 17
-    reader = log.reader(offset)
-    while reader.offset < 500:
-        found = reader.file_range(max_bytes=6_000)
-        if found is None:
-            ranges += bytes(reader.read(max_bytes=6_000).records)
-        else:
-            assert found.first_offset == offset
-            assert found.size <= 6_000
-            ranges += found.file.pread(found.position, found.size)
-        offset = reader.offset
-
-    assert [message.offset for message in kernel.decode(ranges, ORIGIN, Message)] == list(range(17, 500))
-
-
-def test_a_range_for_sendfile_ends_before_to_offset(disk: MemoryDisk) -> None:
-    log = open_log(disk)
-    fill(log, 200)
-
-    found = log.reader(0).file_range(max_bytes=1 << 20, to_offset=100)
-
-    assert found is not None
-    assert 0 < found.next_offset <= 100
-    records = kernel.decode(found.file.pread(found.position, found.size), ORIGIN, Message)
-    assert records[-1].offset == found.next_offset - 1
-
-
 def test_a_batch_that_breaks_the_format_is_refused_and_nothing_is_written(disk: MemoryDisk) -> None:
     log = open_log(disk)
     fill(log, 2)
@@ -381,8 +351,6 @@ def test_a_reader_overtaken_by_retention_says_so(disk: MemoryDisk) -> None:
     assert log.start_offset == 4
     with pytest.raises(OffsetOutOfRange):
         reader.read(max_bytes=1000)
-    with pytest.raises(OffsetOutOfRange):
-        reader.file_range(max_bytes=1000)
 
 
 def test_a_reader_behind_the_end_of_a_log_that_was_cut_says_so(disk: MemoryDisk) -> None:
@@ -498,20 +466,6 @@ def test_a_log_may_take_the_place_of_one_that_was_abandoned(disk: MemoryDisk) ->
     new.close()
 
     assert values_of(open_log(disk)) == [b"new"]
-
-
-def test_a_range_for_sendfile_needs_no_index(disk: MemoryDisk) -> None:
-    log = open_log(disk)
-    fill(log, 100)
-    log.close()
-    disk.flip_bit(f"{DIRECTORY}/{0:020d}.log", 50)
-    for suffix in (".index", ".timeindex"):
-        disk.remove(f"{DIRECTORY}/{0:020d}{suffix}")
-
-    log = open_log(disk)
-
-    assert log.reader(0).file_range(max_bytes=50) is None
-    assert log.read(0).record_count == 99
 
 
 def test_a_segment_sealed_during_a_flush_keeps_its_descriptor_until_it_is_synced(disk: MemoryDisk) -> None:

@@ -81,19 +81,6 @@ def test_what_expired_stays_gone(disk: MemoryDisk) -> None:
     assert values_of(log) == values[start:]
 
 
-def test_a_reader_of_an_expired_segment_is_not_disturbed(disk: MemoryDisk) -> None:
-    log = open_log(disk, segment_bytes=1000, retention_ms=10)
-    fill(log, 50)
-    log.flush()
-    found = log.reader(0).file_range(max_bytes=1000)
-    assert found is not None
-    before = found.file.pread(found.position, found.size)
-
-    log.maintain(now_ns=NOW_NS + 10**12, monotonic_ns=0)
-
-    assert found.file.pread(found.position, found.size) == before
-
-
 def test_the_active_segment_never_expires(disk: MemoryDisk) -> None:
     log = open_log(disk, retention_ms=10)
     append(log, [b"x"])

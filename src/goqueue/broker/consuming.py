@@ -1063,7 +1063,7 @@ class Groups:
         """The age of the oldest message that is not done."""
         if not _lag(place):
             return 0.0
-        stored_ns = place.delivery.timestamp_of(place.cursor.cursor.floor)
+        stored_ns = place.delivery.fetcher.timestamp_of(place.cursor.cursor.floor)
         return 0.0 if stored_ns is None else max(0, self._clock.wall_ns() - stored_ns) / SECOND
 
     def _now(self) -> tuple[int, int]:

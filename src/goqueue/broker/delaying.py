@@ -162,13 +162,13 @@ class Delays:
     def _of_key(self, delivery: PartitionDelivery, key: bytes) -> BitMap64:
         candidates = delivery.delays.table.candidates(crc32c(key) if key else 0)
         found = BitMap64()
-        for messages in delivery.messages(candidates, count=1_000, max_bytes=4 * 1024 * 1024):
+        for messages in delivery.fetcher.messages(candidates, count=1_000, max_bytes=4 * 1024 * 1024):
             found.update([message.offset for message in messages if message.key == key])
         return found
 
     def _described(self, delivery: PartitionDelivery, offsets: BitMap64) -> DelayedMessages:
         keys: dict[int, bytes | None] = {}
-        for messages in delivery.messages(offsets, count=1_000, max_bytes=4 * 1024 * 1024):
+        for messages in delivery.fetcher.messages(offsets, count=1_000, max_bytes=4 * 1024 * 1024):
             keys.update((message.offset, message.key) for message in messages)
         described = []
         for offset in offsets:

@@ -46,7 +46,7 @@ def lane_report(delivery: PartitionDelivery, group: str | None, *, now_ns: int) 
         consumed,
         [round(rate.per_second(now_ns), 3) for rate in delivery.lane_stats.enqueued],
         [round(rate.per_second(now_ns), 3) for rate in delivery.lane_stats.dequeued],
-        [delivery.timestamp_of(part.min()) if part else None for part in oldest],
+        [delivery.fetcher.timestamp_of(part.min()) if part else None for part in oldest],
         [delivery.lane_stats.average_wait_ns(lane) for lane in range(LANE_COUNT)],
     )
 

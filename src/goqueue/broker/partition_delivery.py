@@ -9,8 +9,7 @@ member does to a cursor happens in any case; if the disk does not take it, the n
 cursor.
 """
 
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import count as counter
 from typing import NamedTuple, TypeAlias
@@ -23,6 +22,7 @@ from goqueue.broker import live_delays
 from goqueue.broker.live_delays import LiveDelays
 from goqueue.broker.live_partition import LivePartition
 from goqueue.broker.pending import Pending, after, chained
+from goqueue.broker.record_fetcher import RecordFetcher
 from goqueue.clock import MS, Clock
 from goqueue.delivery import ledger
 from goqueue.delivery.cursor import Cursor, Failed
@@ -39,11 +39,10 @@ from goqueue.delivery.key_order import KeyOrder
 from goqueue.delivery.lane_stats import LaneStats
 from goqueue.delivery.lanes import LaneConfig, Run
 from goqueue.delivery.ledger import Burial, Change
-from goqueue.delivery.offsets import between, span
+from goqueue.delivery.offsets import span
 from goqueue.delivery.receipts import group_tag, make_nonce
 from goqueue.delivery.retry import RetryPolicy
 from goqueue.errors import (
-    CorruptRecord,
     GoQueueError,
     OffsetOutOfRange,
     ReceiptExpired,
@@ -54,7 +53,6 @@ from goqueue.record import kernel
 from goqueue.record.header import OFFSET_MAX, Buffer, Flags, Priority
 from goqueue.record.message import Message
 from goqueue.storage.log import Appended
-from goqueue.storage.reader import Chunk
 from goqueue.topics.config import TopicConfig
 from goqueue.wire import reports
 
@@ -62,9 +60,6 @@ SCAN_BYTES = 4 * 1024 * 1024
 """How much of the log is looked at in one go when a cursor comes to a stretch that is not in the index."""
 AHEAD_MAX = 200_000
 """How many messages may be ready before no more of the log is looked at than is needed."""
-RECORD_BYTES_MARGIN = 16
-WINDOW_BYTES_MIN = 4 * 1024
-SCATTERED_WINDOW_BYTES = 128 * 1024
 CHANGES_MAX = 100_000
 CHANGE_BYTES_MIN = 256 * 1024
 """A cursor is written whole when its changes are larger than that, and than twice the cursor."""
@@ -162,6 +157,7 @@ class PartitionDelivery:
         self._bury = bury
         self._resume = resume
         self._hurry = hurry
+        self.fetcher = RecordFetcher(live)
         self._retries = _policy(config)
         self.lane_stats = LaneStats(clock.monotonic_ns())
         log, file = live.log, live.partition.delay_file
@@ -232,16 +228,6 @@ class PartitionDelivery:
                 now_ns=self._clock.monotonic_ns(),
             )
 
-    def look_ahead(self) -> bool:
-        """Bring one more stretch of the log into the index, for cursors that have not come there; whether one was."""
-        limit = self.live.last_stable_offset
-        for one in self.cursors.values():
-            if one.cursor.frontier < limit:
-                end = self.index.covered_until(one.cursor.frontier)
-                if end < limit:
-                    return self._scan(end, limit)
-        return False
-
     def drop_below(self, offset: int) -> None:
         """Retention has taken what lies below the offset."""
         self.index.drop_below(offset)
@@ -284,7 +270,7 @@ class PartitionDelivery:
 
     def _scan(self, start: int, limit: int) -> bool:
         try:
-            chunk = self._chunk(start, limit, SCAN_BYTES)
+            chunk = self.fetcher.chunk(start, limit, SCAN_BYTES)
         except OffsetOutOfRange:
             return False
         if chunk.next_offset <= start:
@@ -308,15 +294,6 @@ class PartitionDelivery:
             count = len(outline.delayed) // DELAYED_BYTES
             self.live.observe(events.DelaysScheduled(self.live.origin.topic, count))
         return True
-
-    def _chunk(self, start: int, end: int, window: int) -> Chunk:
-        recent = self.live.recent(start, max_bytes=window, to_offset=end)
-        if recent:
-            return recent
-        reader = self.live.reader(start)
-        chunk = reader.read(max_bytes=window, to_offset=end)
-        self.live.keep(reader)
-        return chunk
 
     # --- cursors -------------------------------------------------------------------------------
 
@@ -345,11 +322,11 @@ class PartitionDelivery:
             one.keys = KeyOrder()
             now_ns = self._clock.wall_ns()
             for delivery in one.cursor.deliveries.values():
-                for offset, key in self._keys(delivery.offsets):
+                for offset, key in self.fetcher.keys(delivery.offsets):
                     if key is not None:
                         one.keys.resume(offset, key, delivery.member, in_flight=True, now_ns=now_ns)
             for _, offsets in one.cursor.state().waiting:
-                for offset, key in self._keys(offsets):
+                for offset, key in self.fetcher.keys(offsets):
                     if key is not None:
                         one.keys.resume(offset, key, "", in_flight=False, now_ns=now_ns)
 
@@ -358,15 +335,6 @@ class PartitionDelivery:
         if one.keys is not None:
             keys, one.keys = one.keys, None
             one.cursor.put_back(keys.parked, now_ns=self._clock.monotonic_ns())
-
-    def timestamp_of(self, offset: int) -> int | None:
-        """When the first message at or behind the offset was stored."""
-        limit = self.live.last_stable_offset
-        with suppress(CorruptRecord):
-            chunk = self._chunk(offset, limit, WINDOW_BYTES_MIN) if offset < limit else None
-            if chunk and chunk.record_count:
-                return kernel.scan(chunk.records).first_timestamp
-        return None
 
     @property
     def dlq_topic(self) -> str:
@@ -513,7 +481,7 @@ class PartitionDelivery:
             room = max_bytes * seen // total
             wanted = offsets
             while wanted and (size < room or not records):
-                found = self._read_some(wanted, room - size)
+                found = self.fetcher.some(wanted, room - size)
                 if records and size + len(found.records) > room:
                     break
                 if found.offsets:
@@ -530,52 +498,6 @@ class PartitionDelivery:
             self._let_go(one, gone)
             self._note_if_possible(one, ledger.Finished(ledger.blob(gone)))
         return records, flags, delivered, left
-
-    def _read_some(self, wanted: BitMap64, max_bytes: int) -> "_Found":
-        """The first of the wanted records, in one piece."""
-        start, end = wanted.min(), wanted.max() + 1
-        is_dense = end - start == len(wanted)
-        window = len(wanted) * self._record_bytes() if is_dense else SCATTERED_WINDOW_BYTES
-        window = max(1, min(max(window, WINDOW_BYTES_MIN), max_bytes))
-        try:
-            chunk = self._chunk(start, end, window)
-        except OffsetOutOfRange as error:
-            return _Found(b"", 0, BitMap64(), between(wanted, 0, max(error.start, start + 1)))
-        except CorruptRecord:
-            return _Found(b"", 0, BitMap64(), BitMap64([start]))
-        covered_end = max(chunk.next_offset, start + 1)
-        if is_dense and chunk.record_count == chunk.next_offset - start:
-            return _Found(chunk.records, chunk.flags, span(start, chunk.next_offset), BitMap64())
-        asked = between(wanted, start, covered_end)
-        selected = kernel.select(chunk.records, asked.to_array(), max_bytes=max_bytes)
-        if selected.record_count == len(asked):
-            return _Found(selected.records, selected.flags, asked, BitMap64())
-        offsets = _offsets_in(selected.records)
-        if selected.last_offset >= 0:
-            asked = between(asked, start, selected.last_offset + 1)
-        return _Found(selected.records, selected.flags, offsets, asked - offsets)
-
-    def _record_bytes(self) -> int:
-        """How large a record is, by and large."""
-        log = self.live.log
-        return RECORD_BYTES_MARGIN + log.size // max(1, log.next_offset - log.start_offset)
-
-    def messages(self, offsets: BitMap64, *, count: int, max_bytes: int) -> Iterator[list[Message]]:
-        """The messages of the offsets, as they are stored, some at a time; those that are gone are left out."""
-        left = offsets
-        while left:
-            found = self._read_some(left[:count], max_bytes)
-            if found.offsets:
-                yield kernel.decode(found.records, self.live.origin, Message, verify=False)
-            left = left - found.offsets - found.gone
-
-    def _keys(self, offsets: BitMap64) -> Iterable[tuple[int, bytes | None]]:
-        left = offsets
-        while left:
-            found = self._read_some(left, SCAN_BYTES)
-            for message in kernel.decode(found.records, None, Message, verify=False):
-                yield message.offset, message.key
-            left = left - found.offsets - found.gone
 
     # --- settling ------------------------------------------------------------------------------
 
@@ -1002,15 +924,6 @@ class _DueLately(NamedTuple):
     offset: int
 
 
-class _Found(NamedTuple):
-    """Records in one piece, the offsets they have, and those that are not there any more."""
-
-    records: Buffer
-    flags: int
-    offsets: BitMap64
-    gone: BitMap64
-
-
 def lane_config(config: TopicConfig) -> LaneConfig:
     """How the lanes of the topic share."""
     return LaneConfig(
@@ -1030,9 +943,3 @@ def _policy(config: TopicConfig) -> RetryPolicy:
         backoff_initial_ns=config.backoff_initial_ms * MS,
         backoff_max_ns=config.backoff_max_ms * MS,
     )
-
-
-def _offsets_in(records: Buffer) -> BitMap64:
-    offsets = array("Q")
-    offsets.frombytes(kernel.columns(records, "offset", verify=False).offsets)
-    return BitMap64(offsets)

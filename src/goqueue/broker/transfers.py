@@ -87,7 +87,7 @@ class Transfers:
         graves = dict(there)
         left = ledger.offsets_of(burial.offsets) - BitMap64(list(there))
         end_offset = live.log.next_offset if there else 0
-        for messages in delivery.messages(left, count=MESSAGES_MAX, max_bytes=BATCH_BYTES):
+        for messages in delivery.fetcher.messages(left, count=MESSAGES_MAX, max_bytes=BATCH_BYTES):
             records = kernel.encode(
                 [None if message.tombstone else message.value for message in messages],
                 keys=[message.key for message in messages],

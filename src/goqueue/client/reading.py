@@ -28,7 +28,6 @@ READS_AHEAD = 3
 CREDIT_BYTES = 8 * 1024 * 1024
 """What may be on its way to one follower, all its partitions together."""
 CREDIT_BYTES_MIN = 256 * 1024
-WAIT_MS = 20_000
 
 
 class AsyncMessages(ABC):

@@ -16,7 +16,7 @@ from pyroaring import BitMap64
 
 from goqueue.clock import MS
 from goqueue.delivery.lanes import LANE_COUNT, NORMAL
-from goqueue.delivery.offsets import between, first_gap
+from goqueue.delivery.offsets import first_gap
 from goqueue.record.kernel import Outline
 
 EXPIRY_TICK_NS = 10 * MS
@@ -99,10 +99,6 @@ class PartitionIndex:
         for offsets in (*self.lanes, self.hidden, self.covered, self.own_expiry, self.expired):
             if offsets and offsets.min() < offset:
                 offsets.remove_range(0, offset)
-
-    def hidden_between(self, start: int, end: int) -> BitMap64:
-        """What is no message there."""
-        return between(self.hidden, start, end)
 
     def _hide(self, start: int, end: int) -> None:
         if start < end:

@@ -15,7 +15,6 @@ from typing import NamedTuple, Protocol
 from goqueue.errors import OffsetOutOfRange, ReadFailed
 from goqueue.record.header import Fault
 from goqueue.record.kernel import scan
-from goqueue.storage.file import File
 from goqueue.storage.layout import LOG
 from goqueue.storage.segment import Segment
 from goqueue.storage.walk import Damage, Run, Spot
@@ -29,16 +28,6 @@ class Chunk(NamedTuple):
     next_offset: int
     gaps: tuple[Damage, ...] = ()  # what is lost in front of the records
     flags: int = 0  # all flags of the records, or-ed
-
-
-class FileRange(NamedTuple):
-    """Records [first_offset, next_offset) as they stand in a file, for `os.sendfile`. They were not validated."""
-
-    file: File
-    position: int
-    size: int
-    first_offset: int
-    next_offset: int
 
 
 class Readable(Protocol):
@@ -71,15 +60,6 @@ class LogReader:
         with reading():
             return self._read(max_bytes, self._limit(to_offset))
 
-    def file_range(self, *, max_bytes: int, to_offset: int | None = None) -> FileRange | None:
-        """A stretch of whole records below `to_offset` to be sent straight from the file.
-
-        It ends at the end of a segment or at an indexed record; None if neither is near enough, which
-        leaves `read` to be used.
-        """
-        with reading():
-            return self._file_range(max_bytes, self._limit(to_offset))
-
     def _limit(self, to_offset: int | None) -> int:
         start, end = self._log.start_offset, self._log.next_offset
         if not start <= self.offset <= end:
@@ -109,22 +89,6 @@ class LogReader:
                 self.offset = min(end_offset, limit)
                 self._segment = None
         return Chunk(memoryview(b""), 0, self.offset, tuple(gaps))
-
-    def _file_range(self, max_bytes: int, limit: int) -> FileRange | None:
-        if self.offset >= limit:
-            return None
-        segment, end_offset, _ = self._find_place()
-        start = self._spot
-        if segment.size - start.position <= max_bytes and end_offset <= limit:
-            end = Spot(segment.size, end_offset)
-        else:
-            end = segment.boundary(start.position + max_bytes, limit, end_offset=end_offset)
-        if end.position <= start.position:
-            return None
-        found = FileRange(segment.file, start.position, end.position - start.position, self.offset, end.min_offset)
-        self.offset = end.min_offset
-        self._spot = end
-        return found
 
     def _find_place(self) -> tuple[Segment, int, bool]:
         segment, end_offset, dense = self._log.place_of(self.offset)
