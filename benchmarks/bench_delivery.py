@@ -77,8 +77,10 @@ def run(size: str) -> list[Result]:
             changes=changes,
         )
         results += [
-            _at_most(f"longest pause of {members} members while one comes and goes", moved.gap_max_ms, "ms", 50),
-            _at_most("rebalance", moved.rebalance_max_ms, "ms", 1_000),
+            _at_most(
+                f"longest pause of {members} members while one comes and goes", max(0.001, moved.gap_max_ms), "ms", 50
+            ),
+            _at_most("rebalance", max(0.001, moved.rebalance_max_ms), "ms", 1_000),
         ]
     results += [_recovery(groups, gaps), *_memory(size)]
     return results

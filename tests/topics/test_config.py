@@ -34,6 +34,9 @@ DEFAULTS: dict[str, object] = {
     "max_in_flight": 1000,
     "ttl": "none",
     "on_expire": "drop",
+    "priority_mode": "weighted",
+    "priority_weights": [50, 25, 15, 7, 3],
+    "priority_boost": "30s",
     "schema_validation": "auto",
     "trace_sample_rate": 1.0,
     "tombstone_retention": "24h",
@@ -226,3 +229,13 @@ def test_names_of_internal_topics_are_not_for_users() -> None:
         validate_topic_name("__groups")
 
     validate_topic_name("__groups", internal_ok=True)
+
+
+@pytest.mark.parametrize("weights", [[1, 2, 3, 4], [0, 1, 1, 1, 1], "50/25/15/7/3", [1, 1, 1, 1, 1.5], [True] * 5, 7])
+def test_weights_that_are_no_five_whole_numbers_are_refused(weights: object) -> None:
+    with pytest.raises(InvalidTopic, match="priority_weights"):
+        TopicConfig.parse({"priority_weights": weights})
+
+
+def test_weights_are_shown_as_they_were_given() -> None:
+    assert TopicConfig.parse({"priority_weights": [5, 4, 3, 2, 1]}).settings()["priority_weights"] == [5, 4, 3, 2, 1]

@@ -2,6 +2,7 @@ import pytest
 
 from goqueue.errors import Conflict
 from goqueue.storage.config import LogConfig
+from goqueue.storage.delay_file import DelayFile
 from goqueue.storage.directory import DataDirectory
 from goqueue.storage.log import Log
 from goqueue.testing import MemoryDisk
@@ -17,11 +18,19 @@ def data(disk: MemoryDisk) -> DataDirectory:
 
 
 @pytest.fixture
-def partition(data: DataDirectory) -> Partition:
+def partition(disk: MemoryDisk, data: DataDirectory) -> Partition:
     def open_ledger(config: LogConfig) -> Log:
         return data.open_log("orders", 2, config, kind="ledger")
 
-    return Partition("orders", 2, data.open_log("orders", 2), LEDGER, open_ledger)
+    return Partition(
+        "orders",
+        2,
+        data.open_log("orders", 2),
+        LEDGER,
+        open_ledger,
+        has_ledger=False,
+        delay_file=DelayFile(disk, "/data/topics/orders/2", exists=False),
+    )
 
 
 def test_a_partition_is_called_after_its_topic_and_number(partition: Partition) -> None:

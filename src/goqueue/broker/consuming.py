@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from secrets import token_hex
-from typing import NamedTuple, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 from pyroaring import BitMap64
 
@@ -113,29 +113,45 @@ class Happened:
 
     def note(self, event: events.Event) -> None:
         """Count it, if it is of that kind."""
-        match event:
-            case events.Delivered(count=count, redelivered=redelivered):
-                self.delivered += count
-                self.redelivered += redelivered
-            case events.Settled(kind="ack", count=count):
-                self.acked += count
-            case events.Settled(kind="nack", count=count):
-                self.nacked += count
-            case events.Settled(kind="reject", count=count):
-                self.rejected += count
-            case events.Settled(count=count):
-                self.extended += count
-            case events.LeasesExpired(count=count):
-                self.expired += count
-            case events.DeadLettered(topic=topic, reason=reason, count=count):
-                self.dead_by_reason[reason] = self.dead_by_reason.get(reason, 0) + count
-                self.dead_by_topic[topic] = self.dead_by_topic.get(topic, 0) + count
-            case events.TransferFailed(in_creation=True):
-                self.create_errors += 1
-            case events.TransferFailed():
-                self.publish_errors += 1
+        count = self._COUNTS.get(type(event))
+        if count is not None:
+            count(self, event)
+
+    def _delivered(self, event: Any) -> None:
+        self.delivered += event.count
+        self.redelivered += event.redelivered
+
+    def _settled(self, event: Any) -> None:
+        match event.kind:
+            case "ack":
+                self.acked += event.count
+            case "nack":
+                self.nacked += event.count
+            case "reject":
+                self.rejected += event.count
             case _:
-                pass
+                self.extended += event.count
+
+    def _lease_expired(self, event: Any) -> None:
+        self.expired += event.count
+
+    def _dead(self, event: Any) -> None:
+        self.dead_by_reason[event.reason] = self.dead_by_reason.get(event.reason, 0) + event.count
+        self.dead_by_topic[event.topic] = self.dead_by_topic.get(event.topic, 0) + event.count
+
+    def _transfer_failed(self, event: Any) -> None:
+        if event.in_creation:
+            self.create_errors += 1
+        else:
+            self.publish_errors += 1
+
+    _COUNTS: ClassVar[dict[type[events.Event], Callable[["Happened", Any], None]]] = {
+        events.Delivered: _delivered,
+        events.Settled: _settled,
+        events.LeasesExpired: _lease_expired,
+        events.DeadLettered: _dead,
+        events.TransferFailed: _transfer_failed,
+    }
 
 
 class GroupPlaces:
@@ -620,11 +636,13 @@ class Groups:
 
     def _is_mixed(self, places: Sequence[Place], count: int) -> bool:
         """Whether lanes of different priority have something, so that no partition may use up the whole answer."""
-        filled: set[int] = set()
+        if len(places) == 1:
+            return False
+        filled = 0
         for delivery, one in places:
             delivery.feed(one, count)
-            filled.update(lane for lane, ready in enumerate(one.cursor.lanes.ready) if ready)
-        return len(filled) > 1 and len(places) > 1
+            filled |= one.cursor.lanes.filled
+        return filled & (filled - 1) != 0
 
     def _lease_ns(self, delivery: PartitionDelivery, member: Member, poll: Poll) -> int:
         asked_ms = poll.lease_ms or member.visibility_timeout_ms

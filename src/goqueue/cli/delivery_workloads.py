@@ -129,7 +129,7 @@ def delay(client: Client, asked: Workload, server: str, *, due_rate: int, due_se
             for _ in repeat(None, asked.count):
                 send(topic, value, delay="1h")
         facts["scheduled"] = asked.count / ((clock() - started) / SECOND)
-        facts["memory"] = (client.stats().rss_bytes - before) / 1e6
+        facts["memory"] = max(0.001, (client.stats().rss_bytes - before) / 1e6)
         states = client.describe_topic(topic).partitions
         cancelled = min(asked.count // 4, 50_000)
         facts["cancelled"] = _rate_of(

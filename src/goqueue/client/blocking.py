@@ -40,6 +40,7 @@ from goqueue.errors import (
     NotLeader,
     PartitionNotFound,
     RequestTimeout,
+    RequestTooLarge,
     TopicNotFound,
 )
 from goqueue.record.header import Priority
@@ -72,6 +73,7 @@ class BlockingSession:
         self._socket = connection
         self._reader = FrameReader()
         self._correlation = 0
+        self._ahead: dict[int, Frame | None] = {}  # requests whose answers are asked for later, and answers that came
         self._frame_bytes_max = frames.FRAME_BYTES_MAX
 
     @classmethod
@@ -116,24 +118,55 @@ class BlockingSession:
         """Send a request and wait for its answer, for that long if not for as long as usual."""
         if timeout_s is not None and timeout_s != self._socket.gettimeout():
             self._socket.settimeout(timeout_s)
+        return self._answer(verb, lambda: self._receive(self._send(verb, meta, payload)))
+
+    def send_ahead(self, verb: Verb, meta: msgspec.Struct) -> int:
+        """Send a request whose answer is asked for later, by the number that is returned."""
+        correlation = 0
+        try:
+            correlation = self._send(verb, meta, None)
+        except OSError as error:
+            raise BrokerUnavailable(f"the connection to {self.address} was lost: {error}") from error
+        finally:
+            if not correlation:
+                self.close()
+        self._ahead[correlation] = None
+        return correlation
+
+    def receive_ahead(self, verb: Verb, correlation: int) -> Frame:
+        """The answer to a request that was sent ahead."""
+        return self._answer(verb, lambda: self._receive(correlation))
+
+    def forget_ahead(self, correlation: int) -> None:
+        """Nobody asks for that answer any more."""
+        self._ahead.pop(correlation, None)
+
+    def _send(self, verb: Verb, meta: msgspec.Struct, payload: bytes | bytearray | None) -> int:
         self._correlation = self._correlation % 0xFFFF_FFFF + 1
         raw = verbs.encode(meta)
         if payload is not None or len(raw) > frames.META_BYTES_MAX:
             check_size(raw, payload or b"", self._frame_bytes_max)
+        if payload is None:
+            self._socket.sendall(frames.pack(verb, self._correlation, raw))
+        else:
+            head = frames.pack_checked(verb, self._correlation, raw, payload)
+            self._socket.sendall(b"".join((head, payload)))
+        return self._correlation
+
+    def _answer(self, verb: Verb, receive: Callable[[], Frame]) -> Frame:
         frame: Frame | None = None
+        is_unsent = False
         try:
-            if payload is None:
-                self._socket.sendall(frames.pack(verb, self._correlation, raw))
-            else:
-                head = frames.pack_checked(verb, self._correlation, raw, payload)
-                self._socket.sendall(b"".join((head, payload)))
-            frame = self._receive()
+            frame = receive()
+        except RequestTooLarge:
+            is_unsent = True
+            raise
         except TimeoutError as error:
             raise RequestTimeout(verb.name, self._socket.gettimeout() or 0) from error
         except (OSError, BadFrame) as error:
             raise BrokerUnavailable(f"the connection to {self.address} was lost: {error}") from error
         finally:
-            if frame is None:  # an answer may be under way that nobody will read
+            if frame is None and not is_unsent:  # an answer may be under way that nobody will read
                 self.close()
         if frame.flags & _ERROR:
             raise told_error(frame)
@@ -149,16 +182,20 @@ class BlockingSession:
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
 
-    def _receive(self) -> Frame:
-        while True:
+    def _receive(self, correlation: int) -> Frame:
+        came = self._ahead.pop(correlation, None)
+        while came is None:
             size = self._socket.recv_into(self._reader.get_buffer())
             if not size:
                 raise ConnectionResetError("the broker hung up")
             for frame in self._reader.received(size):
-                if frame.correlation == self._correlation:
-                    return frame
-                if not frame.correlation:
+                if frame.correlation == correlation:
+                    came = frame
+                elif frame.correlation in self._ahead:
+                    self._ahead[frame.correlation] = frame
+                elif not frame.correlation:
                     raise hung_up(self.address, frame)
+        return came
 
 
 class BlockingConnections(Connections):

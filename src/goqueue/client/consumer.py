@@ -18,12 +18,12 @@ import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 from weakref import ref
 
 from goqueue.client import forks
 from goqueue.client import messages as asked
-from goqueue.client.blocking import BlockingConnections, run_now
+from goqueue.client.blocking import BlockingConnections, BlockingSession, run_now
 from goqueue.client.connections import Connections, retry_wait_ns
 from goqueue.client.consumer_core import (
     EXTENDED_NS_MAX,
@@ -45,7 +45,7 @@ from goqueue.names import TopicPartition
 from goqueue.record.message import Message
 from goqueue.wire.frames import Frame
 from goqueue.wire.reports import PartitionName, Settlement
-from goqueue.wire.verbs import Verb
+from goqueue.wire.verbs import Poll, Verb
 
 POLL_MESSAGES_MAX = 1_000
 BACKGROUND_NS = 10 * MS
@@ -56,6 +56,10 @@ NAP_NS_MIN = 5 * MS
 LEAVE_TIMEOUT_S = 2.0
 """A broker that cannot be told in that time that a member has gone will notice by itself."""
 HAND_OVER_TIMEOUT_S = 5.0
+QUICK_NS = 50 * MS
+"""Who comes back for more within that time is likely to do so again."""
+AHEAD_NS_MAX = SECOND
+"""What was asked for ahead is given back if nobody comes for it within that time."""
 
 T = TypeVar("T")
 logger = logging.getLogger("goqueue.consumer")
@@ -254,7 +258,7 @@ class _Member:
 
     async def _ask(self, request: Request) -> Frame:
         timeout_s = ANSWER_TIMEOUT_S + request.wait_ms / 1000
-        late = self._give_back if request.verb is Verb.POLL else None
+        late = self.give_back if request.verb is Verb.POLL else None
 
         async def attempt() -> Frame:
             session = await self._connections.any()
@@ -268,7 +272,8 @@ class _Member:
 
         return await self._connections.retrying(attempt, only_unsent=request.only_once, extra_s=request.wait_ms / 1000)
 
-    def _give_back(self, frame: Frame) -> None:
+    def give_back(self, frame: Frame) -> None:
+        """Have the messages of an answer that nobody wants delivered as if for the first time."""
         self._start(self._quietly(self.core.give_back(frame)))
 
     async def _quietly(self, steps: Steps[None]) -> None:
@@ -314,6 +319,10 @@ class _Member:
                     await self._poked.wait()
             self._poked.clear()
             now_ns = self._clock.monotonic_ns()
+            owner = self._owner()
+            if isinstance(owner, _BlockingLine):
+                owner.give_back_ahead(older_than_ns=AHEAD_NS_MAX)
+            del owner
             try:
                 await self.drive(self.core.extend_leases())
                 if now_ns >= beat_ns or self.core.must_beat:
@@ -592,6 +601,15 @@ class Limits:
         return self._batch if left is None else max(1, min(self._batch, left))
 
 
+class _Ahead(NamedTuple):
+    """A poll that was sent before it was asked for."""
+
+    session: BlockingSession
+    correlation: int
+    asked: Poll
+    sent_ns: int
+
+
 class _BlockingLine(_Line):
     """The line of a consumer for threads: a socket of its own, for one of them at a time."""
 
@@ -606,6 +624,8 @@ class _BlockingLine(_Line):
         self._user: int | None = None  # the thread that has the lock
         self._pause = threading.Event()
         self._is_closing = False
+        self._ahead: _Ahead | None = None
+        self._polled_ns = 0
         self.member = loop.call(lambda: _Member(self.core, connections, clock, self))
 
     @property
@@ -671,6 +691,46 @@ class _BlockingLine(_Line):
             self._user = None
             self._lock.release()
 
+    def look_ahead(self, batch: Batch, max_messages: int) -> None:
+        """Ask for the next messages while the application works on these, if it has been quick so far.
+
+        They are leased from then on. If nobody comes for them, they are given back, as if never delivered.
+        """
+        now_ns = self._clock.monotonic_ns()
+        is_quick, self._polled_ns = now_ns - self._polled_ns < QUICK_NS, now_ns
+        asked = self.core.next_poll(batch, max_messages) if is_quick else None
+        if asked is None or not self._lock.acquire(blocking=False):
+            return
+        try:
+            session: Any = run_now(self._connections.any())
+            self._ahead = _Ahead(session, session.send_ahead(Verb.POLL, asked), asked, now_ns)
+        except GoQueueError:  # whoever asks will hear of it
+            self._ahead = None
+        finally:
+            self._lock.release()
+
+    def give_back_ahead(self, *, older_than_ns: int = 0) -> None:
+        """Nobody has come for what was asked for ahead. Called in the loop, and never waits for the broker."""
+        ahead = self._ahead
+        if ahead is None or self._clock.monotonic_ns() - ahead.sent_ns < older_than_ns:
+            return
+        if self._lock.acquire(blocking=False):
+            try:
+                if self._ahead is not None:
+                    frame = self._came_ahead(self._ahead)
+                    self._ahead = None
+                    if frame is not None:
+                        self.member.give_back(frame)
+            finally:
+                self._lock.release()
+
+    def _came_ahead(self, ahead: _Ahead) -> Frame | None:
+        """The answer to what was sent ahead; None if there is none."""
+        try:
+            return None if ahead.session.is_closed else ahead.session.receive_ahead(Verb.POLL, ahead.correlation)
+        except GoQueueError:
+            return None
+
     def close(self, done: dict[TopicPartition, int] | None = None) -> None:
         """Send what is left and leave; whoever else is using the line is interrupted."""
         if self.is_forked or self._is_closing:
@@ -685,11 +745,19 @@ class _BlockingLine(_Line):
                 has_lock = self._lock.acquire(timeout=HAND_OVER_TIMEOUT_S)
         try:
             if not self._loop.is_closed:
-                self._loop.run(self.member.close(done))
+                self._loop.run(self._give_back_and_close(done, has_lock))
         finally:
             self._connections.hang_up()
             if has_lock:
                 self._lock.release()
+
+    async def _give_back_and_close(self, done: dict[TopicPartition, int] | None, has_lock: bool) -> None:
+        ahead, self._ahead = self._ahead, None
+        frame = self._came_ahead(ahead) if ahead is not None and has_lock else None
+        if frame is not None:
+            with suppress(GoQueueError):
+                await self.member.drive(self.core.give_back(frame))
+        await self.member.close(done)
 
     def __del__(self) -> None:
         connections = getattr(self, "_connections", None)
@@ -713,6 +781,10 @@ class _BlockingLine(_Line):
                 self._pause.wait(wait_ns / SECOND)
 
     def _exchange(self, request: Request) -> Frame:
+        if request.verb is Verb.POLL and self._ahead is not None:
+            came = self._take_ahead(request)
+            if came is not None:
+                return came
         session: Any = run_now(self._connections.any())
         timeout_s = ANSWER_TIMEOUT_S + request.wait_ms / 1000
         try:
@@ -722,6 +794,21 @@ class _BlockingLine(_Line):
             self.check_open()
             raise
         return frame
+
+    def _take_ahead(self, request: Request) -> Frame | None:
+        """What was asked for ahead, if it is what is asked for now and has brought something."""
+        ahead, self._ahead = self._ahead, None
+        assert ahead is not None
+        asked = request.meta
+        is_same = isinstance(asked, Poll) and (asked.number, asked.max_messages) == (
+            ahead.asked.number,
+            ahead.asked.max_messages,
+        )
+        if not is_same or self._clock.monotonic_ns() - ahead.sent_ns > AHEAD_NS_MAX:
+            ahead.session.forget_ahead(ahead.correlation)
+            return None
+        frame = self._came_ahead(ahead)
+        return frame if frame is not None and len(frame.payload) else None
 
 
 class Consumer(_Shell):
@@ -750,6 +837,7 @@ class Consumer(_Shell):
             line.flush()
         try:
             self._last = line.drive(line.core.poll(max_messages, timeout_ms, line, Delivered))
+            line.look_ahead(self._last, max_messages)
             return self._last.messages.copy()
         finally:
             line.hurry()

@@ -63,6 +63,10 @@ from goqueue.wire.reports import (
 )
 from goqueue.wire.verbs import Verb
 
+MAX_IN_FLIGHT = 1_000
+"""What a topic allows, if it does not say otherwise."""
+LEASE_AHEAD_NS_MIN = 5 * SECOND
+"""Nothing is polled before it is asked for where leases are shorter."""
 HEARTBEAT_NS = 3 * SECOND
 WAIT_MS_MAX = 20_000
 """How long one request waits at the broker; a longer poll asks again."""
@@ -336,9 +340,24 @@ class ConsumerCore:
             if now_ns >= until_ns:
                 return Batch([])
 
-    def _ask_for_messages(self, max_messages: int, wait_ms: int) -> Steps[Frame]:
+    def _poll(self, max_messages: int, wait_ms: int) -> verbs.Poll:
         group, member_id, number = self.config.group, self.config.member_id, self._poll_number
-        asked = verbs.Poll(group, member_id, self.generation, max_messages, wait_ms=wait_ms, number=number)
+        return verbs.Poll(group, member_id, self.generation, max_messages, wait_ms=wait_ms, number=number)
+
+    def next_poll(self, batch: Batch, max_messages: int) -> verbs.Poll | None:
+        """The poll that is likely to come after one that has brought the batch, if it may be sent before it comes.
+
+        It does not wait, and has the number of the next poll: one that is sent again takes back what it has brought.
+        """
+        room = self.config.max_in_flight or MAX_IN_FLIGHT
+        is_full = len(batch.messages) == max_messages and 2 * max_messages <= room
+        if not is_full or not self._has_leases or self.must_beat or not self.is_member:
+            return None
+        is_long = all(one.batch.lease_ns >= LEASE_AHEAD_NS_MIN for one in batch.deliveries)
+        return self._poll(max_messages, 0) if is_long else None
+
+    def _ask_for_messages(self, max_messages: int, wait_ms: int) -> Steps[Frame]:
+        asked = self._poll(max_messages, wait_ms)
         try:
             frame = yield Request(Verb.POLL, asked, None, wait_ms, only_once=not self._has_leases)
         except BaseException as error:  # also Ctrl-C: whatever the answer was, nobody has it

@@ -19,6 +19,7 @@ from goqueue.errors import InvalidConfig
 from goqueue.record.header import Priority
 
 LANE_COUNT = len(Priority)
+_BITS = tuple(1 << lane for lane in range(LANE_COUNT))
 DEFAULT_WEIGHTS = (50, 25, 15, 7, 3)
 NORMAL = int(Priority.NORMAL)
 
@@ -56,6 +57,11 @@ class Lanes:
         self._turn = 0
         self._before: tuple[list[int], int, list[int], int] | None = None  # the round, before the last take
         self.boosts = [0] * LANE_COUNT
+
+    @property
+    def filled(self) -> int:
+        """Which lanes have something: bit n for lane n."""
+        return sum(_BITS[lane] for lane, ready in enumerate(self.ready) if ready)
 
     def __bool__(self) -> bool:
         return any(self.ready)
