@@ -70,7 +70,7 @@ def run(size: str) -> list[Result]:
         ]
         moved = workloads.groups(
             client,
-            _asked(1, rate=5_000, partitions=60),
+            _asked(backlog // 2, partitions=60),
             served.native,
             members=members,
             seconds=seconds,

@@ -666,6 +666,8 @@ class PartitionDelivery:
         """Do what is due."""
         now_ns, wall_ns = self._clock.monotonic_ns(), self._clock.wall_ns()
         if (self.due_ns is None or now_ns < self.due_ns) and wall_ns < self._wall_due_ns:
+            if self.due_ns is not None:
+                self._hurry(self.due_ns)
             return
         self.due_ns, self._wall_due_ns = None, OFFSET_MAX
         self._fire()

@@ -17,6 +17,7 @@ from goqueue.client.sync import Client
 from goqueue.clock import MS, SECOND, SystemClock
 
 POLLED = 500
+SMALL_POLL = 10
 RESCHEDULED_PER_SECOND = 40_000
 """At least; by then all have the time at which they fall due together."""
 _clock = SystemClock()
@@ -131,19 +132,21 @@ def delay(client: Client, asked: Workload, server: str, *, due_rate: int, due_se
         facts["scheduled"] = asked.count / ((clock() - started) / SECOND)
         facts["memory"] = max(0.001, (client.stats().rss_bytes - before) / 1e6)
         states = client.describe_topic(topic).partitions
-        cancelled = min(asked.count // 4, 50_000)
+        fullest = max(states, key=lambda one: one.end_offset)
+        chosen = fullest.partition
+        cancelled = min(fullest.end_offset // 4, 50_000)
         facts["cancelled"] = _rate_of(
-            cancelled, lambda start, end: client.cancel_many(topic, 0, range(start, end)), clock
+            cancelled, lambda start, end: client.cancel_many(topic, chosen, range(start, end)), clock
         )
-        rest = range(cancelled, states[0].end_offset)
+        rest = range(cancelled, fullest.end_offset)
         moved = min(len(rest), 50_000)
         facts["rescheduled"] = _rate_of(
             moved,
-            lambda start, end: client.reschedule_many(topic, 0, rest[start:end], delay="2h"),
+            lambda start, end: client.reschedule_many(topic, chosen, rest[start:end], delay="2h"),
             clock,
         )
         left = [
-            range(cancelled if state.partition == 0 else 0, state.end_offset)
+            range(cancelled if state.partition == chosen else 0, state.end_offset)
             for state in sorted(states, key=lambda one: one.partition)
         ]
         due_ns = _clock.wall_ns() + SECOND + asked.count * SECOND // RESCHEDULED_PER_SECOND
@@ -186,6 +189,7 @@ class GroupsMeasured:
     messages: int
     rebalances: int
     rebalance_max_ms: float
+    calm_gap_max_ms: float  # before anybody came or went
     gap_p50_ms: float
     gap_max_ms: float
     seconds: float
@@ -196,14 +200,14 @@ class GroupsMeasured:
 def groups(
     client: Client, asked: Workload, server: str, *, members: int, seconds: float, changes: int
 ) -> GroupsMeasured:
-    """Members of a group under load while one joins and leaves: the longest pause of those who lose nothing."""
+    """Members of a group with a backlog while one joins and leaves: the longest pause of those who lose nothing."""
     measured: GroupsMeasured | None = None
 
     def run(topic: str) -> None:
         nonlocal measured
         measured = uvloop.run(_rebalance(server, topic, asked, members, seconds, changes))
 
-    measure(client, "groups", asked, run, [])
+    measure(client, "groups", asked, run, [], lambda topic: _backlog(client, topic, asked))
     assert measured is not None
     return measured
 
@@ -278,15 +282,6 @@ async def _rebalance(
 
     async with AsyncClient(server) as client:
 
-        async def feed() -> None:
-            sent = 0
-            async with client.producer(linger="2ms") as producer:
-                while not is_over:
-                    for _ in range(max(1, asked.rate // 200)):
-                        await producer.send(topic, bytes(asked.size))
-                        sent += 1
-                    await asyncio.sleep(0.005)
-
         async def member(begin: asyncio.Event) -> None:
             nonlocal found
             async with client.consumer(topic, group="many") as consumer:
@@ -294,7 +289,7 @@ async def _rebalance(
                 begin.set()
                 last, mine = clock(), set(map(str, consumer.partitions))
                 while not is_over:
-                    batch = await consumer.poll(100, timeout="1s")
+                    batch = await consumer.poll(SMALL_POLL, timeout="1s")
                     now = clock()
                     has_lost = not mine <= set(map(str, consumer.partitions))
                     mine = set(map(str, consumer.partitions))
@@ -311,9 +306,10 @@ async def _rebalance(
                 async with client.consumer(topic, group="many") as consumer:
                     await consumer.join()
                     for _ in range(int(seconds * 5 / changes / 2)):
-                        batch = await consumer.poll(100, timeout="100ms")
+                        batch = await consumer.poll(SMALL_POLL, timeout="100ms")
                         if batch:
                             await consumer.ack(batch)
+                            await asyncio.sleep(0.1)
                 await asyncio.sleep(seconds / changes / 2)
 
         began = clock()
@@ -323,9 +319,10 @@ async def _rebalance(
                 tasks.create_task(member(event))
             for event in ready:
                 await event.wait()
-            tasks.create_task(feed())
             await asyncio.sleep(1)
             gaps.clear()
+            await asyncio.sleep(seconds / 4)
+            calm, gaps[:] = sorted(gaps), []
             await come_and_go()
             await asyncio.sleep(max(0, until - clock()) / SECOND)
             report = await client.rebalances("many")
@@ -338,6 +335,7 @@ async def _rebalance(
         messages=found,
         rebalances=report.total_rebalances,
         rebalance_max_ms=max(report.last_rebalance_duration_ms, report.average_rebalance_duration_ms),
+        calm_gap_max_ms=quantile(calm, 1) / MS,
         gap_p50_ms=quantile(ordered, 0.5) / MS,
         gap_max_ms=quantile(ordered, 1) / MS,
         seconds=elapsed,

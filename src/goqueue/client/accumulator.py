@@ -122,6 +122,7 @@ class Batch:
         "error",
         "first_offset",
         "handles",
+        "has_messages",
         "held",
         "is_done",
         "is_sealed",
@@ -140,6 +141,7 @@ class Batch:
         self.count_max = count_max  # when it is full, if only small values follow
         self.size = 0  # of messages that are more than a small value, until it is sealed; then of all
         self.message_count = 0  # of these
+        self.has_messages = False  # whether there are others that are more than a value, but not larger
         self.is_sealed = False
         self.opened_ns = now_ns
         self.first_offset = -1
@@ -197,7 +199,7 @@ class Request:
         keys: list[bytes | None] | None = None
         headers: list[Headers | None] | None = None
         priorities: int | list[int] = NORMAL
-        if not any(batch.message_count for batch in self.batches):
+        if not any(batch.message_count or batch.has_messages for batch in self.batches):
             values = cast("list[bytes | None]", items)
         else:
             messages = [

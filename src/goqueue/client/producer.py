@@ -541,12 +541,17 @@ class Producer:
             message = messages.message(
                 value, key, priority, headers, delay, deliver_at, ttl, tombstone, now_ns=self._core.wall_ns()
             )
-            return self._add(topic, Handle(NO_BATCH, message), partition)
-        try:
-            batch = self._open[topic]
-        except KeyError:
-            return self._add(topic, Handle(NO_BATCH, value), None)
-        handle = Handle(batch, value)
+            batch = self._open.get(topic)
+            is_large = message.value is None or len(message.value) > SMALL_VALUE_BYTES
+            if batch is None or is_large or message.key is not None or partition is not None or headers is not None:
+                return self._add(topic, Handle(NO_BATCH, message), partition)
+            batch.has_messages = True  # before it can be sealed: whoever encodes it has to know
+            handle = Handle(batch, message)
+        else:
+            batch = self._open.get(topic)
+            if batch is None:
+                return self._add(topic, Handle(NO_BATCH, value), None)
+            handle = Handle(batch, value)
         handles = batch.handles
         handles.append(handle)
         if batch.is_sealed:

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from goqueue.clock import MS, SECOND, Clock
 
 STALL_NS = SECOND
-HURRY_NS = 2 * MS
-"""Two ticks are at least so far apart: what is due together is done together."""
+HURRY_NS = MS
+"""Two ticks are at least so far apart: what is due together is done together. Loops count in milliseconds."""
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class Ticker:
         if self._is_stopped:
             return
         self._next.cancel()
-        wait_ns = max(HURRY_NS, self._due_ns - self._clock.monotonic_ns())
+        wait_ns = max(0, self._due_ns - self._clock.monotonic_ns()) + HURRY_NS  # a moment late is better than early
         self._next = self._loop.call_later(wait_ns / SECOND, self._run)
 
     def _run(self) -> None:

@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -229,7 +229,7 @@ def groups(
     size: SizeOption = 100,
     members: Annotated[int, typer.Option(min=1, help="How many are in the group.")] = 20,
     partitions: PartitionsOption = 60,
-    rate: RateOption = 5_000,
+    count: CountOption = None,
     seconds: Annotated[float, typer.Option(min=1, help="How long.")] = 15.0,
     changes: Annotated[int, typer.Option(min=1, help="How often a member joins and leaves.")] = 4,
     flush: FlushOption = "interval",
@@ -241,7 +241,7 @@ def groups(
     """Let a member join and leave a busy group, and see who has to wait for it."""
     from goqueue.cli import delivery_workloads
 
-    asked = replace(_backlog(size, 1, partitions, flush), rate=rate)
+    asked = _backlog(size, count or 500_000, partitions, flush)
     _run(
         server,
         runs,
