@@ -953,3 +953,97 @@ def test_errors_of_the_broker_reach_the_caller_and_leave_the_consumer_usable(
         with pytest.raises(InternalError):
             consumer.ack(batch[0])
         consumer.ack(batch[1:])
+
+
+# --- what is polled before it is asked for ---------------------------------------------------------
+
+
+def in_flight(gq: Client, group: str = "g") -> int:
+    return sum(member.in_flight for member in gq.describe_group(group).members)
+
+
+def quick(consumer: Consumer, count: int = 1) -> list[int]:
+    """Poll and acknowledge twice in a row, so that the consumer is taken for one who comes back for more."""
+    seen = []
+    for _ in range(2):
+        batch = consumer.poll(count)
+        seen += values(batch)
+        consumer.ack(batch)
+    return seen
+
+
+def test_who_comes_back_quickly_gets_everything_once_and_in_order(one: Client) -> None:
+    with one.consumer("t", group="g") as consumer:
+        seen = []
+        while batch := consumer.poll(1, timeout="100ms"):
+            assert [message.delivery_count for message in batch] == [1]
+            consumer.ack(batch)
+            seen += values(batch)
+
+    assert seen == list(range(10))
+    assert lag(one) == 0
+
+
+def test_what_was_polled_ahead_is_given_back_as_new_when_the_consumer_closes(one: Client) -> None:
+    with one.consumer("t", group="g") as first:
+        seen = quick(first)
+        eventually(lambda: in_flight(one) == 1)
+
+    with one.consumer("t", group="g") as second:
+        batch = second.poll(100)
+        assert values(batch) == [number for number in range(10) if number not in seen]
+        assert {message.delivery_count for message in batch} == {1}
+
+
+def test_what_was_polled_ahead_and_nobody_comes_for_is_given_back_in_time(one: Client) -> None:
+    with one.consumer("t", group="g", mode="shared") as first, one.consumer("t", group="g", mode="shared") as second:
+        seen = quick(first)
+        eventually(lambda: in_flight(one) == 1)
+        eventually(lambda: in_flight(one) == 0)
+
+        batch = second.poll(100)
+        assert values(batch) == [number for number in range(10) if number not in seen]
+        assert {message.delivery_count for message in batch} == {1}
+        second.ack(batch)
+        assert first.poll(1, timeout="50ms") == []
+
+
+def test_a_poll_of_another_size_takes_back_what_was_polled_ahead(one: Client) -> None:
+    with one.consumer("t", group="g") as consumer:
+        assert quick(consumer) == [0, 1]
+        batch = consumer.poll(5)
+
+        assert values(batch) == [2, 3, 4, 5, 6]
+        assert {message.delivery_count for message in batch} == {1}
+        consumer.ack(batch)
+        assert values(consumer.poll(5)) == [7, 8, 9]
+
+
+def test_nothing_is_polled_ahead_beyond_what_may_be_in_flight_or_with_short_leases(one: Client) -> None:
+    with one.consumer("t", group="g", max_in_flight=1) as consumer:
+        quick(consumer)
+        assert in_flight(one) == 0
+    with one.consumer("t", group="h", visibility="2s") as consumer:
+        quick(consumer)
+        assert in_flight(one, "h") == 0
+    with one.consumer("t", group="i", ack="offsets") as consumer:
+        assert values(consumer.poll(1)) == [0]
+        assert values(consumer.poll(1)) == [1]
+        consumer.commit()
+    assert floor(one, "i") == 2
+
+
+def test_a_broker_that_restarts_loses_nothing_that_was_polled_ahead(broker: RestartingBroker) -> None:
+    with Client(broker.address) as gq:
+        gq.create_topic("t", partitions=1, **QUICK)
+        gq.publish_many("t", [b"%d" % number for number in range(10)])
+        with gq.consumer("t", group="g") as consumer:
+            seen = quick(consumer)
+            broker.restart()
+            while len(seen) < 10:
+                batch = consumer.poll(1, timeout="10s")
+                assert {message.delivery_count for message in batch} == {1}
+                consumer.ack(batch)
+                seen += values(batch)
+
+    assert sorted(seen) == list(range(10))
