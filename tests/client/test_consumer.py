@@ -958,10 +958,6 @@ def test_errors_of_the_broker_reach_the_caller_and_leave_the_consumer_usable(
 # --- what is polled before it is asked for ---------------------------------------------------------
 
 
-def in_flight(gq: Client, group: str = "g") -> int:
-    return sum(member.in_flight for member in gq.describe_group(group).members)
-
-
 def quick(consumer: Consumer, count: int = 1) -> list[int]:
     """Poll and acknowledge twice in a row, so that the consumer is taken for one who comes back for more."""
     seen = []

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 
 import pytest
 
-from goqueue.clock import MS
+from goqueue.clock import MS, SECOND
 from goqueue.server.ticker import Ticker
 from goqueue.testing import ManualClock
 
@@ -75,3 +75,52 @@ def test_a_loop_that_was_blocked_for_a_second_is_warned_of(
 
     stalls = [record for record in caplog.records if record.levelno == logging.WARNING]
     assert [record.seconds for record in stalls] == warned  # type: ignore[attr-defined]
+
+
+def test_it_hurries_when_something_is_due_before_its_next_tick(clock: ManualClock) -> None:
+    async def main() -> None:
+        ticked = asyncio.Event()
+        ticker = Ticker(asyncio.get_running_loop(), clock, ticked.set, interval_ns=3_600 * SECOND)
+
+        ticker.hurry(clock.monotonic_ns() + MS)
+        await ticked.wait()
+        ticker.stop()
+
+    run(main)
+
+
+def test_what_a_tick_asks_for_is_not_forgotten(clock: ManualClock) -> None:
+    async def main() -> None:
+        second = asyncio.Event()
+        count = 0
+
+        def tick() -> None:
+            nonlocal count
+            count += 1
+            if count == 2:
+                second.set()
+            else:
+                ticker.hurry(clock.monotonic_ns() + MS)
+
+        ticker = Ticker(asyncio.get_running_loop(), clock, tick, interval_ns=3_600 * SECOND)
+        ticker.hurry(clock.monotonic_ns())
+        await second.wait()
+        ticker.stop()
+
+    run(main)
+
+
+def test_a_time_behind_the_next_tick_changes_nothing_and_nothing_comes_after_stop(clock: ManualClock) -> None:
+    async def main() -> None:
+        ticked: list[int] = []
+        ticker = Ticker(asyncio.get_running_loop(), clock, lambda: ticked.append(1), interval_ns=3_600 * SECOND)
+        ticker.hurry(clock.monotonic_ns() + 7_200 * SECOND)
+        ticker.stop()
+        ticker.hurry(clock.monotonic_ns())
+        later = asyncio.Event()
+        asyncio.get_running_loop().call_later(0.02, later.set)
+        await later.wait()
+
+        assert ticked == []
+
+    run(main)
