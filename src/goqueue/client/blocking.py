@@ -40,7 +40,6 @@ from goqueue.errors import (
     NotLeader,
     PartitionNotFound,
     RequestTimeout,
-    RequestTooLarge,
     TopicNotFound,
 )
 from goqueue.record.header import Priority
@@ -72,7 +71,7 @@ class BlockingSession:
         self.is_closed = False
         self._socket = connection
         self._reader = FrameReader()
-        self._correlation = 0
+        self.last_correlation = 0
         self._ahead: dict[int, Frame | None] = {}  # requests whose answers are asked for later, and answers that came
         self._frame_bytes_max = frames.FRAME_BYTES_MAX
 
@@ -114,59 +113,51 @@ class BlockingSession:
         payload: bytes | bytearray | None = None,
         *,
         timeout_s: float | None = None,
+        ahead: tuple[Verb, msgspec.Struct] | None = None,
     ) -> Frame:
-        """Send a request and wait for its answer, for that long if not for as long as usual."""
+        """Send a request and wait for its answer, for that long if not for as long as usual.
+
+        `ahead` is sent right behind it. Its answer is asked for later, by `last_correlation`.
+        """
         if timeout_s is not None and timeout_s != self._socket.gettimeout():
             self._socket.settimeout(timeout_s)
-        return self._answer(verb, lambda: self._receive(self._send(verb, meta, payload)))
-
-    def send_ahead(self, verb: Verb, meta: msgspec.Struct) -> int:
-        """Send a request whose answer is asked for later, by the number that is returned."""
-        correlation = 0
-        try:
-            correlation = self._send(verb, meta, None)
-        except OSError as error:
-            raise BrokerUnavailable(f"the connection to {self.address} was lost: {error}") from error
-        finally:
-            if not correlation:
-                self.close()
-        self._ahead[correlation] = None
-        return correlation
+        frames_out = self._pack(verb, meta, payload)
+        correlation = self.last_correlation
+        if ahead is not None:
+            frames_out += self._pack(*ahead, None)
+            self._ahead[self.last_correlation] = None
+        return self._answer(verb, correlation, frames_out)
 
     def receive_ahead(self, verb: Verb, correlation: int) -> Frame:
         """The answer to a request that was sent ahead."""
-        return self._answer(verb, lambda: self._receive(correlation))
+        return self._answer(verb, correlation, b"")
 
     def forget_ahead(self, correlation: int) -> None:
         """Nobody asks for that answer any more."""
         self._ahead.pop(correlation, None)
 
-    def _send(self, verb: Verb, meta: msgspec.Struct, payload: bytes | bytearray | None) -> int:
-        self._correlation = self._correlation % 0xFFFF_FFFF + 1
+    def _pack(self, verb: Verb, meta: msgspec.Struct, payload: bytes | bytearray | None) -> bytes:
+        """The next frame; raises `RequestTooLarge`, and nothing is sent."""
         raw = verbs.encode(meta)
         if payload is not None or len(raw) > frames.META_BYTES_MAX:
             check_size(raw, payload or b"", self._frame_bytes_max)
+        self.last_correlation = self.last_correlation % 0xFFFF_FFFF + 1
         if payload is None:
-            self._socket.sendall(frames.pack(verb, self._correlation, raw))
-        else:
-            head = frames.pack_checked(verb, self._correlation, raw, payload)
-            self._socket.sendall(b"".join((head, payload)))
-        return self._correlation
+            return frames.pack(verb, self.last_correlation, raw)
+        return b"".join((frames.pack_checked(verb, self.last_correlation, raw, payload), payload))
 
-    def _answer(self, verb: Verb, receive: Callable[[], Frame]) -> Frame:
+    def _answer(self, verb: Verb, correlation: int, frames_out: bytes) -> Frame:
         frame: Frame | None = None
-        is_unsent = False
         try:
-            frame = receive()
-        except RequestTooLarge:
-            is_unsent = True
-            raise
+            if frames_out:
+                self._socket.sendall(frames_out)
+            frame = self._receive(correlation)
         except TimeoutError as error:
             raise RequestTimeout(verb.name, self._socket.gettimeout() or 0) from error
         except (OSError, BadFrame) as error:
             raise BrokerUnavailable(f"the connection to {self.address} was lost: {error}") from error
         finally:
-            if frame is None and not is_unsent:  # an answer may be under way that nobody will read
+            if frame is None:  # an answer may be under way that nobody will read
                 self.close()
         if frame.flags & _ERROR:
             raise told_error(frame)

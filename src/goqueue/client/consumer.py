@@ -625,6 +625,8 @@ class _BlockingLine(_Line):
         self._pause = threading.Event()
         self._is_closing = False
         self._ahead: _Ahead | None = None
+        self._next_poll: Poll | None = None  # what may be asked ahead
+        self._may_look_ahead = False
         self._polled_ns = 0
         self.member = loop.call(lambda: _Member(self.core, connections, clock, self))
 
@@ -692,22 +694,22 @@ class _BlockingLine(_Line):
             self._lock.release()
 
     def look_ahead(self, batch: Batch, max_messages: int) -> None:
-        """Ask for the next messages while the application works on these, if it has been quick so far.
+        """If the application has been quick so far, ask for the next messages together with the ack of all of these.
 
         They are leased from then on. If nobody comes for them, they are given back, as if never delivered.
         """
         now_ns = self._clock.monotonic_ns()
         is_quick, self._polled_ns = now_ns - self._polled_ns < QUICK_NS, now_ns
-        asked = self.core.next_poll(batch, max_messages) if is_quick else None
-        if asked is None or not self._lock.acquire(blocking=False):
-            return
+        self._next_poll = self.core.next_poll(batch, max_messages) if is_quick else None
+
+    def ack_whole(self, batch: Batch) -> None:
+        """The whole batch is done, and the next one may come with the answer."""
+        self._may_look_ahead = self._clock.monotonic_ns() - self._polled_ns < QUICK_NS
         try:
-            session: Any = run_now(self._connections.any())
-            self._ahead = _Ahead(session, session.send_ahead(Verb.POLL, asked), asked, now_ns)
-        except GoQueueError:  # whoever asks will hear of it
-            self._ahead = None
+            self.drive(self.core.ack_whole(batch))
         finally:
-            self._lock.release()
+            self._may_look_ahead = False
+            self._next_poll = None
 
     def give_back_ahead(self, *, older_than_ns: int = 0) -> None:
         """Nobody has come for what was asked for ahead. Called in the loop, and never waits for the broker."""
@@ -787,12 +789,19 @@ class _BlockingLine(_Line):
                 return came
         session: Any = run_now(self._connections.any())
         timeout_s = ANSWER_TIMEOUT_S + request.wait_ms / 1000
+        following, self._next_poll = self._next_poll if self._may_look_ahead else None, None
+        ahead = (Verb.POLL, following) if following is not None else None
         try:
-            frame: Frame = session.exchange_frame(request.verb, request.meta, request.payload, timeout_s=timeout_s)
+            frame: Frame = session.exchange_frame(
+                request.verb, request.meta, request.payload, timeout_s=timeout_s, ahead=ahead
+            )
         except AvailabilityError:
             request.was_lost = True
             self.check_open()
             raise
+        finally:
+            if following is not None:
+                self._ahead = _Ahead(session, session.last_correlation, following, self._clock.monotonic_ns())
         return frame
 
     def _take_ahead(self, request: Request) -> Frame | None:
@@ -845,7 +854,7 @@ class Consumer(_Shell):
     def ack(self, messages: Message | Iterable[Message]) -> None:
         """They are done."""
         if self._last.is_whole(messages):
-            self._line.drive(self._line.core.ack_whole(self._last))
+            self._line.ack_whole(self._last)
         else:
             self._line.settle(messages, Settlement("ack"))
 

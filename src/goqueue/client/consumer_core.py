@@ -63,8 +63,6 @@ from goqueue.wire.reports import (
 )
 from goqueue.wire.verbs import Verb
 
-MAX_IN_FLIGHT = 1_000
-"""What a topic allows, if it does not say otherwise."""
 LEASE_AHEAD_NS_MIN = 5 * SECOND
 """Nothing is polled before it is asked for where leases are shorter."""
 HEARTBEAT_NS = 3 * SECOND
@@ -354,8 +352,7 @@ class ConsumerCore:
 
         It does not wait, and has the number of the next poll: one that is sent again takes back what it has brought.
         """
-        room = self.config.max_in_flight or MAX_IN_FLIGHT
-        is_full = len(batch.messages) == max_messages and 2 * max_messages <= room
+        is_full = len(batch.messages) == max_messages
         if not is_full or not self._has_leases or self.must_beat or not self.is_member:
             return None
         is_long = all(one.batch.lease_ns >= LEASE_AHEAD_NS_MIN for one in batch.deliveries)
