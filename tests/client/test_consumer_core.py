@@ -642,15 +642,3 @@ def test_messages_are_of_the_kind_that_was_asked_for(make: Callable[..., Consume
     core = make()
     batch = Script(joined(0), polled((0, 0, 1))).drive(core.poll(1, 0, LINE, AsyncDelivered))
     assert {type(message) for message in batch.messages} == {AsyncDelivered}
-
-
-@pytest.mark.parametrize("action", ["ack", "reject"])
-def test_what_was_settled_after_the_lease_may_have_been_settled_by_others(
-    make: Callable[..., ConsumerCore], clock: ManualClock, action: str
-) -> None:
-    core = make()
-    messages, _ = poll(core, joined(0), polled((0, 0, 1)))
-    clock.advance(messages[0].origin.lease.length_ns / 1e9 + 1)
-
-    with pytest.raises(ReceiptUnknown):
-        Script(repeated(settled(done(0, GONE)))).drive(core.settle(messages, Settlement(action)))

@@ -142,11 +142,6 @@ class Lease:
         self.began_ns = now_ns  # monotonic
         self.extend_at_ns = now_ns + batch.lease_ns // 2
 
-    @property
-    def ends_ns(self) -> int:
-        """When the lease is over, as far as this consumer knows."""
-        return self.extend_at_ns + self.length_ns - self.length_ns // 2
-
 
 class Delivery(TopicPartition):
     """Where messages come from, and with which delivery: what their receipts have in common."""
@@ -451,8 +446,7 @@ class ConsumerCore:
             self._settled(delivery, answer, settlement)
             for refused in answer.refused:
                 error = codes.restore(refused.code, refused.text, refused.facts)
-                is_held = self._clock.monotonic_ns() < delivery.lease.ends_ns  # else somebody else may have settled it
-                if not (is_repeated and _is_as_asked(error, settlement.action, is_held=is_held)):
+                if not (is_repeated and _is_as_asked(error, settlement.action)):
                     failure = failure or error
         return failure
 
@@ -542,11 +536,11 @@ def _in_parts(due: Mapping[int, Sequence[Lease]]) -> Iterator[tuple[int, Sequenc
             yield length_ns, leases[start : start + verbs.PARTS_MAX]
 
 
-def _is_as_asked(error: GoQueueError, action: str, *, is_held: bool) -> bool:
+def _is_as_asked(error: GoQueueError, action: str) -> bool:
     """Whether a settlement that was asked twice is refused because the first one worked."""
     if action in ("nack", "release"):
         return isinstance(error, ReceiptError)
-    return is_held and isinstance(error, ReceiptUnknown) and error.reason == "settled"
+    return isinstance(error, ReceiptUnknown) and error.reason == "settled"
 
 
 def _by_delivery(messages: Message | Iterable[Message]) -> "list[tuple[Delivery, array[int]]]":
