@@ -10,6 +10,7 @@ is over, never in the middle of it.
 """
 
 import math
+import sys
 from array import array
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -1112,6 +1113,8 @@ def _offsets(raw: Buffer) -> BitMap64:
         raise InvalidRequest("offsets must be whole numbers of 64 bits")
     numbers = array("Q")
     numbers.frombytes(raw)
+    if sys.byteorder == "big":  # they come in little-endian
+        numbers.byteswap()
     return BitMap64(numbers)
 
 

@@ -6,13 +6,11 @@ where a whole range is hidden, and never steps over a record that is visible.
 A `Reading` is a place in a partition. It serves one request, or stays open as a subscription.
 """
 
-from array import array
 from collections.abc import Callable
-
-from pyroaring import BitMap64
 
 from goqueue import events
 from goqueue.broker.live_partition import LivePartition
+from goqueue.broker.record_fetcher import offsets_in
 from goqueue.broker.service import READ_BYTES_MAX, READ_RECORDS_MAX, ReadResult
 from goqueue.broker.timers import Timer, Timers
 from goqueue.clock import Clock
@@ -167,8 +165,8 @@ class Reading:
         delivery = self._live.delivery
         if delivery is None and kernel.outline(records).delayed:
             delivery = self._live.begin_delivery()
-        hidden = delivery.hidden(0, chunk.next_offset) if delivery is not None else None
-        offsets = _offsets(records)
+        offsets = offsets_in(records)
+        hidden = delivery.hidden(offsets.min(), chunk.next_offset) if delivery is not None and offsets else None
         if not hidden or not hidden.intersect(offsets):
             return records, len(offsets), None
         shown = offsets - hidden
@@ -181,9 +179,3 @@ class Reading:
         at = positions[count]
         self._move(int.from_bytes(memoryview(records)[at + 8 : at + 16]))
         return memoryview(records)[:at]
-
-
-def _offsets(records: bytearray | memoryview) -> BitMap64:
-    offsets = array("Q")
-    offsets.frombytes(kernel.columns(records, "offset", verify=False).offsets)
-    return BitMap64(offsets)

@@ -3,7 +3,6 @@
 What is asked for may be gone, by retention, compaction or damage. It is told, and is nobody's business any more.
 """
 
-from array import array
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
@@ -11,7 +10,7 @@ from typing import NamedTuple
 from pyroaring import BitMap64
 
 from goqueue.broker.live_partition import LivePartition
-from goqueue.delivery.offsets import between, span
+from goqueue.delivery.offsets import between, from_raw, span
 from goqueue.errors import CorruptRecord, OffsetOutOfRange
 from goqueue.record import kernel
 from goqueue.record.header import Buffer
@@ -77,7 +76,7 @@ class RecordFetcher:
         selected = kernel.select(chunk.records, asked.to_array(), max_bytes=max_bytes)
         if selected.record_count == len(asked):
             return Found(selected.records, selected.flags, asked, BitMap64())
-        offsets = _offsets_in(selected.records)
+        offsets = offsets_in(selected.records)
         if selected.last_offset >= 0:
             asked = between(asked, start, selected.last_offset + 1)
         return Found(selected.records, selected.flags, offsets, asked - offsets)
@@ -106,7 +105,6 @@ class RecordFetcher:
             left = left - found.offsets - found.gone
 
 
-def _offsets_in(records: Buffer) -> BitMap64:
-    offsets = array("Q")
-    offsets.frombytes(kernel.columns(records, "offset", verify=False).offsets)
-    return BitMap64(offsets)
+def offsets_in(records: Buffer) -> BitMap64:
+    """The offsets that the records have."""
+    return from_raw(kernel.columns(records, "offset", verify=False).offsets)

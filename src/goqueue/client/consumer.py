@@ -15,6 +15,7 @@ early gives back what it has polled and not shown to anybody, as if it had never
 import asyncio
 import logging
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from types import TracebackType
@@ -353,7 +354,7 @@ class _Member:
                 await self.drive(self.core.leave() if done is None else self.core.abandon(done))
 
 
-class _Line(Settles):
+class _Line(Settles, ABC):
     """A consumer without what it has polled: all that a message has to know of it.
 
     Messages have a line, and so does their consumer, which alone may have messages: the garbage collector does not see
@@ -385,9 +386,9 @@ class _Line(Settles):
         if error is None or not self.is_closed:
             self.settle_soon(message, _settlement_of(error))
 
+    @abstractmethod
     def post(self, function: Callable[[], None]) -> None:
         """Call the function in the loop."""
-        raise NotImplementedError
 
     def hurry(self) -> None:
         """See to it that what is due is done in time."""

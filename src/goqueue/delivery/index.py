@@ -9,14 +9,13 @@ A message expires at the time it names or else, where the topic has a TTL, that 
 
 import heapq
 import struct
-from array import array
 from collections.abc import Iterator
 
 from pyroaring import BitMap64
 
 from goqueue.clock import MS
 from goqueue.delivery.lanes import LANE_COUNT, NORMAL
-from goqueue.delivery.offsets import first_gap
+from goqueue.delivery.offsets import first_gap, from_raw
 from goqueue.record.kernel import Outline
 
 EXPIRY_TICK_NS = 10 * MS
@@ -50,9 +49,9 @@ class PartitionIndex:
         self.covered.add_range(start, end)
         for lane, raw in enumerate(outline.lanes):
             if raw:
-                self.lanes[lane].update(_offsets(raw))
+                self.lanes[lane].update(from_raw(raw))
         if outline.control:
-            self.hidden.update(_offsets(outline.control))
+            self.hidden.update(from_raw(outline.control))
         if outline.record_count:
             self._hide(start, outline.first_offset)
             self._hide(outline.last_offset + 1, end)
@@ -111,9 +110,3 @@ class PartitionIndex:
             offsets = self._expiring[tick] = BitMap64()
             heapq.heappush(self._expiry_ticks, tick)
         offsets.add(offset)
-
-
-def _offsets(raw: bytes) -> BitMap64:
-    numbers = array("Q")
-    numbers.frombytes(raw)
-    return BitMap64(numbers)

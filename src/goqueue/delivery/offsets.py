@@ -1,6 +1,17 @@
 """Sets of offsets: small helpers over roaring bitmaps, none of which runs once per offset."""
 
+from array import array
+
 from pyroaring import BitMap64
+
+from goqueue.record.header import Buffer
+
+
+def from_raw(raw: Buffer) -> BitMap64:
+    """The offsets in a buffer of uint64 in machine order, as the kernel makes them."""
+    numbers = array("Q")
+    numbers.frombytes(raw)
+    return BitMap64(numbers)
 
 
 def first_gap(offsets: BitMap64, start: int) -> int:
