@@ -180,18 +180,15 @@ class PartitionDelivery:
     def appended(self, records: Buffer, appended: Appended) -> None:
         """A batch was stored."""
         first, end = appended.first_offset, appended.last_offset + 1
-        now_ns = self._clock.monotonic_ns()
-        if appended.priorities == _PLAIN_PRIORITIES:
-            self.lane_stats.enqueued[Priority.NORMAL].add(appended.record_count, now_ns=now_ns)
-        else:
-            for lane, part in self.index.split(span(first, end)) if self._cover(first, end, records) else ():
-                self.lane_stats.enqueued[lane].add(len(part), now_ns=now_ns)
-            return
-        if not appended.flags & (Flags.HAS_HEADERS | Flags.CONTROL):
+        is_normal = appended.priorities == _PLAIN_PRIORITIES
+        if is_normal and not appended.flags & (Flags.HAS_HEADERS | Flags.CONTROL):
             self.index.cover_plain(first, end)
             self.delays.schedule(b"", end_offset=end, wall_ns=0)
         else:
             self._cover(first, end, records)
+        now_ns = self._clock.monotonic_ns()
+        for lane, part in self.index.split(span(first, end)):
+            self.lane_stats.enqueued[lane].add(len(part), now_ns=now_ns)
 
     def configured(self, config: TopicConfig) -> None:
         """The settings have changed."""
@@ -283,7 +280,7 @@ class PartitionDelivery:
         at = self.index.covered_until(start)
         return at < end and self._scan(at, end)
 
-    def _cover(self, start: int, end: int, records: Buffer) -> bool:
+    def _cover(self, start: int, end: int, records: Buffer) -> None:
         ttl_ns = None if self.config.ttl_ms is None else self.config.ttl_ms * MS
         outline = kernel.outline(records)
         self.index.cover(start, end, outline, ttl_ns=ttl_ns)
@@ -293,7 +290,6 @@ class PartitionDelivery:
         if outline.delayed:
             count = len(outline.delayed) // DELAYED_BYTES
             self.live.observe(events.DelaysScheduled(self.live.origin.topic, count))
-        return True
 
     # --- cursors -------------------------------------------------------------------------------
 
