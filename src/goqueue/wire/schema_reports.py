@@ -1,0 +1,77 @@
+"""What a broker tells of schemas. Arrays on the wire, as in `reports.py`: fields are only added, at the end."""
+
+import msgspec
+
+
+class _Report(msgspec.Struct, array_like=True):
+    pass
+
+
+class SchemaReference(_Report):
+    """A schema that another one refers to, under a name of its own."""
+
+    name: str
+    subject: str
+    version: int
+
+
+class NewSchema(_Report):
+    """A schema as somebody sends it; without a type, a text that parses as Avro is AVRO and all else JSON."""
+
+    schema: str
+    schema_type: str | None = None
+    references: list[SchemaReference] = []
+    metadata: dict[str, object] | None = None
+    rule_set: dict[str, object] | None = None
+
+
+class SchemaInfo(_Report):
+    """A version of a subject. `subject` is empty and `version` 0 where only the schema itself was asked for."""
+
+    subject: str
+    version: int
+    id: int
+    guid: str
+    schema: str
+    schema_type: str
+    references: list[SchemaReference] = []
+    metadata: dict[str, object] | None = None
+    rule_set: dict[str, object] | None = None
+    deleted: bool = False
+
+
+class SubjectVersion(_Report):
+    """Where a schema is in use."""
+
+    subject: str
+    version: int
+
+
+class Compatibility(_Report):
+    """Whether a schema fits the ones before it, and each reason why not."""
+
+    is_compatible: bool
+    messages: list[str]
+
+
+class SubjectStats(_Report):
+    """One subject in numbers."""
+
+    subject: str
+    version_count: int
+    latest_version: int
+    latest_schema_id: int
+    compatibility: str
+    validation_enabled: bool
+
+
+class SchemaStats(_Report):
+    """The registry in numbers; soft-deleted versions are not counted."""
+
+    subjects: int
+    schemas: int
+    versions: int
+    global_compatibility: str
+    validation_enabled: bool
+    cached_validators: int
+    details: list[SubjectStats]

@@ -1,0 +1,77 @@
+"""What a broker tells of traces. Arrays on the wire, as in `reports.py`: fields are only added, at the end."""
+
+import msgspec
+
+
+class _Report(msgspec.Struct, array_like=True):
+    pass
+
+
+class Span(_Report):
+    """One lifecycle event of one message. `topic`, `partition`, `offset` say where the message was then."""
+
+    span_id: str
+    event_type: str
+    time_ns: int
+    topic: str
+    partition: int
+    offset: int
+    parent_span_id: str = ""
+    group: str = ""
+    consumer_id: str = ""
+    duration_ns: int | None = None
+    error: str = ""
+    attributes: dict[str, str] = {}
+
+
+class Trace(_Report):
+    """A message from publish to its last ack, over all groups. Spans only where one trace was asked for."""
+
+    trace_id: str
+    topic: str
+    partition: int
+    offset: int
+    start_ns: int
+    end_ns: int
+    status: str  # in_progress, completed, failed, retrying, delayed, expired
+    span_count: int
+    spans: list[Span] = []
+
+    @property
+    def outcome(self) -> str:
+        """`completed`, `error` or `pending`."""
+        if self.status in ("failed", "expired"):
+            return "error"
+        return "completed" if self.status == "completed" else "pending"
+
+
+class TraceQuery(_Report):
+    """What to look for; everything that is given has to hold. `status` takes a status or an outcome."""
+
+    topic: str | None = None
+    partition: int | None = None
+    group: str | None = None
+    offset: int | None = None
+    key: bytes | None = None
+    start_ns: int | None = None
+    end_ns: int | None = None
+    status: str | None = None
+    slower_than_ns: int | None = None
+    limit: int = 100
+
+
+class TraceStats(_Report):
+    """The traces in numbers; events are counted per message."""
+
+    enabled: bool
+    spans_in_buffer: int
+    buffer_capacity: int
+    traces_indexed: int
+    sampling_rate: float
+    exporters_enabled: list[str]
+    traces_total: int
+    traces_completed: int
+    traces_pending: int
+    traces_error: int
+    average_latency_ns: int
+    by_topic: dict[str, int]

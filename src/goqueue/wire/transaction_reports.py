@@ -1,0 +1,67 @@
+"""What a broker tells of producers and transactions. Arrays on the wire, as in `reports.py`."""
+
+import msgspec
+
+from goqueue.wire.reports import PartitionName
+
+
+class _Report(msgspec.Struct, array_like=True):
+    pass
+
+
+class ProducerSession(_Report):
+    """Who publishes: the id, and the epoch that is good until the next init."""
+
+    producer_id: int
+    epoch: int
+
+
+class TransactionBegun(_Report):
+    """An open transaction; `number` tells it from all others of its producer. Or its marker was committed before."""
+
+    transaction_id: str
+    producer_id: int
+    epoch: int
+    number: int
+    already_committed: bool = False
+
+
+class TransactionOwner(_Report):
+    """Who commits, or aborts."""
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+
+
+class TransactionOutcome(_Report):
+    """`committed` or `aborted`; `already` if it was so before."""
+
+    status: str
+    already: bool = False
+
+
+class TransactionInfo(_Report):
+    """A transaction as it is now."""
+
+    transaction_id: str
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    state: str
+    started_at_ns: int
+    updated_at_ns: int
+    timeout_ms: int
+    partitions: list[PartitionName]
+    groups: list[str]
+
+
+class TransactionStats(_Report):
+    """The coordinator in numbers."""
+
+    active_transactions: int
+    committed_total: int
+    aborted_total: int
+    average_duration_ns: int
+    by_state: dict[str, int]
+    producers: int
