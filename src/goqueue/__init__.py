@@ -25,7 +25,10 @@ from goqueue.errors import (
     InvalidMessage,
     InvalidPartition,
     InvalidRequest,
+    InvalidSchema,
+    InvalidSchemaRequest,
     InvalidTopic,
+    InvalidTransactionState,
     MessageError,
     MessageNotFound,
     MessageTooLarge,
@@ -39,6 +42,7 @@ from goqueue.errors import (
     PartitionNotFound,
     ProducerError,
     ProducerFenced,
+    ProducerNotFound,
     ReadFailed,
     RebalanceInProgress,
     ReceiptError,
@@ -48,14 +52,24 @@ from goqueue.errors import (
     RequestError,
     RequestTimeout,
     RequestTooLarge,
+    SchemaError,
+    SchemaIncompatible,
+    SchemaNotFound,
+    SchemaOperationRefused,
+    SchemaRejected,
+    SchemaVersionNotFound,
     SessionExpired,
     StaleGeneration,
     StorageError,
     StorageFailed,
     StorageFull,
+    SubjectNotFound,
     TopicError,
     TopicExists,
     TopicNotFound,
+    TransactionAborted,
+    TransactionError,
+    TransactionNotFound,
     UnsupportedFormat,
 )
 from goqueue.names import VERSION, TopicPartition
@@ -67,8 +81,9 @@ if TYPE_CHECKING:
     from goqueue.client.handles import AsyncHandle, Handle, Published
     from goqueue.client.producer import AsyncProducer, Producer
     from goqueue.client.reading import AsyncMessages
+    from goqueue.client.received import Message
     from goqueue.client.sync import Client, Messages
-    from goqueue.record.message import Message
+    from goqueue.client.transactions import AsyncTransaction, Transaction
 
 __version__ = VERSION
 
@@ -79,6 +94,7 @@ __all__ = [
     "AsyncHandle",
     "AsyncMessages",
     "AsyncProducer",
+    "AsyncTransaction",
     "AvailabilityError",
     "BrokerUnavailable",
     "Client",
@@ -100,7 +116,10 @@ __all__ = [
     "InvalidMessage",
     "InvalidPartition",
     "InvalidRequest",
+    "InvalidSchema",
+    "InvalidSchemaRequest",
     "InvalidTopic",
+    "InvalidTransactionState",
     "Message",
     "MessageError",
     "MessageNotFound",
@@ -118,6 +137,7 @@ __all__ = [
     "Producer",
     "ProducerError",
     "ProducerFenced",
+    "ProducerNotFound",
     "Published",
     "ReadFailed",
     "RebalanceInProgress",
@@ -128,15 +148,26 @@ __all__ = [
     "RequestError",
     "RequestTimeout",
     "RequestTooLarge",
+    "SchemaError",
+    "SchemaIncompatible",
+    "SchemaNotFound",
+    "SchemaOperationRefused",
+    "SchemaRejected",
+    "SchemaVersionNotFound",
     "SessionExpired",
     "StaleGeneration",
     "StorageError",
     "StorageFailed",
     "StorageFull",
+    "SubjectNotFound",
     "TopicError",
     "TopicExists",
     "TopicNotFound",
     "TopicPartition",
+    "Transaction",
+    "TransactionAborted",
+    "TransactionError",
+    "TransactionNotFound",
     "UnsupportedFormat",
     "__version__",
 ]
@@ -151,10 +182,12 @@ _LAZY = {
     "Client": "client.sync",
     "Consumer": "client.consumer",
     "Handle": "client.handles",
-    "Message": "record.message",
+    "Message": "client.received",
     "Messages": "client.sync",
     "Producer": "client.producer",
     "Published": "client.handles",
+    "AsyncTransaction": "client.transactions",
+    "Transaction": "client.transactions",
 }
 
 if not TYPE_CHECKING:

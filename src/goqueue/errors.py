@@ -17,7 +17,8 @@
     ├── MessageError             the message itself is wrong; sending it again will not help
     │   ├── InvalidMessage
     │   ├── MessageTooLarge
-    │   └── InvalidBatch
+    │   ├── InvalidBatch
+    │   └── SchemaRejected       the message breaks its schema
     ├── GroupError               a member is not what it takes itself for
     │   ├── GroupNotFound
     │   ├── NotGroupMember
@@ -34,7 +35,20 @@
     ├── AlreadyExists            a thing of that name is there already
     ├── ProducerError            an idempotent producer is not where it believes to be
     │   ├── OutOfOrderSequence
-    │   └── ProducerFenced
+    │   ├── ProducerFenced
+    │   └── ProducerNotFound
+    ├── TransactionError         a transaction is not what the request takes it for
+    │   ├── TransactionNotFound
+    │   ├── TransactionAborted   it is over, and its owner did not ask for that
+    │   └── InvalidTransactionState
+    ├── SchemaError              the registry of schemas
+    │   ├── SubjectNotFound
+    │   ├── SchemaVersionNotFound
+    │   ├── SchemaNotFound
+    │   ├── InvalidSchema
+    │   ├── InvalidSchemaRequest
+    │   ├── SchemaIncompatible
+    │   └── SchemaOperationRefused
     ├── AvailabilityError        retryable: nobody can answer now
     │   ├── NotLeader
     │   ├── BrokerUnavailable
@@ -256,6 +270,35 @@ class InvalidBatch(MessageError):
         self.position = position
 
 
+class SchemaRejected(MessageError):
+    """A message breaks the schema of its subject; `path` is a JSON Pointer to the fault. Nothing of it was written."""
+
+    code = "SCHEMA_REJECTED"
+
+    def __init__(
+        self,
+        subject: str,
+        version: int,
+        schema_id: int,
+        path: str,
+        reason: str,
+        *,
+        index: int = 0,
+        field: str = "value",
+    ) -> None:
+        schema = f"version {version} of {subject}" if version else f"the schemas of {subject}"
+        super().__init__(
+            f"message {index}: the {field} does not fit {schema}{', at ' + path if path else ''}: {reason}"
+        )
+        self.subject = subject
+        self.version = version  # 0, like the id, where no schema was found to hold it against
+        self.schema_id = schema_id
+        self.path = path
+        self.reason = reason
+        self.index = index
+        self.field = field
+
+
 class GroupError(GoQueueError):
     """A member is not what it takes itself for, or its group is not."""
 
@@ -432,6 +475,149 @@ class ProducerFenced(ProducerError):
         self.producer_id = producer_id
         self.epoch = epoch
         self.current_epoch = current_epoch
+
+
+class SchemaError(GoQueueError):
+    """What was asked of the registry of schemas cannot be; `error_code` is the number Confluent's clients know."""
+
+    code = "INVALID_SCHEMA_REQUEST"
+    error_code: int
+
+
+class SubjectNotFound(SchemaError):
+    """The registry has no such subject, or not in the state that was asked for, or nothing is set for it."""
+
+    code = "SUBJECT_NOT_FOUND"
+
+    def __init__(self, subject: str, reason: str = "", *, error_code: int = 40401) -> None:
+        super().__init__(f"subject not found: {subject}{': ' + reason if reason else ''}")
+        self.subject = subject
+        self.reason = reason
+        self.error_code = error_code
+
+
+class SchemaVersionNotFound(SchemaError):
+    """The subject has no such version, or not in the state that was asked for."""
+
+    code = "SCHEMA_VERSION_NOT_FOUND"
+
+    def __init__(self, subject: str, version: int | str, reason: str = "", *, error_code: int = 40402) -> None:
+        super().__init__(f"version not found: {version} of {subject}{': ' + reason if reason else ''}")
+        self.subject = subject
+        self.version = version
+        self.reason = reason
+        self.error_code = error_code
+
+
+class SchemaNotFound(SchemaError):
+    """The registry has no such schema."""
+
+    code = "SCHEMA_NOT_FOUND"
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"schema not found: {what}")
+        self.what = what
+        self.error_code = 40403
+
+
+class InvalidSchema(SchemaError):
+    """The text is no schema of its type, or refers to one that is not there."""
+
+    code = "INVALID_SCHEMA"
+
+    def __init__(self, reason: str, *, path: str = "") -> None:
+        super().__init__(f"invalid schema{' at ' + path if path else ''}: {reason}")
+        self.reason = reason
+        self.path = path
+        self.error_code = 42201
+
+
+class InvalidSchemaRequest(SchemaError):
+    """A version, a compatibility level or a mode has a value that cannot be; `what` says which."""
+
+    code = "INVALID_SCHEMA_REQUEST"
+
+    def __init__(self, what: str, value: object, reason: str) -> None:
+        super().__init__(f"invalid {what} {value!r}: {reason}")
+        self.what = what
+        self.value = value
+        self.reason = reason
+        self.error_code = {"version": 42202, "compatibility level": 42203, "mode": 42204}.get(what, 422)
+
+
+class SchemaIncompatible(SchemaError):
+    """The schema does not fit the ones before it in its subject; `messages` has each reason."""
+
+    code = "SCHEMA_INCOMPATIBLE"
+
+    def __init__(self, subject: str, level: str, messages: Sequence[str]) -> None:
+        shown = "; ".join(messages[:3])
+        more = f"; and {len(messages) - 3} more" if len(messages) > 3 else ""
+        super().__init__(f"incompatible schema: {subject} is {level}: {shown}{more}")
+        self.subject = subject
+        self.level = level
+        self.messages = list(messages)
+        self.error_code = 409
+
+
+class SchemaOperationRefused(SchemaError):
+    """The registry does not do that now: the subject is read-only, or another schema refers to the version."""
+
+    code = "SCHEMA_OPERATION_REFUSED"
+
+    def __init__(self, reason: str, *, error_code: int = 42205) -> None:
+        super().__init__(f"operation refused: {reason}")
+        self.reason = reason
+        self.error_code = error_code
+
+
+class ProducerNotFound(ProducerError):
+    """There is no such producer, or no longer; it has to be initiated."""
+
+    code = "PRODUCER_NOT_FOUND"
+
+    def __init__(self, producer_id: int) -> None:
+        super().__init__(f"producer not found: {producer_id}")
+        self.producer_id = producer_id
+
+
+class TransactionError(GoQueueError):
+    """A transaction is not what the request takes it for."""
+
+    code = "INVALID_TXN_STATE"
+
+
+class TransactionNotFound(TransactionError):
+    """No open transaction has that id."""
+
+    code = "TRANSACTION_NOT_FOUND"
+
+    def __init__(self, transaction_id: str) -> None:
+        shown = transaction_id if len(transaction_id) <= 300 else f"{transaction_id[:300]}..."
+        super().__init__(f"transaction not found: {shown}")
+        self.transaction_id = shown
+
+
+class TransactionAborted(TransactionError):
+    """The transaction was aborted, and not by its owner: by its timeout, an operator, or the end of the broker."""
+
+    code = "TRANSACTION_TIMEOUT"
+
+    def __init__(self, transaction_id: str, reason: str) -> None:
+        super().__init__(f"transaction aborted ({reason}): {transaction_id}; begin again")
+        self.transaction_id = transaction_id
+        self.reason = reason
+
+
+class InvalidTransactionState(TransactionError):
+    """What was asked for does not fit the state: one is open already, or none is."""
+
+    code = "INVALID_TXN_STATE"
+
+    def __init__(self, fault: str, transactional_id: str, state: str) -> None:
+        super().__init__(f"{fault}: {transactional_id} is {state}")
+        self.transactional_id = transactional_id
+        self.state = state
 
 
 class AvailabilityError(GoQueueError):

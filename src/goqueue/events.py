@@ -2,11 +2,16 @@
 
 The cores call an `Observer` and know nothing of metrics or traces; those are observers. An observer is
 called in the thread that owns the log and must not block or raise. Events of hot paths are not frozen: to
-make one is to be cheap.
+make one is to be cheap. Sets of offsets and records still belong to whoever tells: an observer that keeps them
+copies them.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from pyroaring import BitMap64
+
+Buffer = bytes | bytearray | memoryview
 
 
 class Event:
@@ -17,12 +22,37 @@ class Event:
 
 @dataclass(slots=True)
 class Published(Event):
-    """A batch was appended to a partition."""
+    """A batch was appended to a partition. Its records have one time, `timestamp_ns`, which never goes back."""
 
     topic: str
     partition: int
     count: int
     bytes: int
+    first_offset: int = 0
+    timestamp_ns: int = 0
+    received_ns: int = 0
+    flags: int = 0
+    records: Buffer = b""
+
+
+@dataclass(slots=True)
+class Persisted(Event):
+    """The records of a partition below the offset may be acknowledged, and are visible."""
+
+    topic: str
+    partition: int
+    end_offset: int
+
+
+@dataclass(slots=True)
+class CopyBegun(Event):
+    """The next batch of a partition holds copies of messages that are elsewhere, in the order of their offsets."""
+
+    topic: str
+    partition: int
+    first_offset: int
+    origin: tuple[str, int]
+    offsets: BitMap64
 
 
 @dataclass(slots=True)
@@ -31,6 +61,16 @@ class DuplicateFound(Event):
 
     topic: str
     partition: int
+
+
+@dataclass(slots=True)
+class SchemaChecked(Event):
+    """A batch that is to be published was held against the schemas of its topic."""
+
+    topic: str
+    accepted: int
+    refused: int
+    duration_ns: int
 
 
 @dataclass(slots=True)
@@ -54,6 +94,9 @@ class Delivered(Event):
     count: int
     bytes: int
     redelivered: int
+    member: str = ""
+    offsets: BitMap64 = field(default_factory=BitMap64)
+    attempts: Mapping[int, int] = field(default_factory=dict)  # of those that are delivered again
 
 
 @dataclass(slots=True)
@@ -65,6 +108,10 @@ class Settled(Event):
     group: str
     kind: str
     count: int
+    member: str = ""
+    offsets: BitMap64 = field(default_factory=BitMap64)
+    delivered_ns: int = 0
+    reason: str = ""
 
 
 @dataclass(slots=True)
@@ -75,6 +122,30 @@ class LeasesExpired(Event):
     partition: int
     group: str
     count: int
+    member: str = ""
+    offsets: BitMap64 = field(default_factory=BitMap64)
+
+
+@dataclass(slots=True)
+class LeasesLost(Event):
+    """Messages failed because of whoever had them: the member was lost, or its transaction aborted."""
+
+    topic: str
+    partition: int
+    group: str
+    member: str
+    offsets: BitMap64
+    reason: str
+
+
+@dataclass(slots=True)
+class PassedOver(Event):
+    """A position was committed: messages are done, whoever had them."""
+
+    topic: str
+    partition: int
+    group: str
+    offsets: BitMap64
 
 
 @dataclass(slots=True)
@@ -85,6 +156,7 @@ class MessagesExpired(Event):
     partition: int
     group: str
     count: int
+    offsets: BitMap64 = field(default_factory=BitMap64)
 
 
 @dataclass(slots=True)
@@ -114,6 +186,12 @@ class DeadLettered(Event):
     group: str
     reason: str
     count: int
+    partition: int = 0
+    member: str = ""
+    error: str = ""
+    began_ns: int = 0
+    dlq_topic: str = ""
+    graves: Mapping[int, tuple[int, int]] = field(default_factory=dict)  # by offset: partition and offset there
 
 
 @dataclass(slots=True)
@@ -141,12 +219,23 @@ class DelaysScheduled(Event):
 
 
 @dataclass(slots=True)
+class DelaysBegun(Event):
+    """Messages wait for their time, from now on or anew: by offset, when they are due."""
+
+    topic: str
+    partition: int
+    due_ns: Mapping[int, int]
+
+
+@dataclass(slots=True)
 class DelaysFired(Event):
     """Delayed messages are due; the first of them was that late."""
 
     topic: str
     count: int
     lateness_ns: int
+    partition: int = 0
+    offsets: BitMap64 = field(default_factory=BitMap64)
 
 
 @dataclass(slots=True)
@@ -155,6 +244,8 @@ class DelaysCancelled(Event):
 
     topic: str
     count: int
+    partition: int = 0
+    offsets: BitMap64 = field(default_factory=BitMap64)
 
 
 @dataclass(slots=True)
@@ -163,6 +254,8 @@ class DelaysExpired(Event):
 
     topic: str
     count: int
+    partition: int = 0
+    offsets: BitMap64 = field(default_factory=BitMap64)
 
 
 @dataclass(slots=True)
@@ -356,6 +449,32 @@ class HeartbeatLate(GroupEvent):
     """A member was silent for two heartbeats; told once per silence."""
 
     member_id: str
+
+
+@dataclass(slots=True)
+class TransactionEvent(Event):
+    """Something that happened to a transaction; so many are open after it."""
+
+    open_count: int
+
+
+@dataclass(slots=True)
+class TransactionBegun(TransactionEvent):
+    """A transaction was begun."""
+
+
+@dataclass(slots=True)
+class TransactionCommitted(TransactionEvent):
+    """A commit is complete, that long after the transaction was begun."""
+
+    duration_ns: int
+
+
+@dataclass(slots=True)
+class TransactionAborted(TransactionEvent):
+    """An abort is complete: client, timeout, admin, fenced, marker (committed before) or restart."""
+
+    reason: str
 
 
 Observer = Callable[[Event], None]

@@ -144,7 +144,7 @@ class Node:
 
 
 def batch_of(identity: BatchIdentity) -> bytearray:
-    _, epoch, first, count = identity
+    _, epoch, first, count, _ = identity
     headers: list[dict[str, str | bytes] | None] = [{PRODUCER: identity.encode()}, *[None] * (count - 1)]
     return kernel.encode([f"{epoch}:{first + n}".encode() for n in range(count)], headers=headers)
 

@@ -24,6 +24,7 @@ from goqueue.record import kernel
 from goqueue.record.header import Priority
 from goqueue.record.message import Message
 from goqueue.testing import ManualClock, MemoryDisk, PowerLoss
+from goqueue.tracing.context import is_trace_id
 from goqueue.wire.reports import DeadLetter, DeadLetterFilter, RedriveInfo, Settlement
 from tests.broker.brokers import Node
 
@@ -353,7 +354,9 @@ def test_what_consumers_reject_comes_back_as_it_was(disk: MemoryDisk, clock: Man
 
     first, second = messages_of(node, partition=1)[2:]
     assert (first.key, first.value, first.priority) == (b"k", b"v", Priority.HIGH)
-    assert first.headers == {"color": "red", "gq-origin": "orders.dlq:1:0", "gq-redrives": "1"}
+    headers = first.headers
+    assert is_trace_id(headers.pop("gq-trace"))
+    assert headers == {"color": "red", "gq-origin": "orders.dlq:1:0", "gq-redrives": "1"}
     assert (second.tombstone, second.priority) == (True, Priority.LOW)
     assert node.broker.dead_letters.describe("orders").messages == 0
 

@@ -98,7 +98,7 @@ def test_a_batch_that_is_sent_again_after_a_crash_is_recognised_from_the_log_alo
 
     restarted = Node(disk.crash(keep="nothing"), clock)
 
-    assert len(restarted.live().sequences) == 1
+    assert len(restarted.live().producers.sequences) == 1
     check_recognised(restarted, 30)
 
 
@@ -133,7 +133,7 @@ def test_a_snapshot_of_records_that_a_crash_took_is_not_believed(
 ) -> None:
     node.create()
     fill(node, 0, 3)
-    sequences = node.live().sequences
+    sequences = node.live().producers.sequences
     sequences.note(BatchIdentity(7, 0, 3, 5), first_offset=3, timestamp_ns=0)
     ledger = node.live().partition.ledger
     ledger.append(kernel.encode([sequences.snapshot(8)], keys=[b"producers"]), now_ns=clock.wall_ns())

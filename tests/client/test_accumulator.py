@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from goqueue.client.accumulator import (
     FIRST_SEQUENCE,
     IN_FLIGHT_MAX,
+    REFUSALS_MAX,
     REQUEST_BYTES,
     SMALL_RECORD_BYTES,
     AnyHandle,
@@ -36,6 +37,7 @@ from goqueue.errors import (
     OutOfOrderSequence,
     PartitionNotFound,
     RequestTimeout,
+    SchemaRejected,
     StorageFull,
 )
 from goqueue.names import TopicPartition
@@ -567,3 +569,68 @@ def test_what_follows_a_request_that_was_given_up_is_not_stored_twice() -> None:
     machine.teardown()
     assert [bool(batch.error) for batch, _ in machine.batches] == [True, False]
     assert machine.broker.values() == [b"000000", b"000001"]
+
+
+# --- messages that break their schema -----------------------------------------------------------------------------
+
+
+def rejected(index: int) -> SchemaRejected:
+    return SchemaRejected("orders-value", 1, 1, "/id", "is missing", index=index)
+
+
+def test_a_message_that_breaks_its_schema_is_taken_out_and_the_others_go_again() -> None:
+    queue = PartitionQueue("orders", 0)
+    first = sealed(queue, [b"a", b"b"])
+    second = sealed(queue, [b"bad", b"d"])
+    handle = second.held[0]
+    request = take(queue)
+    settled = queue.failed(request, rejected(2), now_ns=0, wait_ns=RETRY_NS)
+    assert [batch.held for batch in settled] == [[handle]]
+    assert handle.batch is settled[0]
+    assert isinstance(handle.batch.error, SchemaRejected)
+    again = take(queue)
+    assert again is request
+    assert (again.first_sequence, again.record_count) == (FIRST_SEQUENCE, 3)
+    assert [one.item for one in first.held + second.held] == [b"a", b"b", b"d"]
+    queue.stored(again, first_offset=10, timestamp_ns=1)
+    assert (first.first_offset, second.first_offset) == (10, 12)
+    assert second.error is None
+
+
+def test_what_follows_a_message_that_was_taken_out_is_numbered_without_a_gap_in_the_same_epoch() -> None:
+    queue = PartitionQueue("orders", 0, is_transactional=True)
+    sealed(queue, [b"a", b"bad"])
+    request = take(queue)
+    sealed(queue, [b"c"])
+    behind = take(queue)
+    queue.failed(request, rejected(1), now_ns=0, wait_ns=RETRY_NS)
+    out_of_order = OutOfOrderSequence(FIRST_SEQUENCE + 2, FIRST_SEQUENCE)
+    assert queue.failed(behind, out_of_order, now_ns=0, wait_ns=RETRY_NS) == []
+    assert [(one.first_sequence, one.record_count) for one in (take(queue, now_ns=RETRY_NS), take(queue))] == [
+        (FIRST_SEQUENCE, 1),
+        (FIRST_SEQUENCE + 1, 1),
+    ]
+    assert queue.epoch == 0
+    sealed(queue, [b"d"])
+    assert take(queue).first_sequence == FIRST_SEQUENCE + 2
+
+
+def test_a_batch_that_held_nothing_but_what_was_taken_out_is_settled_with_it() -> None:
+    queue = PartitionQueue("orders", 0)
+    lonely = sealed(queue, [b"bad"])
+    other = sealed(queue, [b"good"])
+    request = take(queue)
+    settled = queue.failed(request, rejected(0), now_ns=0, wait_ns=RETRY_NS)
+    assert lonely in settled
+    assert lonely.is_done
+    assert take(queue).batches == [other]
+
+
+def test_a_request_full_of_bad_messages_is_given_up_after_a_while() -> None:
+    queue = PartitionQueue("orders", 0)
+    sealed(queue, [b"bad"] * (REFUSALS_MAX + 10))
+    settled: list[Batch] = []
+    for _ in range(REFUSALS_MAX):
+        settled += queue.failed(take(queue), rejected(0), now_ns=0, wait_ns=RETRY_NS)
+    assert queue.is_empty
+    assert sum(isinstance(batch.error, SchemaRejected) for batch in settled) == REFUSALS_MAX + 1

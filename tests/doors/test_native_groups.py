@@ -304,4 +304,5 @@ def test_every_verb_of_the_service_can_be_called_but_those_that_have_frames() ->
         *(f"schedules.{name}" for name in ("create", "list", "get", "alter", "delete", "pause", "resume", "run")),
         *(f"dead_letters.{name}" for name in ("queues", "describe", "list", "plan", "redrive")),
         *(f"dead_letters.{name}" for name in ("redrive_info", "stop_redrive")),
+        *(f"traces.{name}" for name in ("recent", "search", "get", "stats")),
     }

@@ -36,7 +36,8 @@ from goqueue.groups.group import Group
 from goqueue.groups.member import Join
 from goqueue.names import TopicPartition
 
-SCENARIOS = sorted((Path(__file__).parent.parent / "scenarios").glob("*.txt"))
+FOLDER = Path(__file__).parent.parent / "scenarios"
+SCENARIOS = sorted((*FOLDER.glob("cooperative_*.txt"), *FOLDER.glob("eager_*.txt")))
 WALL_NS = 1_700_000_000 * 10**9
 
 

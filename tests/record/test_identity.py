@@ -16,12 +16,18 @@ identities = st.builds(
     st.integers(0, 2**31 - 1),
     st.integers(0, 2**62 - 1),
     st.integers(1, 2**31 - 1),
+    st.one_of(st.just(0), st.integers(1, 2**62 - 1)),
 )
 MALFORMED = [
     b"",
     b"1",
     b"1:2:3",
-    b"1:2:3:4:5",
+    b"1:2:3:4:5:6",
+    b"1:2:3:4:0",
+    b"1:2:3:4:-1",
+    b"1:2:3:4:x",
+    b"1:2:3:4:4611686018427387904",
+    b"1:2:3:4:" + b"9" * 5_000,
     b"1:2:x:3:4",
     b"1:2:3:4:",
     b":1:2:3:4",
@@ -46,6 +52,16 @@ def test_an_identity_is_read_as_it_was_written(identity: BatchIdentity) -> None:
 
     assert BatchIdentity.parse(identity.encode()) == identity
     assert identity_of(records) == identity
+
+
+def test_outside_of_a_transaction_it_is_written_as_it_always_was() -> None:
+    assert BatchIdentity(7, 1, 2, 3).encode() == b"7:1:2:3"
+    assert BatchIdentity.parse(b"7:1:2:3").transaction == 0
+
+
+def test_in_a_transaction_its_number_comes_last() -> None:
+    assert BatchIdentity(7, 1, 2, 3, 9).encode() == b"7:1:2:3:9"
+    assert BatchIdentity.parse(b"7:1:2:3:9").transaction == 9
 
 
 @pytest.mark.parametrize("raw", MALFORMED)

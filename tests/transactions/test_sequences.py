@@ -23,7 +23,7 @@ class Model:
     batches: dict[int, list[Known]] = field(default_factory=dict)  # of the epoch that counts
 
     def answer(self, batch: BatchIdentity) -> Known | type[GoQueueError] | None:
-        producer_id, epoch, sequence, count = batch
+        producer_id, epoch, sequence, count, _ = batch
         known = self.batches.get(producer_id, [])
         if epoch < self.epochs.get(producer_id, 0):
             return ProducerFenced

@@ -21,10 +21,11 @@ from goqueue.broker.live_partition import LivePartition, Workers
 from goqueue.broker.new_message import NewMessage
 from goqueue.broker.partition_delivery import PartitionDelivery
 from goqueue.broker.pending import Pending, after
-from goqueue.broker.publishing import MessagePublisher, chosen_acks, publish_records
+from goqueue.broker.publishing import MessagePublisher, chosen_acks, publish_batch
 from goqueue.broker.reading import Reading
 from goqueue.broker.recurring import SCHEDULES_TOPIC, Recurring
 from goqueue.broker.scheduling import Scheduling, TopicFacts
+from goqueue.broker.schemas import SCHEMAS_TOPIC, Schemas
 from goqueue.broker.service import (
     READ_BYTES,
     READ_RECORDS_MAX,
@@ -40,6 +41,8 @@ from goqueue.broker.service import (
     TopicInfo,
 )
 from goqueue.broker.timers import Timers
+from goqueue.broker.traces import TRACES_SETTINGS, TRACES_TOPIC, Traces
+from goqueue.broker.transactions import Transactions
 from goqueue.broker.transfers import Transfers
 from goqueue.clock import MS, Clock
 from goqueue.delivery.dead_letter import DLQ_SUFFIX
@@ -50,14 +53,20 @@ from goqueue.errors import (
     InvalidRequest,
     InvalidTopic,
     PartitionNotFound,
+    ProducerFenced,
     TopicNotFound,
 )
 from goqueue.groups.coordinator import Coordinator
 from goqueue.record.header import OFFSET_MAX
+from goqueue.record.identity import identity_of
 from goqueue.storage.directory import DataDirectory
 from goqueue.storage.file import Disk
 from goqueue.topics.catalog import AlterTopic, Catalog, CreateTopic, DeleteTopic, Topic
 from goqueue.topics.config import TopicConfig
+from goqueue.tracing.config import TraceConfig
+from goqueue.tracing.export import Sink
+from goqueue.transactions.facts import TOPIC as TRANSACTIONS_TOPIC
+from goqueue.transactions.markers import check_batch
 
 PRODUCER_ID_BITS = 52  # JSON numbers hold them
 BOOT_BITS = 31  # begin the numbers of deliveries, which never come again
@@ -96,6 +105,8 @@ class Broker:
         workers: Workers,
         config: BrokerConfig,
         observe: events.Observer,
+        traces: TraceConfig,
+        trace_sinks: Sequence[Sink],
     ) -> None:
         self._data = data
         self._catalog = catalog
@@ -109,15 +120,33 @@ class Broker:
         self._unflushed: set[LivePartition] = set()
         self._boot = randbits(BOOT_BITS)
         self._deliveries: dict[LivePartition, PartitionDelivery] = {}
+        self._journals: dict[str, Journal] = {}
         self._opening: dict[str, Pending[LiveTopic]] = {}  # topics that are being made because somebody needs them
         self._waiting: dict[object, Callable[[], None]] = {}  # how to end each wait
         self._stopping = False
+        default_rate = TopicConfig.parse(config.topic_defaults).trace_sample_rate
+        self.traces = Traces(self, traces, clock=clock, sinks=trace_sinks, default_rate=default_rate)
         self._topics = {topic.name: self._live(topic) for topic in catalog}
         self._transfers = Transfers(self, clock=clock, timers=self._timers, observe=self._observe)
         self.groups = Groups(Coordinator(), self, self._happened, clock=clock, observe=self._observe)
         self.delays = Delays(self, clock=clock)
         self.dead_letters = DeadLetters(self, clock=clock, timers=self._timers)
         self.schedules = Recurring(partial(self.journal, SCHEDULES_TOPIC), self._scheduling, self._topic_facts)
+        self.schemas = Schemas(
+            partial(self.journal, SCHEMAS_TOPIC),
+            validation_of=self._schema_validation,
+            clock=clock,
+            observe=self._observe,
+        )
+        self.transactions = Transactions(
+            self,
+            self.groups,
+            clock=clock,
+            timers=self._timers,
+            new_id=lambda: randbits(PRODUCER_ID_BITS) + 1,
+            observe=self._observe,
+        )
+        self.groups.open_transaction = self.transactions.open
         self._housekeeping = Housekeeping(config, self._timers, self._unflushed)
         self._housekeeping.watch([live for topic in self._topics.values() for live in topic.partitions])
         self._started_ns = clock.monotonic_ns()
@@ -126,14 +155,17 @@ class Broker:
     def _begin(self) -> None:
         """Take up what was under way when the broker stopped."""
         for live in self._partitions():
-            if live.find_delays():
+            live.look_at_tail()
+            if live.has_delays:
                 live.begin_delivery()
-        groups = self._topics.get(GROUPS_TOPIC)
-        if groups is not None:
-            self.groups.load(Journal(groups.partitions[0]))
-        schedules = self._topics.get(SCHEDULES_TOPIC)
-        if schedules is not None:
-            self.schedules.load(Journal(schedules.partitions[0]))
+        for name, owner in (
+            (GROUPS_TOPIC, self.groups),
+            (SCHEDULES_TOPIC, self.schedules),
+            (SCHEMAS_TOPIC, self.schemas),
+        ):
+            if name in self._topics:
+                owner.load(self._journal_of(name))
+        self.transactions.load(self._journal_of(TRANSACTIONS_TOPIC) if TRANSACTIONS_TOPIC in self._topics else None)
         self.dead_letters.resume()
 
     def _scheduling(self, journal: Journal) -> Scheduling:
@@ -145,6 +177,9 @@ class Broker:
             clock=self._clock,
             timers=self._timers,
         )
+
+    def _schema_validation(self, name: str) -> str | None:
+        return self._topics[name].topic.config.schema_validation if name in self._topics else None
 
     def _topic_facts(self, name: str) -> TopicFacts:
         topic = self._topic(name)
@@ -160,6 +195,8 @@ class Broker:
         workers: Workers,
         config: BrokerConfig | None = None,
         observe: events.Observer = events.ignore,
+        traces: TraceConfig | None = None,
+        trace_sinks: Sequence[Sink] = (),
     ) -> "Broker":
         """Take the directory and recover all that is in it."""
         config = config or BrokerConfig()
@@ -170,7 +207,16 @@ class Broker:
         except BaseException:
             data.close()
             raise
-        return cls(data, catalog, clock=clock, workers=workers, config=config, observe=observe)
+        return cls(
+            data,
+            catalog,
+            clock=clock,
+            workers=workers,
+            config=config,
+            observe=observe,
+            traces=traces or TraceConfig(),
+            trace_sinks=trace_sinks,
+        )
 
     # --- topics --------------------------------------------------------------------------------
 
@@ -201,6 +247,7 @@ class Broker:
         self._check_running()
         job = self._catalog.begin_delete(name)
         topic = self._topics.pop(name)
+        self._journals.pop(name, None)
         self._housekeeping.forget(topic.partitions)
         self.groups.topic_deleted(name)
         for live in topic.partitions:
@@ -245,7 +292,22 @@ class Broker:
         self._check_running()
         live_topic = self._topic(topic)
         live = self._partition(live_topic, partition)
-        return publish_records(live, records, acks=chosen_acks(acks, live_topic.topic.config.acks))
+        identity = identity_of(records)
+        check_batch(records, identity)
+        transaction = None
+        if identity:
+            self.transactions.used(identity.producer_id)
+            if identity.transaction:
+                transaction = self.transactions.publishing(identity, topic, partition)
+        config = live_topic.topic.config
+        return publish_batch(
+            live,
+            records,
+            acks=chosen_acks(acks, config.acks),
+            identity=identity,
+            transaction=transaction,
+            check=partial(self.schemas.check_records, live.origin, config.schema_validation),
+        )
 
     def publish_messages(
         self,
@@ -255,12 +317,23 @@ class Broker:
         acks: str | None = None,
         producer: Producer | None = None,
         sequence: int | None = None,
+        transaction_id: str | None = None,
     ) -> Pending[list[Stored | GoQueueError]]:
         """Store messages; each has its result, in order."""
         self._check_running()
         live = self._topic(topic)
         chosen = chosen_acks(acks, live.topic.config.acks)
-        return live.publisher.publish(messages, acks=chosen, producer=producer, sequence=sequence)
+        transaction = None if transaction_id is None else self.transactions.open(transaction_id)
+        if transaction and producer and producer != (transaction.producer_id, transaction.epoch):
+            raise ProducerFenced(*producer, transaction.epoch)
+        return live.publisher.publish(
+            messages,
+            acks=chosen,
+            producer=producer,
+            sequence=sequence,
+            transaction=transaction,
+            refused=self.schemas.refused_messages(topic, live.topic.config.schema_validation, messages),
+        )
 
     # --- reading -------------------------------------------------------------------------------
 
@@ -355,6 +428,10 @@ class Broker:
         for delivery in list(self._deliveries.values()):
             delivery.tick()
         self.groups.tick()
+        self.transactions.tick()
+        for journal in self._journals.values():
+            journal.snapshot_if_due(self._clock.monotonic_ns())
+        self.traces.tick()
 
     def drain(self) -> Pending[None]:
         """Take no more writes and let nobody wait for one; done when every write that was taken is on the medium."""
@@ -362,6 +439,7 @@ class Broker:
         self.dead_letters.stop()
         for give_up in list(self._waiting.values()):
             give_up()
+        self.traces.flush()
         drained: Pending[None] = Pending()
 
         def look() -> None:
@@ -383,6 +461,7 @@ class Broker:
                 delivery.delays.close(delivery.live.log.next_offset)
             for live in self._partitions():
                 live.write_down()
+            self.traces.flush(is_last=True)
         finally:
             self._data.close()
 
@@ -403,6 +482,18 @@ class Broker:
     def all_lives(self) -> Iterator[LivePartition]:
         """The partitions of all topics."""
         return self._partitions()
+
+    def find_live(self, topic: str, topic_id: str, partition: int) -> LivePartition | None:
+        """One partition, if the topic is still the one of that id."""
+        found = self._topics.get(topic)
+        is_same = found is not None and found.topic.id == topic_id and partition < len(found.partitions)
+        return found.partitions[partition] if found is not None and is_same else None
+
+    def topic_id(self, topic: str, partition: int) -> str:
+        """The id of a topic that has the partition."""
+        found = self._topic(topic)
+        self._partition(found, partition)
+        return found.topic.id
 
     def live(self, topic: str, partition: int) -> LivePartition:
         """One partition."""
@@ -437,7 +528,13 @@ class Broker:
     def journal(self, topic: str) -> Pending[Journal]:
         """The journal in an internal topic, which is made on first use."""
         settings = {"cleanup": "compact", "flush": "group"}
-        return after(self._opened(topic, partitions=1, settings=settings), lambda opened: Journal(opened.partitions[0]))
+        return after(self._opened(topic, partitions=1, settings=settings), lambda _: self._journal_of(topic))
+
+    def _journal_of(self, topic: str) -> Journal:
+        journal = self._journals.get(topic)
+        if journal is None:
+            journal = self._journals[topic] = Journal(self._topics[topic].partitions[0])
+        return journal
 
     def target(self, topic: str, *, like: str) -> Pending[list[LivePartition]]:
         """The partitions of a topic, which is made, if it has to be, like the other one."""
@@ -446,6 +543,16 @@ class Broker:
         count = len(self._topics[like].partitions) if like in self._topics else self._config.default_partitions
         opened = self._opened(topic, partitions=count, settings=self._config.topic_defaults)
         return after(opened, lambda found: list(found.partitions))
+
+    def created_at_ns(self, topic: str) -> int:
+        """When the topic was made."""
+        return self._topic(topic).topic.created_at_ns
+
+    def trace_log(self) -> Pending[LivePartition]:
+        """The partition of `__traces`, which is made on first use."""
+        return after(
+            self._opened(TRACES_TOPIC, partitions=1, settings=TRACES_SETTINGS), lambda opened: opened.partitions[0]
+        )
 
     def may_wait(self, wait_ms: int) -> bool:
         """Whether a request may wait."""
@@ -487,6 +594,7 @@ class Broker:
     def _observe(self, event: events.Event) -> None:
         self._happened.note(event)
         self._tell(event)
+        self.traces.observe(event)
 
     def _partitions(self) -> Iterator[LivePartition]:
         return (live for topic in self._topics.values() for live in topic.partitions)
@@ -523,6 +631,7 @@ class Broker:
             offset=offset,
             from_time_ns=from_time_ns,
             to_time_ns=to_time_ns,
+            is_committed=isolation == Isolation.READ_COMMITTED,
             clock=self._clock,
             timers=self._timers,
         )
@@ -579,6 +688,7 @@ class Broker:
 
     def _live(self, topic: Topic) -> LiveTopic:
         self._observe(events.TopicCreated(topic.name, len(topic.partitions), topic.is_internal))
+        self.traces.configured(topic.name, topic.config.trace_sample_rate)
         lives = [
             LivePartition(
                 partition,
@@ -615,6 +725,7 @@ class Broker:
     def _altered(self, topic: Topic) -> TopicInfo:
         live = self._topic(topic.name)
         live.configured()
+        self.traces.configured(topic.name, topic.config.trace_sample_rate)
         for one in live.partitions:
             if one in self._deliveries:
                 self._deliveries[one].configured(topic.config)

@@ -41,6 +41,7 @@ from goqueue.errors import (
     GroupNotFound,
     InvalidRequest,
     PartitionNotAssigned,
+    PartitionNotFound,
     ReceiptMalformed,
     ReceiptUnknown,
     RequestTooLarge,
@@ -80,6 +81,14 @@ class Topics(Protocol):
 
     def may_wait(self, wait_ms: int) -> bool: ...
     def limit_wait(self, pending: Pending[PollResult], wait_ms: int, give_up: Callable[[], None]) -> None: ...
+
+
+class OpenTransaction(Protocol):
+    """A transaction that acks can be a part of."""
+
+    @property
+    def key(self) -> tuple[int, int]: ...
+    def add_acks(self, group: str, topic: str, partition: int, offsets: BitMap64) -> None: ...
 
 
 class Place(NamedTuple):
@@ -188,6 +197,7 @@ class Groups:
         self._is_waking = False
         self._auto_commit_ns = clock.monotonic_ns()
         self._touched_ns = clock.monotonic_ns()
+        self.open_transaction: Callable[[str], OpenTransaction]  # given by the broker; raises what is wrong with the id
 
     def load(self, journal: Journal) -> None:
         """Take back the groups that were there before a restart."""
@@ -397,6 +407,18 @@ class Groups:
         generation: int | None = None,
     ) -> Pending[list[reports.PositionCommit]]:
         """Commit positions, all or none; what is stored."""
+        ready = self.prepare_commit(group, commits, member_id=member_id, generation=generation)
+        return chained(ready, lambda _: self._commit(group, commits))
+
+    def prepare_commit(
+        self,
+        group: str,
+        commits: Sequence[reports.PositionCommit],
+        *,
+        member_id: str | None = None,
+        generation: int | None = None,
+    ) -> Pending[None]:
+        """Whether the positions may be committed; a group that nobody has joined yet begins with its positions."""
         found = self._coordinator.find(group)
         if found is None and member_id is not None:
             raise GroupNotFound(group)
@@ -412,22 +434,16 @@ class Groups:
             if not 0 <= one.offset <= OFFSET_MAX:
                 raise InvalidRequest(f"invalid offset {one.offset}: must be 0 or more", path="offsets")
             self._topics.live(one.topic, one.partition)
-        if found is None:
-            return self._found_group(group, commits)
-        return self._commit(group, commits)
+        return self._found_group(group) if found is None else Pending.of(None)
 
-    def _found_group(
-        self, group: str, commits: Sequence[reports.PositionCommit]
-    ) -> Pending[list[reports.PositionCommit]]:
-        """A group that nobody has joined yet begins with its positions."""
+    def _found_group(self, group: str) -> Pending[None]:
         validate_name(group, "group")
 
-        def go_on(journal: Journal) -> Pending[list[reports.PositionCommit]]:
+        def go_on(journal: Journal) -> Pending[None]:
             now_ns, wall_ns = self._now()
             self._coordinator.found(group, now_ns=now_ns, wall_ns=wall_ns)
             self._tell()
-            stored = journal.put({_key(group): self._coordinator.get(group).snapshot()})
-            return chained(stored, lambda _: self._commit(group, commits))
+            return journal.put({_key(group): self._coordinator.get(group).snapshot()})
 
         return chained(self._topics.journal(GROUPS_TOPIC), go_on)
 
@@ -436,7 +452,7 @@ class Groups:
         for one in commits:
             place = self._place(group, TopicPartition(one.topic, one.partition))
             delivery, cursor = place
-            offset = min(one.offset, delivery.live.high_watermark)
+            offset = min(one.offset, delivery.live.last_stable_offset)
             end = delivery.commit(cursor, offset, one.metadata)
             waits.append(delivery.live.ledger.when_stored(end))
             stored.append(reports.PositionCommit(one.topic, one.partition, cursor.cursor.floor, one.metadata))
@@ -474,7 +490,7 @@ class Groups:
             if topic not in (None, name.topic) or partition not in (None, name.partition):
                 continue
             live = self._topics.live(*name)
-            log, end = live.log, live.high_watermark
+            log, end = live.log, live.last_stable_offset
             target = log.start_offset
             if strategy == "latest":
                 target = end
@@ -666,7 +682,7 @@ class Groups:
         """Settle messages by their receipts, each for itself."""
         if len(receipts) > RECEIPTS_MAX:
             raise RequestTooLarge(len(receipts), RECEIPTS_MAX)
-        _check(settlement)
+        self._check(settlement)
         results: list[reports.Settled | GoQueueError | None] = [None] * len(receipts)
         gathered: Pending[list[reports.Settled | GoQueueError]] = Pending()
         left = len(receipts)
@@ -706,12 +722,13 @@ class Groups:
         member_id = one.cursor.deliveries[delivery_id].member
         settling = self._settle(delivery, one, delivery_id, offsets, settlement)
         in_flight = self._in_flight(one.group, member_id)
+        outcome = "held" if settlement.transaction_id else _OUTCOMES[settlement.action]
 
         def answer(graves: Graves) -> reports.Settled:
             grave = graves.get(receipt.offset)
             return reports.Settled(
                 *name,
-                _OUTCOMES[settlement.action] if grave is None or settlement.action == "reject" else "dlq",
+                outcome if grave is None or settlement.action == "reject" else "dlq",
                 one.cursor.floor - 1,
                 in_flight,
                 settling.next_count,
@@ -730,15 +747,28 @@ class Groups:
         offsets: BitMap64,
         settlement: reports.Settlement,
     ) -> Settling:
-        settling = delivery.settle(one, delivery_id, offsets, settlement)
+        if settlement.transaction_id:
+            transaction = self.open_transaction(settlement.transaction_id)
+            transaction.add_acks(one.group, *delivery.live.origin, offsets)
+            settling = delivery.hold(one, transaction.key, delivery_id, offsets)
+        else:
+            settling = delivery.settle(one, delivery_id, offsets, settlement)
         self._wake(one.group)
         return settling
+
+    def _check(self, settlement: reports.Settlement) -> None:
+        """Whether it can be asked for at all."""
+        _check(settlement)
+        if settlement.transaction_id:
+            if settlement.action != "ack":
+                raise InvalidRequest("only an ack can be part of a transaction", path="transaction_id")
+            self.open_transaction(settlement.transaction_id)
 
     def settle_batch(
         self, topic: str, partition: int, nonce: str, offsets: Buffer, settlement: reports.Settlement
     ) -> Pending[reports.SettledBatch]:
         """Settle messages of one delivery."""
-        _check(settlement)
+        self._check(settlement)
         if not is_nonce(nonce):
             raise ReceiptMalformed(nonce)
         wanted = _offsets(offsets)
@@ -780,6 +810,43 @@ class Groups:
         if one is None:
             raise ReceiptUnknown(topic, partition, offset)
         return Place(delivery, one)
+
+    # --- transactions --------------------------------------------------------------------------
+
+    def apply_positions(self, group: str, commits: Sequence[reports.PositionCommit]) -> Pending[None]:
+        """Positions of a committed transaction take effect, as far as their partitions are still there."""
+        counts = self._topics.partition_counts()
+        still_there = [one for one in commits if one.partition < counts.get(one.topic, 0)]
+        if self._coordinator.find(group) is None:
+            return Pending.of(None)
+        return after(self._commit(group, still_there), lambda _: None)
+
+    def apply_acks(
+        self, group: str, topic: str, partition: int, offsets: BitMap64, key: tuple[int, int], *, is_again: bool
+    ) -> Pending[None]:
+        """Acks of a committed transaction take effect; `is_again` after a restart, when nothing is held any more."""
+        try:
+            delivery = self._topics.delivery(self._topics.live(topic, partition))
+        except (TopicNotFound, PartitionNotFound):
+            return Pending.of(None)
+        if is_again and self._coordinator.find(group) is not None:  # a power cut may have taken its cursor
+            self._place(group, delivery.live.origin)
+        one = delivery.cursors.get(group)
+        if one is None:
+            return Pending.of(None)
+        if is_again:
+            there = between(offsets, 0, delivery.live.log.next_offset)  # others get the offsets of what was lost
+            end = delivery.settle_all(one, there, one.metadata)
+        else:
+            end = delivery.finish_held(one, key)
+        return delivery.live.ledger.when_stored(end)
+
+    def release_acks(self, group: str, topic: str, partition: int, key: tuple[int, int]) -> None:
+        """What an aborted transaction has acknowledged is delivered again."""
+        with suppress(TopicNotFound, PartitionNotFound):
+            delivery = self._topics.delivery(self._topics.live(topic, partition))
+            if group in delivery.cursors:
+                delivery.let_go(delivery.cursors[group], key)
 
     # --- in numbers ----------------------------------------------------------------------------
 

@@ -86,6 +86,12 @@ class LiveDelays:
                 self.table.reschedule(offset, due_ns, now_ns=wall_ns)
         self.save()
 
+    def abort(self, offsets: BitMap64) -> None:
+        """The transaction of these was aborted, which the log itself says: the ledger need not be told."""
+        if self.table.waiting.intersect(offsets):
+            self.table.cancel_many(offsets)
+            self.save()
+
     def drop(self, below: int) -> BitMap64:
         """Records that the log does not have any more."""
         if self.cancelled and self.cancelled.min() < below:

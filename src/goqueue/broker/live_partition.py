@@ -6,9 +6,8 @@ Acks are released in the order of their offsets, when the log may vouch for them
 flush mode says. Readers see what may be acknowledged and nothing else: what a power cut can still take back was
 never shown to anyone.
 
-The sequences of producers are loaded at the first publish, from the last snapshot in the ledger and what the log says
-since. A snapshot is taken when a flush begins and written when it is through, so it never speaks of records
-that are not on the medium.
+What producers and transactions did is remembered by `producer_state.py`. A reader of what is committed stops before
+the first record of an open transaction: that is the last stable offset, and it moves when an outcome is written.
 """
 
 from collections import OrderedDict, deque
@@ -16,14 +15,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple, Protocol, TypeVar
 
-import msgspec
 from pyroaring import BitMap64
 
 from goqueue import events
 from goqueue.broker.acks import AckQueue
-from goqueue.broker.live_ledger import LiveLedger
+from goqueue.broker.live_ledger import Fact, LiveLedger
 from goqueue.broker.pending import Pending
+from goqueue.broker.producer_state import ProducerState
 from goqueue.clock import SECOND, Clock
+from goqueue.delivery.offsets import span
 from goqueue.errors import (
     InvalidBatch,
     MessageTooLarge,
@@ -33,14 +33,16 @@ from goqueue.errors import (
 )
 from goqueue.names import TopicPartition
 from goqueue.record import kernel
-from goqueue.record.header import HEADER, HEADER_BYTES, Buffer, Fault, Flags
+from goqueue.record.header import FLAGS_FROM_PRODUCERS, HEADER, HEADER_BYTES, Buffer, Fault, Flags
 from goqueue.record.identity import BatchIdentity
+from goqueue.storage.compaction import CompactJob
 from goqueue.storage.config import Flush
 from goqueue.storage.jobs import Job
 from goqueue.storage.log import Appended, Log
 from goqueue.storage.reader import Chunk, LogReader
 from goqueue.topics.partition import Partition
-from goqueue.transactions.sequences import Sequences, identities
+from goqueue.transactions.markers import MARKER_FLAGS, marker
+from goqueue.transactions.sequences import identities
 
 READERS_MAX = 16
 """Places in the log that are kept for readers who come back to where they stopped."""
@@ -48,7 +50,6 @@ RECENT_MAX = 16
 RECENT_BYTES_MAX = 4 * 1024
 """Batches up to it are kept for those who follow: many small ones are where a read of the disk for each would hurt."""
 SNAPSHOT_INTERVAL_NS = 10 * SECOND
-SNAPSHOT_KEY = b"producers"
 LOAD_BYTES = 4 * 1024 * 1024
 
 T = TypeVar("T")
@@ -80,6 +81,9 @@ class Following(Protocol):
     @property
     def cancelled(self) -> BitMap64:
         """What never will be."""
+
+    def aborted(self, offsets: BitMap64) -> None:
+        """The transaction of these was aborted."""
 
 
 class Recent(NamedTuple):
@@ -116,15 +120,18 @@ class LivePartition:
         self._ledger: LiveLedger | None = None
         self.delivery: Following | None = None
         self.begin_delivery: Callable[[], Following]  # given by the broker; sets `delivery`
+        self.has_delays = False  # as far as `look_at_tail` saw
         self.delays_from: int | None = None  # where delayed messages may be that no delay file tells of
         self._watchers: dict[object, Callable[[], None]] = {}
-        self._visible_end = self.log.ackable_offset
+        self._visible_end = self._persisted_end = self.log.ackable_offset
         self._readers: OrderedDict[int, LogReader] = OrderedDict()
         self._recent: deque[Recent] = deque(maxlen=RECENT_MAX)
-        self._sequences: Sequences | None = None
-        self._sequences_changed = False
-        self._snapshot: bytes | None = None
+        self.producers = ProducerState(self.log, lambda: self.ledger)
+        self._owed: set[tuple[int, int]] = set()  # committed transactions whose marker is not in the log yet
+        self._snapshots: list[Fact] = []
+        self._snapshot_end = 0
         self._snapshot_ns = clock.monotonic_ns()
+        self._stable_end = self._visible_end
         self.jobs_running = 0
 
     @property
@@ -135,7 +142,14 @@ class LivePartition:
     @property
     def last_stable_offset(self) -> int:
         """Records below it belong to no open transaction."""
-        return self.high_watermark
+        transactions = self.producers.transactions
+        first_open = transactions.first_open_offset if transactions is not None else None
+        return self.high_watermark if first_open is None else min(self.high_watermark, first_open)
+
+    @property
+    def aborted(self) -> BitMap64 | None:
+        """Records that no reader of what is committed may see; None if there never were any."""
+        return self.producers.transactions.aborted if self.producers.transactions is not None else None
 
     @property
     def is_clean(self) -> bool:
@@ -151,6 +165,11 @@ class LivePartition:
         return not self.is_clean
 
     @property
+    def _has_news(self) -> bool:
+        """Whether a snapshot of producers would tell something new, and nothing that the log does not know."""
+        return self.producers.has_news and not self._owed
+
+    @property
     def waiting_count(self) -> int:
         """How many publishes wait for the disk."""
         return len(self._acks)
@@ -161,13 +180,66 @@ class LivePartition:
         """Write a batch; all of it or, if an error is raised, nothing. Its producer was checked."""
         if self.log.is_closed:
             raise TopicNotFound(self.origin.topic)
+        allowed = FLAGS_FROM_PRODUCERS
+        if identity and identity.transaction:
+            allowed |= Flags.TRANSACTIONAL
+        count = identity.record_count if identity else None
+        received_ns = self._clock.wall_ns()
         try:
-            appended = self.log.append(records, now_ns=self._clock.wall_ns())
+            appended = self.log.append(records, now_ns=received_ns, flags_allowed=allowed, record_count=count)
         except InvalidBatch as error:
             raise _named(error, records, self.log.config.value_bytes_max) from None
         if identity:  # before a flush begins: a snapshot speaks of all records below its offset
-            self.sequences.note(identity, first_offset=appended.first_offset, timestamp_ns=appended.timestamp)
-            self._sequences_changed = True
+            self.producers.stored(identity, appended)
+        self._tell_published(records, appended, received_ns)
+        self._taken_in(records, appended)
+        return appended
+
+    def commit_transaction(self, producer_id: int, number: int) -> None:
+        """What the transaction has here is committed, as is written elsewhere; its marker is owed to the log.
+
+        `show` tells whoever waits for it.
+        """
+        transactions = self.producers.transactions
+        if transactions is not None and transactions.ended(producer_id, number, commit=True) is not None:
+            self._owed.add((producer_id, number))
+
+    def end_transaction(self, producer_id: int, number: int, *, commit: bool) -> Pending[None]:
+        """Write the outcome of a transaction, if it has anything here; done when the log vouches for it."""
+        transactions = self.producers.transactions
+        key = (producer_id, number)
+        is_open = transactions is not None and (key in transactions.open or key in self._owed)
+        if transactions is None or not is_open or self.log.is_closed:
+            return Pending.of(None)
+        records = marker(producer_id, number, commit=commit)
+        appended = self.log.append(records, now_ns=self._clock.wall_ns(), flags_allowed=MARKER_FLAGS)
+        self._owed.discard(key)
+        ranges = transactions.ended(producer_id, number, commit=commit) or []
+        self.producers.has_news = True
+        if not commit:
+            for first, end in ranges:
+                self.log.note_aborted(first, end, appended.first_offset)
+            if self.delivery is not None:
+                self.delivery.aborted(BitMap64().union(*(span(first, end) for first, end in ranges)))
+        self._taken_in(records, appended)
+        return self.when_stored(appended.last_offset + 1, None)
+
+    def _tell_published(self, records: bytearray | memoryview, appended: Appended, received_ns: int) -> None:
+        self.observe(
+            events.Published(
+                *self.origin,
+                appended.record_count,
+                appended.bytes,
+                appended.first_offset,
+                appended.timestamp,
+                received_ns,
+                appended.flags,
+                records,
+            )
+        )
+
+    def _taken_in(self, records: bytearray | memoryview, appended: Appended) -> None:
+        """The records are in the log: let everybody know."""
         self._unflushed.add(self)
         if self._watchers or self._recent:
             self._remember(records, appended)
@@ -176,9 +248,8 @@ class LivePartition:
         elif appended.flags & Flags.HAS_HEADERS and kernel.outline(records).delayed:
             self.begin_delivery().appended(records, appended)
         self.flush()
-        self._show()
-        self.observe(events.Published(*self.origin, appended.record_count, appended.bytes))
-        return appended
+        self._tell_persisted()
+        self.show()
 
     def when_stored(self, end_offset: int, value: T) -> Pending[T]:
         """The value, once all records below the offset may be acknowledged."""
@@ -192,30 +263,25 @@ class LivePartition:
             self._ledger = LiveLedger(log, self.origin, clock=self._clock, run=self.run, observe=self.observe)
         return self._ledger
 
-    def find_delays(self) -> bool:
-        """Whether there may be delayed messages. The first one is in the log just before the delay file is made, so
-        after a crash it is looked for in what the last checkpoint does not cover.
+    def look_at_tail(self) -> None:
+        """Find out whether there are delayed messages or transactions. The first one is in the log just before a file
+        beside it tells of it, so after a crash it is looked for in what the last checkpoint does not cover.
         """
-        if self.partition.delay_file.exists:
-            return True
+        has_transactions = self.log.has_transactions
+        self.has_delays = self.partition.delay_file.exists
         tail = max(self.log.recovered_offset, self.log.start_offset)
         reader = self.log.reader(tail)
-        while (chunk := reader.read(max_bytes=LOAD_BYTES)).record_count:
-            if chunk.flags & Flags.HAS_HEADERS and kernel.outline(chunk.records).delayed:
+        while not (self.has_delays and has_transactions) and (chunk := reader.read(max_bytes=LOAD_BYTES)).record_count:
+            if not self.has_delays and chunk.flags & Flags.HAS_HEADERS and kernel.outline(chunk.records).delayed:
                 self.delays_from = tail
-                return True
-        return False
+                self.has_delays = True
+            has_transactions = has_transactions or bool(chunk.flags & Flags.TRANSACTIONAL)
+        if has_transactions:
+            self.producers.load_transactions()
 
     def wrote_ledger(self) -> None:
         """There is something in the ledger that is to be flushed by and by."""
         self._unflushed.add(self)
-
-    @property
-    def sequences(self) -> Sequences:
-        """What the producers of this partition have sent."""
-        if self._sequences is None:
-            self._sequences = self._load_sequences()
-        return self._sequences
 
     # --- the disk ------------------------------------------------------------------------------
 
@@ -230,10 +296,9 @@ class LivePartition:
             self._acks.release()
             return
         if job:
-            if self._sequences_changed and self._sequences and now_ns - self._snapshot_ns >= SNAPSHOT_INTERVAL_NS:
-                self._snapshot = self._sequences.snapshot(self.log.next_offset)
+            if self._has_news and now_ns - self._snapshot_ns >= SNAPSHOT_INTERVAL_NS:
+                self._snapshots, self._snapshot_end = self.producers.snapshots(), self.log.next_offset
                 self._snapshot_ns = now_ns
-                self._sequences_changed = False
             self.run(self.log, job, self._flushed)
 
     def run(self, log: Log, job: Job, done: Callable[[], None]) -> None:
@@ -267,17 +332,26 @@ class LivePartition:
                     self.run(log, expired, lambda: None)
             if may_compact and not began:
                 with suppress(StorageError):
-                    job = log.begin_compaction(now_ns=now_ns)
+                    job = self._begin_compaction(log, now_ns)
                     if job:
                         began = True
                         self.run(log, job, compacted)
         self._recent.clear()
         if self.delivery is not None:
             self.delivery.drop_below(self.log.start_offset)
-        if self._sequences:
-            self._sequences.forget_idle(now_ns=now_ns)
+        self.producers.maintain(start_offset=self.log.start_offset, now_ns=now_ns)
         self.flush()
         return began
+
+    def _begin_compaction(self, log: Log, now_ns: int) -> CompactJob | None:
+        if log is not self.log or self.producers.transactions is None:
+            return log.begin_compaction(now_ns=now_ns)
+        return log.begin_compaction(
+            now_ns=now_ns,
+            aborted=self.aborted,
+            stable_offset=self.last_stable_offset,
+            markers_below=self.producers.markers_known_to,
+        )
 
     def _keep_from(self, log: Log) -> int | None:
         return self.delivery.keep_from if log is self.log and self.delivery is not None else None
@@ -301,11 +375,12 @@ class LivePartition:
 
     def write_down(self) -> None:
         """Bring what only memory knows to the ledger."""
-        if self._sequences_changed and self._sequences and not self.log.failure and not self.log.is_closed:
+        if self._has_news and not self.log.failure and not self.log.is_closed:
             if self.log.durable_offset != self.log.next_offset:
                 self.log.flush()
-            self._sequences_changed = False
-            self._write_snapshot(self._sequences.snapshot(self.log.next_offset))
+            with suppress(StorageError):
+                self.log.sync_txn_indexes()
+            self.producers.write(self.producers.snapshots(), known_to=self.log.next_offset)
 
     def _begin_seal(self, log: Log, done: Callable[[], None]) -> bool:
         with suppress(StorageError):
@@ -327,15 +402,21 @@ class LivePartition:
     def _flushed(self) -> None:
         if self.log.is_closed:
             return
-        snapshot, self._snapshot = self._snapshot, None
-        if snapshot is not None and not self.log.failure:
-            self._write_snapshot(snapshot)
+        snapshots, self._snapshots = self._snapshots, []
+        if snapshots and not self.log.failure:
+            end = self._snapshot_end
+            indexing = self.log.begin_txn_sync()
+            if indexing:
+                self.run(self.log, indexing, lambda: self.producers.write(snapshots, known_to=end))
+            else:
+                self.producers.write(snapshots, known_to=end)
         self._release()
         self.flush()
 
     def _release(self) -> None:
+        self._tell_persisted()
         self._acks.release()
-        self._show()
+        self.show()
 
     # --- reading -------------------------------------------------------------------------------
 
@@ -388,9 +469,16 @@ class LivePartition:
         """Do not call."""
         self._watchers.pop(watcher, None)
 
-    def _show(self) -> None:
-        if self._visible_end != self.high_watermark:
-            self._visible_end = self.high_watermark
+    def _tell_persisted(self) -> None:
+        if self._persisted_end < self.log.ackable_offset:
+            self._persisted_end = self.log.ackable_offset
+            self.observe(events.Persisted(*self.origin, self._persisted_end))
+
+    def show(self) -> None:
+        """Wake whoever waits, if there is more to see."""
+        stable_end = self.last_stable_offset
+        if self._visible_end != self.high_watermark or self._stable_end != stable_end:
+            self._visible_end, self._stable_end = self.high_watermark, stable_end
             if self._watchers:
                 self._wake()
 
@@ -398,36 +486,6 @@ class LivePartition:
         watchers, self._watchers = self._watchers, {}
         for callback in watchers.values():
             callback()
-
-    # --- sequences -----------------------------------------------------------------------------
-
-    def _load_sequences(self) -> Sequences:
-        sequences = Sequences()
-        offset = self.log.start_offset
-        snapshot = self._last_snapshot()
-        if snapshot is not None:
-            with suppress(msgspec.DecodeError):  # one that another version wrote is as good as none
-                offset = max(offset, sequences.restore(snapshot))
-            if offset > self.log.next_offset:  # it speaks of records that a crash took
-                sequences, offset = Sequences(), self.log.start_offset
-        reader = self.log.reader(offset)
-        while (chunk := reader.read(max_bytes=LOAD_BYTES)).record_count:
-            sequences.note_records(chunk.records)
-        return sequences
-
-    def _last_snapshot(self) -> bytes | None:
-        found = None
-        for key, value in self.ledger.facts():
-            if key == SNAPSHOT_KEY:
-                found = value
-        return found
-
-    def _write_snapshot(self, snapshot: bytes) -> None:
-        """A snapshot only saves time, so one that cannot be written is no failure."""
-        try:
-            self.ledger.write([(SNAPSHOT_KEY, snapshot)])
-        except StorageError:
-            self._sequences_changed = True
 
 
 def _cut_torn_batch(log: Log) -> None:

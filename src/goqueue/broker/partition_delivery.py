@@ -25,7 +25,7 @@ from goqueue.broker.pending import Pending, after, chained
 from goqueue.broker.record_fetcher import RecordFetcher
 from goqueue.clock import MS, Clock
 from goqueue.delivery import ledger
-from goqueue.delivery.cursor import Cursor, Failed
+from goqueue.delivery.cursor import Cursor, Delivery, Failed, Transaction
 from goqueue.delivery.dead_letter import (
     ERROR_CHARACTERS_MAX,
     EXPIRED,
@@ -173,6 +173,8 @@ class PartitionDelivery:
         self._wall_due_ns = OFFSET_MAX  # the same for what goes by the wall clock
         self._load()
         self._scan_for_delays()
+        if live.aborted:  # which the delay file may not know
+            self.delays.abort(live.aborted)
         self._note_time(self.delays.table.next_ns, is_wall=True)
 
     # --- the log -------------------------------------------------------------------------------
@@ -185,7 +187,7 @@ class PartitionDelivery:
             self.index.cover_plain(first, end)
             self.delays.schedule(b"", end_offset=end, wall_ns=0)
         else:
-            self._cover(first, end, records)
+            self._tell_delayed(self._cover(first, end, records))
         now_ns = self._clock.monotonic_ns()
         for lane, part in self.index.split(span(first, end)):
             self.lane_stats.enqueued[lane].add(len(part), now_ns=now_ns)
@@ -220,17 +222,30 @@ class PartitionDelivery:
             cursor.admit(
                 end,
                 lanes=index.lanes,
-                hidden=index.hidden | self.delays.cancelled if self.delays.cancelled else index.hidden,
+                hidden=self._never,
                 delayed=self.delays.table.waiting,
                 now_ns=self._clock.monotonic_ns(),
             )
+
+    @property
+    def _never(self) -> BitMap64:
+        """What no group gets: no message at all, cancelled or aborted."""
+        never = self.index.hidden
+        if self.delays.cancelled:
+            never = never | self.delays.cancelled
+        return never | self.live.aborted if self.live.aborted else never
+
+    def aborted(self, offsets: BitMap64) -> None:
+        """The transaction that wrote these was aborted: those of them that wait will never be due."""
+        self.delays.abort(offsets)
 
     def drop_below(self, offset: int) -> None:
         """Retention has taken what lies below the offset."""
         self.index.drop_below(offset)
         gone = self.delays.drop(offset)
         if gone:
-            self.live.observe(events.DelaysExpired(self.live.origin.topic, len(gone)))
+            topic, partition = self.live.origin
+            self.live.observe(events.DelaysExpired(topic, len(gone), partition, gone))
         for one in self.cursors.values():
             if one.cursor.floor < offset:
                 self._let_go(one, one.cursor.drop_below(offset))
@@ -280,7 +295,8 @@ class PartitionDelivery:
         at = self.index.covered_until(start)
         return at < end and self._scan(at, end)
 
-    def _cover(self, start: int, end: int, records: Buffer) -> None:
+    def _cover(self, start: int, end: int, records: Buffer) -> bytes:
+        """Note what is special about records; the delayed ones are returned."""
         ttl_ns = None if self.config.ttl_ms is None else self.config.ttl_ms * MS
         outline = kernel.outline(records)
         self.index.cover(start, end, outline, ttl_ns=ttl_ns)
@@ -290,6 +306,18 @@ class PartitionDelivery:
         if outline.delayed:
             count = len(outline.delayed) // DELAYED_BYTES
             self.live.observe(events.DelaysScheduled(self.live.origin.topic, count))
+        return outline.delayed
+
+    def _tell_delayed(self, entries: bytes) -> None:
+        """Tell of the messages that were stored just now and have to wait."""
+        if not entries:
+            return
+        numbers = memoryview(entries).cast("q")
+        due_ns = dict(zip(numbers[0::3].tolist(), numbers[1::3].tolist(), strict=True))
+        waiting = self.delays.table.waiting & BitMap64(due_ns)
+        if waiting:
+            due_ns = {offset: due_ns[offset] for offset in waiting}
+            self.live.observe(events.DelaysBegun(*self.live.origin, due_ns))
 
     # --- cursors -------------------------------------------------------------------------------
 
@@ -297,7 +325,7 @@ class PartitionDelivery:
         """The group's cursor; a new one begins at the start or the end of the log, and is written down."""
         one = self.cursors.get(group)
         if one is None:
-            floor = self.live.log.start_offset if start == "earliest" else self.live.high_watermark
+            floor = self.live.log.start_offset if start == "earliest" else self.live.last_stable_offset
             one = self._add(GroupCursor(group, self._new_cursor(floor), self._make_salt()))
             self._write_whole(one, one.cursor)
         return one
@@ -317,7 +345,7 @@ class PartitionDelivery:
         if one.keys is None:
             one.keys = KeyOrder()
             now_ns = self._clock.wall_ns()
-            for delivery in one.cursor.deliveries.values():
+            for delivery in one.cursor.state().deliveries:
                 for offset, key in self.fetcher.keys(delivery.offsets):
                     if key is not None:
                         one.keys.resume(offset, key, delivery.member, in_flight=True, now_ns=now_ns)
@@ -429,7 +457,10 @@ class PartitionDelivery:
             self._note_time(now_ns + lease_ns)
         size = sum(map(len, records))
         self._count_delivered(delivered, records[0], wall_ns)
-        self.live.observe(events.Delivered(*self.live.origin, one.group, len(delivered), size, len(counts)))
+        told = events.Delivered(
+            *self.live.origin, one.group, len(delivered), size, len(counts), member, delivered, counts
+        )
+        self.live.observe(told)
         deadline_ns = 0 if lease_ns is None else wall_ns + lease_ns
         return Delivered(delivery_id, delivered.copy(), records, flags, counts, deadline_ns)
 
@@ -504,7 +535,7 @@ class PartitionDelivery:
     def refusal(self, one: GroupCursor, delivery_id: int, offset: int) -> GoQueueError:
         """Why a receipt that was given out, or pretends to be, is not good."""
         topic, partition = self.live.origin
-        if one.cursor.is_done(offset):
+        if one.cursor.is_done(offset) or one.cursor.is_held(offset):
             return ReceiptUnknown(topic, partition, offset, "settled")
         delivery = one.cursor.deliveries.get(delivery_id)
         is_under_way = delivery is not None and offset not in delivery.late(now_ns=self._clock.monotonic_ns())
@@ -536,6 +567,7 @@ class PartitionDelivery:
         return Settling(after(stored, lambda _: nobody), at_ns, next_count)
 
     def _ack(self, one: GroupCursor, delivery_id: int, offsets: BitMap64) -> int:
+        delivery = one.cursor.deliveries[delivery_id]
         end = self._note(one, ledger.Acked([(delivery_id, ledger.blob(offsets))]))
         one.cursor.ack(delivery_id, offsets)
         if one.keys is not None:
@@ -543,20 +575,20 @@ class PartitionDelivery:
         now_ns = self._clock.monotonic_ns()
         for lane, part in self.index.split(offsets):
             self.lane_stats.dequeued[lane].add(len(part), now_ns=now_ns)
-        self._tell_settled(one, "ack", offsets)
+        self._tell_settled(one, "ack", offsets, delivery)
         return end
 
     def _nack(
         self, one: GroupCursor, delivery_id: int, offsets: BitMap64, settlement: reports.Settlement
     ) -> "Settling":
-        member = one.cursor.deliveries[delivery_id].member
+        delivery = one.cursor.deliveries[delivery_id]
         now_ns = self._clock.monotonic_ns()
         failed = one.cursor.judge(offsets, self._retries, now_ns=now_ns, delay_ns=settlement.delay_ns)
         end = self._note(one, self._retried(delivery_id, failed)) if failed.requeued else 0
         one.cursor.fail(delivery_id, failed)
-        self._tell_settled(one, "nack", offsets)
         error = settlement.reason or "not acknowledged"
-        graves = self._follow_failure(one, delivery_id, member, failed, MAX_DELIVERIES, error)
+        self._tell_settled(one, "nack", offsets, delivery, error)
+        graves = self._follow_failure(one, delivery_id, delivery.member, failed, MAX_DELIVERIES, error)
         if not failed.requeued:
             return Settling(graves)
         first = min(failed.requeued, key=lambda part: part.at_ns)
@@ -564,17 +596,17 @@ class PartitionDelivery:
         return waits if not failed.dead else waits._replace(stored=chained(waits.stored, lambda _: graves))
 
     def _reject(self, one: GroupCursor, delivery_id: int, offsets: BitMap64, reason: str) -> "Pending[Graves]":
-        member = one.cursor.deliveries[delivery_id].member
+        delivery = one.cursor.deliveries[delivery_id]
         one.cursor.reject(delivery_id, offsets)
-        self._tell_settled(one, "reject", offsets)
-        return self._begin_burial(one, delivery_id, offsets, REJECTED, reason, member)
+        self._tell_settled(one, "reject", offsets, delivery, reason)
+        return self._begin_burial(one, delivery_id, offsets, REJECTED, reason, delivery.member)
 
     def _extend(self, one: GroupCursor, delivery_id: int, offsets: BitMap64, by_ns: int) -> "Settling":
         now_ns, wall_ns = self._clock.monotonic_ns(), self._clock.wall_ns()
         self._note(one, ledger.Extended(delivery_id, wall_ns + by_ns, ledger.blob(offsets)), flush=False)
         one.cursor.extend(delivery_id, offsets, deadline_ns=now_ns + by_ns)
         self._note_time(now_ns + by_ns)
-        self._tell_settled(one, "extend", offsets)
+        self._tell_settled(one, "extend", offsets, one.cursor.deliveries[delivery_id])
         return Settling(Pending.of({}), wall_ns + by_ns)
 
     def _release(self, one: GroupCursor, delivery_id: int, offsets: BitMap64, *, counts: bool) -> None:
@@ -599,6 +631,7 @@ class PartitionDelivery:
             if is_lost:
                 failed = one.cursor.judge(offsets, self._retries, now_ns=now_ns)
                 one.cursor.fail(delivery.id, failed)
+                self._tell_lost(one, member, offsets, "the consumer was lost")
                 self._failed(one, delivery.id, member, failed, "the consumer was lost")
             else:
                 self._release(one, delivery.id, offsets, counts=True)
@@ -612,6 +645,7 @@ class PartitionDelivery:
         if not done:
             return 0
         end = self.finish(one, done)
+        self.live.observe(events.PassedOver(*self.live.origin, one.group, done))
         one.handed[member] = (BitMap64(), BitMap64() if is_leaving else last)
         return end
 
@@ -626,12 +660,7 @@ class PartitionDelivery:
     def commit(self, one: GroupCursor, offset: int, metadata: str) -> int:
         """Everything below the offset is done."""
         self.feed(one, OFFSET_MAX, until=offset)
-        done = one.cursor.below(offset)
-        end = self._note(one, ledger.Committed(ledger.blob(done), metadata))
-        one.metadata = metadata
-        one.cursor.settle(done)
-        self._let_go(one, done)
-        return end
+        return self.settle_all(one, one.cursor.below(offset), metadata)
 
     def reset(self, one: GroupCursor, offset: int) -> int:
         """Begin anew at the offset: all leases end, and all is forgotten but what is dying."""
@@ -652,7 +681,10 @@ class PartitionDelivery:
         if due_ns is None:
             for one in self.cursors.values():
                 one.cursor.hide(offsets)
-            self.live.observe(events.DelaysCancelled(self.live.origin.topic, len(offsets)))
+            topic, partition = self.live.origin
+            self.live.observe(events.DelaysCancelled(topic, len(offsets), partition, offsets))
+        else:
+            self.live.observe(events.DelaysBegun(*self.live.origin, dict.fromkeys(offsets, due_ns)))
         self._note_time(self.delays.table.next_ns, is_wall=True)
         return self.live.ledger.when_stored(end)
 
@@ -684,7 +716,8 @@ class PartitionDelivery:
         if fired.offsets:
             lateness_ns = wall_ns - fired.oldest_due_ns
             self._keep_for_a_while(fired.offsets.min(), wall_ns)
-            self.live.observe(events.DelaysFired(self.live.origin.topic, len(fired.offsets), lateness_ns))
+            topic, partition = self.live.origin
+            self.live.observe(events.DelaysFired(topic, len(fired.offsets), lateness_ns, partition, fired.offsets))
             for one in self.cursors.values():
                 if one.cursor.ripen(fired.offsets, now_ns=self._clock.monotonic_ns()):
                     self._wake(one.group)
@@ -704,8 +737,8 @@ class PartitionDelivery:
         now_ns = self._clock.monotonic_ns()
         woken = False
         for delivery, failed in one.cursor.expire(self._retries, now_ns=now_ns):
-            count = len(failed.dead) + sum(len(part.offsets) for part in failed.requeued)
-            self.live.observe(events.LeasesExpired(*self.live.origin, one.group, count))
+            late = failed.dead.union(*(part.offsets for part in failed.requeued))
+            self.live.observe(events.LeasesExpired(*self.live.origin, one.group, len(late), delivery.member, late))
             self._failed(one, delivery.id, delivery.member, failed, "the lease ran out")
             woken = True
         if one.cursor.retry(now_ns=now_ns) or woken:
@@ -716,7 +749,7 @@ class PartitionDelivery:
         over = one.cursor.overdue(expired)
         if not over:
             return
-        self.live.observe(events.MessagesExpired(*self.live.origin, one.group, len(over)))
+        self.live.observe(events.MessagesExpired(*self.live.origin, one.group, len(over), over))
         if self.config.on_expire == "dead_letter":
             self._begin_burial(one, 0, over, EXPIRED, "its time to live was over", "")
         else:
@@ -794,6 +827,43 @@ class PartitionDelivery:
         end = self._note(one, noted)
         one.burials = [*_without(one.burials, burial), noted]
         return noted, self.live.ledger.when_stored(end)
+
+    # --- transactions --------------------------------------------------------------------------
+
+    def hold(self, one: GroupCursor, transaction: Transaction, delivery_id: int, offsets: BitMap64) -> "Settling":
+        """Messages that this delivery has leased are acknowledged, if the transaction is committed."""
+        one.cursor.hold(transaction, delivery_id, offsets)
+        return Settling(Pending.of({}))
+
+    def finish_held(self, one: GroupCursor, transaction: Transaction) -> int:
+        """The transaction was committed; the offset in the ledger behind which its acks are certain."""
+        held = one.cursor.held_by(transaction)
+        if not held:
+            return 0
+        end = self.finish(one, held)
+        self._tell_settled(one, "ack", held)
+        self._wake(one.group)
+        return end
+
+    def settle_all(self, one: GroupCursor, offsets: BitMap64, metadata: str) -> int:
+        """These are done, whoever has them; the offset in the ledger behind which that is certain."""
+        end = self._note(one, ledger.Committed(ledger.blob(offsets), metadata))
+        one.metadata = metadata
+        one.cursor.settle(offsets)
+        self._let_go(one, offsets)
+        self.live.observe(events.PassedOver(*self.live.origin, one.group, offsets))
+        return end
+
+    def let_go(self, one: GroupCursor, transaction: Transaction) -> None:
+        """The transaction was aborted: what it held is delivered again."""
+        now_ns = self._clock.monotonic_ns()
+        for held, failed in one.cursor.let_go(transaction, self._retries, now_ns=now_ns):
+            given_back = failed.dead.union(*(part.offsets for part in failed.requeued))
+            self._tell_lost(one, held.member, given_back, "the transaction was aborted")
+            self._failed(one, held.delivery_id, held.member, failed, "the transaction was aborted")
+        self._note_time(one.cursor.next_ns)
+        if one.cursor.retry(now_ns=now_ns):
+            self._wake(one.group)
 
     # --- the ledger ----------------------------------------------------------------------------
 
@@ -898,8 +968,16 @@ class PartitionDelivery:
 
     # --- inside --------------------------------------------------------------------------------
 
-    def _tell_settled(self, one: GroupCursor, kind: str, offsets: BitMap64) -> None:
-        self.live.observe(events.Settled(*self.live.origin, one.group, kind, len(offsets)))
+    def _tell_settled(
+        self, one: GroupCursor, kind: str, offsets: BitMap64, delivery: Delivery | None = None, reason: str = ""
+    ) -> None:
+        member, delivered_ns = ("", 0) if delivery is None else (delivery.member, delivery.started_ns)
+        self.live.observe(
+            events.Settled(*self.live.origin, one.group, kind, len(offsets), member, offsets, delivered_ns, reason)
+        )
+
+    def _tell_lost(self, one: GroupCursor, member: str, offsets: BitMap64, reason: str) -> None:
+        self.live.observe(events.LeasesLost(*self.live.origin, one.group, member, offsets, reason))
 
     def _unpark(self, one: GroupCursor, offsets: BitMap64) -> None:
         if offsets:

@@ -5,9 +5,9 @@ others; what remains for one partition is one batch. A batch that its producer s
 answered with the offset it has.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import groupby
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from goqueue import events
 from goqueue.broker.live_partition import LivePartition
@@ -24,11 +24,13 @@ from goqueue.errors import (
     PartitionNotFound,
 )
 from goqueue.record import compression, kernel
+from goqueue.record.header import Flags
 from goqueue.record.headers import DELIVER_AT, EXPIRES_AT, PRODUCER
 from goqueue.record.identity import BatchIdentity, identity_of
 from goqueue.topics.config import Acks, TopicConfig
 from goqueue.wire.partitioning import partition_of_key
 
+TRANSACTIONAL = int(Flags.TRANSACTIONAL)
 _ACKS = {str(acks): acks for acks in Acks}
 
 
@@ -41,24 +43,42 @@ def chosen_acks(acks: str | None, default: str) -> Acks:
 
 
 def publish_batch(
-    live: LivePartition, records: bytearray | memoryview, *, acks: Acks, identity: BatchIdentity | None
+    live: LivePartition,
+    records: bytearray | memoryview,
+    *,
+    acks: Acks,
+    identity: BatchIdentity | None,
+    transaction: "OpenTransaction | None" = None,
+    check: Callable[[bytearray | memoryview], None] | None = None,
 ) -> Pending[StoredBatch]:
-    """Store one batch, unless it is there already."""
+    """Store one batch, unless it is there already; `check` raises if a new one may not be stored."""
     if identity:
-        known = live.sequences.check(identity)
+        known = live.producers.sequences.check(identity)
         if known:
             live.observe(events.DuplicateFound(*live.origin))
             stored = StoredBatch(known.first_offset, known.record_count, known.timestamp_ns, duplicate=True)
             end_offset = known.first_offset + known.record_count if known.first_offset >= 0 else 0
             return live.when_stored(end_offset, stored)
+    if check:
+        check(records)
     appended = live.append(records, identity)
+    if transaction is not None:
+        transaction.stored(appended.record_count)
     stored = StoredBatch(appended.first_offset, appended.record_count, appended.timestamp)
     return Pending.of(stored) if acks is Acks.NONE else live.when_stored(appended.last_offset + 1, stored)
 
 
-def publish_records(live: LivePartition, records: bytearray | memoryview, *, acks: Acks) -> Pending[StoredBatch]:
-    """Store a batch that a producer encoded."""
-    return publish_batch(live, records, acks=acks, identity=identity_of(records))
+class OpenTransaction(Protocol):
+    """A transaction that messages can be a part of."""
+
+    @property
+    def producer_id(self) -> int: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def number(self) -> int: ...
+    def add_partition(self, topic: str, partition: int) -> None: ...
+    def stored(self, record_count: int) -> None: ...
 
 
 class Batch(NamedTuple):
@@ -80,10 +100,19 @@ class MessagePublisher:
         self.config = config
 
     def publish(
-        self, messages: Sequence[NewMessage], *, acks: Acks, producer: Producer | None, sequence: int | None
+        self,
+        messages: Sequence[NewMessage],
+        *,
+        acks: Acks,
+        producer: Producer | None,
+        sequence: int | None,
+        transaction: OpenTransaction | None = None,
+        refused: Mapping[int, GoQueueError] | None = None,
     ) -> Pending[list[Stored | GoQueueError]]:
-        """Store them, each with its result."""
+        """Store them, each with its result; those of a transaction are seen when it is committed."""
         results: list[Stored | GoQueueError | None] = [None] * len(messages)
+        for index, refusal in (refused or {}).items():
+            results[index] = refusal
         chosen = self._by_partition(messages, results)
         if producer and sequence is not None:
             if len(chosen) > 1:
@@ -92,7 +121,7 @@ class MessagePublisher:
         batches = [
             batch
             for number, indexes in chosen.items()
-            for batch in self._batches(number, indexes, messages, results, producer)
+            for batch in self._batches(number, indexes, messages, results, producer, transaction)
         ]
         gathered: Pending[list[Stored | GoQueueError]] = Pending()
         waiting = len(batches)
@@ -108,7 +137,7 @@ class MessagePublisher:
                 _fill(results, batch, pending)
                 settle()
 
-            self._publish(batch, acks).then(stored)
+            self._publish(batch, acks, transaction).then(stored)
 
         for batch in batches:
             publish_one(batch)
@@ -123,6 +152,8 @@ class MessagePublisher:
         count, limit, turn = len(self._lives), self.config.max_message_bytes, self._turn
         chosen: dict[int, list[int]] = {}
         for index, message in enumerate(messages):
+            if results[index] is not None:
+                continue
             value, key, _, number = message[:4]
             if value is not None and len(value) > limit:
                 results[index] = MessageTooLarge("value", len(value), limit, index=index)
@@ -151,6 +182,7 @@ class MessagePublisher:
         messages: Sequence[NewMessage],
         results: list[Stored | GoQueueError | None],
         producer: Producer | None,
+        transaction: OpenTransaction | None,
     ) -> Iterator[Batch]:
         """The batches of one partition. One without sequences is one; a run of sequences without a gap is one, too.
 
@@ -158,11 +190,13 @@ class MessagePublisher:
         """
         for run in _runs([(index, messages[index].sequence if producer else None) for index in indexes]):
             try:
-                yield self._batch(number, run, messages, producer)
+                yield self._batch(number, run, messages, producer, transaction)
             except MessageError as error:
-                good = [index for index in run if self._is_good(number, index, messages, results, producer)]
+                good = [
+                    index for index in run if self._is_good(number, index, messages, results, producer, transaction)
+                ]
                 if len(good) < len(run):
-                    yield from self._batches(number, good, messages, results, producer)
+                    yield from self._batches(number, good, messages, results, producer, transaction)
                 else:  # each for itself is good, but together they are not
                     for index in run:
                         results[index] = _at_index(error, index)
@@ -174,22 +208,31 @@ class MessagePublisher:
         messages: Sequence[NewMessage],
         results: list[Stored | GoQueueError | None],
         producer: Producer | None,
+        transaction: OpenTransaction | None,
     ) -> bool:
         """Whether the message can be encoded; if not, its result says why."""
         try:
-            self._batch(number, [index], messages, producer)
+            self._batch(number, [index], messages, producer, transaction)
         except MessageError as error:
             results[index] = _at_index(error, index)
             return False
         return True
 
     def _batch(
-        self, number: int, indexes: list[int], messages: Sequence[NewMessage], producer: Producer | None
+        self,
+        number: int,
+        indexes: list[int],
+        messages: Sequence[NewMessage],
+        producer: Producer | None,
+        transaction: OpenTransaction | None,
     ) -> Batch:
         """The records of these messages. Raises `MessageError` about the first that cannot be encoded."""
         batch = [messages[index] for index in indexes]
         first = batch[0].sequence
         identity = None if producer is None or first is None else BatchIdentity(*producer, first, len(batch))
+        if transaction is not None:
+            transaction.add_partition(self._topic, number)
+            identity = self._in_transaction(transaction, number, first if producer else None, len(batch))
         headers: list[Mapping[str, str | bytes] | None] | None = None
         if any(message[2] or message[5] is not None or message[6] is not None for message in batch):
             headers = [_headers(message) for message in batch]
@@ -200,6 +243,8 @@ class MessagePublisher:
         flags: int | list[int] = 0
         if self.config.compression != "none":
             values, flags = compression.compress_all(values, self.config.compression)
+        if transaction is not None:
+            flags = flags | TRANSACTIONAL if isinstance(flags, int) else [one | TRANSACTIONAL for one in flags]
         records = kernel.encode(
             values,
             keys=[message[1] for message in batch],
@@ -209,9 +254,19 @@ class MessagePublisher:
         )
         return Batch(number, indexes, identity, records)
 
-    def _publish(self, batch: Batch, acks: Acks) -> Pending[StoredBatch]:
+    def _in_transaction(
+        self, transaction: OpenTransaction, number: int, sequence: int | None, count: int
+    ) -> BatchIdentity:
+        """Who sends the batch; one whose producer does not count goes on where the last one ended."""
+        producer_id, epoch = transaction.producer_id, transaction.epoch
+        if sequence is None:
+            sequence = self._lives[number].producers.sequences.next_of(producer_id, epoch)
+        return BatchIdentity(producer_id, epoch, sequence, count, transaction.number)
+
+    def _publish(self, batch: Batch, acks: Acks, transaction: OpenTransaction | None) -> Pending[StoredBatch]:
+        live = self._lives[batch.partition]
         try:
-            return publish_batch(self._lives[batch.partition], batch.records, acks=acks, identity=batch.identity)
+            return publish_batch(live, batch.records, acks=acks, identity=batch.identity, transaction=transaction)
         except GoQueueError as error:
             return Pending.failed(error)
 

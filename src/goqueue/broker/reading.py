@@ -1,7 +1,8 @@
 """Reading a partition: the visible records, in the order of their offsets, none skipped.
 
-Hidden are control records and records that are not due yet. They are passed over, so `next_offset` moves on even
-where a whole range is hidden, and never steps over a record that is visible.
+Hidden are control records, records that are not due yet and, for those who read what is committed, records of aborted
+transactions. They are passed over, so `next_offset` moves on even where a whole range is hidden, and never steps over a
+record that is visible. What is committed ends where the first open transaction begins.
 
 A `Reading` is a place in a partition. It serves one request, or stays open as a subscription.
 """
@@ -22,6 +23,7 @@ from goqueue.storage.reader import Chunk, LogReader
 SCANNED_BYTES_MAX = 16 * 1024 * 1024
 """How much may be hidden before an empty answer says where to go on: a request must not hold up the others."""
 RECORD_BYTES_GUESS = 512
+_SPECIAL = Flags.CONTROL | Flags.HAS_HEADERS | Flags.TRANSACTIONAL
 
 
 class Reading:
@@ -34,10 +36,12 @@ class Reading:
         offset: int,
         from_time_ns: int | None,
         to_time_ns: int | None,
+        is_committed: bool = True,
         clock: Clock,
         timers: Timers,
     ) -> None:
         self._live = live
+        self._is_committed = is_committed
         self._clock = clock
         self._timers = timers
         self._timer: Timer | None = None
@@ -52,8 +56,7 @@ class Reading:
         if log.is_closed:
             raise TopicNotFound(live.origin.topic)
         max_bytes = max(1, min(max_bytes, READ_BYTES_MAX))
-        visible_end = live.last_stable_offset
-        limit, is_last = self._limit(visible_end)
+        limit, is_last = self._limit(self._visible_end)
         records: bytearray | memoryview = memoryview(b"")
         count = scanned = flags = 0
         pending: int | None = None
@@ -83,7 +86,7 @@ class Reading:
             count,
             self.next_offset,
             live.high_watermark,
-            visible_end,
+            live.last_stable_offset,
             log.start_offset,
             pending,
             end_of_range,
@@ -93,7 +96,7 @@ class Reading:
     @property
     def has_more(self) -> bool:
         """Whether there are records ahead that were not looked at."""
-        return self.next_offset < self._limit(self._live.last_stable_offset)[0]
+        return self.next_offset < self._limit(self._visible_end)[0]
 
     def when_ready(self, callback: Callable[[], None]) -> None:
         """Call once, when there may be more to read, or the range has ended, or the topic is gone."""
@@ -117,6 +120,10 @@ class Reading:
         if self._timer:
             self._timer.cancel()
             self._timer = None
+
+    @property
+    def _visible_end(self) -> int:
+        return self._live.last_stable_offset if self._is_committed else self._live.high_watermark
 
     def _limit(self, visible_end: int) -> tuple[int, bool]:
         """Where reading ends for now, and whether it ends there for good."""
@@ -157,7 +164,7 @@ class Reading:
 
     def _visible(self, chunk: Chunk) -> tuple[bytearray | memoryview, int, int | None]:
         """What of it may be seen, how many records that are, and the lowest offset that is not due yet."""
-        if not chunk.flags & (Flags.CONTROL | Flags.HAS_HEADERS):
+        if not chunk.flags & _SPECIAL:
             return chunk.records, chunk.record_count, None
         records: bytearray | memoryview = chunk.records
         if chunk.flags & Flags.CONTROL:
@@ -166,13 +173,17 @@ class Reading:
         if delivery is None and kernel.outline(records).delayed:
             delivery = self._live.begin_delivery()
         offsets = offsets_in(records)
-        hidden = delivery.hidden(offsets.min(), chunk.next_offset) if delivery is not None and offsets else None
-        if not hidden or not hidden.intersect(offsets):
+        aborted = self._live.aborted if self._is_committed else None
+        shown = offsets - aborted if aborted and aborted.intersect(offsets) else offsets
+        hidden = delivery.hidden(shown.min(), chunk.next_offset) if delivery is not None and shown else None
+        waiting = shown & hidden if hidden else None
+        if waiting:
+            shown = shown - waiting
+        if len(shown) == len(offsets):
             return records, len(offsets), None
-        shown = offsets - hidden
-        waiting = offsets & hidden
         visible = kernel.select(records, shown.to_array(), max_bytes=len(records)).records
-        return visible, len(shown), min(waiting - delivery.cancelled, default=None) if delivery is not None else None
+        pending = waiting - delivery.cancelled if waiting and delivery is not None else None
+        return visible, len(shown), pending.min() if pending else None
 
     def _cut(self, records: bytearray | memoryview, count: int) -> memoryview:
         positions = memoryview(kernel.scan(records, positions=True).positions).cast("I")

@@ -62,3 +62,9 @@ class SchemaVerbs(Protocol):
     def stats(self) -> reports.SchemaStats: ...
     def check(self, topic: str, values: Sequence[bytes]) -> list[str | None]:
         """What is wrong with each value, if it were published to the topic."""
+
+    def rendered(self, schema_id: int, format: str) -> str:
+        """The text in another form: `serialized` is the descriptor of a Protobuf schema in base64.
+
+        A form that the schema's type does not have gives the text as it is.
+        """

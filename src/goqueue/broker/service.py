@@ -13,6 +13,9 @@ from typing import NamedTuple, Protocol
 from goqueue.broker.consumer_service import DeadLetterVerbs, DelayVerbs, GroupVerbs, ScheduleVerbs
 from goqueue.broker.new_message import NewMessage
 from goqueue.broker.pending import Pending
+from goqueue.broker.schema_service import SchemaVerbs
+from goqueue.broker.trace_service import TraceVerbs
+from goqueue.broker.transaction_service import TransactionVerbs
 from goqueue.errors import GoQueueError
 
 READ_RECORDS_MAX = 2**31 - 1
@@ -173,6 +176,7 @@ class Service(Protocol):
         acks: str | None = None,
         producer: Producer | None = None,
         sequence: int | None = None,
+        transaction_id: str | None = None,
     ) -> Pending[list[Stored | GoQueueError]]:
         """Store messages; each has its result, in order. Those of one partition are stored together or not at all."""
 
@@ -218,6 +222,12 @@ class Service(Protocol):
     def schedules(self) -> ScheduleVerbs: ...
     @property
     def dead_letters(self) -> DeadLetterVerbs: ...
+    @property
+    def schemas(self) -> SchemaVerbs: ...
+    @property
+    def transactions(self) -> TransactionVerbs: ...
+    @property
+    def traces(self) -> TraceVerbs: ...
 
     # --- about the node
 

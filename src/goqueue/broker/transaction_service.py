@@ -31,8 +31,18 @@ class TransactionVerbs(Protocol):
         """The producer is in use."""
 
     def begin(
-        self, transactional_id: str, producer_id: int, epoch: int, *, marker: str | None = None
-    ) -> Pending[TransactionBegun]: ...
+        self,
+        transactional_id: str,
+        producer_id: int,
+        epoch: int,
+        *,
+        marker: str | None = None,
+        number: int = 0,
+    ) -> Pending[TransactionBegun]:
+        """A transaction. One that its owner has numbered is there at once, else it is durable first."""
+
+    def current(self, producer_id: int, epoch: int) -> str:
+        """The id of the transaction that the producer has open."""
 
     def add_partition(
         self, transactional_id: str, producer_id: int, epoch: int, topic: str, partition: int

@@ -25,12 +25,14 @@ from goqueue.delivery.dead_letter import Death, dead_headers, origin_of, redrive
 from goqueue.delivery.ledger import Burial
 from goqueue.errors import GoQueueError, TopicNotFound
 from goqueue.record import kernel
-from goqueue.record.header import Flags
+from goqueue.record.header import HEADERS_BYTES_MAX, Flags
 from goqueue.record.message import Message
+from goqueue.tracing.context import COPY_TRACE, context_in, derived_trace_id
 
 MESSAGES_MAX = 500
 BATCH_BYTES = 1024 * 1024
 RETRY_NS = SECOND
+ROOM_FOR_TRACE = 1_024  # in the headers, so that a message never loses any of its own to what we add
 _KEPT_FLAGS = int(Flags.COMPRESSED)
 
 
@@ -95,6 +97,9 @@ class Transfers:
                 priorities=[message.priority_code for message in messages],
                 flags=[message.flags & _KEPT_FLAGS for message in messages],
             )
+            origin, first_offset = delivery.live.origin, live.log.next_offset
+            offsets = BitMap64([message.offset for message in messages])
+            self._observe(events.CopyBegun(*live.origin, first_offset, origin, offsets))
             appended = live.append(records)
             end_offset = appended.last_offset + 1
             for place, message in enumerate(messages):
@@ -102,7 +107,7 @@ class Transfers:
 
         def done(_: None) -> Graves:
             delivery.buried(one, burial)
-            self._tell(delivery, one, burial, len(graves))
+            self._tell(delivery, one, burial, graves)
             return graves
 
         return after(live.when_stored(end_offset, None), done)
@@ -112,8 +117,12 @@ class Transfers:
     ) -> dict[str, str | bytes]:
         topic, partition = delivery.live.origin
         place = origin_of(topic, partition, message.offset)
+        headers = message.headers
+        has_room = len(message.raw_headers or b"") <= HEADERS_BYTES_MAX - ROOM_FOR_TRACE
+        if has_room and context_in(headers) is None:
+            headers[COPY_TRACE] = derived_trace_id(topic, partition, message.offset, message.timestamp_ns)
         if burial.target:
-            return {**redriven_headers(message.headers, place)}
+            return {**redriven_headers(headers, place)}
         death = Death(
             burial.reason,
             burial.error,
@@ -124,7 +133,7 @@ class Transfers:
             one.cursor.first_delivery_ns(message.offset),
             burial.dead_at_ns,
         )
-        return {**dead_headers(message.headers, death)}
+        return {**dead_headers(headers, death)}
 
     def _there_already(
         self, delivery: PartitionDelivery, one: GroupCursor, burial: Burial, live: LivePartition
@@ -142,12 +151,25 @@ class Transfers:
                     found[offset] = (live.origin.partition, message.offset)
         return found
 
-    def _tell(self, delivery: PartitionDelivery, one: GroupCursor, burial: Burial, count: int) -> None:
-        topic = delivery.live.origin.topic
+    def _tell(self, delivery: PartitionDelivery, one: GroupCursor, burial: Burial, graves: Graves) -> None:
+        topic, partition = delivery.live.origin
         if burial.target:
-            self._observe(events.Redriven(topic, count))
-        else:
-            self._observe(events.DeadLettered(topic, one.group, burial.reason, count))
+            self._observe(events.Redriven(topic, len(graves)))
+            return
+        self._observe(
+            events.DeadLettered(
+                topic,
+                one.group,
+                burial.reason,
+                len(graves),
+                partition,
+                burial.member,
+                burial.error,
+                burial.dead_at_ns,
+                delivery.dlq_topic,
+                graves,
+            )
+        )
 
     def _watch(self, moved: Pending[Graves], delivery: PartitionDelivery, one: GroupCursor, burial: Burial) -> None:
         """Try again what has failed, as long as its topic is there."""

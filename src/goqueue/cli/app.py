@@ -5,7 +5,23 @@ import platform
 import typer
 
 import goqueue
-from goqueue.cli.commands import bench, consume, delayed, demo, dlq, group, lanes, log, produce, schedule, serve, topic
+from goqueue.cli.commands import (
+    bench,
+    consume,
+    delayed,
+    demo,
+    dlq,
+    group,
+    lanes,
+    log,
+    produce,
+    schedule,
+    schema,
+    serve,
+    topic,
+    trace,
+    transaction,
+)
 from goqueue.cli.output import console
 from goqueue.record import kernel
 
@@ -19,6 +35,9 @@ app.add_typer(delayed.app, name="delayed")
 app.add_typer(schedule.app, name="schedule")
 app.add_typer(dlq.app, name="dlq")
 app.command("lanes")(lanes.lanes)
+app.add_typer(transaction.app, name="transaction")
+app.add_typer(schema.app, name="schema")
+app.add_typer(trace.app, name="trace")
 app.add_typer(bench.app, name="bench")
 app.add_typer(log.app, name="log")
 app.command("demo")(demo.demo)

@@ -16,6 +16,8 @@ A request that fails for good or is given up leaves a hole in the numbers, becau
 stored. What follows keeps its numbers as well. If the broker then misses something, it has stored nothing of what
 follows either; so all of that is numbered anew, in a new epoch, and a straggler of the old one is refused. The same
 holds for a broker that knows less than it should: its topic was made anew, or a power cut took what it had not synced.
+
+A message that breaks its schema is taken out, and the others go again without it.
 """
 
 from collections import deque
@@ -34,9 +36,10 @@ from goqueue.errors import (
     OutOfOrderSequence,
     PartitionNotFound,
     RequestTimeout,
+    SchemaRejected,
 )
 from goqueue.record import compression, kernel
-from goqueue.record.header import HEADER_BYTES, Priority
+from goqueue.record.header import HEADER_BYTES, Flags, Priority
 from goqueue.record.headers import PRODUCER
 from goqueue.record.identity import BatchIdentity
 from goqueue.wire.partitioning import partition_of_key
@@ -48,9 +51,12 @@ SMALL_VALUE_BYTES: Final = 256
 """Values up to it are not measured: each counts as the largest of them."""
 SMALL_RECORD_BYTES: Final = HEADER_BYTES + SMALL_VALUE_BYTES
 REQUEST_RECORDS_MAX: Final = 100_000
+REFUSALS_MAX: Final = 32
+"""How many messages are taken out of a request before the rest of it is given up: each costs it a way to the broker."""
 FIRST_SEQUENCE: Final = 1
 """A broker takes a start at 0 or at 1. After a start at 1, no second request can be mistaken for a first one."""
 NORMAL: Final = Priority.NORMAL
+TRANSACTIONAL: Final = int(Flags.TRANSACTIONAL)
 NO_CALLBACKS: Final[deque[Callable[[], None]]] = deque(maxlen=0)
 
 Headers = Mapping[str, str | bytes]
@@ -169,6 +175,17 @@ class Batch:
         held = self.held  # first: it is emptied when all in it have their places
         return type(handle.item) is int or any(one is handle for one in held)
 
+    def take_out(self, index: int, error: GoQueueError) -> "Batch":
+        """The message at that place goes nowhere, and the others do not wait for it; it is a batch of its own."""
+        handle = self.held.pop(index)
+        alone = Batch(self.queue, self.opened_ns)
+        alone.held = [handle]
+        alone.size = handle.item.size if isinstance(handle.item, Message) else SMALL_RECORD_BYTES
+        self.size -= alone.size
+        handle.batch = alone
+        alone.settle(error)
+        return alone
+
     def settle(self, error: GoQueueError | None = None) -> None:
         """The batch is stored, or never will be; then the first handle stays, for whoever reports that."""
         self.error = error
@@ -181,11 +198,13 @@ class Batch:
 class Request:
     """What goes to one partition at once."""
 
-    __slots__ = ("batches", "first_sequence", "record_count", "size")
+    __slots__ = ("batches", "first_sequence", "record_count", "refusal_count", "size", "was_sent")
 
     def __init__(self, batches: list[Batch], first_sequence: int) -> None:
         self.batches = batches
         self.first_sequence = first_sequence
+        self.was_sent = False
+        self.refusal_count = 0  # how many messages were taken out of it
         self.record_count = sum(len(batch.held) for batch in batches)
         self.size = sum(batch.size for batch in batches)
 
@@ -193,8 +212,24 @@ class Request:
     def opened_ns(self) -> int:
         return self.batches[0].opened_ns
 
-    def encode(self, producer: tuple[int, int] | None, algorithm: str) -> bytearray:
-        """The records, with the id and epoch of their producer on the first one."""
+    def take_out(self, index: int, error: GoQueueError) -> list[Batch]:
+        """Go on without the message at that place; what is settled by that."""
+        self.record_count -= 1
+        self.refusal_count += 1
+        for batch in self.batches:
+            if index < len(batch.held):
+                break
+            index -= len(batch.held)
+        settled = [batch.take_out(index, error)]
+        if not batch.held:
+            self.batches.remove(batch)
+            batch.settle()
+            settled.append(batch)
+        self.size = sum(batch.size for batch in self.batches)
+        return settled
+
+    def encode(self, producer: tuple[int, int] | None, algorithm: str, transaction: int = 0) -> bytearray:
+        """The records, with the id and epoch of their producer, and the number of its transaction, on the first one."""
         items = [handle.item for batch in self.batches for handle in batch.held]
         keys: list[bytes | None] | None = None
         headers: list[Headers | None] | None = None
@@ -213,8 +248,10 @@ class Request:
         flags: int | list[int] = 0
         if algorithm != "none":
             values, flags = compression.compress_all(values, algorithm)
+        if transaction:
+            flags = flags | TRANSACTIONAL if isinstance(flags, int) else [one | TRANSACTIONAL for one in flags]
         if producer:
-            identity = BatchIdentity(*producer, self.first_sequence, self.record_count).encode()
+            identity = BatchIdentity(*producer, self.first_sequence, self.record_count, transaction).encode()
             headers = headers or [None] * len(values)
             headers[0] = {PRODUCER: identity, **(headers[0] or {})}
         return kernel.encode(values, keys=keys, headers=headers, priorities=priorities, flags=flags)
@@ -226,6 +263,7 @@ class PartitionQueue:
     __slots__ = (
         "_again",
         "_attempt",
+        "_has_gap",
         "_is_behind",
         "_is_draining",
         "_refusal",
@@ -233,14 +271,16 @@ class PartitionQueue:
         "_sequence",
         "epoch",
         "in_flight",
+        "is_transactional",
         "open",
         "partition",
         "ready",
         "topic",
     )
 
-    def __init__(self, topic: str, partition: int, *, epoch: int = 0) -> None:
+    def __init__(self, topic: str, partition: int, *, epoch: int = 0, is_transactional: bool = False) -> None:
         self.topic = topic
+        self.is_transactional = is_transactional  # its epoch is not ours to change: a hole ends the transaction
         self.partition = partition
         self.open: Batch | None = None
         self.ready: deque[Batch] = deque()
@@ -249,6 +289,7 @@ class PartitionQueue:
         self._again: deque[Request] = deque()
         self._is_draining = False
         self._is_behind = False  # the broker misses what stands before all of `_again`
+        self._has_gap = False  # there are fewer messages in `_again` than there are numbers
         self._attempt = 0
         self._retry_at_ns = 0
         self._refusal: GoQueueError | None = None  # why the broker does not store what it is sent, if it says so
@@ -259,6 +300,11 @@ class PartitionQueue:
         """Whether nothing waits to be sent or answered."""
         return not (self.ready or self._again or self.in_flight)
 
+    @property
+    def has_more(self) -> bool:
+        """Whether there is something that was not sent, or has to be sent again."""
+        return bool(self.ready or self._again)
+
     def take(self, *, now_ns: int) -> Request | None:
         """What is to be sent now."""
         if self._is_draining:
@@ -267,6 +313,8 @@ class PartitionQueue:
             self._is_draining = False
             if self._is_behind:
                 self._begin_epoch()
+            elif self._has_gap:
+                self._close_gap()
         if len(self.in_flight) >= IN_FLIGHT_MAX:
             return None
         if self._again:
@@ -304,6 +352,16 @@ class PartitionQueue:
         if self._is_worth_another_try(request, error):
             self._send_again(request, error, now_ns + wait_ns)
             return []
+        if isinstance(error, SchemaRejected) and 0 <= error.index < request.record_count:
+            settled = request.take_out(error.index, error)
+            if request.batches and request.refusal_count < REFUSALS_MAX:
+                self._send_again(request, error, now_ns)
+                self._has_gap = True
+                return settled
+            for batch in request.batches:
+                batch.settle(error)
+            self._is_draining = self._has_gap = True
+            return [*settled, *request.batches]
         self._is_draining = True
         for batch in request.batches:
             batch.settle(error)
@@ -345,6 +403,11 @@ class PartitionQueue:
         self._rest()
         return batches
 
+    def begin_anew(self) -> None:
+        """The producer has a new epoch: its numbers begin again. Nothing is under way."""
+        self._sequence = FIRST_SEQUENCE
+        self._is_draining = False
+
     def _rest(self) -> None:
         """Nothing is left that has to wait; what comes next is tried at once."""
         self._attempt = 0
@@ -369,8 +432,8 @@ class PartitionQueue:
             return error.retryable
         if any(other.first_sequence < request.first_sequence for other in (*self.in_flight, *self._again)):
             return True  # what stands before it is missing, and comes first
-        self._is_behind = True
-        return error.expected < request.first_sequence
+        self._is_behind = not self.is_transactional
+        return self._is_behind and error.expected < request.first_sequence
 
     def _send_again(self, request: Request, error: GoQueueError, retry_at_ns: int) -> None:
         if not self._is_draining:
@@ -382,9 +445,18 @@ class PartitionQueue:
         position = sum(1 for other in self._again if other.first_sequence < request.first_sequence)
         self._again.insert(position, request)
 
+    def _close_gap(self) -> None:
+        """Number anew all that goes again, from where the broker waits: it has stored none of it."""
+        self._has_gap = False
+        if self._again:
+            self._sequence = self._again[0].first_sequence
+            for request in self._again:
+                request.first_sequence = self._sequence
+                self._sequence += request.record_count
+
     def _begin_epoch(self) -> None:
         """Number anew all that goes again."""
-        self._is_behind = False
+        self._is_behind = self._has_gap = False
         self.epoch += 1
         self._sequence = FIRST_SEQUENCE
         for request in self._again:
@@ -398,10 +470,21 @@ class TopicQueues:
     __slots__ = ("acks", "compression", "partitions", "topic", "turn", "value_bytes_max")
 
     def __init__(
-        self, topic: str, partition_count: int, *, compression: str, acks: str, value_bytes_max: int, epoch: int = 0
+        self,
+        topic: str,
+        partition_count: int,
+        *,
+        compression: str,
+        acks: str,
+        value_bytes_max: int,
+        epoch: int = 0,
+        is_transactional: bool = False,
     ) -> None:
         self.topic = topic
-        self.partitions = [PartitionQueue(topic, number, epoch=epoch) for number in range(partition_count)]
+        self.partitions = [
+            PartitionQueue(topic, number, epoch=epoch, is_transactional=is_transactional)
+            for number in range(partition_count)
+        ]
         self.turn = 0
         self.compression = compression
         self.acks = acks

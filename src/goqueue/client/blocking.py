@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 
 import msgspec
 
-from goqueue.client import forks, messages
+from goqueue.client import forks, messages, telemetry
 from goqueue.client.accumulator import Batch, Message, PartitionQueue, Request, TopicQueues
 from goqueue.client.connections import Connections, any_turn, retry_wait_ns
 from goqueue.client.handles import Handle, Published, published
@@ -218,9 +218,10 @@ class BlockingConnections(Connections):
 class DirectPublisher:
     """Publishes one message at a time, in the thread that asks for it."""
 
-    def __init__(self, connections: Connections, clock: Clock) -> None:
+    def __init__(self, connections: Connections, clock: Clock, *, telemetry: bool = True) -> None:
         self._connections = BlockingConnections(connections)
         self._clock = clock
+        self._has_telemetry = telemetry
         self._lock = Lock()
         self._fork = forks.generation
         self._topics: dict[str, TopicQueues] = {}
@@ -251,6 +252,8 @@ class DirectPublisher:
             if self._is_closed:
                 return None
             now_ns = self._clock.wall_ns()
+            if self._has_telemetry:
+                headers = telemetry.inject(headers)
             message = messages.message(value, key, priority, headers, delay, deliver_at, ttl, tombstone, now_ns=now_ns)
             return self._publish(topic, message, partition)
         finally:

@@ -13,7 +13,8 @@ from typing import Any, Self, TypeVar
 import msgspec
 
 from goqueue.client import environment, messages
-from goqueue.client.accumulator import Message, ProducerConfig
+from goqueue.client.accumulator import Message as NewMessage
+from goqueue.client.accumulator import ProducerConfig
 from goqueue.client.blocking import DirectPublisher
 from goqueue.client.connections import Connections
 from goqueue.client.consumer import AsyncConsumer, AsyncConsumption, Limits
@@ -22,12 +23,15 @@ from goqueue.client.handles import AsyncHandle, Published
 from goqueue.client.messages import Duration, Time
 from goqueue.client.producer import AsyncProducer, ProducerCore
 from goqueue.client.reading import AsyncMessages, Follow, Read
+from goqueue.client.received import Message
 from goqueue.client.session import split_address
+from goqueue.client.transactions import AsyncTransaction, TransactionalProducer
 from goqueue.clock import MS, SECOND, Clock, SystemClock
-from goqueue.errors import GoQueueError, InvalidRequest, TopicExists, TopicNotFound
+from goqueue.errors import BrokerUnavailable, GoQueueError, InvalidRequest, NotFound, TopicExists, TopicNotFound
 from goqueue.record.header import OFFSET_MAX, Priority
 from goqueue.times import format_duration, parse_duration
 from goqueue.wire import verbs
+from goqueue.wire.frames import Frame
 from goqueue.wire.reports import (
     BlockedKey,
     DeadLetter,
@@ -45,11 +49,16 @@ from goqueue.wire.reports import (
     RedrivePlan,
     ScheduleInfo,
 )
+from goqueue.wire.schema_reports import Compatibility, NewSchema, SchemaInfo, SchemaReference, SchemaStats
+from goqueue.wire.trace_reports import Trace, TraceQuery, TraceStats
+from goqueue.wire.transaction_reports import TransactionInfo, TransactionOutcome, TransactionStats
 from goqueue.wire.verbs import Stats, TopicState, Verb
 
 M = TypeVar("M", bound=msgspec.Struct)
 T = TypeVar("T")
 SPARE_MAX = 8
+TRANSACTIONAL_MAX = 1_000
+"""Producers that are kept, one for each transactional id; one that is not begins with a new epoch."""
 CLIENT_ID_SHOWN_MAX = 200
 """Of a client's id in that of a member, so that this is not too long."""
 
@@ -64,12 +73,27 @@ _DURATION_SETTINGS = frozenset(
         "tombstone_retention",
     )
 )
-_NOT_REPEATABLE = frozenset(("schedules.create", "schedules.run", "dead_letters.redrive"))
+_NOT_REPEATABLE = frozenset(
+    (
+        "transactions.begin",
+        "schedules.create",
+        "schedules.run",
+        "dead_letters.redrive",
+        "schemas.delete_version",
+        "schemas.delete_subject",
+        "schemas.delete_level",
+        "schemas.delete_mode",
+    )
+)
 _decode_names = msgspec.msgpack.Decoder(list[str]).decode
 
 
 class AsyncClient:
-    """Talks to a broker, or to a cluster of them: `"host:port[,host:port...]"`."""
+    """Talks to a broker, or to a cluster of them: `"host:port[,host:port...]"`.
+
+    In an application that uses OpenTelemetry, messages carry the context of the span in which they are published, and
+    it is current again inside `with message:`. `telemetry=False`, or `GOQUEUE_TELEMETRY=off`, switches that off.
+    """
 
     def __init__(
         self,
@@ -79,6 +103,7 @@ class AsyncClient:
         client_id: str = "",
         timeout: Duration = "30s",
         clock: Clock | None = None,
+        telemetry: bool | None = None,
     ) -> None:
         addresses = [part for part in (server or environment.default_server()).split(",") if part.strip()]
         if not addresses:
@@ -93,13 +118,15 @@ class AsyncClient:
             api_key=environment.default_api_key() if api_key is None else api_key,
             timeout_s=self._timeout_ns / SECOND,
         )
+        self._telemetry = environment.default_telemetry() if telemetry is None else telemetry
         self._spare: list[ProducerCore] = []  # of `publish_many`: an identity is not used up by one call
         self._single: ProducerCore | None = None  # publishes what is published one by one
         self._producers: list[ProducerCore] = []
+        self._transactional: dict[str, TransactionalProducer] = {}
 
     def direct(self) -> DirectPublisher:
         """A publisher for a thread without an event loop."""
-        return DirectPublisher(self._connections, self._clock)
+        return DirectPublisher(self._connections, self._clock, telemetry=self._telemetry)
 
     async def __aenter__(self) -> Self:
         return self
@@ -108,10 +135,13 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Flush what producers have and hang up."""
+        """Flush what producers have, abort open transactions and hang up."""
+        transactional, self._transactional = list(self._transactional.values()), {}
         producers, self._producers, self._spare = [*self._producers, *self._spare], [], []
         failure: GoQueueError | None = None
         try:
+            for one in transactional:
+                await one.close()
             for producer in producers:
                 try:
                     await producer.close()
@@ -263,6 +293,33 @@ class AsyncClient:
             )
         )
 
+    # --- transactions --------------------------------------------------------------------------
+
+    def transaction(
+        self, transactional_id: str, *, timeout: Duration = "60s", marker: str | None = None
+    ) -> AsyncTransaction:
+        """Messages and acks that count together: `async with gq.transaction("billing-1") as tx` commits at the end, and
+        aborts when an exception leaves the block. What has a `marker` is committed once.
+        """
+        timeout_ms = messages.asked_duration_ns(timeout, "timeout") // MS
+        return AsyncTransaction(self._transactional_producer(transactional_id), timeout_ms, marker, self._call)
+
+    async def transactions(self) -> list[TransactionInfo]:
+        """The transactions that are open, the oldest first."""
+        return await self._call("transactions.list", list[TransactionInfo])
+
+    async def describe_transaction(self, transaction_id: str) -> TransactionInfo:
+        """One that is open."""
+        return await self._call("transactions.describe", TransactionInfo, transaction_id=transaction_id)
+
+    async def abort_transaction(self, transaction_id: str) -> TransactionOutcome:
+        """End somebody else's transaction: nothing of it is ever seen."""
+        return await self._call("transactions.abort_by_admin", TransactionOutcome, transaction_id=transaction_id)
+
+    async def transaction_stats(self) -> TransactionStats:
+        """Transactions in numbers."""
+        return await self._call("transactions.stats", TransactionStats)
+
     # --- reading -------------------------------------------------------------------------------
 
     def read(
@@ -354,6 +411,7 @@ class AsyncClient:
             visibility_ms=None if visibility is None else _milliseconds(visibility, "visibility"),
             max_in_flight=max_in_flight,
             session_timeout_ms=_milliseconds(session_timeout, "session_timeout"),
+            telemetry=self._telemetry,
         )
         return AsyncConsumer(config, self._connections, self._clock)
 
@@ -640,6 +698,169 @@ class AsyncClient:
         """Put back no more."""
         return await self._call("dead_letters.stop_redrive", RedriveInfo, topic=topic, redrive_id=redrive_id)
 
+    # --- schemas -------------------------------------------------------------------------------
+
+    async def register_schema(
+        self,
+        subject: str,
+        schema: str | Mapping[str, Any],
+        *,
+        type: str | None = None,
+        references: Iterable[SchemaReference | tuple[str, str, int]] = (),
+        normalize: bool = False,
+    ) -> SchemaInfo:
+        """Make the schema the newest version of the subject; one that it has already stays what it is.
+
+        Without a type, what parses as Avro is Avro and all else JSON Schema. A reference is (name, subject, version).
+        """
+        new = _new_schema(schema, type, references)
+        return await self._call("schemas.register", SchemaInfo, subject=subject, new=new, normalize=normalize)
+
+    async def schema(
+        self, id: int | None = None, *, subject: str | None = None, version: int | str = "latest", deleted: bool = False
+    ) -> SchemaInfo:
+        """A schema by its id, or the version of a subject; those that were deleted if asked for."""
+        if id is not None:
+            return await self._call("schemas.by_id", SchemaInfo, schema_id=id, subject=subject)
+        if subject is None:
+            raise InvalidRequest("either id or subject is required", path="subject")
+        return await self._call("schemas.get", SchemaInfo, subject=subject, version=str(version), deleted=deleted)
+
+    async def lookup_schema(
+        self,
+        subject: str,
+        schema: str | Mapping[str, Any],
+        *,
+        type: str | None = None,
+        references: Iterable[SchemaReference | tuple[str, str, int]] = (),
+        normalize: bool = False,
+        deleted: bool = False,
+    ) -> SchemaInfo:
+        """The version of the subject that has this schema."""
+        new = _new_schema(schema, type, references)
+        return await self._call(
+            "schemas.lookup", SchemaInfo, subject=subject, new=new, normalize=normalize, deleted=deleted
+        )
+
+    async def subjects(self, prefix: str = "", *, deleted: bool = False) -> list[str]:
+        """The names of the subjects, sorted; those that were deleted, too, if asked for."""
+        return await self._call("schemas.subjects", list[str], prefix=prefix, deleted=deleted)
+
+    async def schema_versions(self, subject: str, *, deleted: bool = False) -> list[int]:
+        """The versions of a subject; those that were deleted, too, if asked for."""
+        return await self._call("schemas.versions", list[int], subject=subject, deleted=deleted)
+
+    async def check_schema(
+        self,
+        subject: str,
+        schema: str | Mapping[str, Any],
+        *,
+        type: str | None = None,
+        references: Iterable[SchemaReference | tuple[str, str, int]] = (),
+        version: int | str | None = None,
+        normalize: bool = False,
+    ) -> Compatibility:
+        """Whether the schema could be registered, and each reason why not; against one version if that is given."""
+        return await self._call(
+            "schemas.compatibility",
+            Compatibility,
+            subject=subject,
+            new=_new_schema(schema, type, references),
+            version=None if version is None else str(version),
+            normalize=normalize,
+        )
+
+    async def delete_schema(
+        self, subject: str, version: int | str | None = None, *, permanent: bool = False
+    ) -> list[int]:
+        """Delete a version, or all of the subject; for good only if `permanent`, and deleted before. Returns which."""
+        if version is None:
+            return await self._call("schemas.delete_subject", list[int], subject=subject, permanent=permanent)
+        deleted = await self._call(
+            "schemas.delete_version", int, subject=subject, version=str(version), permanent=permanent
+        )
+        return [deleted]
+
+    async def schema_config(self, subject: str | None = None) -> str:
+        """The compatibility level of a subject, which is that of all unless it has its own."""
+        return await self._call("schemas.level", str, subject=subject, default_to_global=True)
+
+    async def set_schema_config(self, subject: str | None, level: str | None) -> str:
+        """Set the compatibility level of a subject, or of those that have none; None resets it and returns the old."""
+        if level is None:
+            return await self._call("schemas.delete_level", str, subject=subject)
+        return await self._call("schemas.set_level", str, subject=subject, level=level)
+
+    async def schema_mode(self, subject: str | None = None) -> str:
+        """READWRITE, READONLY or IMPORT; that of all unless the subject has its own."""
+        return await self._call("schemas.mode", str, subject=subject, default_to_global=True)
+
+    async def set_schema_mode(self, subject: str | None, mode: str | None, *, force: bool = False) -> str:
+        """Set the mode of a subject, or of those that have none; None resets it and returns the old."""
+        if mode is None:
+            return await self._call("schemas.delete_mode", str, subject=subject)
+        return await self._call("schemas.set_mode", str, subject=subject, mode=mode, force=force)
+
+    async def validate(self, topic: str, values: Iterable[Any]) -> list[str | None]:
+        """What is wrong with each value, if it were published to the topic; None where nothing is."""
+        encoded = [messages.value_bytes(value) for value in values]
+        return await self._call("schemas.check", list[str | None], topic=topic, values=encoded)
+
+    async def schema_stats(self) -> SchemaStats:
+        """The registry in numbers."""
+        return await self._call("schemas.stats", SchemaStats)
+
+    # --- traces --------------------------------------------------------------------------------
+
+    async def trace(self, which: str | Message | Published | tuple[str, int, int]) -> Trace:
+        """What happened to a message: by its trace id, or the message itself, or where it is."""
+        if isinstance(which, Message):
+            which = which.trace.trace_id
+        if isinstance(which, str):
+            return await self._call("traces.get", Trace, trace_id=which)
+        topic, partition, offset = which[:3]
+        found = await self.search_traces(topic=topic, partition=partition, offset=offset, limit=1)
+        if not found:
+            raise NotFound(f"trace of {topic}-{partition} @ {offset}")
+        return await self._call("traces.get", Trace, trace_id=found[0].trace_id)
+
+    async def traces(self, *, limit: int = 100) -> list[Trace]:
+        """The messages to which something happened last, newest first, without their spans."""
+        return await self._call("traces.recent", list[Trace], limit=limit)
+
+    async def search_traces(
+        self,
+        *,
+        topic: str | None = None,
+        partition: int | None = None,
+        group: str | None = None,
+        offset: int | None = None,
+        key: bytes | str | None = None,
+        since: Time | None = None,
+        until: Time | None = None,
+        status: str | None = None,
+        slower_than: Duration | None = None,
+        limit: int = 100,
+    ) -> list[Trace]:
+        """The traces for which all holds that is given, newest first; `status` is that of a trace, or its outcome."""
+        query = TraceQuery(
+            topic=topic,
+            partition=partition,
+            group=group,
+            offset=offset,
+            key=messages.key_bytes(key),
+            start_ns=self._maybe_time_ns(since, "since"),
+            end_ns=self._maybe_time_ns(until, "until"),
+            status=status,
+            slower_than_ns=None if slower_than is None else messages.asked_duration_ns(slower_than, "slower_than"),
+            limit=limit,
+        )
+        return await self._call("traces.search", list[Trace], query=query)
+
+    async def trace_stats(self) -> TraceStats:
+        """Traces in numbers."""
+        return await self._call("traces.stats", TraceStats)
+
     # --- inside --------------------------------------------------------------------------------
 
     async def _call(self, verb: str, answer_type: type[T] | None, **arguments: object) -> T:
@@ -652,6 +873,24 @@ class AsyncClient:
             return msgspec.msgpack.decode(frame.payload, type=answer_type)
 
         return await self._connections.retrying(attempt, only_unsent=verb in _NOT_REPEATABLE)
+
+    def _send(self, verb: str, answer_type: type[T], **arguments: object) -> "asyncio.Future[T] | None":
+        """The same, without waiting: it goes out behind what producers have sent. None if there is no connection."""
+        session = self._connections.only_now()
+        if session is None:
+            return None
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+
+        def answered(frame: Frame | None, error: GoQueueError | None) -> None:
+            if future.done():
+                return
+            if frame is None:
+                future.set_exception(error or BrokerUnavailable("no answer"))
+            else:
+                future.set_result(msgspec.msgpack.decode(frame.payload, type=answer_type))
+
+        session.send(Verb.CALL, verbs.Call(verb), _encode_arguments(verb, arguments), answered, in_time=True)
+        return future
 
     def _filter(self, where: Mapping[str, Any] | None) -> DeadLetterFilter:
         """The filter as the broker takes it."""
@@ -681,6 +920,20 @@ class AsyncClient:
             self._single = self._new_producer(ProducerConfig(linger_ns=0, delivery_timeout_ns=self._timeout_ns))
         return self._single
 
+    def _transactional_producer(self, transactional_id: str) -> TransactionalProducer:
+        """The one of that id; where there are many, one that was not used lately makes room."""
+        producer = self._transactional.pop(transactional_id, None)
+        if producer is None:
+            if len(self._transactional) >= TRANSACTIONAL_MAX:
+                idle = [name for name, one in self._transactional.items() if not one.is_busy]
+                for name in idle[:1]:
+                    del self._transactional[name]
+            config = ProducerConfig(batch_count=1_000, batch_bytes=256 * 1024, delivery_timeout_ns=self._timeout_ns)
+            core = self._new_producer(config, keep=False)
+            producer = TransactionalProducer(transactional_id, core, self._call, self._send)
+        self._transactional[transactional_id] = producer
+        return producer
+
     def _many_producer(self) -> ProducerCore:
         return self._new_producer(
             ProducerConfig(
@@ -694,7 +947,13 @@ class AsyncClient:
         )
 
     def _new_producer(self, config: ProducerConfig, *, keep: bool = True) -> ProducerCore:
-        core = ProducerCore(self._connections, config, clock=self._clock, loop=asyncio.get_running_loop())
+        core = ProducerCore(
+            self._connections,
+            config,
+            clock=self._clock,
+            loop=asyncio.get_running_loop(),
+            telemetry=self._telemetry,
+        )
         if keep:
             self._producers = [producer for producer in self._producers if not producer.is_closed]
             self._producers.append(core)
@@ -727,12 +986,27 @@ def _settings(given: Mapping[str, object]) -> dict[str, object]:
     return settings
 
 
-def _recurring(message: Message, partition: int | None) -> RecurringMessage:
+def _recurring(message: NewMessage, partition: int | None) -> RecurringMessage:
     headers = {
         name: value if isinstance(value, bytes) else value.encode("utf-8", "surrogateescape")
         for name, value in (message.headers or {}).items()
     }
     return RecurringMessage(message.value, message.key, headers, partition, int(message.priority))
+
+
+def _new_schema(
+    schema: str | Mapping[str, Any], type: str | None, references: Iterable[SchemaReference | tuple[str, str, int]]
+) -> NewSchema:
+    """The schema as the broker takes it."""
+    given = [one if isinstance(one, SchemaReference) else SchemaReference(*one) for one in references]
+    return NewSchema(schema if isinstance(schema, str) else _json_text(schema), type, given)
+
+
+def _json_text(document: Mapping[str, Any]) -> str:
+    try:
+        return msgspec.json.encode(document).decode()
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidRequest(f"invalid schema: {error}", path="schema") from None
 
 
 def _encode_arguments(verb: str, arguments: Mapping[str, object]) -> bytes:

@@ -93,12 +93,21 @@ class Connections:
         address = self._nodes.get(metadata.leaders[partition], "")
         return await (self._to(address) if address else self.any())
 
+    def only_now(self) -> Session | None:
+        """The session to the broker, if there is only one and it is open: whoever leads, it is that one."""
+        if len(self._nodes) > 1 or len(self._sessions) != 1:
+            return None
+        return self._opened(self.addresses[self._preferred])
+
     def leader_now(self, topic: str, partition: int) -> Session | None:
         """The same, if it is open and known."""
         metadata = self._topics.get(topic)
         if metadata is None or partition >= len(metadata.leaders):
             return None
         address = self._nodes.get(metadata.leaders[partition], "") or self.addresses[self._preferred]
+        return self._opened(address)
+
+    def _opened(self, address: str) -> Session | None:
         task = self._sessions.get(address)
         if task is None or not task.done() or task.cancelled() or task.exception():
             return None

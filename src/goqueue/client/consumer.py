@@ -22,7 +22,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Self, TypeVar
 from weakref import ref
 
-from goqueue.client import forks
+from goqueue.client import forks, telemetry
 from goqueue.client import messages as asked
 from goqueue.client.blocking import BlockingConnections, BlockingSession, run_now
 from goqueue.client.connections import Connections, retry_wait_ns
@@ -39,6 +39,7 @@ from goqueue.client.consumer_core import (
 )
 from goqueue.client.loop_thread import LoopThread
 from goqueue.client.messages import Duration
+from goqueue.client.received import Message as ReceivedMessage
 from goqueue.client.session import ANSWER_TIMEOUT_S
 from goqueue.clock import MS, SECOND, Clock
 from goqueue.errors import AvailabilityError, Conflict, GoQueueError, InvalidRequest
@@ -66,7 +67,7 @@ T = TypeVar("T")
 logger = logging.getLogger("goqueue.consumer")
 
 
-class _Delivered(Message):
+class _Delivered(ReceivedMessage):
     """A message that was delivered to a member of a group."""
 
     __slots__ = ()
@@ -94,7 +95,7 @@ class _Delivered(Message):
         return self
 
     def __reduce__(self) -> tuple[type[Message], tuple[object, ...]]:
-        return Message, (TopicPartition(*self._delivery), *self._fields()[1:])
+        return ReceivedMessage, (TopicPartition(*self._delivery), *self._fields()[1:])
 
 
 class Delivered(_Delivered):
@@ -124,11 +125,14 @@ class Delivered(_Delivered):
         self._line.settle(self, _extension(by))
 
     def __enter__(self) -> Self:
+        if telemetry.is_in_use() and self._line.core.config.telemetry:
+            telemetry.enter(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        telemetry.leave(self)
         self._line.leave_block(self, error)
 
 
@@ -159,12 +163,42 @@ class AsyncDelivered(_Delivered):
         await self._line.settle(self, _extension(by))
 
     async def __aenter__(self) -> Self:
+        if telemetry.is_in_use() and self._line.core.config.telemetry:
+            telemetry.enter(self)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        telemetry.leave(self)
         self._line.leave_block(self, error)
+
+
+def by_line(messages: Any) -> Iterable[tuple[Any, Sequence[Any]]]:
+    """Messages, of which there may be one, by the consumer that they came to."""
+    lines: dict[int, tuple[Any, list[Any]]] = {}
+    for message in [messages] if isinstance(messages, Message) else messages:
+        if not isinstance(message, Delivered | AsyncDelivered):
+            raise InvalidRequest("only a message that a group has delivered can be acknowledged")
+        line = message._line
+        lines.setdefault(id(line), (line, []))[1].append(message)
+    return lines.values()
+
+
+class Standing(NamedTuple):
+    """Who a consumer is in its group, and the positions behind everything that it has polled."""
+
+    group: str
+    member_id: str
+    generation: int | None
+    positions: dict[tuple[str, int], int]
+
+
+def standing_of(consumer: "_Shell") -> Standing:
+    """How the consumer stands now."""
+    core = consumer._line.core
+    positions = {(topic, partition): offset for (topic, partition), offset in core.positions.items()}
+    return Standing(core.config.group, core.config.member_id, core.generation, positions)
 
 
 def _settlement_of(error: BaseException | None) -> Settlement:

@@ -114,6 +114,7 @@ class ConsumerConfig:
     visibility_ms: int | None = None
     max_in_flight: int | None = None
     session_timeout_ms: int = 30_000
+    telemetry: bool = True  # the context of a message is current in its block
 
     def __post_init__(self) -> None:
         for name in ("group", "member_id", "mode", "protocol", "assignor", "start"):

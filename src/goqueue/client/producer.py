@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping
 from threading import Lock
 from typing import Any, Self, cast
 
-from goqueue.client import forks, messages
+from goqueue.client import forks, messages, telemetry
 from goqueue.client.accumulator import (
     SMALL_RECORD_BYTES,
     SMALL_VALUE_BYTES,
@@ -54,9 +54,16 @@ class ProducerCore:
     """
 
     def __init__(
-        self, connections: Connections, config: ProducerConfig, *, clock: Clock, loop: asyncio.AbstractEventLoop
+        self,
+        connections: Connections,
+        config: ProducerConfig,
+        *,
+        clock: Clock,
+        loop: asyncio.AbstractEventLoop,
+        telemetry: bool = True,
     ) -> None:
         self.config = config
+        self._has_telemetry = telemetry
         self.batch_count = 1 if config.linger_ns == 0 else config.batch_count
         self.lock = Lock()
         self.turns: dict[str, PartitionQueue] = {}  # by topic, where messages without a key go now
@@ -70,6 +77,10 @@ class ProducerCore:
         self._topics: dict[str, TopicQueues] = {}
         self._epoch = 0  # where the queues of a topic begin
         self._identity: tuple[int, int] | None = None
+        self._is_transactional = False
+        self._transaction = 0  # the number of the one that is open
+        self._sent_count = 0  # of its records, each once
+        self._is_over = False  # there was a transaction, and it takes no more messages
         self._sealed: deque[Batch] = deque()
         self._sealed_bytes = 0  # so far; written under the lock
         self._settled_bytes = 0  # so far; written by the loop
@@ -87,6 +98,16 @@ class ProducerCore:
     def wall_ns(self) -> int:
         """The time of day."""
         return self._clock.wall_ns()
+
+    @property
+    def inject(self) -> telemetry.Injector | None:
+        """What puts contexts of OpenTelemetry into headers, if there can be any."""
+        return telemetry.injector() if self._has_telemetry else None
+
+    @property
+    def context(self) -> Callable[[], object] | None:
+        """What tells the context that is current."""
+        return None if self.inject is None else self.inject.current
 
     def share(self) -> None:
         """From now on, messages are added by other threads than that of the loop."""
@@ -178,6 +199,8 @@ class ProducerCore:
             raise Conflict("a producer cannot be used after a fork: its connection belongs to the parent process")
         if self._is_closed:
             raise Conflict("the producer is closed")
+        if self._is_over:
+            raise Conflict("the transaction is over")
 
     def _open_batch(self, queue: PartitionQueue) -> Batch:
         batch = queue.open = Batch(queue, self._clock.monotonic_ns())
@@ -226,15 +249,61 @@ class ProducerCore:
                 acks=self.config.acks or metadata.acks,
                 value_bytes_max=metadata.max_message_bytes,
                 epoch=self._epoch,
+                is_transactional=self._is_transactional,
             )
             queues.turn = any_turn(len(queues.partitions))
             self.turns[topic] = queues.next_turn()
             self._topics = {**self._topics, topic: queues}
 
-    async def flush(self) -> None:
-        """Send everything that was added, and return when it is settled."""
+    def identify(self, producer_id: int, epoch: int) -> None:
+        """Be a transactional producer under that epoch; its numbers begin again."""
+        self._is_transactional = True
+        self._identity = (producer_id, epoch)
+        for queue in self._queues():
+            queue.begin_anew()
+
+    def begin_transaction(self, number: int) -> None:
+        """What is sent from now on belongs to the transaction."""
+        self._transaction = number
+        self._sent_count = 0
+        self._failed = []
+        self._is_over = False
+
+    def seal_transaction(self) -> None:
+        """Take no more messages; those that were added are still sent."""
+        with self.lock:
+            self._is_over = True
+            for queue in self._queues():
+                self._seal(queue)
+
+    def end_transaction(self) -> tuple[GoQueueError | None, bool]:
+        """Send no more of it. Why a message of it was not stored, and whether the numbers have no hole."""
+        self.seal_transaction()
+        self._pump()
+        aborted = Conflict("the transaction was aborted before the message was stored")
+        given_up = [batch for queue in self._queues() for batch in queue.give_up(aborted)]
+        failed = next(iter(self._failed), None)
+        error = failed.batch.error if failed is not None else None
+        self._settled(given_up)
+        self._transaction = 0
+        self._failed = []
+        return error, error is None and not given_up
+
+    def send_rest(self) -> int | None:
+        """Send all that is left of the transaction: how many records it has sent; None if some have to wait."""
+        self.send_now()
+        if self._connecting or self._waiting or any(queue.has_more for queue in self._queues()):
+            return None
+        return self._sent_count
+
+    def send_now(self) -> None:
+        """Send everything that was added, without lingering."""
         self.seal_all()
         self._pump()
+
+    async def flush(self) -> None:
+        """Send everything that was added, and return when it is settled."""
+        self.send_now()
         open_batches = [batch for queue in self._queues() for batch in queue.unsettled()]
         done = asyncio.Event()
         remaining = 1
@@ -334,6 +403,9 @@ class ProducerCore:
             self._spawn(self._connect(queue))
             return
         while request := queue.take(now_ns=now_ns):
+            if not request.was_sent:
+                request.was_sent = True
+                self._sent_count += request.record_count
             self._send(session, queue, request)
         wait_ns = queue.wait_ns(now_ns)
         if wait_ns is not None:
@@ -353,7 +425,7 @@ class ProducerCore:
             self._answered(queue, request, frame, error)
 
         try:
-            records = request.encode(identity, queues.compression)
+            records = request.encode(identity, queues.compression, self._transaction)
             session.send(Verb.PUBLISH, meta, records, answered, in_time=True)
         except GoQueueError as error:
             self._loop.call_soon(self._answered, queue, request, None, error)
@@ -388,7 +460,8 @@ class ProducerCore:
             for one in queues:
                 self._seal(one)
             self._topics = {name: known for name, known in self._topics.items() if name != topic}
-            self._epoch = max(self._epoch, queues.next_epoch)
+            if not self._is_transactional:
+                self._epoch = max(self._epoch, queues.next_epoch)
             self.turns.pop(topic, None)
             self.open.pop(topic, None)
         self._connections.forget_topic(topic)
@@ -472,6 +545,8 @@ class AsyncProducer:
         """Hand a message over; the handle tells where it went. Waits only while too much is on its way."""
         core = self._core
         core.check_usable()
+        if (inject := core.inject) is not None:
+            headers = inject(headers)
         message = messages.message(
             value, key, priority, headers, delay, deliver_at, ttl, tombstone, now_ns=core.wall_ns()
         )
@@ -504,13 +579,15 @@ class AsyncProducer:
 class Producer:
     """Publishes messages in batches, from any thread. Made by `Client.producer`; leaving its block flushes."""
 
-    __slots__ = ("_core", "_open", "_run")
+    __slots__ = ("_bare", "_context", "_core", "_open", "_run")
 
     def __init__(self, core: ProducerCore, run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
         core.share()
         self._core = core
         self._run = run
         self._open = core.open
+        self._context = core.context
+        self._bare: object = None  # a context that had no span in it
 
     def send(
         self,
@@ -526,6 +603,8 @@ class Producer:
         tombstone: bool = False,
     ) -> Handle:
         """Hand a message over; the handle tells where it went. Waits only while too much is on its way."""
+        if (context := self._context) is not None and context() is not self._bare:
+            headers = self._with_context(headers)
         if (
             type(value) is not bytes
             or key is not None
@@ -565,6 +644,8 @@ class Producer:
         """What is done once per batch, or for a message that is more than a small value."""
         core = self._core
         core.check_usable()
+        if self._context is None:
+            self._context = core.context
         if not core.is_ready_for(topic, handle.item):
             self._run(core.learn(topic))
         if core.is_full:
@@ -574,6 +655,15 @@ class Producer:
             wait_for(room)
         core.add(topic, handle, partition)
         return handle
+
+    def _with_context(self, headers: Mapping[str, str | bytes] | None) -> Mapping[str, str | bytes] | None:
+        """The headers with the context that is current; one without a span is remembered, so as not to ask again."""
+        inject = self._core.inject
+        assert inject is not None
+        context = inject.current()
+        if not inject.fields(context):
+            self._bare = context
+        return inject(headers)
 
     def flush(self) -> None:
         """Return when everything sent so far is stored, or has failed."""

@@ -13,11 +13,11 @@ from itertools import islice
 from typing import Self
 
 from goqueue.client.connections import Connections, retry_wait_ns
+from goqueue.client.received import Message, decode_received
 from goqueue.client.session import Session, decode
 from goqueue.clock import SECOND
 from goqueue.errors import GoQueueError
 from goqueue.names import TopicPartition
-from goqueue.record.message import Message, decode_messages
 from goqueue.wire import verbs
 from goqueue.wire.frames import Frame
 from goqueue.wire.verbs import Verb
@@ -133,7 +133,7 @@ class Read(AsyncMessages):
                 self._reads.append(read)
             self._ask_ahead(self._reads)
             if answer.record_count:
-                found = decode_messages(payload, read.origin, flags=answer.flags)
+                found = decode_received(payload, read.origin, flags=answer.flags)
                 end = read.end_offset
                 if found and end is not None and found[-1].offset >= end:
                     found = [message for message in found if message.offset < end]
@@ -158,7 +158,8 @@ class Read(AsyncMessages):
 
     def _advance(self, read: _PartitionRead, answer: verbs.ReadAnswer) -> None:
         if read.end_offset is None:
-            read.end_offset = answer.last_stable_offset
+            is_committed = self._isolation == "read_committed"
+            read.end_offset = answer.last_stable_offset if is_committed else answer.high_watermark
         moved = answer.next_offset > read.offset
         read.offset = answer.next_offset
         at_end = read.offset >= read.end_offset or (not answer.record_count and not moved)
@@ -330,7 +331,7 @@ class Follow(AsyncMessages):
             await self._news.wait()
         following, answer, payload = self._arrived.popleft()
         following.taken(len(payload))
-        return decode_messages(payload, following.origin, flags=answer.flags)
+        return decode_received(payload, following.origin, flags=answer.flags)
 
     async def _plan(self) -> list[tuple[int, int, int]]:
         asked = verbs.Offsets(self._topic, self._from_time_ns, self._start)

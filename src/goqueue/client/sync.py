@@ -14,9 +14,10 @@ from goqueue.client.loop_thread import LoopThread
 from goqueue.client.messages import Duration, Time
 from goqueue.client.producer import Producer
 from goqueue.client.reading import AsyncMessages
+from goqueue.client.received import Message
+from goqueue.client.transactions import Transaction
 from goqueue.clock import Clock
 from goqueue.record.header import Priority
-from goqueue.record.message import Message
 from goqueue.wire.reports import (
     BlockedKey,
     DeadLetter,
@@ -32,6 +33,9 @@ from goqueue.wire.reports import (
     RedrivePlan,
     ScheduleInfo,
 )
+from goqueue.wire.schema_reports import Compatibility, SchemaInfo, SchemaReference, SchemaStats
+from goqueue.wire.trace_reports import Trace, TraceStats
+from goqueue.wire.transaction_reports import TransactionInfo, TransactionOutcome, TransactionStats
 from goqueue.wire.verbs import Stats, TopicState
 
 
@@ -66,7 +70,11 @@ class Messages:
 
 
 class Client:
-    """Talks to a broker, or to a cluster of them: `"host:port[,host:port...]"`."""
+    """Talks to a broker, or to a cluster of them: `"host:port[,host:port...]"`.
+
+    In an application that uses OpenTelemetry, messages carry the context of the span in which they are published, and
+    it is current again inside `with message:`. `telemetry=False`, or `GOQUEUE_TELEMETRY=off`, switches that off.
+    """
 
     def __init__(
         self,
@@ -76,10 +84,13 @@ class Client:
         client_id: str = "",
         timeout: Duration = "30s",
         clock: Clock | None = None,
+        telemetry: bool | None = None,
     ) -> None:
         self._loop = LoopThread()
         try:
-            self._client = AsyncClient(server, api_key=api_key, client_id=client_id, timeout=timeout, clock=clock)
+            self._client = AsyncClient(
+                server, api_key=api_key, client_id=client_id, timeout=timeout, clock=clock, telemetry=telemetry
+            )
         except BaseException:
             self._loop.close()
             raise
@@ -92,7 +103,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Flush what producers have and hang up."""
+        """Flush what producers have, abort open transactions and hang up."""
         if self._loop.is_closed:
             return
         try:
@@ -219,6 +230,32 @@ class Client:
             ).core,
             self._loop.run,
         )
+
+    def transaction(
+        self, transactional_id: str, *, timeout: Duration = "60s", marker: str | None = None
+    ) -> Transaction:
+        """Messages and acks that count together: `with gq.transaction("billing-1") as tx` commits at the end, and
+        aborts when an exception leaves the block. What has a `marker` is committed once.
+        """
+        return self._loop.call(
+            lambda: self._client.transaction(transactional_id, timeout=timeout, marker=marker)
+        ).blocking(self._loop.run)
+
+    def transactions(self) -> list[TransactionInfo]:
+        """The transactions that are open, the oldest first."""
+        return self._loop.run(self._client.transactions())
+
+    def describe_transaction(self, transaction_id: str) -> TransactionInfo:
+        """One that is open."""
+        return self._loop.run(self._client.describe_transaction(transaction_id))
+
+    def abort_transaction(self, transaction_id: str) -> TransactionOutcome:
+        """End somebody else's transaction: nothing of it is ever seen."""
+        return self._loop.run(self._client.abort_transaction(transaction_id))
+
+    def transaction_stats(self) -> TransactionStats:
+        """Transactions in numbers."""
+        return self._loop.run(self._client.transaction_stats())
 
     def read(
         self,
@@ -555,3 +592,138 @@ class Client:
     def stop_redrive(self, topic: str, redrive_id: str) -> RedriveInfo:
         """Put back no more."""
         return self._loop.run(self._client.stop_redrive(topic, redrive_id))
+
+    def register_schema(
+        self,
+        subject: str,
+        schema: str | Mapping[str, Any],
+        *,
+        type: str | None = None,
+        references: Iterable[SchemaReference | tuple[str, str, int]] = (),
+        normalize: bool = False,
+    ) -> SchemaInfo:
+        """Make the schema the newest version of the subject; one that it has already stays what it is.
+
+        Without a type, what parses as Avro is Avro and all else JSON Schema. A reference is (name, subject, version).
+        """
+        return self._loop.run(
+            self._client.register_schema(subject, schema, type=type, references=references, normalize=normalize)
+        )
+
+    def schema(
+        self, id: int | None = None, *, subject: str | None = None, version: int | str = "latest", deleted: bool = False
+    ) -> SchemaInfo:
+        """A schema by its id, or the version of a subject; those that were deleted if asked for."""
+        return self._loop.run(self._client.schema(id, subject=subject, version=version, deleted=deleted))
+
+    def lookup_schema(
+        self,
+        subject: str,
+        schema: str | Mapping[str, Any],
+        *,
+        type: str | None = None,
+        references: Iterable[SchemaReference | tuple[str, str, int]] = (),
+        normalize: bool = False,
+        deleted: bool = False,
+    ) -> SchemaInfo:
+        """The version of the subject that has this schema."""
+        return self._loop.run(
+            self._client.lookup_schema(
+                subject, schema, type=type, references=references, normalize=normalize, deleted=deleted
+            )
+        )
+
+    def subjects(self, prefix: str = "", *, deleted: bool = False) -> list[str]:
+        """The names of the subjects, sorted; those that were deleted, too, if asked for."""
+        return self._loop.run(self._client.subjects(prefix, deleted=deleted))
+
+    def schema_versions(self, subject: str, *, deleted: bool = False) -> list[int]:
+        """The versions of a subject; those that were deleted, too, if asked for."""
+        return self._loop.run(self._client.schema_versions(subject, deleted=deleted))
+
+    def check_schema(
+        self,
+        subject: str,
+        schema: str | Mapping[str, Any],
+        *,
+        type: str | None = None,
+        references: Iterable[SchemaReference | tuple[str, str, int]] = (),
+        version: int | str | None = None,
+        normalize: bool = False,
+    ) -> Compatibility:
+        """Whether the schema could be registered, and each reason why not; against one version if that is given."""
+        return self._loop.run(
+            self._client.check_schema(
+                subject, schema, type=type, references=references, version=version, normalize=normalize
+            )
+        )
+
+    def delete_schema(self, subject: str, version: int | str | None = None, *, permanent: bool = False) -> list[int]:
+        """Delete a version, or all of the subject; for good only if `permanent`, and deleted before. Returns which."""
+        return self._loop.run(self._client.delete_schema(subject, version, permanent=permanent))
+
+    def schema_config(self, subject: str | None = None) -> str:
+        """The compatibility level of a subject, which is that of all unless it has its own."""
+        return self._loop.run(self._client.schema_config(subject))
+
+    def set_schema_config(self, subject: str | None, level: str | None) -> str:
+        """Set the compatibility level of a subject, or of those that have none; None resets it and returns the old."""
+        return self._loop.run(self._client.set_schema_config(subject, level))
+
+    def schema_mode(self, subject: str | None = None) -> str:
+        """READWRITE, READONLY or IMPORT; that of all unless the subject has its own."""
+        return self._loop.run(self._client.schema_mode(subject))
+
+    def set_schema_mode(self, subject: str | None, mode: str | None, *, force: bool = False) -> str:
+        """Set the mode of a subject, or of those that have none; None resets it and returns the old."""
+        return self._loop.run(self._client.set_schema_mode(subject, mode, force=force))
+
+    def validate(self, topic: str, values: Iterable[Any]) -> list[str | None]:
+        """What is wrong with each value, if it were published to the topic; None where nothing is."""
+        return self._loop.run(self._client.validate(topic, list(values)))
+
+    def schema_stats(self) -> SchemaStats:
+        """The registry in numbers."""
+        return self._loop.run(self._client.schema_stats())
+
+    def trace(self, which: str | Message | Published | tuple[str, int, int]) -> Trace:
+        """What happened to a message: by its trace id, or the message itself, or where it is."""
+        return self._loop.run(self._client.trace(which))
+
+    def traces(self, *, limit: int = 100) -> list[Trace]:
+        """The messages to which something happened last, newest first, without their spans."""
+        return self._loop.run(self._client.traces(limit=limit))
+
+    def search_traces(
+        self,
+        *,
+        topic: str | None = None,
+        partition: int | None = None,
+        group: str | None = None,
+        offset: int | None = None,
+        key: bytes | str | None = None,
+        since: Time | None = None,
+        until: Time | None = None,
+        status: str | None = None,
+        slower_than: Duration | None = None,
+        limit: int = 100,
+    ) -> list[Trace]:
+        """The traces for which all holds that is given, newest first; `status` is that of a trace, or its outcome."""
+        return self._loop.run(
+            self._client.search_traces(
+                topic=topic,
+                partition=partition,
+                group=group,
+                offset=offset,
+                key=key,
+                since=since,
+                until=until,
+                status=status,
+                slower_than=slower_than,
+                limit=limit,
+            )
+        )
+
+    def trace_stats(self) -> TraceStats:
+        """Traces in numbers."""
+        return self._loop.run(self._client.trace_stats())

@@ -7,13 +7,14 @@ Every offset is in one place at a time:
         └──────────────────────────────────> ready ──take──> taken ──lease──> leased ──ack──> acked ──> below the floor
                                                ^  ^                              │               ^
                                                │  └──────────── put back ────────┤               │
-                                               └── due ── waiting <── nack, late ┤               │
-                                                                                 └──> dying ─────┘
+                                               ├── due ── waiting <── nack, late ┤               │
+                                               │                                 ├──> dying ─────┤
+                                               └──────────── abort ── held <─────┴───── commit ──┘
 
 All below `floor` is done. `acked` holds what is done above it, so one message that hangs costs a bitmap and nothing
 else. Offsets from `frontier` on were not looked at yet. A lease belongs to a delivery: all messages that went to one
 member in one answer, under one deadline. `dying` messages are on their way to the dead letters; they are acked once
-they are there.
+they are there. `held` messages were acknowledged inside a transaction and wait for its outcome, without a deadline.
 
 A cursor owns no clock and no file. Times are monotonic; `snapshot` and `restore` translate them, so that leases and
 retries survive a restart. What changes is told to the ledger by whoever calls; `ledger.py` replays it.
@@ -33,6 +34,8 @@ from goqueue.record.header import OFFSET_MAX
 
 Split = Callable[[BitMap64], Iterable[tuple[int, BitMap64]]]
 """Which of the offsets belong to which lane."""
+Transaction = tuple[int, int]
+"""Producer id and number."""
 DEADLINES_MIN = 1_000
 """So many deadlines may be in the heap before it is looked for those that do not count any more."""
 
@@ -84,6 +87,15 @@ class Delivery:
             self.parts = [part for part in self.parts if part[1]]
 
 
+class Held(NamedTuple):
+    """What a transaction has acknowledged of one delivery."""
+
+    delivery_id: int
+    member: str
+    started_ns: int
+    offsets: BitMap64
+
+
 class Requeued(NamedTuple):
     """Offsets that are delivered again at a time; `next_count` is the number of that delivery."""
 
@@ -123,7 +135,8 @@ class Cursor:
         self.lanes = Lanes(lanes, now_ns=now_ns)
         self.deliveries: dict[int, Delivery] = {}
         self.in_flight: dict[str, int] = {}
-        self._busy = BitMap64()  # leased, waiting, dying, taken: neither ready nor done
+        self.held: dict[Transaction, list[Held]] = {}
+        self._busy = BitMap64()  # leased, waiting, dying, held, taken: neither ready nor done
         self._waiting: list[tuple[int, int, BitMap64]] = []  # a heap
         self._waiting_number = 0
         self._deadlines: list[tuple[int, int]] = []  # a heap; may hold deliveries that are over or were extended
@@ -318,6 +331,8 @@ class Cursor:
             self._busy -= offsets
             self.dying -= offsets
             self._forget_counts(offsets)
+            if self.held:
+                self._end_holds(offsets)
             self._done(offsets)
 
     def overdue(self, offsets: BitMap64) -> BitMap64:
@@ -334,6 +349,7 @@ class Cursor:
     def doom(self, offsets: BitMap64) -> None:
         """These are dying, whatever they were."""
         self._end_leases(offsets)
+        self._end_holds(offsets)
         self.lanes.discard(offsets)
         self.delayed -= offsets
         self._busy |= offsets
@@ -343,6 +359,36 @@ class Cursor:
         """These are not dying after all."""
         self.dying -= offsets
         self.put_back(offsets, now_ns=now_ns)
+
+    # --- transactions --------------------------------------------------------------------------
+
+    def hold(self, transaction: Transaction, delivery_id: int, offsets: BitMap64) -> None:
+        """Those that the delivery has wait for the outcome of the transaction, whatever becomes of their member."""
+        delivery = self.deliveries.get(delivery_id)
+        claimed = self._claim(delivery_id, offsets)
+        if delivery and claimed:
+            held = Held(delivery_id, delivery.member, delivery.started_ns, claimed)
+            self.held.setdefault(transaction, []).append(held)
+
+    def held_by(self, transaction: Transaction) -> BitMap64:
+        """What the transaction has acknowledged and nobody has put behind the group meanwhile."""
+        return BitMap64().union(*(one.offsets for one in self.held.get(transaction, ())))
+
+    def is_held(self, offset: int) -> bool:
+        """Whether a transaction has acknowledged it that is still open."""
+        return any(offset in one.offsets for holds in self.held.values() for one in holds)
+
+    def let_go(self, transaction: Transaction, policy: RetryPolicy, *, now_ns: int) -> list[tuple[Held, Failed]]:
+        """The transaction was aborted: its messages are due at once or, after their last delivery, dying."""
+        outcomes = []
+        for one in self.held.pop(transaction, ()):
+            failed = self.judge(one.offsets, policy, now_ns=now_ns, delay_ns=0)
+            self._count(one.offsets, one.started_ns)
+            for part in failed.requeued:
+                self._wait(part.offsets, part.at_ns)
+            self.dying |= failed.dead
+            outcomes.append((one, failed))
+        return outcomes
 
     # --- time ----------------------------------------------------------------------------------
 
@@ -397,6 +443,7 @@ class Cursor:
         if not over and self.floor <= end:
             return False
         self._end_leases(over)
+        self._end_holds(over)
         self._forget_counts(over)
         for offsets in (self.acked, self._busy, self.dying):
             offsets.difference_update(over)
@@ -407,9 +454,17 @@ class Cursor:
     # --- remembering ---------------------------------------------------------------------------
 
     def state(self) -> CursorState:
-        """All that has to be remembered, as it is now; nothing is copied."""
+        """All that has to be remembered, as it is now; nothing is copied.
+
+        A restart aborts transactions, so what they hold is remembered as leases that are over.
+        """
         waiting = [(at_ns, offsets) for at_ns, _, offsets in self._waiting]
-        return CursorState(self.floor, self.acked, self._counts, self._first, list(self.deliveries.values()), waiting)
+        deliveries = dict(self.deliveries)
+        for held in (one for holds in self.held.values() for one in holds):
+            delivery = Delivery(held.delivery_id, held.member, held.started_ns)
+            delivery.parts = [*(deliveries[delivery.id].parts if delivery.id in deliveries else ()), (0, held.offsets)]
+            deliveries[delivery.id] = delivery
+        return CursorState(self.floor, self.acked, self._counts, self._first, list(deliveries.values()), waiting)
 
     def restore(self, state: CursorState) -> None:
         """Be what the state says; for a cursor that was just made."""
@@ -509,6 +564,14 @@ class Cursor:
             self.frontier = max(self.frontier, self.floor)
         if self.acked and self.acked.min() < self.floor:
             self.acked.remove_range(0, self.floor)
+
+    def _end_holds(self, offsets: BitMap64) -> None:
+        """No transaction has these any more."""
+        for transaction, holds in list(self.held.items()):
+            left = [one._replace(offsets=one.offsets - offsets) for one in holds]
+            self.held[transaction] = [one for one in left if one.offsets]
+            if not self.held[transaction]:
+                del self.held[transaction]
 
     def _end_leases(self, offsets: BitMap64) -> None:
         for delivery in list(self.deliveries.values()):

@@ -1,6 +1,6 @@
-"""Every verb about groups, delays, schedules and dead letters, by name: `groups.describe`, `delays.cancel`.
+"""Every verb that needs no frame of its own, by name: `groups.describe`, `delays.cancel`, `schemas.register`.
 
-The protocols in `consumer_service.py` are the only list of them. Their signatures say which arguments there are and of
+The protocols of the service are the only list of them. Their signatures say which arguments there are and of
 which types, and what comes over a wire is held against that before the verb is called.
 """
 
@@ -13,7 +13,10 @@ import msgspec
 from goqueue.broker.consumer_service import DeadLetterVerbs, DelayVerbs, GroupVerbs, ScheduleVerbs
 from goqueue.broker.new_message import NewMessage
 from goqueue.broker.pending import Pending
+from goqueue.broker.schema_service import SchemaVerbs
 from goqueue.broker.service import Service
+from goqueue.broker.trace_service import TraceVerbs
+from goqueue.broker.transaction_service import TransactionVerbs
 from goqueue.errors import InvalidRequest
 from goqueue.wire.reports import RecurringMessage
 
@@ -22,8 +25,20 @@ _NOUNS: Final[Mapping[str, type]] = {
     "delays": DelayVerbs,
     "schedules": ScheduleVerbs,
     "dead_letters": DeadLetterVerbs,
+    "schemas": SchemaVerbs,
+    "traces": TraceVerbs,
+    "transactions": TransactionVerbs,
 }
-_HOT = frozenset(("groups.join", "groups.poll", "groups.settle", "groups.settle_batch"))
+_HOT = frozenset(
+    (
+        "groups.join",
+        "groups.poll",
+        "groups.settle",
+        "groups.settle_batch",
+        "transactions.add_acks",
+        "transactions.add_ack_batch",
+    )
+)
 """They have frames of their own."""
 
 

@@ -536,7 +536,14 @@ class Connection(asyncio.BufferedProtocol):
         self._answer(Verb.OFFSETS, correlation, verbs.OffsetsAnswer(offsets))
 
     def _init_producer(self, correlation: int, _meta: memoryview, _payload: memoryview) -> None:
-        self._answer(Verb.INIT_PRODUCER, correlation, verbs.ProducerIdentity(*self._service.init_producer()))
+        self._later(
+            Verb.INIT_PRODUCER,
+            correlation,
+            self._service.transactions.init(),
+            lambda one: self._answer(
+                Verb.INIT_PRODUCER, correlation, verbs.ProducerIdentity(one.producer_id, one.epoch)
+            ),
+        )
 
     def _publish(self, correlation: int, meta: memoryview, payload: memoryview) -> None:
         asked = _decode_publish(meta)

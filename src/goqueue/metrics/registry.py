@@ -17,6 +17,9 @@ from prometheus_client.process_collector import ProcessCollector
 
 from goqueue import events
 from goqueue.metrics.delivery import DeliveryMetrics
+from goqueue.metrics.schemas import SchemaMetrics
+from goqueue.metrics.tracing import TraceMetrics
+from goqueue.metrics.transactions import TransactionMetrics
 from goqueue.names import VERSION
 from goqueue.record import kernel
 
@@ -88,6 +91,10 @@ class Metrics:
         }
         self.delivery = DeliveryMetrics(registry, self._consumed, self._consumed_bytes)
         self._counts.update(self.delivery.handlers)
+        self._schemas = SchemaMetrics(registry)
+        self._counts.update(self._schemas.handlers)
+        self._counts.update(TransactionMetrics(registry).handlers)
+        self.tracing = TraceMetrics(registry)
         build = _gauge(registry, "build_info", "This build", ("version", "python"))
         build.labels(VERSION, platform.python_version()).set(1)
         _gauge(registry, "kernel_info", "The record kernel", ("implementation",)).labels(kernel.IMPLEMENTATION).set(1)
@@ -130,6 +137,7 @@ class Metrics:
     def _created(self, event: events.TopicCreated) -> None:
         if not event.internal:
             self._topics.inc()
+            self._schemas.topic_created(event.topic)
         for series in self._by_topic:
             series.labels(event.topic)
         self.delivery.topic_created(event.topic)
@@ -145,6 +153,7 @@ class Metrics:
         for series in self._by_topic:
             series.remove(event.topic)
         self.delivery.topic_deleted(event.topic)
+        self._schemas.topic_deleted(event.topic)
         self._consumed.remove_by_labels({"topic": event.topic})
         self._consumed_bytes.remove_by_labels({"topic": event.topic})
 

@@ -1,7 +1,8 @@
 """Who sent a batch: the header `gq-producer` of its first record.
 
-Producer id, epoch, first sequence and record count, in decimal with colons between. A producer numbers its records per
-partition, so a batch that is sent again says the same again, and the broker recognises it.
+Producer id, epoch, first sequence and record count, in decimal with colons between; in a transaction its number follows
+as the fifth. A producer numbers its records per partition, so a batch that is sent again says the same again, and the
+broker recognises it.
 """
 
 import re
@@ -15,7 +16,9 @@ _PRODUCER = PRODUCER.encode()
 _FIRST = len(_PRODUCER).to_bytes(2) + _PRODUCER
 _FIRST_END = 2 + len(_FIRST) + 2
 _HAS_HEADERS = int(Flags.HAS_HEADERS)
-_IDENTITY = re.compile(rb"([0-9]{1,19}):([0-9]{1,10}):([0-9]{1,19}):([0-9]{1,10})")
+_IDENTITY = re.compile(rb"([0-9]{1,19}):([0-9]{1,10}):([0-9]{1,19}):([0-9]{1,10})(?::([0-9]{1,19}))?")
+TRANSACTION_MAX = 2**62
+"""The number of a transaction is below it, and above 0."""
 
 
 class BatchIdentity(NamedTuple):
@@ -25,10 +28,11 @@ class BatchIdentity(NamedTuple):
     epoch: int
     first_sequence: int
     record_count: int
+    transaction: int = 0  # its number, 0 outside of one
 
     def encode(self) -> bytes:
         """The value of the header."""
-        return b"%d:%d:%d:%d" % self
+        return b"%d:%d:%d:%d:%d" % self if self.transaction else b"%d:%d:%d:%d" % self[:4]
 
     @classmethod
     def parse(cls, raw: bytes) -> "BatchIdentity":
@@ -36,10 +40,15 @@ class BatchIdentity(NamedTuple):
         match = _IDENTITY.fullmatch(raw)
         if not match:
             raise ValueError(raw)
-        producer_id, epoch, sequence, count = map(int, match.groups())
+        *numbers, transaction = match.groups()
+        producer_id, epoch, sequence, count = map(int, numbers)
         if not (0 < producer_id < 2**63 and epoch < 2**31 and sequence < 2**62 and 0 < count < 2**31):
             raise ValueError(raw)
-        return cls(producer_id, epoch, sequence, count)
+        if transaction is None:
+            return cls(producer_id, epoch, sequence, count)
+        if not 0 < int(transaction) < TRANSACTION_MAX:
+            raise ValueError(raw)
+        return cls(producer_id, epoch, sequence, count, int(transaction))
 
 
 def identity_of(records: bytes | bytearray | memoryview) -> BatchIdentity | None:

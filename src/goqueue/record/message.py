@@ -67,11 +67,6 @@ class Message(RecordBase):
         """Which delivery of the message this is; 0 unless it was delivered to a member of a group."""
         return 0
 
-    @property
-    def trace(self) -> str | None:
-        """The trace that the message belongs to, as W3C's traceparent."""
-        return self.headers.get("traceparent") if self.raw_headers else None
-
     def text(self) -> str:
         """The value as UTF-8."""
         return self.value.decode()

@@ -7,7 +7,7 @@ closed, and what was answered is on the medium before the logs are sealed.
 
 import asyncio
 import os
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -22,10 +22,15 @@ from goqueue.errors import GoQueueError
 from goqueue.metrics.registry import Metrics
 from goqueue.names import VERSION
 from goqueue.server.config import ServerConfig
+from goqueue.server.exporting import ExporterThread, close_all
 from goqueue.server.settings import Address
 from goqueue.server.ticker import Ticker
 from goqueue.server.workers import ThreadWorkers
 from goqueue.storage.file import OsDisk
+from goqueue.tracing.config import TraceConfig
+from goqueue.tracing.export import Exporter
+from goqueue.tracing.jsonl import JsonlExporter
+from goqueue.tracing.stream import StreamExporter
 
 SETTLE_S = 1.0  # for jobs that nobody waits for; a compaction that takes longer is called off
 
@@ -68,6 +73,8 @@ async def running(config: ServerConfig, *, clock: Clock, observe: events.Observe
         opened.callback(workers.close)
 
         metrics = Metrics()
+        exporters = [ExporterThread(one, loop, clock) for one in _exporters(config, clock)]
+        opened.callback(close_all, exporters, clock)
         broker = Broker.open(
             OsDisk(),
             str(data),
@@ -75,7 +82,11 @@ async def running(config: ServerConfig, *, clock: Clock, observe: events.Observe
             workers=workers,
             config=_broker_config(config),
             observe=_both(observe, metrics.observe),
+            traces=TraceConfig(enabled=config.traces.enabled, ring=config.traces.ring, topic=config.traces.topic),
+            trace_sinks=exporters,
         )
+        for exporter in exporters:
+            exporter.tell = broker.traces.exported
         opened.callback(broker.close)
         opened.push_async_callback(workers.idle, grace_s=SETTLE_S)
 
@@ -87,6 +98,7 @@ async def running(config: ServerConfig, *, clock: Clock, observe: events.Observe
         opened.push_async_callback(_drain, broker, doors, grace_s)
         native_door = _native_door(broker, clock, config)
         metrics.delivery.watch(broker.groups.standings, lambda: broker.delays.stats().by_topic)
+        metrics.tracing.watch(broker.traces.recorder.tallies, lambda: broker.traces.recorder.ring.event_count)
         metrics.watch_connections({"native": lambda: len(native_door.connections)})
         native = await _listen("native", native_door, config.native, doors)
         http = None
@@ -113,6 +125,28 @@ def _broker_config(config: ServerConfig) -> BrokerConfig:
         compactions_max=config.limits.compactions_max,
         waiting_max=config.limits.waiting_max,
     )
+
+
+def _exporters(config: ServerConfig, clock: Clock) -> Iterator[Exporter]:
+    settings = config.traces
+    if not settings.enabled:
+        return
+    if settings.jsonl is not None:
+        path = str(Path(settings.jsonl).absolute())
+        limits = {"max_bytes": settings.jsonl_max_bytes, "keep": settings.jsonl_keep}
+        yield JsonlExporter(OsDisk(), path, clock=clock, **limits)
+    if settings.stdout:
+        yield StreamExporter("stdout", _write_to_stdout)
+    if settings.otlp_endpoint is not None:
+        from goqueue.tracing.otlp import OtlpExporter  # dear, and seldom needed
+
+        yield OtlpExporter(settings.otlp_endpoint, node_id=config.node_id)
+
+
+def _write_to_stdout(data: bytes) -> None:
+    """Past `sys.stdout`, whose lock a thread that hangs here would hold when the interpreter ends."""
+    while data:
+        data = data[os.write(1, data) :]
 
 
 def _native_door(broker: Broker, clock: Clock, config: ServerConfig) -> NativeDoor:

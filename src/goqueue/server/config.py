@@ -23,15 +23,19 @@ from goqueue.server.settings import (
     Address,
     Directory,
     Duration,
+    FilePath,
     HostPort,
     Kind,
     OneOf,
     Origins,
     Size,
+    Switch,
     TopicSetting,
+    Url,
     WholeNumber,
 )
 from goqueue.topics.config import PARTITIONS_MAX, TopicConfig
+from goqueue.tracing.config import RING_MAX
 from goqueue.wire.frames import FRAME_BYTES_MAX
 
 NATIVE_ADDRESS = Address("127.0.0.1", 7000)
@@ -122,6 +126,20 @@ class LogSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TraceSettings:
+    """[traces]: what becomes of messages is recorded, and where it goes beside the memory of the broker."""
+
+    enabled: Annotated[bool, Switch()] = True
+    ring: Annotated[int, WholeNumber(100, RING_MAX)] = 10_000  # rows; one is what happened to a batch
+    topic: Annotated[bool, Switch()] = False  # also to `__traces`, which survives a restart
+    jsonl: Annotated[str | None, FilePath()] = None
+    jsonl_max_bytes: Annotated[int, Size(64 * KIB, 1024 * MIB)] = 10 * MIB  # then the next file is begun
+    jsonl_keep: Annotated[int, WholeNumber(0, 10_000)] = 10  # files beside the one that is written to
+    stdout: Annotated[bool, Switch()] = False
+    otlp_endpoint: Annotated[str | None, Url()] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
     """Everything that can be set, and where each value came from."""
 
@@ -135,6 +153,7 @@ class ServerConfig:
     limits: Limits = field(default_factory=Limits)
     housekeeping: Housekeeping = field(default_factory=Housekeeping)
     log: LogSettings = field(default_factory=LogSettings)
+    traces: TraceSettings = field(default_factory=TraceSettings)
 
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
     warnings: tuple[str, ...] = field(default=(), compare=False)
@@ -147,7 +166,13 @@ class ServerConfig:
         ]
 
 
-SECTIONS = {"topics": TopicDefaults, "limits": Limits, "housekeeping": Housekeeping, "log": LogSettings}
+SECTIONS = {
+    "topics": TopicDefaults,
+    "limits": Limits,
+    "housekeeping": Housekeeping,
+    "log": LogSettings,
+    "traces": TraceSettings,
+}
 
 
 class _Setting(NamedTuple):

@@ -20,6 +20,8 @@ _NAME_OR_IPV4 = re.compile(r"[A-Za-z0-9._-]+", re.ASCII)
 _IPV6 = re.compile(r"\[([0-9A-Fa-f:.]+(?:%[A-Za-z0-9._-]+)?)\]", re.ASCII)
 _PORT = re.compile(r"\d{1,5}", re.ASCII)
 _PORT_MAX = 65_535
+_URL = re.compile(r"https?://[^/\s]+(/\S*)?", re.ASCII)
+_SWITCH = {"true": True, "on": True, "yes": True, "1": True, "false": False, "off": False, "no": False, "0": False}
 _ORIGIN = re.compile(r"https?://[^/\s,*]+|\*", re.ASCII)
 
 
@@ -142,6 +144,53 @@ class Directory(Kind):
         if not path or not path.isprintable():
             raise ValueError(raw)
         return path
+
+
+class Switch(Kind):
+    """On or off."""
+
+    allowed = "true or false"
+
+    def _parse(self, raw: object) -> bool:
+        if isinstance(raw, bool):
+            return raw
+        if isinstance(raw, str) and raw.lower() in _SWITCH:
+            return _SWITCH[raw.lower()]
+        raise ValueError(raw)
+
+
+class FilePath(Kind):
+    """The path of a file, or `off`."""
+
+    allowed = "the path of a file, or off"
+
+    def show(self, value: str | None) -> str:
+        return "off" if value is None else value
+
+    def _parse(self, raw: object) -> str | None:
+        path = _text(raw)
+        if path == "off":
+            return None
+        if not path or path.endswith("/") or not path.isprintable():
+            raise ValueError(raw)
+        return path
+
+
+class Url(Kind):
+    """Where something answers over HTTP, or `off`."""
+
+    allowed = "a URL such as http://127.0.0.1:4318/v1/traces, or off"
+
+    def show(self, value: str | None) -> str:
+        return "off" if value is None else value
+
+    def _parse(self, raw: object) -> str | None:
+        url = _text(raw)
+        if url == "off":
+            return None
+        if not _URL.fullmatch(url):
+            raise ValueError(raw)
+        return url
 
 
 class Origins(Kind):

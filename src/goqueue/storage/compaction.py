@@ -2,8 +2,12 @@
 
 A run looks at sealed segments only. It maps the keys of the *dirty* ones (those not compacted before) to
 their last offsets, then copies every segment up to there, leaving out what a later record has replaced and
-tombstones that have been there for long enough. Records without a key and control records always stay.
-Offsets do not change, small results are joined, and nobody who reads the old files is disturbed.
+tombstones that have been there for long enough. Records without a key stay. Offsets do not change, small results are
+joined, and nobody who reads the old files is disturbed.
+
+Records of aborted transactions are left out, too, and have no say in what the last of their key is; nothing that is not
+decided is looked at. Control records stay for as long as tombstones do, and until nobody needs them to find
+out what is open.
 
 Each step survives a crash:
 
@@ -16,19 +20,23 @@ Steps 1, 2 and 4 block and are jobs for a thread; step 3 is a few renames by the
 """
 
 import struct
+from array import array
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
+
+from pyroaring import BitMap64
 
 from goqueue.clock import MS
 from goqueue.errors import CorruptRecord
 from goqueue.record import kernel
-from goqueue.record.header import TIMESTAMP_MIN
+from goqueue.record.header import TIMESTAMP_MIN, Flags
 from goqueue.storage import small_file
 from goqueue.storage.config import LogConfig
 from goqueue.storage.file import Disk
 from goqueue.storage.jobs import CancellableJob
-from goqueue.storage.layout import CLEANED, COMPACTION, LOG, SEGMENT_SUFFIXES, segment_path
-from goqueue.storage.walk import WINDOW_BYTES, Damage, walk
+from goqueue.storage.layout import CLEANED, COMPACTION, LOG, SEGMENT_SUFFIXES, SPARSE_INDEXES, TXN_INDEX, segment_path
+from goqueue.storage.segment import offset_at_time
+from goqueue.storage.walk import WINDOW_BYTES, Damage, Run, walk
 
 _KIND = b"GQCO"
 _HEAD = struct.Struct(">QI")
@@ -111,6 +119,7 @@ def finish_swap(disk: Disk, directory: str, state: State, cleaned: Sequence[str]
                 present.discard(path + CLEANED)
             for base_offset in replacement.sources[1:]:
                 disk.remove(segment_path(directory, base_offset, suffix))
+        disk.remove(segment_path(directory, replacement.base_offset, TXN_INDEX))
     for path in present:
         disk.remove(path)
     if state.swap:
@@ -142,7 +151,16 @@ class CompactJob(CancellableJob):
     """Step 1: write the copies. `replacements` and `cleaned_offset` say what came of it."""
 
     def __init__(
-        self, disk: Disk, directory: str, sources: Sequence[Source], config: LogConfig, cleaned_offset: int, now_ns: int
+        self,
+        disk: Disk,
+        directory: str,
+        sources: Sequence[Source],
+        config: LogConfig,
+        cleaned_offset: int,
+        now_ns: int,
+        *,
+        aborted: BitMap64,
+        markers_below: int,
     ) -> None:
         super().__init__()
         self._disk = disk
@@ -150,6 +168,8 @@ class CompactJob(CancellableJob):
         self._config = config
         self._dirty_from = cleaned_offset
         self._tombstones_before = max(TIMESTAMP_MIN, now_ns - config.tombstone_retention_ms * MS)
+        self._aborted = aborted
+        self._markers_below = markers_below
         self.sources = tuple(sources)
         self.replacements: list[Replacement] = []
         self.cleaned_offset = cleaned_offset
@@ -172,8 +192,9 @@ class CompactJob(CancellableJob):
             if output is None:
                 output = _Copy(self._disk, self._directory, source.base_offset)
             output.sources.append(source)
-            for records in self._records(source):
-                output.append(kernel.filter(records, latest=latest, tombstones_before=self._tombstones_before))
+            for run in self._runs(source):
+                for records in self._kept(run, latest):
+                    output.append(records)
         if output is not None:
             self._finish(output)
         self._disk.sync_directory(self._directory)
@@ -191,12 +212,53 @@ class CompactJob(CancellableJob):
                 continue
             if len(latest) >= self._config.compaction_keys_max:
                 break
-            for records in self._records(source):
-                kernel.latest(records, latest)
+            for run in self._runs(source):
+                hidden = self._hidden(run)
+                kernel.latest(kernel.filter(run.records, hidden=hidden) if hidden else run.records, latest)
             self.cleaned_offset = source.end_offset
         return latest
 
-    def _records(self, source: Source) -> Iterator[memoryview]:
+    def _kept(self, run: Run, latest: dict[bytes, int]) -> Iterator[bytearray]:
+        """What stays of the run. Time never goes back in a log, so markers that may go come before all others."""
+        first, last = run.summary.first_offset, run.summary.last_offset
+        markers_end = min(self._markers_below, self._old_end(run)) if run.summary.flags & Flags.CONTROL else first
+        hidden = self._hidden(run)
+        for start, end, hide_flags in ((first, markers_end, Flags.CONTROL), (max(first, markers_end), last + 1, 0)):
+            if start < end:
+                yield kernel.filter(
+                    run.records,
+                    from_offset=start,
+                    to_offset=end,
+                    hide_flags=hide_flags,
+                    hidden=hidden,
+                    latest=latest,
+                    tombstones_before=self._tombstones_before,
+                )
+
+    def _old_end(self, run: Run) -> int:
+        """The offset behind the records of the run that are older than a tombstone may get."""
+        if run.summary.last_timestamp < self._tombstones_before:
+            return run.summary.last_offset + 1
+        return offset_at_time(run.records, self._tombstones_before)
+
+    def _hidden(self, run: Run) -> bytes:
+        """The aborted ranges in the run, as the kernel takes them."""
+        bounds = array("q")
+        start, end = run.summary.first_offset, run.summary.last_offset + 1
+        if self._aborted.range_cardinality(start, end):
+            aborted = BitMap64()
+            aborted.add_range(start, end)
+            aborted &= self._aborted
+            others = aborted.flip(start, end)
+            others.add(end)
+            last = aborted.max()
+            while start <= last:
+                first = aborted.next_set_bit(start)
+                start = others.next_set_bit(first)
+                bounds.extend((first, start))
+        return bounds.tobytes()
+
+    def _runs(self, source: Source) -> Iterator[Run]:
         file = self._disk.open(segment_path(self._directory, source.base_offset, LOG))
         for found in walk(file, 0, source.size, min_offset=source.base_offset, end_offset=source.end_offset):
             if self._cancelled:
@@ -204,7 +266,7 @@ class CompactJob(CancellableJob):
             if isinstance(found, Damage):
                 self.damage.append(found)
                 raise CorruptRecord(kernel.describe(found.fault), found.position, source=found.path)
-            yield found.records
+            yield found
         file.close()
 
     def _finish(self, output: "_Copy") -> None:
@@ -238,12 +300,12 @@ class FinishJob(CancellableJob):
         self._disk = disk
         self._directory = directory
         self._cleaned_offset = cleaned_offset
-        self._paths = paths
+        self.paths = paths
 
     def _work(self) -> None:
         self._disk.sync_directory(self._directory)
         store_state(self._disk, self._directory, State(self._cleaned_offset))
-        for path in self._paths:
+        for path in self.paths:
             self._disk.remove(path)
 
 
@@ -252,7 +314,7 @@ class _Copy:
 
     def __init__(self, disk: Disk, directory: str, base_offset: int) -> None:
         self._disk = disk
-        self._paths = [segment_path(directory, base_offset, suffix) + CLEANED for suffix in SEGMENT_SUFFIXES]
+        self._paths = [segment_path(directory, base_offset, suffix) + CLEANED for suffix in (LOG, *SPARSE_INDEXES)]
         self.remove()
         self._files = [disk.open(path, create=True) for path in self._paths]
         self._next_index_at = 0

@@ -7,13 +7,15 @@ log can still be cut below what is being compacted: the swap is called off, dura
 
 from contextlib import suppress
 
+from pyroaring import BitMap64
+
 from goqueue import events
 from goqueue.clock import MS
 from goqueue.storage import compaction
 from goqueue.storage.config import LogConfig
 from goqueue.storage.file import Disk
 from goqueue.storage.jobs import Job, mark_deleted
-from goqueue.storage.layout import CLEANED, LOG, OFFSET_INDEX, TIME_INDEX
+from goqueue.storage.layout import CLEANED, LOG, SPARSE_INDEXES
 from goqueue.storage.segment import Segment
 from goqueue.storage.segment_list import SegmentList
 
@@ -40,7 +42,9 @@ class Compactor:
     def is_running(self) -> bool:
         return self._running is not None
 
-    def begin_if_due(self, config: LogConfig, *, to_offset: int, now_ns: int) -> compaction.CompactJob | None:
+    def begin_if_due(
+        self, config: LogConfig, *, to_offset: int, now_ns: int, aborted: BitMap64, markers_below: int
+    ) -> compaction.CompactJob | None:
         """The first job, if enough of the sealed segments below `to_offset` is new."""
         resting = now_ns < self._not_before_ns <= now_ns + RETRY_MS * MS  # unless the clock has jumped
         if not config.compacts or self.is_running or resting:
@@ -54,7 +58,16 @@ class Compactor:
             return None
         self._not_before_ns = now_ns + RETRY_MS * MS
         self._called_off = False
-        self._running = compaction.CompactJob(self._disk, self._directory, sources, config, self.cleaned_offset, now_ns)
+        self._running = compaction.CompactJob(
+            self._disk,
+            self._directory,
+            sources,
+            config,
+            self.cleaned_offset,
+            now_ns,
+            aborted=aborted,
+            markers_below=markers_below,
+        )
         return self._running
 
     def copied(self, job: compaction.CompactJob, error: Exception | None) -> Job | None:
@@ -129,7 +142,7 @@ class Compactor:
         finally:  # an index may lag behind its log, but the list of segments may not
             taken = self._segments.replace({base: copy for base, copy in copies.items() if copy in renamed})
         for copy in renamed:
-            for suffix in (OFFSET_INDEX, TIME_INDEX):
+            for suffix in SPARSE_INDEXES:
                 self._disk.rename(copy.path(suffix) + CLEANED, copy.path(suffix))
         replaced = [segment for segment in taken if segment.base_offset != copies[segment.base_offset].base_offset]
         return [path for segment in replaced for path in mark_deleted(self._disk, segment)]

@@ -14,11 +14,16 @@ Records below `durable_offset` are on the medium. Records below `ackable_offset`
 When a write or sync fails the log stops taking writes and says so for as long as it is open: after a failed
 fsync nobody knows what is on the disk, and a second one that succeeds proves nothing. A full disk is
 not such a failure: what was half written is cut off, and the next append may succeed.
+
+A log with transactions in it says so for good (`mark_transactional`), and has an index of what was aborted
+(`txn_index.py`): `note_aborted` tells it, `aborted` asks, and `begin_txn_sync` makes it durable.
 """
 
 from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
+
+from pyroaring import BitMap64
 
 from goqueue import events
 from goqueue.clock import MS
@@ -26,14 +31,15 @@ from goqueue.errors import (
     Conflict,
     CorruptRecord,
     DirectoryUnusable,
+    InvalidBatch,
     OffsetOutOfRange,
     StorageError,
     StorageFailed,
     StorageFull,
 )
 from goqueue.record import kernel
-from goqueue.record.header import FLAGS_FROM_PRODUCERS, Fault
-from goqueue.storage import compaction, retention
+from goqueue.record.header import FLAGS_FROM_PRODUCERS, Fault, Flags
+from goqueue.storage import compaction, retention, small_file
 from goqueue.storage.checkpoint import Checkpoint, CheckpointFile
 from goqueue.storage.compactor import Compactor
 from goqueue.storage.config import Flush, LogConfig
@@ -41,17 +47,20 @@ from goqueue.storage.epochs import LeaderEpochs
 from goqueue.storage.file import NO_ROOM, Disk, Entry, sync_ancestors
 from goqueue.storage.flush import Flusher, FlushJob
 from goqueue.storage.jobs import DeleteJob, Job, mark_deleted
-from goqueue.storage.layout import CHECKPOINT, LEADER_EPOCHS, LOG, SEGMENT_SUFFIXES, sort_out
+from goqueue.storage.layout import CHECKPOINT, LEADER_EPOCHS, LOG, SEGMENT_SUFFIXES, TRANSACTIONS, sort_out
 from goqueue.storage.open_segments import OpenSegments
 from goqueue.storage.reader import Chunk, LogReader, reading
 from goqueue.storage.recovery import Recovery
 from goqueue.storage.segment import Segment
 from goqueue.storage.segment_list import SegmentList
+from goqueue.storage.txn_index import Aborted, AbortedRange, TxnIndexes, TxnSyncJob
 from goqueue.storage.walk import Damage
 
 READ_BYTES = 1024 * 1024
 EXPIRED_SEGMENTS_MAX = 100
 """How many segments one call takes out, because each costs its owner a few renames."""
+_TRANSACTIONS_KIND = b"GQTR"
+_TRANSACTIONAL = int(Flags.TRANSACTIONAL)
 DAMAGED_PLACES_MAX = 1_000
 """How many places of damage are remembered and told; readers are told of all."""
 
@@ -80,6 +89,7 @@ class Log:
         flusher: Flusher,
         compactor: Compactor,
         epochs: LeaderEpochs,
+        txn_indexes: TxnIndexes,
         observe: events.Observer,
     ) -> None:
         self.directory = directory
@@ -92,6 +102,8 @@ class Log:
         self._segments = segments
         self._flusher = flusher
         self._compactor = compactor
+        self._txn_indexes = txn_indexes
+        self.has_transactions = txn_indexes.has_any  # whether there may be records of transactions, now or ever before
         self._last_timestamp = 0
         self._observe = observe
         self._closed = False
@@ -150,7 +162,10 @@ class Log:
         segments = SegmentList(recovered.segments, recovered.next_offset, open_segments)
         flusher = Flusher(disk, directory, checkpoint_file, checkpoint)
         compactor = Compactor(disk, directory, segments, state.cleaned_offset, observe)
-        log = cls(disk, directory, config, segments, flusher, compactor, epochs, observe)
+        bases = {segment.base_offset for segment in recovered.segments}
+        txn_indexes = TxnIndexes(disk, directory, listing.txn_indexes & bases, next_offset=recovered.next_offset)
+        log = cls(disk, directory, config, segments, flusher, compactor, epochs, txn_indexes, observe)
+        log.has_transactions |= listing.has_transactions
         log._last_timestamp = recovered.last_timestamp
         log.recovered_offset = min(recovered_from, log.next_offset)
         for found in (*damage, *recovered.damage):
@@ -185,6 +200,11 @@ class Log:
         return self.durable_offset if self.config.flush is Flush.GROUP else self.next_offset
 
     @property
+    def cleaned_offset(self) -> int:
+        """Below it the log was compacted: the last of each key is there, and nothing of what was aborted."""
+        return self._compactor.cleaned_offset
+
+    @property
     def size(self) -> int:
         """The bytes of all records."""
         return self._segments.size
@@ -205,11 +225,17 @@ class Log:
     # --- writing -------------------------------------------------------------------------------
 
     def append(
-        self, batch: bytearray | memoryview, *, now_ns: int, flags_allowed: int = FLAGS_FROM_PRODUCERS
+        self,
+        batch: bytearray | memoryview,
+        *,
+        now_ns: int,
+        flags_allowed: int = FLAGS_FROM_PRODUCERS,
+        record_count: int | None = None,
     ) -> Appended:
         """Stamp the batch and write it at the end, all of it or, if an error is raised, nothing.
 
         The batch is stamped in place. Its records bear `now_ns`, or the time of the record before if that is later.
+        With `record_count` it is refused if it holds more or fewer.
         """
         self._check_writable()
         if isinstance(batch, memoryview):
@@ -228,6 +254,10 @@ class Log:
             position=active.size,
             next_index_at=active.next_index_at,
         )
+        if record_count is not None and record_count != summary.record_count:
+            raise InvalidBatch(f"{summary.record_count} records instead of {record_count}", 0)
+        if summary.flags & _TRANSACTIONAL and not self.has_transactions:
+            self.mark_transactional()
         try:
             active.append(batch, summary)
         except OSError as error:
@@ -268,20 +298,53 @@ class Log:
         with reading():
             segment, segment_end = self._segments.place_of(end_offset)
             position = segment.seek(end_offset, end_offset=segment_end).position
-        self._change_epochs(lambda: self.epochs.truncate(end_offset))
+        self._change(lambda: self.epochs.truncate(end_offset))
+        self._cancel_txn_sync()
         try:
             self._compactor.call_off(end_offset)
+            self._txn_indexes.cut(end_offset, cleaned_offset=self.cleaned_offset)
             self._truncate(segment, position, end_offset)
         except OSError as error:
             raise self._fail("truncation", error) from error
         self.flush()
+        with suppress(StorageFull):  # they are made anew at the next start
+            self.sync_txn_indexes()
+
+    def mark_transactional(self) -> None:
+        """Note durably that there are transactions in this log; cheap when that is known."""
+        if self.has_transactions:
+            return
+        self._check_writable()
+        self._change(lambda: small_file.replace(self._disk, self.directory, TRANSACTIONS, _TRANSACTIONS_KIND, b""))
+        self.has_transactions = True
+
+    def note_aborted(self, first_offset: int, end_offset: int, marker_offset: int) -> None:
+        """The records in [first_offset, end_offset) were aborted by the marker; on the medium after `begin_txn_sync`.
+
+        What retention or compaction has taken of them is passed over, and so is what was noted before.
+        """
+        self._check_open()
+        assert end_offset <= marker_offset < self.next_offset
+        first_offset = max(first_offset, self.start_offset, self.cleaned_offset)
+        entries: list[AbortedRange] = []
+        while first_offset < end_offset:
+            segment, segment_end = self._segments.place_of(first_offset)
+            end = min(end_offset, segment_end)
+            entries.append(AbortedRange(segment.base_offset, first_offset, end, marker_offset))
+            first_offset = end
+        with reading():
+            self._txn_indexes.note(entries, cleaned_offset=self.cleaned_offset)
+
+    def mend_txn_indexes(self) -> None:
+        """Let damaged indexes be replaced: all that was aborted from `Aborted.replay_from` on has been noted again."""
+        self._txn_indexes.mend()
 
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
         """Note durably that the leader of `epoch` writes from `start_offset` on."""
         self._check_writable()
-        self._change_epochs(lambda: self.epochs.assign(epoch, start_offset))
+        self._change(lambda: self.epochs.assign(epoch, start_offset))
 
-    def _change_epochs(self, change: Callable[[], None]) -> None:
+    def _change(self, change: Callable[[], None]) -> None:
         try:
             change()
         except OSError as error:
@@ -363,6 +426,18 @@ class Log:
         self._check_open()
         self._check_range(offset)
         return LogReader(self, offset)
+
+    def aborted(self) -> Aborted:
+        """The offsets of aborted records, as far as the indexes tell, and from where on they do not tell all."""
+        self._check_open()
+        with reading():
+            return self._txn_indexes.aborted(cleaned_offset=self.cleaned_offset)
+
+    @property
+    def txn_synced_offset(self) -> int:
+        """Whatever a marker below it aborted is in an index on the medium; never beyond the end of the log."""
+        unsynced_from = self._txn_indexes.unsynced_from
+        return self.next_offset if unsynced_from is None else unsynced_from
 
     def offset_at_time(self, timestamp: int) -> int:
         """The first offset stored at `timestamp` (ns) or later; the end of the log if there is none."""
@@ -450,13 +525,50 @@ class Log:
         """Whether everything, the indexes included, is on the medium."""
         return not self._is_touched and self._segments.active.has_written_indexes
 
-    def begin_compaction(self, *, now_ns: int, to_offset: int | None = None) -> compaction.CompactJob | None:
-        """A job that compacts the sealed segments below `to_offset`, if enough of them is new."""
+    def begin_txn_sync(self) -> TxnSyncJob | None:
+        """A job that makes durable what was noted as aborted by markers that are; None if there is nothing to do."""
         if self.failure or self._closed:
             return None
-        checkpointed = self._flusher.durable.base_offset  # the segment that the checkpoint speaks of stays as it is
-        limit = checkpointed if to_offset is None else min(to_offset, checkpointed)
-        return self._compactor.begin_if_due(self.config, to_offset=limit, now_ns=now_ns)
+        return self._txn_indexes.begin(durable_offset=self.durable_offset)
+
+    def begin_compaction(
+        self,
+        *,
+        now_ns: int,
+        to_offset: int | None = None,
+        aborted: BitMap64 | None = None,
+        stable_offset: int | None = None,
+        markers_below: int | None = None,
+    ) -> compaction.CompactJob | None:
+        """A job that compacts the sealed segments below `to_offset`, if enough of them is new.
+
+        Where there are transactions, only what lies below `stable_offset` is decided and may be touched: without it
+        such a log is left alone. What was aborted goes, `aborted` or known to the indexes, and no longer stands for
+        its key. Markers go when tombstones of their age do, if they also lie below `markers_below`: nobody needs them
+        to find out what is open.
+        """
+        if self.failure or self._closed or not self.config.compacts:
+            return None
+        if not self.has_transactions:
+            assert not aborted
+            stable_offset = self.next_offset
+        elif stable_offset is None:
+            return None
+        with reading():
+            known = self._txn_indexes.aborted(cleaned_offset=self.cleaned_offset)
+        if known.replay_from is not None:
+            return None
+        # the segment that the checkpoint speaks of stays as it is
+        limit = min(
+            self._flusher.durable.base_offset, stable_offset, self.next_offset if to_offset is None else to_offset
+        )
+        return self._compactor.begin_if_due(
+            self.config,
+            to_offset=limit,
+            now_ns=now_ns,
+            aborted=known.offsets if aborted is None else known.offsets | aborted,
+            markers_below=markers_below or 0,
+        )
 
     def expire(self, *, now_ns: int, keep_from: int | None = None) -> DeleteJob | None:
         """Take out the segments that retention no longer keeps; the job removes their files.
@@ -473,14 +585,16 @@ class Log:
             found = retention.expired(sealed, self.size, self.config, now_ns=now_ns)
         if not found:
             return None
+        self._cancel_txn_sync()
         leaving = self._segments.take_first(len(found))
         self._flusher.forget(leaving)
+        self._txn_indexes.drop_below(self.start_offset)
         try:
             paths = [path for segment in leaving for path in mark_deleted(self._disk, segment)]
         except OSError as error:
             raise self._fail("deletion", error) from error
         with suppress(StorageFull):  # what is about to be deleted makes room, and old epochs harm nobody
-            self._change_epochs(lambda: self.epochs.drop_before(self.start_offset))
+            self._change(lambda: self.epochs.drop_before(self.start_offset))
         self._tell_deleted(leaving)
         return DeleteJob(self._disk, self.directory, paths)
 
@@ -502,11 +616,13 @@ class Log:
                     self.report(found)
                 return self._compactor.copied(job, error)
             case compaction.SwapJob() if error is None or no_room:
-                return self._compactor.decided(job, is_noted=error is None)
+                return self._swap(job, is_noted=error is None)
             case compaction.FinishJob() if error is None or no_room:  # without room the next start finishes it
                 self._compactor.finished()
             case DeleteJob() if no_room:
                 pass
+            case TxnSyncJob() if error is None or no_room:
+                self._txn_indexes.complete(job, is_done=error is None)
             case FlushJob() if error is None:
                 if self._flusher.complete(job, self._segments.active):
                     self._is_touched &= not job.with_indexes or self._flusher.has_unflushed
@@ -514,13 +630,44 @@ class Log:
                     flushed = events.Flushed(log=self.directory, bytes=job.bytes, durable_offset=self.durable_offset)
                     self._observe(flushed)
             case _ if error:
-                self._fail("sync" if isinstance(job, FlushJob) else "clean-up", error)
+                self._fail("sync" if isinstance(job, FlushJob | TxnSyncJob) else "clean-up", error)
         return None
+
+    def _swap(self, job: compaction.SwapJob, *, is_noted: bool) -> Job | None:
+        """Let the copies take their places; what the indexes said of their sources is no longer of use."""
+        try:
+            self._cancel_txn_sync()
+        except StorageFailed:  # the next start carries it out
+            return None
+        following = self._compactor.decided(job, is_noted=is_noted)
+        if isinstance(following, compaction.FinishJob):
+            following.paths += self._txn_indexes.drop_below(self.cleaned_offset)
+        return following
+
+    def _cancel_txn_sync(self) -> None:
+        try:
+            self._txn_indexes.cancel()
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise self._fail("sync", error) from error
 
     def flush(self) -> None:
         """Make everything durable that has been appended, here and now."""
         self._check_writable()
         self._flush()
+
+    def sync_txn_indexes(self) -> None:
+        """The same here and now. Raises `StorageFull` if there is no room for it."""
+        self._check_writable()
+        self._cancel_txn_sync()
+        job = self.begin_txn_sync()
+        if job:
+            is_done = False
+            try:
+                self._change(job.run)
+                is_done = True
+            finally:
+                self._txn_indexes.complete(job, is_done=is_done)
 
     def maintain(self, *, now_ns: int, monotonic_ns: int) -> None:
         """Run all jobs that are due, here and now."""
@@ -542,6 +689,8 @@ class Log:
                 self._call_off_compaction()
                 if not self.is_sealed:
                     self._flush(with_indexes=True)
+                with suppress(StorageFull):
+                    self.sync_txn_indexes()
         finally:
             self._closed = True
             self._segments.release()
@@ -557,6 +706,8 @@ class Log:
         self._closed = self._abandoned = True
         self._compactor.abandon()
         self._flusher.abandon()
+        with suppress(OSError):
+            self._txn_indexes.cancel()
         self._segments.release()
 
     def _call_off_compaction(self) -> None:

@@ -165,7 +165,7 @@ class Segment:
         """
         for found in self.walk(self._indexed_time(timestamp, end_offset, guess), end_offset=end_offset):
             if isinstance(found, Run) and found.summary.last_timestamp >= timestamp:
-                return _offset_at_time(found.records, timestamp)
+                return offset_at_time(found.records, timestamp)
         return None
 
     def first_timestamp(self, *, end_offset: int) -> int | None:
@@ -331,7 +331,7 @@ class Segment:
         self._times = TimeIndex(self._disk, self.path(TIME_INDEX), entry_count=0)
 
 
-def _offset_at_time(records: memoryview, timestamp: int) -> int:
+def offset_at_time(records: memoryview, timestamp: int) -> int:
     """The offset of the first record stamped at `timestamp` or later, which is there."""
     found = scan(records, positions=True)
     positions = memoryview(found.positions).cast("I")

@@ -67,6 +67,11 @@ class Sequences:
     def __len__(self) -> int:
         return len(self._producers)
 
+    def next_of(self, producer_id: int, epoch: int) -> int:
+        """The number with which a producer goes on that does not count by itself."""
+        producer = self._producers.get(producer_id)
+        return producer.next_sequence if producer and producer.epoch == epoch else 0
+
     def check(self, batch: BatchIdentity) -> Known | None:
         """None if the batch is new, else where it is. Raises `OutOfOrderSequence` or `ProducerFenced`."""
         producer = self._producers.get(batch.producer_id)

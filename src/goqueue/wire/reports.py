@@ -192,6 +192,7 @@ class Settlement(_Report):
     action: str
     delay_ns: int | None = None  # of a nack; of an extension, from now on
     reason: str = ""
+    transaction_id: str = ""  # an ack takes effect when the transaction is committed
 
 
 class Settled(_Report):

@@ -75,3 +75,7 @@ class TraceStats(_Report):
     traces_error: int
     average_latency_ns: int
     by_topic: dict[str, int]
+
+
+STATUSES = ("in_progress", "completed", "failed", "retrying", "delayed", "expired")
+OUTCOMES = ("completed", "error", "pending")

@@ -10,10 +10,13 @@ class _Report(msgspec.Struct, array_like=True):
 
 
 class ProducerSession(_Report):
-    """Who publishes: the id, and the epoch that is good until the next init."""
+    """Who publishes: the id, and the epoch that is good until the next init. A producer that numbers its transactions
+    by itself, so as not to wait for their begin, counts from `next_number` on.
+    """
 
     producer_id: int
     epoch: int
+    next_number: int = 0
 
 
 class TransactionBegun(_Report):
@@ -27,11 +30,13 @@ class TransactionBegun(_Report):
 
 
 class TransactionOwner(_Report):
-    """Who commits, or aborts."""
+    """Who commits, or aborts; and which transaction, where it says so: then a repeated call never hits the next one."""
 
     transactional_id: str
     producer_id: int
     epoch: int
+    number: int = 0
+    record_count: int | None = None  # how many records it has sent; if not all of them are stored, it is no commit
 
 
 class TransactionOutcome(_Report):

@@ -6,6 +6,7 @@ Reading changes nothing, and no group notices. What a member does is in `members
 import os
 import sys
 from collections.abc import Iterable, Mapping
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -19,6 +20,13 @@ from goqueue.cli.rendering import Render, renderer
 
 if TYPE_CHECKING:
     from goqueue.record.message import Message
+
+
+class Isolation(StrEnum):
+    """Whether messages of open and aborted transactions are seen."""
+
+    READ_COMMITTED = "read_committed"
+    READ_UNCOMMITTED = "read_uncommitted"
 
 
 def _format(text: str) -> str:
@@ -46,6 +54,12 @@ def consume(
         bool, typer.Option("--follow", "-f", help="Go on with what comes; without a start, only with that.")
     ] = False,
     limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Stop after so many.")] = None,
+    isolation: Annotated[
+        Isolation | None,
+        typer.Option(
+            help="Whether messages of open and aborted transactions are seen, too; read_committed unless set."
+        ),
+    ] = None,
     group: Annotated[
         str | None, typer.Option("--group", "-g", help="Take messages as a member of this group, and acknowledge them.")
     ] = None,
@@ -98,7 +112,13 @@ def consume(
       goqueue consume orders payments --group billing --follow
       goqueue consume orders --group billing --ack none --limit 10
     """
-    ranges = {"partition": partition, "offset": offset, "from_time": from_time, "to_time": to_time}
+    ranges = {
+        "partition": partition,
+        "offset": offset,
+        "from_time": from_time,
+        "to_time": to_time,
+        "isolation": isolation,
+    }
     membership = {
         "mode": mode,
         "start": start,
@@ -114,6 +134,7 @@ def consume(
         if follow and to_time:
             raise typer.BadParameter("whoever follows reads for ever", param_hint="--to")
     else:
+        _refuse_given(given({"isolation": isolation}), "is not for a member of a group, who sees what is committed")
         _refuse_given(ranges, "is not for a member of a group; `goqueue group reset` moves a group")
         if follow and stop:
             raise typer.BadParameter("whoever follows does not stop", param_hint="--stop")

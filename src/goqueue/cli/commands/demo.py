@@ -1,9 +1,9 @@
 """`goqueue demo`: the main job, end to end, on a real broker in a process of its own.
 
 Orders are published one by one, in batches and over HTTP, read back by offset and by time, followed as they come; a
-group works them off, some fail and become dead letters, and are put back; reminders come when they are due; the broker
-is killed with SIGKILL under load and started again; a bit is flipped on its disk. Every number that is shown was
-counted in this run, and what does not hold ends it with an error.
+group works them off, some fail and become dead letters, and are put back; reminders come when they are due; charges
+become receipts exactly once; the broker is killed with SIGKILL under load and started again; a bit is flipped on its
+disk. Every number that is shown was counted in this run, and what does not hold ends it with an error.
 """
 
 import json
@@ -51,6 +51,7 @@ def demo() -> None:
             _follow(client)
             _work(client)
             _delay(client)
+            _transact(client)
             _http(client, broker.http)
             _kill(client, broker)
         _damage(directory)
@@ -189,6 +190,54 @@ def _delay(client: "Client") -> None:
     _check([text.split()[0] for text in came] == ["100ms", "300ms", "500ms"], "reminders came in another order")
     (waiting,) = client.delayed("reminders")
     _say(f"one was cancelled and never came; one waits at offset {waiting.offset}, for a year")
+
+
+def _transact(client: "Client") -> None:
+    from goqueue import SchemaRejected
+
+    _step("exactly once, from topic to topic: publish and acknowledge in one transaction")
+    client.create_topic("charges", partitions=2)
+    client.create_topic("receipts", partitions=2)
+    schema = {"type": "object", "required": ["paid"], "properties": {"paid": {"type": "integer", "minimum": 1}}}
+    client.register_schema("receipts-value", schema)
+    for amount in range(1, 101):
+        client.publish("charges", {"amount": amount}, key=f"customer-{amount % 7}")
+    seen = 0
+    with client.consumer("charges", group="receipts") as consumer:
+        with suppress(_Stumbled), client.transaction("receipts-1") as transaction:
+            batch = consumer.poll(max_messages=30, timeout="5s")
+            for message in batch:
+                transaction.send("receipts", {"paid": message.json()["amount"]}, key=message.key)
+            transaction.ack(batch)
+            raise _Stumbled
+        _say(f"{len(batch)} were half done when the worker stumbled: aborted, {_count(client, 'receipts')} are seen")
+        while seen < 100:
+            batch = consumer.poll(max_messages=30, timeout="5s")
+            with client.transaction("receipts-1") as transaction:
+                for message in batch:
+                    transaction.send("receipts", {"paid": message.json()["amount"]}, key=message.key)
+                transaction.ack(batch)
+            seen += len(batch)
+    paid = sorted(message.json()["paid"] for message in client.read("receipts"))
+    _say(f"then all went through: {len(paid)} receipts, {len(set(paid))} different ones")
+    _check(paid == list(range(1, 101)), "a receipt is missing, or there twice")
+    try:
+        client.publish("receipts", {"paid": -5})
+    except SchemaRejected as error:
+        _say(f"a value that does not fit the schema is refused: {error.path} {error.reason}")
+    else:
+        _check(False, "a value that does not fit was stored")
+    spans = client.trace(batch[0]).spans
+    _say("the life of one charge: " + " -> ".join(span.event_type for span in spans))
+    _check(spans[-1].event_type == "consume.acked", "the trace does not end with the ack")
+
+
+class _Stumbled(Exception):
+    """A worker that does not get to the end."""
+
+
+def _count(client: "Client", topic: str) -> int:
+    return sum(1 for _ in client.read(topic))
 
 
 def _http(client: "Client", address: str) -> None:

@@ -1,8 +1,11 @@
-"""`goqueue produce`: publish one message, or every line of a file or of standard input."""
+"""`goqueue produce`: publish one message, or every line of a file or of standard input, in a transaction or without.
+
+In a transaction all of it is seen together when the last line is stored; or nothing of it, if anything goes wrong.
+"""
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
@@ -16,7 +19,10 @@ from goqueue.clock import SECOND, SystemClock
 from goqueue.errors import GoQueueError
 
 if TYPE_CHECKING:
-    from goqueue.client.sync import Client
+    from goqueue.client.producer import Producer
+    from goqueue.client.transactions import Transaction
+
+    Sender = Producer | Transaction
 
 STANDARD_INPUT = Path("-")
 PRIORITIES = ("critical", "high", "normal", "low", "background")
@@ -27,9 +33,10 @@ class _NoKey(GoQueueError):
 
     code = "INVALID_MESSAGE"
 
-    def __init__(self, line: int, separator: bytes) -> None:
+    def __init__(self, line: int, separator: bytes, *, is_kept: bool) -> None:
         shown = separator.decode("utf-8", "backslashreplace")
-        super().__init__(f"line {line} has no {shown!r} between key and value; {line - 1:,} lines before it are stored")
+        rest = f"{line - 1:,} lines before it are stored" if is_kept else "nothing is stored"
+        super().__init__(f"line {line} has no {shown!r} between key and value; {rest}")
 
 
 def produce(
@@ -63,16 +70,37 @@ def produce(
     compression: Annotated[
         str | None, typer.Option(help="none, zstd or lz4; the topic's unless set.", metavar="KIND")
     ] = None,
+    transactional_id: Annotated[
+        str | None,
+        typer.Option(metavar="ID", help="All of it or nothing, in a transaction under this name; it fences others."),
+    ] = None,
+    marker: Annotated[
+        str | None, typer.Option(help="Nothing is done if a transaction with this marker was committed before.")
+    ] = None,
+    transaction_timeout: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION", parser=arguments.duration, help="How long a transaction may take; 60s unless set."
+        ),
+    ] = None,
     server: ServerOption = DEFAULT_SERVER,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """Publish one message, or every line of a file or of what is piped in."""
+    """Publish one message, or every line of a file or of what is piped in.
+
+    goqueue produce orders '{"id": 1}' --key customer-42
+    goqueue produce orders --file orders.jsonl --transactional-id import --marker orders-2026-01-31
+    """
     if value is not None and file is not None:
         raise typer.BadParameter("give a value or a file, not both", param_hint="VALUE")
     if value is None and file is None and sys.stdin.isatty():
         raise typer.BadParameter("give a value, or --file, or pipe lines in", param_hint="VALUE")
     if key is not None and key_separator is not None:
         raise typer.BadParameter("the lines bring their keys, or all have the same one", param_hint="--key")
+    if transactional_id is None:
+        _refuse_given({"marker": marker, "transaction_timeout": transaction_timeout}, "needs a --transactional-id")
+    else:
+        _refuse_given({"acks": acks, "compression": compression}, "is the topic's in a transaction")
     headers = arguments.pairs(header or (), option="--header")
     given = {
         "key": None if key is None else os.fsencode(key),
@@ -83,22 +111,30 @@ def produce(
         "ttl": ttl,
     }
     message = {name: content for name, content in given.items() if content is not None}
-    options = {"acks": acks, "compression": compression}
-    producer_options = {name: content for name, content in options.items() if content is not None}
     separator = None if key_separator is None else os.fsencode(key_separator)
     with connected(server) as client:
+        sender: Sender = client.producer(**arguments.given({"acks": acks, "compression": compression}))
+        if transactional_id is not None:
+            chosen = arguments.given({"timeout": transaction_timeout, "marker": marker})
+            sender = client.transaction(transactional_id, **chosen)
         if value is not None:
-            _publish_one(client, topic, os.fsencode(value), message, producer_options, output)
+            _publish_one(sender, topic, os.fsencode(value), message, output)
         else:
             with _opened(file or STANDARD_INPUT) as lines:
-                _publish_lines(client, topic, lines, separator, message, producer_options, output)
+                _publish_lines(sender, topic, lines, separator, message, output)
 
 
-def _publish_one(
-    client: "Client", topic: str, value: bytes, message: dict[str, Any], options: dict[str, Any], output: Format
-) -> None:
-    with client.producer(**options) as producer:
-        stored = producer.send(topic, value, **message).result()
+def _refuse_given(options: Mapping[str, object], reason: str) -> None:
+    for name in arguments.given(options):
+        raise typer.BadParameter(reason, param_hint=f"--{name.replace('_', '-')}")
+
+
+def _publish_one(sender: "Sender", topic: str, value: bytes, message: dict[str, Any], output: Format) -> None:
+    with sender as producer:
+        if _was_committed(producer, output):
+            return
+        handle = producer.send(topic, value, **message)
+    stored = handle.result()
     data = {
         "topic": stored.topic,
         "partition": stored.partition,
@@ -109,26 +145,26 @@ def _publish_one(
 
 
 def _publish_lines(
-    client: "Client",
+    sender: "Sender",
     topic: str,
     lines: BinaryIO,
     separator: bytes | None,
     message: dict[str, Any],
-    options: dict[str, Any],
     output: Format,
 ) -> None:
     clock = SystemClock()
     started_ns = clock.monotonic_ns()
     count = byte_count = 0
-    with client.producer(**options) as producer, _progress(lines) as advance:
+    with sender as producer, _progress(lines) as advance:
+        if _was_committed(producer, output):
+            return
         for line in lines:
             count += 1
             value = line.removesuffix(b"\n").removesuffix(b"\r")
             if separator is not None:
                 key, found, value = value.partition(separator)
                 if not found:
-                    producer.flush()
-                    raise _NoKey(count, separator)
+                    raise _without_key(producer, count, separator)
                 producer.send(topic, value, **message, key=key)
             else:
                 producer.send(topic, value, **message)
@@ -138,6 +174,25 @@ def _publish_lines(
     data = {"topic": topic, "count": count, "bytes": byte_count, "seconds": round(seconds, 6)}
     rate = count / seconds if seconds else 0
     show(data, output, plain(f"{count:,} messages ({size(byte_count)}) stored in {topic}, {rate:,.0f} per second"))
+
+
+def _was_committed(sender: "Sender", output: Format) -> bool:
+    """Whether there is nothing to do; then that is shown."""
+    from goqueue.client.transactions import Transaction
+
+    if not isinstance(sender, Transaction) or not sender.already_committed:
+        return False
+    show({"already_committed": True}, output, plain("it was committed before; nothing is stored"))
+    return True
+
+
+def _without_key(sender: "Sender", line: int, separator: bytes) -> _NoKey:
+    """What to raise; what a producer was given before is stored, in spite of it."""
+    from goqueue.client.producer import Producer
+
+    if isinstance(sender, Producer):
+        sender.flush()
+    return _NoKey(line, separator, is_kept=isinstance(sender, Producer))
 
 
 @contextmanager

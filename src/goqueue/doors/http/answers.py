@@ -1,18 +1,20 @@
 """Requests and answers as the routes know them: JSON in, whatever it calls itself, and JSON out with a newline."""
 
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from litestar import Request, Response
 from litestar.types import Empty
 
-from goqueue.doors.http.bodies import decode
+from goqueue.doors.http.bodies import check_braces, decode
 from goqueue.doors.http.context import Context
 from goqueue.doors.http.refusals import encode
 from goqueue.errors import InvalidRequest
 
 T = TypeVar("T")
+PUBLISHES: Final = {"publishes": True}
+"""The option of a route whose bodies hold messages, and may be as large as those are."""
 
 
 class JsonRequest(Request[Any, Any, Any]):
@@ -21,7 +23,10 @@ class JsonRequest(Request[Any, Any, Any]):
     async def body(self) -> bytes:
         if self._body is Empty:
             context: Context = self.app.state["context"]
-            self._body = await context.bodies.read(self.scope, self.receive, limit=context.config.body_bytes_max)
+            config = context.config
+            limit = config.publish_bytes_max if "publishes" in self.route_handler.opt else config.body_bytes_max
+            self._body = await context.bodies.read(self.scope, self.receive, limit=limit)
+            check_braces(self._body, limit=config.braces_max)
         return self._body
 
     async def json(self) -> Any:

@@ -19,18 +19,25 @@ from goqueue.doors.http import (
     routes_poll,
     routes_positions,
     routes_priorities,
+    routes_producers,
     routes_publish,
     routes_read,
     routes_schedules,
+    routes_schemas,
+    routes_schemas_by_id,
+    routes_schemas_rules,
     routes_settle,
     routes_stream,
     routes_topics,
+    routes_traces,
+    routes_transactions,
 )
 from goqueue.doors.http.answers import JsonRequest, JsonResponse
 from goqueue.doors.http.context import Context, Shared
 from goqueue.doors.http.docs_page import DOCS_PAGE
 from goqueue.doors.http.openapi import describe
 from goqueue.doors.http.refusals import ErrorBody, allowed_methods, body_of, encode, headers_of, understood
+from goqueue.doors.http.schema_answers import SchemaResponse, is_below, refusal
 
 ROUTES: tuple[HTTPRouteHandler, ...] = (
     routes_health.health,
@@ -97,6 +104,56 @@ ROUTES: tuple[HTTPRouteHandler, ...] = (
     routes_dead_letters.show_redrive,
     routes_dead_letters.stop_redrive,
     routes_priorities.priority_stats,
+    routes_schemas.list_subjects,
+    routes_schemas.list_versions,
+    routes_schemas.register_schema,
+    routes_schemas.look_up_schema,
+    routes_schemas.show_version,
+    routes_schemas.show_text_of_version,
+    routes_schemas.list_referrers,
+    routes_schemas.find_version,
+    routes_schemas.delete_version,
+    routes_schemas.delete_subject,
+    routes_schemas_by_id.show_schema,
+    routes_schemas_by_id.show_text,
+    routes_schemas_by_id.list_subjects_of_schema,
+    routes_schemas_by_id.list_uses,
+    routes_schemas_by_id.show_schema_by_guid,
+    routes_schemas_by_id.list_types,
+    routes_schemas_by_id.list_schemas,
+    routes_schemas_by_id.list_contexts,
+    routes_schemas_by_id.schema_stats,
+    routes_schemas_rules.check_compatibility,
+    routes_schemas_rules.check_compatibility_with,
+    routes_schemas_rules.show_level,
+    routes_schemas_rules.set_level,
+    routes_schemas_rules.reset_level,
+    routes_schemas_rules.show_level_of,
+    routes_schemas_rules.set_level_of,
+    routes_schemas_rules.reset_level_of,
+    routes_schemas_rules.show_mode,
+    routes_schemas_rules.set_mode,
+    routes_schemas_rules.reset_mode,
+    routes_schemas_rules.show_mode_of,
+    routes_schemas_rules.set_mode_of,
+    routes_schemas_rules.reset_mode_of,
+    routes_producers.init_producer,
+    routes_producers.heartbeat_of_producer,
+    routes_transactions.begin_transaction,
+    routes_transactions.publish_in_transaction,
+    routes_transactions.add_offsets,
+    routes_transactions.add_acks,
+    routes_transactions.add_partition,
+    routes_transactions.commit_transaction,
+    routes_transactions.abort_transaction,
+    routes_transactions.list_transactions,
+    routes_transactions.transaction_stats,
+    routes_transactions.show_transaction,
+    routes_transactions.abort_by_admin,
+    routes_traces.list_traces,
+    routes_traces.search_traces,
+    routes_traces.trace_stats,
+    routes_traces.show_trace,
 )
 
 
@@ -158,5 +215,9 @@ async def docs() -> JsonResponse[bytes]:
 def refuse(request: Request[Any, Any, Any], error: Exception) -> JsonResponse[ErrorBody]:
     """What a client is told when a route raised something."""
     told = understood(error, request.scope)
+    headers = headers_of(told)
+    if is_below(request.scope["path"]):
+        refused = refusal(told)
+        return SchemaResponse(refused, status_code=refused.status, headers=headers)
     body = body_of(told)
-    return JsonResponse(body, status_code=body.status, headers=headers_of(told), media_type="application/json")
+    return JsonResponse(body, status_code=body.status, headers=headers, media_type="application/json")

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 import msgspec
 from litestar.types import Receive
 
-from goqueue.doors.http.refusals import malformed
+from goqueue.doors.http.config import MIB
+from goqueue.doors.http.refusals import malformed, too_many
 from goqueue.errors import BrokerUnavailable, InvalidRequest, RequestTooLarge
 
 T = TypeVar("T")
@@ -59,6 +60,12 @@ class Bodies:
         finally:
             self._arriving_bytes -= size
         return b"".join(chunks)
+
+
+def check_braces(body: bytes, *, limit: int) -> None:
+    """Refuse a large body that has more objects than that, before they are made."""
+    if len(body) > MIB and body.count(b"{") > limit:
+        raise too_many(body.count(b"{"), "objects", limit)
 
 
 def decode(decoder: "msgspec.json.Decoder[T]", body: bytes) -> T:

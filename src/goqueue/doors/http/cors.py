@@ -11,7 +11,8 @@ from litestar.types import Receive, Send
 
 METHODS: Final = b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"
 HEADERS: Final = (
-    b"Accept, Authorization, Content-Type, Last-Event-ID, Prefer, X-API-Key, X-Request-ID, X-Tenant-ID, traceparent"
+    b"Accept, Authorization, Content-Type, Last-Event-ID, Prefer, X-API-Key, X-Request-ID, X-Tenant-ID, "
+    b"traceparent, tracestate"
 )
 EXPOSED: Final = b"Retry-After, X-RateLimit-Limit, X-RateLimit-Remaining, X-Request-ID"
 MAX_AGE_S: Final = b"300"

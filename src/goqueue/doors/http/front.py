@@ -17,12 +17,13 @@ from litestar.types import Receive, Send
 
 from goqueue.doors.http.bodies import ClientGone
 from goqueue.doors.http.context import WAITED, Context, Observer, RequestAnswered
+from goqueue.doors.http.paths import path_of
 from goqueue.doors.http.refusals import REQUEST_ID, body_of, encode, has_head, headers_of, understood
 from goqueue.doors.http.routes_publish import ROUTE as PUBLISH_ROUTE
 from goqueue.doors.http.routes_publish import Publishing
 
 _PUBLISH = re.compile(r"(?:/v1)?/topics/([^/]+)/messages(?:/batch)?/*")
-_VERSIONED = re.compile(r"/v1(?=/|$)")
+_VERSIONED = re.compile(r"^/v1(?=/|$)")
 _REQUEST_ID = re.compile(rb"[\x20-\x7e]{1,128}")
 _PARAMETER_TYPE = re.compile(r":\w+(?=})")
 Scope = dict[str, Any]
@@ -69,7 +70,7 @@ class Front:
 
     async def _route(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> tuple[str, int]:
         """Let Litestar answer; returns the template of the route, and the status."""
-        inner = {**scope, "path": _VERSIONED.sub("", scope["path"]) or "/"}
+        inner = {**scope, "path": _VERSIONED.sub("", path_of(scope)) or "/"}
         if scope["method"] == "HEAD" and has_head(inner["path"]):
             inner["method"] = "GET"
         status = 0

@@ -23,6 +23,8 @@ ORIGIN: Final = "gq-origin"
 _PRIORITY_CODES: Final = {priority.name.lower(): int(priority) for priority in Priority}
 
 SequenceNumber = Annotated[int, msgspec.Meta(ge=0, le=2**62 - 1)]
+ProducerId = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
+Epoch = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
 
 class HeaderBytes(msgspec.Struct, gc=False):
@@ -60,8 +62,8 @@ class PublishBody(MessageBody, kw_only=True, gc=False):
 
     messages: list[MessageBody] | None = None
     acks: Text = None
-    producer_id: Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)] | None = None
-    epoch: Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)] | None = None
+    producer_id: ProducerId | None = None
+    epoch: Epoch | None = None
     transaction_id: Text = None
 
 

@@ -17,10 +17,14 @@ from litestar.openapi.spec import Server
 from goqueue.doors.http.context import Context
 from goqueue.doors.http.refusals import ErrorBody
 from goqueue.doors.http.routes_publish import RESULT_SHAPES, PublishAnswer
-from goqueue.doors.http.routes_settle import RECEIPT_SHAPES, SettledMany
+from goqueue.doors.http.routes_settle import RECEIPT_SHAPES, Acked, RefusedReceipt, SettledMany
+from goqueue.doors.http.routes_transactions import AcksAdded, PublishedInTransaction
+from goqueue.doors.http.schema_answers import SchemaErrorBody
 
 REF: Final = "#/components/schemas/{name}"
 ERROR: Final = {"$ref": "#/components/responses/Error"}
+SCHEMA_ERROR: Final = {"$ref": "#/components/responses/SchemaError"}
+SCHEMAS: Final = "/schemas"
 DESCRIPTION: Final = (
     "One durable log that serves as both a Kafka and an SQS. JSON in and out, and one shape for every error. "
     "Durations are text such as 250ms, 30s or 7d; times are RFC 3339, epoch seconds or 2h ago."
@@ -50,20 +54,32 @@ def describe(routes: Sequence[HTTPRouteHandler], *, version: str) -> dict[str, A
 
 
 def _declare_errors(document: dict[str, Any]) -> None:
-    for path in document["paths"].values():
-        for operation in path.values():
+    for path, operations in document["paths"].items():
+        for operation in operations.values():
             responses = operation["responses"]
             responses.pop("400", None)  # Litestar's own shape
-            responses.update({"4XX": ERROR, "5XX": ERROR})
-    content = {"application/json": {"schema": {"$ref": REF.format(name=ErrorBody.__name__)}}}
-    document["components"]["responses"] = {"Error": {"description": "Why it was refused", "content": content}}
+            error = SCHEMA_ERROR if path.startswith(SCHEMAS) else ERROR
+            responses.update({"4XX": error, "5XX": error})
+    document["components"]["responses"] = {"Error": _error(ErrorBody), "SchemaError": _error(SchemaErrorBody)}
+
+
+def _error(body: type[ErrorBody]) -> dict[str, Any]:
+    content = {"application/json": {"schema": {"$ref": REF.format(name=body.__name__)}}}
+    return {"description": "Why it was refused", "content": content}
 
 
 def _declare_results(schemas: dict[str, Any]) -> None:
     """The shapes of a result, which nothing but their fields tells apart."""
-    _, shapes = msgspec.json.schema_components((ErrorBody, *RESULT_SHAPES, *RECEIPT_SHAPES), ref_template=REF)
+    _, shapes = msgspec.json.schema_components(
+        (ErrorBody, SchemaErrorBody, *RESULT_SHAPES, *RECEIPT_SHAPES), ref_template=REF
+    )
     schemas.update(shapes)
-    for answer, results in ((PublishAnswer, RESULT_SHAPES), (SettledMany, RECEIPT_SHAPES)):
+    for answer, results in (
+        (PublishAnswer, RESULT_SHAPES),
+        (PublishedInTransaction, RESULT_SHAPES),
+        (SettledMany, RECEIPT_SHAPES),
+        (AcksAdded, (Acked, RefusedReceipt)),
+    ):
         refs = [{"$ref": REF.format(name=shape.__name__)} for shape in results]
         schemas[answer.__name__]["properties"]["results"]["items"] = {"anyOf": refs}
 

@@ -15,7 +15,14 @@ from typing import Any, Final
 import msgspec
 from litestar.exceptions import HTTPException, MethodNotAllowedException, NotFoundException, ValidationException
 
-from goqueue.errors import GoQueueError, InternalError, InvalidRequest, MethodNotAllowed, NotFound
+from goqueue.errors import (
+    GoQueueError,
+    InternalError,
+    InvalidRequest,
+    MethodNotAllowed,
+    NotFound,
+    RequestTooLarge,
+)
 from goqueue.wire import codes
 
 INT_MAX: Final = 2**63 - 1
@@ -101,6 +108,12 @@ def malformed(error: msgspec.ValidationError) -> InvalidRequest:
     match = _LOCATED.fullmatch(str(error))
     assert match
     return _unfit(match["what"], (match["path"] or "$").removeprefix("$."))
+
+
+def too_many(count: int, what: str, limit: int) -> RequestTooLarge:
+    """The refusal of a request that holds too many things."""
+    text = f"request too large: {count} {what} are over the limit of {limit}"
+    return RequestTooLarge.restored(text, {"size": count, "limit": limit})
 
 
 def allowed_methods(methods: Iterable[str], path: str) -> str:

@@ -106,7 +106,7 @@ async def show_positions(context: Shared, group: FromPath[str], topic: FromQuery
         generation = groups.describe(group).generation
     except GroupNotFound:
         generation = 0
-    offsets = _map(positions)
+    offsets = offset_map(positions)
     return Positions(
         group_id=group,
         topics=offsets,
@@ -123,10 +123,10 @@ async def commit_positions(context: Shared, group: FromPath[str], data: JSONBody
     if not data.offsets:
         raise InvalidRequest("offsets are required", path="offsets")
     pending = context.service.groups.commit(
-        group, list(_commits(data.offsets)), member_id=data.member_id, generation=data.generation
+        group, list(commits_of(data.offsets)), member_id=data.member_id, generation=data.generation
     )
     stored = await context.answered(pending, "commit")
-    return Committed(status="committed", committed=True, group=group, group_id=group, offsets=_map(stored))
+    return Committed(status="committed", committed=True, group=group, group_id=group, offsets=offset_map(stored))
 
 
 @post("/groups/{group:str}/offsets/reset", tags=["groups"], summary="Set positions", status_code=200)
@@ -146,7 +146,8 @@ async def reset_positions(context: Shared, group: FromPath[str], data: JSONBody[
     return Reset(group_id=group, reset_count=len(resets), new_offsets=resets, dry_run=is_dry)
 
 
-def _commits(offsets: OffsetMap | list[CommitEntry]) -> Iterator[reports.PositionCommit]:
+def commits_of(offsets: OffsetMap | list[CommitEntry]) -> Iterator[reports.PositionCommit]:
+    """The positions that are meant."""
     if isinstance(offsets, list):
         for entry in offsets:
             yield reports.PositionCommit(entry.topic, entry.partition, entry.offset, entry.metadata or "")
@@ -156,7 +157,8 @@ def _commits(offsets: OffsetMap | list[CommitEntry]) -> Iterator[reports.Positio
                 yield reports.PositionCommit(topic, parse_partition(partition), offset)
 
 
-def _map(positions: Iterable[reports.Position | reports.PositionCommit]) -> OffsetMap:
+def offset_map(positions: Iterable[reports.Position | reports.PositionCommit]) -> OffsetMap:
+    """The offsets by topic and partition."""
     offsets: OffsetMap = {}
     for position in positions:
         offsets.setdefault(position.topic, {})[str(position.partition)] = position.offset

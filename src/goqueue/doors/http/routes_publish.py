@@ -7,7 +7,7 @@ Every message has its own result. One that is refused leaves the others; when al
 status and the fields of the first error beside the results.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
 from typing import Any, Final
 
@@ -20,12 +20,13 @@ from litestar.types import Receive, Send
 from goqueue.broker.new_message import NewMessage
 from goqueue.broker.pending import Pending
 from goqueue.broker.service import Producer, Stored
-from goqueue.doors.http.bodies import decode
-from goqueue.doors.http.config import MIB
+from goqueue.doors.http.bodies import check_braces, decode
+from goqueue.doors.http.config import HttpConfig
 from goqueue.doors.http.context import Context
 from goqueue.doors.http.new_messages import MessageBody, PublishBody, base64_chars, new_message
-from goqueue.doors.http.refusals import RETRY_AFTER_STATUS, ErrorBody, body_of, encode
+from goqueue.doors.http.refusals import RETRY_AFTER_STATUS, ErrorBody, body_of, encode, too_many
 from goqueue.doors.http.shapes import PRIORITIES, time_text
+from goqueue.doors.http.trace_headers import continue_trace, trace_headers
 from goqueue.errors import GoQueueError, InvalidRequest, RequestTooLarge
 from goqueue.topics.config import Acks
 
@@ -61,6 +62,7 @@ class RefusedResult(ErrorBody, kw_only=True):
 
 Result = StoredResult | AcceptedResult | RefusedResult
 RESULT_SHAPES = (StoredResult, AcceptedResult, RefusedResult)
+Outcomes = Iterable[Stored | GoQueueError | None]
 
 
 class PublishAnswer(msgspec.Struct, kw_only=True):
@@ -92,12 +94,13 @@ class Publishing:
         messages = [body] if body.messages is None else body.messages
         self._check(body, messages, len(raw))
 
-        understood = _understood(messages, self._context.clock.wall_ns())
+        understood = understood_messages(messages, scope["headers"], now_ns=self._context.clock.wall_ns())
         pending = self._publish(topic, body, [one for one in understood if isinstance(one, NewMessage)])
         if not pending.is_done and body.acks != Acks.NONE:
             await self._context.answered(pending, "publish")
 
-        results, failed = _results(understood, pending, told=body.acks != Acks.NONE)
+        outcomes: Outcomes = pending.result() if pending.is_done else repeat(None)
+        results, failed = results_of(understood, outcomes, told=body.acks != Acks.NONE)
         answer = PublishAnswer(results=results, failed=failed)
         status, headers = (200 if body.acks != Acks.NONE else 202), [_CONTENT_TYPE, (b"x-request-id", request_id)]
         if failed == len(results):
@@ -110,24 +113,12 @@ class Publishing:
         return status
 
     def _decode(self, raw: bytes) -> PublishBody:
-        if len(raw) > MIB and raw.count(b"{") > self._config.braces_max:
-            raise too_many(raw.count(b"{"), "objects", self._config.braces_max)
+        check_braces(raw, limit=self._config.braces_max)
         return decode(self._decoder, raw)
 
     def _check(self, body: PublishBody, messages: Sequence[MessageBody], size: int) -> None:
         """Refuse what is wrong with the request as a whole."""
-        config = self._config
-        if not messages:
-            raise InvalidRequest("at least one message required", path="messages")
-        if len(messages) > config.messages_max:
-            raise too_many(len(messages), "messages", config.messages_max)
-        limit = config.payload_bytes_max + config.payload_bytes_per_message * len(messages)
-        if size > limit:
-            size -= sum(map(base64_chars, messages)) // 4
-            if size > limit:
-                raise RequestTooLarge(size, limit)
-        if body.transaction_id is not None:
-            raise InvalidRequest("there is no such transaction to publish in", path="transaction_id")
+        check_messages(messages, size, self._config)
         if (body.producer_id is None) != (body.epoch is None):
             missing = "producer_id" if body.producer_id is None else "epoch"
             raise InvalidRequest(f"{missing} is required", path=missing)
@@ -146,6 +137,7 @@ class Publishing:
             acks=body.acks,
             producer=producer,
             sequence=None if body.messages is None else body.sequence,
+            transaction_id=body.transaction_id,
         )
 
 
@@ -161,6 +153,19 @@ async def publish(topic: FromPath[str], data: JSONBody[PublishBody]) -> PublishA
     raise AssertionError(f"{topic}, {data}: the front takes these requests")
 
 
+def check_messages(messages: Sequence[MessageBody], size: int, config: HttpConfig) -> None:
+    """Refuse a request of that size that has no messages, or too many, or too much of them."""
+    if not messages:
+        raise InvalidRequest("at least one message required", path="messages")
+    if len(messages) > config.messages_max:
+        raise too_many(len(messages), "messages", config.messages_max)
+    limit = config.payload_bytes_max + config.payload_bytes_per_message * len(messages)
+    if size > limit:
+        size -= sum(map(base64_chars, messages)) // 4
+        if size > limit:
+            raise RequestTooLarge(size, limit)
+
+
 def _any_sequence(messages: Sequence[MessageBody]) -> bool:
     for message in messages:  # noqa: SIM110  # `any` is slow for one message, which is what most requests have
         if message.sequence is not None:
@@ -168,22 +173,29 @@ def _any_sequence(messages: Sequence[MessageBody]) -> bool:
     return False
 
 
-def _understood(messages: Sequence[MessageBody], now_ns: int) -> list[NewMessage | GoQueueError]:
-    """Each message as the broker takes it, or what is wrong with it."""
+def understood_messages(
+    messages: Sequence[MessageBody], headers: Iterable[tuple[bytes, bytes]], *, now_ns: int
+) -> list[NewMessage | GoQueueError]:
+    """Each message as the broker takes it, in the trace of the request with these headers; or what is wrong with it."""
     understood: list[NewMessage | GoQueueError] = []
     for index, message in enumerate(messages):
         try:
             understood.append(new_message(message, index, now_ns))
         except GoQueueError as error:
             understood.append(error)
+    if trace := trace_headers(headers):
+        return [continue_trace(one, trace) if isinstance(one, NewMessage) else one for one in understood]
     return understood
 
 
-def _results(
-    understood: Sequence[NewMessage | GoQueueError], pending: Pending[list[Stored | GoQueueError]], *, told: bool
+def results_of(
+    understood: Sequence[NewMessage | GoQueueError], outcomes: Outcomes, *, told: bool = True
 ) -> tuple[list[Result], int]:
-    """A result for each message, and how many of them are errors. Who did not want to be told hears only of errors."""
-    outcomes: Iterator[Stored | GoQueueError | None] = iter(pending.result()) if pending.is_done else repeat(None)
+    """A result for each message, and how many of them are errors. Who did not want to be told hears only of errors.
+
+    The outcomes are those of the messages that the broker could take, in their order.
+    """
+    outcomes = iter(outcomes)
     results: list[Result] = []
     failed = 0
     stored_ns, stored_at = -1, ""
@@ -234,9 +246,3 @@ def fail_as_a_whole(answer: Any) -> tuple[int, dict[str, str]]:
     answer.retryable, answer.details = first.retryable, first.details
     is_to_wait = first.retryable and first.status in RETRY_AFTER_STATUS
     return first.status, {"retry-after": "1"} if is_to_wait else {}
-
-
-def too_many(count: int, what: str, limit: int) -> RequestTooLarge:
-    """The refusal of a request that holds too many things."""
-    text = f"request too large: {count} {what} are over the limit of {limit}"
-    return RequestTooLarge.restored(text, {"size": count, "limit": limit})

@@ -185,7 +185,7 @@ class _TopicReading:
                 page = await self._read_one(number, min(share, left), min(share_bytes, left_bytes))
                 left -= len(page.messages)
                 left_bytes -= page.bytes
-                if page.messages and page.result.next_offset < page.result.last_stable_offset:
+                if page.messages and page.result.next_offset < self._end(page.result):
                     still_hungry.append(number)
             hungry = still_hungry
 
@@ -225,6 +225,11 @@ class _TopicReading:
             first_pending_offset=self._named(self._pending) or UNSET,
             end_of_range=(len(results) == len(self._positions) and all(one.end_of_range for one in results)) or UNSET,
         )
+
+    def _end(self, result: ReadResult) -> int:
+        """Where there is nothing more to read."""
+        is_committed = self._asked.isolation is Isolation.READ_COMMITTED
+        return result.last_stable_offset if is_committed else result.high_watermark
 
     async def _read_one(self, number: int, limit: int, max_bytes: int) -> Page:
         asked = self._asked

@@ -16,10 +16,10 @@ from goqueue.clock import SECOND
 from goqueue.doors.http.answers import JsonResponse
 from goqueue.doors.http.context import Context, Shared
 from goqueue.doors.http.new_messages import delay_ns
-from goqueue.doors.http.refusals import ErrorBody, body_of
-from goqueue.doors.http.routes_publish import fail_as_a_whole, too_many
+from goqueue.doors.http.refusals import ErrorBody, body_of, too_many
+from goqueue.doors.http.routes_publish import fail_as_a_whole
 from goqueue.doors.http.shapes import Text, duration_ns, one_of, time_text
-from goqueue.errors import GoQueueError, InvalidRequest
+from goqueue.errors import GoQueueError, InvalidRequest, TransactionNotFound
 from goqueue.times import format_duration
 from goqueue.wire import reports
 
@@ -33,12 +33,11 @@ class SettleBody(msgspec.Struct, kw_only=True):
     receipt_handle: Text = None
     receipt_handles: list[str] | None = None
     consumer_id: Text = None
+    transaction_id: Text = None
 
 
 class AckBody(SettleBody, kw_only=True):
-    """Messages that are done."""
-
-    transaction_id: Text = None
+    """Messages that are done; if a transaction is named, as soon as it is committed."""
 
 
 class NackBody(SettleBody, kw_only=True):
@@ -183,10 +182,8 @@ class ReliabilityStats(msgspec.Struct, kw_only=True):
 
 @post(["/messages/ack", "/messages/ack/batch"], tags=["settling"], summary="Acknowledge messages", status_code=200)
 async def ack(context: Shared, data: JSONBody[AckBody]) -> JsonResponse[Acked | SettledMany]:
-    """They are done, and are not delivered to this group again."""
-    if data.transaction_id is not None:
-        raise InvalidRequest("there is no such transaction to acknowledge in", path="transaction_id")
-    return await _settle(context, data, reports.Settlement("ack"), _acked)
+    """They are done, and are not delivered to this group again; in a transaction, when that is committed."""
+    return await _settle(context, data, reports.Settlement("ack"), acked)
 
 
 @post(["/messages/nack", "/messages/nack/batch"], tags=["settling"], summary="Return messages", status_code=200)
@@ -271,13 +268,18 @@ async def _settle(
     context: Context, body: SettleBody, settlement: reports.Settlement, show: Callable[[reports.Settled], _Settled]
 ) -> JsonResponse[Any]:
     receipts = _receipts(body)
+    if body.transaction_id is not None:
+        if not body.transaction_id:
+            raise TransactionNotFound("")
+        settlement.transaction_id = body.transaction_id
     outcomes = await context.answered(context.service.groups.settle(receipts, settlement), settlement.action)
     if body.receipt_handles is None:
         outcome = outcomes[0]
         if isinstance(outcome, GoQueueError):
             raise outcome
         return JsonResponse(show(outcome), status_code=200)
-    return _many(receipts, outcomes, show)
+    results, failed = results_of(receipts, outcomes, show)
+    return answer_many(SettledMany(success=not failed, results=results, failed=failed))
 
 
 def _receipts(body: SettleBody) -> list[str]:
@@ -287,18 +289,24 @@ def _receipts(body: SettleBody) -> list[str]:
         return [body.receipt_handle]
     if body.receipt_handle is not None:
         raise InvalidRequest("receipt_handle and receipt_handles exclude each other; give one", path="receipt_handle")
-    if not body.receipt_handles:
-        raise InvalidRequest("at least one receipt handle required", path="receipt_handles")
-    if len(body.receipt_handles) > RECEIPTS_MAX:
-        raise too_many(len(body.receipt_handles), "receipts", RECEIPTS_MAX)
+    check_receipts(body.receipt_handles)
     return body.receipt_handles
 
 
-def _many(
+def check_receipts(receipts: Sequence[str]) -> None:
+    """Refuse a list that has none, or too many."""
+    if not receipts:
+        raise InvalidRequest("at least one receipt handle required", path="receipt_handles")
+    if len(receipts) > RECEIPTS_MAX:
+        raise too_many(len(receipts), "receipts", RECEIPTS_MAX)
+
+
+def results_of(
     receipts: Sequence[str],
     outcomes: Sequence[reports.Settled | GoQueueError],
     show: Callable[[reports.Settled], _Settled],
-) -> JsonResponse[Any]:
+) -> tuple[list[Result], int]:
+    """A result for each receipt, and how many of them are errors."""
     results: list[Any] = []
     failed = 0
     for receipt, outcome in zip(receipts, outcomes, strict=True):
@@ -309,14 +317,19 @@ def _many(
             result = show(outcome)
             result.receipt_handle = receipt
             results.append(result)
-    answer = SettledMany(success=not failed, results=results, failed=failed)
-    if failed < len(results):
+    return results, failed
+
+
+def answer_many(answer: Any) -> JsonResponse[Any]:
+    """The answer with all results; if all of them failed, as the first one did."""
+    if answer.failed < len(answer.results):
         return JsonResponse(answer, status_code=200)
     status, headers = fail_as_a_whole(answer)
     return JsonResponse(answer, status_code=status, headers=headers)
 
 
-def _acked(settled: reports.Settled) -> Acked:
+def acked(settled: reports.Settled) -> Acked:
+    """A message that is done, or will be when its transaction is committed."""
     return Acked(
         topic=settled.topic,
         partition=settled.partition,

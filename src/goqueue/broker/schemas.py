@@ -1,0 +1,294 @@
+"""The schemas of a broker: the verbs of the registry, its journal, and messages that are held against it.
+
+The registry lives in memory and in the internal topic `__schemas`, which is made with the first schema. A change is
+written before it is applied, and answered when it is durable; who asks for what another one is just being
+told, waits with him.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, TypeVar, cast
+
+from goqueue import events
+from goqueue.broker.journal import Journal
+from goqueue.broker.new_message import NewMessage
+from goqueue.broker.pending import Pending, after, chained
+from goqueue.clock import Clock
+from goqueue.errors import CorruptRecord, InvalidBatch, InvalidMessage, SchemaRejected
+from goqueue.names import TopicPartition
+from goqueue.record import compression, kernel
+from goqueue.record.header import Flags
+from goqueue.record.headers import decode_headers
+from goqueue.record.message import Message
+from goqueue.schemas.formats import PROTOBUF_NAME
+from goqueue.schemas.registry import Change, Registry, RegistryConfig
+from goqueue.schemas.validation import SCHEMA_ID_HEADER, Rule, Validation
+from goqueue.topics.config import SchemaValidation, is_internal
+from goqueue.wire.schema_reports import Compatibility, NewSchema, SchemaInfo, SchemaStats, SubjectVersion
+
+if TYPE_CHECKING:
+    from goqueue.schemas.protobuf import ProtobufSchema
+
+SCHEMAS_TOPIC: Final = "__schemas"
+DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
+"""Of one batch: a small one can claim to be gigabytes."""
+_NOT_HELD: Final = Flags.TOMBSTONE | Flags.CONTROL
+_HEADER_BYTES: Final = SCHEMA_ID_HEADER.encode()
+
+T = TypeVar("T")
+
+
+class Schemas:
+    """The verbs about schemas, and what publishing needs of them."""
+
+    def __init__(
+        self,
+        open_journal: Callable[[], Pending[Journal]],
+        *,
+        validation_of: Callable[[str], str | None],
+        clock: Clock,
+        observe: events.Observer,
+        config: RegistryConfig | None = None,
+    ) -> None:
+        self._open_journal = open_journal
+        self._validation_of = validation_of  # the setting of a topic, None if there is no such topic
+        self._clock = clock
+        self._observe = observe
+        self._registry = Registry(config)
+        self._validation = Validation(self._registry)
+        self._journal: Journal | None = None
+        self._last_put: Pending[None] = Pending.of(None)
+
+    def load(self, journal: Journal) -> None:
+        """Go on with the schemas that were there before a restart."""
+        self._journal = journal
+        self._registry.apply(journal.load())
+
+    # --- verbs ---------------------------------------------------------------------------------
+
+    def subjects(self, *, prefix: str = "", deleted: bool = False, deleted_only: bool = False) -> list[str]:
+        """The names, sorted; with `deleted`, or only, those that have no live version left."""
+        return self._registry.subjects(prefix=prefix, deleted=deleted, deleted_only=deleted_only)
+
+    def versions(self, subject: str, *, deleted: bool = False, deleted_only: bool = False) -> list[int]:
+        """The numbers of a subject's versions."""
+        return self._registry.versions(subject, deleted=deleted, deleted_only=deleted_only)
+
+    def register(self, subject: str, new: NewSchema, *, normalize: bool = False) -> Pending[SchemaInfo]:
+        """A new version; the same schema again is the version that it has."""
+        return self._change(lambda: self._registry.register(subject, new, normalize=normalize))
+
+    def lookup(self, subject: str, new: NewSchema, *, deleted: bool = False, normalize: bool = False) -> SchemaInfo:
+        """The version of the subject that has this schema."""
+        return self._registry.lookup(subject, new, deleted=deleted, normalize=normalize)
+
+    def get(self, subject: str, version: str = "latest", *, deleted: bool = False) -> SchemaInfo:
+        """A version."""
+        return self._registry.get(subject, version, deleted=deleted)
+
+    def by_id(self, schema_id: int, *, subject: str | None = None) -> SchemaInfo:
+        """A schema, and where it is in use."""
+        return self._registry.by_id(schema_id, subject=subject)
+
+    def by_guid(self, guid: str) -> SchemaInfo:
+        """The same by the guid."""
+        return self._registry.by_guid(guid)
+
+    def uses(self, schema_id: int, *, subject: str | None = None, deleted: bool = False) -> list[SubjectVersion]:
+        """Which versions are that schema."""
+        return self._registry.uses(schema_id, subject=subject, deleted=deleted)
+
+    def referenced_by(self, subject: str, version: str) -> list[int]:
+        """The ids of the schemas that refer to the version."""
+        return self._registry.referenced_by(subject, version)
+
+    def find(self, *, prefix: str = "", deleted: bool = False, latest_only: bool = False) -> list[SchemaInfo]:
+        """The versions of all subjects."""
+        return self._registry.find(prefix=prefix, deleted=deleted, latest_only=latest_only)
+
+    def with_metadata(self, subject: str, wanted: dict[str, str], *, deleted: bool = False) -> SchemaInfo:
+        """The latest version whose metadata has these properties."""
+        return self._registry.with_metadata(subject, wanted, deleted=deleted)
+
+    def delete_version(self, subject: str, version: str, *, permanent: bool = False) -> Pending[int]:
+        """Take a version out of use; for good only after that."""
+        return self._change(lambda: self._registry.delete_version(subject, version, permanent=permanent))
+
+    def delete_subject(self, subject: str, *, permanent: bool = False) -> Pending[list[int]]:
+        """Take all versions out of use; for good only after that."""
+        return self._change(lambda: self._registry.delete_subject(subject, permanent=permanent))
+
+    def compatibility(
+        self, subject: str, new: NewSchema, *, version: str | None = None, normalize: bool = False
+    ) -> Compatibility:
+        """Whether the schema could be registered: against one version, or as the subject's level says."""
+        return self._registry.compatibility(subject, new, version=version, normalize=normalize)
+
+    def level(self, subject: str | None = None, *, default_to_global: bool = False) -> str:
+        """The compatibility level."""
+        return self._registry.level(subject, default_to_global=default_to_global)
+
+    def set_level(self, subject: str | None, level: str) -> Pending[str]:
+        """Another compatibility level."""
+        return self._change(lambda: self._registry.set_level(subject, level))
+
+    def delete_level(self, subject: str | None) -> Pending[str]:
+        """Back to the default; the level that it was."""
+        return self._change(lambda: self._registry.delete_level(subject))
+
+    def mode(self, subject: str | None = None, *, default_to_global: bool = False) -> str:
+        """The mode."""
+        return self._registry.mode(subject, default_to_global=default_to_global)
+
+    def set_mode(self, subject: str | None, mode: str, *, force: bool = False) -> Pending[str]:
+        """Another mode."""
+        return self._change(lambda: self._registry.set_mode(subject, mode, force=force))
+
+    def delete_mode(self, subject: str | None) -> Pending[str]:
+        """Back to the default; the mode that it was."""
+        return self._change(lambda: self._registry.delete_mode(subject))
+
+    def stats(self) -> SchemaStats:
+        """The registry in numbers."""
+        return self._registry.stats(validated={name: self._is_validated(name) for name in self._registry.subjects()})
+
+    def check(self, topic: str, values: Sequence[bytes]) -> list[str | None]:
+        """What is wrong with each value, if it were published to the topic."""
+        validation = self._validation_of(topic) or SchemaValidation.AUTO
+        rule = self._rule(topic, validation)
+        refused = self._refused(rule, validation, [NewMessage(one) for one in values]) if rule else {}
+        reasons = {
+            index: f"{error.path}: {error.reason}" if error.path else error.reason for index, error in refused.items()
+        }
+        return [reasons.get(index) for index in range(len(values))]
+
+    def rendered(self, schema_id: int, format: str) -> str:
+        """The text in another form, where its type has one: `serialized` is a Protobuf descriptor in base64."""
+        info = self._registry.by_id(schema_id)
+        if format != "serialized" or info.schema_type != PROTOBUF_NAME:
+            return info.schema
+        return cast("ProtobufSchema", self._registry.parsed(schema_id)).serialized()
+
+    def _is_validated(self, subject: str) -> bool:
+        """Whether there is a topic whose messages are held against the subject."""
+        owners = {subject, subject.removesuffix("-value"), subject.removesuffix("-key")}
+        return any(self._validation_of(one) not in (None, SchemaValidation.OFF) for one in owners)
+
+    # --- publishing ----------------------------------------------------------------------------
+
+    def check_records(self, origin: TopicPartition, validation: str, records: bytearray | memoryview) -> None:
+        """Raise `SchemaRejected` about the first record that breaks its schema."""
+        rule = self._rule(origin.topic, validation)
+        if rule is None:
+            return
+        started_ns = self._clock.monotonic_ns()
+        try:
+            messages = kernel.decode(records, origin, Message, verify=False)
+        except CorruptRecord as error:
+            raise InvalidBatch(error.reason, error.position) from None
+        named = {
+            index: _schema_id(message.raw_headers)
+            for index, message in enumerate(messages)
+            if message.raw_headers is not None and _HEADER_BYTES in message.raw_headers
+        }
+        refused = self._validation.refused(
+            rule,
+            _values(messages),
+            [message.key for message in messages] if rule.keys else (),
+            {index: text for index, text in named.items() if text is not None},
+            is_required=validation == SchemaValidation.REQUIRED,
+            first_only=True,
+        )
+        self._tell(origin.topic, len(messages), len(messages) if refused else 0, started_ns)
+        for refusal in refused.values():
+            raise refusal
+
+    def refused_messages(
+        self, topic: str, validation: str, messages: Sequence[NewMessage]
+    ) -> Mapping[int, SchemaRejected]:
+        """Which of the messages break their schema."""
+        rule = self._rule(topic, validation)
+        if rule is None:
+            return {}
+        started_ns = self._clock.monotonic_ns()
+        refused = self._refused(rule, validation, messages)
+        self._tell(topic, len(messages), len(refused), started_ns)
+        return refused
+
+    def _refused(self, rule: Rule, validation: str, messages: Sequence[NewMessage]) -> Mapping[int, SchemaRejected]:
+        return self._validation.refused(
+            rule,
+            [message.value for message in messages],
+            [message.key for message in messages] if rule.keys else (),
+            {
+                index: message.headers[SCHEMA_ID_HEADER]
+                for index, message in enumerate(messages)
+                if message.headers and SCHEMA_ID_HEADER in message.headers
+            },
+            is_required=validation == SchemaValidation.REQUIRED,
+            first_only=False,
+        )
+
+    def _rule(self, topic: str, validation: str) -> Rule | None:
+        if validation == SchemaValidation.OFF or is_internal(topic):
+            return None
+        return self._validation.rule(topic, is_required=validation == SchemaValidation.REQUIRED)
+
+    def _tell(self, topic: str, count: int, refused: int, started_ns: int) -> None:
+        duration_ns = self._clock.monotonic_ns() - started_ns
+        self._observe(events.SchemaChecked(topic, count - refused, refused, duration_ns))
+
+    # --- inside --------------------------------------------------------------------------------
+
+    def _change(self, plan: Callable[[], Change[T]]) -> Pending[T]:
+        """Do what is planned; refused at once if it cannot be."""
+        if self._journal is not None:
+            return self._put(self._journal, plan())
+        planned = plan()
+        if not planned.facts:
+            return Pending.of(planned.result)
+        return chained(self._open_journal(), lambda journal: self._put(self._opened(journal), plan()))
+
+    def _opened(self, journal: Journal) -> Journal:
+        if self._journal is None:  # else somebody was faster
+            self.load(journal)
+        assert self._journal is not None
+        return self._journal
+
+    def _put(self, journal: Journal, change: Change[T]) -> Pending[T]:
+        """Write the facts, then let them hold. What holds already may still be on its way to the medium."""
+        if change.facts:
+            self._last_put = journal.put(change.facts)
+            self._registry.apply(change.facts)
+        return after(self._last_put, lambda _: change.result)
+
+
+def _values(messages: Sequence[Message]) -> list[bytes | None]:
+    """What is to be looked at, decompressed."""
+    if not any(message.flags & (_NOT_HELD | Flags.COMPRESSED) for message in messages):
+        return [message.value for message in messages]
+    values: list[bytes | None] = []
+    decompressed_bytes = 0
+    for index, message in enumerate(messages):
+        value: bytes | None = message.value
+        if message.flags & _NOT_HELD:
+            value = None
+        elif message.flags & Flags.COMPRESSED:
+            value = _decompressed(message.value, index)
+            decompressed_bytes += len(value)
+            if decompressed_bytes > DECOMPRESSED_BYTES_MAX:
+                raise InvalidMessage(
+                    f"the batch has more than {DECOMPRESSED_BYTES_MAX} bytes when it is decompressed", index=index
+                )
+        values.append(value)
+    return values
+
+
+def _decompressed(value: bytes, index: int) -> bytes:
+    try:
+        return compression.decompress(value)
+    except CorruptRecord as error:
+        raise InvalidMessage(f"message {index}: {error.reason}", index=index) from None
+
+
+def _schema_id(raw_headers: bytes) -> str | None:
+    return decode_headers(raw_headers).get(SCHEMA_ID_HEADER)

@@ -1,0 +1,493 @@
+"""Traces: what was recorded of messages, looked up by id, by place, by time, by outcome.
+
+    events ──> Recorder ──> ring                       get, recent, search, stats
+                   └──> outbox ──(tick)──> `__traces`, exporters
+
+The ring answers first. What it has not, or not from the beginning on, is looked for in `__traces`, where that is
+switched on: at its end, in as many bytes as may be looked at. The log itself says the rest, which is when a message was
+stored and which trace it names. So no question costs more than a look at the ring, a bounded part of a log, and the
+messages asked for.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from itertools import islice
+from typing import NamedTuple, Protocol
+
+from pyroaring import BitMap64
+
+from goqueue import events
+from goqueue.broker.live_partition import LivePartition
+from goqueue.broker.pending import Pending
+from goqueue.broker.record_fetcher import RecordFetcher
+from goqueue.clock import MS, Clock
+from goqueue.delivery.dead_letter import DLQ_SUFFIX
+from goqueue.delivery.offsets import between
+from goqueue.errors import BrokerUnavailable, GoQueueError, InvalidRequest, NotFound, StorageError
+from goqueue.names import TopicPartition
+from goqueue.record import kernel
+from goqueue.record.kernel import crc32c
+from goqueue.record.message import Message
+from goqueue.topics.config import is_internal
+from goqueue.tracing.config import TraceConfig
+from goqueue.tracing.context import TraceContext, context_of, derived_trace_id, invert, is_trace_id
+from goqueue.tracing.counts import TraceCounts
+from goqueue.tracing.export import Export, Sink
+from goqueue.tracing.journeys import Journey, journey, parent_span_id, span_id
+from goqueue.tracing.lookup import STEP, RowsBySource, Stamps, by_source, candidates, grouped, rows_of
+from goqueue.tracing.recorder import Recorder
+from goqueue.tracing.rows import PUBLISH, EventType, Moment, Place, Row, moments
+from goqueue.tracing.table import StoredRow, encode_line, read_lines
+from goqueue.wire import trace_reports as reports
+
+TRACES_TOPIC = "__traces"
+TRACES_SETTINGS: Mapping[str, object] = {"flush": "interval", "retention": "72h", "retention_bytes": 1024**3}
+LIST_MAX = 1_000
+EXAMINED_MAX = 5_000
+"""Messages that one search looks at."""
+STEP_MIN = 100
+PLACES_MAX = 1_000
+"""Messages of one trace that are told of."""
+HISTORY_BYTES = 8 * 1024 * 1024
+READ_BYTES = 1024 * 1024
+LINES_MAX = 5_000
+"""Lines that are written at once."""
+IDENTIFIED_MAX = 10_000
+"""Messages that are handed to exporters at once with their ids."""
+
+_NO_ROWS: Sequence[Row] = ()
+
+
+class TracedTopics(Protocol):
+    """What traces need to know of the topics of their broker."""
+
+    def partition_counts(self) -> Mapping[str, int]: ...
+    def live(self, topic: str, partition: int) -> LivePartition:
+        """Raises `TopicNotFound` or `PartitionNotFound`."""
+
+    def created_at_ns(self, topic: str) -> int: ...
+    def trace_log(self) -> Pending[LivePartition]:
+        """The partition of `__traces`, which is made on first use."""
+
+
+class Known(NamedTuple):
+    """The rows to look at, oldest first, and what old ones say of traces that messages name."""
+
+    rows: Sequence[Row]
+    by_source: RowsBySource
+    contexts: Mapping[Place, TraceContext]
+    places: Mapping[str, Sequence[Place]]
+
+
+class Traces:
+    """The verbs about traces, and what happens to rows."""
+
+    def __init__(
+        self, topics: TracedTopics, config: TraceConfig, *, clock: Clock, sinks: Sequence[Sink], default_rate: float
+    ) -> None:
+        self._topics = topics
+        self._config = config
+        self._clock = clock
+        self._sinks = sinks
+        self._default_rate = default_rate
+        self.recorder = Recorder(config, clock=clock)
+        self.observe: events.Observer = self.recorder.observe if config.enabled else events.ignore
+        self.recorder.keeps_outbox = config.topic or bool(sinks)
+        self._opening: Pending[LivePartition] | None = None
+        self._exported_ns = clock.monotonic_ns()
+        self._exporters = [*([TRACES_TOPIC] if config.topic else []), *(sink.name for sink in sinks)]
+        for name in self._exporters:
+            for result in ("success", "failure"):
+                self.recorder.tallies.exports[name, result] = 0
+
+    def configured(self, topic: str, rate: float) -> None:
+        """The topic is there, or has another rate."""
+        self.recorder.configure(topic, 0.0 if is_internal(topic) else rate)
+
+    def exported(self, name: str, count: int, error: Exception | None) -> None:
+        """An exporter is through with events; those of one that failed are lost."""
+        tallies = self.recorder.tallies
+        tallies.exports[name, "failure" if error else "success"] += 1
+        if error:
+            tallies.exporter += count
+
+    # --- passing on ----------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Pass on what was recorded, if it is time."""
+        now_ns = self._clock.monotonic_ns()
+        if self.recorder.outbox and now_ns - self._exported_ns >= self._config.export_interval_ms * MS:
+            self._exported_ns = now_ns
+            self.flush()
+
+    def flush(self, *, is_last: bool = False) -> None:
+        """Pass on what was recorded; the last time nobody is left to flush the log, whose closing does it."""
+        live = self._traces_log() if self._config.topic and not is_last else self._last_traces_log()
+        if live is None and self._opening is not None and not self._opening.is_done:
+            return  # it is being made; what waits is bounded
+        rows = self.recorder.take_outbox()
+        if not rows:
+            return
+        explicit = self.recorder.explicit
+        needs_ids = any(sink.needs_trace_ids for sink in self._sinks)
+        identified = self._identified(rows) if needs_ids else {}
+        exports = [
+            Export(row, explicit.of(row.source, row.offset_set()), identified.get(row.sequence, {})) for row in rows
+        ]
+        if self._config.topic:
+            self._write(live, exports, is_last=is_last)
+        for sink in self._sinks:
+            if not sink.put(exports):
+                self.recorder.drop(rows)
+
+    def _traces_log(self) -> LivePartition | None:
+        if self._opening is None or (self._opening.is_done and _result(self._opening) is None):
+            self._opening = self._topics.trace_log()
+        return _result(self._opening) if self._opening.is_done else None
+
+    def _last_traces_log(self) -> LivePartition | None:
+        opening, self._opening = self._opening, None
+        return _result(opening) if opening is not None and opening.is_done else None
+
+    def _write(self, live: LivePartition | None, exports: Sequence[Export], *, is_last: bool) -> None:
+        lines: list[bytes] = []
+        written = 0
+        for export in exports:
+            if len(lines) >= LINES_MAX:
+                break
+            lines += map(encode_line, export.lines())
+            written += 1
+        error: Exception | None = None
+        try:
+            if live is None:
+                raise BrokerUnavailable(f"{TRACES_TOPIC} could not be made")
+            if is_last:
+                live.log.append(kernel.encode(lines), now_ns=self._clock.wall_ns())
+            else:
+                live.append(kernel.encode(lines))
+        except GoQueueError as raised:
+            error = raised
+        self.exported(TRACES_TOPIC, sum(export.row.event_count for export in exports[:written]), error)
+        self.recorder.drop(export.row for export in exports[written:])
+
+    def _identified(self, rows: Sequence[Row]) -> dict[int, dict[int, str]]:
+        """By number of the row and offset, the ids of the messages."""
+        stamps = Stamps(self.recorder.ring)
+        found: dict[int, dict[int, str]] = {}
+        left = IDENTIFIED_MAX
+        for row in rows:
+            offsets = row.offset_set()[:left]
+            left -= len(offsets)
+            if len(offsets) < row.count:
+                self.recorder.tallies.exporter += row.event_count * (row.count - len(offsets)) // row.count
+            found[row.sequence] = self._ids(stamps, row, offsets)
+        return found
+
+    def _ids(self, stamps: Stamps, row: Row, offsets: BitMap64) -> dict[int, str]:
+        contexts = self.recorder.explicit.of(row.source, offsets)
+        ids = {offset: context.trace_id for offset, context in contexts.items()}
+        unknown = []
+        for offset in offsets - BitMap64(ids):
+            timestamp_ns = stamps.of(row.source, offset)
+            if timestamp_ns is None:
+                unknown.append(offset)
+            else:
+                ids[offset] = derived_trace_id(*row.source, offset, timestamp_ns)
+        for message in self._messages(row.source, BitMap64(unknown)):
+            ids[message.offset] = _context(message).trace_id
+        return ids
+
+    # --- asking --------------------------------------------------------------------------------
+
+    def recent(self, *, limit: int = 100) -> list[reports.Trace]:
+        """Newest first."""
+        return self.search(reports.TraceQuery(limit=limit))
+
+    def search(self, query: reports.TraceQuery) -> list[reports.Trace]:
+        """Newest first."""
+        if not 1 <= query.limit <= LIST_MAX:
+            raise InvalidRequest(f"invalid limit {query.limit}: must be 1 to {LIST_MAX}", path="limit")
+        choices = dict.fromkeys((*reports.STATUSES, *reports.OUTCOMES))
+        if query.status is not None and query.status not in choices:
+            raise InvalidRequest(f"invalid status {query.status!r}: must be one of {' '.join(choices)}", path="status")
+        found = self._search(self._known(), query)
+        if len(found) < query.limit and self._has_history:
+            found = self._search(self._known(with_history=True), query)
+        return sorted(found, key=lambda trace: -trace.end_ns)
+
+    def get(self, trace_id: str) -> reports.Trace:
+        """One trace with its spans."""
+        if not is_trace_id(trace_id):
+            raise InvalidRequest("invalid trace ID format: must be 32 hex digits, not all of them 0", path="trace_id")
+        known = self._known()
+        found = self._journeys(known, {trace_id: None})
+        if self._has_history and not (found and _is_from_the_start(found[0])):
+            known = self._known(with_history=True)
+            found = self._journeys(known, {trace_id: None})
+        if not found:
+            raise NotFound(f"trace {trace_id}")
+        return self._report(known, found[0], with_spans=True)
+
+    def stats(self) -> reports.TraceStats:
+        """The traces in numbers; those of the ring."""
+        ring = self.recorder.ring
+        counts = TraceCounts()
+        for row in ring:
+            if row.count and not row.source.topic.endswith(DLQ_SUFFIX):
+                counts.add(row)
+        total, completed, error, by_topic = counts.sum_up()
+        return reports.TraceStats(
+            enabled=self._config.enabled,
+            spans_in_buffer=ring.event_count,
+            buffer_capacity=ring.capacity,
+            traces_indexed=len(self.recorder.explicit),
+            sampling_rate=self._default_rate,
+            exporters_enabled=self._exporters,
+            traces_total=total,
+            traces_completed=completed,
+            traces_pending=total - completed - error,
+            traces_error=error,
+            average_latency_ns=counts.average_latency_ns(ring),
+            by_topic=by_topic,
+        )
+
+    # --- what is known -------------------------------------------------------------------------
+
+    @property
+    def _has_history(self) -> bool:
+        return self._config.topic and TRACES_TOPIC in self._topics.partition_counts()
+
+    def _known(self, *, with_history: bool = False) -> Known:
+        ring = self.recorder.ring
+        if not with_history:
+            return Known(list(ring), grouped(ring), {}, {})
+        rows: list[Row] = []
+        contexts: dict[Place, TraceContext] = {}
+        places: dict[str, list[Place]] = {}
+        for row, context in self._history():
+            rows.append(row)
+            if context is not None and len(contexts) < self._config.ids_max:
+                for offset in range(row.first, row.end):
+                    place = Place(*row.source, offset)
+                    if place not in contexts:
+                        contexts[place] = context
+                        places.setdefault(context.trace_id, []).append(place)
+        first = ring.first_sequence
+        waiting = [row for row in self.recorder.outbox if first is not None and row.sequence < first]
+        rows = [*rows, *waiting, *ring]
+        return Known(rows, grouped(rows), contexts, places)
+
+    def _history(self) -> Iterator[StoredRow]:
+        """What `__traces` tells beyond the ring, from the end backwards, up to a number of bytes."""
+        log = self._topics.live(TRACES_TOPIC, 0).log
+        begin, end = log.start_offset, log.next_offset
+        line_bytes = max(1, log.size // max(1, end - begin))
+        first_in_ring = self.recorder.ring.first_sequence
+        counts = self._topics.partition_counts()
+        created = {topic: self._topics.created_at_ns(topic) for topic in counts}
+        with suppress(StorageError):
+            reader = log.reader(max(begin, end - HISTORY_BYTES // line_bytes))
+            while (chunk := reader.read(max_bytes=READ_BYTES)).record_count:
+                values = [message.value for message in kernel.decode(chunk.records, None, Message, verify=False)]
+                for stored in read_lines(values):
+                    row = stored.row
+                    is_in_ring = first_in_ring is not None and row.sequence >= first_in_ring
+                    if not is_in_ring and row.time_ns >= created.get(row.source.topic, row.time_ns + 1):
+                        yield stored
+
+    def _messages(self, source: TopicPartition, offsets: BitMap64) -> Iterator[Message]:
+        """The messages of the offsets, as far as they are still there."""
+        if not offsets:
+            return
+        with suppress(GoQueueError):
+            live = self._topics.live(*source)
+            in_log = between(offsets, live.log.start_offset, live.log.next_offset)
+            for some in RecordFetcher(live).messages(in_log, count=LIST_MAX, max_bytes=READ_BYTES):
+                yield from some
+
+    # --- putting together ----------------------------------------------------------------------
+
+    def _search(self, known: Known, query: reports.TraceQuery) -> list[reports.Trace]:
+        found: dict[str, reports.Trace | None] = {}
+        left = EXAMINED_MAX
+        places = candidates(
+            known.rows,
+            topic=query.topic,
+            partition=query.partition,
+            group=query.group,
+            offset=query.offset,
+            among=None if query.status is None else _of_outcome(known.rows, query.status),
+        )
+        step = max(STEP_MIN, query.limit)
+        while left > 0 and (some := list(islice(places, step))):
+            left -= len(some)
+            step = STEP
+            chosen = some if query.key is None else self._of_key(some, query.key)
+            new = {one: place for one, place in self._trace_ids(known, chosen).items() if one not in found}
+            for one in self._journeys(known, new):
+                trace = self._report(known, one)
+                found[one.trace_id] = trace if _matches(trace, query) else None
+            if sum(trace is not None for trace in found.values()) >= query.limit:
+                break
+        return [trace for trace in found.values() if trace is not None][: query.limit]
+
+    def _of_key(self, places: Sequence[Place], key: bytes) -> list[Place]:
+        wanted = {
+            (source, message.offset)
+            for source, offsets in by_source(places).items()
+            for message in self._messages(source, offsets)
+            if message.key == key
+        }
+        return [place for place in places if (TopicPartition(*place[:2]), place.offset) in wanted]
+
+    def _trace_ids(self, known: Known, places: Sequence[Place]) -> dict[str, Place | None]:
+        """The traces that messages belong to, in their order; none for those of which nobody knows it any more."""
+        rows = rows_of(known.by_source, places)
+        found: dict[str, Place | None] = {}
+        for place in places:
+            context = self._context(known, place, rows.get(place, _NO_ROWS))
+            if context is not None:
+                found.setdefault(context.trace_id, place)
+        return found
+
+    def _context(self, known: Known, place: Place, rows: Sequence[Row]) -> TraceContext | None:
+        context = self.recorder.explicit.context(place) or known.contexts.get(place)
+        if context is not None:
+            return context
+        stamped = next((row for row in rows if row.timestamp_ns is not None), None)
+        if stamped is None or stamped.is_explicit:
+            for message in self._messages(TopicPartition(*place[:2]), BitMap64([place.offset])):
+                return _context(message)
+        if stamped is None or stamped.timestamp_ns is None:
+            return None
+        return context_of(*place, stamped.timestamp_ns)
+
+    def _journeys(self, known: Known, trace_ids: Mapping[str, Place | None]) -> list[Journey]:
+        """The journeys of traces, of each of which a message may be known; none for those of which no row tells."""
+        places = self._places(known, trace_ids)
+        rows = rows_of(known.by_source, [place for some in places.values() for place in some])
+        found = []
+        for trace_id, some in places.items():
+            told = [moment for place in some for moment in self._moments(place, rows.get(place, _NO_ROWS))]
+            if any(moment.sequence >= 0 for moment in told):
+                found.append(journey(trace_id, told))
+        return found
+
+    def _moments(self, place: Place, rows: Sequence[Row]) -> Iterator[Moment]:
+        """What happened to a message at one place; when it came there the log knows, if no row does."""
+        is_known = False
+        for row in rows:
+            is_known |= row.kind in (PUBLISH, EventType.RECEIVED)
+            yield from moments(row, place.offset)
+        if not is_known:
+            for message in self._messages(TopicPartition(*place[:2]), BitMap64([place.offset])):
+                yield Moment(message.timestamp_ns, -1, 0, EventType.RECEIVED, place, attributes={"source": "log"})
+
+    def _places(self, known: Known, trace_ids: Mapping[str, Place | None]) -> dict[str, list[Place]]:
+        """Where the messages of each trace are, the one that its id leads to first."""
+        derived = self._derived_places(trace_ids)
+        rows = rows_of(known.by_source, [place for some in derived.values() for place in some])
+        found = {}
+        for trace_id, sure in trace_ids.items():
+            named = (*known.places.get(trace_id, ()), *self.recorder.explicit.places(trace_id))
+            first = [
+                place
+                for place in derived[trace_id]
+                if place == sure or self._is_of(known, place, rows.get(place, _NO_ROWS), trace_id)
+            ]
+            known_for_sure = () if sure is None else (sure,)
+            found[trace_id] = list(dict.fromkeys((*first, *known_for_sure, *named)))[:PLACES_MAX]
+        return found
+
+    def _derived_places(self, trace_ids: Iterable[str]) -> dict[str, list[Place]]:
+        """Where ids lead to, if they are derived."""
+        counts = self._topics.partition_counts()
+        topics: dict[int, list[str]] = {}
+        for topic in counts:
+            if not is_internal(topic):
+                topics.setdefault(crc32c(topic.encode()), []).append(topic)
+        found = {}
+        for trace_id in trace_ids:
+            crc, partition, offset, _ = invert(trace_id)
+            found[trace_id] = [
+                Place(topic, partition, offset) for topic in topics.get(crc, ()) if partition < counts[topic]
+            ]
+        return found
+
+    def _is_of(self, known: Known, place: Place, rows: Sequence[Row], trace_id: str) -> bool:
+        context = self._context(known, place, rows)
+        return context is not None and context.trace_id == trace_id
+
+    def _report(self, known: Known, one: Journey, *, with_spans: bool = False) -> reports.Trace:
+        spans = []
+        for moment in one.moments if with_spans else ():
+            context = None
+            if moment.event_type == EventType.RECEIVED:
+                context = self._context(known, moment.place, _NO_ROWS)
+            spans.append(
+                reports.Span(
+                    span_id(one.trace_id, moment),
+                    str(moment.event_type),
+                    moment.time_ns,
+                    *moment.place,
+                    parent_span_id(one.trace_id, moment, context),
+                    moment.group,
+                    moment.member,
+                    moment.duration_ns,
+                    moment.error,
+                    dict(moment.attributes),
+                )
+            )
+        return reports.Trace(one.trace_id, *one.start, one.start_ns, one.end_ns, one.status, len(one.moments), spans)
+
+
+def _of_outcome(rows: Iterable[Row], status: str) -> Callable[[TopicPartition, BitMap64], BitMap64]:
+    """Which messages of a partition may be of a trace that stands so: it stands as one of its messages does."""
+    counts = TraceCounts()
+    for row in rows:
+        if row.count:
+            counts.add(row)
+
+    @cache
+    def wanted(source: TopicPartition) -> BitMap64:
+        match status:
+            case "completed":
+                return counts.completed(source)
+            case "failed" | "expired" | "error":
+                return counts.error(source)
+            case _:
+                return counts.pending(source)
+
+    def among(source: TopicPartition, offsets: BitMap64) -> BitMap64:
+        return offsets & wanted(source)
+
+    return among
+
+
+def _matches(trace: reports.Trace, query: reports.TraceQuery) -> bool:
+    if query.status is not None and query.status not in (trace.status, trace.outcome):
+        return False
+    if query.start_ns is not None and trace.end_ns < query.start_ns:
+        return False
+    if query.end_ns is not None and trace.start_ns >= query.end_ns:
+        return False
+    return query.slower_than_ns is None or trace.end_ns - trace.start_ns > query.slower_than_ns
+
+
+def _is_from_the_start(found: Journey) -> bool:
+    """Whether rows tell of a journey from its first moment on."""
+    first = found.moments[0]
+    return first.event_type == EventType.RECEIVED and first.sequence >= 0 and "copied_from" not in first.attributes
+
+
+def _context(message: Message) -> TraceContext:
+    origin: TopicPartition = message.origin
+    return context_of(*origin, message.offset, message.timestamp_ns, message.raw_headers)
+
+
+def _result(pending: Pending[LivePartition]) -> LivePartition | None:
+    try:
+        return pending.result()
+    except GoQueueError:
+        return None

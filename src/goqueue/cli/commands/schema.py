@@ -1,0 +1,409 @@
+"""`goqueue schema`: what messages of a topic must look like, and how that may change."""
+
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.text import Text
+
+from goqueue.cli import confirmation
+from goqueue.cli.broker import DEFAULT_SERVER, ServerOption, connected
+from goqueue.cli.commands.produce import STANDARD_INPUT
+from goqueue.cli.confirmation import YesOption
+from goqueue.cli.output import Format, FormatOption, complain, facts, number, one_line, plain, show, table
+
+if TYPE_CHECKING:
+    from goqueue.wire.schema_reports import SchemaInfo
+
+app = typer.Typer(help="Say what messages must look like, and look at how that changed.", no_args_is_help=True)
+config_app = typer.Typer(help="How a new schema must fit those before it.", no_args_is_help=True)
+mode_app = typer.Typer(help="Whether schemas can be registered.", no_args_is_help=True)
+app.add_typer(config_app, name="config")
+app.add_typer(mode_app, name="mode")
+
+LEVELS = ("NONE", "BACKWARD", "BACKWARD_TRANSITIVE", "FORWARD", "FORWARD_TRANSITIVE", "FULL", "FULL_TRANSITIVE")
+MODES = ("READWRITE", "READONLY", "IMPORT")
+BAD_DATA = 1
+
+
+class SchemaType(StrEnum):
+    """What a schema is written in."""
+
+    JSON = "json"
+    AVRO = "avro"
+    PROTOBUF = "protobuf"
+
+
+SubjectArgument = Annotated[str, typer.Argument(metavar="SUBJECT", help="Such as orders-value, for a topic orders.")]
+MaybeSubjectArgument = Annotated[
+    str | None, typer.Argument(metavar="[SUBJECT]", help="Of which subject; all of them unless given.")
+]
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The schema; - is standard input.")]
+TypeOption = Annotated[
+    SchemaType | None,
+    typer.Option("--type", "-t", case_sensitive=False, help="What it is written in; found out unless said."),
+]
+ReferenceOption = Annotated[
+    list[str] | None,
+    typer.Option("--ref", metavar="NAME:SUBJECT:VERSION", help="A schema that it refers to. Can be given many times."),
+]
+NormalizeOption = Annotated[
+    bool, typer.Option("--normalize", help="Take schemas that mean the same for the same, however they are written.")
+]
+DeletedOption = Annotated[bool, typer.Option("--deleted", help="Those that were deleted, too.")]
+
+
+@app.command("list")
+def list_(
+    prefix: Annotated[str, typer.Option(metavar="TEXT", help="Only those whose names begin like this.")] = "",
+    deleted: DeletedOption = False,
+    server: ServerOption = DEFAULT_SERVER,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """List the subjects."""
+    with connected(server) as client:
+        names = client.subjects(prefix, deleted=deleted)
+    show(names, output, *(map(plain, names) if names else [plain("there are no subjects")]))
+
+
+@app.command()
+def versions(
+    subject: SubjectArgument,
+    deleted: DeletedOption = False,
+    server: ServerOption = DEFAULT_SERVER,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """List the versions of a subject."""
+    with connected(server) as client:
+        found = [
+            client.schema(subject=subject, version=one, deleted=deleted)
+            for one in client.schema_versions(subject, deleted=deleted)
+        ]
+    columns = ("version", "id", "type", "guid", "")
+    rows = ((one.version, one.id, one.schema_type, one.guid, "deleted" if one.deleted else "") for one in found)
+    data = [
+        {"subject": one.subject, "version": one.version, "id": one.id, "guid": one.guid, "schemaType": one.schema_type}
+        | ({"deleted": True} if one.deleted else {})
+        for one in found
+    ]
+    show(data, output, table(columns, rows, numbers=("version", "id"), whole=("guid",)))
+
+
+@app.command()
+def get(
+    subject: Annotated[str | None, typer.Argument(metavar="[SUBJECT]", help="Of which subject.")] = None,
+    version: Annotated[str, typer.Option("--version", "-v", help="Which version of it.")] = "latest",
+    id: Annotated[int | None, typer.Option("--id", min=1, help="A schema by its id, instead of a subject.")] = None,
+    text: Annotated[bool, typer.Option("--text", help="Print the schema and nothing else, as it was sent.")] = False,
+    deleted: DeletedOption = False,
+    server: ServerOption = DEFAULT_SERVER,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Show a schema.
+
+    goqueue schema get orders-value
+    goqueue schema get orders-value --version 2 --text > order.json
+    goqueue schema get --id 7
+    """
+    if (subject is None) == (id is None):
+        raise typer.BadParameter("give either a subject or --id", param_hint="SUBJECT")
+    with connected(server) as client:
+        found = (
+            client.schema(id) if id is not None else client.schema(subject=subject, version=version, deleted=deleted)
+        )
+    if text:
+        sys.stdout.write(found.schema)
+        return
+    known: dict[str, object] = {"id": found.id, "guid": found.guid, "type": found.schema_type}
+    for reference in found.references:
+        known |= {"refers to": f"{reference.name}, which is {reference.subject} version {reference.version}"}
+    if found.deleted:
+        known |= {"state": "deleted"}
+    lines = "\n".join(one_line(line.encode()) for line in found.schema.splitlines())
+    show(_data(found), output, _title(found), facts(known), plain(lines))
+
+
+@app.command()
+def register(
+    subject: SubjectArgument,
+    file: FileArgument,
+    type: TypeOption = None,
+    ref: ReferenceOption = None,
+    normalize: NormalizeOption = False,
+    server: ServerOption = DEFAULT_SERVER,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Register a schema as the newest version of a subject.
+
+    goqueue schema register orders-value order.json
+    goqueue schema register orders-value order.proto --type protobuf --ref money.proto:money:1
+    """
+    wanted = _wanted(type, ref)
+    with connected(server) as client:
+        made = client.register_schema(subject, _content(file), normalize=normalize, **wanted)
+    data = {"subject": subject, "version": made.version, "id": made.id, "guid": made.guid}
+    show(data, output, plain(f"{subject} version {made.version} is schema {made.id}"))
+
+
+@app.command()
+def lookup(
+    subject: SubjectArgument,
+    file: FileArgument,
+    type: TypeOption = None,
+    ref: ReferenceOption = None,
+    normalize: NormalizeOption = False,
+    deleted: DeletedOption = False,
+    server: ServerOption = DEFAULT_SERVER,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Find out which version of a subject a schema is."""
+    wanted = _wanted(type, ref)
+    with connected(server) as client:
+        found = client.lookup_schema(subject, _content(file), normalize=normalize, deleted=deleted, **wanted)
+    show(_data(found), output, plain(f"{subject} version {found.version} is schema {found.id}"))
+
+
+@app.command()
+def check(
+    subject: SubjectArgument,
+    file: FileArgument,
+    type: TypeOption = None,
+    ref: ReferenceOption = None,
+    version: Annotated[
+        str | None, typer.Option("--version", "-v", help="Against this version alone, or latest.")
+    ] = None,
+    normalize: NormalizeOption = False,
+    server: ServerOption = DEFAULT_SERVER,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Find out whether a schema could be registered. Fails if not, and says why."""
+    wanted = _wanted(type, ref)
+    with connected(server) as client:
+        found = client.check_schema(subject, _content(file), version=version, normalize=normalize, **wanted)
+        level = client.schema_config(subject)
+    data = {"is_compatible": found.is_compatible, "messages": list(found.messages), "compatibility": level}
+    verdict = "fits" if found.is_compatible else "does not fit"
+    show(data, output, plain(f"it {verdict} {subject}, which is {level}"), *map(plain, found.messages))
+    if not found.is_compatible:
+        raise typer.Exit(BAD_DATA)
+
+
+@app.command()
+def delete(
+    subject: SubjectArgument,
+    version: Annotated[str | None, typer.Option("--version", "-v", help="This version alone.")] = None,
+    permanent: Annotated[
+        bool, typer.Option("--permanent", help="For good. It must have been deleted without this before.")
+    ] = False,
+    yes: YesOption = False,
+    server: ServerOption = DEFAULT_SERVER,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Delete a subject, or a version of it. Messages that were written with it stay readable unless it is for good."""
+    what = subject if version is None else f"version {version} of {subject}"
+    if permanent:
+        confirmation.check(yes, "deletes schemas for good")
+    with connected(server) as client:
+        if permanent and not yes:
+            confirmation.ask(f"Delete {what} for good? Messages that were written with it cannot be read any more.")
+        gone = client.delete_schema(subject, version, permanent=permanent)
+    listed = ", ".join(map(str, gone))
+    how = " for good" if permanent else ""
+    data = {"subject": subject, "versions": gone, "permanent": permanent}
+    show(data, output, plain(f"{number(len(gone), 'version')} of {subject} deleted{how}: {listed}"))
+
+
+@config_app.command("get")
+def get_level(
+    subject: MaybeSubjectArgument = None, server: ServerOption = DEFAULT_SERVER, output: FormatOption = Format.TABLE
+) -> None:
+    """Show the compatibility level."""
+    with connected(server) as client:
+        level = client.schema_config(subject)
+    show({"compatibility": level, "compatibilityLevel": level}, output, plain(level))
+
+
+@config_app.command("set")
+def set_level(
+    level: Annotated[
+        str,
+        typer.Argument(
+            metavar="LEVEL", help=f"One of {', '.join(LEVELS)}; default resets it.", autocompletion=lambda: list(LEVELS)
+        ),
+    ],
+    subject: MaybeSubjectArgument = None,
+    server: ServerOption = DEFAULT_SERVER,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Set the compatibility level.
+
+    goqueue schema config set FULL orders-value
+    goqueue schema config set BACKWARD_TRANSITIVE
+    goqueue schema config set default orders-value
+    """
+    with connected(server) as client:
+        client.set_schema_config(subject, None if level.lower() == "default" else level)
+        now = client.schema_config(subject)
+    whose = "subjects without their own" if subject is None else subject
+    show({"compatibility": now, "compatibilityLevel": now}, output, plain(f"{whose}: {now}"))
+
+
+@mode_app.command("get")
+def get_mode(
+    subject: MaybeSubjectArgument = None, server: ServerOption = DEFAULT_SERVER, output: FormatOption = Format.TABLE
+) -> None:
+    """Show the mode."""
+    with connected(server) as client:
+        mode = client.schema_mode(subject)
+    show({"mode": mode}, output, plain(mode))
+
+
+@mode_app.command("set")
+def set_mode(
+    mode: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODE", help=f"One of {', '.join(MODES)}; default resets it.", autocompletion=lambda: list(MODES)
+        ),
+    ],
+    subject: MaybeSubjectArgument = None,
+    force: Annotated[bool, typer.Option("--force", help="IMPORT, although there are schemas already.")] = False,
+    server: ServerOption = DEFAULT_SERVER,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Set the mode."""
+    with connected(server) as client:
+        client.set_schema_mode(subject, None if mode.lower() == "default" else mode, force=force)
+        now = client.schema_mode(subject)
+    whose = "subjects without their own" if subject is None else subject
+    show({"mode": now}, output, plain(f"{whose}: {now}"))
+
+
+@app.command()
+def validate(
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where the messages would go.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The message; - is standard input.")],
+    lines: Annotated[bool, typer.Option("--lines", "-l", help="Each line is a message.")] = False,
+    server: ServerOption = DEFAULT_SERVER,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Find out whether a message would be taken. Nothing is published; fails if one would be refused."""
+    content = _content_bytes(file)
+    values = content.splitlines() if lines else [content]
+    with connected(server) as client:
+        client.describe_topic(topic)
+        faults = client.validate(topic, values)
+    bad = [(place, fault) for place, fault in enumerate(faults, 1) if fault is not None]
+    data = {"topic": topic, "valid": len(faults) - len(bad), "refused": [{"line": at, "error": why} for at, why in bad]}
+    show(data, output, plain(f"{len(faults) - len(bad):,} of {number(len(faults), 'message')} would be taken"))
+    if bad:
+        for place, fault in bad:
+            complain(f"line {place}: {fault}" if lines else fault)
+        raise typer.Exit(BAD_DATA)
+
+
+@app.command()
+def stats(server: ServerOption = DEFAULT_SERVER, output: FormatOption = Format.TABLE) -> None:
+    """Show the registry in numbers."""
+    with connected(server) as client:
+        found = client.schema_stats()
+    known = {
+        "subjects": f"{found.subjects:,}",
+        "versions": f"{found.versions:,}",
+        "schemas": f"{found.schemas:,}",
+        "compatibility": found.global_compatibility,
+        "validation": "on" if found.validation_enabled else "off",
+        "validators ready": f"{found.cached_validators:,}",
+    }
+    columns = ("subject", "versions", "latest", "id", "compatibility", "validation")
+    rows = (
+        (
+            one.subject,
+            one.version_count,
+            one.latest_version,
+            one.latest_schema_id,
+            one.compatibility,
+            "on" if one.validation_enabled else "off",
+        )
+        for one in found.details
+    )
+    data = {
+        "subjects": found.subjects,
+        "schemas": found.schemas,
+        "versions": found.versions,
+        "globalCompatibility": found.global_compatibility,
+        "validationEnabled": found.validation_enabled,
+        "cachedValidators": found.cached_validators,
+        "details": [
+            {
+                "subject": one.subject,
+                "versionCount": one.version_count,
+                "latestVersion": one.latest_version,
+                "latestSchemaId": one.latest_schema_id,
+                "compatibility": one.compatibility,
+                "validationEnabled": one.validation_enabled,
+            }
+            for one in found.details
+        ],
+    }
+    subjects = [table(columns, rows, numbers=("versions", "latest", "id"))] if found.details else []
+    show(data, output, facts(known), *subjects)
+
+
+def _content(path: Path) -> str:
+    """The text of a schema."""
+    try:
+        return _content_bytes(path).decode()
+    except UnicodeDecodeError:
+        raise typer.BadParameter(f"{path} is no text in UTF-8", param_hint="FILE") from None
+
+
+def _content_bytes(path: Path) -> bytes:
+    if path == STANDARD_INPUT:
+        return sys.stdin.buffer.read()
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="FILE") from None
+
+
+def _wanted(type: SchemaType | None, references: list[str] | None) -> dict[str, Any]:
+    """What is known of a schema beside its text."""
+    return {
+        "type": None if type is None else type.value.upper(),
+        "references": [_reference(text) for text in references or ()],
+    }
+
+
+def _reference(text: str) -> tuple[str, str, int]:
+    """`name:subject:version`; the name may have colons, as those of URLs have."""
+    head, _, version = text.rpartition(":")
+    name, _, subject = head.rpartition(":")
+    if not (name and subject and version.isascii() and version.isdecimal()):
+        raise typer.BadParameter(f"{text!r} is not NAME:SUBJECT:VERSION", param_hint="--ref")
+    return name, subject, int(version)
+
+
+def _title(found: "SchemaInfo") -> Text:
+    if not found.subject:
+        return Text(f"schema {found.id}", style="bold")
+    return Text.assemble((found.subject, "bold"), f" version {found.version}")
+
+
+def _data(found: "SchemaInfo") -> dict[str, object]:
+    """The words of the HTTP door."""
+    data: dict[str, object] = {
+        "subject": found.subject,
+        "version": found.version,
+        "id": found.id,
+        "guid": found.guid,
+        "schema": found.schema,
+        "schemaType": found.schema_type,
+    }
+    if found.references:
+        data["references"] = [
+            {"name": one.name, "subject": one.subject, "version": one.version} for one in found.references
+        ]
+    return data

@@ -1,0 +1,25 @@
+"""The message as an application gets it: a record that knows which trace it belongs to."""
+
+from typing import cast
+
+from goqueue.names import TopicPartition
+from goqueue.record import message
+from goqueue.record.header import Buffer
+from goqueue.tracing.context import TraceContext, context_of
+
+
+class Message(message.Message):
+    """One message of a partition. Immutable; equal when all of it is equal."""
+
+    __slots__ = ()
+
+    @property
+    def trace(self) -> TraceContext:
+        """The trace that the message belongs to: that of whoever published it, or else one that is its own."""
+        return context_of(self.topic, self.partition, self.offset, self.timestamp_ns, self.raw_headers)
+
+
+def decode_received(records: Buffer, origin: TopicPartition, *, flags: int) -> list[Message]:
+    """The messages in a buffer of whole records; `flags` are those that any of them may have."""
+    decoded = message.decode_messages(records, origin, flags=flags, message_type=Message)
+    return cast("list[Message]", decoded)

@@ -1,0 +1,291 @@
+"""The index of aborted offsets: what keeps aborted records hidden, beside each segment that has some.
+
+    0      4         6      8       16             24           32       40         44    48
+    +------+---------+------+-------+--------------+------------+--------+----------+-----+-----
+    | GQTX | version | 0    | base  | first offset | end offset | marker | reserved | crc | ...
+    +------+---------+------+-------+--------------+------------+--------+----------+-----+-----
+
+After a header of 16 bytes, entries of 32: the marker at offset `marker` aborted the records in [first, end), all of
+which stand in this segment. Markers rise. The crc is CRC-32C of the entry before it.
+
+An entry is written when its marker is on the medium, never before, and synced before a snapshot is written that no
+longer tells of it. So what is lost in a crash is found again by whoever reads the log from the last snapshot on, and
+what is there is true. All that is needed to make an index anew is in the log, from the base of its segment on: an index
+that is cut off, damaged or foreign is said to be `damaged`, and its owner replays the log, notes what was aborted once
+more, and has it mended. Until then its file stays as it is, for otherwise a crash could make it look whole.
+
+What compaction has cleaned holds no aborted records any more, so no entry counts there.
+"""
+
+import struct
+from collections.abc import Iterable
+from itertools import chain
+from typing import NamedTuple
+
+from pyroaring import BitMap64
+
+from goqueue.record.header import OFFSET_MAX
+from goqueue.record.kernel import crc32c
+from goqueue.storage.file import NO_ROOM, Disk
+from goqueue.storage.jobs import CancellableJob
+from goqueue.storage.layout import TXN_INDEX, segment_path
+from goqueue.storage.small_file import replace_bytes
+
+_HEAD = struct.Struct(">4sHHQ")
+_ENTRY = struct.Struct(">QQQII")
+HEAD_BYTES = 16
+ENTRY_BYTES = 32
+MAGIC = b"GQTX"
+VERSION = 1
+assert (_HEAD.size, _ENTRY.size) == (HEAD_BYTES, ENTRY_BYTES)
+
+
+class Aborted(NamedTuple):
+    """What the indexes tell: offsets of aborted records, and from where on the log has to be asked, if it has to be."""
+
+    offsets: BitMap64
+    replay_from: int | None
+
+
+class AbortedRange(NamedTuple):
+    """A marker and a range of records in one segment that it aborted."""
+
+    base_offset: int
+    first_offset: int
+    end_offset: int
+    marker_offset: int
+
+
+class Content(NamedTuple):
+    """The entries of a file up to the first that is not whole, and whether there is one."""
+
+    entries: list[AbortedRange]
+    is_damaged: bool
+
+
+def head(base_offset: int) -> bytes:
+    """What the index of the segment begins with."""
+    return _HEAD.pack(MAGIC, VERSION, 0, base_offset)
+
+
+def encode(entries: Iterable[AbortedRange]) -> bytes:
+    """The entries as they stand in the file of their segment."""
+    packed = (_ENTRY.pack(*entry[1:], 0, 0)[:-4] for entry in entries)
+    return b"".join(raw + crc32c(raw).to_bytes(4, "big") for raw in packed)
+
+
+def decode(raw: bytes, base_offset: int, *, markers_below: int = OFFSET_MAX) -> Content:
+    """What a file says, as far as it can be believed: no marker can stand where the log has ended before."""
+    if raw[:HEAD_BYTES] != head(base_offset):
+        return Content([], True)
+    entries: list[AbortedRange] = []
+    last_marker = base_offset
+    for position in range(HEAD_BYTES, len(raw) - ENTRY_BYTES + 1, ENTRY_BYTES):
+        first, end, marker, reserved, crc = _ENTRY.unpack_from(raw, position)
+        is_whole = crc == crc32c(raw[position : position + ENTRY_BYTES - 4]) and not reserved
+        if not is_whole or not base_offset <= first < end <= marker < markers_below or marker < last_marker:
+            return Content(entries, True)
+        entries.append(AbortedRange(base_offset, first, end, marker))
+        last_marker = marker
+    return Content(entries, (len(raw) - HEAD_BYTES) % ENTRY_BYTES != 0)
+
+
+class Write(NamedTuple):
+    """What is to be done to one file: all of it made anew, or bytes put at the end."""
+
+    base_offset: int
+    position: int  # 0: it is new, or is replaced
+    data: bytes
+
+
+class TxnSyncJob(CancellableJob):
+    """Brings entries to their files, and the files to the medium."""
+
+    def __init__(self, disk: Disk, directory: str, writes: list[Write], entries: list[AbortedRange]) -> None:
+        super().__init__()
+        self._disk = disk
+        self._directory = directory
+        self.writes = writes
+        self.entries = entries
+
+    def _work(self) -> None:
+        for base_offset, position, data in self.writes:
+            path = segment_path(self._directory, base_offset, TXN_INDEX)
+            if not position:
+                replace_bytes(self._disk, self._directory, path.rpartition("/")[2], data)
+                continue
+            file = self._disk.open(path)
+            file.pwrite(position, data)
+            file.sync()
+            file.close()
+
+
+class TxnIndexes:
+    """The indexes of one log. They are read when they are first asked for; a log without any costs nothing."""
+
+    def __init__(self, disk: Disk, directory: str, base_offsets: Iterable[int], *, next_offset: int) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._present = set(base_offsets)  # segments that have an index
+        self._markers_below = next_offset  # when the log was opened; no marker in a file can stand behind it
+        self._aborted: BitMap64 | None = None
+        self._sizes: dict[int, int] = {}  # bytes of those that are whole
+        self._damaged: dict[int, list[AbortedRange]] = {}  # what is left of the others; they are not to be written yet
+        self._anew: dict[
+            int, list[AbortedRange]
+        ] = {}  # these are to be written from the start, with these entries first
+        self._pending: list[AbortedRange] = []  # in no file yet; in a segment, markers rise
+        self._running: TxnSyncJob | None = None
+
+    @property
+    def has_any(self) -> bool:
+        """Whether there is an index, read or not."""
+        return bool(self._present)
+
+    @property
+    def unsynced_from(self) -> int | None:
+        """The first marker whose entries are not all on the medium; None if there is none."""
+        waiting = [*(self._running.entries if self._running else ()), *self._pending]
+        return min((entry.marker_offset for entry in waiting), default=None)
+
+    def aborted(self, *, cleaned_offset: int) -> Aborted:
+        """What the files tell, with what was noted since."""
+        return Aborted(self._load(cleaned_offset).copy(), min(self._damaged, default=None))
+
+    def note(self, entries: Iterable[AbortedRange], *, cleaned_offset: int) -> None:
+        """Records were aborted; those of which that is known are passed over."""
+        aborted = self._load(cleaned_offset)
+        for entry in entries:
+            if not aborted.contains_range(entry.first_offset, entry.end_offset):
+                aborted.add_range(entry.first_offset, entry.end_offset)
+                self._pending.append(entry)
+
+    def mend(self) -> None:
+        """All that was aborted has been noted, so damaged files may be replaced."""
+        self._anew |= self._damaged
+        self._damaged = {}
+
+    def begin(self, *, durable_offset: int) -> TxnSyncJob | None:
+        """A job that syncs all entries whose markers are durable, if there is something to do and none is under way."""
+        if self._running:
+            return None
+        taken: dict[int, list[AbortedRange]] = {base_offset: [] for base_offset in self._anew}
+        waiting: list[AbortedRange] = []
+        for entry in self._pending:
+            if entry.marker_offset >= durable_offset or entry.base_offset in self._damaged:
+                waiting.append(entry)
+            else:
+                taken.setdefault(entry.base_offset, []).append(entry)
+        if not taken:
+            return None
+        writes = [self._write(base_offset, entries) for base_offset, entries in taken.items()]
+        self._pending = waiting
+        self._running = TxnSyncJob(self._disk, self._directory, writes, list(chain(*taken.values())))
+        return self._running
+
+    def complete(self, job: TxnSyncJob, *, is_done: bool) -> None:
+        """The job has run; what it could not do is open again."""
+        if job is not self._running:
+            return
+        self._running = None
+        if not is_done:
+            self._pending = [*job.entries, *self._pending]
+            return
+        for base_offset, position, data in job.writes:
+            self._present.add(base_offset)
+            self._sizes[base_offset] = position + len(data)
+            self._anew.pop(base_offset, None)
+
+    def cancel(self) -> None:
+        """Return once no job touches the disk; what it was to do is open again. Raises what the job failed with."""
+        job = self._running
+        if job:
+            try:
+                job.cancel()
+            finally:
+                self.complete(job, is_done=False)
+
+    def drop_below(self, offset: int) -> list[str]:
+        """No segment below the offset holds aborted records any more; the paths of indexes that may go."""
+        assert self._running is None
+        if self._aborted:
+            self._aborted.remove_range(0, offset)
+        self._pending = [entry for entry in self._pending if entry.base_offset >= offset]
+        gone = [base_offset for base_offset in self._present if base_offset < offset]
+        for base_offset in gone:
+            self._present.discard(base_offset)
+            self._forget(base_offset)
+        return [segment_path(self._directory, base_offset, TXN_INDEX) for base_offset in gone]
+
+    def cut(self, end_offset: int, *, cleaned_offset: int) -> None:
+        """The log is about to be cut there. What only markers behind that say is forgotten, durably.
+
+        An index that has to be cut is emptied before the log is, and written again behind it: in between it is damaged,
+        and whatever a crash leaves of the log, it is made anew from that.
+        """
+        assert self._running is None
+        aborted = self._load(cleaned_offset)
+        cut = [entry for entry in self._pending if entry.marker_offset >= end_offset]
+        self._pending = [entry for entry in self._pending if entry.marker_offset < end_offset]
+        for base_offset in list(self._sizes):
+            entries = decode(self._read(base_offset), base_offset).entries
+            if entries and entries[-1].marker_offset >= end_offset:
+                self._forget(base_offset)
+                self._anew[base_offset] = entries
+        for left in (self._damaged, self._anew):
+            for base_offset, entries in left.items():
+                count = sum(entry.marker_offset < end_offset for entry in entries)
+                if count < len(entries):
+                    self._empty(base_offset)
+                    cut += entries[count:]
+                    del entries[count:]
+        for entry in cut:
+            aborted.remove_range(entry.first_offset, entry.end_offset)
+        for base_offset in [base_offset for base_offset in self._present if base_offset > end_offset]:
+            self._present.discard(base_offset)
+            self._forget(base_offset)
+
+    def _forget(self, base_offset: int) -> None:
+        for kept in (self._sizes, self._damaged, self._anew):
+            kept.pop(base_offset, None)
+
+    def _write(self, base_offset: int, entries: list[AbortedRange]) -> Write:
+        position = self._sizes.get(base_offset, 0)
+        if position:
+            return Write(base_offset, position, encode(entries))
+        return Write(base_offset, 0, head(base_offset) + encode([*self._anew.get(base_offset, ()), *entries]))
+
+    def _load(self, cleaned_offset: int) -> BitMap64:
+        if self._aborted is None:
+            files = {base: self._read_or_nothing(base) for base in self._present if base >= cleaned_offset}
+            self._aborted = BitMap64()
+            for base_offset, raw in files.items():
+                entries, is_damaged = decode(raw, base_offset, markers_below=self._markers_below)
+                if is_damaged:
+                    self._damaged[base_offset] = entries
+                else:
+                    self._sizes[base_offset] = len(raw)
+                for entry in entries:
+                    self._aborted.add_range(entry.first_offset, entry.end_offset)
+        return self._aborted
+
+    def _read_or_nothing(self, base_offset: int) -> bytes:
+        """The file; nothing, which is damage, if the disk does not give it and will not later."""
+        try:
+            return self._read(base_offset)
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                raise
+            return b""
+
+    def _read(self, base_offset: int) -> bytes:
+        file = self._disk.open(segment_path(self._directory, base_offset, TXN_INDEX), write=False)
+        raw = file.pread(0, file.size())
+        file.close()
+        return raw
+
+    def _empty(self, base_offset: int) -> None:
+        file = self._disk.open(segment_path(self._directory, base_offset, TXN_INDEX))
+        file.truncate(0)
+        file.sync()
+        file.close()

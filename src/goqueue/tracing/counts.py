@@ -1,0 +1,92 @@
+"""How many messages of the ring are through, and how long that took: sets of offsets, and nothing once per message."""
+
+from collections.abc import Iterable
+
+from pyroaring import BitMap64
+
+from goqueue.names import TopicPartition
+from goqueue.tracing.rows import PUBLISH, EventType, Row
+
+
+class TraceCounts:
+    """How the messages of rows stand, by topic and partition; sets of offsets, so nothing is done once per message."""
+
+    def __init__(self) -> None:
+        self._seen: dict[TopicPartition, BitMap64] = {}
+        self._done: dict[TopicPartition, BitMap64] = {}
+        self._open: dict[tuple[TopicPartition, str], BitMap64] = {}
+        self._wrong: dict[tuple[TopicPartition, str], BitMap64] = {}
+
+    def add(self, row: Row) -> None:
+        """Rows come in their order."""
+        source, offsets = row.source, row.offset_set()
+        group = (source, row.group)
+        self._seen.setdefault(source, BitMap64()).update(offsets)
+        match row.kind:
+            case EventType.ACKED | EventType.CANCELLED:
+                self._done.setdefault(source, BitMap64()).update(offsets)
+                self._move(group, offsets, None)
+            case EventType.REJECTED | EventType.ROUTED | EventType.EXPIRED:
+                self._move(group, offsets, self._wrong)
+            case EventType.FETCHED | EventType.NACKED | EventType.TIMEOUT:
+                self._move(group, offsets, self._open)
+            case _:
+                pass
+
+    def sum_up(self) -> tuple[int, int, int, dict[str, int]]:
+        """All messages, those that are through, those with which something is wrong; and all by topic."""
+        by_topic: dict[str, int] = {}
+        for source, seen in self._seen.items():
+            by_topic[source.topic] = by_topic.get(source.topic, 0) + len(seen)
+        completed = sum(len(self.completed(source)) for source in self._seen)
+        error = sum(len(self.error(source)) for source in self._seen)
+        return sum(by_topic.values()), completed, error, by_topic
+
+    def completed(self, source: TopicPartition) -> BitMap64:
+        """The messages of a partition that every group is through with which got them."""
+        done = self._done.get(source)
+        return BitMap64() if done is None else done - self._of(self._open, source) - self.error(source)
+
+    def pending(self, source: TopicPartition) -> BitMap64:
+        """The messages of a partition that are neither."""
+        return self._seen.get(source, BitMap64()) - self.completed(source) - self.error(source)
+
+    def error(self, source: TopicPartition) -> BitMap64:
+        """The messages of a partition with which something is wrong."""
+        return self._of(self._wrong, source)
+
+    def average_latency_ns(self, rows: Iterable[Row]) -> int:
+        """From publish to the last ack, of the messages of which both is known."""
+        ordered = list(rows)
+        published: dict[TopicPartition, BitMap64] = {}
+        for row in ordered:
+            if row.kind == PUBLISH and row.source in self._done:
+                published.setdefault(row.source, BitMap64()).update(row.offset_set())
+        acked = {source: self.completed(source) & offsets for source, offsets in published.items()}
+        left = {source: offsets.copy() for source, offsets in acked.items()}
+        count, total_ns = sum(map(len, acked.values())), 0
+        for row in reversed(ordered):
+            if row.source not in left:
+                continue
+            if row.kind in (EventType.ACKED, EventType.CANCELLED):
+                last = row.among(left[row.source])
+                total_ns += row.time_ns * len(last)
+                left[row.source] -= last
+            elif row.kind == PUBLISH:
+                total_ns -= row.time_ns * len(row.among(acked[row.source]))
+        return total_ns // count if count else 0
+
+    def _of(self, table: dict[tuple[TopicPartition, str], BitMap64], source: TopicPartition) -> BitMap64:
+        return BitMap64().union(*(offsets for (owner, _), offsets in table.items() if owner == source))
+
+    def _move(
+        self,
+        group: tuple[TopicPartition, str],
+        offsets: BitMap64,
+        target: dict[tuple[TopicPartition, str], BitMap64] | None,
+    ) -> None:
+        for table in (self._open, self._wrong):
+            if table is target:
+                table.setdefault(group, BitMap64()).update(offsets)
+            elif group in table:
+                table[group] -= offsets

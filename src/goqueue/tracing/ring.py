@@ -1,0 +1,43 @@
+"""The latest rows, and how many events they stand for."""
+
+from collections import deque
+from collections.abc import Iterator
+
+from goqueue.tracing.rows import Row
+
+
+class Ring:
+    """At most so many rows; a new one pushes the oldest out."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.event_count = 0
+        self._rows: deque[Row] = deque()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __iter__(self) -> Iterator[Row]:
+        """Oldest first."""
+        return iter(self._rows)
+
+    def __reversed__(self) -> Iterator[Row]:
+        return reversed(self._rows)
+
+    @property
+    def first_sequence(self) -> int | None:
+        """The number of the oldest row."""
+        return self._rows[0].sequence if self._rows else None
+
+    def add(self, row: Row) -> int:
+        """Keep the row; how many events had to go for it."""
+        rows = self._rows
+        dropped = rows.popleft().event_count if len(rows) == self.capacity else 0
+        rows.append(row)
+        self.event_count += row.event_count - dropped
+        return dropped
+
+    def forget(self, topic: str) -> None:
+        """The topic is gone, and another one may get its name."""
+        self._rows = deque(row for row in self._rows if row.source.topic != topic)
+        self.event_count = sum(row.event_count for row in self._rows)

@@ -1,0 +1,116 @@
+"""Which messages are traced.
+
+The rate of a topic is a share of its messages, chosen so that nothing has to be done once per message: offsets are cut
+into stretches of 1,024, and a hash of topic, partition and number of the stretch says whether all of it is in or out.
+So every event of a message gets the same answer, also after a restart, and a stretch that is in is traced whole.
+
+Some messages are decided one by one, and that counts more than the stretch they are in:
+
+    `traceparent` with the sampled flag       in
+    `traceparent` without it                  out
+    copies that the broker makes              in: the trace of the original goes on
+    something went wrong with the message     in, from then on
+
+These decisions are kept for the latest messages only. Rate 0 switches a topic off altogether.
+"""
+
+from collections import deque
+from functools import lru_cache
+
+from mmh3 import hash64
+from pyroaring import BitMap64
+
+from goqueue.names import TopicPartition
+
+STRETCH_BITS = 10
+DECISIONS_MAX = 10_000
+"""Decisions are made for batches; so many batches are remembered."""
+_HASHES = 1 << 64
+
+
+class Sampler:
+    """Decides for batches, once and for good."""
+
+    def __init__(self, *, decisions_max: int = DECISIONS_MAX) -> None:
+        self._in: dict[TopicPartition, BitMap64] = {}
+        self._out: dict[TopicPartition, BitMap64] = {}
+        self._order: deque[tuple[dict[TopicPartition, BitMap64], TopicPartition, BitMap64]] = deque()
+        self._decisions_max = decisions_max
+
+    def take_in(self, source: TopicPartition, offsets: BitMap64) -> None:
+        """These are traced."""
+        _take_away(self._out, source, offsets)
+        self._decide(self._in, source, offsets)
+
+    def leave_out(self, source: TopicPartition, offsets: BitMap64) -> None:
+        """These are not."""
+        self._decide(self._out, source, offsets)
+
+    def takes_all(self, source: TopicPartition, rate: float) -> bool:
+        """Whether every message of the partition is in."""
+        return rate >= 1 and not (self._out and source in self._out)
+
+    def choose(self, source: TopicPartition, rate: float, offsets: BitMap64) -> BitMap64:
+        """Those of the offsets that are traced."""
+        chosen = self._by_stretch(source, rate, offsets) if rate < 1 else offsets.copy()
+        if source in self._out:
+            chosen -= self._out[source]
+        if source in self._in:
+            chosen |= offsets & self._in[source]
+        return chosen
+
+    def choose_range(self, source: TopicPartition, rate: float, first: int, end: int) -> BitMap64:
+        """The same for offsets that follow one another."""
+        is_simple = rate < 1 and not (self._in and source in self._in) and not (self._out and source in self._out)
+        if (
+            is_simple
+            and (end - 1) >> STRETCH_BITS == first >> STRETCH_BITS
+            and not is_in(source, first >> STRETCH_BITS, rate)
+        ):
+            return BitMap64()
+        offsets = BitMap64()
+        offsets.add_range(first, end)
+        return self.choose(source, rate, offsets)
+
+    def forget(self, topic: str) -> None:
+        """The topic is gone."""
+        for decided in (self._in, self._out):
+            for source in [source for source in decided if source.topic == topic]:
+                del decided[source]
+
+    def _by_stretch(self, source: TopicPartition, rate: float, offsets: BitMap64) -> BitMap64:
+        chosen = BitMap64()
+        end, last = 0, offsets.max() if offsets else -1
+        while end <= last:
+            at = offsets.next_set_bit(end)
+            stretch = at >> STRETCH_BITS
+            end = (stretch + 1) << STRETCH_BITS
+            if is_in(source, stretch, rate):
+                chosen.add_range(at, end)
+        chosen &= offsets
+        return chosen
+
+    def _decide(self, decided: dict[TopicPartition, BitMap64], source: TopicPartition, offsets: BitMap64) -> None:
+        if not offsets:
+            return
+        if source in decided:
+            decided[source] |= offsets
+        else:
+            decided[source] = offsets.copy()
+        self._order.append((decided, source, offsets.copy()))
+        if len(self._order) > self._decisions_max:
+            _take_away(*self._order.popleft())
+
+
+def _take_away(decided: dict[TopicPartition, BitMap64], source: TopicPartition, offsets: BitMap64) -> None:
+    if source in decided:
+        decided[source] -= offsets
+        if not decided[source]:
+            del decided[source]
+
+
+@lru_cache(maxsize=1_024)
+def is_in(source: TopicPartition, stretch: int, rate: float) -> bool:
+    """Whether a stretch of offsets is traced at that rate; one that is in stays in at every higher one."""
+    number: int = hash64(f"{source.topic}\x00{source.partition}\x00{stretch}".encode(), signed=False)[0]
+    return number < rate * _HASHES

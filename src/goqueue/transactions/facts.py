@@ -1,0 +1,106 @@
+"""What of transactions outlives a restart: keyed facts in the compacted internal topic `__transactions`.
+
+    t:<transactional id>   who holds it, under which epoch, and how its last transaction stands
+    p:<producer id>        a producer without a transactional id
+    d:<decision>           a commit that was decided, until all of it is durable where it belongs
+    m:<marker>             what was committed once, and is not to be committed again
+
+Each is an array that begins with the version of its format; a later version may add to its end. A fact that cannot be
+understood is never passed over: it may be half of somebody's commit.
+"""
+
+from typing import TypeVar
+
+import msgspec
+from pyroaring import BitMap64
+
+from goqueue.errors import UnsupportedFormat
+from goqueue.transactions.decisions import DecisionPart
+from goqueue.transactions.states import Reason, State
+
+VERSION = 1
+TOPIC = "__transactions"
+
+TRANSACTIONAL_KEY = b"t:"
+PRODUCER_KEY = b"p:"
+DECISION_KEY = b"d:"
+MARKER_KEY = b"m:"
+KIND_BYTES = 2
+
+
+class SavedTransactional(msgspec.Struct, array_like=True, frozen=True):
+    """Who holds a transactional id."""
+
+    version: int
+    producer_id: int
+    epoch: int
+    number: int
+    timeout_ms: int
+    state: State
+    started_at_ns: int
+    reason: Reason | None
+    decision_id: str
+    used_at_ns: int
+
+
+class SavedProducer(msgspec.Struct, array_like=True, frozen=True):
+    """A producer without a transactional id."""
+
+    version: int
+    epoch: int
+    used_at_ns: int
+
+
+class SavedDecision(msgspec.Struct, array_like=True, frozen=True):
+    """A commit: all that has to happen, in one record."""
+
+    version: int
+    decided_at_ns: int
+    marker: str | None
+    parts: list[DecisionPart]
+
+
+class SavedMarker(msgspec.Struct, array_like=True, frozen=True):
+    """A marker that was committed."""
+
+    version: int
+    committed_at_ns: int
+    used_at_ns: int
+
+
+Fact = TypeVar("Fact", SavedTransactional, SavedProducer, SavedDecision, SavedMarker)
+
+
+def _to_bytes(value: object) -> bytes:
+    assert isinstance(value, BitMap64)
+    raw: bytes = value.serialize()
+    return raw
+
+
+def _from_bytes(kind: type, raw: bytes) -> BitMap64:
+    assert kind is BitMap64
+    return BitMap64.deserialize(raw)
+
+
+_ENCODER = msgspec.msgpack.Encoder(enc_hook=_to_bytes)
+_DECODERS = {
+    kind: msgspec.msgpack.Decoder(kind, dec_hook=_from_bytes)
+    for kind in (SavedTransactional, SavedProducer, SavedDecision, SavedMarker)
+}
+
+
+def encode(fact: SavedTransactional | SavedProducer | SavedDecision | SavedMarker) -> bytes:
+    """The fact as it is stored."""
+    return _ENCODER.encode(fact)
+
+
+def decode(kind: type[Fact], key: bytes, raw: bytes) -> Fact:
+    """The fact as it was. Raises `UnsupportedFormat` if it is none that this version knows."""
+    try:
+        fact = _DECODERS[kind].decode(raw)
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise UnsupportedFormat(TOPIC, f"{key!r}: {error}") from None
+    assert isinstance(fact, kind)
+    if fact.version != VERSION:
+        raise UnsupportedFormat(TOPIC, f"{key!r} has version {fact.version}")
+    return fact

@@ -1,0 +1,115 @@
+"""Markers: the records that say how a transaction ended, and what a batch may say of the transaction it is in.
+
+A marker is a control record: no key, no value, and the header `gq-transaction` with producer id and number, in decimal
+with a colon between. The flag COMMIT tells a commit from an abort. The broker writes one to every partition that the
+transaction has touched; nobody else can, because producers may not set CONTROL.
+
+What a transactional batch says is believed when the log is read again, years later perhaps, so it is checked when it
+comes in: all of its records bear the flag TRANSACTIONAL or none does, the flag and the number in `gq-producer` go
+together, and no record but the first says who sent it.
+"""
+
+import re
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from goqueue.errors import CorruptRecord, InvalidBatch
+from goqueue.record import kernel
+from goqueue.record.header import FLAGS_FROM_PRODUCERS, HEADER, HEADER_BYTES, Buffer, Flags
+from goqueue.record.headers import PRODUCER, split_headers
+from goqueue.record.identity import TRANSACTION_MAX, BatchIdentity
+
+TRANSACTION: Final = "gq-transaction"
+"""The header of a marker: whose transaction ended, and which."""
+MARKER_FLAGS: Final = Flags.CONTROL | Flags.COMMIT | Flags.TRANSACTIONAL | Flags.HAS_HEADERS
+"""What the log has to allow for a marker."""
+TRANSACTIONAL_FLAGS: Final = FLAGS_FROM_PRODUCERS | Flags.TRANSACTIONAL
+"""What the log has to allow for a batch of a transaction."""
+
+_TRANSACTION = TRANSACTION.encode()
+_PRODUCER = PRODUCER.encode()
+_TEXT = re.compile(rb"([0-9]{1,19}):([0-9]{1,19})")
+
+
+class Marker(NamedTuple):
+    """A transaction has ended, as of that offset."""
+
+    offset: int
+    producer_id: int
+    number: int
+    is_commit: bool
+
+
+def marker(producer_id: int, number: int, *, commit: bool) -> bytearray:
+    """The record that ends the transaction, as `Log.append` takes it with `MARKER_FLAGS`."""
+    assert 0 < producer_id < 2**63
+    assert 0 < number < TRANSACTION_MAX
+    flags = Flags.CONTROL | Flags.TRANSACTIONAL | (Flags.COMMIT if commit else Flags(0))
+    return kernel.encode([b""], headers=[{TRANSACTION: b"%d:%d" % (producer_id, number)}], flags=flags)
+
+
+def markers_in(records: Buffer) -> Iterator[Marker]:
+    """The markers among stored records, which are whole and valid, in the order of their offsets."""
+    if bytes(records).find(_TRANSACTION) < 0:
+        return
+    control = kernel.outline(records).control
+    if not control:
+        return
+    found = kernel.select(records, array("Q", control), max_bytes=len(records))
+    for record in kernel.decode(found.records, None, kernel.RecordBase, verify=False):
+        transaction = _transaction_of(record.raw_headers) if record.flags & Flags.TRANSACTIONAL else None
+        if transaction:
+            yield Marker(record.offset, *transaction, bool(record.flags & Flags.COMMIT))
+
+
+def _transaction_of(raw_headers: bytes | None) -> tuple[int, int] | None:
+    for name, value in split_headers(raw_headers or b""):
+        if name == _TRANSACTION and (match := _TEXT.fullmatch(value)):
+            producer_id, number = map(int, match.groups())
+            if 0 < producer_id < 2**63 and 0 < number < TRANSACTION_MAX:
+                return producer_id, number
+    return None
+
+
+def check_batch(records: bytearray | memoryview, identity: BatchIdentity | None) -> int:
+    """Which flags the records of a producer's batch may have; raises `InvalidBatch` if it says what it may not say.
+
+    `identity` is what its first record says. That the number of records is the one in there is left to the log, which
+    counts them anyway (`Log.append` with `record_count`), and so is all that a single record can do wrong.
+    """
+    try:
+        if identity and identity.transaction:
+            if kernel.filter(records, hide_flags=Flags.TRANSACTIONAL):
+                raise InvalidBatch("not all records are transactional", 0)
+            allowed: int = TRANSACTIONAL_FLAGS
+        else:
+            allowed = FLAGS_FROM_PRODUCERS
+        _check_only_the_first_says_who(records)
+    except CorruptRecord as error:
+        raise InvalidBatch(error.reason, error.position) from None
+    return allowed
+
+
+def _check_only_the_first_says_who(records: bytearray | memoryview) -> None:
+    """Cheap where there is nothing like it in the others; else all names of their headers are looked at."""
+    others = memoryview(records)[_first_end(records) :]
+    if _PRODUCER not in bytes(others):
+        return
+    columns = kernel.columns(others, "headers", verify=False)
+    bounds = memoryview(columns.header_name_offsets).cast("i")
+    names = bytes(columns.header_name_data)
+    at = names.find(_PRODUCER)
+    while at >= 0:
+        index = bisect_right(bounds, at) - 1
+        if bounds[index] == at and bounds[index + 1] == at + len(_PRODUCER):
+            raise InvalidBatch(f"header {PRODUCER} in a record that is not the first", 0)
+        at = names.find(_PRODUCER, at + 1)
+
+
+def _first_end(records: bytearray | memoryview) -> int:
+    if len(records) < HEADER_BYTES:
+        return len(records)
+    *_, key_size, value_size, headers_size = HEADER.unpack_from(records)
+    return HEADER_BYTES + int(key_size) + int(value_size) + int(headers_size)

@@ -1,0 +1,705 @@
+"""Transactions count as a whole or not at all, at every reader, whatever becomes of their owners and of the disk."""
+
+import pytest
+
+from goqueue.broker.new_message import NewMessage
+from goqueue.clock import SECOND
+from goqueue.delivery.dead_letter import ORIGIN
+from goqueue.errors import (
+    InvalidTransactionState,
+    ProducerFenced,
+    TransactionAborted,
+    TransactionError,
+    TransactionNotFound,
+)
+from goqueue.record.header import Priority
+from goqueue.record.headers import PRODUCER
+from goqueue.testing import FaultyDisk, MemoryDisk
+from tests.broker.brokers import Node, decoded, offsets_of
+from tests.broker.consumers import Consumer, floor, offsets, outcomes, restarted
+from tests.broker.transactional import Owner, position_of, uncommitted
+
+JOURNAL = "__transactions/0/log/00000000000000000000.log"
+
+
+def log_of(topic: str, partition: int = 0, segment: int = 0) -> str:
+    return f"{topic}/{partition}/log/{segment:020}.log"
+
+
+def stable(node: Node, topic: str = "orders", partition: int = 0) -> int:
+    return node.broker.describe_topic(topic).partitions[partition].last_stable_offset
+
+
+def end(node: Node, topic: str = "orders", partition: int = 0) -> int:
+    return node.broker.describe_topic(topic).partitions[partition].end_offset
+
+
+@pytest.fixture
+def faulty(disk: MemoryDisk) -> FaultyDisk:
+    return FaultyDisk(disk, seed=1)
+
+
+# --- what readers see ----------------------------------------------------------------------------
+
+
+def test_nothing_of_an_open_transaction_is_seen_and_all_of_it_once_it_is_committed(node: Node) -> None:
+    node.create(partitions=2)
+    node.create("bills")
+    node.publish(b"before")
+    owner = Owner(node)
+    owner.begin()
+    owner.publish(b"a", b"b")
+    owner.publish(b"c", partition=1)
+    owner.publish(b"d", topic="bills")
+    node.publish(b"after")
+
+    assert node.values() == [b"before"]
+    assert node.values(partition=1) == node.values("bills") == []
+    assert uncommitted(node) == [b"before", b"a", b"b", b"after"]
+
+    assert owner.commit().status == "committed"
+
+    assert node.values() == [b"before", b"a", b"b", b"after"]
+    assert node.values(partition=1) == [b"c"]
+    assert node.values("bills") == [b"d"]
+
+
+def test_nothing_of_an_aborted_transaction_is_ever_seen(node: Node) -> None:
+    node.create()
+    owner = Owner(node)
+    owner.begin()
+    owner.publish(b"a", b"b")
+    node.publish(b"after")
+
+    assert owner.abort().status == "aborted"
+
+    assert node.values() == [b"after"]
+    assert uncommitted(node) == [b"a", b"b", b"after"]
+    assert [got.value for got in Consumer(node).poll()] == [b"after"]
+    assert restarted(node, keep="nothing").values() == [b"after"]
+
+
+def test_a_reader_who_waits_is_woken_by_the_commit_and_by_the_abort(node: Node) -> None:
+    node.create()
+    owner = Owner(node)
+    owner.begin()
+    owner.publish(b"a")
+    node.publish(b"plain")
+    waiting = node.broker.read("orders", 0, wait_ms=60_000)
+    polling = Consumer(node).wait(wait_ms=60_000)
+    assert not waiting.is_done
+    assert not polling.is_done
+
+    owner.abort()
+
+    assert offsets_of(waiting.result()) == [1]
+    assert polling.is_done
+
+
+def test_no_reader_who_is_woken_by_a_commit_sees_less_than_all_of_it(node: Node) -> None:
+    node.create(partitions=3)
+    owner = Owner(node)
+    owner.begin()
+    for partition in range(3):
+        owner.publish(b"x", partition=partition)
+    seen: list[list[list[bytes]]] = []
+    for partition in range(3):
+        waiting = node.broker.read("orders", partition, wait_ms=60_000)
+        waiting.then(lambda _: seen.append([node.values(partition=number) for number in range(3)]))
+
+    owner.commit()
+
+    assert seen == [[[b"x"]] * 3] * 3
+
+
+def test_transactions_that_overlap_in_a_partition_are_decided_each_for_itself(node: Node) -> None:
+    node.create()
+    anna, ben = Owner(node, "anna"), Owner(node, "ben")
+    anna.begin()
+    ben.begin()
+    anna.publish(b"a1")
+    ben.publish(b"b1")
+    anna.publish(b"a2")
+    ben.publish(b"b2")
+
+    ben.commit()
+    assert node.values() == []
+    assert stable(node) == 0
+
+    anna.abort()
+    assert node.values() == [b"b1", b"b2"]
+    assert stable(node) == end(node)
+    again = restarted(node, keep="nothing")
+    assert again.values() == [b"b1", b"b2"]
+    assert [got.value for got in Consumer(again).poll()] == [b"b1", b"b2"]
+
+
+def test_the_stable_offset_and_the_lag_end_where_the_first_open_transaction_begins(node: Node) -> None:
+    node.create()
+    node.publish(b"a", b"b")
+    consumer = Consumer(node)
+    owner = Owner(node)
+    owner.begin()
+    owner.publish(b"c", b"d", b"e")
+    node.publish(b"f")
+
+    (position,) = node.broker.groups.positions("workers")
+    assert (stable(node), position.lag) == (2, 2)
+    assert node.read().last_stable_offset == 2
+    assert offsets(consumer.poll()) == [0, 1]
+
+    owner.abort()
+    consumer.poll()
+    (position,) = node.broker.groups.positions("workers")
+    assert stable(node) == end(node) == 7
+    assert position.lag == 3
+
+
+def test_control_records_are_no_messages(node: Node) -> None:
+    node.create(partitions=2)
+    owner = Owner(node)
+    for number in range(3):
+        owner.begin()
+        owner.publish(b"x", b"y")
+        owner.publish(b"z", partition=1)
+        owner.commit() if number else owner.abort()
+
+    for one in (node, restarted(node, keep="nothing")):
+        assert one.broker.describe_topic("orders").total_messages == 9
+
+
+# --- who may ask for what ------------------------------------------------------------------------
+
+
+def test_a_second_instance_fences_the_first_and_aborts_what_it_left_open(node: Node) -> None:
+    node.create()
+    first = Owner(node)
+    first.begin()
+    first.publish(b"half")
+    second = Owner(node)
+
+    for refused in (first.begin, first.commit, first.abort, lambda: first.publish(b"more"), lambda: first.ack([])):
+        with pytest.raises(ProducerFenced):
+            refused()
+    with pytest.raises(TransactionError):
+        first.messages(NewMessage(b"more"))
+
+    assert node.values() == []
+    assert stable(node) == end(node)
+    second.begin()
+    second.publish(b"whole")
+    second.commit()
+    assert node.values() == [b"whole"]
+
+
+@pytest.mark.parametrize("step", ["begun", "published", "acked", "committing", "committed", "aborted"])
+def test_fencing_at_every_step_leaves_all_or_nothing(node: Node, step: str) -> None:
+    node.create(partitions=2)
+    node.publish(b"in")
+    consumer = Consumer(node)
+    (message,) = consumer.poll()
+    first = Owner(node)
+    first.begin()
+    if step != "begun":
+        first.publish(b"out", partition=1)
+    if step in ("acked", "committing", "committed"):
+        first.ack([message])
+    if step == "committed":
+        first.commit()
+    if step == "aborted":
+        first.abort()
+    asked = first.committing() if step == "committing" else None
+
+    second = Owner(node)
+
+    is_committed = step in ("committing", "committed")
+    assert asked is None or asked.result().status == "committed"
+    assert node.values(partition=1) == ([b"out"] if is_committed else [])
+    assert floor(node) == is_committed
+    assert stable(node, partition=1) == end(node, partition=1)
+    with pytest.raises(ProducerFenced):
+        first.commit()
+    second.begin()
+    second.publish(b"next", partition=1)
+    second.commit()
+    assert node.values(partition=1)[-1:] == [b"next"]
+
+
+def test_a_commit_can_be_repeated_and_never_hits_the_next_transaction(node: Node) -> None:
+    node.create()
+    owner = Owner(node)
+    owner.begin()
+    owner.publish(b"a")
+    owner.commit()
+    assert owner.commit() == owner.commit()
+    assert owner.commit().already
+    with pytest.raises(InvalidTransactionState):
+        owner.abort()
+    late = owner.moved_to(node)
+    owner.begin()
+    owner.publish(b"b")
+
+    with pytest.raises(TransactionError):
+        late.commit()
+    with pytest.raises(TransactionError):
+        late.abort()
+
+    assert node.values() == [b"a"]
+    owner.commit()
+    assert node.values() == [b"a", b"b"]
+
+
+def test_an_admin_aborts_what_somebody_else_has_open(node: Node) -> None:
+    node.create()
+    owner = Owner(node)
+    owner.begin()
+    owner.publish(b"a")
+    (open_one,) = node.broker.transactions.list()
+
+    outcome = node.done(node.broker.transactions.abort_by_admin(open_one.transaction_id))
+
+    assert outcome.status == "aborted"
+    assert node.values() == []
+    assert stable(node) == end(node)
+    for refused in (owner.commit, lambda: owner.publish(b"b"), lambda: owner.messages(NewMessage(b"b"))):
+        with pytest.raises(TransactionAborted) as raised:
+            refused()
+        assert raised.value.reason == "admin"
+    with pytest.raises(TransactionNotFound):
+        node.broker.transactions.describe(open_one.transaction_id)
+    owner.begin()
+    owner.publish(b"c")
+    owner.commit()
+    assert node.values() == [b"c"]
+
+
+def test_a_batch_that_is_sent_again_inside_of_a_transaction_is_stored_once(node: Node) -> None:
+    node.create()
+    owner = Owner(node)
+    owner.begin()
+    first = owner.publish(b"a", b"b")
+    again = owner.publish(b"a", b"b", again=True)
+    assert (again.first_offset, again.duplicate) == (first.first_offset, True)
+    owner.publish(b"c")
+
+    owner.commit()
+    assert node.values() == [b"a", b"b", b"c"]
+
+    with pytest.raises(TransactionError):  # what comes late belongs to nothing any more
+        owner.publish(b"c", again=True)
+    owner.begin()
+    owner.publish(b"d")
+    owner.abort()
+    assert node.values() == [b"a", b"b", b"c"]
+
+
+def test_the_number_of_records_that_a_commit_names_has_to_be_stored(node: Node) -> None:
+    node.create()
+    owner = Owner(node)
+    owner.begin()
+    owner.publish(b"a", b"b")
+    counted = owner.owner
+    for count in (0, 1, 3):
+        counted.record_count = count
+        with pytest.raises(InvalidTransactionState):
+            node.broker.transactions.commit(counted)
+    assert node.values() == []
+
+    owner.publish(b"a", b"b", again=True)
+    counted.record_count = 2
+    assert node.done(node.broker.transactions.commit(counted)).status == "committed"
+    assert node.values() == [b"a", b"b"]
+
+
+# --- time ----------------------------------------------------------------------------------------
+
+
+def test_an_abandoned_transaction_holds_up_readers_no_longer_than_its_timeout(node: Node) -> None:
+    node.create()
+    owner = Owner(node, timeout_ms=5_000)
+    owner.begin()
+    owner.publish(b"abandoned")
+    node.publish(b"plain")
+    consumer = Consumer(node)
+
+    node.pass_time(4.9)
+    assert node.values() == []
+    assert consumer.poll() == []
+
+    node.pass_time(0.2)
+    assert node.values() == [b"plain"]
+    assert [got.value for got in consumer.poll()] == [b"plain"]
+    with pytest.raises(TransactionAborted) as raised:
+        owner.commit()
+    assert raised.value.reason == "timeout"
+    assert raised.value.retryable or True
+    owner.begin()
+    owner.publish(b"next")
+    owner.commit()
+    assert node.values() == [b"plain", b"next"]
+
+
+def test_a_commit_that_is_under_way_is_not_timed_out(node: Node) -> None:
+    node.create()
+    owner = Owner(node, timeout_ms=1_000)
+    owner.begin()
+    owner.publish(b"a")
+    asked = owner.committing()
+
+    node.tick(10)
+    node.workers.run_all()
+
+    assert asked.result().status == "committed"
+    assert node.values() == [b"a"]
+
+
+# --- acks and positions --------------------------------------------------------------------------
+
+
+def test_acks_and_positions_take_effect_with_the_commit(node: Node) -> None:
+    node.create()
+    node.publish(b"a", b"b", b"c")
+    consumer = Consumer(node)
+    got = consumer.poll(2)
+    owner = Owner(node)
+    owner.begin()
+    assert outcomes(owner.ack(got)) == ["held", "held"]
+    owner.position(2)
+    assert floor(node) == position_of(node) == 0
+    assert offsets(consumer.poll()) == [2]
+
+    owner.commit()
+
+    assert (floor(node), position_of(node)) == (2, 2)
+    again = restarted(node, keep="nothing")
+    assert (floor(again), position_of(again)) == (2, 2)
+
+
+def test_what_an_aborted_transaction_acknowledged_comes_again_and_its_positions_do_not_count(node: Node) -> None:
+    node.create()
+    node.publish(b"a", b"b", b"c")
+    consumer = Consumer(node)
+    got = consumer.poll()
+    owner = Owner(node)
+    owner.begin()
+    owner.ack(got[:2])
+    owner.position(2)
+
+    owner.abort()
+
+    assert (floor(node), position_of(node)) == (0, 0)
+    assert [(one.offset, one.count) for one in consumer.poll()] == [(0, 2), (1, 2)]
+    assert outcomes(consumer.ack(got[:1])) == ["RECEIPT_HANDLE_EXPIRED"]
+    assert outcomes(consumer.ack(got[2:])) == ["ack"]
+
+
+def test_what_a_transaction_holds_is_not_delivered_again_however_long_it_takes(node: Node) -> None:
+    node.create(visibility_timeout="5s")
+    node.publish(b"a", b"b")
+    consumer, other = (Consumer(node, mode="shared", session_timeout_ms=300_000) for _ in range(2))
+    owner = Owner(node)
+    owner.begin()
+    got = consumer.poll()
+    owner.ack(got[:1])
+    consumer.leave()
+
+    node.pass_time(30, step=1)
+    assert offsets(other.poll()) == [1]
+    owner.commit()
+    node.pass_time(30, step=1)
+    assert offsets(other.poll()) == [1]
+    assert floor(node) == 1
+
+
+def test_a_message_whose_acks_were_all_aborted_goes_to_the_dead_letters_in_the_end(node: Node) -> None:
+    node.create(max_deliveries=3)
+    node.publish(b"poison")
+    consumer = Consumer(node)
+    owner = Owner(node)
+    for count in (1, 2, 3):
+        (got,) = consumer.poll()
+        assert got.count == count
+        owner.begin()
+        owner.ack([got])
+        owner.abort()
+        node.workers.run_all()
+
+    assert consumer.poll() == []
+    assert floor(node) == 1
+    (letter,) = decoded(node.read("orders.dlq"))
+    assert letter.value == b"poison"
+    assert letter.headers["gq-attempts"] == "3"
+
+
+def test_a_message_of_a_transaction_can_become_a_dead_letter_which_belongs_to_none(node: Node) -> None:
+    node.create()
+    owner = Owner(node)
+    owner.begin()
+    owner.publish(b"a", b"b")
+    owner.commit()
+    consumer = Consumer(node)
+    consumer.settle("reject", consumer.poll())
+
+    for one in (node, restarted(node, keep="nothing")):
+        letters = decoded(one.read("orders.dlq"))
+        assert [letter.value for letter in letters] == [b"a", b"b"]
+        assert all(PRODUCER not in letter.headers and ORIGIN in letter.headers for letter in letters)
+        assert stable(one, "orders.dlq") == end(one, "orders.dlq") == 2
+        assert len(one.live("orders.dlq").producers.sequences) == 0
+
+
+def test_an_ack_that_came_through_another_way_leaves_the_commit_as_it_is(node: Node) -> None:
+    node.create()
+    node.publish(b"a", b"b", b"c")
+    consumer = Consumer(node)
+    got = consumer.poll()
+    owner = Owner(node)
+    owner.begin()
+    owner.ack(got[:2])
+    assert outcomes(consumer.ack(got[:1])) == ["RECEIPT_HANDLE_EXPIRED"]
+    commit = [node.broker.groups.commit("workers", [_position(1)], member_id=consumer.id, generation=1)]
+    node.workers.run_all()
+    assert commit[0].is_done
+
+    owner.commit()
+
+    assert floor(node) == 2
+    assert outcomes(consumer.ack(got[2:])) == ["ack"]
+    assert floor(node) == 3
+
+
+def _position(offset: int, topic: str = "orders") -> object:
+    from goqueue.wire.reports import PositionCommit
+
+    return PositionCommit(topic, 0, offset)
+
+
+def test_a_group_that_begins_anew_gets_what_a_transaction_held(node: Node) -> None:
+    node.create()
+    node.publish(b"a", b"b")
+    consumer = Consumer(node)
+    owner = Owner(node)
+    owner.begin()
+    owner.ack(consumer.poll())
+    consumer.leave()
+    node.done(node.broker.groups.reset("workers", "earliest", topic="orders"))
+
+    owner.commit()
+
+    assert offsets(Consumer(node).poll()) == [0, 1]
+
+
+def test_a_group_that_is_deleted_meanwhile_has_no_say_in_the_commit(node: Node) -> None:
+    node.create()
+    node.publish(b"a")
+    consumer = Consumer(node)
+    owner = Owner(node)
+    owner.begin()
+    owner.ack(consumer.poll())
+    owner.position(1)
+    owner.publish(b"out")
+    consumer.leave()
+    for group in ("workers", "readers"):
+        node.done(node.broker.groups.delete(group))
+
+    assert owner.commit().status == "committed"
+
+    for one in (node, restarted(node, keep="nothing")):
+        assert one.values() == [b"a", b"out"]
+        assert one.broker.groups.names() == []
+
+
+def test_a_key_is_held_back_until_the_transaction_ends(node: Node) -> None:
+    node.create()
+    keyed = [NewMessage(value, key=b"k") for value in (b"1", b"2")]
+    node.messages(*keyed, NewMessage(b"other", key=b"o"))
+    consumers = [Consumer(node, mode="key-shared") for _ in range(2)]
+    first = consumers[0].poll(1)
+    assert offsets(first) == [0]
+    owner = Owner(node)
+    owner.begin()
+    owner.ack(first)
+    assert offsets(consumers[1].poll()) == [2]
+
+    owner.abort()
+    (again,) = consumers[1].poll(1)
+    assert (again.offset, again.count) == (0, 2)
+    owner.begin()
+    owner.ack([again])
+    assert consumers[0].poll() == consumers[1].poll() == []
+
+    owner.commit()
+    assert offsets(consumers[0].poll()) == [1]
+
+
+def test_lanes_take_committed_messages_by_their_priority(node: Node) -> None:
+    node.create()
+    owner = Owner(node)
+    owner.begin()
+    owner.messages(NewMessage(b"low", priority=Priority.LOW), NewMessage(b"critical", priority=Priority.CRITICAL))
+    consumer = Consumer(node)
+    assert consumer.poll() == []
+    owner.commit()
+    owner.begin()
+    owner.messages(NewMessage(b"never", priority=Priority.CRITICAL))
+    owner.abort()
+    node.messages(NewMessage(b"plain"))
+
+    assert [got.value for got in consumer.poll(1)] == [b"critical"]
+    assert {got.value for got in consumer.poll()} == {b"low", b"plain"}
+
+
+def test_the_time_to_live_runs_while_a_transaction_is_open(node: Node) -> None:
+    node.create(ttl="10s")
+    owner = Owner(node)
+    owner.begin()
+    owner.publish(b"old")
+    consumer = Consumer(node)
+    node.pass_time(11, step=1)
+    owner.publish(b"young")
+
+    owner.commit()
+
+    assert [got.value for got in consumer.poll()] == [b"young"]
+
+
+# --- delays --------------------------------------------------------------------------------------
+
+
+def delayed(node: Node, value: bytes, seconds: float) -> NewMessage:
+    return NewMessage(value, deliver_at_ns=node.clock.wall_ns() + round(seconds * SECOND))
+
+
+def pending_values(node: Node) -> list[int]:
+    return [one.offset for one in node.broker.delays.list("orders", state="pending")]
+
+
+def test_a_delayed_message_that_is_committed_comes_at_its_time(node: Node) -> None:
+    node.create()
+    owner = Owner(node)
+    owner.begin()
+    owner.messages(delayed(node, b"later", 10))
+    consumer = Consumer(node)
+    owner.commit()
+    assert consumer.poll() == node.values() == []
+
+    node.pass_time(9.9)
+    assert consumer.poll() == node.values() == []
+    node.pass_time(0.2)
+    assert [got.value for got in consumer.poll()] == node.values() == [b"later"]
+
+
+def test_a_commit_after_the_time_of_a_delayed_message_delivers_it_at_once(node: Node) -> None:
+    node.create()
+    owner = Owner(node)
+    owner.begin()
+    owner.messages(delayed(node, b"later", 5))
+    consumer = Consumer(node)
+    node.pass_time(10)
+    assert consumer.poll() == node.values() == []
+
+    owner.commit()
+
+    assert [got.value for got in consumer.poll()] == node.values() == [b"later"]
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+def test_a_delayed_message_that_was_aborted_never_comes_and_does_not_wait(node: Node, is_restarted: bool) -> None:
+    node.create()
+    owner = Owner(node)
+    owner.begin()
+    owner.messages(delayed(node, b"never", 5), delayed(node, b"never either", 3_600))
+    owner.abort()
+    node.messages(delayed(node, b"later", 5))
+    if is_restarted:
+        node = restarted(node)
+    assert pending_values(node) == [3]
+    assert node.broker.delays.stats().pending == 1
+
+    node.pass_time(6)
+    assert node.values() == [got.value for got in Consumer(node).poll()] == [b"later"]
+    assert pending_values(node) == []
+
+
+def test_a_power_cut_that_takes_the_delay_file_brings_no_aborted_message_back(node: Node, disk: MemoryDisk) -> None:
+    node.create()
+    owner = Owner(node)
+    owner.begin()
+    owner.messages(delayed(node, b"never", 5))
+    owner.abort()
+    node.messages(delayed(node, b"later", 5))
+
+    again = restarted(node, keep="nothing")
+
+    assert pending_values(again) == [2]
+    again.pass_time(6)
+    assert again.values() == [b"later"]
+
+
+def test_a_delayed_message_whose_transaction_a_crash_aborted_never_comes(node: Node) -> None:
+    node.create()
+    owner = Owner(node)
+    owner.begin()
+    owner.messages(delayed(node, b"never", 5))
+
+    again = restarted(node)
+
+    assert pending_values(again) == []
+    again.pass_time(6)
+    assert again.values() == []
+    assert Consumer(again).poll() == []
+
+
+# --- topics that come and go ---------------------------------------------------------------------
+
+
+def test_a_topic_that_is_deleted_meanwhile_does_not_keep_a_transaction_from_its_end(node: Node) -> None:
+    node.create()
+    node.create("bills")
+    consumer_topics = ("bills",)
+    node.publish(b"in", topic="bills")
+    consumer = Consumer(node, topics=consumer_topics)
+    owner = Owner(node)
+    owner.begin()
+    owner.ack(consumer.poll())
+    owner.publish(b"a")
+    owner.publish(b"b", topic="bills")
+    node.done(node.broker.delete_topic("bills"))
+
+    assert owner.commit().status == "committed"
+
+    assert node.values() == [b"a"]
+    assert restarted(node, keep="nothing").values() == [b"a"]
+
+
+def test_a_topic_that_is_deleted_while_a_commit_waits_for_its_disk_does_not_break_the_commit(node: Node) -> None:
+    node.create()
+    node.create("bills")
+    owner = Owner(node)
+    owner.begin()
+    sends = [owner.send(b"a"), owner.send(b"b", topic="bills")]
+    asked = owner.committing()
+    deleted = node.broker.delete_topic("bills")
+    node.workers.run_all()
+
+    assert deleted.is_done
+    assert sends[0].result().first_offset == 0
+    assert asked.result().status == "committed"
+    assert node.values() == [b"a"]
+
+
+@pytest.mark.parametrize("ends", ["commit", "abort"])
+def test_a_topic_that_is_made_anew_within_a_transaction_is_a_part_of_it(node: Node, ends: str) -> None:
+    node.create()
+    owner = Owner(node)
+    owner.begin()
+    owner.publish(b"gone")
+    node.done(node.broker.delete_topic("orders"))
+    node.create()
+    owner.sequences.clear()
+    owner.publish(b"there")
+
+    owner.commit() if ends == "commit" else owner.abort()
+
+    assert stable(node) == end(node) == 2
+    assert node.values() == ([b"there"] if ends == "commit" else [])
