@@ -8,6 +8,7 @@ copies them.
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from pyroaring import BitMap64
 
@@ -20,9 +21,19 @@ class Event:
     __slots__ = ()
 
 
+class Origin(NamedTuple):
+    """Messages that a batch holds copies of, in the order of their offsets."""
+
+    topic: str
+    partition: int
+    offsets: BitMap64
+
+
 @dataclass(slots=True)
 class Published(Event):
-    """A batch was appended to a partition. Its records have one time, `timestamp_ns`, which never goes back."""
+    """A batch was appended to a partition. Its records have one time, `timestamp_ns`, which never goes back; `records`
+    are those that may have headers.
+    """
 
     topic: str
     partition: int
@@ -33,6 +44,7 @@ class Published(Event):
     received_ns: int = 0
     flags: int = 0
     records: Buffer = b""
+    copied_from: Origin | None = None
 
 
 @dataclass(slots=True)
@@ -42,17 +54,6 @@ class Persisted(Event):
     topic: str
     partition: int
     end_offset: int
-
-
-@dataclass(slots=True)
-class CopyBegun(Event):
-    """The next batch of a partition holds copies of messages that are elsewhere, in the order of their offsets."""
-
-    topic: str
-    partition: int
-    first_offset: int
-    origin: tuple[str, int]
-    offsets: BitMap64
 
 
 @dataclass(slots=True)

@@ -8,10 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from goqueue.broker.new_message import NewMessage
+from goqueue.broker.traces import LINES_MAX
 from goqueue.clock import SECOND
 from goqueue.errors import InvalidRequest, NotFound
 from goqueue.record import kernel
-from goqueue.record.header import Flags
+from goqueue.record.header import HEADERS_BYTES_MAX, Flags
 from goqueue.record.message import Message, decode_messages
 from goqueue.testing import FaultyDisk, ManualClock, MemoryDisk
 from goqueue.tracing.context import derived_trace_id, trace_id_of
@@ -377,13 +378,16 @@ def test_a_message_that_names_its_trace_keeps_it_as_a_letter(node: TracedNode) -
 
 
 def test_headers_that_fill_a_message_are_not_driven_out_by_ours(node: TracedNode) -> None:
-    headers: dict[str, str | bytes] = {"large": "x" * 64_000, "own": "y"}
-    publish_named(node, headers)
+    least = sum(4 + len(text) for text in ("gq-reasonREJECTED", "gq-originorders:0:0", "gq-groupworkers"))
+    room = HEADERS_BYTES_MAX - 100 - least - len("gq-redrives0") - 4 - 2
+    fills = room - (4 + len("owny")) - (4 + len("large")) - 20  # a trace id needs more than these 20
+    publish_named(node, {"large": "x" * fills, "own": "y"})
     consumer = Consumer(node)
     consumer.settle("reject", consumer.poll())
 
     (letter,) = decode_messages(node.read("orders.dlq").records, node.live("orders.dlq").origin, flags=Flags.COMPRESSED)
     assert letter.headers["own"] == "y"
+    assert "gq-trace" not in letter.headers
 
 
 # --- ids --------------------------------------------------------------------------------------------
@@ -541,6 +545,24 @@ def test_every_error_is_kept_and_what_comes_after_it(disk: MemoryDisk, clock: Ma
     assert trace.spans[0].attributes == {"source": "log"}
     assert trace.spans[0].time_ns == trace.spans[1].time_ns - SECOND
     assert trace.status == "completed"
+
+
+@pytest.mark.parametrize("headers", [None, {"traceparent": traceparent(flags="00")}])
+def test_a_message_that_was_put_back_is_traced_whatever_the_rate_is(
+    disk: MemoryDisk, clock: ManualClock, headers: dict[str, str | bytes] | None
+) -> None:
+    node = TracedNode(disk, clock)
+    node.create("orders", trace_sample_rate=0.000001)
+    publish_named(node, headers)
+    consumer = Consumer(node)
+    consumer.settle("reject", consumer.poll())
+    redrive(node)
+    consumer.ack(consumer.poll())
+
+    trace = node.trace(1)
+    assert events_of(trace)[-5:] == [*PUBLISH, "consume.fetched", "consume.acked"]
+    assert trace.status == "completed"
+    assert trace.trace_id == node.trace(0).trace_id
 
 
 @pytest.mark.parametrize(("rate", "flags", "is_traced"), [(0.000001, "01", True), (1.0, "00", False)])
@@ -895,6 +917,7 @@ def test_a_timeline_goes_on_after_a_restart(kept: TracedNode) -> None:
     after.clock.advance(1)
     moved.ack(got)
 
+    after.written()  # what happened since is in the ring, and in the topic as well
     for offset in (0, 1):
         assert after.events(offset) == [*PUBLISH, "consume.fetched", "consume.acked"]
     assert after.broker.traces.get(TRACE).status == "completed"
@@ -916,16 +939,63 @@ def test_a_stop_in_order_loses_no_row(kept: TracedNode) -> None:
     kept.publish(b"first")
     kept.written()
     kept.publish(b"last")
-    drained = kept.broker.drain()
-    kept.workers.run_all()
-    kept.tick(0.1)
-    kept.workers.run_all()
-    assert drained.is_done
     kept.broker.close()
 
-    after = TracedNode(kept.disk, kept.clock, topic=True)
+    assert TracedNode(kept.disk, kept.clock, topic=True).events(1) == PUBLISH
 
-    assert after.events(1) == PUBLISH
+
+def test_who_is_about_to_stop_writes_down_what_was_recorded(kept: TracedNode) -> None:
+    kept.publish(b"first")
+    kept.written()
+    kept.publish(b"last")
+    kept.broker.drain()
+    kept.workers.run_all()
+
+    assert kept.restarted().events(1) == PUBLISH
+
+
+def test_only_so_many_lines_are_written_at_once_and_the_others_are_counted(
+    disk: MemoryDisk, clock: ManualClock
+) -> None:
+    node = TracedNode(disk, clock, topic=True)
+    node.create("orders")
+    node.publish(b"x")
+    node.written()
+    for _ in range(2_000):
+        node.publish(b"x")
+    node.tick(0.1)
+
+    kept_rows = -(-LINES_MAX // 3)
+    assert len(rows_in_topic(node)) == 3 * (1 + kept_rows)
+    assert node.broker.traces.recorder.tallies.dropped["exporter"] == 3 * (2_000 - kept_rows)
+
+
+def test_a_timeline_is_whole_though_the_first_record_is_gone(disk: MemoryDisk, clock: ManualClock) -> None:
+    node = TracedNode(disk, clock, topic=True, ring=6)
+    node.create("orders", segment_bytes=1_024, retention="60s")
+    node.create("other")
+    node.publish(b"a" * 600)
+    consumer = Consumer(node)
+    consumer.settle("reject", consumer.poll())
+    trace_id = node.trace().trace_id
+    for _ in range(3):
+        node.publish(b"b" * 600)
+    node.pass_time(90, step=5)
+    node.written()
+    node.done(node.broker.dead_letters.redrive("orders", ALL, target_topic="other"))
+    node.written()
+
+    assert node.live().log.start_offset > 0
+    trace = node.broker.traces.get(trace_id)
+    assert events_of(trace) == [
+        *PUBLISH,
+        "consume.fetched",
+        "consume.rejected",
+        *PUBLISH,
+        "dlq.routed",
+        *PUBLISH,
+    ]
+    assert trace.status == "in_progress"
 
 
 def test_a_topic_that_is_made_anew_has_no_past_in_the_topic_either(kept: TracedNode) -> None:

@@ -6,6 +6,7 @@ what the owners had been told by then. A broker is started on every picture, twi
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import count
 from random import Random
 from typing import NamedTuple, TypeVar
 
@@ -20,6 +21,7 @@ from tests.broker.consumers import Consumer, Got, floor, offsets
 from tests.broker.transactional import Owner, position_of
 
 PARTITIONS = (("out", 0), ("out", 1), ("audit", 0))
+FRESH = count()
 INPUTS = 8
 SESSION_MS = 300_000
 LEASE_S = 30
@@ -220,7 +222,7 @@ def stored(node: Node, topic: str, partition: int) -> list[bytes]:
 
 def delivered(node: Node, topic: str) -> dict[int, list[bytes]]:
     """What a new group gets, partition by partition."""
-    consumer = Consumer(node, f"fresh-{topic}-{node.clock.wall_ns()}", topics=(topic,))
+    consumer = Consumer(node, f"fresh-{next(FRESH)}", topics=(topic,))
     found: dict[int, list[bytes]] = {}
     for message in consumer.poll(1_000):
         found.setdefault(message.partition, []).append(message.value)

@@ -1,6 +1,6 @@
 """Owners of transactions, as tests of the broker need them: what they publish, acknowledge and commit."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from goqueue.broker.new_message import NewMessage
 from goqueue.broker.pending import Pending
@@ -13,7 +13,7 @@ from goqueue.record.identity import BatchIdentity
 from goqueue.wire import reports
 from goqueue.wire.transaction_reports import TransactionBegun, TransactionOutcome, TransactionOwner
 from tests.broker.brokers import Node, values_of
-from tests.broker.consumers import Got
+from tests.broker.consumers import Got, restarted
 
 
 class Owner:
@@ -66,7 +66,6 @@ class Owner:
         end = self.sequences.get((topic, partition), 0)
         first = end - len(values) if again else end
         identity = BatchIdentity(self.session.producer_id, self.session.epoch, first, len(values), self.number)
-        self.sequences[topic, partition] = first + len(values)
         others: list[Mapping[str, str | bytes] | None] = [headers] * (len(values) - 1)
         first_headers: Mapping[str, str | bytes] = {PRODUCER: identity.encode(), **(headers or {})}
         return kernel.encode(values, keys=keys, headers=[first_headers, *others], flags=Flags.TRANSACTIONAL)
@@ -82,7 +81,10 @@ class Owner:
     ) -> Pending[StoredBatch]:
         """Publish a batch inside of the transaction, and let nothing run yet."""
         records = self.batch(values, topic, partition, keys=keys, headers=headers, again=again)
-        return self.node.broker.publish_records(topic, partition, records)
+        stored = self.node.broker.publish_records(topic, partition, records)
+        if not again:
+            self.sequences[topic, partition] = self.sequences.get((topic, partition), 0) + len(values)
+        return stored
 
     def publish(
         self,
@@ -125,9 +127,23 @@ class Owner:
         return self.node.done(self.aborting())
 
 
+def now_and_later(node: Node) -> Iterator[Node]:
+    """The broker as it is, and after a power cut."""
+    yield node
+    yield restarted(node, keep="nothing")
+
+
 def uncommitted(node: Node, topic: str = "orders", partition: int = 0) -> list[bytes]:
     """All values that are stored, decided or not, aborted ones, too."""
-    return values_of(node.broker.read(topic, partition, isolation=Isolation.READ_UNCOMMITTED).result())
+    found: list[bytes] = []
+    offset = 0
+    while True:
+        asked = node.broker.read(topic, partition, offset=offset, isolation=Isolation.READ_UNCOMMITTED)
+        result = asked.result()
+        if not result.record_count:
+            return found
+        found += values_of(result)
+        offset = result.next_offset
 
 
 def position_of(node: Node, group: str = "readers", topic: str = "orders", partition: int = 0) -> int:

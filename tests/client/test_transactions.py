@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ import pytest
 
 from goqueue import (
     AsyncClient,
+    AsyncHandle,
     AsyncTransaction,
     AvailabilityError,
     Client,
@@ -33,6 +35,7 @@ from goqueue import (
     TransactionError,
     TransactionNotFound,
 )
+from goqueue.client.accumulator import IN_FLIGHT_MAX
 from goqueue.client.client import TRANSACTIONAL_MAX
 from goqueue.testing import EmbeddedBroker
 from goqueue.wire.verbs import Verb
@@ -73,11 +76,9 @@ def cut_off(address: str, *, timeout: str = "20s") -> Iterator[tuple[Proxy, Clie
         yield proxy, client
 
 
-@contextmanager
-def left_with(kind: type[BaseException], match: str | None = None) -> Iterator[pytest.ExceptionInfo[Any]]:
+def left_with(kind: type[BaseException], match: str | None = None) -> pytest.RaisesExc[Any]:
     """A block that is left with such an error, whichever of its statements it comes from."""
-    with pytest.raises(kind, match=match) as told:
-        yield told
+    return pytest.raises(kind, match=match)
 
 
 @pytest.fixture
@@ -531,6 +532,27 @@ def test_an_ack_may_be_the_first_thing_in_a_transaction(gq: Client, t: str) -> N
     assert gq.describe_group("first").lag == 0
 
 
+def test_an_ack_waits_until_the_broker_knows_of_the_transaction(gq: Client, address: str, t: str) -> None:
+    gq.publish(t, b"v")
+    with cut_off(address) as (proxy, client), client.consumer(t, group="waits") as consumer:
+        polled = consumer.poll(1, "20s")
+        with client.transaction("a"):
+            pass
+        proxy.mute()
+        with ThreadPoolExecutor(1) as threads, left_with(AvailabilityError), client.transaction("a") as tx:
+            acking = threads.submit(tx.ack, polled)
+            proxy.wait_for_muted_answer()
+            with pytest.raises(TimeoutError):
+                acking.result(timeout=0.3)
+            assert [one.groups for one in gq.transactions()] == [[]]
+            proxy.mute(False)
+            proxy.cut()
+            acking.result(timeout=TIMEOUT_S)
+        with client.transaction("a") as tx:
+            tx.ack(polled)
+    assert gq.describe_group("waits").lag == 0
+
+
 def test_only_what_a_group_has_delivered_can_be_acknowledged(gq: Client, t: str) -> None:
     gq.publish(t, b"v")
     (message,) = gq.read(t)
@@ -817,6 +839,19 @@ def test_a_commit_whose_messages_were_not_answered_is_known_to_have_gone_through
     assert values(gq) == [b"0", b"1", b"2", b"3", b"4", b"connects"]
 
 
+def test_a_begin_whose_answer_is_lost_has_begun(gq: Client, address: str, t: str) -> None:
+    with cut_off(address) as (proxy, client):
+        with client.transaction("a") as tx:
+            tx.publish(t, b"connects")
+        for number in range(5):
+            proxy.lose_answers(Verb.CALL, 1)
+            with client.transaction("a") as tx:
+                tx.publish(t, b"%d" % number)
+                until(partial(lambda wanted: proxy.lost == wanted, number + 1))
+        assert proxy.lost == 5
+    assert values(gq) == [b"0", b"1", b"2", b"3", b"4", b"connects"]
+
+
 def test_a_connection_that_is_cut_between_messages_does_no_harm(gq: Client, address: str, t: str) -> None:
     with cut_off(address) as (proxy, client):
         for number in range(5):
@@ -839,6 +874,25 @@ def test_a_connection_that_is_cut_before_an_abort_does_no_harm(gq: Client, addre
             tx.publish(t, b"kept")
     assert values(gq) == [b"kept"]
     assert gq.transactions() == []
+
+
+@pytest.mark.parametrize("losses", [1, 2])
+def test_acks_whose_answers_are_lost_are_part_of_the_transaction_once(
+    gq: Client, address: str, t: str, losses: int
+) -> None:
+    gq.publish_many(t, [b"%d" % number for number in range(6)])
+    with cut_off(address) as (proxy, client), client.consumer(t, group=f"lost-{losses}") as consumer:
+        for outcome in ("abort", "commit"):
+            polled = consumer.poll(6, "20s")
+            with client.transaction("a") as tx:
+                proxy.lose_answers(Verb.SETTLE, losses)
+                tx.ack(polled[:3])
+                tx.ack(polled[3:])
+                getattr(tx, outcome)()
+            assert len(polled) == 6
+        assert proxy.lost == 2 * losses
+        assert consumer.poll(6, "100ms") == []
+    assert gq.describe_group(f"lost-{losses}").lag == 0
 
 
 def test_a_broker_that_does_not_answer_is_told_of_and_the_next_transaction_goes_through(
@@ -945,7 +999,7 @@ def test_a_task_that_sends_while_another_commits_publishes_nothing_outside(gq: C
                 await tx.publish(t, b"in %d" % number)
                 late = asyncio.gather(*(tx.send(t, b"late %d" % number) for _ in range(5)), return_exceptions=True)
                 await tx.commit()
-                assert all(isinstance(one, GoQueueError) or one.batch for one in await late)
+                assert all(isinstance(one, GoQueueError | AsyncHandle) for one in await late)
 
     run(address, work)
     assert [value for value in values(gq, isolation="read_uncommitted") if value[:2] == b"in"] != []
@@ -1002,6 +1056,36 @@ def test_a_commit_that_is_cancelled_while_the_broker_is_silent_holds_nobody_up(
         run(proxy.address, work)
     assert values(gq) == [b"first", b"next", b"who knows"]
     assert gq.transactions() == []
+
+
+def test_a_commit_that_is_cancelled_before_it_was_asked_for_aborts(gq: Client, address: str, t: str) -> None:
+    """Too much is under way for the commit to travel behind it, so the broker has not heard of it yet."""
+    with Proxy(address) as proxy:
+
+        async def work(client: AsyncClient) -> None:
+            async with client.transaction("a") as tx:
+                await tx.publish(t, b"first")
+            tx = client.transaction("a")
+            await tx.__aenter__()
+            await tx.publish(t, b"gone")
+            proxy.mute()
+            for number in range(IN_FLIGHT_MAX + 2):
+                await tx.send(t, b"gone %d" % number)
+                client._transactional["a"].core.send_now()
+            committing = asyncio.ensure_future(tx.commit())
+            await asyncio.get_running_loop().run_in_executor(None, proxy.wait_for_muted_answer)
+            assert not committing.done()
+            committing.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await committing
+            await asyncio.get_running_loop().run_in_executor(None, until, lambda: not gq.transactions())
+            proxy.mute(False)
+            for number in range(3):
+                async with client.transaction("a") as tx:
+                    await tx.publish(t, b"next %d" % number)
+
+        run(proxy.address, work)
+    assert values(gq) == [b"first", b"next 0", b"next 1", b"next 2"]
 
 
 def test_a_block_that_is_cancelled_aborts(gq: Client, address: str, t: str) -> None:

@@ -125,3 +125,47 @@ def test_a_log_that_lost_its_end_takes_with_it_what_was_known_of_it() -> None:
     assert not cursor.cut(5)
     assert cursor.cut(0)
     assert (cursor.floor, cursor.frontier) == (0, 0)
+
+
+def test_what_a_transaction_holds_has_no_deadline_and_nobody_has_it() -> None:
+    cursor = with_messages(3)
+    offsets = lease(cursor, 1, 3, deadline_ns=10)
+
+    cursor.hold((7, 1), 1, BitMap64([0, 2, 99]))
+
+    assert list(cursor.held_by((7, 1))) == [0, 2]
+    assert not cursor.held_by((7, 2))
+    assert cursor.in_flight == {"anna": 1}
+    assert cursor.leased(1, offsets, now_ns=5) == BitMap64([1])
+    ((_, failed),) = cursor.expire(POLICY, now_ns=1_000)
+    assert failed.requeued[0].offsets == BitMap64([1])
+    cursor.finish(cursor.held_by((7, 1)))
+    assert (cursor.floor, list(cursor.acked), cursor.held) == (1, [2], {})
+
+
+def test_what_a_transaction_lets_go_is_due_at_once_or_was_delivered_often_enough() -> None:
+    cursor = with_messages(2)
+    for delivery_id in (1, 2):
+        lease(cursor, delivery_id, 1)
+        cursor.hold((7, delivery_id), delivery_id, BitMap64([0]))
+        ((held, failed),) = cursor.let_go((7, delivery_id), RetryPolicy(max_deliveries=2), now_ns=5)
+        assert held.delivery_id == delivery_id
+        assert cursor.deliveries_of(0) == delivery_id
+        cursor.retry(now_ns=5)
+
+    assert failed.dead == cursor.dying == BitMap64([0])
+    assert not cursor.let_go((7, 2), POLICY, now_ns=5)
+    cursor.finish(cursor.dying.copy())
+    assert cursor.floor == 1
+
+
+def test_an_end_of_the_log_that_is_lost_takes_with_it_what_transactions_held_of_it() -> None:
+    cursor = with_messages(10)
+    lease(cursor, 1, 8)
+    cursor.hold((7, 1), 1, BitMap64([3, 6]))
+
+    assert cursor.cut(5)
+
+    assert list(cursor.held_by((7, 1))) == [3]
+    assert cursor.cut(3)
+    assert cursor.held == {}

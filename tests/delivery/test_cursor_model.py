@@ -5,8 +5,9 @@ says. After every step every offset has to be in the one place where the model h
 the records at any moment has to know all that the first one knows; and in the end everything can be delivered.
 """
 
+from collections import Counter
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from pyroaring import BitMap64
@@ -20,6 +21,7 @@ from goqueue.delivery.retry import RetryPolicy
 
 END = 40
 MEMBERS = ("anna", "ben", "carl")
+TRANSACTIONS = (1, 2, 3)
 POLICY = RetryPolicy(max_deliveries=3, backoff_initial_ns=SECOND, backoff_max_ns=60 * SECOND)
 LEASE_NS = 10 * SECOND
 SHIFT_NS = 1_700_000_000 * SECOND
@@ -31,6 +33,14 @@ class Leased(NamedTuple):
 
     delivery_id: int
     deadline_ns: int
+
+
+class Held(NamedTuple):
+    """The model's word for a message that a transaction has acknowledged; a restart makes it a lease again."""
+
+    transaction: int
+    delivery_id: int
+    deadline_ns: int  # as the ledger has it
 
 
 class Waiting(NamedTuple):
@@ -57,8 +67,8 @@ class Bench:
         self.cursor = self._new_cursor(0)
         self.records: list[tuple[bytes, bytes | None]] = []
         self.changes = 0
-        self.snapshot()
         self.states: dict[int, object] = dict.fromkeys(range(END), UNSEEN)
+        self.snapshot()
         self.counts = dict.fromkeys(range(END), 0)
         self.first: dict[int, int] = {}
         self.given: dict[int, tuple[str, int, BitMap64]] = {}  # all deliveries there ever were
@@ -176,6 +186,30 @@ class Bench:
                 self.states[offset] = READY if offset < self.cursor.frontier else UNSEEN
         assert self.cursor.next_ns is None or self.cursor.next_ns > self.now_ns
 
+    def hold(self, transaction: int, delivery_id: int, offsets: BitMap64) -> None:
+        held = self._held(delivery_id, offsets)
+        self.cursor.hold((1, transaction), delivery_id, offsets if held == offsets else held)
+        for offset in held:
+            lease = self.states[offset]
+            assert isinstance(lease, Leased)
+            self.states[offset] = Held(transaction, delivery_id, lease.deadline_ns)
+
+    def end_held(self, transaction: int, *, commit: bool) -> None:
+        held = BitMap64([offset for offset, state in self.states.items() if _is_held(state, transaction)])
+        assert self.cursor.held_by((1, transaction)) == held
+        if commit:
+            self._finish(held)
+            return
+        let_go = BitMap64()
+        for one, failed in self.cursor.let_go((1, transaction), POLICY, now_ns=self.now_ns):
+            assert self.given[one.delivery_id][:2] == (one.member, one.started_ns)
+            self._note_retried(one.delivery_id, failed)
+            self._fail(one.delivery_id, one.offsets, failed, 0)
+            let_go |= one.offsets
+        assert let_go == held
+        assert not self.cursor.held_by((1, transaction))
+        self.pass_time(0)
+
     def bury(self, count: int) -> None:
         self._finish(BitMap64([offset for offset, state in self.states.items() if state == DYING][:count]))
 
@@ -254,6 +288,9 @@ class Bench:
         saved = ledger.snapshot(self.cursor, salt=SALT, burials=burials, metadata="", shift_ns=SHIFT_NS)
         self.records.append((ledger.cursor_key("g"), ledger.encode(saved)))
         self.changes = 0
+        for offset, state in self.states.items():
+            if isinstance(state, Held):
+                self.states[offset] = state._replace(deadline_ns=0)
 
     def compact(self) -> None:
         """Of each key the last record stays."""
@@ -273,6 +310,8 @@ class Bench:
                 self.states[offset] = DONE if offset < self.cursor.floor or offset not in self.hidden else UNSEEN
             elif state in (READY, TAKEN, DELAYED):
                 self.states[offset] = UNSEEN
+            elif isinstance(state, Held):
+                self.states[offset] = Leased(state.delivery_id, state.deadline_ns)
         for offset in self.cursor.acked:
             self.states[offset] = DONE
 
@@ -298,9 +337,16 @@ class Bench:
         assert leased == {offset: state for offset, state in self.states.items() if isinstance(state, Leased)}
         waiting = {offset: Waiting(at_ns) for at_ns, offsets in cursor.state().waiting for offset in offsets}
         assert waiting == {offset: state for offset, state in self.states.items() if isinstance(state, Waiting)}
-        assert self._in(UNSEEN) == set(range(cursor.frontier, END)) - done - self._in(DYING) - set(leased) - set(
-            waiting
-        )
+        held = {
+            offset: (transaction[1], one.delivery_id)
+            for transaction, holds in cursor.held.items()
+            for one in holds
+            for offset in one.offsets
+        }
+        assert held == {offset: state[:2] for offset, state in self.states.items() if isinstance(state, Held)}
+        assert all(one.offsets for holds in cursor.held.values() for one in holds)
+        known = done | self._in(DYING) | set(leased) | set(waiting) | set(held)
+        assert self._in(UNSEEN) == set(range(cursor.frontier, END)) - known
         assert {offset: cursor.deliveries_of(offset) for offset in range(END)} == self.counts
         for offset in range(END):
             assert cursor.first_delivery_ns(offset) == self.first.get(offset)
@@ -323,8 +369,17 @@ class Bench:
         assert found.acked == live.acked
         assert found.dying == live.dying
         assert found.delayed == live.delayed
-        assert found.in_flight == live.in_flight
-        assert _spelled_out(found) == _spelled_out(live)
+        held = {offset: state for offset, state in self.states.items() if isinstance(state, Held)}
+        in_flight = Counter(live.in_flight)
+        in_flight.update(self.given[state.delivery_id][0] for state in held.values())
+        assert found.in_flight == in_flight
+        leases = {
+            offset: (state.delivery_id, *self.given[state.delivery_id][:2], state.deadline_ns)
+            for offset, state in held.items()
+        }
+        remembered = _spelled_out(live)
+        remembered[0] |= leases
+        assert _spelled_out(found) == remembered
         taken = BitMap64(list(self._in(TAKEN)))
         for lane, lane_taken in enumerate(self._split(taken)):
             assert found.lanes.ready[lane] == live.lanes.ready[lane] | lane_taken
@@ -346,6 +401,8 @@ class Bench:
     def drain(self) -> None:
         """Everything can be delivered and acknowledged in the end."""
         self.take_back()
+        for transaction in TRANSACTIONS:
+            self.end_held(transaction, commit=transaction % 2 == 0)
         for _ in range(20):
             self.admit(END)
             self.ripen(END)
@@ -357,6 +414,7 @@ class Bench:
             self.check()
         assert self.cursor.floor == END
         assert not self.cursor.acked
+        assert not self.cursor.held
         assert not self.cursor._busy
         assert not self.cursor._counts
         assert not self.cursor._first
@@ -456,7 +514,11 @@ class Bench:
         return parts
 
 
-def _spelled_out(cursor: Cursor) -> list[object]:
+def _is_held(state: object, transaction: int) -> bool:
+    return isinstance(state, Held) and state.transaction == transaction
+
+
+def _spelled_out(cursor: Cursor) -> list[dict[Any, Any]]:
     """What a cursor remembers, message by message."""
     state = cursor.state()
     leases = {
@@ -473,7 +535,7 @@ SPANS_NS = (0, SECOND // 2, SECOND, 4 * SECOND, 11 * SECOND, 100 * SECOND)
 USUAL = ("admit", "poll", "poll", "ack", "nack", "pass_time")
 RARE = (
     "hand_over", "take_back", "finish_taken", "reject", "extend", "release", "leave", "bury", "revive", "ripen",
-    "cancel", "outlive", "commit", "reset", "drop", "snapshot", "compact", "crash",
+    "cancel", "outlive", "commit", "reset", "drop", "snapshot", "compact", "crash", "hold", "hold", "end_held",
 )  # fmt: skip
 
 
@@ -497,6 +559,10 @@ def a_step(bench: Bench, rng: Random) -> None:
             bench.extend(delivery_id, chosen, rng.choice(SPANS_NS[1:]))
         case "release":
             bench.release(delivery_id, chosen, counts=rng.random() < 0.5)
+        case "hold":
+            bench.hold(rng.choice(TRANSACTIONS), delivery_id, chosen)
+        case "end_held":
+            bench.end_held(rng.choice(TRANSACTIONS), commit=rng.random() < 0.5)
         case "leave":
             bench.leave(rng.choice(MEMBERS), is_lost=rng.random() < 0.5)
         case "pass_time":

@@ -64,7 +64,7 @@ def stamped(
     given = {"keys": None, "headers": None, "priorities": 2, "timestamps": 0, "flags": 0} | fields
     records = _kernel_py.encode(values, *given.values())
     outcome = _kernel_py.stamp(records, first_offset, timestamp, flags_allowed, VALUE_BYTES_MAX, 0, OFFSET_MAX)
-    assert outcome[-3] == 0
+    assert outcome[-4] == 0
     return records
 
 

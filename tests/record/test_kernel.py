@@ -266,7 +266,17 @@ class TestStamp:
 
         raw = kernel._impl.stamp(records, 7, TIME, FLAGS_KNOWN, 100, 0, OFFSET_MAX)
 
-        assert raw == (1, 0, 35, 7, 7, TIME, TIME, 0, 0b100, b"", b"", OFFSET_MAX, Fault.TRUNCATED, 35, b"")
+        assert raw == (1, 0, 35, 7, 7, TIME, TIME, 0, 0b100, b"", b"", OFFSET_MAX, Fault.TRUNCATED, 35, b"", 0)
+
+    def test_it_tells_the_flags_of_all_but_the_first(self, kernel):
+        records = kernel.encode([b"a", b"b", None], keys=[None, None, b"k"], headers=[{"a": "b"}, None, None])
+
+        summary = kernel.stamp(records, first_offset=0, timestamp=TIME)
+
+        assert summary.flags == Flags.HAS_HEADERS | Flags.TOMBSTONE
+        assert summary.later_flags == Flags.TOMBSTONE
+        assert kernel.scan(records, from_offset=1).later_flags == Flags.TOMBSTONE
+        assert kernel.scan(records, from_offset=2).later_flags == 0
 
     def test_a_buffer_that_cannot_be_written_is_refused(self, kernel):
         for frozen in (b"", bytes(kernel.encode([b"a"])), memoryview(b"abc")):
@@ -297,7 +307,7 @@ class TestStamp:
 
 class TestScan:
     def test_nothing_is_a_run_of_no_records(self, kernel):
-        assert kernel.scan(b"") == (0, 0, 0, -1, -1, -1, -1, 0, 0, b"", b"", OFFSET_MAX, Fault.NONE, 0, b"")
+        assert kernel.scan(b"") == (0, 0, 0, -1, -1, -1, -1, 0, 0, b"", b"", OFFSET_MAX, Fault.NONE, 0, b"", 0)
 
     def test_it_ends_at_the_first_fault_and_says_where(self, kernel):
         records = stamped([b"a", b"b", b"c"])

@@ -362,6 +362,59 @@ def test_an_evolution_is_judged_and_explained(
     assert incompatibilities(old, new) == forward
 
 
+@pytest.mark.parametrize(
+    ("writer", "reader", "reasons"),
+    [
+        (
+            {"items": [STRING, INTEGER], "additionalItems": False},
+            {"items": STRING},
+            ["/items: the writer allows integer, the reader only string"],
+        ),
+        (
+            {"items": [STRING], "additionalItems": INTEGER},
+            {"items": [{}, STRING]},
+            ["/items/1: the writer allows integer, the reader only string"],
+        ),
+        (
+            {"type": "array"},
+            at(DRAFT_2020, {"contains": STRING, "maxContains": 2}),
+            ["/contains: the writer allows arrays in which not 1 to 2 items fit"],
+        ),
+        (
+            {"type": "array"},
+            {"contains": STRING},
+            ["/contains: the writer allows arrays in which not 1 or more items fit"],
+        ),
+        (
+            {"patternProperties": {"^x": NUMBER, "^y": NUMBER}, "additionalProperties": STRING},
+            {"patternProperties": {"^x": INTEGER, "^y": NUMBER}, "additionalProperties": STRING},
+            ["/patternProperties/^x: the writer allows number, the reader only integer"],
+        ),
+        (
+            {"type": "object"},
+            {"patternProperties": {"^x": INTEGER, "^y": False}},
+            [
+                "/patternProperties/^x: the writer allows any value for properties with names that match, "
+                "the reader does not",
+                "/patternProperties/^y: the writer allows properties with names that match, the reader does not",
+            ],
+        ),
+        (
+            {"anyOf": [{"const": {"a": 1}}, fields(a=STRING)]},
+            {"properties": {"a": {"type": "null"}}},
+            ["/properties/a: the writer allows string, the reader only null"],
+        ),
+        (
+            {"const": {"a": 1}},
+            {"properties": {"a": STRING}},
+            ['/properties/a: the writer allows properties that the reader does not: {"a": 1}'],
+        ),
+    ],
+)
+def test_a_reason_says_what_differs_at_that_place(writer: Schema, reader: Schema, reasons: list[str]) -> None:
+    assert incompatibilities(reader, writer) == reasons
+
+
 def test_every_property_has_its_own_reason() -> None:
     writer = fields(**{f"field{index}": NUMBER for index in range(30)})
     reader = fields(**{f"field{index}": INTEGER for index in range(30)})
@@ -428,6 +481,8 @@ COMPATIBLE: list[tuple[Schema, Schema]] = [
     ({"type": "array", "minItems": 10**9, "items": {"const": 1}}, {"minItems": 10**9 - 1, "contains": INTEGER}),
     ({"required": ["a"], "properties": {"a": False}, "type": "object"}, False),
     ({"required": ["a", "b"]}, {"minProperties": 2}),
+    ({"required": ["a"], "maxProperties": 1}, {"properties": {"a": {}}, "additionalProperties": False}),
+    (at(DRAFT_2020, {"const": [1, "a"]}), at(DRAFT_2020, {"contains": INTEGER, "maxContains": 1})),
     ({"minProperties": 2, "additionalProperties": False, "properties": {"a": {}, "b": {}}}, {"required": ["a", "b"]}),
     ({"type": "object", "propertyNames": {"enum": ["a", "b"]}}, {"maxProperties": 2}),
     ({"propertyNames": {"pattern": "^(a|b)$"}}, {"additionalProperties": False, "properties": {"a": {}, "b": {}}}),
@@ -659,6 +714,12 @@ def test_references_lead_to_ids_and_anchors() -> None:
     assert incompatibilities(writer, inlined) == []
 
 
+def test_anchors_are_found_wherever_schemas_stand() -> None:
+    schema = at(DRAFT_2020, {"allOf": [{"items": {"$anchor": "it", **STRING}}], "properties": {"a": {"$ref": "#it"}}})
+
+    assert incompatibilities({"properties": {"a": STRING}}, schema) == []
+
+
 def test_external_references_are_resolved_by_the_caller() -> None:
     documents = {"money.json": {"definitions": {"a/b": {"$ref": "#/definitions/cents"}, "cents": INTEGER}}}
     schema = fields(total={"$ref": "money.json#/definitions/a~1b"})
@@ -736,6 +797,22 @@ def test_a_recursive_reference_without_other_anchors_is_an_ordinary_one() -> Non
     assert incompatibilities(schema(INTEGER), schema(NUMBER))
 
 
+def test_a_recursive_reference_without_any_anchor_stays_in_its_own_resource() -> None:
+    def schema(leaf: Schema) -> Schema:
+        inner = {"$id": "tree", "properties": {"a": {"$recursiveRef": "#"}, "leaf": leaf}}
+        return at(DRAFT_2019, {"type": "array", "items": {"$ref": "tree"}, "$defs": {"tree": inner}})
+
+    assert incompatibilities(schema(NUMBER), schema(INTEGER)) == []
+    assert incompatibilities(schema(INTEGER), schema(NUMBER))
+
+
+def test_where_a_dynamic_reference_leads_cannot_be_said_if_there_are_more_documents() -> None:
+    links = {"a": {"$dynamicRef": "#it"}, "b": {"$ref": "more.json"}}
+    schema = at(DRAFT_2020, {"$dynamicAnchor": "it", "properties": links})
+
+    assert incompatibilities(schema, {"const": {"b": "x"}}, resolve=lambda _: STRING)
+
+
 # What is unevaluated.
 
 
@@ -752,6 +829,25 @@ def test_unevaluated_properties_see_through_all_of_and_references() -> None:
     assert incompatibilities(fields(a=STRING, b=STRING), order(b=STRING)) == []
 
 
+UNEVALUATED_ITEMS = [  # and how many items there can be
+    (at(DRAFT_2020, {"prefixItems": [STRING], "unevaluatedItems": False}), 1),
+    (at(DRAFT_2020, {"allOf": [{"prefixItems": [STRING, STRING]}], "prefixItems": [{}], "unevaluatedItems": False}), 2),
+    (at(DRAFT_2019, {"allOf": [{"items": [STRING]}], "unevaluatedItems": False}), 1),
+    (at(DRAFT_2020, {"allOf": [{"items": STRING}], "unevaluatedItems": False}), None),
+    (at(DRAFT_2019, {"allOf": [{"items": [STRING], "additionalItems": {}}], "unevaluatedItems": False}), None),
+    (at(DRAFT_2020, {"allOf": [{"unevaluatedItems": STRING}], "unevaluatedItems": False}), None),
+]
+
+
+@pytest.mark.parametrize(("schema", "count"), UNEVALUATED_ITEMS, ids=json.dumps)
+def test_unevaluated_items_see_through_all_of(schema: Schema, count: int | None) -> None:
+    assert (incompatibilities({"maxItems": 2}, schema) == []) == (count is not None)
+    assert (incompatibilities({"maxItems": 1}, schema) == []) == (count == 1)
+    assert separating({"maxItems": 1}, schema, [["a", "a"], ["a", "a", "a"]]) == (
+        [] if count == 1 else [["a", "a"]] if count == 2 else [["a", "a"], ["a", "a", "a"]]
+    )
+
+
 def test_unevaluated_properties_that_depend_on_the_value_are_refused() -> None:
     def order(title: str) -> Schema:
         choice = {"anyOf": [fields(False, a=STRING), fields(False, b=STRING)]}
@@ -765,11 +861,16 @@ def test_unevaluated_properties_that_depend_on_the_value_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("draft", "keyword", "ref"), [(DRAFT_2020, "$dynamicRef", "#it"), (DRAFT_2019, "$recursiveRef", "#")]
+    ("draft", "anchor", "reference"),
+    [
+        (DRAFT_2020, {"$dynamicAnchor": "it"}, {"$dynamicRef": "#it"}),
+        (DRAFT_2019, {"$recursiveAnchor": True}, {"$recursiveRef": "#"}),
+    ],
 )
-def test_unevaluated_properties_do_not_see_through_dynamic_references(draft: str, keyword: str, ref: str) -> None:
-    child = {keyword: ref, "unevaluatedProperties": False}
-    anchored = {"$dynamicAnchor": "it", "$recursiveAnchor": True, "properties": {"a": {}, "child": child}}
+def test_unevaluated_properties_do_not_see_through_dynamic_references(
+    draft: str, anchor: Schema, reference: Schema
+) -> None:
+    anchored = {**anchor, "properties": {"a": {}, "child": {**reference, "unevaluatedProperties": False}}}
     writer, reader = at(draft, anchored), at(draft, {"properties": {"child": {"maxProperties": 0}}})
 
     assert separating(reader, writer, [{"child": {"a": 1}}])

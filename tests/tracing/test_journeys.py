@@ -74,6 +74,16 @@ def test_a_letter_that_was_put_back_is_as_the_message_is_there() -> None:
     assert journey(TRACE, [*dead(), back, *acked]).status == "completed"
 
 
+def test_a_letter_of_another_group_does_not_hold_up_what_was_put_back() -> None:
+    where = {"dlq_topic": "orders.dlq", "dlq_partition": "0", "dlq_offset": "2"}
+    other = Moment(10, 10, 0, EventType.ROUTED, HERE, "b", attributes=where)
+    letter = Moment(9, 9, 1, EventType.RECEIVED, Place("orders.dlq", 0, 2), attributes={"copied_from": str(HERE)})
+    back = Moment(20, 20, 0, EventType.RECEIVED, BACK, attributes={"copied_from": str(LETTER)})
+    acked = moments("consume.fetched a", "consume.acked a", place=BACK, start=21)
+
+    assert journey(TRACE, [*dead(), letter, other, back, *acked]).status == "completed"
+
+
 def test_origins_that_go_round_in_a_circle_end() -> None:
     one = Moment(1, 1, 0, EventType.RECEIVED, HERE, attributes={"copied_from": str(BACK)})
     other = Moment(2, 2, 0, EventType.RECEIVED, BACK, attributes={"copied_from": str(HERE)})

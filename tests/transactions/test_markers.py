@@ -17,6 +17,7 @@ from goqueue.transactions.markers import (
     TRANSACTIONAL_FLAGS,
     Marker,
     check_batch,
+    check_later,
     marker,
     markers_in,
 )
@@ -104,7 +105,9 @@ def test_nothing_holds_no_markers() -> None:
 
 
 def checked(records: bytearray) -> int:
-    return check_batch(records, identity_of(records))
+    allowed = check_batch(records, identity_of(records))
+    check_later(records)
+    return allowed
 
 
 def test_a_batch_of_a_transaction_may_be_transactional_and_no_other_may() -> None:
@@ -211,7 +214,7 @@ def test_a_batch_of_broken_bytes_is_an_invalid_batch_at_most(place: int, byte: i
     records[place % len(records)] = byte
 
     try:
-        checked(records)
+        check_batch(records, identity_of(records))
     except InvalidBatch:
         pass
 

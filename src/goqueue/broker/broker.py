@@ -755,6 +755,7 @@ class Broker:
             log.size,
             self._config.node_id,
             0,
+            live.producers.markers.total,
         )
 
     def _check_running(self) -> None:

@@ -35,6 +35,7 @@ from goqueue.broker.live_partition import LivePartition
 from goqueue.broker.partition_delivery import Graves, GroupCursor, PartitionDelivery, Settling
 from goqueue.broker.pending import Pending, after, all_of, chained
 from goqueue.clock import MS, SECOND, Clock
+from goqueue.delivery.offsets import between
 from goqueue.delivery.receipts import Receipt, is_nonce
 from goqueue.errors import (
     GoQueueError,

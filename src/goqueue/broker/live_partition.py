@@ -13,6 +13,7 @@ the first record of an open transaction: that is the last stable offset, and it 
 from collections import OrderedDict, deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
 from pyroaring import BitMap64
@@ -33,7 +34,7 @@ from goqueue.errors import (
 )
 from goqueue.names import TopicPartition
 from goqueue.record import kernel
-from goqueue.record.header import FLAGS_FROM_PRODUCERS, HEADER, HEADER_BYTES, Buffer, Fault, Flags
+from goqueue.record.header import FLAGS_FROM_PRODUCERS, HEADER, HEADER_BYTES, Buffer, Fault, Flags, first_record
 from goqueue.record.identity import BatchIdentity
 from goqueue.storage.compaction import CompactJob
 from goqueue.storage.config import Flush
@@ -41,7 +42,7 @@ from goqueue.storage.jobs import Job
 from goqueue.storage.log import Appended, Log
 from goqueue.storage.reader import Chunk, LogReader
 from goqueue.topics.partition import Partition
-from goqueue.transactions.markers import MARKER_FLAGS, marker
+from goqueue.transactions.markers import MARKER_FLAGS, check_later, marker
 from goqueue.transactions.sequences import identities
 
 READERS_MAX = 16
@@ -51,6 +52,8 @@ RECENT_BYTES_MAX = 4 * 1024
 """Batches up to it are kept for those who follow: many small ones are where a read of the disk for each would hurt."""
 SNAPSHOT_INTERVAL_NS = 10 * SECOND
 LOAD_BYTES = 4 * 1024 * 1024
+
+_HAS_HEADERS = int(Flags.HAS_HEADERS)  # a plain number: an IntFlag takes a microsecond for each operation
 
 T = TypeVar("T")
 
@@ -176,7 +179,13 @@ class LivePartition:
 
     # --- writing -------------------------------------------------------------------------------
 
-    def append(self, records: bytearray | memoryview, identity: BatchIdentity | None = None) -> Appended:
+    def append(
+        self,
+        records: bytearray | memoryview,
+        identity: BatchIdentity | None = None,
+        *,
+        copied_from: events.Origin | None = None,
+    ) -> Appended:
         """Write a batch; all of it or, if an error is raised, nothing. Its producer was checked."""
         if self.log.is_closed:
             raise TopicNotFound(self.origin.topic)
@@ -186,12 +195,18 @@ class LivePartition:
         count = identity.record_count if identity else None
         received_ns = self._clock.wall_ns()
         try:
-            appended = self.log.append(records, now_ns=received_ns, flags_allowed=allowed, record_count=count)
+            appended = self.log.append(
+                records,
+                now_ns=received_ns,
+                flags_allowed=allowed,
+                record_count=count,
+                check=partial(_check_later, records),
+            )
         except InvalidBatch as error:
             raise _named(error, records, self.log.config.value_bytes_max) from None
         if identity:  # before a flush begins: a snapshot speaks of all records below its offset
             self.producers.stored(identity, appended)
-        self._tell_published(records, appended, received_ns)
+        self._tell_published(_headed(records, appended), appended, received_ns, copied_from)
         self._taken_in(records, appended)
         return appended
 
@@ -214,6 +229,7 @@ class LivePartition:
         records = marker(producer_id, number, commit=commit)
         appended = self.log.append(records, now_ns=self._clock.wall_ns(), flags_allowed=MARKER_FLAGS)
         self._owed.discard(key)
+        self.producers.markers.add(appended.first_offset)
         ranges = transactions.ended(producer_id, number, commit=commit) or []
         self.producers.has_news = True
         if not commit:
@@ -224,7 +240,13 @@ class LivePartition:
         self._taken_in(records, appended)
         return self.when_stored(appended.last_offset + 1, None)
 
-    def _tell_published(self, records: bytearray | memoryview, appended: Appended, received_ns: int) -> None:
+    def _tell_published(
+        self,
+        records: bytearray | memoryview,
+        appended: Appended,
+        received_ns: int,
+        copied_from: events.Origin | None,
+    ) -> None:
         self.observe(
             events.Published(
                 *self.origin,
@@ -235,6 +257,7 @@ class LivePartition:
                 received_ns,
                 appended.flags,
                 records,
+                copied_from,
             )
         )
 
@@ -245,7 +268,7 @@ class LivePartition:
             self._remember(records, appended)
         if self.delivery is not None:
             self.delivery.appended(records, appended)
-        elif appended.flags & Flags.HAS_HEADERS and kernel.outline(records).delayed:
+        elif appended.flags & _HAS_HEADERS and kernel.outline(_headed(records, appended)).delayed:
             self.begin_delivery().appended(records, appended)
         self.flush()
         self._tell_persisted()
@@ -486,6 +509,16 @@ class LivePartition:
         watchers, self._watchers = self._watchers, {}
         for callback in watchers.values():
             callback()
+
+
+def _check_later(records: bytearray | memoryview, summary: kernel.Summary) -> None:
+    if summary.later_flags & _HAS_HEADERS:
+        check_later(records)
+
+
+def _headed(records: bytearray | memoryview, appended: Appended) -> bytearray | memoryview:
+    """The records that may have headers: all, or the first, which has those of its producer."""
+    return records if appended.later_flags & _HAS_HEADERS else first_record(records)
 
 
 def _cut_torn_batch(log: Log) -> None:

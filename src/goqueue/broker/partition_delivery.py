@@ -50,7 +50,7 @@ from goqueue.errors import (
     StorageError,
 )
 from goqueue.record import kernel
-from goqueue.record.header import OFFSET_MAX, Buffer, Flags, Priority
+from goqueue.record.header import OFFSET_MAX, Buffer, Flags, Priority, first_record
 from goqueue.record.message import Message
 from goqueue.storage.log import Appended
 from goqueue.topics.config import TopicConfig
@@ -71,6 +71,7 @@ DUE_LATELY_PARTS = 8
 DELAYED_BYTES = 24
 """An entry of `Outline.delayed`."""
 _PLAIN_PRIORITIES = 1 << Priority.NORMAL
+_SPECIAL = int(Flags.HAS_HEADERS | Flags.CONTROL)
 
 
 class GroupCursor:
@@ -174,7 +175,7 @@ class PartitionDelivery:
         self._load()
         self._scan_for_delays()
         if live.aborted:  # which the delay file may not know
-            self.delays.abort(live.aborted)
+            self.delays.abort(live.aborted & self.delays.table.waiting)
         self._note_time(self.delays.table.next_ns, is_wall=True)
 
     # --- the log -------------------------------------------------------------------------------
@@ -183,8 +184,12 @@ class PartitionDelivery:
         """A batch was stored."""
         first, end = appended.first_offset, appended.last_offset + 1
         is_normal = appended.priorities == _PLAIN_PRIORITIES
-        if is_normal and not appended.flags & (Flags.HAS_HEADERS | Flags.CONTROL):
+        if is_normal and not appended.flags & _SPECIAL:
             self.index.cover_plain(first, end)
+            self.delays.schedule(b"", end_offset=end, wall_ns=0)
+        elif is_normal and not appended.later_flags & _SPECIAL:  # the first has the headers of its producer
+            self._tell_delayed(self._cover(first, first + 1, first_record(records)))
+            self.index.cover_plain(first + 1, end)
             self.delays.schedule(b"", end_offset=end, wall_ns=0)
         else:
             self._tell_delayed(self._cover(first, end, records))

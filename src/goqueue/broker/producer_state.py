@@ -3,7 +3,9 @@
 All of it is in the log. Two snapshots in the ledger spare a start the reading of most of it: `producers`, which is
 looked for when somebody first publishes, and `transactions`, which is looked for at the start, but only where there
 ever were any. A snapshot is taken when a flush begins and written when it is through, so it never speaks of records
-that are not on the medium; one that cannot be written, or read, costs time and nothing else.
+that are not on the medium; one that cannot be written, or read, costs time and nothing else. The one of transactions
+also tells how many markers there are, and which segments have an index of what was aborted: one that is missing is made
+anew from the log, as one that is damaged.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,12 +20,26 @@ from goqueue.errors import StorageError, TopicNotFound
 from goqueue.record.header import Flags
 from goqueue.record.identity import BatchIdentity
 from goqueue.storage.log import Appended, Log
+from goqueue.transactions.marker_counts import MarkerCounts
+from goqueue.transactions.markers import markers_in
 from goqueue.transactions.partition_transactions import Decided, PartitionTransactions
 from goqueue.transactions.sequences import Sequences
 
 SEQUENCES_KEY = b"producers"
 TRANSACTIONS_KEY = b"transactions"
 LOAD_BYTES = 4 * 1024 * 1024
+
+
+class _Saved(msgspec.Struct, array_like=True, frozen=True):
+    """What is remembered of transactions."""
+
+    transactions: bytes  # `PartitionTransactions.snapshot`
+    markers: dict[int, int]
+    indexed: list[int] = []
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(_Saved).decode
 
 
 class ProducerState:
@@ -35,6 +51,7 @@ class ProducerState:
         self._sequences: Sequences | None = None
         self.transactions: PartitionTransactions | None = None  # nothing was ever written in one
         self.has_news = False  # which no snapshot tells
+        self.markers = MarkerCounts()
         self.markers_known_to = 0  # a snapshot that was written tells of all transactions below
 
     @property
@@ -61,24 +78,38 @@ class ProducerState:
 
     def load_transactions(self) -> None:
         """Find out what transactions did: from the last snapshot, the indexes beside the log, and what came since."""
+        log, saved = self._log, self._saved()
+        decided_below = max(log.start_offset, log.cleaned_offset)  # nothing that is open was ever compacted
         transactions = PartitionTransactions()
-        known = self._log.aborted()
+        known = log.aborted()
         transactions.aborted |= known.offsets
-        if known.replay_from is not None:
-            transactions.aborted |= self._mended(known.replay_from)
-        offset = self._restored(transactions, self._last(TRANSACTIONS_KEY))
+        indexed = saved.indexed if saved else ()
+        missing = [one for one in indexed if decided_below <= one < log.next_offset and one not in log.txn_indexed]
+        unknown = missing if known.replay_from is None else [*missing, known.replay_from]
+        if unknown:
+            transactions.aborted |= self._mended(min(unknown))
+        offset = self._restored(transactions, saved)
         self.markers_known_to = offset
-        for decided in self._replay(transactions, offset):
+        for decided in self._replay(transactions, offset, markers=self.markers):
             self._note_aborted(decided)
-        transactions.drop_below(max(self._log.start_offset, self._log.cleaned_offset))  # there all is decided
+        transactions.drop_below(decided_below)
         self.transactions = transactions
+        self._count_markers_from(log.start_offset)
 
-    def _restored(self, transactions: PartitionTransactions, snapshot: bytes | None) -> int:
+    def _saved(self) -> _Saved | None:
+        """The last snapshot, if it can be read."""
+        raw = self._last(TRANSACTIONS_KEY)
+        with suppress(msgspec.DecodeError):
+            return None if raw is None else _decode(raw)
+        return None
+
+    def _restored(self, transactions: PartitionTransactions, saved: _Saved | None) -> int:
         """From where on the log has to be read; one that cannot be read or speaks of records that are gone is none."""
         with suppress(msgspec.DecodeError):
-            if snapshot is not None:
-                offset = transactions.restore(snapshot)
+            if saved is not None:
+                offset = transactions.restore(saved.transactions)
                 if offset <= self._log.next_offset:
+                    self.markers = MarkerCounts(saved.markers)
                     return max(offset, self._log.start_offset)
                 transactions.forget_open()
         return self._log.start_offset
@@ -91,11 +122,30 @@ class ProducerState:
         self._log.mend_txn_indexes()
         return seen.aborted
 
-    def _replay(self, transactions: PartitionTransactions, offset: int) -> Iterator[Decided]:
+    def _replay(
+        self, transactions: PartitionTransactions, offset: int, *, markers: MarkerCounts | None = None
+    ) -> Iterator[Decided]:
         reader = self._log.reader(offset)
         while (chunk := reader.read(max_bytes=LOAD_BYTES)).record_count:
             if chunk.flags & Flags.TRANSACTIONAL:
                 yield from transactions.note_records(chunk.records)
+                if markers is not None:
+                    for one in markers_in(chunk.records):
+                        markers.add(one.offset)
+
+    def _count_markers_from(self, start_offset: int) -> None:
+        """The log begins there."""
+        again = self.markers.drop_below(start_offset)
+        if again:
+            with suppress(StorageError):  # a few too many messages are told of then
+                self.markers.add(again.start, self._count_markers(again.start, again.stop))
+
+    def _count_markers(self, start: int, end: int) -> int:
+        reader, count = self._log.reader(start), 0
+        while (chunk := reader.read(max_bytes=LOAD_BYTES, to_offset=end)).record_count:
+            if chunk.flags & Flags.CONTROL:
+                count += sum(1 for _ in markers_in(chunk.records))
+        return count
 
     def _note_aborted(self, decided: Decided) -> None:
         if not decided.is_commit:
@@ -108,6 +158,7 @@ class ProducerState:
             self._sequences.forget_idle(now_ns=now_ns)
         if self.transactions is not None:
             self.transactions.drop_below(start_offset)
+            self._count_markers_from(start_offset)
 
     def snapshots(self) -> list[Fact]:
         """All that there is to remember, as of the end of the log."""
@@ -116,7 +167,8 @@ class ProducerState:
         if self._sequences is not None:
             facts.append((SEQUENCES_KEY, self._sequences.snapshot(self._log.next_offset)))
         if self.transactions is not None:
-            facts.append((TRANSACTIONS_KEY, self.transactions.snapshot(self._log.next_offset)))
+            saved = _Saved(self.transactions.snapshot(self._log.next_offset), self.markers.saved)
+            facts.append((TRANSACTIONS_KEY, _encode(saved)))
         return facts
 
     def write(self, facts: Sequence[Fact], *, known_to: int) -> None:
@@ -125,7 +177,7 @@ class ProducerState:
         One of transactions does not tell what was aborted, so the indexes that do have to be there first.
         """
         is_indexed = self._log.txn_synced_offset >= known_to
-        told = [fact for fact in facts if is_indexed or fact[0] != TRANSACTIONS_KEY]
+        told = [self._with_indexes(fact) for fact in facts if is_indexed or fact[0] != TRANSACTIONS_KEY]
         try:
             end = self._ledger().write(told) if told else 0
         except StorageError:
@@ -140,15 +192,19 @@ class ProducerState:
             done.result()
             self.markers_known_to = max(self.markers_known_to, known_to)
 
+    def _with_indexes(self, fact: Fact) -> Fact:
+        key, raw = fact
+        if key != TRANSACTIONS_KEY or raw is None:
+            return fact
+        return key, _encode(msgspec.structs.replace(_decode(raw), indexed=sorted(self._log.txn_indexed)))
+
     def _load_sequences(self) -> Sequences:
         sequences = Sequences()
         offset = self._log.start_offset
         snapshot = self._last(SEQUENCES_KEY)
         if snapshot is not None:
-            try:
+            with suppress(msgspec.DecodeError):  # one that another version wrote is as good as none
                 offset = max(offset, sequences.restore(snapshot))
-            except msgspec.DecodeError:  # one that another version wrote is as good as none
-                pass
             if offset > self._log.next_offset:
                 sequences, offset = Sequences(), self._log.start_offset
         reader = self._log.reader(offset)

@@ -26,7 +26,7 @@ from goqueue.errors import (
 from goqueue.record import compression, kernel
 from goqueue.record.header import Flags
 from goqueue.record.headers import DELIVER_AT, EXPIRES_AT, PRODUCER
-from goqueue.record.identity import BatchIdentity, identity_of
+from goqueue.record.identity import BatchIdentity
 from goqueue.topics.config import Acks, TopicConfig
 from goqueue.wire.partitioning import partition_of_key
 

@@ -13,9 +13,7 @@ class SchemaVerbs(Protocol):
     def subjects(self, *, prefix: str = "", deleted: bool = False, deleted_only: bool = False) -> list[str]: ...
     def versions(self, subject: str, *, deleted: bool = False, deleted_only: bool = False) -> list[int]: ...
 
-    def register(
-        self, subject: str, new: reports.NewSchema, *, normalize: bool = False
-    ) -> Pending[reports.SchemaInfo]:
+    def register(self, subject: str, new: reports.NewSchema, *, normalize: bool = False) -> Pending[reports.SchemaInfo]:
         """A new version; the same schema again is the version that it has."""
 
     def lookup(
@@ -35,9 +33,7 @@ class SchemaVerbs(Protocol):
     def find(
         self, *, prefix: str = "", deleted: bool = False, latest_only: bool = False
     ) -> list[reports.SchemaInfo]: ...
-    def with_metadata(
-        self, subject: str, wanted: dict[str, str], *, deleted: bool = False
-    ) -> reports.SchemaInfo:
+    def with_metadata(self, subject: str, wanted: dict[str, str], *, deleted: bool = False) -> reports.SchemaInfo:
         """The latest version whose metadata has these properties."""
 
     def delete_version(self, subject: str, version: str, *, permanent: bool = False) -> Pending[int]: ...

@@ -42,6 +42,7 @@ class PartitionInfo(NamedTuple):
     size_bytes: int
     leader: int
     leader_epoch: int
+    control_count: int = 0  # records that are no messages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +59,7 @@ class TopicInfo:
 
     @property
     def total_messages(self) -> int:
-        return sum(partition.end_offset - partition.start_offset for partition in self.partitions)
+        return sum(one.end_offset - one.start_offset - one.control_count for one in self.partitions)
 
     @property
     def total_size_bytes(self) -> int:

@@ -97,10 +97,8 @@ class Transfers:
                 priorities=[message.priority_code for message in messages],
                 flags=[message.flags & _KEPT_FLAGS for message in messages],
             )
-            origin, first_offset = delivery.live.origin, live.log.next_offset
-            offsets = BitMap64([message.offset for message in messages])
-            self._observe(events.CopyBegun(*live.origin, first_offset, origin, offsets))
-            appended = live.append(records)
+            origin = events.Origin(*delivery.live.origin, BitMap64([message.offset for message in messages]))
+            appended = live.append(records, copied_from=origin)
             end_offset = appended.last_offset + 1
             for place, message in enumerate(messages):
                 graves[message.offset] = (live.origin.partition, appended.first_offset + place)

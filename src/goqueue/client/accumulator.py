@@ -74,6 +74,7 @@ class ProducerConfig:
     idempotent: bool = True
     buffer_bytes: int = 64 * 1024 * 1024  # of messages that are not stored yet; beyond it `send` waits
     delivery_timeout_ns: int = 120 * SECOND  # from `send` to the answer, retries included
+    all_or_none: bool = False  # a message that is refused takes those with it that go to the same partition
 
     def __post_init__(self) -> None:
         for name, least in (("linger_ns", 0), ("batch_count", 1), ("batch_bytes", 1), ("buffer_bytes", 1)):
@@ -269,6 +270,7 @@ class PartitionQueue:
         "_refusal",
         "_retry_at_ns",
         "_sequence",
+        "all_or_none",
         "epoch",
         "in_flight",
         "is_transactional",
@@ -278,8 +280,17 @@ class PartitionQueue:
         "topic",
     )
 
-    def __init__(self, topic: str, partition: int, *, epoch: int = 0, is_transactional: bool = False) -> None:
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        *,
+        epoch: int = 0,
+        is_transactional: bool = False,
+        all_or_none: bool = False,
+    ) -> None:
         self.topic = topic
+        self.all_or_none = all_or_none
         self.is_transactional = is_transactional  # its epoch is not ours to change: a hole ends the transaction
         self.partition = partition
         self.open: Batch | None = None
@@ -352,7 +363,7 @@ class PartitionQueue:
         if self._is_worth_another_try(request, error):
             self._send_again(request, error, now_ns + wait_ns)
             return []
-        if isinstance(error, SchemaRejected) and 0 <= error.index < request.record_count:
+        if isinstance(error, SchemaRejected) and 0 <= error.index < request.record_count and not self.all_or_none:
             settled = request.take_out(error.index, error)
             if request.batches and request.refusal_count < REFUSALS_MAX:
                 self._send_again(request, error, now_ns)
@@ -406,7 +417,7 @@ class PartitionQueue:
     def begin_anew(self) -> None:
         """The producer has a new epoch: its numbers begin again. Nothing is under way."""
         self._sequence = FIRST_SEQUENCE
-        self._is_draining = False
+        self._is_draining = self._has_gap = False
 
     def _rest(self) -> None:
         """Nothing is left that has to wait; what comes next is tried at once."""
@@ -479,10 +490,11 @@ class TopicQueues:
         value_bytes_max: int,
         epoch: int = 0,
         is_transactional: bool = False,
+        all_or_none: bool = False,
     ) -> None:
         self.topic = topic
         self.partitions = [
-            PartitionQueue(topic, number, epoch=epoch, is_transactional=is_transactional)
+            PartitionQueue(topic, number, epoch=epoch, is_transactional=is_transactional, all_or_none=all_or_none)
             for number in range(partition_count)
         ]
         self.turn = 0

@@ -942,6 +942,7 @@ class AsyncClient:
                 batch_bytes=2**31,
                 buffer_bytes=2**40,
                 delivery_timeout_ns=self._timeout_ns,
+                all_or_none=True,
             ),
             keep=False,
         )

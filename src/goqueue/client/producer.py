@@ -250,6 +250,7 @@ class ProducerCore:
                 value_bytes_max=metadata.max_message_bytes,
                 epoch=self._epoch,
                 is_transactional=self._is_transactional,
+                all_or_none=self.config.all_or_none,
             )
             queues.turn = any_turn(len(queues.partitions))
             self.turns[topic] = queues.next_turn()

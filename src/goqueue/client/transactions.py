@@ -27,7 +27,6 @@ from goqueue.errors import (
     InvalidRequest,
     InvalidTransactionState,
     ProducerFenced,
-    TransactionAborted,
     TransactionError,
 )
 from goqueue.record.header import Priority
@@ -140,9 +139,7 @@ class TransactionalProducer:
         ended = self._ended = asyncio.Event()
         try:
             outcome, is_whole = await (self._commit(owner, marker) if commit else self._abort(owner))
-        except GoQueueError:
-            raise
-        except BaseException:
+        except BaseException:  # whatever became of it, it must not stay open
             self._abandon(owner)
             raise
         finally:
@@ -180,12 +177,7 @@ class TransactionalProducer:
         if failure is not None:
             return await self._give_up(owner, failure), False
         arguments = {"owner": owner, "marker": marker}
-        try:
-            return await self._fencing(self._call("transactions.commit", TransactionOutcome, **arguments)), is_whole
-        except (TransactionAborted, ProducerFenced):
-            raise
-        except GoQueueError as error:
-            return await self._give_up(owner, error), False
+        return await self._fencing(self._call("transactions.commit", TransactionOutcome, **arguments)), is_whole
 
     def _commit_behind(
         self, owner: TransactionOwner, marker: str | None
@@ -215,7 +207,6 @@ class TransactionalProducer:
     async def _give_up(self, owner: TransactionOwner, failure: GoQueueError) -> TransactionOutcome:
         """Abort it and raise the failure. But if a commit that was asked for has gone through, that is no failure."""
         if isinstance(failure, AvailabilityError):  # nobody can be asked, and nobody knows
-            self._abandon(owner)
             raise failure
         try:
             await self._fencing(self._call("transactions.abort", TransactionOutcome, owner=owner))

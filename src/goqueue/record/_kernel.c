@@ -575,6 +575,7 @@ typedef struct {
     int64_t first_timestamp;
     int64_t last_timestamp;
     unsigned flags;
+    unsigned later_flags; /* of all records but the first */
     unsigned priorities;
     uint64_t position; /* of the buffer in its file */
     uint64_t next_index_at;
@@ -633,6 +634,8 @@ static inline void summary_count(Summary *summary, size_t at, const Header *head
         summary->start = at;
         summary->first_offset = (int64_t)header->offset;
         summary->first_timestamp = header->timestamp;
+    } else {
+        summary->later_flags |= header->flags;
     }
     if (summary->positions) {
         uint32_t position = (uint32_t)at;
@@ -659,14 +662,14 @@ static PyObject *summary_tuple(const Summary *summary)
     Py_ssize_t entries_bytes = (Py_ssize_t)(summary->entry_count * INDEX_ENTRY_BYTES);
     Py_ssize_t positions_bytes = summary->positions ? (Py_ssize_t)(summary->count * sizeof(uint32_t)) : 0;
     const void *nothing = "";
-    return Py_BuildValue("(KnnLLLLIIy#y#Kiny#)", (unsigned long long)summary->count, (Py_ssize_t)summary->start,
+    return Py_BuildValue("(KnnLLLLIIy#y#Kiny#I)", (unsigned long long)summary->count, (Py_ssize_t)summary->start,
                          (Py_ssize_t)summary->end, (long long)summary->first_offset, (long long)summary->last_offset,
                          (long long)summary->first_timestamp, (long long)summary->last_timestamp, summary->flags,
                          summary->priorities, summary->offset_entries ? summary->offset_entries : nothing,
                          entries_bytes, summary->time_entries ? summary->time_entries : nothing, entries_bytes,
                          (unsigned long long)summary->next_index_at, (int)summary->fault,
                          (Py_ssize_t)summary->fault_position, summary->positions ? summary->positions : nothing,
-                         positions_bytes);
+                         positions_bytes, summary->later_flags);
 }
 
 static void stamp_records(uint8_t *buffer, size_t bytes, uint64_t offset, int64_t timestamp, const Limits *limits,

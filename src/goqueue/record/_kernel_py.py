@@ -32,7 +32,7 @@ from goqueue.record.headers import DELIVER_AT, EXPIRES_AT, encode_headers, parse
 
 Lanes: TypeAlias = tuple[bytes, bytes, bytes, bytes, bytes]
 OutlineTuple: TypeAlias = tuple[int, int, int, int, int, Lanes, bytes, bytes, bytes, bytes]
-SummaryTuple: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, bytes, bytes, int, int, int, bytes]
+SummaryTuple: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, bytes, bytes, int, int, int, bytes, int]
 
 # plain numbers: an IntFlag takes a microsecond for each operation
 _HAS_HEADERS = int(Flags.HAS_HEADERS)
@@ -264,7 +264,7 @@ class _Summary:
         self.count = 0
         self.start = self.end = 0
         self.first_offset = self.last_offset = self.first_timestamp = self.last_timestamp = -1
-        self.flags = self.priorities = 0
+        self.flags = self.later_flags = self.priorities = 0
         self.offset_entries = bytearray()
         self.time_entries = bytearray()
         self.position = position
@@ -281,6 +281,8 @@ class _Summary:
     def add(self, at: int, stored: _Stored, offset: int, timestamp: int) -> None:
         if not self.count:
             self.start, self.first_offset, self.first_timestamp = at, offset, timestamp
+        else:
+            self.later_flags |= stored.flags
         if self.positions is not None:
             self.positions.append(at)
         self.count += 1
@@ -307,6 +309,7 @@ class _Summary:
             int(fault),
             at,
             b"" if self.positions is None else self.positions.tobytes(),
+            self.later_flags,
         )
 
 

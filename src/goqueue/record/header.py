@@ -80,3 +80,9 @@ class Fault(IntEnum):
     HEADERS = 8  # the header count or a length in the headers lies
     CRC = 9
     OFFSET = 10  # not larger than the one before, or not the expected one
+
+
+def first_record(records: Buffer) -> memoryview:
+    """The first of some records, which are whole."""
+    *_, key_size, value_size, headers_size = HEADER.unpack_from(records)
+    return memoryview(records)[: HEADER_BYTES + int(key_size) + int(value_size) + int(headers_size)]

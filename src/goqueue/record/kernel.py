@@ -78,6 +78,7 @@ class Summary(NamedTuple):
     fault: Fault
     fault_position: int  # where the scan stopped: start of the faulty record, or of what follows the last one
     positions: bytes  # uint32 in machine order, one per counted record, when they were asked for
+    later_flags: int  # all flags of the counted records but the first, or-ed
 
 
 class Columns(NamedTuple):

@@ -65,7 +65,7 @@ from goqueue.schemas.json_parts import (
 )
 
 STEPS_MAX: Final = 30_000
-"""Goals and branches that are looked at: about half a second. People's schemas take some hundred."""
+"""Work on goals and branches: at worst about a second. What people write takes some hundred."""
 VALUES_MAX: Final = 256
 """So many values of a small schema are held against the others one by one."""
 PLAIN: Final = frozenset(

@@ -19,7 +19,7 @@ A log with transactions in it says so for good (`mark_transactional`), and has a
 (`txn_index.py`): `note_aborted` tells it, `aborted` asks, and `begin_txn_sync` makes it durable.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -75,6 +75,7 @@ class Appended(NamedTuple):
     bytes: int
     flags: int
     priorities: int
+    later_flags: int = 0  # of all records but the first
 
 
 class Log:
@@ -231,11 +232,12 @@ class Log:
         now_ns: int,
         flags_allowed: int = FLAGS_FROM_PRODUCERS,
         record_count: int | None = None,
+        check: Callable[[kernel.Summary], None] | None = None,
     ) -> Appended:
         """Stamp the batch and write it at the end, all of it or, if an error is raised, nothing.
 
         The batch is stamped in place. Its records bear `now_ns`, or the time of the record before if that is later.
-        With `record_count` it is refused if it holds more or fewer.
+        With `record_count` it is refused if it holds more or fewer, and `check` may raise what else is wrong with it.
         """
         self._check_writable()
         if isinstance(batch, memoryview):
@@ -256,6 +258,8 @@ class Log:
         )
         if record_count is not None and record_count != summary.record_count:
             raise InvalidBatch(f"{summary.record_count} records instead of {record_count}", 0)
+        if check is not None:
+            check(summary)
         if summary.flags & _TRANSACTIONAL and not self.has_transactions:
             self.mark_transactional()
         try:
@@ -274,6 +278,7 @@ class Log:
             len(batch),
             summary.flags,
             summary.priorities,
+            summary.later_flags,
         )
 
     def roll_if_old(self, *, now_ns: int) -> None:
@@ -432,6 +437,11 @@ class Log:
         self._check_open()
         with reading():
             return self._txn_indexes.aborted(cleaned_offset=self.cleaned_offset)
+
+    @property
+    def txn_indexed(self) -> Set[int]:
+        """The base offsets of the segments that have an index of what was aborted."""
+        return self._txn_indexes.base_offsets
 
     @property
     def txn_synced_offset(self) -> int:

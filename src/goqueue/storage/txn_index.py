@@ -18,7 +18,7 @@ What compaction has cleaned holds no aborted records any more, so no entry count
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 from itertools import chain
 from typing import NamedTuple
 
@@ -141,6 +141,11 @@ class TxnIndexes:
     def has_any(self) -> bool:
         """Whether there is an index, read or not."""
         return bool(self._present)
+
+    @property
+    def base_offsets(self) -> Set[int]:
+        """The segments that have one."""
+        return self._present
 
     @property
     def unsynced_from(self) -> int | None:

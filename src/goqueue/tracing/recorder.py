@@ -80,11 +80,9 @@ class Recorder:
         self._sampler = Sampler()
         self._sources: dict[tuple[str, int], TopicPartition] = {}
         self._unpersisted: dict[tuple[str, int], deque[Row]] = {}
-        self._copies: dict[tuple[str, int], events.CopyBegun] = {}
         self._recorders: dict[type[events.Event], Callable[[Any], None]] = {
             events.Published: self._published,
             events.Persisted: self._persisted,
-            events.CopyBegun: self._copy_begun,
             events.Delivered: self._delivered,
             events.Settled: self._settled,
             events.LeasesExpired: self._leases_expired,
@@ -132,11 +130,9 @@ class Recorder:
         first, number = event.first_offset, event.count
         end = first + number
         contexts = contexts_in(event.records, first) if event.flags & _HAS_HEADERS else NO_CONTEXTS
-        copies = self._copies.pop(source, None) if self._copies else None
-        if copies is not None and copies.first_offset != first:
-            copies = None
-        if contexts or copies:
-            self._decide(source, first, end, contexts, is_copy=copies is not None)
+        origin = event.copied_from
+        if contexts or origin is not None:
+            self._decide(source, first, end, contexts, is_copy=origin is not None)
         offsets = None
         if not self._sampler.takes_all(source, rate):
             offsets = self._sampler.choose_range(source, rate, first, end)
@@ -160,9 +156,9 @@ class Recorder:
             timestamp_ns=event.timestamp_ns,
             is_explicit=contexts is not NO_CONTEXTS,
         )
-        if copies is not None:
-            row.origin = TopicPartition(*copies.origin)
-            row.origin_offsets = dict(zip(range(first, end), copies.offsets, strict=False))
+        if origin is not None:
+            row.origin = TopicPartition(origin.topic, origin.partition)
+            row.origin_offsets = dict(zip(range(first, end), origin.offsets, strict=True))
         tallies = self.tallies
         tallies.ring += self.ring.add(row)
         tallies.published += number
@@ -190,9 +186,6 @@ class Recorder:
             row.persisted_ns = now_ns
             self.tallies.persisted += row.count
             self._send(row)
-
-    def _copy_begun(self, event: events.CopyBegun) -> None:
-        self._copies[event.topic, event.partition] = event
 
     # --- delivery ------------------------------------------------------------------------------
 
@@ -289,7 +282,7 @@ class Recorder:
         self.ring.forget(event.topic)
         self.explicit.forget(event.topic)
         self._sampler.forget(event.topic)
-        for table in (self._sources, self._unpersisted, self._copies):
+        for table in (self._sources, self._unpersisted):
             for source in [source for source in table if source[0] == event.topic]:
                 del table[source]
 

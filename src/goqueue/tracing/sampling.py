@@ -38,8 +38,7 @@ class Sampler:
         self._decisions_max = decisions_max
 
     def take_in(self, source: TopicPartition, offsets: BitMap64) -> None:
-        """These are traced."""
-        _take_away(self._out, source, offsets)
+        """These are traced, also if they were left out before."""
         self._decide(self._in, source, offsets)
 
     def leave_out(self, source: TopicPartition, offsets: BitMap64) -> None:

@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 
 from goqueue.errors import CorruptRecord, InvalidBatch
 from goqueue.record import kernel
-from goqueue.record.header import FLAGS_FROM_PRODUCERS, HEADER, HEADER_BYTES, Buffer, Flags
+from goqueue.record.header import FLAGS_FROM_PRODUCERS, Buffer, Flags, first_record
 from goqueue.record.headers import PRODUCER, split_headers
 from goqueue.record.identity import TRANSACTION_MAX, BatchIdentity
 
@@ -77,26 +77,23 @@ def check_batch(records: bytearray | memoryview, identity: BatchIdentity | None)
     """Which flags the records of a producer's batch may have; raises `InvalidBatch` if it says what it may not say.
 
     `identity` is what its first record says. That the number of records is the one in there is left to the log, which
-    counts them anyway (`Log.append` with `record_count`), and so is all that a single record can do wrong.
+    counts them anyway (`Log.append` with `record_count`), and so is all that a single record can do wrong. What the
+    others say is left to `check_later`, which is needed only if there are others with headers.
     """
+    if not identity or not identity.transaction:
+        return FLAGS_FROM_PRODUCERS
     try:
-        if identity and identity.transaction:
-            if kernel.filter(records, hide_flags=Flags.TRANSACTIONAL):
-                raise InvalidBatch("not all records are transactional", 0)
-            allowed: int = TRANSACTIONAL_FLAGS
-        else:
-            allowed = FLAGS_FROM_PRODUCERS
-        _check_only_the_first_says_who(records)
+        others = kernel.filter(records, hide_flags=Flags.TRANSACTIONAL)
     except CorruptRecord as error:
         raise InvalidBatch(error.reason, error.position) from None
-    return allowed
+    if others:
+        raise InvalidBatch("not all records are transactional", 0)
+    return TRANSACTIONAL_FLAGS
 
 
-def _check_only_the_first_says_who(records: bytearray | memoryview) -> None:
-    """Cheap where there is nothing like it in the others; else all names of their headers are looked at."""
-    others = memoryview(records)[_first_end(records) :]
-    if _PRODUCER not in bytes(others):
-        return
+def check_later(records: bytearray | memoryview) -> None:
+    """Raise `InvalidBatch` if a record but the first says who sent the batch. The records are whole and valid."""
+    others = memoryview(records)[len(first_record(records)) :]
     columns = kernel.columns(others, "headers", verify=False)
     bounds = memoryview(columns.header_name_offsets).cast("i")
     names = bytes(columns.header_name_data)
@@ -106,10 +103,3 @@ def _check_only_the_first_says_who(records: bytearray | memoryview) -> None:
         if bounds[index] == at and bounds[index + 1] == at + len(_PRODUCER):
             raise InvalidBatch(f"header {PRODUCER} in a record that is not the first", 0)
         at = names.find(_PRODUCER, at + 1)
-
-
-def _first_end(records: bytearray | memoryview) -> int:
-    if len(records) < HEADER_BYTES:
-        return len(records)
-    *_, key_size, value_size, headers_size = HEADER.unpack_from(records)
-    return HEADER_BYTES + int(key_size) + int(value_size) + int(headers_size)

@@ -103,6 +103,9 @@ ROUTES_OF_THE_CONTRACT = [
     "GET /traces/search",
     "GET /traces/stats",
     "GET /traces/{trace_id}",
+    "GET /transactions",
+    "GET /transactions/stats",
+    "GET /transactions/{transaction_id}",
     "GET /version",
     "PATCH /topics/{topic}/config",
     "PATCH /topics/{topic}/delayed",
@@ -125,6 +128,8 @@ ROUTES_OF_THE_CONTRACT = [
     "POST /messages/reject/batch",
     "POST /messages/visibility",
     "POST /messages/visibility/batch",
+    "POST /producers/init",
+    "POST /producers/{producer_id}/heartbeat",
     "POST /schemas/compatibility/subjects/{subject}/versions",
     "POST /schemas/compatibility/subjects/{subject}/versions/{version}",
     "POST /schemas/subjects/{subject}",
@@ -137,6 +142,14 @@ ROUTES_OF_THE_CONTRACT = [
     "POST /topics/{topic}/schedules/{name}/pause",
     "POST /topics/{topic}/schedules/{name}/resume",
     "POST /topics/{topic}/schedules/{name}/run",
+    "POST /transactions/abort",
+    "POST /transactions/acks",
+    "POST /transactions/add-partition",
+    "POST /transactions/begin",
+    "POST /transactions/commit",
+    "POST /transactions/offsets",
+    "POST /transactions/publish",
+    "POST /transactions/{transaction_id}/abort",
     "PUT /schemas/config",
     "PUT /schemas/config/{subject}",
     "PUT /schemas/mode",
@@ -156,6 +169,8 @@ def furnish(door: OpenDoor) -> dict[str, Any]:
     if messages:
         settle(door, "reject", messages[0])
     schema = door.post("/schemas/subjects/customers-value/versions", {"schema": '{"type": "object"}'}).json
+    producer = door.post("/producers/init", {"transactional_id": "importer"}).json
+    begun = door.post("/transactions/begin", {**producer, "transactional_id": "importer"}).json
     redrive = door.post("/topics/orders/dlq/redrive", {"rate": 0.001, "filter": {"group": "nobody"}}).json
     return {
         "topic": "orders",
@@ -169,6 +184,8 @@ def furnish(door: OpenDoor) -> dict[str, Any]:
         "version": str(schema["version"]),
         "schema_id": str(schema["id"]),
         "guid": schema["guid"],
+        **begun,
+        "transactional_id": "importer",
         "member_id": member["member_id"],
         "receipt_handle": messages[-1]["receipt_handle"] if messages else "",
         "receipt_handles": [message["receipt_handle"] for message in messages],

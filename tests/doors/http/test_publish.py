@@ -301,7 +301,7 @@ def test_a_duplicate_that_is_too_old_has_no_offset(orders: OpenDoor) -> None:
         ({"producer_id": 1}, "epoch"),
         ({"epoch": 0}, "producer_id"),
         ({"sequence": 0}, "producer_id"),
-        ({"transaction_id": "t"}, "transaction_id"),
+        ({"sequence": 0, "transaction_id": "t"}, "producer_id"),
     ],
 )
 def test_half_an_identity_is_refused(orders: OpenDoor, fields: dict[str, Any], missing: str) -> None:

@@ -260,10 +260,14 @@ def test_who_settles_does_not_matter(orders: OpenDoor, messages: list[dict[str, 
     assert settle(orders, "ack", messages[0], consumer_id="somebody", colour="green").status == 200
 
 
-def test_there_are_no_transactions_to_ack_in(orders: OpenDoor, messages: list[dict[str, Any]]) -> None:
+def test_a_transaction_that_is_not_there_is_not_found(orders: OpenDoor, messages: list[dict[str, Any]]) -> None:
     answer = settle(orders, "ack", messages[0], transaction_id="t")
 
-    assert (answer.status, answer.json["details"]) == (400, {"path": "transaction_id"})
+    assert (answer.status, answer.code, answer.json["details"]) == (
+        404,
+        "TRANSACTION_NOT_FOUND",
+        {"transaction_id": "t"},
+    )
 
 
 @pytest.mark.parametrize("path", ["/messages/ack", "/messages/ack/batch", "/v1/messages/ack/batch/"])

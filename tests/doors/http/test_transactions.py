@@ -377,7 +377,7 @@ def test_messages_go_to_ten_partitions_of_three_topics_and_count_together(door: 
     topics = {"a": 5, "b": 3, "c": 2}
     for topic, partitions in topics.items():
         door.post("/topics", {"name": topic, "partitions": partitions})
-    messages = [
+    messages: list[dict[str, Any]] = [
         {"topic": topic, "value": f"{topic}{number}", "partition": number}
         for topic, partitions in topics.items()
         for number in range(partitions)
