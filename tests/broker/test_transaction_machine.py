@@ -5,6 +5,7 @@ may see follows from that.
 """
 
 from dataclasses import dataclass, field
+from random import Random
 
 import pytest
 from hypothesis import settings
@@ -128,6 +129,18 @@ class Machine(RuleBasedStateMachine):
             if isinstance(result, reports.Settled):
                 acks.add(message.value)
 
+    @rule(name=WHO, group=st.sampled_from(GROUPS), place=st.sampled_from(PARTITIONS), ends=st.booleans())
+    def process(self, name: str, group: str, place: tuple[str, int], ends: bool) -> None:
+        """What transactions are for."""
+        self.begin(name)
+        self.publish_plainly(("in", 0), 2)
+        self.poll(group, 3)
+        self.ack(name, group, 1)
+        self.publish(name, place, 1)
+        self.set_position(name, 1)
+        if ends:
+            self.commit(name)
+
     @rule(name=WHO, back=st.integers(0, 3))
     def set_position(self, name: str, back: int) -> None:
         owner = self.owner(name)
@@ -215,6 +228,38 @@ class Machine(RuleBasedStateMachine):
     def stop(self) -> None:
         self.node.broker.close()
         self.start_again(self.disk.crash(keep="nothing"))
+
+    @rule(seed=st.integers(0, 2**32))
+    def stroll(self, seed: int) -> None:
+        """Many steps at once, so that a few rules lead far."""
+        rng = Random(seed)
+        for _ in range(8):
+            self.a_step(rng)
+            self.readers_see_what_is_committed()
+            self.messages_are_counted()
+            self.positions_are_where_they_were_committed()
+
+    def a_step(self, rng: Random) -> None:
+        name, group, place = rng.choice(NAMES), rng.choice(GROUPS), rng.choice(PARTITIONS)
+        match rng.choice(("process", "process", "publish", "ack", "commit", "abort", "both", "plain", "time", "crash")):
+            case "process":
+                self.process(name, group, place, rng.random() < 0.5)
+            case "publish":
+                self.publish(name, place, 2)
+            case "ack":
+                self.ack(name, group, 2)
+            case "commit":
+                self.commit(name)
+            case "abort":
+                self.abort(name)
+            case "both":
+                self.commit_together()
+            case "plain":
+                self.ack_plainly(group, 2)
+            case "time":
+                self.pass_time(rng.choice((0.5, 12, TIMEOUT_S + 1)))
+            case "crash":
+                self.crash(rng.random() < 0.5)
 
     # --- what always holds ---------------------------------------------------------------------
 
@@ -310,4 +355,4 @@ class Machine(RuleBasedStateMachine):
 
 
 TestTransactions = Machine.TestCase
-TestTransactions.settings = settings(max_examples=25, stateful_step_count=40)
+TestTransactions.settings = settings(max_examples=40, stateful_step_count=20)
