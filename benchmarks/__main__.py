@@ -1,9 +1,17 @@
 """All benchmarks, as a table and as JSON: `make bench`, or `python -m benchmarks --size small`."""
 
-from benchmarks import bench_broker, bench_delivery, bench_kernel, bench_log, bench_schemas, bench_tracing
+from benchmarks import (
+    bench_broker,
+    bench_delivery,
+    bench_kernel,
+    bench_log,
+    bench_schemas,
+    bench_tracing,
+    bench_transactions,
+)
 from benchmarks.harness import Result, main
 
-ALL = (bench_kernel, bench_log, bench_broker, bench_delivery, bench_schemas, bench_tracing)
+ALL = (bench_kernel, bench_log, bench_broker, bench_delivery, bench_schemas, bench_tracing, bench_transactions)
 
 
 def run(size: str) -> list[Result]:

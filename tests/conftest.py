@@ -6,7 +6,12 @@ from hypothesis import HealthCheck, settings
 from goqueue.testing import ManualClock, MemoryDisk
 
 settings.register_profile(
-    "goqueue", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow], database=None
+    "goqueue",
+    max_examples=50,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+    database=None,
 )
 settings.load_profile("goqueue")
 

@@ -2,13 +2,21 @@
 
 import pytest
 
-from benchmarks import bench_broker, bench_delivery, bench_kernel, bench_log, bench_schemas, bench_tracing
+from benchmarks import (
+    bench_broker,
+    bench_delivery,
+    bench_kernel,
+    bench_log,
+    bench_schemas,
+    bench_tracing,
+    bench_transactions,
+)
 from benchmarks.harness import Result, machine_facts, print_table, to_json
 
 
 @pytest.mark.parametrize(
     "benchmark",
-    [bench_broker, bench_delivery, bench_kernel, bench_log, bench_schemas, bench_tracing],
+    [bench_broker, bench_delivery, bench_kernel, bench_log, bench_schemas, bench_tracing, bench_transactions],
     ids=lambda module: module.__name__,
 )
 def test_a_benchmark_runs_at_its_small_size(benchmark) -> None:  # type: ignore[no-untyped-def]

@@ -319,6 +319,25 @@ def test_the_number_of_records_that_a_commit_names_has_to_be_stored(node: Node) 
     assert node.values() == [b"a", b"b"]
 
 
+def test_an_outcome_that_comes_late_touches_nothing(node: Node) -> None:
+    node.create()
+    owner = Owner(node)
+    owner.begin()
+    owner.publish(b"a")
+    first = owner.key
+    owner.commit()
+    owner.begin()
+    owner.publish(b"b")
+
+    for commit in (False, True):
+        assert node.live().end_transaction(*first, commit=commit).is_done
+        assert node.live().end_transaction(first[0], first[1] + 10**6, commit=commit).is_done
+
+    assert (node.values(), end(node)) == ([b"a"], 3)
+    owner.commit()
+    assert node.values() == [b"a", b"b"]
+
+
 # --- time ----------------------------------------------------------------------------------------
 
 

@@ -128,8 +128,10 @@ def test_to_initiate_again_gives_the_same_id_the_next_epoch_and_aborts_what_is_o
 
 
 def test_what_a_producer_cannot_be_is_refused(door: OpenDoor) -> None:
-    timeouts = [{"transactional_id": "a", "transaction_timeout_ms": n} for n in (0, -1, 900_001, 2**63, 2**70, "60s")]
-    names = [{"transactional_id": name} for name in ("", "a\nb", "x" * 256, 7, ["a"])]
+    timeouts: list[dict[str, Any]] = [
+        {"transactional_id": "a", "transaction_timeout_ms": n} for n in (0, -1, 900_001, 2**63, 2**70, "60s")
+    ]
+    names: list[dict[str, Any]] = [{"transactional_id": name} for name in ("", "a\nb", "x" * 256, 7, ["a"])]
     for body in (*timeouts, *names):
         answer = door.post("/producers/init", body)
         assert (answer.status, answer.code) == (400, "INVALID_REQUEST")
@@ -477,6 +479,9 @@ def test_sequences_tell_a_duplicate_from_a_gap(orders: OpenDoor) -> None:
     producer.commit()
     assert read(orders) == ["0", "1", "2", "3", "4"]
     producer.begin()
+    other = begun(orders, "from-one")
+    assert (other.publish("first", sequence=1).status, other.publish("below", sequence=0).status) == (200, 400)
+    assert other.abort().status == 200
     two_topics = producer.publish_all(*batch, {"topic": "other", "value": "v"}, sequence=5)
     assert (two_topics.status, two_topics.json["details"]["path"]) == (400, "sequence")
 

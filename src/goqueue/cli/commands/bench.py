@@ -253,6 +253,32 @@ def groups(
     )
 
 
+@app.command()
+def transactions(
+    size: SizeOption = 100,
+    count: CountOption = None,
+    per_transaction: Annotated[int, typer.Option(min=1, help="Messages in each transaction.")] = 1_000,
+    commits: Annotated[bool, typer.Option("--commits", help="One message per partition; only commits count.")] = False,
+    partitions: PartitionsOption = 3,
+    flush: FlushOption = "group",
+    runs: RunsOption = 1,
+    server: ServerOption = EMBEDDED,
+    as_json: JsonOption = False,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Publish in transactions; the times are those of the commits."""
+    from goqueue.cli import transaction_workloads
+
+    asked = _backlog(size, count or (1_000 * partitions if commits else 1_000_000), partitions, flush)
+
+    def run(client: Any, _: str) -> object:
+        if commits:
+            return transaction_workloads.commit(client, asked)
+        return transaction_workloads.publish(client, asked, per_transaction=per_transaction)
+
+    _run(server, runs, as_json, output, run)
+
+
 def _backlog(size: int, count: int, partitions: int, flush: str) -> "Workload":
     from goqueue.cli.workloads import Workload
 
@@ -282,7 +308,7 @@ def _run(server: str, runs: int, as_json: bool, output: Format, measure: Callabl
     show(best, output, table(("measured", "value"), rows, numbers=("value",)))
 
 
-TIMED = ("latency", "end-to-end", "poll 1, ack 1", "delay", "groups")
+TIMED = ("latency", "end-to-end", "poll 1, ack 1", "delay", "groups", "commit")
 """Workloads of which the best run is the one with the shortest waits."""
 
 

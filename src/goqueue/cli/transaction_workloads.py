@@ -1,0 +1,74 @@
+"""What `goqueue bench transactions` does to a broker: publish in transactions, and commit them.
+
+As in `workloads.py`, each makes a topic of its own, uses the public client and takes the time there. The times are
+those of the commits, from the end of the block to the answer.
+"""
+
+from itertools import repeat
+from secrets import token_hex
+
+from goqueue.cli.workloads import Measured, Workload, measure, producer_for
+from goqueue.client.sync import Client
+from goqueue.clock import SystemClock
+
+_clock = SystemClock()
+
+
+def publish(client: Client, asked: Workload, *, per_transaction: int) -> Measured:
+    """One producer, `send` per message, so many messages in each transaction, as fast as it goes."""
+    value = bytes(asked.size)
+    latencies: list[int] = []
+    name = f"bench-{token_hex(4)}"
+
+    def run(topic: str) -> None:
+        left = asked.count
+        while left:
+            count = min(left, per_transaction)
+            with client.transaction(name) as transaction:
+                send = transaction.send
+                for _ in repeat(None, count):
+                    send(topic, value)
+                began = _clock.monotonic_ns()
+            latencies.append(_clock.monotonic_ns() - began)
+            left -= count
+
+    return measure(client, f"transactions of {per_transaction}", asked, run, latencies)
+
+
+def publish_plainly(client: Client, asked: Workload, *, at_once: int) -> Measured:
+    """The same without transactions: so many messages, and the next ones when all of these are stored."""
+    value = bytes(asked.size)
+    latencies: list[int] = []
+
+    def run(topic: str) -> None:
+        left = asked.count
+        with producer_for(client, asked) as producer:
+            send = producer.send
+            while left:
+                count = min(left, at_once)
+                for _ in repeat(None, count):
+                    send(topic, value)
+                began = _clock.monotonic_ns()
+                producer.flush()
+                latencies.append(_clock.monotonic_ns() - began)
+                left -= count
+
+    return measure(client, f"{at_once} at once", asked, run, latencies)
+
+
+def commit(client: Client, asked: Workload) -> Measured:
+    """Transactions one after the other, each with one stored message in every partition; only commits are timed."""
+    value = bytes(asked.size)
+    latencies: list[int] = []
+    name = f"bench-{token_hex(4)}"
+
+    def run(topic: str) -> None:
+        for _ in repeat(None, asked.count // asked.partitions):
+            with client.transaction(name) as transaction:
+                handles = [transaction.send(topic, value, partition=number) for number in range(asked.partitions)]
+                for handle in handles:
+                    handle.result()
+                began = _clock.monotonic_ns()
+            latencies.append(_clock.monotonic_ns() - began)
+
+    return measure(client, "commit", asked, run, latencies)
