@@ -305,4 +305,12 @@ def test_every_verb_of_the_service_can_be_called_but_those_that_have_frames() ->
         *(f"dead_letters.{name}" for name in ("queues", "describe", "list", "plan", "redrive")),
         *(f"dead_letters.{name}" for name in ("redrive_info", "stop_redrive")),
         *(f"traces.{name}" for name in ("recent", "search", "get", "stats")),
+        *(f"schemas.{name}" for name in ("by_guid", "by_id", "check", "compatibility", "delete_level")),
+        *(f"schemas.{name}" for name in ("delete_mode", "delete_subject", "delete_version", "find", "get")),
+        *(f"schemas.{name}" for name in ("level", "lookup", "mode", "referenced_by", "register")),
+        *(f"schemas.{name}" for name in ("rendered", "set_level", "set_mode", "stats", "subjects")),
+        *(f"schemas.{name}" for name in ("uses", "versions", "with_metadata")),
+        *(f"transactions.{name}" for name in ("abort", "abort_by_admin", "add_offsets", "add_partition", "begin")),
+        *(f"transactions.{name}" for name in ("commit", "current", "describe", "heartbeat", "init")),
+        *(f"transactions.{name}" for name in ("list", "stats")),
     }
