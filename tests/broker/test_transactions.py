@@ -5,10 +5,13 @@ from errno import EIO, ENOSPC
 import pytest
 
 from goqueue.broker.new_message import NewMessage
+from goqueue.broker.service import Producer
 from goqueue.clock import SECOND
 from goqueue.delivery.dead_letter import ORIGIN
 from goqueue.errors import (
+    BrokerUnavailable,
     GoQueueError,
+    InvalidRequest,
     InvalidTransactionState,
     ProducerFenced,
     StorageFailed,
@@ -560,6 +563,29 @@ def test_a_key_is_held_back_until_the_transaction_ends(node: Node) -> None:
     assert offsets(consumers[0].poll()) == [1]
 
 
+def test_aborted_messages_are_in_no_lane(node: Node) -> None:
+    node.create()
+    owner = Owner(node)
+    owner.begin()
+    owner.publish(b"a", b"b")
+    owner.abort()
+    node.publish(b"after")
+
+    report = next(one for one in node.broker.groups.lanes("orders") if one.partition == 0)
+
+    assert sum(report.total) == sum(report.pending) == 1
+
+
+def test_a_message_for_the_transaction_of_another_producer_is_refused_by_name(node: Node) -> None:
+    node.create()
+    owner = Owner(node)
+    owner.begin()
+    stranger = Producer(owner.session.producer_id + 1, 0)
+
+    with pytest.raises(InvalidRequest, match="belongs to producer"):
+        node.broker.publish_messages("orders", [NewMessage(b"x")], producer=stranger, transaction_id=owner.id)
+
+
 def test_lanes_take_committed_messages_by_their_priority(node: Node) -> None:
     node.create()
     owner = Owner(node)
@@ -914,7 +940,7 @@ def test_a_decision_whose_sync_failed_is_in_doubt_until_the_next_start_and_then_
         owner.commit()
     assert everything(node) == NOTHING
     for asked in (owner.commit, owner.abort, lambda: Owner(node)):
-        with pytest.raises(GoQueueError):
+        with pytest.raises(BrokerUnavailable, match="is not known until"):
             asked()
     node.pass_time(120, step=10)
     assert everything(node) == NOTHING

@@ -53,7 +53,6 @@ from goqueue.errors import (
     InvalidRequest,
     InvalidTopic,
     PartitionNotFound,
-    ProducerFenced,
     TopicNotFound,
 )
 from goqueue.groups.coordinator import Coordinator
@@ -324,8 +323,8 @@ class Broker:
         live = self._topic(topic)
         chosen = chosen_acks(acks, live.topic.config.acks)
         transaction = None if transaction_id is None else self.transactions.open(transaction_id)
-        if transaction and producer and producer != (transaction.producer_id, transaction.epoch):
-            raise ProducerFenced(*producer, transaction.epoch)
+        if transaction and producer:
+            transaction.transaction.check_owner(*producer)
         return live.publisher.publish(
             messages,
             acks=chosen,

@@ -20,7 +20,7 @@ def lane_report(delivery: PartitionDelivery, group: str | None, *, now_ns: int) 
     for _ in range(SCANNED_MAX):
         if not delivery.cover_next(start, end):
             break
-    everything = between(index.covered, start, end) - index.hidden - delivery.delays.cancelled
+    everything = between(index.covered, start, end) - delivery.never
     total = _by_lane(delivery, everything)
     cursors = [one for one in delivery.cursors.values() if group in (None, one.group)]
     visible = everything - delivery.delays.table.waiting

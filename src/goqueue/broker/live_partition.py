@@ -42,7 +42,7 @@ from goqueue.storage.jobs import Job
 from goqueue.storage.log import Appended, Log
 from goqueue.storage.reader import Chunk, LogReader
 from goqueue.topics.partition import Partition
-from goqueue.transactions.markers import MARKER_FLAGS, check_later, marker
+from goqueue.transactions.markers import MARKER_FLAGS, TRANSACTIONAL_FLAGS, check_later, marker
 from goqueue.transactions.sequences import identities
 
 READERS_MAX = 16
@@ -189,9 +189,7 @@ class LivePartition:
         """Write a batch; all of it or, if an error is raised, nothing. Its producer was checked."""
         if self.log.is_closed:
             raise TopicNotFound(self.origin.topic)
-        allowed = FLAGS_FROM_PRODUCERS
-        if identity and identity.transaction:
-            allowed |= Flags.TRANSACTIONAL
+        allowed = TRANSACTIONAL_FLAGS if identity and identity.transaction else FLAGS_FROM_PRODUCERS
         count = identity.record_count if identity else None
         received_ns = self._clock.wall_ns()
         try:

@@ -227,13 +227,13 @@ class PartitionDelivery:
             cursor.admit(
                 end,
                 lanes=index.lanes,
-                hidden=self._never,
+                hidden=self.never,
                 delayed=self.delays.table.waiting,
                 now_ns=self._clock.monotonic_ns(),
             )
 
     @property
-    def _never(self) -> BitMap64:
+    def never(self) -> BitMap64:
         """What no group gets: no message at all, cancelled or aborted."""
         never = self.index.hidden
         if self.delays.cancelled:

@@ -28,8 +28,8 @@ from goqueue.broker.timers import Timers
 from goqueue.broker.transaction_service import TIMEOUT_MS
 from goqueue.clock import SECOND, Clock
 from goqueue.errors import (
+    BrokerUnavailable,
     GoQueueError,
-    InvalidRequest,
     StorageError,
     StorageFailed,
     StorageFull,
@@ -455,7 +455,7 @@ class Transactions:
             end = self._ends.get(busy.decision)
             if end is None:  # in doubt
                 reason = f"the outcome of {busy.decision.id} is not known until the broker is started again"
-                raise InvalidRequest(reason) from None
+                raise BrokerUnavailable(reason) from None
             again: Pending[None] = Pending()
             end.then(lambda _: again.resolve(None))
             return chained(again, lambda _: self._patiently(ask))

@@ -8,7 +8,7 @@ from collections.abc import Collection
 from pyroaring import BitMap64
 
 from goqueue.clock import MS
-from goqueue.errors import Conflict
+from goqueue.errors import Conflict, InvalidRequest, ProducerFenced
 from goqueue.names import TopicPartition
 from goqueue.transactions.decisions import DecidedAcks, DecidedPartition, DecidedPosition, DecisionPart
 from goqueue.transactions.limits import TransactionLimits
@@ -81,6 +81,13 @@ class Transaction:
     def groups(self) -> list[str]:
         """Whose positions and acks are in it."""
         return sorted({group for group, _, _ in (*self.positions, *self.acks)})
+
+    def check_owner(self, producer_id: int, epoch: int) -> None:
+        """Returns if this producer may write here. Raises `InvalidRequest` or `ProducerFenced`."""
+        if producer_id != self.producer_id:
+            raise InvalidRequest(f"{self.id} belongs to producer {self.producer_id}", path="transaction_id")
+        if epoch != self.epoch:
+            raise ProducerFenced(producer_id, epoch, self.epoch)
 
     def add_partition(self, topic: str, topic_id: str, partition: int, *, wall_ns: int) -> bool:
         """The partition gets a marker; False if it was to get one already."""
