@@ -22,8 +22,10 @@ from goqueue.broker.new_message import NewMessage
 from goqueue.broker.partition_delivery import PartitionDelivery
 from goqueue.broker.pending import Pending, after
 from goqueue.broker.publishing import MessagePublisher, chosen_acks, publish_batch
-from goqueue.broker.reading import Reading
+from goqueue.broker.reading import Reading, check_delayed, check_isolation
 from goqueue.broker.recurring import SCHEDULES_TOPIC, Recurring
+from goqueue.broker.scan_service import Delayed
+from goqueue.broker.scans import Scans
 from goqueue.broker.scheduling import Scheduling, TopicFacts
 from goqueue.broker.schemas import SCHEMAS_TOPIC, Schemas
 from goqueue.broker.service import (
@@ -146,6 +148,7 @@ class Broker:
             observe=self._observe,
         )
         self.groups.open_transaction = self.transactions.open
+        self.scans = Scans(lambda topic, partition: self._partition(self._topic(topic), partition))
         self._housekeeping = Housekeeping(config, self._timers, self._unflushed)
         self._housekeeping.watch([live for topic in self._topics.values() for live in topic.partitions])
         self._started_ns = clock.monotonic_ns()
@@ -347,13 +350,23 @@ class Broker:
         wait_ms: int = 0,
         from_time_ns: int | None = None,
         to_time_ns: int | None = None,
+        end_offset: int | None = None,
         isolation: str = Isolation.READ_COMMITTED,
+        delayed: str = Delayed.DUE,
     ) -> Pending[ReadResult]:
         """Visible records from `offset` on, in order; waits for the first one if there is none."""
         if max_records < 1:
             raise InvalidRequest(f"invalid limit {max_records}: must be at least 1", path="limit")
         live = self._partition(self._topic(topic), partition)
-        reading = self._reading(live, offset, to_time_ns, isolation, from_time_ns=from_time_ns)
+        reading = self._reading(
+            live,
+            offset,
+            to_time_ns,
+            isolation,
+            from_time_ns=from_time_ns,
+            end_offset=end_offset,
+            sees_delayed=check_delayed(delayed),
+        )
         result = reading.read(max_bytes=max_bytes, max_records=max_records)
         if _is_answer(reading, result) or not self._may_wait(wait_ms):
             return Pending.of(result)
@@ -619,18 +632,19 @@ class Broker:
         isolation: str,
         *,
         from_time_ns: int | None = None,
+        end_offset: int | None = None,
+        sees_delayed: bool = False,
     ) -> Reading:
         if not 0 <= offset <= OFFSET_MAX:
             raise InvalidRequest(f"invalid offset {offset}: must be 0 to {OFFSET_MAX}", path="offset")
-        if isolation not in list(Isolation):
-            reason = f"invalid isolation {isolation!r}: must be {' or '.join(Isolation)}"
-            raise InvalidRequest(reason, path="isolation")
         return Reading(
             live,
             offset=offset,
             from_time_ns=from_time_ns,
             to_time_ns=to_time_ns,
-            is_committed=isolation == Isolation.READ_COMMITTED,
+            end_offset=end_offset,
+            is_committed=check_isolation(isolation),
+            sees_delayed=sees_delayed,
             clock=self._clock,
             timers=self._timers,
         )

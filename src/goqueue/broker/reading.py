@@ -1,8 +1,9 @@
 """Reading a partition: the visible records, in the order of their offsets, none skipped.
 
-Hidden are control records, records that are not due yet and, for those who read what is committed, records of aborted
-transactions. They are passed over, so `next_offset` moves on even where a whole range is hidden, and never steps over a
-record that is visible. What is committed ends where the first open transaction begins.
+Hidden are control records, records that are not due yet (only the cancelled ones, for those who read the log as it
+stands) and, for those who read what is committed, records of aborted transactions. They are passed over, so
+`next_offset` moves on even where a whole range is hidden, and never steps over a record that is visible. What is
+committed ends where the first open transaction begins.
 
 A `Reading` is a place in a partition. It serves one request, or stays open as a subscription.
 """
@@ -12,10 +13,11 @@ from collections.abc import Callable
 from goqueue import events
 from goqueue.broker.live_partition import LivePartition
 from goqueue.broker.record_fetcher import offsets_in
-from goqueue.broker.service import READ_BYTES_MAX, READ_RECORDS_MAX, ReadResult
+from goqueue.broker.scan_service import Delayed
+from goqueue.broker.service import READ_BYTES_MAX, READ_RECORDS_MAX, Isolation, ReadResult
 from goqueue.broker.timers import Timer, Timers
 from goqueue.clock import Clock
-from goqueue.errors import OffsetOutOfRange, TopicNotFound
+from goqueue.errors import InvalidRequest, OffsetOutOfRange, TopicNotFound
 from goqueue.record import kernel
 from goqueue.record.header import Flags
 from goqueue.storage.reader import Chunk, LogReader
@@ -36,12 +38,16 @@ class Reading:
         offset: int,
         from_time_ns: int | None,
         to_time_ns: int | None,
+        end_offset: int | None = None,
         is_committed: bool = True,
+        sees_delayed: bool = False,
         clock: Clock,
         timers: Timers,
     ) -> None:
         self._live = live
         self._is_committed = is_committed
+        self._sees_delayed = sees_delayed
+        self._end_offset = end_offset
         self._clock = clock
         self._timers = timers
         self._timer: Timer | None = None
@@ -127,10 +133,13 @@ class Reading:
 
     def _limit(self, visible_end: int) -> tuple[int, bool]:
         """Where reading ends for now, and whether it ends there for good."""
-        if self._to_time_ns is None:
-            return visible_end, False
-        end = self._live.log.offset_at_time(self._to_time_ns)
-        return min(end, visible_end), end <= visible_end and self._clock.wall_ns() >= self._to_time_ns
+        limit, is_last = visible_end, False
+        if self._to_time_ns is not None:
+            end = self._live.log.offset_at_time(self._to_time_ns)
+            limit, is_last = min(end, limit), end <= limit and self._clock.wall_ns() >= self._to_time_ns
+        if self._end_offset is not None and self._end_offset <= limit:
+            return self._end_offset, True
+        return limit, is_last
 
     def _begin(self, time_ns: int) -> None:
         """Pass what was stored before the time, which may be still to come."""
@@ -175,7 +184,10 @@ class Reading:
         offsets = offsets_in(records)
         aborted = self._live.aborted if self._is_committed else None
         shown = offsets - aborted if aborted and aborted.intersect(offsets) else offsets
-        hidden = delivery.hidden(shown.min(), chunk.next_offset) if delivery is not None and shown else None
+        hidden = None
+        if delivery is not None and shown:
+            sees_all = self._sees_delayed
+            hidden = delivery.cancelled if sees_all else delivery.hidden(shown.min(), chunk.next_offset)
         waiting = shown & hidden if hidden else None
         if waiting:
             shown = shown - waiting
@@ -190,3 +202,17 @@ class Reading:
         at = positions[count]
         self._move(int.from_bytes(memoryview(records)[at + 8 : at + 16]))
         return memoryview(records)[:at]
+
+
+def check_isolation(isolation: str) -> bool:
+    """Whether only what is committed is read. Raises `InvalidRequest` for what is no choice."""
+    if isolation not in list(Isolation):
+        raise InvalidRequest(f"invalid isolation {isolation!r}: must be {' or '.join(Isolation)}", path="isolation")
+    return isolation == Isolation.READ_COMMITTED
+
+
+def check_delayed(delayed: str) -> bool:
+    """Whether delayed messages are read before they are due. Raises `InvalidRequest` for what is no choice."""
+    if delayed not in list(Delayed):
+        raise InvalidRequest(f"invalid delayed {delayed!r}: must be {' or '.join(Delayed)}", path="delayed")
+    return delayed == Delayed.INCLUDE

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 from goqueue.broker.consumer_service import DeadLetterVerbs, DelayVerbs, GroupVerbs, ScheduleVerbs
 from goqueue.broker.new_message import NewMessage
 from goqueue.broker.pending import Pending
+from goqueue.broker.scan_service import Delayed, ScanVerbs
 from goqueue.broker.schema_service import SchemaVerbs
 from goqueue.broker.trace_service import TraceVerbs
 from goqueue.broker.transaction_service import TransactionVerbs
@@ -194,7 +195,9 @@ class Service(Protocol):
         wait_ms: int = 0,
         from_time_ns: int | None = None,
         to_time_ns: int | None = None,
+        end_offset: int | None = None,
         isolation: str = Isolation.READ_COMMITTED,
+        delayed: str = Delayed.DUE,
     ) -> Pending[ReadResult]:
         """Visible records from `offset` on, in order; waits for the first one if there is none."""
 
@@ -229,6 +232,8 @@ class Service(Protocol):
     def transactions(self) -> TransactionVerbs: ...
     @property
     def traces(self) -> TraceVerbs: ...
+    @property
+    def scans(self) -> ScanVerbs: ...
 
     # --- about the node
 

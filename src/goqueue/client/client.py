@@ -24,6 +24,7 @@ from goqueue.client.messages import Duration, Time
 from goqueue.client.producer import AsyncProducer, ProducerCore
 from goqueue.client.reading import AsyncMessages, Follow, Read
 from goqueue.client.received import Message
+from goqueue.client.scanning import SCAN_BYTES, AsyncScan
 from goqueue.client.session import split_address
 from goqueue.client.transactions import AsyncTransaction, TransactionalProducer
 from goqueue.clock import MS, SECOND, Clock, SystemClock
@@ -42,6 +43,7 @@ from goqueue.wire.reports import (
     GroupInfo,
     LaneReport,
     Position,
+    PositionCommit,
     PositionReset,
     RebalanceReport,
     RecurringMessage,
@@ -49,6 +51,7 @@ from goqueue.wire.reports import (
     RedrivePlan,
     ScheduleInfo,
 )
+from goqueue.wire.scan_reports import HiddenRange, Piece
 from goqueue.wire.schema_reports import Compatibility, NewSchema, SchemaInfo, SchemaReference, SchemaStats
 from goqueue.wire.trace_reports import Trace, TraceQuery, TraceStats
 from goqueue.wire.transaction_reports import TransactionInfo, TransactionOutcome, TransactionStats
@@ -346,6 +349,67 @@ class AsyncClient:
             isolation=isolation,
         )
 
+    def scan(
+        self,
+        topic: str,
+        partition: int,
+        start_offset: int,
+        end_offset: int,
+        *,
+        isolation: str = "read_committed",
+        delayed: str = "due",
+        read_bytes: int = SCAN_BYTES,
+    ) -> AsyncScan:
+        """Encoded records of a range, for those who decode many at once; `delayed="include"` takes what is not due yet,
+        too.
+        """
+        asked = verbs.Read(
+            topic,
+            partition,
+            offset=start_offset,
+            max_bytes=read_bytes,
+            isolation=isolation,
+            end_offset=end_offset,
+            delayed=delayed,
+        )
+        return AsyncScan(self._connections, asked)
+
+    async def scan_pieces(
+        self, topic: str, partition: int, start_offset: int, end_offset: int, *, piece_bytes: int
+    ) -> list[Piece]:
+        """The range cut into pieces of about so many bytes, without a gap."""
+        return await self._call(
+            "scans.pieces",
+            list[Piece],
+            topic=topic,
+            partition=partition,
+            start_offset=start_offset,
+            end_offset=end_offset,
+            piece_bytes=piece_bytes,
+        )
+
+    async def hidden_ranges(
+        self,
+        topic: str,
+        partition: int,
+        start_offset: int,
+        end_offset: int,
+        *,
+        isolation: str = "read_committed",
+        delayed: str = "due",
+    ) -> list[HiddenRange]:
+        """What a scan of the range passes over, besides control records: for those who read the files of the log."""
+        return await self._call(
+            "scans.hidden",
+            list[HiddenRange],
+            topic=topic,
+            partition=partition,
+            start_offset=start_offset,
+            end_offset=end_offset,
+            isolation=isolation,
+            delayed=delayed,
+        )
+
     def follow(
         self,
         topic: str,
@@ -460,6 +524,11 @@ class AsyncClient:
     async def group_positions(self, group: str, *, topic: str | None = None) -> list[Position]:
         """Where a group stands in each partition, and how far that is behind."""
         return await self._call("groups.positions", list[Position], group=group, topic=topic)
+
+    async def commit_group(self, group: str, positions: Mapping[tuple[str, int], int]) -> None:
+        """Set where a group goes on, by topic and partition, for one that reads without members."""
+        commits = [PositionCommit(topic, partition, offset, "") for (topic, partition), offset in positions.items()]
+        await self._call("groups.commit", list[PositionCommit], group=group, commits=commits)
 
     async def reset_group(
         self,

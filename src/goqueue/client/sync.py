@@ -15,6 +15,7 @@ from goqueue.client.messages import Duration, Time
 from goqueue.client.producer import Producer
 from goqueue.client.reading import AsyncMessages
 from goqueue.client.received import Message
+from goqueue.client.scanning import SCAN_BYTES, Scan
 from goqueue.client.transactions import Transaction
 from goqueue.clock import Clock
 from goqueue.record.header import Priority
@@ -33,6 +34,7 @@ from goqueue.wire.reports import (
     RedrivePlan,
     ScheduleInfo,
 )
+from goqueue.wire.scan_reports import HiddenRange, Piece
 from goqueue.wire.schema_reports import Compatibility, SchemaInfo, SchemaReference, SchemaStats
 from goqueue.wire.trace_reports import Trace, TraceStats
 from goqueue.wire.transaction_reports import TransactionInfo, TransactionOutcome, TransactionStats
@@ -282,6 +284,47 @@ class Client:
             self._loop,
         )
 
+    def scan(
+        self,
+        topic: str,
+        partition: int,
+        start_offset: int,
+        end_offset: int,
+        *,
+        isolation: str = "read_committed",
+        delayed: str = "due",
+        read_bytes: int = SCAN_BYTES,
+    ) -> Scan:
+        """Encoded records of a range, for those who decode many at once; `delayed="include"` takes what is not due yet,
+        too.
+        """
+        return self._client.scan(
+            topic, partition, start_offset, end_offset, isolation=isolation, delayed=delayed, read_bytes=read_bytes
+        ).blocking(self._loop.run)
+
+    def scan_pieces(
+        self, topic: str, partition: int, start_offset: int, end_offset: int, *, piece_bytes: int
+    ) -> list[Piece]:
+        """The range cut into pieces of about so many bytes, without a gap."""
+        return self._loop.run(
+            self._client.scan_pieces(topic, partition, start_offset, end_offset, piece_bytes=piece_bytes)
+        )
+
+    def hidden_ranges(
+        self,
+        topic: str,
+        partition: int,
+        start_offset: int,
+        end_offset: int,
+        *,
+        isolation: str = "read_committed",
+        delayed: str = "due",
+    ) -> list[HiddenRange]:
+        """What a scan of the range passes over, besides control records: for those who read the files of the log."""
+        return self._loop.run(
+            self._client.hidden_ranges(topic, partition, start_offset, end_offset, isolation=isolation, delayed=delayed)
+        )
+
     def follow(
         self,
         topic: str,
@@ -391,6 +434,10 @@ class Client:
     def group_positions(self, group: str, *, topic: str | None = None) -> list[Position]:
         """Where a group stands in each partition, and how far that is behind."""
         return self._loop.run(self._client.group_positions(group, topic=topic))
+
+    def commit_group(self, group: str, positions: Mapping[tuple[str, int], int]) -> None:
+        """Set where a group goes on, by topic and partition, for one that reads without members."""
+        self._loop.run(self._client.commit_group(group, positions))
 
     def reset_group(
         self,

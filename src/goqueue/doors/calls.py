@@ -13,6 +13,7 @@ import msgspec
 from goqueue.broker.consumer_service import DeadLetterVerbs, DelayVerbs, GroupVerbs, ScheduleVerbs
 from goqueue.broker.new_message import NewMessage
 from goqueue.broker.pending import Pending
+from goqueue.broker.scan_service import ScanVerbs
 from goqueue.broker.schema_service import SchemaVerbs
 from goqueue.broker.service import Service
 from goqueue.broker.trace_service import TraceVerbs
@@ -28,6 +29,7 @@ _NOUNS: Final[Mapping[str, type]] = {
     "schemas": SchemaVerbs,
     "traces": TraceVerbs,
     "transactions": TransactionVerbs,
+    "scans": ScanVerbs,
 }
 _HOT = frozenset(
     (

@@ -568,7 +568,9 @@ class Connection(asyncio.BufferedProtocol):
             wait_ms=asked.wait_ms,
             from_time_ns=asked.from_time_ns,
             to_time_ns=asked.to_time_ns,
+            end_offset=asked.end_offset,
             isolation=asked.isolation,
+            delayed=asked.delayed,
         )
         if pending.is_done:
             self._send_records(Verb.READ, correlation, pending.result(), RESPONSE_OF_RECORDS)

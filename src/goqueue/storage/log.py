@@ -432,6 +432,29 @@ class Log:
         self._check_range(offset)
         return LogReader(self, offset)
 
+    def pieces(self, start_offset: int, end_offset: int, *, piece_bytes: int) -> list[tuple[int, int]]:
+        """The range cut at index entries into pieces of about so many bytes: where each begins, and its size.
+
+        Together they are the range, also where it reaches beyond the log.
+        """
+        self._check_open()
+        pieces: list[tuple[int, int]] = []
+        first, size = start_offset, 0
+        stored_end = min(end_offset, self.next_offset)
+        for segment, segment_end in self._segments.between(start_offset, stored_end):
+            position = segment.position_near(start_offset)
+            stop = segment.size if segment_end <= stored_end else segment.position_near(stored_end)
+            while size + stop - position > piece_bytes:
+                cut = segment.offsets.from_position(position + max(0, piece_bytes - size))
+                if cut is None or cut.value >= stop or cut.key <= first:
+                    break
+                pieces.append((first, size + cut.value - position))
+                (first, position), size = cut, 0
+            size += max(0, stop - position)
+        if first < end_offset:
+            pieces.append((first, size))
+        return pieces
+
     def aborted(self) -> Aborted:
         """The offsets of aborted records, as far as the indexes tell, and from where on they do not tell all."""
         self._check_open()

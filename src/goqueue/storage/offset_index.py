@@ -32,5 +32,10 @@ class OffsetIndex(SparseIndex):
                 high = middle
         return low
 
+    def from_position(self, position: int) -> IndexEntry | None:
+        """The first indexed record that stands at `position` or behind it."""
+        count = self.count_before_position(position)
+        return self.entry(count) if count < len(self) else None
+
 
 assert OffsetIndex.ENTRY.size == ENTRY_BYTES

@@ -148,6 +148,13 @@ class Segment:
                 return Spot(found.position + scan(found.records, from_offset=offset).start, offset)
         return Spot(self.size, end_offset)
 
+    def position_near(self, offset: int) -> int:
+        """About where the offset stands, at most one index entry before it."""
+        if offset <= self.base_offset:
+            return 0
+        entry = self.offsets.floor(offset)
+        return min(entry.value, self.size) if entry else 0
+
     def boundary(self, position: int, offset: int, *, end_offset: int) -> Spot:
         """The last indexed record that stands at or before both `position` and `offset`."""
         entry = self.offsets.floor(offset)

@@ -62,6 +62,13 @@ class SegmentList:
         """The segment in which the offset stands, or would stand."""
         return self[max(0, bisect_right(self._bases, offset) - 1)]
 
+    def between(self, start_offset: int, end_offset: int) -> Iterator[Place]:
+        """Those that hold some of the offsets in [start, end)."""
+        if start_offset >= end_offset:
+            return iter(())
+        first = max(0, bisect_right(self._bases, start_offset) - 1)
+        return (self[index] for index in range(first, bisect_left(self._bases, end_offset)))
+
     def count_before(self, base_offset: int) -> int:
         """How many segments start before `base_offset`."""
         return bisect_left(self._bases, base_offset)

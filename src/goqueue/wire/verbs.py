@@ -224,6 +224,8 @@ class Read(_Meta):
     from_time_ns: int | None = None
     to_time_ns: int | None = None
     isolation: str = "read_committed"
+    end_offset: int | None = None
+    delayed: str = "due"  # or "include": those that are not due yet, too
 
 
 class ReadAnswer(_Meta):

@@ -1,0 +1,75 @@
+"""Plans for those who read ranges of a partition in bulk: where to cut them, and what in them is not to be seen.
+
+Cuts stand at entries of the offset index, so that a plan reads no record. Sizes are good to a few kilobytes.
+"""
+
+from collections.abc import Callable
+
+from pyroaring import BitMap64
+
+from goqueue.broker.live_partition import LivePartition
+from goqueue.broker.reading import check_delayed, check_isolation
+from goqueue.broker.scan_service import Delayed
+from goqueue.broker.service import Isolation
+from goqueue.delivery.offsets import between, first_gap
+from goqueue.errors import InvalidRequest
+from goqueue.wire.scan_reports import HiddenRange, Piece
+
+PIECES_MAX = 10_000
+PIECE_BYTES_MIN = 4096
+
+
+class Scans:
+    """The verbs of bulk readers."""
+
+    def __init__(self, partition_of: Callable[[str, int], LivePartition]) -> None:
+        self._partition_of = partition_of
+
+    def pieces(
+        self, topic: str, partition: int, *, start_offset: int, end_offset: int, piece_bytes: int
+    ) -> list[Piece]:
+        """The range cut into pieces of about so many bytes, without a gap; what is not stored takes none."""
+        log = self._partition_of(topic, partition).log
+        _check_range(start_offset, end_offset)
+        if piece_bytes < 1:
+            raise InvalidRequest(f"invalid piece_bytes {piece_bytes}: must be positive", path="piece_bytes")
+        size = max(piece_bytes, PIECE_BYTES_MIN, log.size // PIECES_MAX)
+        return [Piece(*piece) for piece in log.pieces(start_offset, end_offset, piece_bytes=size)]
+
+    def hidden(
+        self,
+        topic: str,
+        partition: int,
+        *,
+        start_offset: int,
+        end_offset: int,
+        isolation: str = Isolation.READ_COMMITTED,
+        delayed: str = Delayed.DUE,
+    ) -> list[HiddenRange]:
+        """What of the range is not to be seen, besides control records, in ranges that rise."""
+        live = self._partition_of(topic, partition)
+        _check_range(start_offset, end_offset)
+        start, end = max(start_offset, live.log.start_offset), min(end_offset, live.log.next_offset)
+        sees_all, is_committed = check_delayed(delayed), check_isolation(isolation)
+        if start >= end:
+            return []
+        delivery = live.delivery or live.begin_delivery()
+        found = between(delivery.cancelled, start, end) if sees_all else delivery.hidden(start, end)
+        if is_committed and live.aborted:
+            found = found | between(live.aborted, start, end)
+        return _ranges(found.copy())
+
+
+def _check_range(start_offset: int, end_offset: int) -> None:
+    if not 0 <= start_offset <= end_offset:
+        raise InvalidRequest(f"invalid range {start_offset} to {end_offset}", path="start_offset")
+
+
+def _ranges(offsets: BitMap64) -> list[HiddenRange]:
+    ranges = []
+    while offsets:
+        first = offsets.min()
+        end = first_gap(offsets, first)
+        ranges.append(HiddenRange(first, end))
+        offsets.remove_range(first, end)
+    return ranges
