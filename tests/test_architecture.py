@@ -27,6 +27,7 @@ LAYERS = (
     "errors | clock | names | events | backoff",
 )
 CLIENT_SEES = {"record", "times", "wire", "tracing.context", "errors", "clock", "names", "backoff"}
+SPARK_SEES = CLIENT_SEES | {"client", "schemas", "storage.layout"}  # typed values, and segments as files
 
 # Pure packages take facts and `now`, and touch nothing.
 PURE = {
@@ -59,7 +60,7 @@ SYSTEM = {
     "client.environment",
     "client.forks",
 }
-THREADS = {"storage.jobs", "testing", "client", "server", "doors", "cli"}
+THREADS = {"storage.jobs", "testing", "client", "server", "doors", "cli", "spark.pipelines.job"}  # the last: to wait
 
 # Which modules are whose. What is in no table is anyone's.
 MODULES_ONLY_IN: dict[str, set[str]] = {
@@ -68,7 +69,7 @@ MODULES_ONLY_IN: dict[str, set[str]] = {
     "multiprocessing": {"cli"},
     "time": {"clock"},  # everyone else is told the time
     "random": {"testing", "client.connections"},  # what is random cannot be repeated; jitter need not be
-    "fcntl": {"storage.file"},
+    "fcntl": {"storage.file", "spark.pipelines.store"},  # a lock that ends with its holder
     "socket": {"doors", "client", "cluster.link", "server"},
     "importlib": {"record.kernel", ""},  # an import that is no statement is one that this file cannot see
     "builtins": set(),
@@ -156,6 +157,13 @@ def test_the_client_sees_no_broker_code() -> None:
         if belongs(module_name(path), {"client"}):
             for imported in own_imports(path):
                 assert belongs(imported, CLIENT_SEES | {"client"}), f"{path} imports {imported}"
+
+
+def test_the_pipeline_sees_no_broker_code() -> None:
+    for path in SOURCES:
+        if belongs(module_name(path), {"spark"}):
+            for imported in own_imports(path):
+                assert belongs(imported, SPARK_SEES | {"spark"}), f"{path} imports {imported}"
 
 
 def misplaced(name: str, tree: ast.AST) -> Iterator[str]:
@@ -261,7 +269,7 @@ def test_every_module_opens_with_its_theory(path: Path) -> None:
 
 @pytest.mark.parametrize("path", [path for path in SOURCES if path.name == "__init__.py"], ids=module_name)
 def test_inner_packages_hold_a_docstring_and_no_code(path: Path) -> None:
-    if module_name(path) in ("", "testing", "spark"):
+    if module_name(path) in ("", "testing", "spark", "spark.pipelines"):
         return
     assert len(parse(path).body) == 1
 

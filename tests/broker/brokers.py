@@ -128,7 +128,7 @@ class Node:
         live = self.live()
         records = kernel.encode([b"control"] * count, flags=Flags.CONTROL)
         live.log.append(records, now_ns=self.clock.wall_ns(), flags_allowed=FLAGS_KNOWN)
-        live.flush()
+        live.flush(lazily=True)
 
     def tick(self, seconds: float = 0.0) -> None:
         """Let time pass, and the broker notice."""

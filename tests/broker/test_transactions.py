@@ -38,6 +38,8 @@ def log_of(topic: str, partition: int = 0, segment: int = 0) -> str:
 
 
 def stable(node: Node, topic: str = "orders", partition: int = 0) -> int:
+    """Where readers of what is committed have to stop, when markers are on the medium, too."""
+    node.pass_time(0.1)
     return node.broker.describe_topic(topic).partitions[partition].last_stable_offset
 
 
@@ -851,6 +853,7 @@ def test_a_disk_that_fails_on_a_marker_lets_nobody_see_half_and_nobody_wait(
     faulty.fail_next(operation, EIO, path_suffix=path)  # type: ignore[arg-type]
 
     assert owner.commit().status == "committed"
+    node.pass_time(0.1)
     assert len(faulty.injected) == 1
     assert everything(node) == WHOLE
 
@@ -895,6 +898,74 @@ def test_a_message_that_a_disk_lost_is_not_committed(clock: ManualClock, faulty:
     owner.abort()
     assert everything(node) == NOTHING
     assert floor(node, topic="in") == 0
+
+
+def run_only(node: Node, directory: str) -> None:
+    """Let the disk sync one log, and no other."""
+    for job, done in list(node.workers.jobs):
+        if isinstance(job, FlushJob) and directory in job._directory:
+            node.workers.jobs.remove((job, done))
+            job.run()
+            done(None)
+
+
+def test_a_decision_that_is_on_the_medium_without_all_of_its_data_is_none(clock: ManualClock, disk: MemoryDisk) -> None:
+    node = Node(disk, clock)
+    owner = three_partitions(node)
+    owner.send(b"lost", topic="bills")
+    asked = owner.committing()
+    run_only(node, "__transactions")
+    assert not asked.is_done
+    assert everything(node) == NOTHING
+
+    again = Node(disk.crash(keep="nothing"), clock)
+
+    assert everything(again) == NOTHING
+    assert (floor(again, topic="in"), position_of(again, topic="in")) == (0, 0)
+    with pytest.raises(TransactionAborted):
+        owner.moved_to(again).commit()
+
+
+def test_a_decision_that_was_none_stays_so_when_its_partition_has_grown(clock: ManualClock, disk: MemoryDisk) -> None:
+    node = Node(disk, clock)
+    owner = three_partitions(node)
+    owner.send(b"lost", topic="bills")
+    owner.committing(marker="once")
+    run_only(node, "__transactions")
+    once = disk.crash(keep="nothing")
+    again = Node(once, clock)
+    again.publish(b"new", b"newer", b"newest", topic="bills")
+
+    later = Node(once.crash(keep="nothing"), clock)
+
+    assert everything(later) == [[], [], [b"new", b"newer", b"newest"]]
+    assert floor(later, topic="in") == 0
+    other = Owner(later)
+    assert not other.begin(marker="once").already_committed
+
+
+def test_data_that_is_on_the_medium_before_its_decision_is_not_committed(clock: ManualClock, disk: MemoryDisk) -> None:
+    node = Node(disk, clock)
+    owner = three_partitions(node)
+    owner.send(b"more", topic="bills")
+    asked = owner.committing()
+    run_only(node, "bills")
+    assert not asked.is_done
+
+    assert everything(Node(disk.crash(keep="nothing"), clock)) == NOTHING
+
+
+def test_the_next_transaction_does_not_wait_for_the_markers_of_the_last_one(node: Node) -> None:
+    node.create()
+    owner = Owner(node)
+    owner.begin(number=1)
+    owner.publish(b"a")
+    asked = owner.committing()
+    run_only(node, "__transactions")
+
+    assert asked.is_done
+    assert not node.workers.jobs
+    assert not node.live().is_clean
 
 
 def test_a_decision_that_finds_no_room_is_withdrawn_and_can_be_asked_for_again(

@@ -44,7 +44,7 @@ class Housekeeping:
         if now_ns - self._flush_checked_ns >= FLUSH_CHECK_NS:
             self._flush_checked_ns = now_ns
             for live in list(self._unflushed):
-                live.flush()
+                live.flush(lazily=True)
                 if not live.may_be_due:
                     self._unflushed.discard(live)
         self._visit(now_ns)

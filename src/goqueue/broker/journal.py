@@ -111,16 +111,22 @@ class Journal:
         """The last value of each key, in the order in which the keys last changed."""
         return dict(self._current())
 
-    def put(self, facts: Mapping[bytes, bytes | None]) -> Pending[None]:
+    def put(self, facts: Mapping[bytes, bytes | None], *, lazily: bool = False) -> Pending[None]:
         """Write the facts, None deletes; done when the log vouches for them. If it raises, nothing was written."""
         if not facts:
             return Pending.of(None)
-        appended = self._live.append(kernel.encode(list(facts.values()), keys=list(facts)))
+        appended = self._live.append(kernel.encode(list(facts.values()), keys=list(facts)), lazily=lazily)
         if self._facts is not None and appended.first_offset == self._offset:  # else they are read with what is missing
             self._offset = appended.last_offset + 1
             for key, value in facts.items():
                 _note(self._facts, key, value)
-        return self._live.when_stored(appended.last_offset + 1, None)
+        return self._live.when_stored(appended.last_offset + 1, None, lazily=lazily)
+
+    def put_now(self, facts: Mapping[bytes, bytes | None]) -> None:
+        """Write the facts, and return when they are on the medium."""
+        if facts:
+            self.put(facts, lazily=True)
+            self._live.log.flush()
 
     def snapshot_if_due(self, now_ns: int) -> None:
         """Write a snapshot now and then, so that a start need not read the history. `now_ns` is monotonic.

@@ -118,6 +118,7 @@ class LivePartition:
         self.observe = observe
         self._clock = clock
         self._workers = workers
+        self._wanted_offset = 0  # somebody waits for what lies below it to be on the medium
         self._unflushed = unflushed  # shared with housekeeping, which flushes what is in it by and by
         self._acks = AckQueue(self.log)
         self._ledger: LiveLedger | None = None
@@ -185,8 +186,12 @@ class LivePartition:
         identity: BatchIdentity | None = None,
         *,
         copied_from: events.Origin | None = None,
+        lazily: bool = False,
     ) -> Appended:
-        """Write a batch; all of it or, if an error is raised, nothing. Its producer was checked."""
+        """Write a batch; all of it or, if an error is raised, nothing. Its producer was checked.
+
+        What is written lazily gets to the medium with what comes behind it, or at the next check of housekeeping.
+        """
         if self.log.is_closed:
             raise TopicNotFound(self.origin.topic)
         allowed = TRANSACTIONAL_FLAGS if identity and identity.transaction else FLAGS_FROM_PRODUCERS
@@ -205,7 +210,7 @@ class LivePartition:
         if identity:  # before a flush begins: a snapshot speaks of all records below its offset
             self.producers.stored(identity, appended)
         self._tell_published(_headed(records, appended), appended, received_ns, copied_from)
-        self._taken_in(records, appended)
+        self._taken_in(records, appended, lazily=lazily)
         return appended
 
     def commit_transaction(self, producer_id: int, number: int) -> None:
@@ -218,7 +223,10 @@ class LivePartition:
             self._owed.add((producer_id, number))
 
     def end_transaction(self, producer_id: int, number: int, *, commit: bool) -> Pending[None]:
-        """Write the outcome of a transaction, if it has anything here; done when the log vouches for it."""
+        """Write the outcome of a transaction, if it has anything here; done when the log vouches for it.
+
+        Nobody waits for that, so it is written lazily: until then the outcome is known from where it was decided.
+        """
         transactions = self.producers.transactions
         key = (producer_id, number)
         is_open = transactions is not None and (key in transactions.open or key in self._owed)
@@ -235,8 +243,8 @@ class LivePartition:
                 self.log.note_aborted(first, end, appended.first_offset)
             if self.delivery is not None:
                 self.delivery.aborted(BitMap64().union(*(span(first, end) for first, end in ranges)))
-        self._taken_in(records, appended)
-        return self.when_stored(appended.last_offset + 1, None)
+        self._taken_in(records, appended, lazily=True)
+        return self.when_stored(appended.last_offset + 1, None, lazily=True)
 
     def _tell_published(
         self,
@@ -259,7 +267,7 @@ class LivePartition:
             )
         )
 
-    def _taken_in(self, records: bytearray | memoryview, appended: Appended) -> None:
+    def _taken_in(self, records: bytearray | memoryview, appended: Appended, *, lazily: bool) -> None:
         """The records are in the log: let everybody know."""
         self._unflushed.add(self)
         if self._watchers or self._recent:
@@ -268,13 +276,20 @@ class LivePartition:
             self.delivery.appended(records, appended)
         elif appended.flags & _HAS_HEADERS and kernel.outline(_headed(records, appended)).delayed:
             self.begin_delivery().appended(records, appended)
-        self.flush()
+        if not lazily:
+            self._want(appended.last_offset + 1)
         self._tell_persisted()
         self.show()
 
-    def when_stored(self, end_offset: int, value: T) -> Pending[T]:
+    def when_stored(self, end_offset: int, value: T, *, lazily: bool = False) -> Pending[T]:
         """The value, once all records below the offset may be acknowledged."""
+        if not lazily and end_offset > self._wanted_offset:
+            self._want(end_offset)
         return self._acks.when_stored(end_offset, value)
+
+    def _want(self, end_offset: int) -> None:
+        self._wanted_offset = end_offset
+        self.flush()
 
     @property
     def ledger(self) -> LiveLedger:
@@ -306,11 +321,13 @@ class LivePartition:
 
     # --- the disk ------------------------------------------------------------------------------
 
-    def flush(self) -> None:
-        """Begin to make durable what was appended, if it is time."""
+    def flush(self, *, lazily: bool = False) -> None:
+        """Begin to make durable what was appended, if it is time; also what nobody waits for, if it is `lazily`."""
         now_ns = self._clock.monotonic_ns()
         if self._ledger is not None and not self._ledger.is_clean:
             self._ledger.flush()
+        if not lazily and self._wanted_offset <= self.log.durable_offset:
+            return
         try:
             job = self.log.begin_flush(monotonic_ns=now_ns)
         except StorageFailed:

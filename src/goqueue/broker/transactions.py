@@ -1,6 +1,6 @@
 """Transactions of one broker: what the coordinator decides is written down and carried out here.
 
-    commit ──> the data of its partitions is on the medium ──> the decision is, as one record of `__transactions`
+    commit ──> the data of its partitions is on the medium, and the decision, as one record of `__transactions`
            ──> markers, positions and acks are applied everywhere ──> answered ──> all of that is on the medium, too
            ──> the decision is forgotten
 
@@ -144,7 +144,8 @@ class Transactions:
         self._journal = journal
         if journal is not None:
             now_ns, wall_ns = self._now()
-            recovery = self._coordinator.load(journal.load(), now_ns=now_ns, wall_ns=wall_ns)
+            recovery = self._coordinator.load(journal.load(), is_stored=self._is_stored, now_ns=now_ns, wall_ns=wall_ns)
+            journal.put_now(recovery.void)  # before a partition is long enough again
             for decision in recovery.decisions:
                 self._carry_out(decision, is_again=True)
         for live in self._topics.all_lives():
@@ -203,7 +204,7 @@ class Transactions:
                 transactional_id, producer_id, epoch, marker=marker, number=number, now_ns=now_ns, wall_ns=wall_ns
             )
             try:
-                stored = self._put(begun.facts)
+                stored = self._put(begun.facts, lazily=bool(number))
             except StorageError:
                 self._abort_now(begun.answer.transaction_id)
                 raise
@@ -295,7 +296,7 @@ class Transactions:
 
         def ask() -> Pending[TransactionOutcome]:
             wall_ns = self._clock.wall_ns()
-            found = self._coordinator.commit(owner, together, marker=marker, wall_ns=wall_ns)
+            found = self._coordinator.commit(owner, together, marker=marker, end_of=self._end_offset, wall_ns=wall_ns)
             return self._ended(found)
 
         return self._patiently(ask)
@@ -316,7 +317,7 @@ class Transactions:
         return after(ended, lambda _: found.answer)
 
     def _decide(self, decision: Decision) -> Pending[None]:
-        """Let the commit be durable, then carry it out."""
+        """Let the commit be durable, and all that it is about, then carry it out."""
         end = self._ends[decision] = Pending()
         data = all_of(
             [
@@ -330,27 +331,55 @@ class Transactions:
             del self._ends[decision]
             end.fail(error)
 
-        def write(done: Pending[None]) -> None:
-            try:
-                done.result()
-                stored = self._put(decision.facts)
-            except GoQueueError as error:
-                self._coordinator.withdrawn(decision)
-                fail(error)
-                return
-            stored.then(decided)
-
-        def decided(done: Pending[None]) -> None:
+        def written(done: Pending[None]) -> None:
             try:
                 done.result()
             except GoQueueError as error:  # in doubt until the next start: the record may be there, or not
                 fail(error)
-                return
-            self._coordinator.decided(decision)
-            self._carry_out(decision)
+            else:
+                data.then(decided)
 
-        data.then(write)
+        def decided(done: Pending[None]) -> None:
+            try:
+                done.result()
+            except GoQueueError as error:
+                self._take_back(decision, error, fail)
+            else:
+                self._coordinator.decided(decision)
+                self._carry_out(decision)
+
+        try:
+            stored = self._put(decision.facts)
+        except GoQueueError as error:
+            self._coordinator.withdrawn(decision)
+            fail(error)
+        else:
+            stored.then(written)
         return end
+
+    def _take_back(self, decision: Decision, why: GoQueueError, fail: Callable[[Exception], None]) -> None:
+        """A partition has lost some of it: it is not decided, once that is on the medium. Until then it is in doubt."""
+
+        def gone(done: Pending[None]) -> None:
+            with suppress(GoQueueError):
+                done.result()
+                self._coordinator.withdrawn(decision)
+            fail(why)
+
+        try:
+            self._put(dict.fromkeys(decision.facts)).then(gone)
+        except GoQueueError:
+            fail(why)
+
+    def _end_offset(self, partition: DecidedPartition) -> int:
+        """Where the partition ends; 0 if it is gone."""
+        live = self._topics.find_live(partition.topic, partition.topic_id, partition.partition)
+        return 0 if live is None else live.log.next_offset
+
+    def _is_stored(self, partition: DecidedPartition) -> bool:
+        """Whether a partition that is still there has all that it had when it was decided about."""
+        live = self._topics.find_live(partition.topic, partition.topic_id, partition.partition)
+        return live is None or live.log.next_offset >= partition.end_offset
 
     def _carry_out(
         self, decision: Decision, *, is_again: bool = False, waits: list[Pending[None]] | None = None
@@ -418,7 +447,7 @@ class Transactions:
         """All that it did is on the medium; if a disk failed, the next start does it once more."""
         try:
             done.result()
-            self._put(self._coordinator.settled(decision))
+            self._put(self._coordinator.settled(decision), lazily=True)
         except StorageFull:
             self._timers.at(self._clock.monotonic_ns() + RETRY_NS, partial(self._settle, decision, done))
         except GoQueueError:
@@ -480,10 +509,10 @@ class Transactions:
             self._journal = journal
         return self._journal
 
-    def _put(self, facts: Mapping[bytes, bytes | None]) -> Pending[None]:
+    def _put(self, facts: Mapping[bytes, bytes | None], *, lazily: bool = False) -> Pending[None]:
         if self._journal is None:
             raise TransactionNotFound("")
-        return self._journal.put(facts)
+        return self._journal.put(facts, lazily=lazily)
 
     def _tell(self) -> None:
         """Write down small news, and pass on what happened."""
@@ -493,7 +522,7 @@ class Transactions:
             facts = self._coordinator.take_facts()
             if facts:
                 with suppress(StorageError):
-                    self._journal.put(facts)
+                    self._journal.put(facts, lazily=True)
 
     def _now(self) -> tuple[int, int]:
         return self._clock.monotonic_ns(), self._clock.wall_ns()

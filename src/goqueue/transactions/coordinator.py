@@ -35,7 +35,7 @@ under the owners is aborted, for it is the same again; and they are told that it
 """
 
 import heapq
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from typing import NamedTuple
 
@@ -56,7 +56,7 @@ from goqueue.events import TransactionEvent
 from goqueue.names import TopicPartition
 from goqueue.transactions import facts
 from goqueue.transactions.committed import CommittedMarkers, marker_key
-from goqueue.transactions.decisions import Busy, Decision, DecisionPart, Stage
+from goqueue.transactions.decisions import Busy, DecidedPartition, Decision, DecisionPart, Stage
 from goqueue.transactions.limits import TransactionLimits
 from goqueue.transactions.producers import PRODUCER_ID_MAX, Producer, Producers, validate_transactional_id
 from goqueue.transactions.states import Reason, State, Turn, Verdict
@@ -89,6 +89,8 @@ class Recovery(NamedTuple):
 
     decisions: list[Decision]
     """To be carried out again, each; they are `decided`."""
+    void: Facts
+    """Decisions that do not count. They must be gone for good before anything is written to their partitions."""
     aborted: list[str]
     """The transactions that were open. Their records are in partitions that ask for the `verdict`."""
 
@@ -134,8 +136,18 @@ class Coordinator:
 
     # What outlives a restart
 
-    def load(self, stored: Mapping[bytes, bytes], *, now_ns: int, wall_ns: int) -> Recovery:
-        """Know what the facts say. Raises `UnsupportedFormat` if one cannot be understood."""
+    def load(
+        self,
+        stored: Mapping[bytes, bytes],
+        *,
+        is_stored: Callable[[DecidedPartition], bool] = lambda _: True,
+        now_ns: int,
+        wall_ns: int,
+    ) -> Recovery:
+        """Know what the facts say, of decisions only those about partitions that have all of it.
+
+        Raises `UnsupportedFormat` if one cannot be understood.
+        """
         assert not self._producers
         producers: list[Producer] = []
         markers: list[tuple[str, facts.SavedMarker]] = []
@@ -153,16 +165,18 @@ class Coordinator:
                 markers.append((name, facts.decode(facts.SavedMarker, key, raw)))
             else:
                 raise UnsupportedFormat(facts.TOPIC, f"{key!r}: no such kind of fact")
+        whole = [one for one in decisions if all(is_stored(place) for part in one.parts for place in part.partitions)]
+        void: Facts = {_decision_key(one.id): None for one in decisions if one not in whole}
         for producer in sorted(producers, key=lambda one: one.used_at_ns):
             forgotten = self._producers.add(producer)
             if forgotten:
                 self._tell(forgotten)
         self._markers.restore(markers)
-        parts = [(decision, part) for decision in decisions for part in decision.parts]
+        parts = [(decision, part) for decision in whole for part in decision.parts]
         for decision, part in sorted(parts, key=lambda pair: pair[1].number, reverse=True):
             self._resume(decision, part, begun_ns=now_ns - max(0, wall_ns - part.started_at_ns))
         interrupted = [one for one in producers if one.state in _INTERRUPTED and not one.under_way]
-        return Recovery(decisions, [self._abandon(one) for one in interrupted])
+        return Recovery(whole, void, [self._abandon(one) for one in interrupted])
 
     def _resume(self, decision: Decision, part: DecisionPart, *, begun_ns: int) -> None:
         """A commit that was decided before the restart is under way again; the newest of a producer comes first."""
@@ -397,13 +411,14 @@ class Coordinator:
         together: Sequence[TransactionOwner] = (),
         *,
         marker: str | None = None,
+        end_of: Callable[[DecidedPartition], int] = lambda _: 0,
         wall_ns: int,
     ) -> Decision | TransactionOutcome:
         """All of them or none, once per marker: what is to be done for it, or what was done before.
 
-        What the partitions hold of it has to be durable before the facts of the decision are written. Raises `Busy`,
-        `ProducerNotFound`, `ProducerFenced`, `TransactionAborted`, `InvalidTransactionState`, `InvalidRequest` or
-        `RequestTooLarge`; then nothing is decided.
+        What the partitions hold of it, up to `end_of`, and the facts have to be durable before it is decided. Raises
+        `Busy`, `ProducerNotFound`, `ProducerFenced`, `TransactionAborted`, `InvalidTransactionState`, `InvalidRequest`
+        or `RequestTooLarge`; then nothing is decided.
         """
         owners = self._owners(owner, together)
         for producer, _ in owners:
@@ -423,7 +438,7 @@ class Coordinator:
                 raise InvalidTransactionState(fault, one.transactional_id, State.ONGOING.value)
         for producer, _ in owners:
             self._producers.use(producer, wall_ns=wall_ns)
-        return self._committing(transactions, marker, wall_ns=wall_ns)
+        return self._committing(transactions, marker, end_of, wall_ns=wall_ns)
 
     def _owners(self, owner: TransactionOwner, together: Sequence[TransactionOwner]) -> list[tuple[Producer, int]]:
         """Who commits, each once, and which transaction it means (0: the one that it has)."""
@@ -454,9 +469,16 @@ class Coordinator:
         answer = TransactionOutcome(COMMITTED, already=True)
         return self._aborting(repeated, Reason.MARKER, answer) if repeated else answer
 
-    def _committing(self, transactions: list[Transaction], marker: str | None, *, wall_ns: int) -> Decision:
+    def _committing(
+        self,
+        transactions: list[Transaction],
+        marker: str | None,
+        end_of: Callable[[DecidedPartition], int],
+        *,
+        wall_ns: int,
+    ) -> Decision:
         id = transactions[0].id
-        parts = tuple(transaction.part() for transaction in transactions)
+        parts = tuple(transaction.part(end_of) for transaction in transactions)
         raw = facts.encode(facts.SavedDecision(facts.VERSION, wall_ns, marker, list(parts)))
         if len(raw) > self.limits.decision_bytes_max:
             raise RequestTooLarge(len(raw), self.limits.decision_bytes_max)

@@ -8,7 +8,9 @@ ended in a partition touches nothing there.
     commit    asked for -> durable (`decided`) -> carried out (`completed`) -> that is durable, too (`settled`)
     abort     asked for                        -> carried out (`completed`) -> `settled`
 
-A commit is *one* record, so it is there as a whole or not at all. From the moment it is durable until `settled` every
+A commit is *one* record, so it is there as a whole or not at all. It is written while the data of its partitions is on
+its way to the medium, and counts only with all of it: a restart that finds a partition which ends too early takes the
+decision back, for good, before anything is written there. From the moment all of it is durable until `settled` every
 restart finds it and carries it out again. Hence `settled` must not come before each marker, position and ack is as
 durable as the decision was: after it nobody remembers them. The caller is answered at `completed`.
 """
@@ -25,11 +27,12 @@ from goqueue.wire.transaction_reports import TransactionOutcome
 
 
 class DecidedPartition(msgspec.Struct, array_like=True, frozen=True):
-    """A partition that gets a marker."""
+    """A partition that gets a marker. All that the transaction has there lies below `end_offset`."""
 
     topic: str
     topic_id: str
     partition: int
+    end_offset: int = 0
 
 
 class DecidedPosition(msgspec.Struct, array_like=True, frozen=True):

@@ -3,7 +3,7 @@
 All of it is in memory only. It becomes durable as a part of the decision that commits it; without one it never was.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from pyroaring import BitMap64
 
@@ -122,14 +122,17 @@ class Transaction:
             self.acks[name] = own
         self.updated_at_ns = wall_ns
 
-    def part(self) -> DecisionPart:
-        """What has to happen when it ends."""
+    def part(self, end_of: Callable[[DecidedPartition], int] | None = None) -> DecisionPart:
+        """What has to happen when it ends; `end_of` tells where the partitions end now."""
+        places = list(self.partitions.values())
+        if end_of is not None:
+            places = [DecidedPartition(one.topic, one.topic_id, one.partition, end_of(one)) for one in places]
         return DecisionPart(
             self.transactional_id,
             self.producer_id,
             self.number,
             self.started_at_ns,
-            list(self.partitions.values()),
+            places,
             list(self.positions.values()),
             list(self.acks.values()),
         )
