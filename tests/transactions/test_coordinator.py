@@ -764,6 +764,19 @@ def test_a_marker_that_was_committed_stops_a_begin_but_not_one_that_was_not() ->
     assert desk.begin("a", session_of(transaction), marker="n").state is State.ONGOING
 
 
+def test_a_marker_that_is_replaced_is_forgotten() -> None:
+    desk = Desk()
+    transaction = desk.opened()
+    desk.carry_out(desk.commit(transaction, marker="batch 1"))
+    transaction = desk.begin("a", session_of(transaction), marker="batch 2")
+    owner = owner_of(transaction)
+    desk.carry_out(desk.core.commit(owner, marker="batch 2", replaces="batch 1", wall_ns=desk.wall_ns))
+
+    again = desk.core.begin("a", owner.producer_id, owner.epoch, marker="batch 2", now_ns=0, wall_ns=WALL_NS)
+    assert again.answer.already_committed
+    assert desk.begin("a", session_of(transaction), marker="batch 1").state is State.ONGOING
+
+
 def test_the_same_work_under_a_marker_that_was_committed_is_aborted_and_told_to_be_committed() -> None:
     desk = Desk()
     first, other = desk.opened(), desk.opened("b")

@@ -76,8 +76,9 @@ class TransactionVerbs(Protocol):
         *,
         together: Sequence[TransactionOwner] = (),
         marker: str | None = None,
+        replaces: str | None = None,
     ) -> Pending[TransactionOutcome]:
-        """All of them or none, and once per marker."""
+        """All of them or none, and once per marker; a marker that it replaces is forgotten."""
 
     def abort(self, owner: TransactionOwner) -> Pending[TransactionOutcome]: ...
     def abort_by_admin(self, transaction_id: str) -> Pending[TransactionOutcome]:

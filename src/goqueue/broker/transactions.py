@@ -291,12 +291,15 @@ class Transactions:
         *,
         together: Sequence[TransactionOwner] = (),
         marker: str | None = None,
+        replaces: str | None = None,
     ) -> Pending[TransactionOutcome]:
-        """All of them or none, and once per marker."""
+        """All of them or none, and once per marker; a marker that it replaces is forgotten."""
 
         def ask() -> Pending[TransactionOutcome]:
             wall_ns = self._clock.wall_ns()
-            found = self._coordinator.commit(owner, together, marker=marker, end_of=self._end_offset, wall_ns=wall_ns)
+            found = self._coordinator.commit(
+                owner, together, marker=marker, replaces=replaces, end_of=self._end_offset, wall_ns=wall_ns
+            )
             return self._ended(found)
 
         return self._patiently(ask)

@@ -14,6 +14,7 @@ from goqueue.cli.commands import (
     group,
     lanes,
     log,
+    pipeline_reports,
     produce,
     schedule,
     schema,
@@ -38,6 +39,7 @@ app.command("lanes")(lanes.lanes)
 app.add_typer(transaction.app, name="transaction")
 app.add_typer(schema.app, name="schema")
 app.add_typer(trace.app, name="trace")
+app.add_typer(pipeline_reports.app, name="pipeline")
 app.add_typer(bench.app, name="bench")
 app.add_typer(log.app, name="log")
 app.command("demo")(demo.demo)

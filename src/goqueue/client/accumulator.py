@@ -18,12 +18,18 @@ follows either; so all of that is numbered anew, in a new epoch, and a straggler
 holds for a broker that knows less than it should: its topic was made anew, or a power cut took what it had not synced.
 
 A message that breaks its schema is taken out, and the others go again without it.
+
+Who has many messages at once adds them as columns. They are spread over the partitions by the same rules, and become
+batches that are full from the start and have no handles.
 """
 
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from bisect import bisect_right
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple, cast
+from itertools import accumulate
+from operator import add, itemgetter
+from typing import Final, NamedTuple, TypeVar, cast
 
 import msgspec
 
@@ -51,6 +57,8 @@ SMALL_VALUE_BYTES: Final = 256
 """Values up to it are not measured: each counts as the largest of them."""
 SMALL_RECORD_BYTES: Final = HEADER_BYTES + SMALL_VALUE_BYTES
 REQUEST_RECORDS_MAX: Final = 100_000
+BULK_BYTES: Final = 512 * 1024
+"""Messages that are added together become batches of this size; those without a key take turns by it."""
 REFUSALS_MAX: Final = 32
 """How many messages are taken out of a request before the rest of it is given up: each costs it a way to the broker."""
 FIRST_SEQUENCE: Final = 1
@@ -60,6 +68,7 @@ TRANSACTIONAL: Final = int(Flags.TRANSACTIONAL)
 NO_CALLBACKS: Final[deque[Callable[[], None]]] = deque(maxlen=0)
 
 Headers = Mapping[str, str | bytes]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,6 +115,82 @@ class Message(NamedTuple):
             for name, text in self.headers.items():
                 size += len(name) + len(text) + 4
         return size
+
+
+class Columns(NamedTuple):
+    """Messages side by side, so that what is done to all of them costs little for each."""
+
+    values: Sequence[bytes | None]
+    keys: Sequence[bytes | None] | None = None
+    headers: Sequence[Headers | None] | None = None
+    priorities: int | Sequence[int] = NORMAL
+
+    @property
+    def sizes(self) -> list[int]:
+        """About what the record of each takes."""
+        sizes = [HEADER_BYTES + len(value or b"") for value in self.values]
+        if self.keys is not None:
+            sizes = list(map(add, sizes, [len(key or b"") for key in self.keys]))
+        if self.headers is not None:
+            sizes = list(map(add, sizes, map(_headers_size, self.headers)))
+        return sizes
+
+    def take(self, indexes: Sequence[int]) -> "Columns":
+        """Those of the messages, in that order."""
+        if len(indexes) == 1:
+            return self.slice(indexes[0], indexes[0] + 1)
+        pick = itemgetter(*indexes)
+        return Columns(
+            pick(self.values),
+            None if self.keys is None else pick(self.keys),
+            None if self.headers is None else pick(self.headers),
+            self.priorities if isinstance(self.priorities, int) else pick(self.priorities),
+        )
+
+    def slice(self, start: int, end: int) -> "Columns":
+        """Those of the messages that stand in [start, end)."""
+        return Columns(
+            self.values[start:end],
+            None if self.keys is None else self.keys[start:end],
+            None if self.headers is None else self.headers[start:end],
+            self.priorities if isinstance(self.priorities, int) else self.priorities[start:end],
+        )
+
+    def cut(self, size_max: int) -> "Iterator[tuple[Columns, int]]":
+        """The same in pieces that are not larger, but for single messages that are; and how large each is."""
+        ends = list(accumulate(self.sizes))
+        start = before = 0
+        while start < len(ends):
+            end = min(bisect_right(ends, before + size_max), start + REQUEST_RECORDS_MAX)
+            end = max(end, start + 1)
+            yield self.slice(start, end), ends[end - 1] - before
+            start, before = end, ends[end - 1]
+
+
+def _headers_size(headers: Headers | None) -> int:
+    return sum(len(name) + len(text) + 4 for name, text in headers.items()) if headers else 0
+
+
+def _joined(parts: Sequence[Columns]) -> Columns:
+    """One behind the other."""
+    if len(parts) == 1:
+        return parts[0]
+    keys = [part.keys or [None] * len(part.values) for part in parts]
+    headers = [part.headers or [None] * len(part.values) for part in parts]
+    priorities = [
+        [part.priorities] * len(part.values) if isinstance(part.priorities, int) else part.priorities for part in parts
+    ]
+    first = parts[0].priorities
+    return Columns(
+        _chained([part.values for part in parts]),
+        _chained(keys) if any(part.keys for part in parts) else None,
+        _chained(headers) if any(part.headers for part in parts) else None,
+        first if isinstance(first, int) and all(part.priorities == first for part in parts) else _chained(priorities),
+    )
+
+
+def _chained(parts: Sequence[Sequence[T]]) -> list[T]:
+    return [one for part in parts for one in part]
 
 
 class AnyHandle(msgspec.Struct, gc=False, eq=False):
@@ -196,6 +281,26 @@ class Batch:
         self.held = self.held[:1] if error else []
 
 
+class Bulk(Batch):
+    """Messages that were added together. All of them share one handle, for whoever reports that they are not stored."""
+
+    __slots__ = ("columns",)
+
+    def __init__(self, queue: "PartitionQueue", now_ns: int, columns: Columns, size: int) -> None:
+        super().__init__(queue, now_ns)
+        self.columns = columns
+        self.size = size
+        self.is_sealed = True
+        self.held = [AnyHandle(self, 0)] * len(columns.values)
+
+    def settle(self, error: GoQueueError | None = None) -> None:
+        """They are stored, or never will be."""
+        self.error = error
+        self.is_done = True
+        self.held = self.held[:1] if error else []
+        self.columns = Columns(())
+
+
 class Request:
     """What goes to one partition at once."""
 
@@ -231,21 +336,7 @@ class Request:
 
     def encode(self, producer: tuple[int, int] | None, algorithm: str, transaction: int = 0) -> bytearray:
         """The records, with the id and epoch of their producer, and the number of its transaction, on the first one."""
-        items = [handle.item for batch in self.batches for handle in batch.held]
-        keys: list[bytes | None] | None = None
-        headers: list[Headers | None] | None = None
-        priorities: int | list[int] = NORMAL
-        if not any(batch.message_count or batch.has_messages for batch in self.batches):
-            values = cast("list[bytes | None]", items)
-        else:
-            messages = [
-                item if isinstance(item, Message) else Message(cast("bytes", item), None, None, NORMAL)
-                for item in items
-            ]
-            values = [message.value for message in messages]
-            keys = [message.key for message in messages]
-            headers = [message.headers for message in messages]
-            priorities = [message.priority for message in messages]
+        values, keys, headers, priorities = self._columns()
         flags: int | list[int] = 0
         if algorithm != "none":
             values, flags = compression.compress_all(values, algorithm)
@@ -253,9 +344,27 @@ class Request:
             flags = flags | TRANSACTIONAL if isinstance(flags, int) else [one | TRANSACTIONAL for one in flags]
         if producer:
             identity = BatchIdentity(*producer, self.first_sequence, self.record_count, transaction).encode()
-            headers = headers or [None] * len(values)
+            headers = [None] * len(values) if headers is None else list(headers)
             headers[0] = {PRODUCER: identity, **(headers[0] or {})}
         return kernel.encode(values, keys=keys, headers=headers, priorities=priorities, flags=flags)
+
+    def _columns(self) -> Columns:
+        bulks = [batch.columns for batch in self.batches if isinstance(batch, Bulk)]
+        if bulks:
+            assert len(bulks) == len(self.batches)
+            return _joined(bulks)
+        items = [handle.item for batch in self.batches for handle in batch.held]
+        if not any(batch.message_count or batch.has_messages for batch in self.batches):
+            return Columns(cast("list[bytes | None]", items))
+        messages = [
+            item if isinstance(item, Message) else Message(cast("bytes", item), None, None, NORMAL) for item in items
+        ]
+        return Columns(
+            [message.value for message in messages],
+            [message.key for message in messages],
+            [message.headers for message in messages],
+            [message.priority for message in messages],
+        )
 
 
 class PartitionQueue:
@@ -519,6 +628,29 @@ class TopicQueues:
                 raise PartitionNotFound(self.topic, partition)
             return self.partitions[partition]
         return self.partitions[partition_of_key(key, len(self.partitions))] if key else None
+
+    def spread(
+        self, columns: Columns, partitions: Sequence[int | None] | None
+    ) -> Iterator[tuple[PartitionQueue | None, Columns]]:
+        """The messages by partition, in their order; those for which any will do are under None."""
+        if columns.keys is None and partitions is None:
+            yield None, columns
+            return
+        count = len(self.partitions)
+        numbers: Sequence[int | None]
+        if columns.keys is None:
+            numbers = partitions or ()
+        else:
+            numbers = [partition_of_key(key, count) if key else None for key in columns.keys]
+            if partitions is not None:
+                pairs = zip(partitions, numbers, strict=True)
+                numbers = [by_key if asked is None else asked for asked, by_key in pairs]
+        chosen: defaultdict[int | None, list[int]] = defaultdict(list)
+        for index, number in enumerate(numbers):
+            chosen[number].append(index)
+        for number, indexes in chosen.items():
+            queue = None if number is None else self.choose(None, number)
+            yield queue, columns if len(chosen) == 1 else columns.take(indexes)
 
     def next_turn(self) -> PartitionQueue:
         """The partition for the next batch of messages without a key."""

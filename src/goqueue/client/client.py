@@ -6,6 +6,7 @@ retryable is retried, for up to `timeout`, as long as it cannot happen twice by 
 
 import asyncio
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
 from secrets import token_hex
 from typing import Any, Self, TypeVar
@@ -26,9 +27,19 @@ from goqueue.client.reading import AsyncMessages, Follow, Read
 from goqueue.client.received import Message
 from goqueue.client.scanning import SCAN_BYTES, AsyncScan
 from goqueue.client.session import split_address
+from goqueue.client.staging import AsyncStaging
 from goqueue.client.transactions import AsyncTransaction, TransactionalProducer
 from goqueue.clock import MS, SECOND, Clock, SystemClock
-from goqueue.errors import BrokerUnavailable, GoQueueError, InvalidRequest, NotFound, TopicExists, TopicNotFound
+from goqueue.errors import (
+    BrokerUnavailable,
+    GoQueueError,
+    InvalidRequest,
+    InvalidTransactionState,
+    NotFound,
+    ProducerError,
+    TopicExists,
+    TopicNotFound,
+)
 from goqueue.record.header import OFFSET_MAX, Priority
 from goqueue.times import format_duration, parse_duration
 from goqueue.wire import verbs
@@ -54,7 +65,7 @@ from goqueue.wire.reports import (
 from goqueue.wire.scan_reports import HiddenRange, Piece
 from goqueue.wire.schema_reports import Compatibility, NewSchema, SchemaInfo, SchemaReference, SchemaStats
 from goqueue.wire.trace_reports import Trace, TraceQuery, TraceStats
-from goqueue.wire.transaction_reports import TransactionInfo, TransactionOutcome, TransactionStats
+from goqueue.wire.transaction_reports import TransactionInfo, TransactionOutcome, TransactionOwner, TransactionStats
 from goqueue.wire.verbs import Stats, TopicState, Verb
 
 M = TypeVar("M", bound=msgspec.Struct)
@@ -306,6 +317,49 @@ class AsyncClient:
         """
         timeout_ms = messages.asked_duration_ns(timeout, "timeout") // MS
         return AsyncTransaction(self._transactional_producer(transactional_id), timeout_ms, marker, self._call)
+
+    def stage(
+        self,
+        transactional_id: str,
+        *,
+        timeout: Duration = "15m",
+        marker: str | None = None,
+        rate: float | None = None,
+        compression: str | None = None,
+    ) -> AsyncStaging:
+        """Messages that somebody else commits: `async with gq.stage("job/7") as staging` stores what is added, hidden,
+        and `staging.prepare()` tells whom to name for the commit. `rate` is in messages per second.
+        """
+        config = ProducerConfig(
+            acks="none", compression=compression, delivery_timeout_ns=self._timeout_ns, all_or_none=True
+        )
+        core = self._new_producer(config, keep=False)
+        staging = AsyncStaging(
+            TransactionalProducer(transactional_id, core, self._call, self._send),
+            timeout_ms=messages.asked_duration_ns(timeout, "timeout") // MS,
+            marker=marker,
+            rate=rate,
+        )
+        self._connections.close_first(staging)
+        return staging
+
+    async def commit_staged(
+        self, owners: Iterable[TransactionOwner], *, marker: str | None = None, replaces: str | None = None
+    ) -> TransactionOutcome:
+        """Let all that they have prepared be seen, in one step, and once per marker. One that it `replaces` need not be
+        remembered any more.
+        """
+        given = list(owners)
+        if not given:
+            raise InvalidRequest("nobody has staged anything", path="owners")
+        arguments = {"owner": given[0], "together": given[1:], "marker": marker, "replaces": replaces}
+        return await self._call("transactions.commit", TransactionOutcome, **arguments)
+
+    async def abort_staged(self, owners: Iterable[TransactionOwner]) -> None:
+        """Let nothing that they have prepared ever be seen. What is over already stays as it is."""
+        for owner in owners:
+            with suppress(InvalidTransactionState, ProducerError):
+                await self._call("transactions.abort", TransactionOutcome, owner=owner)
 
     async def transactions(self) -> list[TransactionInfo]:
         """The transactions that are open, the oldest first."""

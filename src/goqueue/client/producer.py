@@ -6,16 +6,19 @@ a list, without a lock (`Batch` says why that is safe); all else is done once pe
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from threading import Lock
 from typing import Any, Self, cast
 
 from goqueue.client import forks, messages, telemetry
 from goqueue.client.accumulator import (
+    BULK_BYTES,
     SMALL_RECORD_BYTES,
     SMALL_VALUE_BYTES,
     AnyHandle,
     Batch,
+    Bulk,
+    Columns,
     Message,
     PartitionQueue,
     ProducerConfig,
@@ -150,6 +153,26 @@ class ProducerCore:
             elif self.turns.get(topic) is queue:
                 self.open[topic] = batch
 
+    def add_all(self, topic: str, columns: Columns, partitions: Sequence[int | None] | None) -> None:
+        """Add messages that come together; nobody gets a handle."""
+        queues = self._topics.get(topic)
+        if queues is None:
+            raise TopicNotFound(topic)
+        largest = max(columns.values, key=_size, default=None)
+        if _size(largest) > queues.value_bytes_max:
+            index = columns.values.index(largest)
+            raise MessageTooLarge("value", _size(largest), queues.value_bytes_max, index=index)
+        now_ns = self._clock.monotonic_ns()
+        pieces = [
+            (queue, *piece) for queue, part in queues.spread(columns, partitions) for piece in part.cut(BULK_BYTES)
+        ]
+        with self.lock:
+            self.check_usable()
+            for chosen, piece, size in pieces:
+                self._hand_over(Bulk(chosen or self.turns[topic], now_ns, piece, size))
+                if chosen is None:
+                    self.turns[topic] = queues.next_turn()
+
     def seal(self, batch: Batch) -> None:
         """The batch is full."""
         self.check_usable()
@@ -171,6 +194,10 @@ class ProducerCore:
             self.turns[queue.topic] = self._topics[queue.topic].next_turn()
             self.open.pop(queue.topic, None)
         batch.seal()
+        self._hand_over(batch)
+
+    def _hand_over(self, batch: Batch) -> None:
+        """Let the loop have it. The lock is held."""
         self._sealed_bytes += batch.size
         self._sealed.append(batch)
         if not self._is_woken:
@@ -283,12 +310,21 @@ class ProducerCore:
         self._pump()
         aborted = Conflict("the transaction was aborted before the message was stored")
         given_up = [batch for queue in self._queues() for batch in queue.give_up(aborted)]
-        failed = next(iter(self._failed), None)
-        error = failed.batch.error if failed is not None else None
+        error = self.failure
         self._settled(given_up)
         self._transaction = 0
         self._failed = []
         return error, error is None and not given_up
+
+    @property
+    def sent_count(self) -> int:
+        """How many records of the transaction were sent."""
+        return self._sent_count
+
+    @property
+    def failure(self) -> GoQueueError | None:
+        """Why a message was not stored, as far as that is known."""
+        return next((handle.batch.error for handle in self._failed), None)
 
     def send_rest(self) -> int | None:
         """Send all that is left of the transaction: how many records it has sent; None if some have to wait."""
@@ -684,6 +720,10 @@ class Producer:
     def _close(self, *, flush: bool) -> None:
         if self._core.fork == forks.generation and not self._core.is_closed:
             self._run(self._core.close(flush=flush))
+
+
+def _size(value: bytes | None) -> int:
+    return 0 if value is None else len(value)
 
 
 NO_BATCH = Batch(PartitionQueue("", -1), 0)

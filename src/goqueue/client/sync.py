@@ -16,6 +16,7 @@ from goqueue.client.producer import Producer
 from goqueue.client.reading import AsyncMessages
 from goqueue.client.received import Message
 from goqueue.client.scanning import SCAN_BYTES, Scan
+from goqueue.client.staging import Staging
 from goqueue.client.transactions import Transaction
 from goqueue.clock import Clock
 from goqueue.record.header import Priority
@@ -37,7 +38,7 @@ from goqueue.wire.reports import (
 from goqueue.wire.scan_reports import HiddenRange, Piece
 from goqueue.wire.schema_reports import Compatibility, SchemaInfo, SchemaReference, SchemaStats
 from goqueue.wire.trace_reports import Trace, TraceStats
-from goqueue.wire.transaction_reports import TransactionInfo, TransactionOutcome, TransactionStats
+from goqueue.wire.transaction_reports import TransactionInfo, TransactionOutcome, TransactionOwner, TransactionStats
 from goqueue.wire.verbs import Stats, TopicState
 
 
@@ -242,6 +243,36 @@ class Client:
         return self._loop.call(
             lambda: self._client.transaction(transactional_id, timeout=timeout, marker=marker)
         ).blocking(self._loop.run)
+
+    def stage(
+        self,
+        transactional_id: str,
+        *,
+        timeout: Duration = "15m",
+        marker: str | None = None,
+        rate: float | None = None,
+        compression: str | None = None,
+    ) -> Staging:
+        """Messages that somebody else commits: `with gq.stage("job/7") as staging` stores what is added, hidden,
+        and `staging.prepare()` tells whom to name for the commit. `rate` is in messages per second.
+        """
+        return self._loop.call(
+            lambda: self._client.stage(
+                transactional_id, timeout=timeout, marker=marker, rate=rate, compression=compression
+            )
+        ).blocking(self._loop.run)
+
+    def commit_staged(
+        self, owners: Iterable[TransactionOwner], *, marker: str | None = None, replaces: str | None = None
+    ) -> TransactionOutcome:
+        """Let all that they have prepared be seen, in one step, and once per marker. One that it `replaces` need not be
+        remembered any more.
+        """
+        return self._loop.run(self._client.commit_staged(list(owners), marker=marker, replaces=replaces))
+
+    def abort_staged(self, owners: Iterable[TransactionOwner]) -> None:
+        """Let nothing that they have prepared ever be seen. What is over already stays as it is."""
+        self._loop.run(self._client.abort_staged(list(owners)))
 
     def transactions(self) -> list[TransactionInfo]:
         """The transactions that are open, the oldest first."""

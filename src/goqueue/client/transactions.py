@@ -150,6 +150,30 @@ class TransactionalProducer:
             self._session = session
         return outcome
 
+    async def prepare(self, begun: TransactionBegun) -> TransactionOwner:
+        """Let all of it be stored, and leave it open for whoever commits it in the name of this owner. If it cannot be
+        stored, it is aborted, and why is raised.
+        """
+        owner = TransactionOwner(self.transactional_id, begun.producer_id, begun.epoch, begun.number)
+        self._session = self._open = None
+        ended = self._ended = asyncio.Event()
+        try:
+            self.core.seal_transaction()
+            await self.core.flush()
+            owner.record_count = self.core.sent_count
+            failure, _ = self.core.end_transaction()
+            failure = await self._begin_failure() or failure
+            if failure is not None:
+                raise failure
+        except BaseException:
+            self._abandon(owner)
+            raise
+        finally:
+            self._ended = None
+            self.is_busy = False
+            ended.set()
+        return owner
+
     async def close(self) -> None:
         """Abort what is open. What is being ended is waited for."""
         if self._ended is not None:

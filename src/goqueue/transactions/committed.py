@@ -1,7 +1,8 @@
 """Markers that were committed: texts of callers, each of which stands for something that is to happen once.
 
 They are kept for seven days since they were last asked for, and no more than a hundred thousand of them: whoever
-repeats a commit because it did not hear the answer does so sooner.
+repeats a commit because it did not hear the answer does so sooner. Whoever goes on from one to the next says which one
+it replaces, and leaves a single one behind.
 """
 
 from collections import OrderedDict
@@ -36,6 +37,10 @@ class CommittedMarkers:
     def add(self, marker: str, *, wall_ns: int) -> None:
         """It is committed."""
         self._markers[marker] = _Committed(wall_ns, wall_ns)
+
+    def remove(self, marker: str) -> bool:
+        """Forget it; whether it was there."""
+        return self._markers.pop(marker, None) is not None
 
     def use(self, marker: str, *, wall_ns: int) -> bool:
         """It was asked for again; whether that is worth a fact."""

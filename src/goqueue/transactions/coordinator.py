@@ -411,6 +411,7 @@ class Coordinator:
         together: Sequence[TransactionOwner] = (),
         *,
         marker: str | None = None,
+        replaces: str | None = None,
         end_of: Callable[[DecidedPartition], int] = lambda _: 0,
         wall_ns: int,
     ) -> Decision | TransactionOutcome:
@@ -438,7 +439,9 @@ class Coordinator:
                 raise InvalidTransactionState(fault, one.transactional_id, State.ONGOING.value)
         for producer, _ in owners:
             self._producers.use(producer, wall_ns=wall_ns)
-        return self._committing(transactions, marker, end_of, wall_ns=wall_ns)
+        decision = self._committing(transactions, marker, end_of, wall_ns=wall_ns)
+        decision.replaces = replaces
+        return decision
 
     def _owners(self, owner: TransactionOwner, together: Sequence[TransactionOwner]) -> list[tuple[Producer, int]]:
         """Who commits, each once, and which transaction it means (0: the one that it has)."""
@@ -583,6 +586,8 @@ class Coordinator:
         if decision.marker is not None:
             del self._marking[decision.marker]
             self._markers.add(decision.marker, wall_ns=wall_ns)
+            if decision.replaces not in (None, decision.marker) and self._markers.remove(decision.replaces):
+                self._tell(decision.replaces)
             self._forget_markers(wall_ns=wall_ns)
 
     def settled(self, decision: Decision) -> Facts:

@@ -88,6 +88,8 @@ class Decision:
     answer: TransactionOutcome
     """What to tell who asked for it, when it is completed."""
     marker: str | None = None
+    replaces: str | None = None
+    """A marker that nobody will ask for any more, once this one is committed."""
     reason: Reason | None = None
     """Of an abort."""
     facts: Mapping[bytes, bytes | None] = field(default_factory=dict)

@@ -2,8 +2,9 @@
 
 Orders are published one by one, in batches and over HTTP, read back by offset and by time, followed as they come; a
 group works them off, some fail and become dead letters, and are put back; reminders come when they are due; charges
-become receipts exactly once; the broker is killed with SIGKILL under load and started again; a bit is flipped on its
-disk. Every number that is shown was counted in this run, and what does not hold ends it with an error.
+become receipts exactly once; Spark archives a topic, finds out why shipments failed, and has them put back; the broker
+is killed with SIGKILL under load and started again; a bit is flipped on its disk. Every number that is shown was
+counted in this run, and what does not hold ends it with an error.
 """
 
 import json
@@ -29,12 +30,16 @@ from goqueue.storage.inspection import inspect
 
 if TYPE_CHECKING:
     from goqueue import Client, Handle
+    from goqueue.spark.pipelines.archive import ArchiveConfig
+    from goqueue.spark.pipelines.job import Job
 
 ORDERS = 300_000
 ORDERS_UNDER_FIRE = 150_000
 CUSTOMERS = 97
 KILLS = 2
 JOBS = 2_000
+SHIPMENTS = 20_000
+MOST_KILOS = 100
 _clock = SystemClock()
 
 
@@ -43,7 +48,8 @@ def demo() -> None:
     from goqueue import Client
 
     console.print(Panel(f"GoQueue demo, with the {kernel.IMPLEMENTATION} record kernel"))
-    with tempfile.TemporaryDirectory(prefix="goqueue-demo-") as directory:
+    with tempfile.TemporaryDirectory(prefix="goqueue-demo-") as temporary:
+        directory = f"{temporary}/data"
         broker = _Broker(directory)
         with broker, Client(broker.native) as client:
             _publish(client)
@@ -53,6 +59,7 @@ def demo() -> None:
             _delay(client)
             _transact(client)
             _http(client, broker.http)
+            _spark(client, broker.native, temporary)
             _kill(client, broker)
         _damage(directory)
     console.print(Panel("[green]all of it held[/]"))
@@ -240,6 +247,57 @@ def _count(client: "Client", topic: str) -> int:
     return sum(1 for _ in client.read(topic))
 
 
+def _spark(client: "Client", address: str, directory: str) -> None:
+    from goqueue.spark.pipelines.archive import ArchiveConfig
+    from goqueue.spark.pipelines.job import JobConfig, running
+
+    _step("the data pipeline: the same topics as tables, to Spark")
+    client.create_topic("shipments", partitions=3, max_deliveries=1)
+    client.publish_many("shipments", ((_customer(number), _shipment(number)) for number in range(SHIPMENTS)))
+    for message in client.consume("shipments", group="carriers", stop="empty", visibility="5m"):
+        with suppress(ValueError), message:
+            if message.json()["weight"] > MOST_KILOS:
+                raise ValueError(f"parcel {message.json()['id']} is too heavy for van 'V-{message.offset % 7}'")
+    with _timed() as starting, running("demo", JobConfig(server=address, log_path=f"{directory}/spark.log")) as job:
+        _say(f"Spark {job.spark.version} is up, as {job.spark.sparkContext.master}")
+        _archived(job, ArchiveConfig(topic="shipments", directory=f"{directory}/archive"))
+        _redriven(job)
+    _say(f"all of that in {starting():.0f} s, from the start of the Java machine to its end")
+    left = 0
+    for message in client.consume("shipments", group="carriers", stop="empty"):
+        with message:
+            left += 1
+    _say(f"the carriers took a bigger van, and the {left} that were put back")
+    _check(left == _heavy() and not client.describe_dead_letters("shipments").messages, "shipments are missing")
+
+
+def _archived(job: "Job", config: "ArchiveConfig") -> None:
+    from goqueue.spark.pipelines import archive
+
+    kept = archive.run(job, config)
+    _say(f"{kept.messages:,} shipments archived as Parquet, {size(kept.size_bytes)} in {kept.files} file(s)")
+    _check(kept.messages == SHIPMENTS, "shipments are missing in the archive")
+    again = archive.run(job, config)
+    _check(again.messages == 0, "what was archived was archived again")
+    verdict = archive.verify(job, config)
+    _check(verdict.is_good and not verdict.behind_count, "archive and topic are not the same")
+    _say("run again it finds nothing to do, and `--verify` finds archive and topic the same, row by row")
+    rows = archive.read(job.spark, config.directory).selectExpr("get_json_object(cast(value as string), '$.weight') kg")
+    ((heaviest, count),) = rows.selectExpr("max(cast(kg as int))", "count(*)").collect()
+    _say(f"SELECT max(weight), count(*) FROM archive -> {heaviest} kg, {count:,} rows")
+
+
+def _redriven(job: "Job") -> None:
+    from goqueue.spark.pipelines import dead_letters
+
+    with dead_letters.report(job, "shipments", dead_letters.DeadLetterConfig()) as tables:
+        (failure,) = tables["failures"].collect()
+        _say(f"shipments.dlq, by what went wrong: {failure['messages']} times {failure['fingerprint']!r}")
+        _check(failure["messages"] == _heavy(), "dead letters are missing")
+        put_back = dead_letters.redrive(tables["letters"], job, "shipments", dead_letters.RedriveConfig())
+    _say(f"Spark chose {put_back.chosen} of them, the broker put {put_back.redriven} back, each once")
+
+
 def _http(client: "Client", address: str) -> None:
     _step("the same over HTTP")
     url = f"http://{address}/topics/orders"
@@ -318,6 +376,14 @@ def _timed() -> Iterator[Callable[[], float]]:
 
 def _order(number: int) -> bytes:
     return b'{"id": %d, "total": %d}' % (number, number * 7 % 1000)
+
+
+def _shipment(number: int) -> bytes:
+    return b'{"id": %d, "weight": %d}' % (number, number % 103)
+
+
+def _heavy() -> int:
+    return sum(number % 103 > MOST_KILOS for number in range(SHIPMENTS))
 
 
 def _customer(number: int) -> str:

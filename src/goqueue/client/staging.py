@@ -1,0 +1,258 @@
+"""Staging: messages that are stored and hidden, and are left for somebody else to commit.
+
+    a task      with gq.stage("job/7", marker="job/2026-11-15") as staging:      begin, or find it committed before
+                    staging.add("orders", values, keys=keys)                     many at once, stored and hidden
+                    owner = staging.prepare()                                    all of it is there; small, can be sent
+
+    its driver  gq.commit_staged(owners, marker="job/2026-11-15")                all of them are seen at once, or none
+
+What was prepared outlives the client that staged it. It ends when its owner is named to `commit_staged` or
+`abort_staged`, when somebody else stages under the same transactional id, which fences whoever did so before, or when
+its timeout is over; until then it holds up who reads the same partitions. What is left unprepared is aborted.
+
+Nothing is on the disk of the broker for sure before the commit, which waits for that. So staging does not wait for it:
+messages are sent as fast as the broker takes them. What got lost on the way, or with a broker that died, is found out
+by the number of records that the owner names; then it is no commit.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from goqueue.client.accumulator import NORMAL, Columns, Headers
+from goqueue.client.transactions import TransactionalProducer
+from goqueue.errors import (
+    AvailabilityError,
+    InvalidMessage,
+    InvalidRequest,
+    InvalidTransactionState,
+    MessageTooLarge,
+)
+from goqueue.record.header import KEY_BYTES_MAX, Priority
+from goqueue.record.headers import DELIVER_AT, RESERVED_PREFIX
+from goqueue.times import NS_MAX
+from goqueue.wire.transaction_reports import TransactionBegun, TransactionOwner
+
+PACE_S = 0.1
+"""Messages that are staged at a rate are sent in portions for this long."""
+_ORIGIN = "gq-origin"
+_PRIORITIES = frozenset(int(priority) for priority in Priority)
+
+
+class AsyncStaging:
+    """Messages that somebody else commits. Made by `AsyncClient.stage`; leaving its block without `prepare` aborts."""
+
+    def __init__(
+        self, producer: TransactionalProducer, *, timeout_ms: int, marker: str | None, rate: float | None
+    ) -> None:
+        if rate is not None and not rate > 0:
+            raise InvalidRequest(f"invalid rate {rate!r}: must be more than 0", path="rate")
+        self._producer = producer
+        self._timeout_ms = timeout_ms
+        self._marker = marker
+        self._rate = rate
+        self._begun: TransactionBegun | None = None
+        self._is_over = False
+        self._next_at_s = 0.0  # of the loop's clock, when the next message may be sent
+
+    @property
+    def already_committed(self) -> bool:
+        """Whether its marker was committed before; then there is nothing to do, and nothing can be added."""
+        return self._begun is not None and self._begun.already_committed
+
+    async def add(
+        self,
+        topic: str,
+        values: Sequence[bytes | None],
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Headers | None] | None = None,
+        priorities: int | Sequence[int] = NORMAL,
+        deliver_at_ns: Sequence[int | None] | None = None,
+        partitions: Sequence[int | None] | None = None,
+    ) -> None:
+        """Hand over messages, one for each value, in their order; a value of None is a tombstone.
+
+        Waits only while too much is on its way. What could not be stored is raised here, as soon as that is known, or
+        by `prepare`. Nothing is added if one of them is wrong.
+        """
+        self._open()
+        core = self._producer.core
+        for name, column in (
+            ("keys", keys),
+            ("headers", headers),
+            ("priorities", priorities),
+            ("deliver_at_ns", deliver_at_ns),
+            ("partitions", partitions),
+        ):
+            if column is not None and not isinstance(column, int) and len(column) != len(values):
+                raise InvalidRequest(f"{len(column)} {name} for {len(values)} values", path=name)
+        columns = _checked(Columns(values, keys, headers, priorities))
+        if deliver_at_ns is not None:
+            columns = columns._replace(headers=_with_times(columns, deliver_at_ns, now_ns=core.wall_ns()))
+        if not values:
+            return
+        if not core.is_ready_for(topic, max(filter(None, values), key=len, default=b"")):
+            await core.learn(topic)
+        if self._rate is None:
+            await self._send(topic, columns, partitions)
+            return
+        step = max(1, round(self._rate * PACE_S))
+        for start in range(0, len(values), step):
+            part = columns.slice(start, start + step)
+            await self._pace(self._rate, len(part.values))
+            await self._send(topic, part, partitions and partitions[start : start + step])
+
+    async def prepare(self) -> TransactionOwner:
+        """Who to name for the commit, once all that was added is stored; raises why it is not, and aborts then."""
+        begun = self._open()
+        self._is_over = True
+        return await self._producer.prepare(begun)
+
+    async def close(self) -> None:
+        """Abort it, unless it was prepared."""
+        self._is_over = True
+        await self._producer.close()
+
+    async def __aenter__(self) -> Self:
+        if self._begun is not None:
+            raise InvalidTransactionState("staged already", self._producer.transactional_id, "Ongoing")
+        try:
+            self._begun = await self._producer.begin(self._marker, self._timeout_ms)
+        except AvailabilityError:  # the answer may be lost; whatever was begun by that is ended by the next try
+            self._begun = await self._producer.begin(self._marker, self._timeout_ms)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def blocking(self, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> "Staging":
+        """The same, for those without an event loop."""
+        return Staging(self, run)
+
+    def _open(self) -> TransactionBegun:
+        begun = self._begun
+        if begun is None or begun.already_committed or self._is_over:
+            raise InvalidTransactionState("no transaction open", self._producer.transactional_id, "Empty")
+        return begun
+
+    async def _send(self, topic: str, columns: Columns, partitions: Sequence[int | None] | None) -> None:
+        core = self._producer.core
+        if core.is_full:
+            room = asyncio.Event()
+            core.when_room(room.set)
+            await room.wait()
+        if (failure := core.failure) is not None:
+            raise failure
+        core.add_all(topic, columns, partitions)
+
+    async def _pace(self, rate: float, count: int) -> None:
+        """Wait until so many more may be sent."""
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        self._next_at_s = max(self._next_at_s, now_s)
+        if self._next_at_s > now_s:
+            await asyncio.sleep(self._next_at_s - now_s)
+        self._next_at_s += count / rate
+
+
+class Staging:
+    """Messages that somebody else commits. Made by `Client.stage`; leaving its block without `prepare` aborts."""
+
+    def __init__(self, staging: AsyncStaging, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+        self._staging = staging
+        self._run = run
+
+    @property
+    def already_committed(self) -> bool:
+        """Whether its marker was committed before; then there is nothing to do, and nothing can be added."""
+        return self._staging.already_committed
+
+    def add(
+        self,
+        topic: str,
+        values: Sequence[bytes | None],
+        *,
+        keys: Sequence[bytes | None] | None = None,
+        headers: Sequence[Headers | None] | None = None,
+        priorities: int | Sequence[int] = NORMAL,
+        deliver_at_ns: Sequence[int | None] | None = None,
+        partitions: Sequence[int | None] | None = None,
+    ) -> None:
+        """Hand over messages, one for each value, in their order; a value of None is a tombstone.
+
+        Waits only while too much is on its way. What could not be stored is raised here, as soon as that is known, or
+        by `prepare`. Nothing is added if one of them is wrong.
+        """
+        self._run(
+            self._staging.add(
+                topic,
+                values,
+                keys=keys,
+                headers=headers,
+                priorities=priorities,
+                deliver_at_ns=deliver_at_ns,
+                partitions=partitions,
+            )
+        )
+
+    def prepare(self) -> TransactionOwner:
+        """Who to name for the commit, once all that was added is stored; raises why it is not, and aborts then."""
+        owner: TransactionOwner = self._run(self._staging.prepare())
+        return owner
+
+    def close(self) -> None:
+        """Abort it, unless it was prepared."""
+        self._run(self._staging.close())
+
+    def __enter__(self) -> Self:
+        self._run(self._staging.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _checked(columns: Columns) -> Columns:
+    """The messages, if all of them may be published."""
+    values, keys, headers, priorities = columns
+    if keys is not None:
+        longest = max((len(key) for key in keys if key), default=0)
+        if longest > KEY_BYTES_MAX:
+            index = next(index for index, key in enumerate(keys) if key and len(key) == longest)
+            raise MessageTooLarge("key", longest, KEY_BYTES_MAX, index=index)
+    if None in values:
+        for index, value in enumerate(values):
+            if value is None and not (keys and keys[index]):
+                raise InvalidMessage(f"message {index}: a tombstone needs the key that it deletes", index=index)
+    if headers is not None:
+        names: set[str] = set().union(*filter(None, headers))
+        for name in names:
+            if str(name).startswith(RESERVED_PREFIX) and name != _ORIGIN:
+                reserved = f"names that start with {RESERVED_PREFIX} are the broker's own"
+                raise InvalidMessage(f"header name {name!r}: {reserved}")
+        kinds = {type(text) for one in headers if one for text in one.values()} - {str, bytes}
+        if kinds:
+            raise InvalidMessage(f"header value must be str or bytes, got {kinds.pop().__name__}")
+    wrong = {priorities} - _PRIORITIES if isinstance(priorities, int) else set(priorities) - _PRIORITIES
+    if wrong:
+        raise InvalidMessage(f"invalid priority {next(iter(wrong))!r}: must be 0 to 4")
+    return columns
+
+
+def _with_times(columns: Columns, deliver_at_ns: Sequence[int | None], *, now_ns: int) -> list[Headers | None]:
+    """The headers, with the time in those that are not to be delivered at once."""
+    latest_ns = max(filter(None, deliver_at_ns), default=0)
+    if latest_ns > NS_MAX:
+        index = deliver_at_ns.index(latest_ns)
+        raise InvalidMessage(f"message {index}: invalid deliver_at: it ends after the year 2262", index=index)
+    headers = columns.headers or [None] * len(columns.values)
+    return [
+        {DELIVER_AT: str(due_ns), **(own or {})} if due_ns is not None and due_ns > now_ns else own
+        for due_ns, own in zip(deliver_at_ns, headers, strict=True)
+    ]

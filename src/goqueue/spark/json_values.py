@@ -1,0 +1,204 @@
+"""JSON values as typed rows: which Spark type a JSON Schema means, and the decoder for it.
+
+msgspec decodes each value straight into a struct that has the fields of the type, and refuses what is none. That is
+about as fast as Arrow's reader of JSON lines, and each value stands for itself: one that is damaged, empty, or two
+documents in a row cannot shift its neighbours.
+
+    JSON Schema                              Spark
+    boolean, integer, number                 boolean, bigint, double
+    string                                   string; date and timestamp for the formats `date` and `date-time`
+    array with `items`                       array
+    object with `properties`                 struct
+    object with `additionalProperties`       map<string, ...>
+    one of these or null                     the same
+    anything else                            string: the JSON text itself
+
+Numbers are taken as they are written: 1.0 is no integer, and an integer of more than 64 bits fits nowhere.
+"""
+
+import datetime
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from typing import Annotated, Any, Final, NamedTuple
+
+import msgspec
+from msgspec import Meta
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    ByteType,
+    DataType,
+    DateType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    ShortType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from goqueue.errors import InvalidConfig
+
+Decode = Callable[[bytes], Any]
+"""A value to a row; raises if it does not fit."""
+_DEPTH_MAX: Final = 30
+
+
+class Shape(NamedTuple):
+    """A type of Spark's, what msgspec calls it, and what it is where nothing is said."""
+
+    spark: DataType
+    decoded: Any
+    default: Any = None
+
+
+_TEXT: Final = Shape(StringType(), msgspec.Raw, msgspec.Raw(b"null"))
+_LEAVES: Final[Mapping[type[DataType], Any]] = {
+    BooleanType: bool,
+    **{
+        type: Annotated[int, Meta(ge=-(2 ** (bits - 1)), le=2 ** (bits - 1) - 1)]
+        for type, bits in ((ByteType, 8), (ShortType, 16), (IntegerType, 32), (LongType, 64))
+    },
+    FloatType: float,
+    DoubleType: float,
+    DecimalType: Decimal,
+    StringType: str,
+    BinaryType: bytes,
+    DateType: datetime.date,
+    TimestampType: datetime.datetime,
+    TimestampNTZType: Annotated[datetime.datetime, Meta(tz=False)],
+}
+
+
+def shape_of_spark(type: DataType) -> Shape:
+    """How values of a type of Spark's are read from JSON."""
+    match type:
+        case StructType():
+            return _struct([(field.name, shape_of_spark(field.dataType)) for field in type])
+        case ArrayType():
+            return _array(shape_of_spark(type.elementType))
+        case MapType() if type.keyType == StringType():
+            return _map(shape_of_spark(type.valueType))
+    decoded = _LEAVES.get(type.__class__)
+    if decoded is None:
+        raise InvalidConfig("valueSchema", type.simpleString(), "is no type that a value can be read as")
+    return Shape(type, _optional(decoded))
+
+
+def shape_of_schema(document: object, references: Mapping[str, object]) -> Shape:
+    """How values of a JSON Schema are read; `references` are the documents that it refers to, by name."""
+    return _SchemaReader(references).shape(document, document, 0)
+
+
+def decoder(shape: Shape) -> Decode:
+    """What reads a value, which has to be an object."""
+    (decoded, _) = shape.decoded.__args__  # it is Optional, and a value of null is no object
+    return msgspec.json.Decoder(decoded).decode
+
+
+def _optional(decoded: Any) -> Any:
+    return decoded | None
+
+
+def _struct(fields: Sequence[tuple[str, Shape]]) -> Shape:
+    spark = StructType([StructField(name, shape.spark) for name, shape in fields])
+    members = [
+        (f"field_{number}", shape.decoded, msgspec.field(default=shape.default, name=name))
+        for number, (name, shape) in enumerate(fields)
+    ]
+    try:
+        made = msgspec.defstruct("Value", members, gc=False)
+        msgspec.json.Decoder(made)
+    except ValueError as error:  # a name that stands twice, or that JSON would have to escape
+        raise InvalidConfig("valueSchema", ", ".join(name for name, _ in fields)[:200], str(error)) from error
+    return Shape(spark, _optional(made))
+
+
+def _array(item: Shape) -> Shape:
+    return Shape(ArrayType(item.spark), _optional(list[item.decoded]))  # type: ignore[name-defined]
+
+
+def _map(value: Shape) -> Shape:
+    return Shape(MapType(StringType(), value.spark), _optional(dict[str, value.decoded]))  # type: ignore[name-defined]
+
+
+class _SchemaReader:
+    def __init__(self, references: Mapping[str, object]) -> None:
+        self._references = references
+
+    def shape(self, schema: object, base: object, depth: int) -> Shape:
+        """The shape of a schema that stands in the document `base`."""
+        if not isinstance(schema, dict) or depth > _DEPTH_MAX:
+            return _TEXT
+        if isinstance(schema.get("$ref"), str):
+            target, base = self._resolved(schema["$ref"], base)
+            return self.shape(target, base, depth + 1)
+        for word in ("anyOf", "oneOf", "allOf"):
+            if isinstance(schema.get(word), list):
+                return self._combined(schema, word, base, depth)
+        return self._of_types(schema, _types(schema), base, depth)
+
+    def _of_types(self, schema: dict[str, Any], types: set[str], base: object, depth: int) -> Shape:
+        if types == {"integer", "number"}:
+            types = {"number"}
+        if len(types) != 1:
+            return _TEXT
+        match types.pop():
+            case "boolean":
+                return shape_of_spark(BooleanType())
+            case "integer":
+                return shape_of_spark(LongType())
+            case "number":
+                return shape_of_spark(DoubleType())
+            case "string":
+                return shape_of_spark(_FORMATS.get(schema.get("format"), StringType()))
+            case "array" if isinstance(schema.get("items"), dict):
+                return _array(self.shape(schema["items"], base, depth + 1))
+            case "object":
+                return self._object(schema, base, depth)
+        return _TEXT
+
+    def _object(self, schema: dict[str, Any], base: object, depth: int) -> Shape:
+        properties, others = schema.get("properties"), schema.get("additionalProperties")
+        if isinstance(properties, dict) and properties:
+            return _struct([(name, self.shape(each, base, depth + 1)) for name, each in properties.items()])
+        if isinstance(others, dict):
+            return _map(self.shape(others, base, depth + 1))
+        return _TEXT
+
+    def _combined(self, schema: dict[str, Any], word: str, base: object, depth: int) -> Shape:
+        """A choice of one thing or null is that thing."""
+        choices = [each for each in schema[word] if not (isinstance(each, dict) and each.get("type") == "null")]
+        if len(choices) != 1 or "properties" in schema:
+            return _TEXT
+        return self.shape(choices[0], base, depth + 1)
+
+    def _resolved(self, reference: str, base: object) -> tuple[object, object]:
+        name, _, pointer = reference.partition("#")
+        found = base = self._references.get(name) if name else base
+        for step in pointer.split("/")[1:]:
+            key = step.replace("~1", "/").replace("~0", "~")
+            found = found.get(key) if isinstance(found, dict) else None
+        return found, base
+
+
+_FORMATS: Final[Mapping[object, DataType]] = {"date": DateType(), "date-time": TimestampType()}
+_TYPES_OF_JSON: Final = {bool: "boolean", int: "integer", float: "number", str: "string"}
+
+
+def _types(schema: dict[str, Any]) -> set[str]:
+    """The types that a schema allows, besides null; none if it does not say."""
+    said = schema.get("type")
+    if said is None:
+        values = (
+            schema["enum"] if isinstance(schema.get("enum"), list) else [schema["const"]] if "const" in schema else []
+        )
+        return {_TYPES_OF_JSON.get(type(value), "any") for value in values if value is not None}
+    return {str(each) for each in (said if isinstance(said, list) else [said])} - {"null"}

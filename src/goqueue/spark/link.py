@@ -1,0 +1,150 @@
+"""What the source asks of the broker, from the driver and from the tasks.
+
+Readers are pickled, rebuilt and thrown away; so they hold a `Link`, which is nothing but an address, and the client
+behind it is one per process. A driver that reaches nobody at all says so within seconds. Whoever has once been
+answered, and every task, waits longer: a broker that fails over costs a pause and not the job.
+"""
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+from goqueue.client import forks
+from goqueue.client.scanning import Scan
+from goqueue.client.sync import Client
+from goqueue.errors import GoQueueError, PartitionNotFound, TopicNotFound
+from goqueue.names import TopicPartition
+from goqueue.spark.options import Delayed, Isolation, SourceOptions
+from goqueue.spark.plan import Bounds, OffsetRange, Positions, TopicBounds, World
+from goqueue.times import format_time
+from goqueue.wire.scan_reports import HiddenRange, Piece
+from goqueue.wire.verbs import TopicState
+
+FIRST_CONTACT: Final = "4s"
+PATIENCE: Final = "60s"
+
+_clients: dict[tuple[str, str, int], Client] = {}
+
+
+class Link:
+    """The way to the broker of one query; can be pickled."""
+
+    def __init__(self, server: str, api_key: str) -> None:
+        self._server = server
+        self._api_key = api_key
+
+    @property
+    def client(self) -> Client:
+        """The client of this process, for one who can wait."""
+        key = (self._server, self._api_key, forks.generation)
+        if key not in _clients:
+            _clients[key] = Client(self._server, api_key=self._api_key, client_id="spark", timeout=PATIENCE)
+        return _clients[key]
+
+    def reach(self) -> Client:
+        """The same, for one who wants to know soon whether there is a broker at all."""
+        if (self._server, self._api_key, forks.generation) not in _clients:
+            with Client(self._server, api_key=self._api_key, client_id="spark", timeout=FIRST_CONTACT) as first:
+                first.stats()
+        return self.client
+
+    def world(self, options: SourceOptions, *, missing_ok: bool = False) -> World:
+        """The topics that are read, as they are now; without those that are not there, if that is fine."""
+        client = self.reach()
+        names: Iterable[str] = options.assign or options.subscribe
+        if options.subscribe_pattern is not None:
+            matches = re.compile(options.subscribe_pattern).fullmatch
+            names, missing_ok = filter(matches, client.topics()), True  # it may go while we look at it
+        found = {}
+        for name in names:
+            try:
+                state = client.describe_topic(name)
+            except TopicNotFound:
+                if not missing_ok:
+                    raise
+                continue
+            wanted = None if options.assign is None else options.assign[name]
+            found[name] = bounds_of(state, options.isolation, wanted, missing_ok=missing_ok)
+        return found
+
+    def bounds(self, topic: str, isolation: Isolation) -> TopicBounds | None:
+        """One topic as it is now, if it is there."""
+        try:
+            return bounds_of(self.client.describe_topic(topic), isolation)
+        except TopicNotFound:
+            return None
+
+    def offsets_at(self, topics: Iterable[str], time_ns: int) -> dict[str, Sequence[int]]:
+        """By topic and partition, the first offset at or after a time."""
+        return {topic: self.client.offsets(topic, time=format_time(time_ns)) for topic in topics}
+
+    def group_positions(self, group: str) -> dict[TopicPartition, int]:
+        """Where a group goes on; nothing of one that nobody knows."""
+        return {TopicPartition(one.topic, one.partition): one.offset for one in self.client.group_positions(group)}
+
+    def commit(self, group: str, positions: Positions, world: World) -> None:
+        """Tell the broker how far a group has come, in the topics that are still the same."""
+        offsets = {
+            (topic, partition): offset
+            for topic, known in positions.items()
+            for partition, offset in known.offsets.items()
+            if topic in world and world[topic].topic_id == known.topic_id and partition in world[topic].partitions
+        }
+        if offsets:
+            self.client.commit_group(group, offsets)
+
+    def pieces(self, one: OffsetRange, piece_bytes: int) -> list[Piece]:
+        """The range cut into pieces of about so many bytes."""
+        return self.client.scan_pieces(*one, piece_bytes=piece_bytes)
+
+    def hidden(self, one: OffsetRange, isolation: Isolation, delayed: Delayed) -> list[HiddenRange]:
+        """What of the range is not to be seen now, besides control records."""
+        return self.client.hidden_ranges(*one, isolation=isolation.value, delayed=delayed.value)
+
+    def scan(self, one: OffsetRange, isolation: Isolation, delayed: Delayed) -> Scan:
+        """The visible records of the range, part by part."""
+        return self.client.scan(*one, isolation=isolation.value, delayed=delayed.value)
+
+    def close(self) -> None:
+        """Hang up, if this process has a client."""
+        client = _clients.pop((self._server, self._api_key, forks.generation), None)
+        if client is not None:
+            client.close()
+
+
+def bounds_of(
+    state: TopicState, isolation: Isolation, partitions: Sequence[int] | None = None, *, missing_ok: bool = False
+) -> TopicBounds:
+    """The ends of the partitions of a topic, or of those that are wanted, as far as a reader sees."""
+    is_committed = isolation is Isolation.READ_COMMITTED
+    found: Mapping[int, Bounds] = {
+        one.partition: Bounds(
+            one.start_offset,
+            max(one.start_offset, one.last_stable_offset if is_committed else one.high_watermark),
+            one.size_bytes,
+        )
+        for one in state.partitions
+    }
+    if partitions is not None:
+        for partition in partitions:
+            if partition not in found and not missing_ok:
+                raise PartitionNotFound(state.name, partition)
+        found = {partition: found[partition] for partition in partitions if partition in found}
+    return TopicBounds(state.topic_id, found)
+
+
+@contextmanager
+def readable_errors() -> Iterator[None]:
+    """Let an error of ours reach the user as one sentence, without the way that it took.
+
+    Spark shows the traceback of what a Python worker raises, unless this variable says otherwise. It is set for this
+    process alone, and a worker that raises ends.
+    """
+    try:
+        yield
+    except GoQueueError as error:
+        if os.environ.get("SPARK_PYTHON_RUNTIME") == "PYTHON_WORKER":
+            os.environ["SPARK_HIDE_TRACEBACK"] = "1"
+        raise error.with_traceback(None) from None

@@ -1,0 +1,472 @@
+"""A topic as Parquet files, by day, each message exactly once.
+
+The job is a loop: look how far the manifest goes and how far the topic, read the next offsets as one batch, write them
+below staging, commit. The manifest is the only state (see `manifest.py`), so a job that is killed anywhere is started
+again and goes on. The consumer group `pipeline-archive-<topic>` follows it, for people to look at.
+
+The rows are those of the source, headers included, and their day in UTC is the folder they are in. Days are written
+side by side and not sorted first, because messages come in the order of their time: a task sees one day, or two.
+
+To verify, both sides are reduced to a count and two checksums per partition, by the same expression of Spark's: the xor
+and the sum of a hash over all columns of each row, so the order does not matter, and a row that is there twice is not
+taken for one that is not. Where they differ, it is looked up row by row which are missing, changed, twice, or only in
+the archive. The last is no fault where the topic forgets: compaction and cancelled delays remove what was archived.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.types import StructType
+
+from goqueue.clock import SECOND
+from goqueue.errors import InvalidConfig
+from goqueue.spark.columns import spark_schema
+from goqueue.spark.pipelines.job import Job, group_of
+from goqueue.spark.pipelines.manifest import (
+    Archive,
+    ArchivedFile,
+    Bounds,
+    OffsetsLost,
+    Plan,
+    Span,
+    looked_at,
+    opened,
+    plan,
+)
+from goqueue.spark.pipelines.store import ForeignArchive, LocalStore, Store
+from goqueue.times import format_time
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+    from goqueue.wire.verbs import TopicState
+
+NAME = "archive"
+DAY = "date"
+COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "priority", "deliver_at", "headers")
+_NULLABLE = ("key", "value", "deliver_at")
+_DAY_MICROSECONDS = 86_400_000_000
+_FAULTS = ("missing", "changed", "repeated", "unknown")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveConfig:
+    """What is archived, where, and in which portions."""
+
+    topic: str
+    directory: str
+    is_continuous: bool = False
+    pause_s: float = 10.0  # how long a continuous job lets messages gather: each batch makes a file
+    offsets_per_batch: int = 10_000_000
+    bytes_per_batch: int = 4 * 1024**3  # what a kill costs at most
+    bytes_per_task: int = 128 * 1024**2
+    compression: str = "snappy"
+    accept_loss: bool = False
+    merge_below_bytes: int = 32 * 1024**2  # a file is small below
+    merge_files_min: int = 10  # so many small ones of a day are merged without being asked
+    file_bytes: int = 256 * 1024**2  # what merged files come to
+
+    def __post_init__(self) -> None:
+        for name in ("offsets_per_batch", "bytes_per_batch", "bytes_per_task", "merge_files_min", "file_bytes"):
+            if getattr(self, name) < 1:
+                raise InvalidConfig(name, getattr(self, name), "must be positive")
+
+
+class ArchiveSummary(NamedTuple):
+    """What a run did, and what there is now."""
+
+    topic: str
+    directory: str
+    messages: int  # of this run
+    batches: int
+    merged_files: int
+    elapsed_ns: int
+    archived_messages: int  # all in all
+    files: int
+    size_bytes: int
+    lost: list[Span]  # of this run
+
+    @property
+    def rate(self) -> float:
+        """Messages per second."""
+        return self.messages * SECOND / self.elapsed_ns if self.elapsed_ns else 0.0
+
+
+class PartitionVerdict(NamedTuple):
+    """What a comparison of archive and topic found in one partition, in numbers of messages."""
+
+    partition: int
+    start: int  # compared was [start, end)
+    end: int
+    archive_count: int
+    topic_count: int
+    missing_count: int = 0  # in the topic only
+    changed_count: int = 0  # in both, and not the same
+    repeated_count: int = 0  # more than once in the archive
+    unknown_count: int = 0  # in the archive only, and nothing explains it
+    forgotten_count: int = 0  # in the archive only, because the topic forgot them: no fault
+    first_fault: int | None = None  # the offset
+
+    @property
+    def is_good(self) -> bool:
+        """Whether the archive holds what the topic does."""
+        return self.first_fault is None
+
+
+class Verification(NamedTuple):
+    """What a comparison of archive and topic found."""
+
+    partitions: list[PartitionVerdict]
+    damaged_files: list[str]  # missing, or not what was written
+    behind_count: int  # offsets of the topic that are not archived yet
+
+    @property
+    def is_good(self) -> bool:
+        """Whether nothing is wrong with the archive."""
+        return not self.damaged_files and all(one.is_good for one in self.partitions)
+
+
+def archived(rows: "DataFrame", config: ArchiveConfig | None = None) -> "DataFrame":
+    """The rows of a topic with the day that they are archived under, whatever time zone the session has."""
+    del config
+    micros, length = "unix_micros(timestamp)", _DAY_MICROSECONDS
+    day = F.expr(f"date_from_unix_date(int(({micros} - pmod({micros}, {length})) div {length}))")
+    return rows.select(*COLUMNS, day.alias(DAY))
+
+
+def schema() -> StructType:
+    """The columns of an archive, which are those of the source with headers."""
+    return spark_schema(COLUMNS, include_headers=True, value_fields=None)
+
+
+def read(
+    spark: "SparkSession", directory: str, *, first_day: str | None = None, last_day: str | None = None
+) -> "DataFrame":
+    """The rows of an archive that count, of the days given if there are some: 2026-11-15."""
+    return rows_of(spark, looked_at(LocalStore(directory)), first_day=first_day, last_day=last_day)
+
+
+def rows_of(
+    spark: "SparkSession", archive: Archive, *, first_day: str | None = None, last_day: str | None = None
+) -> "DataFrame":
+    """The same, of an archive that is open."""
+    days = (first_day or "", last_day or "9999-12-31")
+    paths = [path for path in archive.manifest.files if days[0] <= _day(path) <= days[1]]
+    return _parquet(spark, archive.urls(paths))
+
+
+def run(job: Job, config: ArchiveConfig, *, store: Store | None = None) -> ArchiveSummary:
+    """Archive what the topic holds when the job starts, or, if it is continuous, whatever comes until it is ended."""
+    store = store or LocalStore(config.directory)
+    began_ns = job.clock.monotonic_ns()
+    state = job.client.describe_topic(config.topic)
+    with opened(store, topic=config.topic, topic_id=state.topic_id, is_compacted=False) as archive:
+        run = _Run(job, config, archive, state)
+        while True:
+            while run.step():
+                pass
+            if not config.is_continuous or not job.rest(config.pause_s):
+                break
+            run.look()
+        manifest = archive.manifest
+        return ArchiveSummary(
+            config.topic,
+            store.directory,
+            run.messages,
+            run.batches,
+            run.merged_files,
+            job.clock.monotonic_ns() - began_ns,
+            manifest.record_count,
+            len(manifest.files),
+            manifest.size_bytes,
+            run.lost,
+        )
+
+
+def merge(job: Job, config: ArchiveConfig, *, store: Store | None = None) -> int:
+    """Merge the small files of each day that has more than one; says how many files were merged."""
+    store = store or LocalStore(config.directory)
+    known = looked_at(store).manifest
+    with opened(store, topic=config.topic, topic_id=known.topic_id, is_compacted=known.is_compacted) as archive:
+        return _merge(job, config, archive, files_min=2)
+
+
+def verify(job: Job, config: ArchiveConfig, *, store: Store | None = None) -> Verification:
+    """Compare the archive with the topic, and its files with what was written."""
+    archive = looked_at(store or LocalStore(config.directory))
+    manifest = archive.manifest
+    state = job.client.describe_topic(config.topic)
+    if (manifest.topic, manifest.topic_id) != (state.name, state.topic_id):
+        name = f"{manifest.topic} ({manifest.topic_id})"
+        raise ForeignArchive(archive.store.directory, f"holds the archive of topic {name}, not of {config.topic}")
+    if manifest.is_compacted:
+        reason = f"holds the last message of each key of {config.topic} only: there is nothing to compare it with"
+        raise ForeignArchive(archive.store.directory, reason)
+    damaged = list(damaged_files(archive))
+    bounds = {one.partition: one for one in state.partitions}
+    spans = [
+        Span(span.partition, max(span.start, bounds[span.partition].start_offset), span.end)
+        for span in sorted(manifest.archived.values())
+        if span.partition in bounds
+    ]
+    behind = sum(
+        max(0, one.last_stable_offset - manifest.archived.get(one.partition, Span(one.partition, 0, 0)).end)
+        for one in state.partitions
+    )
+    is_forgetful = state.settings.get("cleanup") not in (None, "delete")
+    verdicts = [] if damaged else _compared(job, archive, config, spans, is_forgetful=is_forgetful)
+    return Verification(verdicts, damaged, behind)
+
+
+def damaged_files(archive: Archive) -> Iterator[str]:
+    """Which files of an archive are missing, or are not what was written, and why."""
+    for file in archive.manifest.files.values():
+        try:
+            size_bytes, crc32c = archive.store.summed(archive.place(file.path))
+        except FileNotFoundError:
+            yield f"{file.path} is missing"
+            continue
+        if (size_bytes, crc32c) != (file.size_bytes, file.crc32c):
+            yield f"{file.path} is not what was written: {size_bytes} bytes with CRC-32C {crc32c:08x}"
+
+
+def checksums(rows: "DataFrame") -> "DataFrame":
+    """Count, xor and sum of the hashes of all rows, per partition: the same for the same rows in any order."""
+    return (
+        rows.select("partition", fingerprint().alias("hash"))
+        .groupBy("partition")
+        .agg(
+            F.count(F.lit(1)).alias("count"),
+            F.bit_xor("hash").alias("xor"),
+            F.sum(F.shiftrightunsigned("hash", 32)).alias("sum"),  # of the upper half, because a sum must not overflow
+        )
+    )
+
+
+def fingerprint() -> "Column":
+    """A hash over all columns of a row. Which are null counts too: by itself it would not."""
+    plain = [F.col(name) for name in COLUMNS if name != "headers"]
+    return F.xxhash64(*plain, F.map_entries("headers"), *(F.isnull(F.col(name)) for name in _NULLABLE))
+
+
+class _Run:
+    """One run of the job: where it stands, and the next step."""
+
+    def __init__(self, job: Job, config: ArchiveConfig, archive: Archive, state: "TopicState") -> None:
+        self._job = job
+        self._config = config
+        self._archive = archive
+        self._state = state
+        self.messages = 0
+        self.batches = 0
+        self.merged_files = 0
+        self.lost: list[Span] = []
+        self._publish_positions()
+
+    def look(self) -> None:
+        """See how far the topic goes by now."""
+        self._state = self._job.client.describe_topic(self._config.topic)
+
+    def step(self) -> bool:
+        """Archive the next batch, or merge; False if there is nothing to do."""
+        config, manifest = self._config, self._archive.manifest
+        asked = self._plan()
+        if asked.lost and not config.accept_loss:
+            raise OffsetsLost(config.topic, asked.lost)
+        if not asked.spans:
+            self._merge()
+            return False
+        total = manifest.record_count + sum(
+            max(0, one.last_stable_offset - manifest.archived.get(one.partition, _nothing(one)).end)
+            for one in self._state.partitions
+        )
+        self._job.report(
+            "archives", self.messages, total - manifest.record_count + self.messages, pending=asked.offset_count
+        )
+        before = manifest.record_count
+        self._write(asked)
+        self.batches += 1
+        self.messages += manifest.record_count - before
+        self.lost += asked.lost
+        self._publish_positions()
+        waiting = self._plan().offset_count
+        self._job.report("archives", self.messages, self.messages + waiting)
+        return True
+
+    def _plan(self) -> Plan:
+        manifest, config = self._archive.manifest, self._config
+        bounds = [Bounds(one.partition, one.start_offset, one.last_stable_offset) for one in self._state.partitions]
+        logged = sum(one.end_offset - one.start_offset for one in self._state.partitions)
+        size_bytes = sum(one.size_bytes for one in self._state.partitions)
+        fitting = config.bytes_per_batch * logged // size_bytes if size_bytes else config.offsets_per_batch
+        offsets_max = max(1, min(config.offsets_per_batch, fitting))
+        return plan(manifest.archived, bounds, offsets_max=offsets_max, is_first=not manifest.sequence)
+
+    def _write(self, asked: Plan) -> None:
+        config, archive, job = self._config, self._archive, self._job
+        archive.store.remove(archive.staging)
+        spans = [span for span in asked.spans if span.end > span.start]
+        if spans:
+            rows = topic_rows(job, config.topic, spans, bytes_per_task=config.bytes_per_task)
+            days = archived(rows, config).write.partitionBy(DAY).option("compression", config.compression)
+            days.mode("overwrite").parquet(archive.store.url(archive.staging))
+        state = job.client.describe_topic(config.topic)
+        if state.topic_id != self._state.topic_id:
+            raise ForeignArchive(
+                archive.store.directory, f"is the archive of {config.topic}, which was deleted just now"
+            )
+        archive.commit(
+            NAME,
+            topic=config.topic,
+            topic_id=state.topic_id,
+            now=format_time(job.clock.wall_ns()),
+            staged=staged_files(archive),
+            archived=asked.spans,
+            lost=asked.lost,
+        )
+
+    def _merge(self) -> None:
+        self.merged_files += _merge(self._job, self._config, self._archive, files_min=self._config.merge_files_min)
+
+    def _publish_positions(self) -> None:
+        spans = self._archive.manifest.archived.values()
+        positions = {(self._config.topic, span.partition): span.end for span in spans}
+        if positions:
+            self._job.client.commit_group(group_of(NAME, self._config.topic), positions)
+
+
+def _nothing(partition: Any) -> Span:
+    return Span(partition.partition, partition.start_offset, partition.start_offset)
+
+
+def topic_rows(job: Job, topic: str, spans: Sequence[Span], *, bytes_per_task: int | None = None) -> "DataFrame":
+    """The rows of a topic in those spans, none of them empty, as they are archived."""
+    options: dict[str, object] = {} if bytes_per_task is None else {"maxBytesPerPartition": bytes_per_task}
+    return job.topics(
+        assign=_json({topic: [span.partition for span in spans]}),
+        startingOffsets=_json({topic: {str(span.partition): span.start for span in spans}}),
+        endingOffsets=_json({topic: {str(span.partition): span.end for span in spans}}),
+        includeHeaders=True,
+        **options,
+    ).select(*COLUMNS)
+
+
+def _json(data: object) -> str:
+    return msgspec.json.encode(data).decode()
+
+
+def _parquet(spark: "SparkSession", urls: Sequence[str]) -> "DataFrame":
+    return spark.read.schema(schema()).parquet(*urls) if urls else spark.createDataFrame([], schema())
+
+
+def staged_files(archive: Archive) -> list[str]:
+    """What Spark wrote for the next commit."""
+    return [path for path in archive.store.files(archive.staging) if path.endswith(".parquet")]
+
+
+def _day(path: str) -> str:
+    return path.partition("/")[0].removeprefix(f"{DAY}=")
+
+
+def small_files(files: Sequence[ArchivedFile], *, below_bytes: int, files_min: int) -> dict[str, list[ArchivedFile]]:
+    """The small files of each folder, where there are so many that merging pays."""
+    by_folder: dict[str, list[ArchivedFile]] = {}
+    for file in files:
+        if file.size_bytes < below_bytes:
+            by_folder.setdefault(file.path.rpartition("/")[0], []).append(file)
+    return {folder: found for folder, found in sorted(by_folder.items()) if len(found) >= max(2, files_min)}
+
+
+def _merge(job: Job, config: ArchiveConfig, archive: Archive, *, files_min: int) -> int:
+    """Merge small files, folder by folder, each in a commit of its own."""
+    manifest = archive.manifest
+    found = small_files(list(manifest.files.values()), below_bytes=config.merge_below_bytes, files_min=files_min)
+    for folder, files in found.items():
+        row_count = sum(file.record_count for file in files)
+        job.report(f"merges {folder}", 0, row_count, pending=row_count)
+        rows = _parquet(job.spark, archive.urls([file.path for file in files]))
+        count = -(-sum(file.size_bytes for file in files) // config.file_bytes)
+        archive.store.remove(archive.staging)
+        ordered = rows.coalesce(count).sortWithinPartitions("partition", "offset")
+        ordered.write.option("compression", config.compression).parquet(
+            archive.store.url(f"{archive.staging}/{folder}")
+        )
+        archive.commit(
+            "merge",
+            topic=manifest.topic,
+            topic_id=manifest.topic_id,
+            now=format_time(job.clock.wall_ns()),
+            staged=staged_files(archive),
+            removed=[file.path for file in files],
+            record_count=row_count,
+        )
+        job.report(f"merges {folder}", row_count, row_count)
+    return sum(map(len, found.values()))
+
+
+def _compared(
+    job: Job, archive: Archive, config: ArchiveConfig, spans: Sequence[Span], *, is_forgetful: bool
+) -> list[PartitionVerdict]:
+    wanted = [span for span in spans if span.end > span.start]
+    if not wanted:
+        return []
+    total = sum(span.end - span.start for span in wanted)
+    job.report("compares", 0, total, pending=total)
+    kept = rows_of(job.spark, archive).where(within(wanted))
+    logged = topic_rows(job, config.topic, wanted)
+    sides = checksums(kept).withColumn("side", F.lit(0)).unionByName(checksums(logged).withColumn("side", F.lit(1)))
+    sums: dict[tuple[int, int], tuple[int, int, int]] = {
+        (row["side"], row["partition"]): (row["count"], row["xor"], row["sum"]) for row in sides.collect()
+    }
+    nothing = (0, 0, 0)
+    pairs = {span: (sums.get((0, span.partition), nothing), sums.get((1, span.partition), nothing)) for span in wanted}
+    verdicts = {
+        span: PartitionVerdict(*span, archive_count=mine[0], topic_count=its[0]) for span, (mine, its) in pairs.items()
+    }
+    doubted = [span for span, (mine, its) in pairs.items() if mine != its]
+    if doubted:
+        found = _differences(kept.where(within(doubted)), logged.where(within(doubted)), is_forgetful=is_forgetful)
+        by_partition = {row["partition"]: row for row in found.collect()}
+        for span in doubted:
+            row = by_partition[span.partition]
+            names = [f"{name}_count" for name in (*_FAULTS, "forgotten")]
+            counts = {name: row[name] for name in names}
+            verdicts[span] = verdicts[span]._replace(**counts, first_fault=row["first_fault"])
+    job.report("compares", total, total)
+    return list(verdicts.values())
+
+
+def within(spans: Sequence[Span]) -> "Column":
+    """Whether a row is in one of the spans."""
+    partition, offset = F.col("partition"), F.col("offset")
+    chosen = F.lit(False)
+    for span in spans:
+        chosen = chosen | ((partition == span.partition) & (offset >= span.start) & (offset < span.end))
+    return chosen
+
+
+def _differences(kept: "DataFrame", logged: "DataFrame", *, is_forgetful: bool) -> "DataFrame":
+    """For each partition, how many messages are missing, changed, repeated, unknown and forgotten."""
+    place = ["partition", "offset"]
+    mine = kept.groupBy(*place).agg(
+        F.count(F.lit(1)).alias("times"),
+        F.max(fingerprint()).alias("archived"),
+        F.max(F.isnotnull("deliver_at")).alias("delayed"),
+    )
+    both = mine.join(logged.select(*place, fingerprint().alias("logged")), place, "full_outer")
+    is_only_here = F.isnull("logged")
+    is_forgotten = is_only_here & (F.lit(is_forgetful) | F.col("delayed"))
+    judged = both.select(
+        *place,
+        F.isnull("archived").alias("missing"),
+        (F.col("archived") != F.col("logged")).alias("changed"),
+        (F.col("times") > 1).alias("repeated"),
+        (is_only_here & ~is_forgotten).alias("unknown"),
+        is_forgotten.alias("forgotten"),
+    )
+    is_fault = F.greatest(*(F.coalesce(F.col(name), F.lit(False)) for name in _FAULTS))
+    counts = (F.count_if(F.col(name)).alias(f"{name}_count") for name in (*_FAULTS, "forgotten"))
+    return judged.groupBy("partition").agg(*counts, F.min(F.when(is_fault, F.col("offset"))).alias("first_fault"))

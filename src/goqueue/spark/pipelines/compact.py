@@ -1,0 +1,178 @@
+"""The last message of each key, and nothing of keys whose last message is a tombstone.
+
+It is what a broker does to a topic with `cleanup=compact`, for more keys than one broker can hold in mind, and from an
+archive, too. Messages without a key all stay, as they do there. The last one is the one with the highest offset; where
+a key moved to another partition, as happens when partitions are added, the one with the latest time.
+
+Which messages stay is found by looking at keys and places only. Then all are read once more and joined with that list,
+so values are not sent around and sorted.
+
+Into a directory, the result is an archive with a manifest: made in one commit, and when it is made again, it takes the
+place of the one before in one commit. Into a topic, messages come in parts, by the hash of their key, each in one
+transaction (see `runs.py`).
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+from pyspark.sql import Observation
+from pyspark.sql import functions as F  # noqa: N812
+
+from goqueue.clock import SECOND
+from goqueue.errors import InvalidRequest
+from goqueue.spark.pipelines.archive import DAY, archived, read, schema, staged_files, topic_rows, within
+from goqueue.spark.pipelines.job import Job
+from goqueue.spark.pipelines.manifest import COMPACT, Span, looked_at, opened
+from goqueue.spark.pipelines.replay import PART_MESSAGES, ReplayConfig, republished, write_part
+from goqueue.spark.pipelines.runs import RunChanged, resumed
+from goqueue.spark.pipelines.store import LocalStore
+from goqueue.times import format_time
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompactConfig:
+    """What is compacted, and into what."""
+
+    topic: str | None = None  # one of these two
+    archive: str | None = None
+    target_topic: str | None = None  # one of these two
+    target_directory: str | None = None
+    keep_tombstones: bool = False
+    compression: str = "snappy"
+    part_messages: int = PART_MESSAGES
+
+    def __post_init__(self) -> None:
+        if (self.topic is None) == (self.archive is None):
+            raise InvalidRequest("compact either a topic or an archive")
+        if (self.target_topic is None) == (self.target_directory is None):
+            raise InvalidRequest("compact either into a topic or into a directory")
+        if self.topic is not None and self.topic == self.target_topic:
+            raise InvalidRequest("compact a topic into another one: a log is not rewritten by publishing to it")
+
+
+class CompactPlan(msgspec.Struct, frozen=True):
+    """What a run publishes, settled once."""
+
+    arguments: str
+    topic: str
+    topic_id: str
+    spans: list[Span]
+    part_count: int
+    settled_at_ns: int
+
+
+class CompactSummary(NamedTuple):
+    """What a run did."""
+
+    target: str
+    looked_at: int
+    messages: int
+    elapsed_ns: int
+
+    @property
+    def rate(self) -> float:
+        """Messages looked at per second."""
+        return self.looked_at * SECOND / self.elapsed_ns if self.elapsed_ns else 0.0
+
+
+def latest(rows: "DataFrame", config: CompactConfig | None = None) -> "DataFrame":
+    """Of all rows with one key the last; those without a key; and of tombstones none, unless they are to be kept."""
+    place = F.struct("timestamp", "offset", "partition")
+    last = rows.where("key IS NOT NULL").groupBy("topic", "key").agg(F.max(place).alias("place"))
+    chosen = last.select("topic", "place.partition", "place.offset")
+    kept = rows.where("key IS NOT NULL").join(chosen, ["topic", "partition", "offset"], "left_semi")
+    if config is None or not config.keep_tombstones:
+        kept = kept.where("value IS NOT NULL")
+    return kept.unionByName(rows.where("key IS NULL"))
+
+
+def run(job: Job, config: CompactConfig, *, directory: str, name: str) -> CompactSummary:
+    """Compact what there is when the run begins; started again, it goes on."""
+    if config.target_directory is not None:
+        return _into_directory(job, config, config.target_directory)
+    assert config.target_topic is not None
+    return _into_topic(job, config, config.target_topic, directory, name)
+
+
+def _into_directory(job: Job, config: CompactConfig, target: str) -> CompactSummary:
+    began_ns = job.clock.monotonic_ns()
+    topic, topic_id, spans = _source(job, config)
+    store = LocalStore(target)
+    if config.archive is not None and store.directory == LocalStore(config.archive).directory:
+        raise InvalidRequest("compact an archive into another directory: this one is what is read")
+    with opened(store, topic=topic, topic_id=topic_id, is_compacted=True) as archive:
+        total = sum(span.end - span.start for span in spans)
+        job.report("compacts", 0, total, pending=total)
+        rows = archived(latest(_rows(job, config, topic, spans), config))
+        days = rows.repartition(DAY).sortWithinPartitions(DAY, "partition", "offset")
+        writer = days.write.partitionBy(DAY).option("compression", config.compression)
+        writer.mode("overwrite").parquet(store.url(archive.staging))
+        commit = archive.commit(
+            COMPACT,
+            topic=topic,
+            topic_id=topic_id,
+            now=format_time(job.clock.wall_ns()),
+            staged=staged_files(archive),
+            removed=list(archive.manifest.files),
+            archived=archive.manifest.onwards(spans),
+        )
+        job.report("compacts", total, total)
+        count = sum(file.record_count for file in commit.files)
+        return CompactSummary(store.directory, total, count, job.clock.monotonic_ns() - began_ns)
+
+
+def _into_topic(job: Job, config: CompactConfig, target: str, directory: str, name: str) -> CompactSummary:
+    began_ns = job.clock.monotonic_ns()
+    job.client.describe_topic(target)
+    with resumed(directory, name, CompactPlan) as going:
+        plan = going.plan()
+        arguments = repr((config.topic, config.archive, target, config.keep_tombstones))
+        topic, topic_id, spans = _source(job, config)
+        if plan is None:
+            total = sum(span.end - span.start for span in spans)
+            part_count = -(-max(1, total) // config.part_messages)  # as if every message had a key of its own
+            now_ns = job.clock.wall_ns()
+            plan = going.settle(CompactPlan(arguments, topic, topic_id, spans, part_count, now_ns))
+        elif (plan.arguments, plan.topic_id) != (arguments, topic_id):
+            raise RunChanged(name)
+        total = sum(span.end - span.start for span in plan.spans)
+        counts = going.done()
+        for part in range(plan.part_count):
+            reached = total * part // plan.part_count
+            job.report("compacts", reached, total, pending=total // plan.part_count)
+            if part in counts:
+                continue
+            rows = _rows(job, config, plan.topic, plan.spans)
+            spread = F.xxhash64("key", F.when(F.isnull("key"), F.col("offset")))
+            mine = rows.where(F.pmod(spread, F.lit(plan.part_count)) == part) if plan.part_count > 1 else rows
+            sent = republished(
+                latest(mine, config), ReplayConfig(target=target, topic=plan.topic), now_ns=plan.settled_at_ns
+            )
+            counted = Observation()
+            write_part(job, sent.observe(counted, F.count(F.lit(1)).alias("count")), target, run=name, part=part)
+            counts[part] = counted.get["count"]
+            going.note(part, counts[part])
+        job.report("compacts", total, total)
+        return CompactSummary(target, total, sum(counts.values()), job.clock.monotonic_ns() - began_ns)
+
+
+def _source(job: Job, config: CompactConfig) -> tuple[str, str, list[Span]]:
+    """Topic, its id, and what of it there is."""
+    if config.archive is not None:
+        manifest = looked_at(LocalStore(config.archive)).manifest
+        return manifest.topic, manifest.topic_id, sorted(manifest.archived.values())
+    assert config.topic is not None
+    state = job.client.describe_topic(config.topic)
+    spans = [Span(one.partition, one.start_offset, one.last_stable_offset) for one in state.partitions]
+    return state.name, state.topic_id, spans
+
+
+def _rows(job: Job, config: CompactConfig, topic: str, spans: list[Span]) -> "DataFrame":
+    if config.archive is not None:
+        return read(job.spark, config.archive).where(within(spans))
+    full = [span for span in spans if span.end > span.start]
+    return topic_rows(job, topic, full) if full else job.spark.createDataFrame([], schema())

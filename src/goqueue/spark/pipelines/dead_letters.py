@@ -1,0 +1,355 @@
+"""Dead letters: why messages fail, since when, of which keys; and putting the chosen ones back.
+
+    <topic>.dlq ──letters──> one row each ──┬──> failures, over_time, top_keys, samples
+                                            └──where──> chosen ──> the broker's own redrive, by partition and offsets
+
+Errors that differ only in numbers, ids or what is quoted are one failure: its fingerprint is the text without these.
+The tables tell of all letters that the topic still holds, also of those that were put back since.
+
+Spark only chooses. The broker moves: for it, putting a letter back and not having it any more are one step, and a
+letter that is not dead is passed over. So a redrive that is killed and run again puts nothing back twice, whether it is
+run again by Spark or by the broker, and two at once share the letters between them. What was handed over when a driver
+is killed is some seconds of work at the rate asked for.
+"""
+
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as sql
+
+from goqueue.client.sync import Client
+from goqueue.clock import SECOND
+from goqueue.errors import GoQueueError, InvalidConfig, NotFound
+from goqueue.spark.pipelines.job import Job
+from goqueue.spark.pipelines.plots import Chart, Series
+from goqueue.spark.pipelines.reports import Rows, Tables, kept, where
+from goqueue.wire.reports import RedriveInfo
+
+DLQ_SUFFIX: Final = ".dlq"
+FINGERPRINT_CHARACTERS_MAX = 200
+CHUNK_MAX = 10_000
+"""Letters that are handed to the broker at once."""
+CHUNK_SECONDS = 5
+"""How much work that is at most, where there is a rate."""
+LOOK_SECONDS = 0.1
+
+_NORMAL_FORMS = (
+    (r'"[^"]*"|`[^`]*`', "<text>"),
+    (r"(?<![A-Za-z0-9])'.*?'(?![A-Za-z0-9])", "<text>"),  # an apostrophe within a word quotes nothing
+    (r"(<text>)+", "<text>"),
+    (r"(?i)\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "<id>"),
+    (r"(?i)\b0x[0-9a-f]+\b", "<id>"),
+    (r"(?i)\b(?=[0-9a-f]*[0-9])(?=[0-9a-f]*[a-f])[0-9a-f]{8,}\b", "<id>"),
+    (r"\b(?=[A-Za-z]*[0-9])(?=[0-9]*[A-Za-z])[A-Za-z0-9]{16,}\b", "<id>"),
+    (r"[-+]?[0-9]+([.,:/T-][0-9]+)*Z?", "<n>"),
+    (r"\s+", " "),
+)
+_PLACE = r"^([^:]+):([0-9]{1,19}):([0-9]{1,19})$"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetterConfig:
+    """How fine the tables are."""
+
+    every_ns: int = 3600 * SECOND
+    top: int = 20  # failures and keys, the most frequent first
+    samples: int = 3  # letters shown of each failure
+    sample_characters: int = 200
+
+    def __post_init__(self) -> None:
+        for name in ("every_ns", "top", "samples", "sample_characters"):
+            if getattr(self, name) <= 0:
+                raise InvalidConfig(name, getattr(self, name), "must be more than 0")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RedriveConfig:
+    """How letters are put back, in the words of `Client.redrive`."""
+
+    rate: float = 0  # per second; 0 is no limit
+    limit: int = 0  # the most altogether; 0 is no limit
+    target_topic: str | None = None  # instead of where they come from
+    max_redrives: int = 3  # what was put back so often already is passed over
+
+    @property
+    def chunk_size(self) -> int:
+        """How many letters are handed over at once."""
+        return min(CHUNK_MAX, max(1, int(self.rate * CHUNK_SECONDS))) if self.rate else CHUNK_MAX
+
+
+class Redriven(NamedTuple):
+    """What became of the letters that were chosen; those of them that are not dead any more are not matched."""
+
+    chosen: int  # by Spark
+    matched: int = 0
+    redriven: int = 0
+    skipped_loop: int = 0
+    failed: int = 0
+    error: str = ""
+    is_complete: bool = True  # else a limit was reached, or an error, before all of them were looked at
+
+
+@contextmanager
+def report(
+    job: Job, topic: str, config: DeadLetterConfig, *, condition: str | None = None, **options: object
+) -> Iterator[Tables]:
+    """All tables of the dead letters of a topic, or of those for which a condition in SQL over the columns of `letters`
+    holds. They are read once; the last table is the letters themselves.
+    """
+    dlq_topic = dead_letter_topic(topic)
+    found = letters(job.read(dlq_topic, includeHeaders=True, **options))
+    with kept(job, dlq_topic, found if condition is None else where(found, condition)) as chosen:
+        yield {
+            "failures": failures(chosen, config),
+            "over_time": over_time(chosen, config),
+            "top_keys": top_keys(chosen, config),
+            "samples": samples(chosen, config),
+            "letters": chosen,
+        }
+
+
+def dead_letter_topic(topic: str) -> str:
+    """Where the dead letters of a topic are."""
+    return topic if topic.endswith(DLQ_SUFFIX) else topic + DLQ_SUFFIX
+
+
+# --- tables ------------------------------------------------------------------------------------
+
+
+def letters(source: DataFrame) -> DataFrame:
+    """One row per dead letter, of a source with headers: where it is, what it holds, and what it tells of its death."""
+    origin = _header("gq-origin")
+    return source.select(
+        sql.col("topic"),
+        sql.col("partition"),
+        sql.col("offset"),
+        sql.make_valid_utf8(sql.col("key").cast("string")).alias("key"),
+        sql.make_valid_utf8(sql.col("value").cast("string")).alias("value"),
+        _header("gq-reason").alias("reason"),
+        _header("gq-error").alias("error"),
+        fingerprint(_header("gq-error")).alias("fingerprint"),
+        _header("gq-group").alias("group"),
+        _header("gq-member").alias("member"),
+        sql.coalesce(_header("gq-attempts").try_cast("int"), sql.lit(0)).alias("attempts"),
+        sql.coalesce(_header("gq-redrives").try_cast("int"), sql.lit(0)).alias("redrives"),
+        sql.nullif(sql.regexp_extract(origin, _PLACE, 1), sql.lit("")).alias("origin_topic"),
+        sql.regexp_extract(origin, _PLACE, 2).try_cast("int").alias("origin_partition"),
+        sql.regexp_extract(origin, _PLACE, 3).try_cast("long").alias("origin_offset"),
+        _header("gq-first-delivery").try_cast("timestamp").alias("first_delivery"),
+        sql.coalesce(_header("gq-dead-at").try_cast("timestamp"), sql.col("timestamp")).alias("dead_at"),
+        sql.col("headers"),
+    )
+
+
+def fingerprint(error: Column) -> Column:
+    """What errors of the same kind have in common: the text without quotes, ids, hex and numbers."""
+    text = error
+    for pattern, replacement in _NORMAL_FORMS:
+        text = sql.regexp_replace(text, pattern, replacement)
+    return sql.substring(sql.trim(text), 1, FINGERPRINT_CHARACTERS_MAX)
+
+
+def failures(of_letters: DataFrame, config: DeadLetterConfig) -> DataFrame:
+    """Each kind of failure: how many messages, of how many keys, from when to when, and its last error in full."""
+    return (
+        of_letters.groupBy("reason", "fingerprint")
+        .agg(
+            sql.count(sql.lit(1)).alias("messages"),
+            sql.approx_count_distinct("key").alias("keys"),
+            sql.array_sort(sql.collect_set("group")).alias("groups"),
+            sql.min("dead_at").alias("first_at"),
+            sql.max("dead_at").alias("last_at"),
+            sql.max_by("error", "dead_at").alias("last_error"),
+        )
+        .orderBy(sql.desc("messages"), "reason", "fingerprint")
+        .limit(config.top)
+    )
+
+
+def over_time(of_letters: DataFrame, config: DeadLetterConfig) -> DataFrame:
+    """How many messages failed, and how, in each stretch of time that has any."""
+    stretch = sql.window("dead_at", f"{max(1, config.every_ns // 1_000)} microseconds")
+    return (
+        of_letters.groupBy(stretch.alias("stretch"), "reason", "fingerprint")
+        .agg(sql.count(sql.lit(1)).alias("messages"))
+        .select(sql.col("stretch.start").alias("from"), "reason", "fingerprint", "messages")
+        .orderBy("from", sql.desc("messages"), "reason", "fingerprint")
+    )
+
+
+def top_keys(of_letters: DataFrame, config: DeadLetterConfig) -> DataFrame:
+    """The keys that fail most."""
+    return (
+        of_letters.where(sql.col("key").isNotNull())
+        .groupBy("key")
+        .agg(
+            sql.count(sql.lit(1)).alias("messages"),
+            sql.array_sort(sql.collect_set("reason")).alias("reasons"),
+            sql.max("dead_at").alias("last_at"),
+        )
+        .orderBy(sql.desc("messages"), "key")
+        .limit(config.top)
+    )
+
+
+def samples(of_letters: DataFrame, config: DeadLetterConfig) -> DataFrame:
+    """The latest letters of each kind of failure."""
+    latest = Window.partitionBy("reason", "fingerprint").orderBy(sql.desc("dead_at"), "partition", sql.desc("offset"))
+    return (
+        of_letters.withColumn("rank", sql.row_number().over(latest))
+        .where(sql.col("rank") <= config.samples)
+        .select(
+            "reason",
+            "fingerprint",
+            "partition",
+            "offset",
+            "key",
+            sql.substring("value", 1, config.sample_characters).alias("value"),
+            "error",
+            "dead_at",
+        )
+        .orderBy("reason", "fingerprint", sql.desc("dead_at"), "partition", sql.desc("offset"))
+    )
+
+
+def charts(topic: str, tables: Mapping[str, Rows]) -> list[Chart]:
+    """How many messages failed over time, for each reason, as a picture made of rows of the tables."""
+    times = sorted({row["from"] for row in tables["over_time"]})
+    counts = Counter[tuple[str, datetime]]()
+    for row in tables["over_time"]:
+        counts[row["reason"], row["from"]] += row["messages"]
+    reasons = sorted({reason for reason, _ in counts})
+    return [
+        Chart(
+            title=f"{topic}: messages that failed",
+            x_label="time (UTC)",
+            y_label="messages",
+            names=[f"{time:%m-%d %H:%M}" for time in times],
+            series=[Series(reason or "-", [counts[reason, time] for time in times]) for reason in reasons],
+            kind="bars",
+        )
+    ]
+
+
+# --- putting back ------------------------------------------------------------------------------
+
+
+def plan(chosen: DataFrame, client: Client, topic: str, config: RedriveConfig) -> Redriven:
+    """What `redrive` would do now, apart from its limit."""
+    total = Redriven(0)
+    for partition, offsets in _chunks(chosen, CHUNK_MAX):
+        found = client.plan_redrive(
+            topic,
+            where={"partition": partition, "offsets": offsets},
+            target_topic=config.target_topic,
+            max_redrives=config.max_redrives,
+        )
+        total = total._replace(
+            chosen=total.chosen + len(offsets),
+            matched=total.matched + found.matched,
+            skipped_loop=total.skipped_loop + found.skipped_loop,
+        )
+    return total
+
+
+def redrive(chosen: DataFrame, job: Job, topic: str, config: RedriveConfig) -> Redriven:
+    """Put the chosen letters back, each exactly once however often this is run; stops at the first error.
+
+    A broker that restarts in between forgets how far it was, not what it did: it is told again what to do, and what it
+    did since it was last seen is not counted.
+    """
+    chunks = list(_chunks(chosen, config.chunk_size))
+    total = Redriven(sum(len(offsets) for _, offsets in chunks))
+    through = 0
+    for partition, offsets in chunks:
+        before = total
+        limit = config.limit - before.redriven if config.limit else 0
+        if config.limit and limit <= 0:
+            break
+        with closing(_put_back(job, topic, {"partition": partition, "offsets": offsets}, config, limit)) as looks:
+            for seen in looks:
+                total = _added(before, seen)
+                if seen.matched < len(offsets):
+                    job.report("putting back", through + seen.matched, total.chosen)
+        through += len(offsets)
+        job.report("putting back", through, total.chosen)
+        if total.error:
+            break
+    is_limited = bool(config.limit) and total.redriven >= config.limit
+    return total._replace(is_complete=through == total.chosen and not total.error and not is_limited)
+
+
+def _put_back(
+    job: Job, topic: str, places: dict[str, object], config: RedriveConfig, limit: int
+) -> Generator[Redriven, None, None]:
+    """A redrive of the broker, as it is seen until it is over."""
+    client = job.client
+    before = Redriven(0)
+    while True:
+        info = client.redrive(
+            topic,
+            where=places,
+            rate=config.rate,
+            limit=limit - before.redriven if limit else 0,
+            target_topic=config.target_topic,
+            max_redrives=config.max_redrives,
+        )
+        try:
+            while info.state == "running":
+                yield _added(before, _seen(info))
+                is_wanted = job.rest(LOOK_SECONDS)
+                info = (client.describe_redrive if is_wanted else client.stop_redrive)(topic, info.id)
+        except NotFound:
+            before = Redriven(0, before.redriven + info.redriven, before.redriven + info.redriven)
+            if limit and before.redriven >= limit:
+                yield before
+                return
+            continue
+        except BaseException:
+            with suppress(GoQueueError):
+                client.stop_redrive(topic, info.id)
+            raise
+        yield _added(before, _seen(info))
+        return
+
+
+def _seen(info: RedriveInfo) -> Redriven:
+    error = info.error or ("it was stopped" if info.state == "stopped" else "")
+    return Redriven(0, info.matched, info.redriven, info.skipped_loop, info.failed, error)
+
+
+def _added(one: Redriven, other: Redriven) -> Redriven:
+    return Redriven(
+        one.chosen + other.chosen,
+        one.matched + other.matched,
+        one.redriven + other.redriven,
+        one.skipped_loop + other.skipped_loop,
+        one.failed + other.failed,
+        other.error,
+    )
+
+
+def _chunks(chosen: DataFrame, size: int) -> Iterator[tuple[int, list[int]]]:
+    """The places of the letters by partition, in order, some at a time."""
+    places = (
+        chosen.select("partition", "offset").toArrow().sort_by([("partition", "ascending"), ("offset", "ascending")])
+    )
+    partitions: Sequence[int] = places.column("partition").to_pylist()
+    offsets: Sequence[int] = places.column("offset").to_pylist()
+    start = 0
+    while start < len(offsets):
+        partition = partitions[start]
+        end = start
+        while end < len(offsets) and end - start < size and partitions[end] == partition:
+            end += 1
+        yield partition, list(offsets[start:end])
+        start = end
+
+
+def _header(name: str) -> Column:
+    return sql.coalesce(sql.col("headers")[name], sql.lit(""))

@@ -1,0 +1,371 @@
+"""Messages once more: chosen from an archive, a topic, or both, and published to a topic, each exactly once.
+
+From both, the archive is read as far as it goes, and the topic from there on. What is chosen comes in the order of its
+partition: one task has all of a partition, so that messages with one key keep their order. The priority is kept; a
+time to be delivered at only if it is still to come. Headers are kept, but for those of GoQueue itself; `gq-origin`
+says where the message was: topic:partition:offset.
+
+First everything that is chosen is counted, by stretches of offsets. Out of that come the total and the parts in which
+it is published: one transaction each, which must be done before it times out, at the rate that was asked for. The plan
+is settled before the first part (see `runs.py`), so a run that is killed goes on with the same parts, and publishes
+none of them twice. What comes to the topic after that belongs to another run.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import msgspec
+from pyspark.sql import functions as F  # noqa: N812
+
+from goqueue.clock import SECOND
+from goqueue.errors import InvalidConfig, InvalidRequest, TopicNotFound
+from goqueue.spark.pipelines.archive import rows_of, topic_rows, within
+from goqueue.spark.pipelines.job import Job, group_of
+from goqueue.spark.pipelines.manifest import Archive, OffsetsLost, Span, looked_at
+from goqueue.spark.pipelines.runs import Run, RunChanged, resumed
+from goqueue.spark.pipelines.store import ForeignArchive, LocalStore
+from goqueue.times import format_time
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+NAME = "replay"
+PART_S = 300  # how long a part takes at the rate that was asked for: a transaction lives three times as long
+PART_MESSAGES = 2_000_000
+STRETCH_OFFSETS = 10_000
+ORIGIN = "gq-origin"
+RESERVED_PREFIX = "gq-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplayConfig:
+    """What is published again, and where."""
+
+    target: str
+    topic: str | None = None  # one of these two, or both
+    archive: str | None = None
+    from_time_ns: int | None = None
+    to_time_ns: int | None = None
+    partition: int | None = None
+    from_offset: int | None = None  # of each partition that is asked for
+    to_offset: int | None = None
+    keys: tuple[bytes, ...] = ()
+    where: str | None = None  # SQL over the columns of the source
+    rate: float | None = None
+    keep_partitions: bool = False
+    part_messages: int = PART_MESSAGES
+
+    def __post_init__(self) -> None:
+        if self.topic is None and self.archive is None:
+            raise InvalidRequest("there is nothing to replay from: name a topic, an archive, or both")
+        for name in ("rate", "part_messages"):
+            value = getattr(self, name)
+            if value is not None and value <= 0:
+                raise InvalidConfig(name, value, "must be positive")
+
+
+class Part(NamedTuple):
+    """What one transaction publishes: of some partitions the chosen messages in [start, end)."""
+
+    spans: list[Span]
+    message_count: int
+
+
+class ReplayPlan(msgspec.Struct, frozen=True):
+    """What a run publishes, settled once."""
+
+    arguments: str
+    topic: str
+    topic_id: str
+    spans: list[Span]  # what is looked at
+    archived: list[Span]  # as far as this comes from the archive
+    parts: list[Part]
+    settled_at_ns: int
+    from_time_ns: int | None
+    to_time_ns: int | None
+
+    @property
+    def message_count(self) -> int:
+        """How many messages were chosen."""
+        return sum(part.message_count for part in self.parts)
+
+    @property
+    def looked_at_count(self) -> int:
+        """Out of how many offsets."""
+        return sum(span.end - span.start for span in self.spans)
+
+
+class ReplaySummary(NamedTuple):
+    """What a run did."""
+
+    run: str
+    target: str
+    messages: int  # of this start
+    run_messages: int  # of the whole run
+    parts: int
+    looked_at: int
+    elapsed_ns: int
+
+    @property
+    def rate(self) -> float:
+        """Messages per second."""
+        return self.messages * SECOND / self.elapsed_ns if self.elapsed_ns else 0.0
+
+
+def selected(rows: "DataFrame", config: ReplayConfig) -> "DataFrame":
+    """Those rows that are to be published again."""
+    conditions: list[Column] = []
+    if config.partition is not None:
+        conditions.append(F.col("partition") == config.partition)
+    if config.from_offset is not None:
+        conditions.append(F.col("offset") >= config.from_offset)
+    if config.to_offset is not None:
+        conditions.append(F.col("offset") < config.to_offset)
+    if config.from_time_ns is not None:
+        conditions.append(F.col("timestamp") >= F.timestamp_micros(F.lit(config.from_time_ns // 1_000)))
+    if config.to_time_ns is not None:
+        conditions.append(F.col("timestamp") < F.timestamp_micros(F.lit(config.to_time_ns // 1_000)))
+    if config.keys:
+        conditions.append(F.col("key").isin(*(F.lit(bytearray(key)) for key in config.keys)))
+    if config.where:
+        conditions.append(F.expr(config.where))
+    for condition in conditions:
+        rows = rows.where(condition)
+    return rows
+
+
+def republished(rows: "DataFrame", config: ReplayConfig, *, now_ns: int) -> "DataFrame":
+    """The rows as the sink takes them, in the order of their partitions, with a note where they come from."""
+    own = F.map_filter("headers", lambda name, _: ~name.startswith(RESERVED_PREFIX))
+    origin = F.concat_ws(":", F.col("topic"), F.col("partition"), F.col("offset"))
+    due = F.timestamp_micros(F.lit(now_ns // 1_000))
+    columns = [
+        F.col("key"),
+        F.col("value"),
+        F.map_concat(own, F.create_map(F.lit(ORIGIN), origin)).alias("headers"),
+        F.col("priority"),
+        F.when(F.col("deliver_at") > due, F.col("deliver_at")).alias("deliver_at"),
+    ]
+    if config.keep_partitions:
+        columns.append(F.col("partition"))
+    # a rate is shared out over tasks, whether or not they have rows: so one has all
+    together = rows.repartition(1) if config.rate is not None else rows.repartition("topic", "partition")
+    ordered = together.sortWithinPartitions("topic", "partition", "offset")
+    return ordered.select(*columns)
+
+
+def count(job: Job, config: ReplayConfig) -> ReplayPlan:
+    """What a run would publish if it began now."""
+    job.client.describe_topic(config.target)
+    return _plan(job, config)
+
+
+def run(job: Job, config: ReplayConfig, *, directory: str, name: str) -> ReplaySummary:
+    """Publish what is chosen, or go on with that; a run that is done does nothing."""
+    began_ns = job.clock.monotonic_ns()
+    job.client.describe_topic(config.target)
+    messages = 0
+    with resumed(directory, name, ReplayPlan) as going:
+        plan = _settled(job, config, going)
+        config = replace(config, from_time_ns=plan.from_time_ns, to_time_ns=plan.to_time_ns)
+        done = going.done()
+        for number, part in enumerate(plan.parts):
+            if number in done:
+                continue
+            published = sum(done.values())
+            job.report("replays", published, plan.message_count, pending=part.message_count)
+            rows = republished(_chosen(job, config, plan, part.spans), config, now_ns=plan.settled_at_ns)
+            write_part(job, rows, config.target, run=name, part=number, rate=config.rate)
+            _publish_positions(job, name, plan, part)
+            going.note(number, part.message_count)
+            done[number] = part.message_count
+            messages += part.message_count
+            job.report("replays", published + part.message_count, plan.message_count)
+        elapsed_ns = job.clock.monotonic_ns() - began_ns
+        return ReplaySummary(
+            name, config.target, messages, plan.message_count, len(plan.parts), plan.looked_at_count, elapsed_ns
+        )
+
+
+def write_part(job: Job, rows: "DataFrame", target: str, *, run: str, part: int, rate: float | None = None) -> None:
+    """Publish the rows in one transaction, which happens once, however often it is tried."""
+    writer = rows.write.format("goqueue").mode("append")
+    for name, value in {**job.connection(), "topic": target, "transactionalId": run, "marker": str(part)}.items():
+        writer = writer.option(name, value)
+    if rate is not None:
+        writer = writer.option("rate", str(rate))
+    writer.save()
+
+
+def parts_of(
+    counts: Mapping[tuple[int, int], int], spans: Sequence[Span], *, messages_max: int, stretch: int
+) -> list[Part]:
+    """Cut the spans where stretches of offsets end, so that no part has many more than `messages_max` messages.
+
+    `counts` has how many are chosen, by partition and number of the stretch. Partitions go forward side by side; a
+    stretch without any is in no part.
+    """
+    waiting = {span: sorted(number for partition, number in counts if partition == span.partition) for span in spans}
+    parts: list[Part] = []
+    taken: dict[int, list[int]] = {}
+    total = 0
+    for depth in range(max(map(len, waiting.values()), default=0)):
+        for span, numbers in waiting.items():
+            if depth >= len(numbers):
+                continue
+            size = counts[span.partition, numbers[depth]]
+            if taken and total + size > messages_max:
+                parts.append(_part(taken, spans, total, stretch))
+                taken, total = {}, 0
+            taken.setdefault(span.partition, []).append(numbers[depth])
+            total += size
+    if taken:
+        parts.append(_part(taken, spans, total, stretch))
+    return parts
+
+
+def _part(taken: Mapping[int, Sequence[int]], spans: Sequence[Span], total: int, stretch: int) -> Part:
+    bounds = {span.partition: span for span in spans}
+    cut = [
+        Span(
+            partition,
+            max(bounds[partition].start, numbers[0] * stretch),
+            min(bounds[partition].end, (numbers[-1] + 1) * stretch),
+        )
+        for partition, numbers in sorted(taken.items())
+    ]
+    return Part(cut, total)
+
+
+def _settled(job: Job, config: ReplayConfig, going: Run[ReplayPlan]) -> ReplayPlan:
+    plan = going.plan()
+    if plan is None:
+        return going.settle(_plan(job, config))
+    if plan.arguments != _arguments(config):
+        raise RunChanged(going.name)
+    if config.topic is not None and job.client.describe_topic(config.topic).topic_id != plan.topic_id:
+        raise RunChanged(going.name)
+    return plan
+
+
+def _arguments(config: ReplayConfig) -> str:
+    """What must be the same when a run goes on; times are left out, they were settled in the plan."""
+    chosen = (config.target, config.topic, config.archive, config.partition, config.from_offset, config.to_offset)
+    return repr((*chosen, config.keys, config.where, config.keep_partitions))
+
+
+def _plan(job: Job, config: ReplayConfig) -> ReplayPlan:
+    topic, topic_id, spans, archived = _sources(job, config)
+    times = (job.clock.wall_ns(), config.from_time_ns, config.to_time_ns)
+    plan = ReplayPlan(_arguments(config), topic, topic_id, spans, archived, [], *times)
+    looked_at_count = plan.looked_at_count
+    job.report("counts", 0, looked_at_count, pending=looked_at_count)
+    messages_max = config.part_messages
+    if config.rate is not None:
+        messages_max = max(1, min(messages_max, int(config.rate * PART_S)))
+    stretch = min(STRETCH_OFFSETS, messages_max)
+    number = F.expr(f"offset div {stretch}").alias("number")
+    rows = _chosen(job, config, plan, spans).groupBy("partition", number).count().collect() if spans else []
+    counts = {(row["partition"], row["number"]): row["count"] for row in rows}
+    parts = parts_of(counts, spans, messages_max=messages_max, stretch=stretch)
+    return msgspec.structs.replace(plan, parts=parts)
+
+
+def _sources(job: Job, config: ReplayConfig) -> tuple[str, str, list[Span], list[Span]]:
+    """Topic and id, what is looked at, and as far as what of it comes from the archive."""
+    kept = looked_at(LocalStore(config.archive)).manifest if config.archive is not None else None
+    archived = dict(kept.archived) if kept else {}
+    if config.topic is None:
+        assert kept is not None
+        spans = list(archived.values())
+        return kept.topic, kept.topic_id, _cut(spans, config), sorted(spans)
+    state = job.client.describe_topic(config.topic)
+    if kept is not None and (kept.topic, kept.topic_id) != (state.name, state.topic_id):
+        reason = f"holds the archive of topic {kept.topic} ({kept.topic_id}), not of {state.name}"
+        raise ForeignArchive(LocalStore(config.archive or "").directory, reason)
+    spans, lost = [], []
+    for one in state.partitions:
+        mine = archived.get(one.partition)
+        if mine is None:
+            spans.append(Span(one.partition, one.start_offset, one.last_stable_offset))
+            continue
+        if mine.end < one.start_offset:
+            lost.append(Span(one.partition, mine.end, one.start_offset))
+        spans.append(Span(one.partition, mine.start, max(mine.end, one.last_stable_offset)))
+    lost = _cut(lost, config)
+    if lost:
+        raise OffsetsLost(config.topic, lost)
+    spans = _cut(spans, config)
+    if kept is None:
+        spans = _between(job, config, spans)
+    return state.name, state.topic_id, spans, sorted(archived.values())
+
+
+def _cut(spans: Sequence[Span], config: ReplayConfig) -> list[Span]:
+    """As much of the spans as the offsets and the partition leave."""
+    found = []
+    for span in sorted(spans):
+        start = max(span.start, config.from_offset or 0)
+        end = span.end if config.to_offset is None else min(span.end, config.to_offset)
+        if start < end and config.partition in (None, span.partition):
+            found.append(Span(span.partition, start, end))
+    return found
+
+
+def _between(job: Job, config: ReplayConfig, spans: Sequence[Span]) -> list[Span]:
+    """As much of the spans of a topic as the times leave: the broker knows, nobody needs to read for it."""
+    assert config.topic is not None
+    starts: dict[int, int] = {}
+    ends: dict[int, int] = {}
+    if config.from_time_ns is not None:
+        starts = dict(enumerate(job.client.offsets(config.topic, time=format_time(config.from_time_ns))))
+    if config.to_time_ns is not None:
+        ends = dict(enumerate(job.client.offsets(config.topic, time=format_time(config.to_time_ns))))
+    found = [
+        Span(
+            span.partition,
+            max(span.start, starts.get(span.partition, 0)),
+            min(span.end, ends.get(span.partition, span.end)),
+        )
+        for span in spans
+    ]
+    return [span for span in found if span.start < span.end]
+
+
+def _chosen(job: Job, config: ReplayConfig, plan: ReplayPlan, spans: Sequence[Span]) -> "DataFrame":
+    return selected(_rows(job, config, plan, spans), config)
+
+
+def _rows(job: Job, config: ReplayConfig, plan: ReplayPlan, spans: Sequence[Span]) -> "DataFrame":
+    """The rows of the spans, from the archive as far as it went when the run was settled."""
+    ends = {span.partition: span.end for span in plan.archived}
+    kept = [Span(one.partition, one.start, min(one.end, ends.get(one.partition, 0))) for one in spans]
+    kept = [span for span in kept if span.start < span.end]
+    logged = [Span(one.partition, max(one.start, ends.get(one.partition, 0)), one.end) for one in spans]
+    logged = [span for span in logged if span.start < span.end]
+    found: list[DataFrame] = []
+    if kept:
+        assert config.archive is not None
+        found.append(rows_of(job.spark, _archive(config.archive, plan)).where(within(kept)))
+    if logged:
+        found.append(topic_rows(job, plan.topic, logged))
+    rows, *more = found
+    for one in more:
+        rows = rows.unionByName(one)
+    return rows
+
+
+def _archive(directory: str, plan: ReplayPlan) -> Archive:
+    archive = looked_at(LocalStore(directory))
+    if archive.manifest.topic_id != plan.topic_id:
+        raise ForeignArchive(directory, f"is not the archive any more that the run began with, of topic {plan.topic}")
+    return archive
+
+
+def _publish_positions(job: Job, name: str, plan: ReplayPlan, part: Part) -> None:
+    positions = {(plan.topic, span.partition): span.end for span in part.spans}
+    try:
+        job.client.commit_group(group_of(NAME, name), positions)
+    except TopicNotFound:
+        return  # an archive may outlive its topic

@@ -1,0 +1,67 @@
+"""What the pipelines that only look have in common: read a topic once, make tables of it, keep them.
+
+A report is a set of named tables over the same rows. These are read from the broker once and stay with Spark as long as
+the report is open, on its disks where memory does not suffice. Tables are small, unless they hold a row per message.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pyarrow
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from goqueue.errors import InvalidRequest
+from goqueue.spark.pipelines.job import Job, reason_of
+
+Tables = Mapping[str, DataFrame]
+Rows = list[dict[str, Any]]
+
+
+@contextmanager
+def kept(job: Job, topic: str, frame: DataFrame) -> Iterator[DataFrame]:
+    """What was made of a topic, read now and not again until the end."""
+    known = job.client.describe_topic(topic).partitions
+    total = sum(one.last_stable_offset - one.start_offset for one in known)
+    job.report("reading", 0, total, pending=total)
+    read = frame.persist()
+    try:
+        read.count()
+        job.report("reading", total, total)
+        yield read
+    finally:
+        read.unpersist()
+
+
+def frame_of(spark: SparkSession, rows: Iterable[Sequence[object]], fields: str) -> DataFrame:
+    """Rows of this process as a table, with fields as SQL has them; no Python worker is needed to read it."""
+    schema = StructType.fromDDL(fields)
+    assert isinstance(schema, StructType)
+    names = schema.fieldNames()
+    named = [dict(zip(names, row, strict=True)) for row in rows]
+    data: Any = pyarrow.Table.from_pylist(named, to_arrow_schema(schema, timezone="UTC"))
+    made: DataFrame = spark.createDataFrame(data, schema)
+    return made
+
+
+def rows(frame: DataFrame) -> Rows:
+    """The rows of a table by the names of its columns; times are in UTC."""
+    found: Rows = frame.toArrow().to_pylist()
+    return found
+
+
+def write(tables: Tables, directory: str) -> None:
+    """Keep each table as Parquet in a folder of its name, in place of what is there."""
+    for name, frame in tables.items():
+        frame.write.mode("overwrite").parquet(f"{directory.rstrip('/')}/{name}")
+
+
+def where(frame: DataFrame, condition: str) -> DataFrame:
+    """The rows for which a condition in SQL holds."""
+    try:
+        return frame.where(condition)
+    except (AnalysisException, ParseException) as error:
+        raise InvalidRequest(f"invalid condition {condition!r}: {reason_of(str(error))}", path="where") from None

@@ -1,0 +1,215 @@
+"""Where archives lie: the few things that a manifest asks of a file system, and a directory that does them.
+
+The directory is one that the driver and the executors see under the same path: a local disk for a local session, a
+shared mount for a cluster. What was published stays so when the power fails: files are synced before the commit that
+makes them count, and the commit is synced before anything is done because of it.
+"""
+
+import errno
+import fcntl
+import mmap
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Protocol
+from urllib.parse import unquote, urlsplit
+
+from goqueue.errors import GoQueueError, InvalidConfig
+from goqueue.record.kernel import crc32c
+
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+_DRAFT = ".draft"
+_PATTERN = "*?[]{}"
+
+
+class ArchiveError(GoQueueError):
+    """An archive is not what a job takes it for."""
+
+    code = "ARCHIVE_ERROR"
+
+
+class ForeignArchive(ArchiveError):
+    """The directory holds something else than the archive of this topic."""
+
+    code = "FOREIGN_ARCHIVE"
+
+    def __init__(self, directory: str, reason: str) -> None:
+        super().__init__(f"{directory} {reason}")
+        self.directory = directory
+        self.reason = reason
+
+
+class ArchiveDamaged(ArchiveError):
+    """The manifest or a file that it names is missing or is not what it was."""
+
+    code = "ARCHIVE_DAMAGED"
+
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path}: {reason}")
+        self.path = path
+        self.reason = reason
+
+
+class ArchiveBusy(ArchiveError):
+    """Another job changes the archive at this moment."""
+
+    code = "ARCHIVE_BUSY"
+    retryable = True
+
+    def __init__(self, directory: str) -> None:
+        super().__init__(f"{directory} is being written by another job")
+        self.directory = directory
+
+
+class Store(Protocol):
+    """A directory of an archive; paths are relative to it, with slashes."""
+
+    directory: str
+
+    def exists(self, path: str) -> bool: ...
+
+    def files(self, folder: str) -> list[str]:
+        """All files below it, hidden ones left out; none if it is not there."""
+        ...
+
+    def read(self, path: str) -> bytes: ...
+
+    def publish(self, path: str, data: bytes) -> None:
+        """Make a file appear at once, whole and durable. Raises `FileExistsError`."""
+        ...
+
+    def move(self, path: str, place: str) -> None: ...
+
+    def remove(self, path: str) -> None:
+        """A file, or a folder with all in it; it need not be there."""
+        ...
+
+    def summed(self, path: str) -> tuple[int, int]:
+        """Size and CRC-32C of a file, which is durable afterwards."""
+        ...
+
+    def row_count(self, path: str) -> int:
+        """How many rows a Parquet file says it has."""
+        ...
+
+    def url(self, path: str) -> str:
+        """What Spark calls it."""
+        ...
+
+    @contextmanager
+    def locked(self, path: str) -> Iterator[None]:
+        """Hold the directory against others, until the process ends at the latest. Raises `ArchiveBusy`."""
+        ...
+
+
+class LocalStore:
+    """A directory of this machine, or one that is mounted on all."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = os.path.abspath(local_path(directory))
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(self._at(path))
+
+    def files(self, folder: str) -> list[str]:
+        found: list[str] = []
+        for at, folders, names in os.walk(self._at(folder)):
+            folders[:] = sorted(name for name in folders if not name.startswith("."))
+            shown = (os.path.join(at, name) for name in names if not name.startswith("."))
+            found += [os.path.relpath(path, self.directory) for path in shown]
+        return sorted(found)
+
+    def read(self, path: str) -> bytes:
+        with open(self._at(path), "rb") as file:
+            return file.read()
+
+    def publish(self, path: str, data: bytes) -> None:
+        place = self._at(path)
+        folder = os.path.dirname(place)
+        os.makedirs(folder, exist_ok=True)
+        draft = os.path.join(folder, _DRAFT)
+        with open(draft, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        try:
+            os.link(draft, place)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            if os.path.exists(place):
+                raise FileExistsError(place) from None
+            os.rename(draft, place)
+        else:
+            os.unlink(draft)
+        _sync_folder(folder)
+
+    def move(self, path: str, place: str) -> None:
+        target = self._at(place)
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        os.replace(self._at(path), target)
+        _sync_folder(os.path.dirname(target))
+
+    def remove(self, path: str) -> None:
+        at = self._at(path)
+        if os.path.isdir(at):
+            shutil.rmtree(at)
+        elif os.path.exists(at):
+            os.unlink(at)
+
+    def summed(self, path: str) -> tuple[int, int]:
+        with open(self._at(path), "rb") as file:
+            os.fsync(file.fileno())
+            size_bytes = os.fstat(file.fileno()).st_size
+            if not size_bytes:
+                return 0, crc32c(b"")
+            with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content, memoryview(content) as view:
+                return size_bytes, crc32c(view)
+
+    def row_count(self, path: str) -> int:
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        try:
+            count: int = parquet.read_metadata(self._at(path)).num_rows
+        except pa.ArrowInvalid as error:
+            raise ArchiveDamaged(self.url(path), str(error).partition("\n")[0]) from None
+        return count
+
+    def url(self, path: str) -> str:
+        return self._at(path)
+
+    @contextmanager
+    def locked(self, path: str) -> Iterator[None]:
+        place = self._at(path)
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        with open(place, "ab") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ArchiveBusy(self.directory) from None
+            yield
+
+    def _at(self, path: str) -> str:
+        return os.path.join(self.directory, path) if path else self.directory
+
+
+def local_path(directory: str) -> str:
+    """The path of a directory that may be written as a URL."""
+    if found := set(directory) & set(_PATTERN):
+        raise InvalidConfig("directory", directory, f"{min(found)} would mean several directories to Spark")
+    scheme, separator, _ = directory.partition("://")
+    if not separator and not directory.startswith("file:"):
+        return directory
+    if separator and scheme != "file":
+        raise InvalidConfig("directory", directory, "must be a directory that is mounted here and on the executors")
+    return unquote(urlsplit(directory).path)
+
+
+def _sync_folder(folder: str) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,127 @@
+"""Protobuf values as typed rows: which Spark type a message means, and how its fields are read.
+
+Protobuf itself decodes, always with the latest schema: fields are known by their numbers, so what was written with an
+earlier one is read as well. A payload that came with the registry's prefix says which message of the file it is; only
+the first one has the columns.
+
+    Protobuf                             Spark
+    int32, sint32, sfixed32              int
+    uint32, fixed32, int64, ...          bigint
+    uint64, fixed64                      decimal(20,0)
+    float, double, bool, string, bytes   float, double, boolean, string, binary
+    enum                                 string: its name, or its number where it has none
+    message, repeated, map               struct, array, map
+    google.protobuf.Timestamp            timestamp
+
+A field that is not set is null if Protobuf can tell, else it has the default of its type. A message that contains
+itself has no type in Spark.
+"""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+from google.protobuf.message_factory import GetMessageClass
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    BooleanType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
+
+from goqueue.errors import InvalidConfig
+from goqueue.schemas.protobuf import ProtobufSchema
+
+Pick = Callable[[Any], Any]
+"""Of what Protobuf gives, what an Arrow array takes."""
+
+_TIMESTAMP = "google.protobuf.Timestamp"
+_LEAVES: Final[dict[int, DataType]] = {
+    FieldDescriptor.CPPTYPE_INT32: IntegerType(),
+    FieldDescriptor.CPPTYPE_INT64: LongType(),
+    FieldDescriptor.CPPTYPE_UINT32: LongType(),
+    FieldDescriptor.CPPTYPE_UINT64: DecimalType(20, 0),
+    FieldDescriptor.CPPTYPE_DOUBLE: DoubleType(),
+    FieldDescriptor.CPPTYPE_FLOAT: FloatType(),
+    FieldDescriptor.CPPTYPE_BOOL: BooleanType(),
+}
+
+
+class ProtobufReader:
+    """Reads the first message of a schema."""
+
+    def __init__(self, schema: ProtobufSchema) -> None:
+        first = next(iter(schema.descriptor.message_types_by_name.values()), None)
+        if first is None:
+            raise InvalidConfig("valueSchema", "registry", "the Protobuf schema has no message")
+        self._schema = schema  # the descriptors live as long as its pool does
+        self.fields, self._pick = _message(first, ())
+        self._parse = GetMessageClass(first).FromString
+
+    def decode(self, payload: bytes) -> Any:
+        """The row of a message, without the place that may stand before it; raises if it is none."""
+        message = self._parse(payload)
+        if not message.IsInitialized():
+            raise ValueError("a required field is missing")
+        return self._pick(message)
+
+
+def _message(descriptor: Descriptor, above: tuple[str, ...]) -> tuple[StructType, Pick]:
+    name = descriptor.full_name
+    if name in above:
+        raise InvalidConfig("valueSchema", "registry", f"the Protobuf message {name} contains itself")
+    if not descriptor.fields:
+        raise InvalidConfig("valueSchema", "registry", f"the Protobuf message {name} has no fields")
+    fields: list[StructField] = []
+    picks: list[tuple[str, bool, Pick]] = []
+    for field in descriptor.fields:
+        spark, pick = _field(field, (*above, name))
+        fields.append(StructField(field.name, spark))
+        picks.append((field.name, field.has_presence, pick))
+
+    def picked(message: Any) -> tuple[Any, ...]:
+        return tuple(
+            None if may_lack and not message.HasField(each) else pick(getattr(message, each))
+            for each, may_lack, pick in picks
+        )
+
+    return StructType(fields), picked
+
+
+def _field(field: FieldDescriptor, above: tuple[str, ...]) -> tuple[DataType, Pick]:
+    if not field.is_repeated:
+        return _single(field, above)
+    entry = field.message_type
+    if entry is not None and entry.GetOptions().map_entry:
+        key, pick_key = _single(entry.fields_by_name["key"], above)
+        value, pick_value = _single(entry.fields_by_name["value"], above)
+        return MapType(key, value), lambda found: {pick_key(each): pick_value(item) for each, item in found.items()}
+    item, pick = _single(field, above)
+    return ArrayType(item), lambda found: list(map(pick, found))
+
+
+def _single(field: FieldDescriptor, above: tuple[str, ...]) -> tuple[DataType, Pick]:
+    if field.message_type is not None:
+        if field.message_type.full_name == _TIMESTAMP:
+            return TimestampType(), lambda time: time.seconds * 1_000_000 + time.nanos // 1000
+        return _message(field.message_type, above)
+    if field.enum_type is not None:
+        names = {value.number: value.name for value in reversed(field.enum_type.values)}
+        return StringType(), lambda number: names.get(number, str(number))
+    if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
+        return (BinaryType() if field.type == FieldDescriptor.TYPE_BYTES else StringType()), _as_it_is
+    return _LEAVES[field.cpp_type], _as_it_is
+
+
+def _as_it_is(value: Any) -> Any:
+    return value

@@ -1,0 +1,228 @@
+"""The sink: what Spark writes is seen once, all of it at the same moment, whatever is killed on the way.
+
+    driver      task 0               task 1                  broker
+      |           | stage q/0 m  --------------------------->  init fences who staged as q/0 before; begin
+      |           | rows .....................................  stored, hidden
+      |           |                    | stage q/1 m  ------>
+      |           | prepare            | ...................
+      | <---------+--- owners ---------+
+      | commit {q/0, q/1}, marker m  ------------------------>  seen, all at once; m is remembered
+      | Spark notes that the batch is done
+
+Each task stages its rows in a transaction of its own and leaves it open (`client/staging.py`); the driver commits all
+of them in one step. `q` is the id of the streaming query, or the option `transactionalId`; `m` is the marker: the query
+and the number of its batch, or the option `marker`.
+
+What may happen, and why nothing is there twice or missing:
+
+    a task dies            its next attempt stages under the same id, which aborts what it had, and fences it
+    an old attempt lives   it is fenced: what it sends is refused, and a commit that names it is no commit
+    the driver dies        before the commit, the batch is staged again, which aborts the old one. After it, the batch
+                           is staged again, too, but the broker knows the marker: tasks write nothing
+    the answer is lost     the commit is repeated, and recognised by its marker
+    the broker dies        what is not committed is aborted; the batch fails, and is done again
+
+A broker remembers a marker for a week after its last use; that of a batch replaces the one of the batch before, which
+Spark has noted by then. A query that dies between the commit and Spark's own note of it, and is started again only
+after the broker has forgotten, writes that one batch again.
+
+Batch writes go the same way. Without a `transactionalId` nobody can tell whether a job that is run again was done
+before, so a job that failed at the very end and is repeated may write twice; that is said once, when it is planned.
+With one, and a `marker`, it cannot.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import chain
+from secrets import token_hex
+from typing import Any, Final
+
+from pyspark import TaskContext, __version__
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from goqueue.client.sync import Client
+from goqueue.clock import MS
+from goqueue.errors import GoQueueError, InvalidConfig, InvalidRequest, TransactionAborted
+from goqueue.spark.link import Link, readable_errors
+from goqueue.spark.sink_options import SinkOptions
+from goqueue.spark.sink_rows import RowReader
+from goqueue.times import format_duration
+from goqueue.wire.transaction_reports import TransactionOwner
+
+QUERY_ID: Final = "sql.streaming.queryId"
+BATCH_ID: Final = "streaming.sql.batchId"
+"""By these names Spark tells a task which query and batch it works for. They are internal; a test guards them."""
+ABORT_TIMEOUT: Final = "3s"
+"""A query that is stopped does not wait for longer; what is not aborted by then, the next attempt aborts."""
+
+logger = logging.getLogger("goqueue.spark")
+
+
+@dataclass(frozen=True, slots=True)
+class Staged(WriterCommitMessage):
+    """What a task has done: whom to name for its commit, if there is anything to commit."""
+
+    marker: str | None
+    owner: TransactionOwner | None = None
+    batch_id: int | None = None
+    replaces: str | None = None  # a marker that nobody will ask for any more
+
+
+class _Writer:
+    """What both writers are made of. It is made anew for each batch, and travels to the tasks."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        self._options = options
+        self._link = Link(options.server, options.api_key)
+        self._rows = RowReader.of(schema, topic=options.topic, is_json=options.is_json)
+
+    def _stage(
+        self, batches: Iterator[Any], task: TaskContext, transactional_id: str, marker: str | None
+    ) -> TransactionOwner | None:
+        """Store the rows of this task, hidden: who owns them. None if there are none, or they were committed before."""
+        options = self._options
+        filled = (batch for batch in batches if batch.num_rows)
+        first = next(filled, None)
+        if first is None:
+            return None
+        if options.rate is not None and task.partitionId():
+            reason = "there is more than one task, and none knows of the others: use .coalesce(1) before the write"
+            raise InvalidConfig("rate", options.rate, reason)
+        with self._link.client.stage(
+            f"{transactional_id}/{task.partitionId()}",
+            timeout=options.transaction_timeout_ms / 1_000,
+            marker=marker,
+            rate=options.rate,
+            compression=options.compression,
+        ) as staging:
+            if staging.already_committed:
+                logger.info("%s was committed before: nothing is written", marker)
+                return None
+            for batch in chain([first], filled):
+                for rows in self._rows.messages(batch):
+                    staging.add(
+                        rows.topic,
+                        rows.values,
+                        keys=rows.keys,
+                        headers=rows.headers,
+                        priorities=rows.priorities,
+                        deliver_at_ns=rows.deliver_at_ns,
+                        partitions=rows.partitions,
+                    )
+            return staging.prepare()
+
+    def _commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Let all that the tasks have staged be seen, in one step."""
+        staged = _staged(messages)
+        owners = [one.owner for one in staged if one.owner is not None]
+        if not owners:
+            return
+        try:
+            self._link.client.commit_staged(owners, marker=staged[0].marker, replaces=staged[0].replaces)
+        except TransactionAborted as error:
+            if error.reason == "timeout":
+                limit = format_duration(self._options.transaction_timeout_ms * MS)
+                error.add_note(f"the whole write has to be done within transactionTimeout, which is {limit}")
+            raise
+
+    def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Let nothing of it be seen; what nobody told us of is aborted by the next attempt, or by its timeout."""
+        owners = [one.owner for one in _staged(messages) if one.owner is not None]
+        if not owners:
+            return
+        server, api_key = self._options.server, self._options.api_key
+        with suppress(GoQueueError), Client(server, api_key=api_key, timeout=ABORT_TIMEOUT) as client:
+            client.abort_staged(owners)
+
+
+class GoQueueStreamWriter(_Writer, DataSourceStreamArrowWriter):
+    """Writes each batch of a streaming query exactly once."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        parsed = SinkOptions.parse(options)  # and nothing is asked of the broker: this happens twice per batch
+        parsed.check_stream()
+        super().__init__(parsed, schema)
+
+    def write(self, iterator: Iterator[Any]) -> Staged:
+        """Stage the rows of one task."""
+        task = _task()
+        with readable_errors():
+            query_id, batch_id = _property(task, QUERY_ID), _property(task, BATCH_ID)
+            marker = f"spark/{query_id}/{batch_id}"
+            transactional_id = self._options.transactional_id or f"spark/{query_id}"
+            owner = self._stage(iterator, task, transactional_id, marker)
+            return Staged(marker, owner, int(batch_id), replaces=f"spark/{query_id}/{int(batch_id) - 1}")
+
+    def commit(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
+        """Commit the batch, once."""
+        for one in _staged(messages):
+            assert one.batch_id == batch_id, f"{BATCH_ID} is {one.batch_id}, but the batch is {batch_id}"
+        with readable_errors():
+            self._commit(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
+        """Abort what is known of the batch."""
+        self._abort(messages)
+
+
+class GoQueueWriter(_Writer, DataSourceArrowWriter):
+    """Writes a data frame: all of it, or nothing; and once per marker, if it has one."""
+
+    def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
+        parsed = SinkOptions.parse(options)
+        parsed.check_batch()
+        if overwrite:
+            raise InvalidRequest('a topic cannot be overwritten: use mode("append")', path="mode")
+        super().__init__(parsed, schema)
+        if parsed.topic is not None:
+            self._link.reach().describe_topic(parsed.topic)
+        self._marker: str | None = None
+        if parsed.transactional_id is None:
+            self._transactional_id = f"spark/{token_hex(8)}"
+            logger.warning("a write without transactionalId is at-least-once: if the job is repeated, so are its rows")
+            return
+        self._transactional_id = parsed.transactional_id
+        if parsed.marker is None:
+            logger.warning("a write without marker is once per run: if the job is repeated, so are its rows")
+        else:
+            self._marker = f"spark/{parsed.transactional_id}/{parsed.marker}"
+
+    def write(self, iterator: Iterator[Any]) -> Staged:
+        """Stage the rows of one task."""
+        with readable_errors():
+            return Staged(self._marker, self._stage(iterator, _task(), self._transactional_id, self._marker))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Commit the rows of all tasks."""
+        with readable_errors():
+            self._commit(messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Abort what is known of them."""
+        self._abort(messages)
+
+
+def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
+    """What tasks have told; one that failed has told nothing."""
+    return [message for message in messages if isinstance(message, Staged)]
+
+
+def _task() -> TaskContext:
+    task = TaskContext.get()
+    assert task is not None
+    return task
+
+
+def _property(task: TaskContext, name: str) -> str:
+    found = task.getLocalProperty(name)
+    if found is None:
+        reason = f"it does not tell tasks the local property {name}, without which nothing can be written exactly once"
+        raise InvalidConfig("pyspark", __version__, reason)
+    return found

@@ -1,0 +1,450 @@
+"""Topics as tables and streams: what Spark calls, in the driver and in the tasks.
+
+Both readers turn offsets into tasks with `plan.py` and read them in the same way; they differ in who says where to
+begin and to end. No constructor talks to anybody. Spark makes a reader anew whenever it likes, and pickles it.
+
+A stream keeps its positions in the checkpoint of its query, and nothing else. When Spark asks for the latest offset,
+all that lies before the start that it names is done; that is when the group is told of it. So `goqueue group describe`
+shows the lag of a query as of its last micro-batch.
+
+Within a stream one partition is read by one task, in the order of the log, unless `minPartitions` or
+`maxBytesPerPartition` asks for more tasks than that.
+"""
+
+import logging
+import os
+from array import array
+from collections.abc import Generator, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    DataSourceStreamReader,
+    EqualNullSafe,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxBytes,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from goqueue.clock import SystemClock
+from goqueue.errors import AvailabilityError, GoQueueError, InvalidConfig, OffsetOutOfRange, TopicError
+from goqueue.record import kernel
+from goqueue.record.header import Buffer
+from goqueue.spark.columns import BatchMaker, TypedValues, spark_schema
+from goqueue.spark.files import read_files, sealed_end
+from goqueue.spark.link import Link, readable_errors
+from goqueue.spark.options import Delayed, Edge, Offsets, Place, ReadFrom, SourceOptions, Timestamp
+from goqueue.spark.plan import (
+    TASK_BYTES_MAX,
+    Condition,
+    DataLost,
+    Loss,
+    OffsetRange,
+    Positions,
+    Sized,
+    World,
+    advanced,
+    at_least,
+    backlog,
+    between,
+    clipped,
+    committed,
+    cut,
+    ends,
+    ends_early,
+    estimated_bytes,
+    from_json,
+    latest_of,
+    limit_bytes,
+    limit_offsets,
+    narrowed,
+    pack,
+    passed,
+    piece_bytes,
+    replaced,
+    resolved,
+    task_count,
+    time_bounds,
+    to_json,
+    window,
+)
+from goqueue.wire.scan_reports import HiddenRange
+
+logger = logging.getLogger(__name__)
+
+_OPERATORS: dict[type[Filter], str] = {
+    EqualTo: "=",
+    EqualNullSafe: "=",
+    In: "in",
+    GreaterThan: ">",
+    GreaterThanOrEqual: ">=",
+    LessThan: "<",
+    LessThanOrEqual: "<=",
+}
+
+
+class PlannedRange(NamedTuple):
+    """A range that a task reads. What is hidden was not due when the range was planned."""
+
+    range: OffsetRange
+    topic_id: str
+    hidden: tuple[tuple[int, int], ...] = ()
+
+
+class Ranges(InputPartition):
+    """What one task reads, and how values are parsed if they are."""
+
+    def __init__(self, ranges: Sequence[PlannedRange], parser: TypedValues | None) -> None:
+        super().__init__(tuple(ranges))
+        self.parser = parser
+
+
+def link_of(options: SourceOptions) -> Link:
+    """The way to the broker that the options name."""
+    return Link(options.server, options.api_key)
+
+
+def columns_of(options: SourceOptions) -> tuple[StructType, TypedValues | None]:
+    """All columns that the options ask for, and what parses values; asks the broker only for registered schemas."""
+    parser = parser_of(options)
+    fields = None if parser is None else parser.fields
+    return spark_schema(options.columns, include_headers=options.include_headers, value_fields=fields), parser
+
+
+def parser_of(options: SourceOptions) -> TypedValues | None:
+    """What parses values, if they are to be parsed."""
+    if options.value_schema is None:
+        return None
+    from goqueue.spark.values import value_parser
+
+    link = link_of(options)
+    is_registered = options.value_schema.lower() == "registry"
+    topics = sorted(link.world(options)) if is_registered else ()
+    return value_parser(options.value_schema, client=link.reach() if is_registered else None, topics=topics)
+
+
+class _Reading:
+    """What the two readers share: planning tasks, and reading them."""
+
+    def __init__(self, options: SourceOptions, schema: StructType, parser: TypedValues | None = None) -> None:
+        self._options = options
+        self._schema = schema
+        self._parser = parser  # what parses values, once that was asked for
+        self._link = link_of(options)
+        self._logged: set[Loss] = set()
+
+    # --- in the driver -------------------------------------------------------------------------
+
+    def _checked_parser(self) -> TypedValues | None:
+        """What parses values. Raises `InvalidConfig` if the columns are not those that the source has."""
+        self._parser = parser = self._parser or parser_of(self._options)
+        fields = None if parser is None else parser.fields
+        known = {field.name: field.dataType for field in spark_schema(include_headers=True, value_fields=fields)}
+        for field in self._schema:
+            if field.name not in known:
+                raise InvalidConfig("schema", field.name, f"must be of {', '.join(known)}")
+            if field.dataType != known[field.name]:
+                reason = f"must be {known[field.name].simpleString()}"
+                raise InvalidConfig("schema", f"{field.name} {field.dataType.simpleString()}", reason)
+        return parser
+
+    def _resolve(self, world: World, place: Place, option: str) -> Positions:
+        at_time = None
+        if isinstance(place, Timestamp):
+            at_time = self._link.offsets_at(world, place.ns(now_ns=SystemClock().wall_ns()))
+        return resolved(world, place, option=option, at_time=at_time)
+
+    def _start(self, world: World, default: Edge) -> Positions:
+        options = self._options
+        if options.start is not None:
+            return self._resolve(world, options.start, "startingOffsets")
+        if options.group is not None:
+            return committed(world, self._link.group_positions(options.group), default)
+        return resolved(world, default, option="startingOffsets")
+
+    def _tasks(self, ranges: Sequence[OffsetRange], world: World, *, may_cut: bool) -> list[InputPartition]:
+        parser = self._checked_parser()
+        sized = [Sized(one, estimated_bytes(one, world[one.topic].partitions[one.partition])) for one in ranges]
+        total = sum(size for _, size in sized)
+        count = task_count(
+            total,
+            parallelism=len(os.sched_getaffinity(0)),
+            max_bytes=self._options.max_bytes_per_partition or TASK_BYTES_MAX,
+            min_count=self._options.min_partitions or 1,
+        )
+        if may_cut and count > 1:
+            fine = piece_bytes(total, count)
+            sized = [
+                part
+                for one, size in sized
+                for part in (cut(one, self._link.pieces(one, fine)) if size > fine else [Sized(one, size)])
+            ]
+            sized = at_least(sized, self._options.min_partitions or 1)
+        return [Ranges([self._planned(one, world) for one in task], parser) for task in pack(sized, count)]
+
+    def _planned(self, one: OffsetRange, world: World) -> PlannedRange:
+        hidden: tuple[tuple[int, int], ...] = ()
+        if self._options.delayed is Delayed.DUE:
+            found = self._link.hidden(one, self._options.isolation, Delayed.DUE)
+            hidden = tuple((each.first_offset, each.end_offset) for each in found)
+        return PlannedRange(one, world[one.topic].topic_id, hidden)
+
+    def _lost(self, losses: Sequence[Loss]) -> None:
+        """Raise, or log each loss once."""
+        if losses and self._options.fail_on_data_loss:
+            raise DataLost(losses)
+        for loss in losses:
+            if loss not in self._logged:
+                self._logged.add(loss)
+                logger.warning("data lost: %s", loss.reason)
+
+    # --- in the tasks --------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """The records of the ranges, as Arrow batches."""
+        with readable_errors():
+            if isinstance(partition, Ranges):  # Spark makes one of its own where there is nothing to read
+                for planned in partition.value:
+                    yield from self._batches(planned, partition.parser)
+
+    def _batches(self, planned: PlannedRange, parser: TypedValues | None) -> Iterator[Any]:
+        wanted = to_arrow_schema(self._schema, timezone="UTC")
+        topic, partition, _, _ = planned.range
+        registry = None if parser is None else self._link.client
+        maker = BatchMaker(topic, partition, self._schema.fieldNames(), value=parser, registry=registry)
+        is_same = maker.schema.equals(wanted)
+        for records, flags in self._records(planned):
+            for batch in maker.batches(records, flags):
+                yield batch if is_same else type(batch).from_arrays(batch.columns, schema=wanted)
+
+    def _records(self, planned: PlannedRange) -> Iterator[tuple[Buffer, int]]:
+        """Encoded records, with the flags that they may have. What is missing is judged, and not passed over."""
+        place = planned.range.start
+        if self._options.read_from is ReadFrom.FILES:
+            place = yield from self._from_files(planned)
+        yield from self._from_broker(planned, place)
+
+    def _from_files(self, planned: PlannedRange) -> Generator[tuple[Buffer, int], None, int]:
+        """The records that stand in sealed segments; returns from where on they do not."""
+        assert self._options.data_dir is not None
+        (topic, partition, start, end), topic_id, _ = planned
+        sealed = min(end, sealed_end(self._options.data_dir, topic, partition, topic_id=topic_id))
+        if sealed <= start:
+            return start
+        hidden = [HiddenRange(*each) for each in planned.hidden]
+        if self._options.delayed is Delayed.INCLUDE:
+            hidden = self._link.hidden(planned.range, self._options.isolation, Delayed.INCLUDE)
+        try:
+            yield from read_files(
+                self._options.data_dir, topic, partition, start, sealed, hidden=hidden, topic_id=topic_id
+            )
+        except OffsetOutOfRange as error:  # retention or compaction was faster; the broker knows
+            return error.offset
+        return sealed
+
+    def _from_broker(self, planned: PlannedRange, place: int) -> Iterator[tuple[Buffer, int]]:
+        one = planned.range._replace(start=place)
+        hidden = array("q", (offset for each in planned.hidden for offset in each)).tobytes()
+        failure: TopicError | OffsetOutOfRange | None = None
+        try:
+            for part in self._link.scan(one, self._options.isolation, self._options.delayed):
+                if part.log_start_offset > part.start_offset:
+                    self._lost([passed(one._replace(start=part.start_offset), part.log_start_offset)])
+                place = part.next_offset
+                records = kernel.filter(part.records, hidden=hidden) if hidden else part.records
+                if len(records):
+                    yield records, part.flags
+        except (TopicError, OffsetOutOfRange) as error:
+            failure = error
+        now = self._link.bounds(one.topic, self._options.isolation)
+        if now is None or now.topic_id != planned.topic_id:
+            self._lost([replaced(one.topic, now)])
+        elif isinstance(failure, TopicError):
+            raise failure
+        elif place < one.end:
+            self._lost([ends_early(one, place if failure is None else failure.end)])
+
+
+class GoQueueReader(_Reading, DataSourceReader):
+    """Reads ranges of topics once."""
+
+    def __init__(self, options: SourceOptions, schema: StructType, parser: TypedValues | None = None) -> None:
+        super().__init__(options, schema, parser)
+        options.check_batch()
+        self._conditions: list[Condition] = []
+
+    def partitions(self) -> list[InputPartition]:
+        """The tasks, planned now: what is published later is not read."""
+        with readable_errors():
+            world = self._link.world(self._options)
+            start, end = self._start(world, Edge.EARLIEST), self._end(world)
+            judged = between(start, self._not_before(start, end), world)
+            self._lost(judged.losses)
+            return self._tasks(self._narrowed(judged.ranges), world, may_cut=True)
+
+    def _end(self, world: World) -> Positions:
+        return self._resolve(world, self._options.end or Edge.LATEST, "endingOffsets")
+
+    def _not_before(self, start: Positions, end: Positions) -> Positions:
+        """The end, but not before the start: whoever has passed the end already has nothing to read."""
+        if isinstance(self._options.start, Offsets):
+            return end  # a mistake, then
+        return latest_of(start, end)
+
+    def _narrowed(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
+        found = narrowed(ranges, self._conditions)
+        start_ns, end_ns = time_bounds(self._conditions)
+        topics = {one.topic for one in found}
+        return clipped(
+            found,
+            starts=None if start_ns is None else self._link.offsets_at(topics, start_ns),
+            ends=None if end_ns is None else self._link.offsets_at(topics, end_ns),
+        )
+
+
+class PushdownReader(GoQueueReader):
+    """The same, for a session in which Spark tells sources of its filters."""
+
+    def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802
+        """Remember what narrows the ranges. All filters are Spark's to apply still."""
+        self._conditions = [
+            Condition(found.attribute[0], _OPERATORS[type(found)], found.value)  # type: ignore[attr-defined]
+            for found in filters
+            if type(found) in _OPERATORS and len(found.attribute) == 1  # type: ignore[attr-defined]
+        ]
+        return filters
+
+
+class GoQueueStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads topics for as long as the query runs."""
+
+    def __init__(self, options: SourceOptions, schema: StructType, parser: TypedValues | None = None) -> None:
+        super().__init__(options, schema, parser)
+        self._target: Positions | None = None
+        self._latest: Positions | None = None
+        self._told: Positions | None = None
+        self._turn = 0
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Where a query begins that has no checkpoint."""
+        with readable_errors():
+            self._options.check_stream()
+            return to_json(self._start(self._link.world(self._options), Edge.LATEST))
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """The end of the next micro-batch; the start itself, if there is nothing new."""
+        with readable_errors():
+            self._options.check_stream()
+            positions = from_json(start)
+            world = self._link.world(self._options, missing_ok=True)
+            self._tell_group(positions, world)
+            judged = backlog(positions, world, target=self._target)
+            self._lost(judged.losses)
+            self._latest = advanced(positions, judged.ranges, world)
+            end = advanced(positions, self._admitted(judged.ranges, world, limit), world)
+            return to_json(end)
+
+    def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
+        """What the options allow for one micro-batch."""
+        if self._options.max_offsets_per_trigger is not None:
+            return ReadMaxRows(self._options.max_offsets_per_trigger)
+        if self._options.max_bytes_per_trigger is not None:
+            return ReadMaxBytes(self._options.max_bytes_per_trigger)
+        return ReadAllAvailable()
+
+    def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
+        """Read what is there now, and then no more."""
+        with readable_errors():
+            self._target = ends(self._link.world(self._options, missing_ok=True))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
+        """How far the topics reached when that was last asked."""
+        return None if self._latest is None else to_json(self._latest)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """The tasks of one micro-batch."""
+        with readable_errors():
+            world = self._link.world(self._options, missing_ok=True)
+            judged = between(from_json(start), from_json(end), world)
+            self._lost(judged.losses)
+            options = self._options
+            may_cut = options.min_partitions is not None or options.max_bytes_per_partition is not None
+            return self._tasks(judged.ranges, world, may_cut=may_cut)
+
+    def stop(self) -> None:
+        """Hang up."""
+        self._link.close()
+
+    def _admitted(self, ahead: Sequence[OffsetRange], world: World, limit: ReadLimit) -> Sequence[OffsetRange]:
+        """As much of it as one micro-batch takes. Of two limits both hold, whichever Spark was told of."""
+        if isinstance(limit, ReadAllAvailable) or not ahead:
+            return ahead
+        self._turn += 1
+        max_offsets, max_bytes = self._options.max_offsets_per_trigger, self._options.max_bytes_per_trigger
+        if isinstance(limit, ReadMaxRows):
+            max_offsets = min(limit.max_rows, max_offsets or limit.max_rows)
+        if isinstance(limit, ReadMaxBytes):
+            max_bytes = min(limit.max_bytes, max_bytes or limit.max_bytes)
+        if max_offsets is not None:
+            ahead = limit_offsets(ahead, max_offsets, turn=self._turn)
+        if max_bytes is not None:
+            ahead = [
+                window(one, world[one.topic].partitions[one.partition], max_bytes)
+                for one in ahead
+                if one.start < one.end
+            ]
+            fine = piece_bytes(max_bytes, len(ahead))
+            pieces = [self._link.pieces(one, fine) for one in ahead]
+            ahead = limit_bytes(ahead, pieces, max_bytes, turn=self._turn)
+        return ahead
+
+    def _tell_group(self, positions: Positions, world: World) -> None:
+        """Report progress, unless it was; a broker that is away is told the next time."""
+        if self._options.group is None or positions == self._told:
+            return
+        try:
+            self._link.commit(self._options.group, positions, world)
+        except AvailabilityError as error:
+            logger.warning("the progress of group %s could not be reported: %s", self._options.group, error)
+        else:
+            self._told = positions
+
+
+class RefusedStream(DataSourceStreamReader):
+    """Stands in for a reader that cannot be made: Spark loses what is raised where it asks for one."""
+
+    def __init__(self, error: GoQueueError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:  # noqa: N802
+        """Raise the reason."""
+        with readable_errors():
+            raise self._error
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
+        """Raise the reason."""
+        return self.initialOffset()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Raise the reason."""
+        with readable_errors():
+            raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        """Raise the reason."""
+        with readable_errors():
+            raise self._error

@@ -1,0 +1,32 @@
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from goqueue.client.sync import Client
+from goqueue.testing import EmbeddedBroker
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark() -> "Iterator[SparkSession]":
+    """The one session of all Spark tests."""
+    from goqueue.spark.session import local_session
+
+    session = local_session("goqueue-tests", master="local[2]")
+    yield session
+    session.stop()
+
+
+@pytest.fixture
+def broker() -> Iterator[EmbeddedBroker]:
+    with EmbeddedBroker() as running:
+        yield running
+
+
+@pytest.fixture
+def client(broker: EmbeddedBroker) -> Iterator[Client]:
+    with Client(broker.address) as connected:
+        yield connected

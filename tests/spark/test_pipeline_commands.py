@@ -1,0 +1,147 @@
+"""The commands that need Spark, in the session that all tests share; and one of them from start to Ctrl-C."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from goqueue.client.sync import Client
+from goqueue.testing import EmbeddedBroker
+from tests.cli.commands import run
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+
+@pytest.fixture
+def server(broker: EmbeddedBroker, client: Client) -> str:
+    client.create_topic("orders", partitions=2)
+    client.create_topic("again", partitions=2)
+    client.publish_many("orders", [(f"key-{number % 5}", f"value {number}") for number in range(40)])
+    return broker.address
+
+
+def succeed(*arguments: str, server: str) -> str:
+    outcome = run("pipeline", *arguments, server=server)
+    assert outcome.code == 0, outcome.complaint
+    return outcome.output.decode()
+
+
+def data(*arguments: str, server: str) -> Any:
+    return json.loads(succeed(*arguments, "-o", "json", server=server))
+
+
+def test_a_topic_is_archived_verified_and_merged(server: str, client: Client, tmp_path: Path) -> None:
+    directory = str(tmp_path / "archive")
+
+    shown = succeed("archive", "orders", directory, server=server)
+    client.publish("orders", "more")
+    again = data("archive", "orders", directory, server=server)
+    same = succeed("archive", "orders", directory, "--verify", server=server)
+    merged = data("archive", "orders", directory, "--merge", server=server)
+    (file,) = Path(directory).glob("date=*/*.parquet")
+    file.unlink()
+    bad = run("pipeline", "archive", "orders", directory, "--verify", server=server)
+
+    assert "archived   40 messages in 1 commit" in shown
+    assert (again["messages"], again["archived_messages"]) == (1, 41)
+    assert "archive and topic are the same" in same
+    assert merged == {"merged_files": 2}
+    assert bad.code == 3
+    assert "error the archive is damaged" in bad.complaint
+    assert "Traceback" not in bad.complaint
+
+
+def test_messages_are_replayed_after_they_were_counted(server: str, client: Client, tmp_path: Path) -> None:
+    asked = ("replay", "again", "--topic", "orders", "--key", "key-1", "--key", "key-2", "--state", str(tmp_path))
+
+    counted = succeed(*asked, "--dry-run", server=server)
+    first = data(*asked, server=server)
+    second = succeed(*asked, server=server)
+
+    assert counted == "16 messages out of 40 offsets of orders would be published to again\n"
+    assert first["messages"] == 16
+    assert "0, and 16 when it ran before" in second
+    assert len(list(client.read("again"))) == 16
+
+
+def test_a_topic_is_compacted(server: str, client: Client, tmp_path: Path) -> None:
+    done = data("compact", "--topic", "orders", "--to", str(tmp_path / "now"), server=server)
+
+    assert (done["messages"], done["looked_at"]) == (5, 40)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [
+        (("replay", "again", "--topic", "orders", "--where", "nothing = 1"), "error replay: "),
+        (("replay", "again", "--topic", "orders", "--where", "SELECT FROM"), "error replay: "),
+        (("archive", "orders", "{directory}", "--compression", "origami"), "error archive: "),
+        (("archive", "orders", "{directory}", "--verify"), "holds no archive"),
+        (("replay", "again", "--archive", "{directory}"), "holds no archive"),
+        (("archive", "orders", "s3a://bucket/orders"), "error directory = 's3a://bucket/orders'"),
+    ],
+)
+def test_what_goes_wrong_in_spark_is_said_in_one_line(
+    server: str, tmp_path: Path, arguments: tuple[str, ...], reason: str
+) -> None:
+    given = [text.format(directory=tmp_path / "archive") for text in arguments]
+
+    outcome = run("pipeline", *given, server=server)
+
+    (line,) = [one for one in outcome.complaint.splitlines() if one.startswith("error ")]
+    assert outcome.code == 1
+    assert reason in line
+    assert len(line) < 500
+    assert "Traceback" not in outcome.complaint
+
+
+def without_java(tmp_path: Path) -> dict[str, str]:
+    """An environment in which the only Java is the one of pip."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    for folder in reversed(os.environ["PATH"].split(os.pathsep)):
+        if os.path.isdir(folder):
+            for name in os.listdir(folder):
+                link = tools / name
+                if not name.startswith("java") and not link.is_symlink():
+                    link.symlink_to(os.path.join(folder, name))
+    clean = {name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "PYSPARK_PYTHON")}
+    return clean | {"PATH": str(tools), "XDG_CACHE_HOME": str(tmp_path / "cache")}
+
+
+def test_ctrl_c_ends_a_continuous_job_that_runs_on_the_java_of_pip(
+    server: str, client: Client, tmp_path: Path, spark: "SparkSession"
+) -> None:
+    environment = without_java(tmp_path)
+    assert shutil.which("java", path=environment["PATH"]) is None
+    arguments = ["pipeline", "archive", "orders", str(tmp_path / "archive"), "--continuous", "--every", "100ms"]
+    command = [sys.executable, "-m", "goqueue.cli", *arguments, "--server", server, "--master", "local[1]"]
+
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
+        wait_for(client, 40, process)
+        client.publish("orders", "more")
+        wait_for(client, 41, process)
+        process.send_signal(signal.SIGINT)
+        output, complaint = process.communicate(timeout=60)
+
+    assert (process.returncode, output) == (130, b"")
+    lines = complaint.decode().splitlines()
+    assert lines[-1] == "archive was interrupted; started again, it goes on where it stood"
+    assert all(line.startswith("archive: archives ") for line in lines[:-1])
+    assert spark.read.parquet(str(tmp_path / "archive")).count() == 41
+
+
+def wait_for(client: Client, count: int, process: "subprocess.Popen[bytes]") -> None:
+    """Until the group of the job stands there, for all to see."""
+    group = "pipeline-archive-orders"
+    while group not in client.groups() or sum(one.offset for one in client.group_positions(group)) < count:
+        assert process.poll() is None, process.communicate()
