@@ -15,7 +15,7 @@ demo: $(READY)
 	$(BIN)/python -m goqueue.cli demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -n auto --dist worksteal
+	scripts/test $(BIN)/python
 
 check: $(READY)
 	$(BIN)/python -m ruff format --check .

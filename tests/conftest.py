@@ -1,4 +1,4 @@
-"""Three things that tests share: a clock that is set by hand, a disk in memory, and hypothesis without a stopwatch."""
+"""What tests share: a clock that is set by hand, a disk in memory, hypothesis without a stopwatch, and one Spark."""
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -14,6 +14,14 @@ settings.register_profile(
     database=None,
 )
 settings.load_profile("goqueue")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that need Spark: they run in one process, and share its session."""
+    for item in items:
+        if "spark" in getattr(item, "fixturenames", ()):
+            item.add_marker("spark")
 
 
 @pytest.fixture

@@ -10,19 +10,23 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
+"""A Java machine that is soon at its best, which is not as good as it could be: for jobs of a second."""
+
+
 @pytest.fixture(scope="session")
 def spark() -> "Iterator[SparkSession]":
     """The one session of all Spark tests."""
     from goqueue.spark.session import local_session
 
-    session = local_session("goqueue-tests", master="local[2]")
+    session = local_session("goqueue-tests", master="local[2]", conf=QUICK)
     yield session
     session.stop()
 
 
 @pytest.fixture
 def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker() as running:
+    with EmbeddedBroker(http=False, housekeeping_maintenance_interval="100ms") as running:
         yield running
 
 

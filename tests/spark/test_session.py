@@ -45,7 +45,8 @@ def test_the_settings_arrive(spark: "SparkSession") -> None:
 
 
 def test_a_session_that_is_there_is_taken(spark: "SparkSession") -> None:
-    assert local_session("another", conf={"spark.sql.shuffle.partitions": "9"}) is spark
+    taken = local_session("another", conf={"spark.sql.shuffle.partitions": "9"})
+    assert taken.sparkContext is spark.sparkContext
     assert spark.conf.get("spark.sql.shuffle.partitions") == "2"
 
 
