@@ -6,12 +6,22 @@ from benchmarks import (
     bench_kernel,
     bench_log,
     bench_schemas,
+    bench_spark,
     bench_tracing,
     bench_transactions,
 )
 from benchmarks.harness import Result, main
 
-ALL = (bench_kernel, bench_log, bench_broker, bench_delivery, bench_schemas, bench_tracing, bench_transactions)
+ALL = (
+    bench_kernel,
+    bench_log,
+    bench_broker,
+    bench_delivery,
+    bench_schemas,
+    bench_tracing,
+    bench_transactions,
+    bench_spark,
+)
 
 
 def run(size: str) -> list[Result]:

@@ -22,6 +22,8 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, NamedTuple
 
+from pyspark.sql import SparkSession
+
 from benchmarks.harness import Result, main
 from goqueue.client.sync import Client
 from goqueue.spark.pipelines import archive
@@ -29,7 +31,7 @@ from goqueue.spark.pipelines.job import JobConfig, running
 from goqueue.spark.session import local_session
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 # rows of 100 B and of 1 KB, rounds, seconds that a stream is measured, and that it runs before
 SIZES = {"small": (4_000, 1_000, 1, 1.0, 1.0), "full": (2_000_000, 400_000, 5, 30.0, 15.0)}
@@ -52,7 +54,7 @@ class Table(NamedTuple):
 class Bench(NamedTuple):
     """What all rows of the table need."""
 
-    spark: "SparkSession"
+    spark: SparkSession
     client: Client
     server: str
     data: Path  # of the broker
@@ -70,6 +72,7 @@ class Bench(NamedTuple):
 def run(size: str) -> list[Result]:
     small_rows, large_rows, rounds, seconds, before_seconds = SIZES[size]
     with _directory() as scratch, _broker(scratch / "data") as server, Client(server, timeout="60s") as client:
+        is_own = SparkSession.getActiveSession() is None
         spark = local_session("goqueue-bench", master="local[2]", conf={"spark.ui.showConsoleProgress": "false"})
         bench = Bench(spark, client, server, scratch / "data", scratch, rounds)
         try:
@@ -86,7 +89,8 @@ def run(size: str) -> list[Result]:
                 *_stream(bench, seconds, before_seconds),
             ]
         finally:
-            spark.stop()
+            if is_own:
+                spark.stop()
 
 
 def _table(bench: Bench, topic: str, value_bytes: int, row_count: int, segment_bytes: int) -> Table:

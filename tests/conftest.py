@@ -1,5 +1,7 @@
 """What tests share: a clock that is set by hand, a disk in memory, hypothesis without a stopwatch, and one Spark."""
 
+import os
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -7,7 +9,7 @@ from goqueue.testing import ManualClock, MemoryDisk
 
 settings.register_profile(
     "goqueue",
-    max_examples=50,
+    max_examples=int(os.environ.get("GOQUEUE_EXAMPLES", "25")),  # more of them find more, and take longer
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow],

@@ -8,10 +8,12 @@ from benchmarks import (
     bench_kernel,
     bench_log,
     bench_schemas,
+    bench_spark,
     bench_tracing,
     bench_transactions,
 )
 from benchmarks.harness import Result, machine_facts, print_table, to_json
+from tests.spark.conftest import spark  # noqa: F401
 
 
 @pytest.mark.parametrize(
@@ -24,6 +26,11 @@ def test_a_benchmark_runs_at_its_small_size(benchmark) -> None:  # type: ignore[
 
     assert results
     assert [result for result in results if result.value <= 0] == []
+
+
+@pytest.mark.usefixtures("spark")
+def test_the_benchmark_of_spark_runs_at_its_small_size() -> None:
+    test_a_benchmark_runs_at_its_small_size(bench_spark)
 
 
 def test_results_come_as_a_table_and_as_json(capsys: pytest.CaptureFixture[str]) -> None:

@@ -272,7 +272,7 @@ class PublishingThroughFaults(RuleBasedStateMachine):
         return next(values for one, values in self.batches if one is batch)
 
 
-PublishingThroughFaults.TestCase.settings = settings(max_examples=300, stateful_step_count=40)
+PublishingThroughFaults.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
 TestPublishingThroughFaults = PublishingThroughFaults.TestCase
 
 

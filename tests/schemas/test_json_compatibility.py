@@ -57,7 +57,7 @@ def defined(schema: Schema, **definitions: Schema) -> Schema:
 # The model.
 
 
-@settings(max_examples=250)
+@settings(max_examples=70)
 @given(PAIRS)
 def test_what_is_called_compatible_is_accepted(pair: tuple[Schema, Schema]) -> None:
     writer, reader = pair
@@ -75,7 +75,7 @@ FRAGMENTS = [
 
 
 @pytest.mark.parametrize(("schemas", "documents"), FRAGMENTS)
-@settings(max_examples=100)
+@settings(max_examples=60)
 @given(st.data())
 def test_what_people_write_is_decided_exactly(
     schemas: st.SearchStrategy[Schema], documents: list[Any], data: st.DataObject
@@ -109,7 +109,7 @@ def test_it_is_transitive(several: list[Schema]) -> None:
     assert incompatibilities(two, one) == incompatibilities(three, two) == incompatibilities(three, one) == []
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(PAIRS)
 def test_a_schema_is_compatible_with_itself_however_it_is_annotated(pair: tuple[Schema, Schema]) -> None:
     schema, _ = pair
@@ -119,7 +119,7 @@ def test_a_schema_is_compatible_with_itself_however_it_is_annotated(pair: tuple[
     assert incompatibilities({**schema, "title": "An order", "description": "As it was placed."}, schema) == []
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(PAIRS)
 def test_every_reason_begins_with_a_place_in_the_readers_schema(pair: tuple[Schema, Schema]) -> None:
     writer, reader = pair
@@ -136,7 +136,7 @@ def test_every_reason_begins_with_a_place_in_the_readers_schema(pair: tuple[Sche
         assert sentence
 
 
-@settings(max_examples=120)
+@settings(max_examples=70)
 @given(PAIRS)
 def test_a_reason_names_a_keyword_that_refuses_something_on_its_own(pair: tuple[Schema, Schema]) -> None:
     writer, reader = pair

@@ -34,7 +34,7 @@ PROGRAMS = st.lists(CHANGES_OF_FILES | CHANGES_OF_NAMES, max_size=25).map(lambda
 KEEPS: st.SearchStrategy[Keep] = st.sampled_from(("nothing", "everything", "prefix", "pages", "random"))
 
 
-thorough = settings(max_examples=250, deadline=None)
+thorough = settings(max_examples=120, deadline=None)
 
 
 class ModelFile:
