@@ -154,6 +154,14 @@ class Killer:
                 assert monotonic() < deadline_s, self._job.complaints
                 self._patience.wait(0.005)
 
+    def _workers(self) -> list[int]:
+        """Those that are there, as soon as there are some: a query that has just failed has none."""
+        deadline_s = monotonic() + TIMEOUT_S
+        while not (found := self._job.workers()):
+            assert monotonic() < deadline_s, self._job.complaints
+            self._patience.wait(0.01)
+        return found
+
     def kill(self, kind: str) -> None:
         """Kill one of that kind, at some moment from now on, and let it come back."""
         self.feed()
@@ -166,9 +174,8 @@ class Killer:
             self._broker.kill()
             self._broker.restart()
         elif kind == WORKER:
-            workers = self._job.workers()
             with suppress(ProcessLookupError):
-                os.kill(self._rng.choice(workers), signal.SIGKILL)
+                os.kill(self._rng.choice(self._workers()), signal.SIGKILL)
         else:
             self._job.kill()
             self._job.start()
