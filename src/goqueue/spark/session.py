@@ -93,6 +93,7 @@ def local_session(
         builder = builder.config(name, value)
     if is_local(master):
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # or Spark warns of what it looked up
     try:
         with _errors_written_to(log_path):
             return builder.getOrCreate()
