@@ -85,7 +85,7 @@ class Job:
 
     def workers(self) -> list[int]:
         """Python workers that stage or commit, and what they are forked from."""
-        commands = {pid: _command(pid) for pid in _descendants(self._process.pid)}
+        commands = {pid: _command(pid) for pid in _in_session(self._process.pid)}
         return [pid for pid, command in commands.items() if any(name in command for name in WORKERS)]
 
     def wait_for(self, word: str, count: int = 1) -> None:
@@ -238,12 +238,14 @@ def _stable(gq: Client, topic: str) -> int:
     return sum(partition.last_stable_offset for partition in gq.describe_topic(topic).partitions)
 
 
-def _descendants(pid: int) -> list[int]:
-    children: list[int] = []
-    with suppress(OSError):
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            children += map(int, (thread / "children").read_text().split())
-    return [one for child in children for one in (child, *_descendants(child))]
+def _in_session(pid: int) -> list[int]:
+    """All processes of that session, also those whose parents were killed."""
+    found = []
+    for name in os.listdir("/proc"):
+        with suppress(ValueError, OSError):
+            if os.getsid(int(name)) == pid:
+                found.append(int(name))
+    return found
 
 
 def _command(pid: int) -> str:
