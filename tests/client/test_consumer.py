@@ -150,11 +150,11 @@ def test_messages_of_more_deliveries_than_fit_a_request_are_settled_all_the_same
     name = "n" * 249
     gq.create_topic(name, partitions=1)
     gq.publish_many(name, [b"%d" % number for number in range(300)])
-    with gq.consumer(name, group="g", visibility="500ms") as consumer:
+    with gq.consumer(name, group="g", visibility="2s") as consumer:
         batch: list[Any] = []
         while len(batch) < 300:
             batch += consumer.poll(1)
-        assert consumer.poll(timeout="700ms") == []
+        assert consumer.poll(timeout="2200ms") == []
         batch[7].ack()
         with pytest.raises(ReceiptUnknown):
             consumer.ack(batch)
