@@ -24,7 +24,7 @@ OPERATIONS = {
     for path, methods in DOCUMENT["paths"].items()
     for method, operation in methods.items()
 }
-EXAMPLES = 6
+EXAMPLES = 4
 ROUTES_OF_THE_CONTRACT = [
     "DELETE /groups/{group}",
     "DELETE /schemas/config",
