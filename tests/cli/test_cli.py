@@ -14,10 +14,12 @@ from goqueue.storage.file import OsDisk
 from tests.storage.logs import fill
 
 
-def run(*arguments: str, check: bool = True, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
+def run(
+    *arguments: str, check: bool = True, env: dict[str, str] | None = None, timeout: float = 120
+) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "goqueue.cli", *arguments]
     environment = os.environ | {"COLUMNS": "80"} | (env or {})
-    return subprocess.run(command, check=check, capture_output=True, text=True, timeout=120, env=environment)
+    return subprocess.run(command, check=check, capture_output=True, text=True, timeout=timeout, env=environment)
 
 
 @pytest.fixture
@@ -34,8 +36,9 @@ def test_version_names_the_package_and_the_kernel() -> None:
     assert run("version").stdout.startswith(f"goqueue {goqueue.__version__} (Python 3.")
 
 
+@pytest.mark.spark
 def test_the_demo_runs_to_its_end() -> None:
-    output = run("demo").stdout
+    output = run("demo", timeout=400).stdout
 
     assert "all of it held" in output
     assert "each exactly once, in order for each customer" in output

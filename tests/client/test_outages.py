@@ -128,7 +128,7 @@ def test_a_producer_goes_on_through_restarts_in_order_and_exactly_once(broker: R
 
 
 def test_an_outage_that_lasts_too_long_is_reported_within_the_timeout(broker: RestartingBroker) -> None:
-    with Client(broker.address, timeout="300ms") as gq:
+    with Client(broker.address, timeout="1500ms") as gq:
         gq.create_topic("t", partitions=1)
         gq.publish("t", b"direct")
         gq._loop.run(gq._client.publish("t", b"by the loop"))
@@ -201,7 +201,7 @@ def test_a_producer_stores_everything_once_and_in_order_though_answers_are_lost(
 def test_what_was_given_up_is_not_mixed_up_with_what_follows(gq: Client, address: str) -> None:
     gq.create_topic("t", partitions=1)
 
-    with cut_off(address, timeout="300ms") as (proxy, client):
+    with cut_off(address, timeout="1500ms") as (proxy, client):
         assert client.publish("t", b"first").offset == 0
         for number in range(3):
             proxy.lose_answers(Verb.PUBLISH, 1_000)
@@ -238,8 +238,8 @@ def test_what_the_broker_refuses_for_ever_fails_with_its_reason_after_the_delive
 ) -> None:
     gq.create_topic("t", partitions=1)
 
-    with cut_off(address, timeout="200ms") as (proxy, client):
-        producer = client.producer(linger=0, delivery_timeout="200ms")
+    with cut_off(address, timeout="1500ms") as (proxy, client):
+        producer = client.producer(linger=0, delivery_timeout="1500ms")
         client.publish("t", b"known")
         producer.send("t", b"known").result(timeout=WAIT)
         proxy.replace_answers(Verb.PUBLISH, FULL, 1_000_000)
@@ -295,10 +295,10 @@ def test_a_complaint_about_the_connection_fails_no_request(gq: Client, address: 
 
 
 def test_what_was_given_up_before_it_was_sent_leaves_nothing_behind(broker: RestartingBroker) -> None:
-    with Client(broker.address, timeout="200ms") as gq:
+    with Client(broker.address, timeout="1500ms") as gq:
         gq.create_topic("t", partitions=1)
         gq.publish("t", b"first")
-        with gq.producer(linger=0, delivery_timeout="200ms") as producer:
+        with gq.producer(linger=0, delivery_timeout="1500ms") as producer:
             producer.send("t", b"second").result(timeout=WAIT)
             broker.stop()
             handle = producer.send("t", b"lost")

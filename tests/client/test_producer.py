@@ -515,7 +515,7 @@ def test_a_producer_gives_up_after_its_delivery_timeout_and_then_rests() -> None
     with EmbeddedBroker(http=False, topics_partitions=1) as broker:
         client = Client(broker.address)
         client.create_topic("t")
-        producer = client.producer(linger=0, delivery_timeout="200ms")
+        producer = client.producer(linger=0, delivery_timeout="1500ms")
         producer.send("t", b"v").result(timeout=WAIT)
     handle = producer.send("t", b"v")
 

@@ -204,7 +204,7 @@ def test_a_reader_of_many_partitions_holds_a_few_answers_only(gq: Client, addres
 def test_a_part_that_could_not_be_read_is_asked_for_again(gq: Client, address: str) -> None:
     fill(gq, 300, partitions=3)
 
-    with Proxy(address) as proxy, Client(proxy.address, timeout="300ms") as client:
+    with Proxy(address) as proxy, Client(proxy.address, timeout="1500ms") as client:
         messages = client.read("t")
         found = messages.next_batch()
         while len(found) < 300:

@@ -312,7 +312,7 @@ def test_a_broker_that_was_restarted_commits_nothing_that_was_staged_before(tmp_
 
 
 def test_a_broker_that_is_gone_is_told_of(address: str, gq: Client, t: str, m: str) -> None:
-    with Proxy(address) as proxy, Client(proxy.address, timeout="300ms") as stager:
+    with Proxy(address) as proxy, Client(proxy.address, timeout="1500ms") as stager:
         owner = staged(stager, "job/0", b"a")
         proxy.mute()
         with pytest.raises(AvailabilityError):

@@ -900,7 +900,7 @@ def test_acks_whose_answers_are_lost_are_part_of_the_transaction_once(
 def test_a_broker_that_does_not_answer_is_told_of_and_the_next_transaction_goes_through(
     gq: Client, address: str, t: str
 ) -> None:
-    with cut_off(address, timeout="300ms") as (proxy, client):
+    with cut_off(address, timeout="1500ms") as (proxy, client):
         with client.transaction("a") as tx:
             tx.publish(t, b"connects")
         with left_with(AvailabilityError), client.transaction("a") as tx:

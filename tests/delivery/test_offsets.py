@@ -33,6 +33,8 @@ def test_between_is_what_lies_there(offsets: set[int], start: int, end: int, bas
 
 def test_a_range_without_end_costs_nothing() -> None:
     assert list(between(BitMap64([3, 2**40]), 4, OFFSET_MAX)) == [2**40]
+    assert list(between(BitMap64([3, 5, 2**40, 2**50]), 4, 2**41)) == [5, 2**40]
+    assert not between(BitMap64([3, 2**40, 2**50]), 2**45, 2**49)
     assert not between(BitMap64([3]), 4, OFFSET_MAX)
     assert not between(BitMap64(), 0, OFFSET_MAX)
     assert not span(7, 7)

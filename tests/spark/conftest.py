@@ -34,3 +34,21 @@ def broker() -> Iterator[EmbeddedBroker]:
 def client(broker: EmbeddedBroker) -> Iterator[Client]:
     with Client(broker.address) as connected:
         yield connected
+
+
+@pytest.fixture(scope="module")
+def shared_broker() -> Iterator[EmbeddedBroker]:
+    """One broker for all tests of a module, which leave no topics behind."""
+    with EmbeddedBroker(http=False, housekeeping_maintenance_interval="100ms") as running:
+        yield running
+
+
+@pytest.fixture
+def gq(shared_broker: EmbeddedBroker) -> Iterator[Client]:
+    from goqueue.spark.link import Link
+
+    with Client(shared_broker.address) as connected:
+        yield connected
+        for topic in connected.topics():
+            connected.delete_topic(topic)
+    Link(shared_broker.address, "").close()

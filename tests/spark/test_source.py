@@ -3,7 +3,7 @@
 import os
 import pickle
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -49,21 +49,6 @@ EVERYTHING = {
 Row = dict[str, Any]
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(http=False, housekeeping_maintenance_interval="100ms") as running:
-        yield running
-
-
-@pytest.fixture
-def gq(broker: EmbeddedBroker) -> Iterator[Client]:
-    with Client(broker.address) as client:
-        yield client
-        for topic in client.topics():
-            client.delete_topic(topic)
-    Link(broker.address, "").close()
-
-
 class Source:
     """Calls a reader as Spark does: everything is pickled on its way from the driver to a task."""
 
@@ -94,8 +79,8 @@ class Source:
 
 
 @pytest.fixture
-def source(broker: EmbeddedBroker, gq: Client) -> Source:
-    return Source(broker.address)
+def source(shared_broker: EmbeddedBroker, gq: Client) -> Source:
+    return Source(shared_broker.address)
 
 
 def publish_all_kinds(gq: Client, topic: str, per_partition: int = 60) -> list[Row]:
@@ -494,14 +479,16 @@ class TestLosses:
 
 
 class TestFiles:
-    def test_rows_are_the_same_from_files(self, gq: Client, source: Source, broker: EmbeddedBroker) -> None:
+    def test_rows_are_the_same_from_files(self, gq: Client, source: Source, shared_broker: EmbeddedBroker) -> None:
         expected = publish_all_kinds(gq, "kinds")
-        asked = {"subscribe": "kinds", "includeHeaders": "true", "readFrom": "files", "dataDir": broker.data}
+        asked = {"subscribe": "kinds", "includeHeaders": "true", "readFrom": "files", "dataDir": shared_broker.data}
         assert shown(source.rows(**asked)) == expected
         due = source.rows(**asked, delayed="due")
         assert shown(due) == [row for row in expected if row["deliver_at"] is None]
 
-    def test_transactions_are_the_same_from_files(self, gq: Client, source: Source, broker: EmbeddedBroker) -> None:
+    def test_transactions_are_the_same_from_files(
+        self, gq: Client, source: Source, shared_broker: EmbeddedBroker
+    ) -> None:
         gq.create_topic("t", partitions=1, segment_bytes=1_024)
         for number in range(30):
             if number % 3:
@@ -509,7 +496,7 @@ class TestFiles:
                     transaction.publish("t", b"%0100d" % number, partition=0)
             else:
                 publish_and_abort(gq, "t", b"%0100d" % number)
-        rows = source.rows(subscribe="t", readFrom="files", dataDir=broker.data)
+        rows = source.rows(subscribe="t", readFrom="files", dataDir=shared_broker.data)
         assert [int(row["value"]) for row in rows] == [number for number in range(30) if number % 3]
 
     def test_a_directory_of_somebody_else_is_not_believed(self, gq: Client, source: Source, tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import pickle
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,6 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 from goqueue.client.sync import Client
 from goqueue.errors import GoQueueError, InvalidRequest, PartitionNotFound, TopicNotFound
 from goqueue.spark import GoQueueDataSource
-from goqueue.spark.link import Link
 from goqueue.spark.plan import DataLost
 from goqueue.testing import EmbeddedBroker
 
@@ -22,21 +20,6 @@ if TYPE_CHECKING:
 
 Place = tuple[str, int, int]
 ENOUGH_S = 150
-
-
-@pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(http=False, housekeeping_maintenance_interval="100ms") as running:
-        yield running
-
-
-@pytest.fixture
-def gq(broker: EmbeddedBroker) -> Iterator[Client]:
-    with Client(broker.address) as client:
-        yield client
-        for topic in client.topics():
-            client.delete_topic(topic)
-    Link(broker.address, "").close()
 
 
 class Query:
@@ -90,61 +73,63 @@ def places(topic: str, count: int, *, partitions: int = 1, start: int = 0) -> li
 
 
 class TestWhereItBegins:
-    def test_a_new_stream_begins_at_the_end(self, gq: Client, broker: EmbeddedBroker) -> None:
+    def test_a_new_stream_begins_at_the_end(self, gq: Client, shared_broker: EmbeddedBroker) -> None:
         publish(gq, "t", 5)
-        query = Query(broker.address, subscribe="t")
+        query = Query(shared_broker.address, subscribe="t")
         assert query.batch() == []
         publish(gq, "t", 2)
         assert query.batch() == places("t", 7, start=5)
         assert query.batch() == []
 
-    def test_or_where_it_is_told_to(self, gq: Client, broker: EmbeddedBroker) -> None:
+    def test_or_where_it_is_told_to(self, gq: Client, shared_broker: EmbeddedBroker) -> None:
         publish(gq, "t", 5)
-        assert Query(broker.address, subscribe="t", startingOffsets="earliest").batch() == places("t", 5)
-        assert Query(broker.address, subscribe="t", startingOffsets='{"t": {"0": 3}}').batch() == places(
+        assert Query(shared_broker.address, subscribe="t", startingOffsets="earliest").batch() == places("t", 5)
+        assert Query(shared_broker.address, subscribe="t", startingOffsets='{"t": {"0": 3}}').batch() == places(
             "t", 5, start=3
         )
-        assert Query(broker.address, subscribe="t", startingTimestamp="1h ago").batch() == places("t", 5)
+        assert Query(shared_broker.address, subscribe="t", startingTimestamp="1h ago").batch() == places("t", 5)
 
-    def test_or_where_its_group_stands(self, gq: Client, broker: EmbeddedBroker) -> None:
+    def test_or_where_its_group_stands(self, gq: Client, shared_broker: EmbeddedBroker) -> None:
         publish(gq, "t", 10, partitions=2)
         gq.commit_group("g", {("t", 0): 4})
-        assert Query(broker.address, subscribe="t", group="g").batch() == [
+        assert Query(shared_broker.address, subscribe="t", group="g").batch() == [
             ("t", 0, 4),
             *(("t", 1, n) for n in range(5)),
         ]
 
-    def test_a_checkpoint_goes_before_all_of_that(self, gq: Client, broker: EmbeddedBroker) -> None:
+    def test_a_checkpoint_goes_before_all_of_that(self, gq: Client, shared_broker: EmbeddedBroker) -> None:
         publish(gq, "t", 10)
-        first = Query(broker.address, subscribe="t", startingOffsets="earliest", maxOffsetsPerTrigger="4")
+        first = Query(shared_broker.address, subscribe="t", startingOffsets="earliest", maxOffsetsPerTrigger="4")
         assert first.batch() == places("t", 4)
-        second = Query(broker.address, first.checkpoint, subscribe="t", startingOffsets="latest")
+        second = Query(shared_broker.address, first.checkpoint, subscribe="t", startingOffsets="latest")
         assert second.batch() == places("t", 10, start=4)
 
-    def test_what_was_planned_before_a_crash_is_read_again_as_it_was(self, gq: Client, broker: EmbeddedBroker) -> None:
+    def test_what_was_planned_before_a_crash_is_read_again_as_it_was(
+        self, gq: Client, shared_broker: EmbeddedBroker
+    ) -> None:
         publish(gq, "t", 10)
-        first = Query(broker.address, subscribe="t", startingOffsets="earliest", maxOffsetsPerTrigger="4")
+        first = Query(shared_broker.address, subscribe="t", startingOffsets="earliest", maxOffsetsPerTrigger="4")
         planned = first.plan()
         publish(gq, "t", 10)
-        again = Query(broker.address, first.checkpoint, subscribe="t")
+        again = Query(shared_broker.address, first.checkpoint, subscribe="t")
         assert again.read(planned) == places("t", 4)
 
-    def test_a_missing_topic_is_named(self, gq: Client, broker: EmbeddedBroker) -> None:
+    def test_a_missing_topic_is_named(self, gq: Client, shared_broker: EmbeddedBroker) -> None:
         with pytest.raises(TopicNotFound, match="nope"):
-            Query(broker.address, subscribe="nope")
+            Query(shared_broker.address, subscribe="nope")
         publish(gq, "t", 1)
         with pytest.raises(PartitionNotFound):
-            Query(broker.address, assign='{"t": [7]}')
+            Query(shared_broker.address, assign='{"t": [7]}')
 
-    def test_a_stream_has_no_end(self, gq: Client, broker: EmbeddedBroker) -> None:
+    def test_a_stream_has_no_end(self, gq: Client, shared_broker: EmbeddedBroker) -> None:
         publish(gq, "t", 1)
         with pytest.raises(InvalidRequest, match="a stream has no end"):
-            Query(broker.address, subscribe="t", endingOffsets="latest")
+            Query(shared_broker.address, subscribe="t", endingOffsets="latest")
 
-    def test_a_malformed_checkpoint_is_refused(self, gq: Client, broker: EmbeddedBroker) -> None:
+    def test_a_malformed_checkpoint_is_refused(self, gq: Client, shared_broker: EmbeddedBroker) -> None:
         publish(gq, "t", 1)
         with pytest.raises(InvalidRequest, match="malformed offset in the checkpoint"):
-            Query(broker.address, '{"t": {"0": 5}}', subscribe="t").plan()
+            Query(shared_broker.address, '{"t": {"0": 5}}', subscribe="t").plan()
 
     def test_bad_options_are_not_lost_though_spark_loses_what_a_constructor_raises(self) -> None:
         reader = GoQueueDataSource(CaseInsensitiveDict({"subscribes": "t"})).streamReader(None)  # type: ignore[arg-type]
@@ -158,15 +143,15 @@ class TestWhereItBegins:
 
 
 class TestHowMuchAtOnce:
-    def test_everything_unless_told_otherwise(self, gq: Client, broker: EmbeddedBroker) -> None:
+    def test_everything_unless_told_otherwise(self, gq: Client, shared_broker: EmbeddedBroker) -> None:
         publish(gq, "t", 30, partitions=3)
-        query = Query(broker.address, subscribe="t", startingOffsets="earliest")
+        query = Query(shared_broker.address, subscribe="t", startingOffsets="earliest")
         assert query.reader.getDefaultReadLimit() == ReadAllAvailable()
         assert query.batch() == places("t", 10, partitions=3)
 
-    def test_so_many_offsets(self, gq: Client, broker: EmbeddedBroker) -> None:
+    def test_so_many_offsets(self, gq: Client, shared_broker: EmbeddedBroker) -> None:
         publish(gq, "t", 100, partitions=3)
-        query = Query(broker.address, subscribe="t", startingOffsets="earliest", maxOffsetsPerTrigger="30")
+        query = Query(shared_broker.address, subscribe="t", startingOffsets="earliest", maxOffsetsPerTrigger="30")
         assert query.reader.getDefaultReadLimit() == ReadMaxRows(30)
         sizes, rows = [], []
         while batch := query.batch():
@@ -176,9 +161,9 @@ class TestHowMuchAtOnce:
         assert sizes == [30, 30, 30, 10]
         assert sorted(rows) == [("t", p, n) for p in range(3) for n in range(34 if p == 0 else 33)]
 
-    def test_so_many_bytes(self, gq: Client, broker: EmbeddedBroker) -> None:
+    def test_so_many_bytes(self, gq: Client, shared_broker: EmbeddedBroker) -> None:
         publish(gq, "t", 2_000, size=100)
-        query = Query(broker.address, subscribe="t", startingOffsets="earliest", maxBytesPerTrigger="64k")
+        query = Query(shared_broker.address, subscribe="t", startingOffsets="earliest", maxBytesPerTrigger="64k")
         assert query.reader.getDefaultReadLimit() == ReadMaxBytes(65_536)
         rows = []
         while batch := query.batch():
@@ -186,44 +171,44 @@ class TestHowMuchAtOnce:
             rows += batch
         assert rows == places("t", 2_000)
 
-    def test_both_limits_hold(self, gq: Client, broker: EmbeddedBroker) -> None:
+    def test_both_limits_hold(self, gq: Client, shared_broker: EmbeddedBroker) -> None:
         publish(gq, "t", 1_000, size=100)
         asked = {"subscribe": "t", "startingOffsets": "earliest"}
-        few = Query(broker.address, **asked, maxOffsetsPerTrigger="10", maxBytesPerTrigger="1g")
-        small = Query(broker.address, **asked, maxOffsetsPerTrigger="100000", maxBytesPerTrigger="16k")
+        few = Query(shared_broker.address, **asked, maxOffsetsPerTrigger="10", maxBytesPerTrigger="1g")
+        small = Query(shared_broker.address, **asked, maxOffsetsPerTrigger="100000", maxBytesPerTrigger="16k")
         assert len(few.batch()) == 10
         assert 0 < len(small.batch()) * 134 < 16_384 + 8_192
         assert small.batch(ReadAllAvailable())[-1] == ("t", 0, 999)
 
     def test_each_partition_gets_its_turn_though_there_are_more_than_the_limit(
-        self, gq: Client, broker: EmbeddedBroker
+        self, gq: Client, shared_broker: EmbeddedBroker
     ) -> None:
         publish(gq, "t", 60, partitions=6)
-        query = Query(broker.address, subscribe="t", startingOffsets="earliest", maxOffsetsPerTrigger="2")
+        query = Query(shared_broker.address, subscribe="t", startingOffsets="earliest", maxOffsetsPerTrigger="2")
         served = [place[1] for _ in range(3) for place in query.batch()]
         assert sorted(served) == list(range(6))
         assert len(query.rest()) == 54
 
-    def test_what_is_there_now_and_no_more(self, gq: Client, broker: EmbeddedBroker) -> None:
+    def test_what_is_there_now_and_no_more(self, gq: Client, shared_broker: EmbeddedBroker) -> None:
         publish(gq, "t", 10)
-        query = Query(broker.address, subscribe="t", startingOffsets="earliest", maxOffsetsPerTrigger="4")
+        query = Query(shared_broker.address, subscribe="t", startingOffsets="earliest", maxOffsetsPerTrigger="4")
         query.reader.prepareForTriggerAvailableNow()
         publish(gq, "t", 10)
         publish(gq, "new", 10)
         assert query.rest() == places("t", 10)
         assert query.batch() == []
 
-    def test_the_latest_offset_is_reported(self, gq: Client, broker: EmbeddedBroker) -> None:
+    def test_the_latest_offset_is_reported(self, gq: Client, shared_broker: EmbeddedBroker) -> None:
         publish(gq, "t", 10)
-        query = Query(broker.address, subscribe="t", startingOffsets="earliest", maxOffsetsPerTrigger="4")
+        query = Query(shared_broker.address, subscribe="t", startingOffsets="earliest", maxOffsetsPerTrigger="4")
         assert query.reader.reportLatestOffset() is None
         query.batch()
         assert query.reader.reportLatestOffset()["t"]["0"] == 10
 
-    def test_one_partition_is_read_by_one_task(self, gq: Client, broker: EmbeddedBroker) -> None:
+    def test_one_partition_is_read_by_one_task(self, gq: Client, shared_broker: EmbeddedBroker) -> None:
         publish(gq, "t", 1_000, size=100)
-        query = Query(broker.address, subscribe="t", startingOffsets="earliest")
-        split = Query(broker.address, subscribe="t", startingOffsets="earliest", minPartitions="4")
+        query = Query(shared_broker.address, subscribe="t", startingOffsets="earliest")
+        split = Query(shared_broker.address, subscribe="t", startingOffsets="earliest", minPartitions="4")
         start, end = json.loads(query.checkpoint), json.loads(query.plan())
         assert len(query.reader.partitions(start, end)) == 1
         assert len(split.reader.partitions(start, end)) == 4
@@ -232,8 +217,10 @@ class TestHowMuchAtOnce:
 
 
 class TestWhatChanges:
-    def test_topics_that_come_later_are_read_from_their_beginning(self, gq: Client, broker: EmbeddedBroker) -> None:
-        query = Query(broker.address, subscribePattern="t.*")
+    def test_topics_that_come_later_are_read_from_their_beginning(
+        self, gq: Client, shared_broker: EmbeddedBroker
+    ) -> None:
+        query = Query(shared_broker.address, subscribePattern="t.*")
         assert query.checkpoint == "{}"
         assert query.batch() == []
         publish(gq, "t1", 3)
@@ -242,21 +229,23 @@ class TestWhatChanges:
         publish(gq, "t2", 2)
         assert query.batch() == places("t2", 2)
 
-    def test_partitions_that_come_later_are_read_from_their_beginning(self, gq: Client, broker: EmbeddedBroker) -> None:
+    def test_partitions_that_come_later_are_read_from_their_beginning(
+        self, gq: Client, shared_broker: EmbeddedBroker
+    ) -> None:
         publish(gq, "t", 9, partitions=3)
-        query = Query(broker.address, subscribe="t", startingOffsets="latest")
+        query = Query(shared_broker.address, subscribe="t", startingOffsets="latest")
         known = json.loads(query.checkpoint)
         del known["t"]["2"]
         query.checkpoint = json.dumps(known)
         assert query.batch() == [("t", 2, 0), ("t", 2, 1), ("t", 2, 2)]
 
     def test_a_topic_that_is_deleted_is_an_error_or_logged_once(
-        self, gq: Client, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+        self, gq: Client, shared_broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
     ) -> None:
         publish(gq, "t", 3)
         publish(gq, "u", 3)
-        strict = Query(broker.address, subscribe="t,u")
-        tolerant = Query(broker.address, subscribe="t,u", failOnDataLoss="false")
+        strict = Query(shared_broker.address, subscribe="t,u")
+        tolerant = Query(shared_broker.address, subscribe="t,u", failOnDataLoss="false")
         gq.delete_topic("t")
         with pytest.raises(DataLost, match="topic t was deleted"):
             strict.plan()
@@ -266,11 +255,11 @@ class TestWhatChanges:
         assert caplog.text.count("topic t was deleted") == 1
 
     def test_a_topic_that_is_made_again_is_an_error_or_read_from_its_beginning(
-        self, gq: Client, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+        self, gq: Client, shared_broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
     ) -> None:
         publish(gq, "t", 5)
-        strict = Query(broker.address, subscribe="t", startingOffsets="earliest", maxOffsetsPerTrigger="2")
-        tolerant = Query(broker.address, strict.checkpoint, subscribe="t", failOnDataLoss="false", group="g")
+        strict = Query(shared_broker.address, subscribe="t", startingOffsets="earliest", maxOffsetsPerTrigger="2")
+        tolerant = Query(shared_broker.address, strict.checkpoint, subscribe="t", failOnDataLoss="false", group="g")
         planned = strict.plan()
         gq.delete_topic("t")
         publish(gq, "t", 3)
@@ -282,14 +271,14 @@ class TestWhatChanges:
         assert "topic t was deleted and made again" in caplog.text
         publish(gq, "t", 1)
         assert tolerant.batch() == [("t", 0, 3)]
-        assert Query(broker.address, tolerant.checkpoint, subscribe="t").batch() == []
+        assert Query(shared_broker.address, tolerant.checkpoint, subscribe="t").batch() == []
 
     def test_retention_is_an_error_that_names_the_offsets_or_a_logged_skip(
-        self, gq: Client, broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
+        self, gq: Client, shared_broker: EmbeddedBroker, caplog: pytest.LogCaptureFixture
     ) -> None:
         publish(gq, "t", 500, segment_bytes=1_024)
-        strict = Query(broker.address, subscribe="t", startingOffsets="earliest", maxOffsetsPerTrigger="5")
-        tolerant = Query(broker.address, strict.checkpoint, subscribe="t", failOnDataLoss="false")
+        strict = Query(shared_broker.address, subscribe="t", startingOffsets="earliest", maxOffsetsPerTrigger="5")
+        tolerant = Query(shared_broker.address, strict.checkpoint, subscribe="t", failOnDataLoss="false")
         planned = strict.plan()
         gq.alter_topic("t", retention_bytes=4_096)
         while not (start := gq.offsets("t", time="earliest")[0]):
@@ -303,24 +292,25 @@ class TestWhatChanges:
         assert rows[0][2] >= start
         assert "offsets 0 to" in caplog.text
 
-    def test_a_log_that_shrinks_is_an_error(self, gq: Client, broker: EmbeddedBroker) -> None:
+    def test_a_log_that_shrinks_is_an_error(self, gq: Client, shared_broker: EmbeddedBroker) -> None:
         publish(gq, "t", 5)
-        query = Query(broker.address, subscribe="t")
+        query = Query(shared_broker.address, subscribe="t")
         checkpoint = json.loads(query.checkpoint)
         checkpoint["t"]["0"] = 9
         query.checkpoint = json.dumps(checkpoint)
         with pytest.raises(DataLost, match="t-0 is to be read to 9, but ends at 5"):
             query.plan()
 
-    def test_an_open_transaction_is_waited_for(self, gq: Client, broker: EmbeddedBroker) -> None:
+    def test_an_open_transaction_is_waited_for(self, gq: Client, shared_broker: EmbeddedBroker) -> None:
         publish(gq, "t", 1)
-        query = Query(broker.address, subscribe="t")
+        query = Query(shared_broker.address, subscribe="t")
         with gq.transaction("one") as transaction:
             transaction.publish("t", b"open", partition=0)
             gq.publish("t", b"behind", partition=0)
             assert query.batch() == []
             assert (
-                len(Query(broker.address, query.checkpoint, subscribe="t", isolation="read_uncommitted").batch()) == 2
+                len(Query(shared_broker.address, query.checkpoint, subscribe="t", isolation="read_uncommitted").batch())
+                == 2
             )
         assert query.batch() == [("t", 0, 1), ("t", 0, 2)]
 
@@ -329,9 +319,11 @@ class TestItsGroup:
     def lag(self, gq: Client, group: str) -> dict[int, int]:
         return {one.partition: one.lag for one in gq.group_positions(group)}
 
-    def test_it_shows_the_lag_from_the_start(self, gq: Client, broker: EmbeddedBroker) -> None:
+    def test_it_shows_the_lag_from_the_start(self, gq: Client, shared_broker: EmbeddedBroker) -> None:
         publish(gq, "t", 20, partitions=2)
-        query = Query(broker.address, subscribe="t", startingOffsets="earliest", group="g", maxOffsetsPerTrigger="8")
+        query = Query(
+            shared_broker.address, subscribe="t", startingOffsets="earliest", group="g", maxOffsetsPerTrigger="8"
+        )
         end = query.plan()
         assert self.lag(gq, "g") == {0: 10, 1: 10}
         query.read(end)
@@ -342,19 +334,21 @@ class TestItsGroup:
         query.rest()
         assert self.lag(gq, "g") == {0: 0, 1: 0}
 
-    def test_a_stream_without_checkpoint_goes_on_where_it_stands(self, gq: Client, broker: EmbeddedBroker) -> None:
+    def test_a_stream_without_checkpoint_goes_on_where_it_stands(
+        self, gq: Client, shared_broker: EmbeddedBroker
+    ) -> None:
         publish(gq, "t", 5)
-        first = Query(broker.address, subscribe="t", startingOffsets="earliest", group="g")
+        first = Query(shared_broker.address, subscribe="t", startingOffsets="earliest", group="g")
         assert first.rest() == places("t", 5)
         publish(gq, "t", 5)
-        assert Query(broker.address, subscribe="t", group="g").rest() == places("t", 10, start=5)
+        assert Query(shared_broker.address, subscribe="t", group="g").rest() == places("t", 10, start=5)
 
-    def test_a_group_with_members_is_not_taken_over(self, gq: Client, broker: EmbeddedBroker) -> None:
+    def test_a_group_with_members_is_not_taken_over(self, gq: Client, shared_broker: EmbeddedBroker) -> None:
         publish(gq, "t", 5)
         with gq.consumer("t", group="g") as consumer:
             consumer.poll()
             with pytest.raises(GoQueueError):
-                Query(broker.address, subscribe="t", startingOffsets="earliest", group="g").plan()
+                Query(shared_broker.address, subscribe="t", startingOffsets="earliest", group="g").plan()
 
 
 class TestWithSpark:
@@ -367,30 +361,30 @@ class TestWithSpark:
         return sorted(tuple(row) for row in spark.read.parquet(str(folder / "rows")).collect())
 
     def test_each_row_comes_once_through_a_restart(
-        self, gq: Client, broker: EmbeddedBroker, spark: "SparkSession", tmp_path: Path
+        self, gq: Client, shared_broker: EmbeddedBroker, spark: "SparkSession", tmp_path: Path
     ) -> None:
         publish(gq, "t", 30, partitions=3)
         options = {"subscribe": "t", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "18", "group": "g"}
-        query = self.start(spark, broker.address, tmp_path, **options)
+        query = self.start(spark, shared_broker.address, tmp_path, **options)
         assert query.awaitTermination(ENOUGH_S)
         assert [progress.numInputRows for progress in query.recentProgress if progress.numInputRows] == [18, 12]
         assert {one.partition: one.lag for one in gq.group_positions("g")} == {0: 0, 1: 0, 2: 0}
         publish(gq, "t", 6, partitions=3)
-        assert self.start(spark, broker.address, tmp_path, **options).awaitTermination(ENOUGH_S)
+        assert self.start(spark, shared_broker.address, tmp_path, **options).awaitTermination(ENOUGH_S)
         assert self.rows(spark, tmp_path) == [(p, n) for p in range(3) for n in range(12)]
         offsets = json.loads(query.lastProgress.sources[0].endOffset)
         assert offsets == {"t": {"id": gq.describe_topic("t").topic_id, "0": 10, "1": 10, "2": 10}}
 
     def test_an_error_is_one_sentence_before_what_spark_says_of_the_query(
-        self, gq: Client, broker: EmbeddedBroker, spark: "SparkSession", tmp_path: Path
+        self, gq: Client, shared_broker: EmbeddedBroker, spark: "SparkSession", tmp_path: Path
     ) -> None:
         publish(gq, "t", 3)
-        query = self.start(spark, broker.address, tmp_path, subscribe="t", startingOffsets="earliest")
+        query = self.start(spark, shared_broker.address, tmp_path, subscribe="t", startingOffsets="earliest")
         assert query.awaitTermination(ENOUGH_S)
         gq.delete_topic("t")
         publish(gq, "t", 1)
         with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever Spark makes of it
-            self.start(spark, broker.address, tmp_path, subscribe="t").awaitTermination(ENOUGH_S)
+            self.start(spark, shared_broker.address, tmp_path, subscribe="t").awaitTermination(ENOUGH_S)
         text = str(caught.value)
         assert "data lost: topic t was deleted and made again" in text.splitlines()[0]
         assert "Traceback" not in text

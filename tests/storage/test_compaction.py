@@ -300,8 +300,7 @@ def durable_table(disk: MemoryDisk, power_off_after: int) -> None:
         pass
 
 
-@pytest.mark.parametrize("keep", ["nothing", "everything", "random"])
-def test_a_compaction_survives_a_crash_at_every_step(keep: str) -> None:
+def test_a_compaction_survives_a_crash_at_any_step() -> None:
     whole = MemoryDisk()
     fill_and_compact(whole)
     rng = Random(7)
@@ -312,21 +311,23 @@ def test_a_compaction_survives_a_crash_at_every_step(keep: str) -> None:
             deleted = half == 0 and rng.random() < 0.1
             log_of_writes.append((key, None if deleted else str(step).encode()))
 
-    for power_off_after in range(0, whole.steps, 3):
+    for power_off_after in range(0, whole.steps, 5):
         disk = MemoryDisk()
         durable_table(disk, power_off_after)
 
-        log = open_log(disk.crash(seed=power_off_after, keep=keep), **COMPACTED)  # type: ignore[arg-type]
+        for keep in ("nothing", "everything", "random"):
+            survived = disk.crash(seed=power_off_after, keep=keep)  # type: ignore[arg-type]
+            log = open_log(survived, **COMPACTED)  # type: ignore[arg-type]
 
-        expected: dict[bytes, bytes] = {}
-        for key, value in log_of_writes[: log.next_offset]:
-            if value is None:
-                expected.pop(key, None)
-            else:
-                expected[key] = value
-        assert table_of(log) == expected, f"power off after {power_off_after}"
-        assert not log.damage
-        assert not [path for path in log._disk.paths() if path.endswith((".cleaned", ".deleted"))]  # type: ignore[attr-defined]
+            expected: dict[bytes, bytes] = {}
+            for key, value in log_of_writes[: log.next_offset]:
+                if value is None:
+                    expected.pop(key, None)
+                else:
+                    expected[key] = value
+            assert table_of(log) == expected, f"power off after {power_off_after}, {keep}"
+            assert not log.damage
+            assert not [path for path in survived.paths() if path.endswith((".cleaned", ".deleted"))]
 
 
 def ready_to_swap(disk: MemoryDisk) -> tuple[Log, SwapJob]:

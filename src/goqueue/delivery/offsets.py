@@ -6,6 +6,8 @@ from pyroaring import BitMap64
 
 from goqueue.record.header import Buffer
 
+_LONG = 1 << 32  # a range costs time and memory by its length, a copy by what is in the set
+
 
 def from_raw(raw: Buffer) -> BitMap64:
     """The offsets in a buffer of uint64 in machine order, as the kernel makes them."""
@@ -41,6 +43,12 @@ def between(offsets: BitMap64, start: int, end: int) -> BitMap64:
     """Those of the set in [start, end)."""
     if not offsets:
         return BitMap64()
-    found = span(max(start, offsets.min()), min(end, offsets.max() + 1))  # a range costs memory by its length
-    found &= offsets
+    start, end = max(start, offsets.min()), min(end, offsets.max() + 1)
+    if end - start < _LONG:
+        found = span(start, end)
+        found &= offsets
+        return found
+    found = offsets.copy()
+    found.remove_range(0, start)
+    found.remove_range(end, found.max() + 1)
     return found
