@@ -1,6 +1,7 @@
 """What tests share: a clock that is set by hand, a disk in memory, hypothesis without a stopwatch, and one Spark."""
 
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -16,6 +17,9 @@ settings.register_profile(
     database=None,
 )
 settings.load_profile("goqueue")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as what runs in the background inherits it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -8,7 +8,7 @@ from litestar import Request, Response
 from litestar.types import Empty
 
 from goqueue.doors.http.bodies import check_braces, decode
-from goqueue.doors.http.context import Context
+from goqueue.doors.http.context import context_of
 from goqueue.doors.http.refusals import encode
 from goqueue.errors import InvalidRequest
 
@@ -22,7 +22,7 @@ class JsonRequest(Request[Any, Any, Any]):
 
     async def body(self) -> bytes:
         if self._body is Empty:
-            context: Context = self.app.state["context"]
+            context = context_of(self.scope)
             config = context.config
             limit = config.publish_bytes_max if "publishes" in self.route_handler.opt else config.body_bytes_max
             self._body = await context.bodies.read(self.scope, self.receive, limit=limit)

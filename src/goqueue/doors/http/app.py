@@ -6,7 +6,6 @@ from functools import cache
 from typing import Any
 
 from litestar import HttpMethod, Litestar, Request, Response, get, route
-from litestar.datastructures import State
 from litestar.di import Provide
 from litestar.handlers import HTTPRouteHandler
 
@@ -33,7 +32,7 @@ from goqueue.doors.http import (
     routes_transactions,
 )
 from goqueue.doors.http.answers import JsonRequest, JsonResponse
-from goqueue.doors.http.context import Context, Shared
+from goqueue.doors.http.context import Shared, context_of
 from goqueue.doors.http.docs_page import DOCS_PAGE
 from goqueue.doors.http.openapi import describe
 from goqueue.doors.http.refusals import ErrorBody, allowed_methods, body_of, encode, headers_of, understood
@@ -157,19 +156,15 @@ ROUTES: tuple[HTTPRouteHandler, ...] = (
 )
 
 
-def build_app(context: Context) -> Litestar:
-    """All routes on one open door."""
-
-    def provide_context() -> Context:
-        return context
-
+@cache
+def routes() -> Litestar:
+    """All routes. They take long to put together, so all doors of a process share them; requests name their door."""
     return Litestar(
         [*_options(), *ROUTES, openapi, docs],
-        dependencies={"context": Provide(provide_context, sync_to_thread=False)},
+        dependencies={"context": Provide(context_of, sync_to_thread=False)},
         exception_handlers={Exception: refuse},
         request_class=JsonRequest,
         response_class=JsonResponse,
-        state=State({"context": context}),
         openapi_config=None,
         logging_config=None,
         debug=False,

@@ -6,6 +6,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from litestar import Request
 from litestar.di import NamedDependency
+from litestar.types import Scope
 
 from goqueue.broker.pending import Pending
 from goqueue.broker.service import Service
@@ -17,6 +18,8 @@ from goqueue.errors import RequestTimeout
 
 STALL_NS = 10 * SECOND
 """A loop that stood still for so long has broken its promises to everyone."""
+CONTEXT: Final = "goqueue_context"
+"""In the state of a request: the door that it came through."""
 WAITED: Final = "goqueue_waited_ns"
 """In the state of a request: for how long it was held because nothing was there."""
 
@@ -43,6 +46,12 @@ class RequestAnswered(NamedTuple):
 
 
 Observer = Callable[[RequestAnswered], None]
+
+
+def context_of(scope: Scope) -> "Context":
+    """The door that the request came through."""
+    context: Context = scope["state"][CONTEXT]
+    return context
 
 
 def note_wait(scope: Mapping[str, Any], duration_ns: int) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 
 from goqueue.broker.service import Service
 from goqueue.clock import Clock
-from goqueue.doors.http.app import build_app
+from goqueue.doors.http.app import routes
 from goqueue.doors.http.config import HttpConfig
 from goqueue.doors.http.context import Build, Context, Metrics, Observer, RequestAnswered
 from goqueue.doors.http.cors import CrossOrigin
@@ -71,7 +71,7 @@ class HttpDoor:
             metrics=self._metrics,
             loop=asyncio.get_running_loop(),
         )
-        front = Front(context, build_app(context), observe=self._observe)
+        front = Front(context, routes(), observe=self._observe)
         app: Any = CrossOrigin(front, self._config.cors_origins) if self._config.cors_origins else front
         listener = Listener(app, clock=self._clock, config=self._config, tick=context.beat)
         bound = await listener.start(host, port)

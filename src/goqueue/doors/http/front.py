@@ -16,7 +16,7 @@ from litestar import Litestar
 from litestar.types import Receive, Send
 
 from goqueue.doors.http.bodies import ClientGone
-from goqueue.doors.http.context import WAITED, Context, Observer, RequestAnswered
+from goqueue.doors.http.context import CONTEXT, WAITED, Context, Observer, RequestAnswered
 from goqueue.doors.http.paths import path_of
 from goqueue.doors.http.refusals import REQUEST_ID, body_of, encode, has_head, headers_of, understood
 from goqueue.doors.http.routes_publish import ROUTE as PUBLISH_ROUTE
@@ -45,7 +45,7 @@ class Front:
         """Answer one request."""
         began_ns = self._context.clock.monotonic_ns() if self._observe else 0
         request_id = self._request_id(scope["headers"])
-        scope["state"][REQUEST_ID] = request_id
+        scope["state"] |= {REQUEST_ID: request_id, CONTEXT: self._context}
         match = _PUBLISH.fullmatch(scope["path"]) if scope["method"] == "POST" else None
         route = PUBLISH_ROUTE if match else ""
         self.requests_in_flight += 1
