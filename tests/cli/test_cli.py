@@ -36,7 +36,6 @@ def test_version_names_the_package_and_the_kernel() -> None:
     assert run("version").stdout.startswith(f"goqueue {goqueue.__version__} (Python 3.")
 
 
-@pytest.mark.spark
 def test_the_demo_runs_to_its_end() -> None:
     output = run("demo", timeout=400).stdout
 

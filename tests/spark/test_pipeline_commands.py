@@ -1,11 +1,6 @@
-"""The commands that need Spark, in the session that all tests share; and one of them from start to Ctrl-C."""
+"""The commands that need Spark, in the session that all tests share."""
 
 import json
-import os
-import shutil
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +11,7 @@ from goqueue.testing import EmbeddedBroker
 from tests.cli.commands import run
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    pass
 
 pytestmark = pytest.mark.usefixtures("spark")
 
@@ -102,46 +97,3 @@ def test_what_goes_wrong_in_spark_is_said_in_one_line(
     assert reason in line
     assert len(line) < 500
     assert "Traceback" not in outcome.complaint
-
-
-def without_java(tmp_path: Path) -> dict[str, str]:
-    """An environment in which the only Java is the one of pip."""
-    tools = tmp_path / "bin"
-    tools.mkdir()
-    for folder in reversed(os.environ["PATH"].split(os.pathsep)):
-        if os.path.isdir(folder):
-            for name in os.listdir(folder):
-                link = tools / name
-                if not name.startswith("java") and not link.is_symlink():
-                    link.symlink_to(os.path.join(folder, name))
-    clean = {name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "PYSPARK_PYTHON")}
-    return clean | {"PATH": str(tools), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-
-
-def test_ctrl_c_ends_a_continuous_job_that_runs_on_the_java_of_pip(
-    server: str, client: Client, tmp_path: Path, spark: "SparkSession"
-) -> None:
-    environment = without_java(tmp_path)
-    assert shutil.which("java", path=environment["PATH"]) is None
-    arguments = ["pipeline", "archive", "orders", str(tmp_path / "archive"), "--continuous", "--every", "100ms"]
-    command = [sys.executable, "-m", "goqueue.cli", *arguments, "--server", server, "--master", "local[1]"]
-
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment) as process:
-        wait_for(client, 40, process)
-        client.publish("orders", "more")
-        wait_for(client, 41, process)
-        process.send_signal(signal.SIGINT)
-        output, complaint = process.communicate(timeout=60)
-
-    assert (process.returncode, output) == (130, b"")
-    lines = complaint.decode().splitlines()
-    assert lines[-1] == "archive was interrupted; started again, it goes on where it stood"
-    assert all(line.startswith("archive: archives ") for line in lines[:-1])
-    assert spark.read.parquet(str(tmp_path / "archive")).count() == 41
-
-
-def wait_for(client: Client, count: int, process: "subprocess.Popen[bytes]") -> None:
-    """Until the group of the job stands there, for all to see."""
-    group = "pipeline-archive-orders"
-    while group not in client.groups() or sum(one.offset for one in client.group_positions(group)) < count:
-        assert process.poll() is None, process.communicate()
