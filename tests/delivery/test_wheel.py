@@ -116,6 +116,19 @@ def test_it_fires_in_time_if_it_is_called_at_every_tick_over_a_boundary(shift: i
     assert len(owner.wheel) == 0
 
 
+def test_a_cascade_is_small_and_well_before_anything_of_it_is_due() -> None:
+    start = ((START // TICK_NS >> SHIFTS[2]) + 1) << SHIFTS[2]
+    owner = Owner(start * TICK_NS)
+    owner.add_many({tick: (start + tick) * TICK_NS for tick in range(1, 2_000)})
+
+    for tick in range(1, 1_000):
+        owner.looked_up = 0
+        assert owner.advance((start + tick) * TICK_NS) == [tick]
+        assert owner.looked_up <= 64
+        spread = [slot.min() for slot in owner.wheel.in_order() if len(slot) == 1]
+        assert len(spread) >= 190
+
+
 def test_there_is_no_upper_limit(owner: Owner) -> None:
     owner.add(7, 2**63 - 1)
     owner.add(8, START + 100 * YEAR)

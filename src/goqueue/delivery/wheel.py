@@ -4,15 +4,15 @@ Time is cut into ticks of 10 ms. What is due in the middle of a tick belongs to 
 is never early and less than one tick late. Five levels hold what is to come, each in coarser windows:
 
     level          0        1         2         3         far
-    a slot spans   10 ms    2.56 s    2.7 min   2.9 h     7.8 days
+    a slot spans   10 ms    640 ms    41 s      44 min    47 h
     slots          256      64        64        64        as many as it takes
 
-An offset stands in the finest level whose present revolution still holds its tick: in level 0 if no more than the
-last 8 bits of that tick differ from the present one, in level 1 if it is the last 14, and so on. So its slot follows
-from its tick and the present tick alone. When the present moves into a window of a coarser level, the slot of that
-window is spread over the finer levels (it cascades); windows that were jumped over are due as a whole. When the clock
-is set back, the finer levels are gathered into the slot of the window that they are the spread of. Either way a jump
-costs one look at each slot, however long it is.
+Level 0 holds the present window of level 1 and the three that follow; levels 1 to 3 hold the present window of the
+level above. An offset stands in the finest level that holds its tick, so its slot follows from its tick and the present
+tick alone. When a window comes within the reach of a finer level, its slot is spread there (it cascades). For most that
+is two seconds before the first of it is due, and in small helpings: nobody waits for a cascade. Windows that were
+jumped over are due as a whole. When the clock is set back, slots are gathered into those of the coarser windows in
+which they have their place then. Either way a jump costs one look at each slot, however long it is.
 
 The wheel knows offsets, not their times: whoever owns it says them again for a slot that cascades.
 """
@@ -25,8 +25,10 @@ from typing import TypeAlias
 from pyroaring import BitMap64
 
 TICK_NS = 10_000_000
-SHIFTS = (0, 8, 14, 20, 26)
+SHIFTS = (0, 6, 12, 18, 24)
 """How many bits of a tick a window of each level leaves out."""
+_AHEAD = 4
+"""How many windows of level 1 are spread over level 0."""
 _FAR = len(SHIFTS) - 1
 
 DuesOf: TypeAlias = Callable[[BitMap64], "array[int]"]
@@ -124,17 +126,19 @@ class Wheel:
 
     def _go_forward(self, tick: int, fired: BitMap64) -> None:
         """Move on to the tick and add to `fired` what is due by then."""
+        ends_before = self._ends
+        self._move_to(tick)
         cascading: list[BitMap64] = []
         for level, (shift, slots) in enumerate(zip(SHIFTS, self._slots, strict=True)):
-            present = tick >> shift
-            for window in [window for window in slots if window <= present]:
-                if window == present and level:
-                    cascading.append(slots.pop(window))
-                else:
+            is_due_before = (tick >> shift) + (level == 0)
+            leaves_before = is_due_before if level == 0 else self._ends[level - 1] >> shift
+            for window in [window for window in slots if window < max(is_due_before, leaves_before)]:
+                if window < is_due_before:
                     fired |= slots.pop(window)
-            if level < _FAR and tick < self._ends[level]:
-                break  # no coarser level has come to another window
-        self._move_to(tick)
+                else:
+                    cascading.append(slots.pop(window))
+            if level < _FAR and self._ends[level] == ends_before[level]:
+                break  # no window of a coarser level has come within reach
         for slot in cascading:
             self.add_many(slot.to_array(), self._dues_of(slot))
         fired |= self._overdue
@@ -142,24 +146,24 @@ class Wheel:
 
     def _go_back(self, tick: int) -> None:
         """Move to an earlier tick, so that what is due between the two waits again."""
-        for level in range(_FAR):
-            coarser = SHIFTS[level + 1]
-            window = self._tick >> coarser
-            if tick >> coarser == window:
-                break
-            if slots := self._slots[level]:
-                gathered = BitMap64.union(*slots.values()) if len(slots) > 1 else next(iter(slots.values()))
-                assert window not in self._slots[level + 1]
-                self._slots[level + 1][window] = gathered
-                slots.clear()
+        slots_before, self._slots = self._slots, [{} for _ in SHIFTS]
         self._move_to(tick)
+        for shift, slots in zip(SHIFTS, slots_before, strict=True):
+            for window, slot in slots.items():
+                level, wider = self._place(window << shift)
+                if gathered := self._slots[level].get(wider):
+                    gathered |= slot
+                else:
+                    self._slots[level][wider] = slot
         if overdue := self._overdue:
             self._overdue = BitMap64()
             self.add_many(overdue.to_array(), self._dues_of(overdue))
 
     def _move_to(self, tick: int) -> None:
         self._tick = tick
-        self._ends = tuple(((tick >> shift) + 1) << shift for shift in SHIFTS[1:])  # of the revolution of each level
+        _, shift_1, *coarser = SHIFTS
+        ends = [((tick >> shift) + 1) << shift for shift in coarser]
+        self._ends = (min(((tick >> shift_1) + _AHEAD) << shift_1, ends[0]), *ends)  # the first tick behind each level
 
     def _place(self, tick: int) -> tuple[int, int]:
         """The level and the window in which a tick has its slot; level -1 if it is past."""
