@@ -268,6 +268,20 @@ def test_a_poisoned_key_holds_back_itself_alone_and_can_be_seen(node: Node, cloc
     assert node.values("orders.dlq") == [b"0"]
 
 
+def test_what_is_given_back_goes_before_later_messages_of_its_key(node: Node) -> None:
+    node.create()
+    keyed(node, 2, 1)
+    one, other = Consumer(node, mode="key-shared"), Consumer(node, mode="key-shared")
+    first, second = one.poll()
+    one.settle("release", [first])
+    assert other.poll() == []
+    one.leave()
+
+    assert offsets(other.poll(1)) == [first.offset]
+    assert other.poll() == []
+    assert second.offset == 1
+
+
 def test_a_commit_below_a_key_that_is_held_leaves_nothing_behind(node: Node) -> None:
     node.create()
     keyed(node, 6, 1)

@@ -54,7 +54,7 @@ def test_a_message_that_failed_goes_before_later_ones() -> None:
     keys = KeyOrder()
     choose(keys, "a", (0, b"k"), (1, b"k"))
     keys.settled([1])
-    keys.failed([0])
+    keys.returned([0])
 
     assert choose(keys, "b", (2, b"k")) == []
     assert choose(keys, "b", (0, b"k"), (3, b"k")) == [0]
@@ -64,7 +64,7 @@ def test_a_message_that_failed_goes_before_later_ones() -> None:
 def test_a_later_failure_that_comes_back_first_waits_for_the_earlier_one() -> None:
     keys = KeyOrder()
     choose(keys, "a", (0, b"k"), (1, b"k"))
-    keys.failed([0, 1])
+    keys.returned([0, 1])
 
     assert choose(keys, "a", (1, b"k")) == []
     assert choose(keys, "b", (0, b"k")) == [0]
@@ -116,7 +116,7 @@ def test_every_key_is_with_one_member_and_in_order_and_nothing_is_stuck(seed: in
     done: list[int] = []
 
     for step in range(2_000):
-        action = rng.choice(("poll", "ack", "nack", "retry"))
+        action = rng.choice(("poll", "ack", "nack", "return", "retry"))
         if action == "poll":
             size = rng.randrange(1, 6)
             candidates = sorted(ready)[:size]
@@ -130,8 +130,8 @@ def test_every_key_is_with_one_member_and_in_order_and_nothing_is_stuck(seed: in
                 if offset not in first_time:
                     assert not first_time or first_time[-1] < offset
                     first_time.append(offset)
-                earlier = [one for one in waiting if key_of[one] == key_of[offset] and one < offset]
-                assert not earlier
+                first_of_key = min(one for one in range(count) if key_of[one] == key_of[offset] and one not in done)
+                assert first_of_key == offset or first_of_key in out
         elif action == "ack" and out:
             offset = rng.choice(sorted(out))
             del out[offset]
@@ -141,7 +141,11 @@ def test_every_key_is_with_one_member_and_in_order_and_nothing_is_stuck(seed: in
             offset = rng.choice(sorted(out))
             del out[offset]
             waiting.add(offset)
-            ready |= set(keys.failed([offset]))
+            ready |= set(keys.returned([offset]))
+        elif action == "return" and out and step < 1_000:
+            offset = rng.choice(sorted(out))
+            del out[offset]
+            ready |= {offset} | set(keys.returned([offset]))
         elif action == "retry" and waiting:
             offset = rng.choice(sorted(waiting))
             waiting.discard(offset)

@@ -456,7 +456,7 @@ class PartitionDelivery:
             except StorageError:
                 cursor.put_back(delivered, now_ns=now_ns)
                 if one.keys is not None:
-                    self._unpark(one, one.keys.settled(delivered))
+                    self._unpark(one, one.keys.returned(delivered))
                 raise
             cursor.lease(delivery_id, member, delivered, deadline_ns=now_ns + lease_ns, wall_ns=wall_ns)
             self._note_time(now_ns + lease_ns)
@@ -617,7 +617,7 @@ class PartitionDelivery:
     def _release(self, one: GroupCursor, delivery_id: int, offsets: BitMap64, *, counts: bool) -> None:
         one.cursor.release(delivery_id, offsets, now_ns=self._clock.monotonic_ns(), counts=counts)
         if one.keys is not None:
-            self._unpark(one, one.keys.failed(offsets) if counts else one.keys.settled(offsets))
+            self._unpark(one, one.keys.returned(offsets))
         self._wake(one.group)
 
     def take_back(self, one: GroupCursor, member: str) -> None:
@@ -797,7 +797,7 @@ class PartitionDelivery:
         for part in failed.requeued:
             self._note_time(part.at_ns)
             if one.keys is not None:
-                self._unpark(one, one.keys.failed(part.offsets))
+                self._unpark(one, one.keys.returned(part.offsets))
         if not failed.dead:
             return Pending.of({})
         return self._begin_burial(one, delivery_id, failed.dead, reason, error, member)

@@ -3,7 +3,7 @@
 A key is held from the delivery of one of its messages until all that were delivered are settled. Meanwhile its other
 messages are parked, so one that fails again and again holds back its own key and no other. What goes out in one answer
 may hold several messages of a key: the member gets them in order, and nobody else gets any of them. A message that
-failed goes out again before any later one of its key.
+came back, since it failed or was given back, goes out again before any later one of its key.
 """
 
 from collections.abc import Iterable
@@ -15,28 +15,28 @@ from pyroaring import BitMap64
 class Hold:
     """A key that somebody has, or that waits for a retry."""
 
-    __slots__ = ("failed", "in_flight", "key", "member", "parked", "since_ns")
+    __slots__ = ("in_flight", "key", "member", "parked", "returned", "since_ns")
 
     def __init__(self, key: bytes, member: str, since_ns: int) -> None:
         self.key = key
         self.member = member
         self.since_ns = since_ns
         self.in_flight: set[int] = set()
-        self.failed: set[int] = set()  # were delivered, and will be again
+        self.returned: set[int] = set()  # were delivered, and will be again
         self.parked = BitMap64()
 
     @property
     def first(self) -> int:
         """The lowest offset that holds the key."""
-        return min(self.in_flight | self.failed)
+        return min(self.in_flight | self.returned)
 
     def may_go(self, offset: int, *, is_begun: bool) -> bool:
         """Whether a message of the key may go out: not while others are, but with the same answer; never before an
-        earlier one that failed; nor, for the first time, before one that is parked.
+        earlier one that came back; nor, for the first time, before one that is parked.
         """
-        if (self.in_flight and not is_begun) or (self.failed and offset > min(self.failed)):
+        if (self.in_flight and not is_begun) or (self.returned and offset > min(self.returned)):
             return False
-        return offset in self.failed or not self.parked or offset < self.parked.min()
+        return offset in self.returned or not self.parked or offset < self.parked.min()
 
 
 class Chosen(NamedTuple):
@@ -81,7 +81,7 @@ class KeyOrder:
             elif not hold.in_flight:
                 begun.add(key)
             hold.member = member
-            hold.failed.discard(offset)
+            hold.returned.discard(offset)
             hold.in_flight.add(offset)
             self._key_of[offset] = key
             allowed.add(offset)
@@ -94,11 +94,11 @@ class KeyOrder:
             hold.member = member
             hold.in_flight.add(offset)
         else:
-            hold.failed.add(offset)
+            hold.returned.add(offset)
         self._key_of[offset] = key
 
     def settled(self, offsets: Iterable[int]) -> BitMap64:
-        """These are done, or were not delivered after all; what is not held back any more."""
+        """These are done; what is not held back any more."""
         freed = BitMap64()
         for offset in offsets:
             key = self._key_of.pop(offset, None)
@@ -106,24 +106,24 @@ class KeyOrder:
                 continue
             hold = self._holds[key]
             hold.in_flight.discard(offset)
-            hold.failed.discard(offset)
-            if hold.in_flight or hold.failed:
-                freed |= _free_failed(hold)
+            hold.returned.discard(offset)
+            if hold.in_flight or hold.returned:
+                freed |= _free_returned(hold)
             else:
                 freed |= hold.parked
                 del self._holds[key]
         return freed
 
-    def failed(self, offsets: Iterable[int]) -> BitMap64:
-        """These are delivered again, now or later; what is not held back any more."""
+    def returned(self, offsets: Iterable[int]) -> BitMap64:
+        """These go out again, now or later; what is not held back any more."""
         freed = BitMap64()
         for offset in offsets:
             key = self._key_of.get(offset)
             if key is not None:
                 hold = self._holds[key]
                 hold.in_flight.discard(offset)
-                hold.failed.add(offset)
-                freed |= _free_failed(hold)
+                hold.returned.add(offset)
+                freed |= _free_returned(hold)
         return freed
 
     def drop(self, offsets: BitMap64) -> BitMap64:
@@ -137,8 +137,8 @@ class KeyOrder:
         return [hold for hold in self._holds.values() if hold.parked]
 
 
-def _free_failed(hold: Hold) -> BitMap64:
+def _free_returned(hold: Hold) -> BitMap64:
     """Parked messages that were delivered before may be next."""
-    freed = BitMap64([offset for offset in hold.failed if offset in hold.parked]) if hold.parked else BitMap64()
+    freed = BitMap64([offset for offset in hold.returned if offset in hold.parked]) if hold.parked else BitMap64()
     hold.parked -= freed
     return freed
