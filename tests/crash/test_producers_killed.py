@@ -10,6 +10,7 @@ from random import Random
 from goqueue import Client, Message, Producer, Published
 from tests.server.served import Served
 
+PATIENCE = "5m"  # of who publishes: on a busy machine one may meet many a broker that is about to be killed
 KILLS = 20
 THREADS = 8
 PARTITIONS = 3
@@ -79,7 +80,7 @@ def killable(data: Path) -> Iterator[Killable]:
 
 def senders(address: str, acknowledged: Acknowledged, opened: ExitStack) -> list[Sender]:
     """Eight: three with a producer of their own, three that share one, two that publish one by one."""
-    shared = opened.enter_context(Client(address))
+    shared = opened.enter_context(Client(address, timeout=PATIENCE))
     shared_producer = opened.enter_context(shared.producer(linger="1ms", batch_count=20, buffer_bytes=100_000))
 
     def through(producer: Producer) -> Sender:
@@ -95,7 +96,7 @@ def senders(address: str, acknowledged: Acknowledged, opened: ExitStack) -> list
 
     own = []
     for linger, batch_count in ((0, 1), ("2ms", 7), ("5ms", 100)):
-        client = opened.enter_context(Client(address))
+        client = opened.enter_context(Client(address, timeout=PATIENCE))
         own.append(opened.enter_context(client.producer(linger=linger, batch_count=batch_count, buffer_bytes=50_000)))
     return [*map(through, own), *[through(shared_producer)] * 3, one_by_one, one_by_one]
 
