@@ -36,8 +36,9 @@ def test_version_names_the_package_and_the_kernel() -> None:
     assert run("version").stdout.startswith(f"goqueue {goqueue.__version__} (Python 3.")
 
 
+@pytest.mark.spark
 def test_the_demo_runs_to_its_end() -> None:
-    output = run("demo", timeout=400).stdout
+    output = run("demo", timeout=600).stdout
 
     assert "all of it held" in output
     assert "each exactly once, in order for each customer" in output

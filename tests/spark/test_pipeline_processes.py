@@ -64,6 +64,7 @@ def wait_for(client: Client, count: int, process: Process) -> None:
             pytest.fail(f"it has ended: {process.communicate()}")
 
 
+@pytest.mark.spark
 def test_ctrl_c_ends_a_continuous_job_that_runs_on_the_java_of_pip(server: str, client: Client, tmp_path: Path) -> None:
     environment = without_java(tmp_path)
     assert shutil.which("java", path=environment["PATH"]) is None
