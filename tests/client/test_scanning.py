@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from goqueue import Client, TopicNotFound
+from goqueue import Client, InvalidRequest, TopicNotFound
 from goqueue.client.scanning import ScannedPart
 from goqueue.record import kernel
+from goqueue.record.header import HEADER_BYTES
 from goqueue.record.message import Message
 from tests.client.test_outages import RestartingBroker
 
@@ -37,6 +38,25 @@ def test_a_range_is_read_whole_and_no_more(gq: Client) -> None:
     assert (parts[0].start_offset, parts[-1].next_offset) == (10, 250)
     assert all(one.next_offset == other.start_offset for one, other in pairwise(parts))
     assert sum(part.record_count for part in parts) == 240
+
+
+def test_what_is_not_wanted_is_not_sent(gq: Client) -> None:
+    gq.create_topic("t", partitions=1)
+    with gq.producer() as producer:
+        for number in range(20):
+            producer.send("t", b"v" * 1_000, key=b"k%d" % number, headers={"n": "x"})
+
+    (whole,) = gq.scan("t", 0, 0, 20)
+    (keyed,) = gq.scan("t", 0, 0, 20, without=["value", "headers"])
+    (bare,) = gq.scan("t", 0, 0, 20, without=["key", "value", "headers"])
+
+    assert len(whole.records) > 20_000
+    assert kernel.columns(keyed.records, "key", "offset") == kernel.columns(whole.records, "key", "offset")
+    assert [message.value for message in kernel.decode(keyed.records, None, Message)] == [b""] * 20
+    assert len(bare.records) == 20 * HEADER_BYTES
+    assert (bare.record_count, bare.next_offset) == (20, 20)
+    with pytest.raises(InvalidRequest, match="invalid part 'soul': must be of key, value, headers"):
+        list(gq.scan("t", 0, 0, 20, without=["soul"]))
 
 
 def test_a_range_beyond_the_end_gives_what_there_is(gq: Client) -> None:

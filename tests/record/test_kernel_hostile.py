@@ -44,6 +44,7 @@ def test_every_single_flipped_bit_is_survived_by_what_looks_at_no_checksum(kerne
 
         for raw in (
             kernel._impl.filter(damaged, 0, OFFSET_MAX, 0, b"", 0, {b"key": 9}, 0),
+            kernel._impl.strip(damaged, 5),
             kernel._impl.latest(damaged, {}),
             kernel._impl.outline(damaged),
             kernel._impl.select(damaged, WANTED, OFFSET_MAX),
@@ -305,6 +306,7 @@ def test_the_buffer_is_free_again_after_each_call(kernel):
         kernel.filter,
         lambda buffer: kernel.filter(buffer, hidden=b"1"),
         lambda buffer: kernel.filter(buffer, latest={b"k": None}),
+        lambda buffer: kernel.strip(buffer, "value"),
         lambda buffer: kernel.latest(buffer, {}),
         kernel.outline,
         lambda buffer: kernel.select(buffer, bytes(8), max_bytes=0),
@@ -347,6 +349,7 @@ class TestMemory:
                 attempt(c.filter, batch, 1, 3, 0, bytes(16), 5, {b"key": 9}, 0)
                 attempt(c.filter, batch, 1, 3, 0, bytes(15), 5, {b"key": 9}, 0)
                 attempt(c.filter, batch, 1, 3, 0, bytes(16), 9, {b"key": ""}, 0)
+                attempt(c.strip, batch, 5)
                 attempt(c.latest, batch, {})
                 attempt(c.outline, batch)
                 attempt(c.select, batch, bytes(8) + b"\xff" * 8, 100)
@@ -415,6 +418,7 @@ class TestThreads:
             "resync": lambda: c.resync(buffer, 1, 2**40, 2**41),
             "columns": lambda: c.columns(buffer, 0x7F, True),
             "filter": lambda: c.filter(buffer, 0, OFFSET_MAX, 0, b"", OFFSET_MAX, None, 0),
+            "strip": lambda: c.strip(buffer, 5),
             "outline": lambda: c.outline(buffer),
             "select": lambda: c.select(buffer, WANTED, OFFSET_MAX),
             "select of many": lambda: c.select(b"", large, 0),

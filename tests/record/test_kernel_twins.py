@@ -271,6 +271,17 @@ def test_filter_hides_the_same(batch, from_offset, to_offset, hide_flags, bounds
 
 @hostile_examples
 @given(any_batches)
+def test_strip_validates_the_same(batch):
+    assert_equal("strip", batch, 5)
+
+
+@given(valid_batches(), st.integers(-1, 9))
+def test_strip_leaves_the_same(batch, keep):
+    assert_equal("strip", batch, keep)
+
+
+@hostile_examples
+@given(any_batches)
 def test_latest_notes_the_same(batch):
     c, python = raw_kernels()
     tables: tuple[dict[bytes, int], ...] = ({b"a": 1}, {b"a": 1})

@@ -22,7 +22,7 @@ from goqueue.broker.new_message import NewMessage
 from goqueue.broker.partition_delivery import PartitionDelivery
 from goqueue.broker.pending import Pending, after
 from goqueue.broker.publishing import MessagePublisher, chosen_acks, publish_batch
-from goqueue.broker.reading import Reading, check_delayed, check_isolation
+from goqueue.broker.reading import Reading, check_delayed, check_isolation, check_without
 from goqueue.broker.recurring import SCHEDULES_TOPIC, Recurring
 from goqueue.broker.scan_service import Delayed
 from goqueue.broker.scans import Scans
@@ -353,6 +353,7 @@ class Broker:
         end_offset: int | None = None,
         isolation: str = Isolation.READ_COMMITTED,
         delayed: str = Delayed.DUE,
+        without: Sequence[str] = (),
     ) -> Pending[ReadResult]:
         """Visible records from `offset` on, in order; waits for the first one if there is none."""
         if max_records < 1:
@@ -366,6 +367,7 @@ class Broker:
             from_time_ns=from_time_ns,
             end_offset=end_offset,
             sees_delayed=check_delayed(delayed),
+            without=check_without(without),
         )
         result = reading.read(max_bytes=max_bytes, max_records=max_records)
         if _is_answer(reading, result) or not self._may_wait(wait_ms):
@@ -634,6 +636,7 @@ class Broker:
         from_time_ns: int | None = None,
         end_offset: int | None = None,
         sees_delayed: bool = False,
+        without: Sequence[str] = (),
     ) -> Reading:
         if not 0 <= offset <= OFFSET_MAX:
             raise InvalidRequest(f"invalid offset {offset}: must be 0 to {OFFSET_MAX}", path="offset")
@@ -645,6 +648,7 @@ class Broker:
             end_offset=end_offset,
             is_committed=check_isolation(isolation),
             sees_delayed=sees_delayed,
+            without=without,
             clock=self._clock,
             timers=self._timers,
         )

@@ -8,7 +8,7 @@ committed ends where the first open transaction begins.
 A `Reading` is a place in a partition. It serves one request, or stays open as a subscription.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from goqueue import events
 from goqueue.broker.live_partition import LivePartition
@@ -41,12 +41,14 @@ class Reading:
         end_offset: int | None = None,
         is_committed: bool = True,
         sees_delayed: bool = False,
+        without: Sequence[str] = (),
         clock: Clock,
         timers: Timers,
     ) -> None:
         self._live = live
         self._is_committed = is_committed
         self._sees_delayed = sees_delayed
+        self._without = without
         self._end_offset = end_offset
         self._clock = clock
         self._timers = timers
@@ -85,6 +87,8 @@ class Reading:
         if pending is not None and pending >= self.next_offset:  # it was not passed
             pending = None
         if count:
+            if self._without:
+                records = kernel.strip(records, *self._without)
             live.observe(events.Consumed(*live.origin, "", count, len(records)))
         end_of_range = is_last and self.next_offset >= limit
         return ReadResult(
@@ -216,3 +220,11 @@ def check_delayed(delayed: str) -> bool:
     if delayed not in list(Delayed):
         raise InvalidRequest(f"invalid delayed {delayed!r}: must be {' or '.join(Delayed)}", path="delayed")
     return delayed == Delayed.INCLUDE
+
+
+def check_without(parts: Sequence[str]) -> Sequence[str]:
+    """The parts that are left out. Raises `InvalidRequest` for what is no part of a record."""
+    for part in parts:
+        if part not in kernel.PART_BITS:
+            raise InvalidRequest(f"invalid part {part!r}: must be of {', '.join(kernel.PART_BITS)}", path="without")
+    return parts

@@ -198,8 +198,12 @@ class Service(Protocol):
         end_offset: int | None = None,
         isolation: str = Isolation.READ_COMMITTED,
         delayed: str = Delayed.DUE,
+        without: Sequence[str] = (),
     ) -> Pending[ReadResult]:
-        """Visible records from `offset` on, in order; waits for the first one if there is none."""
+        """Visible records from `offset` on, in order; waits for the first one if there is none.
+
+        Those who do not need all of them can have them `without` key, value or headers: these are empty, then.
+        """
 
     def wait_for_records(
         self, topic: str, offsets: Mapping[int, int], *, wait_ms: int, isolation: str = Isolation.READ_COMMITTED

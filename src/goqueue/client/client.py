@@ -5,7 +5,7 @@ retryable is retried, for up to `timeout`, as long as it cannot happen twice by 
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from secrets import token_hex
@@ -412,10 +412,11 @@ class AsyncClient:
         *,
         isolation: str = "read_committed",
         delayed: str = "due",
+        without: Sequence[str] = (),
         read_bytes: int = SCAN_BYTES,
     ) -> AsyncScan:
         """Encoded records of a range, for those who decode many at once; `delayed="include"` takes what is not due yet,
-        too.
+        too. Without "key", "value" or "headers", which are empty then, less has to come over the wire.
         """
         asked = verbs.Read(
             topic,
@@ -425,6 +426,7 @@ class AsyncClient:
             isolation=isolation,
             end_offset=end_offset,
             delayed=delayed,
+            without=tuple(without),
         )
         return AsyncScan(self._connections, asked)
 

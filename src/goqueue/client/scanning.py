@@ -9,6 +9,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from typing import Any, NamedTuple
 
+import msgspec
+
 from goqueue.client.connections import Connections
 from goqueue.wire import verbs
 from goqueue.wire.verbs import Verb
@@ -73,15 +75,7 @@ class AsyncScan:
 
         async def attempt() -> ScannedPart:
             session = await self._connections.leader(asked.topic, asked.partition)
-            wanted = verbs.Read(
-                asked.topic,
-                asked.partition,
-                offset=offset,
-                max_bytes=asked.max_bytes,
-                isolation=asked.isolation,
-                end_offset=asked.end_offset,
-                delayed=asked.delayed,
-            )
+            wanted = msgspec.structs.replace(asked, offset=offset)
             answer, records = await session.ask_for_payload(Verb.READ, wanted, verbs.ReadAnswer)
             return ScannedPart(
                 records, answer.record_count, answer.flags, offset, answer.next_offset, answer.log_start_offset

@@ -3,7 +3,7 @@
 Calls are handed to an event loop in a thread of the client's own. A client may be shared by all threads.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Self
 
@@ -324,13 +324,21 @@ class Client:
         *,
         isolation: str = "read_committed",
         delayed: str = "due",
+        without: Sequence[str] = (),
         read_bytes: int = SCAN_BYTES,
     ) -> Scan:
         """Encoded records of a range, for those who decode many at once; `delayed="include"` takes what is not due yet,
-        too.
+        too. Without "key", "value" or "headers", which are empty then, less has to come over the wire.
         """
         return self._client.scan(
-            topic, partition, start_offset, end_offset, isolation=isolation, delayed=delayed, read_bytes=read_bytes
+            topic,
+            partition,
+            start_offset,
+            end_offset,
+            isolation=isolation,
+            delayed=delayed,
+            without=without,
+            read_bytes=read_bytes,
         ).blocking(self._loop.run)
 
     def scan_pieces(

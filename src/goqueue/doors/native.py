@@ -571,6 +571,7 @@ class Connection(asyncio.BufferedProtocol):
             end_offset=asked.end_offset,
             isolation=asked.isolation,
             delayed=asked.delayed,
+            without=asked.without,
         )
         if pending.is_done:
             self._send_records(Verb.READ, correlation, pending.result(), RESPONSE_OF_RECORDS)

@@ -13,7 +13,7 @@
  *
  * Buffers are hostile. Every length is compared with what is left, in 64 bits, before it is used, and
  * nothing is assumed about alignment. A buffer may change under our hands: functions that
- * make no Python objects on their way (crc32c, stamp, scan, resync, columns, outline, select, and filter without
+ * make no Python objects on their way (crc32c, stamp, scan, resync, columns, strip, outline, select, and filter without
  * `latest`) release the GIL for buffers over 64 KiB, and the others may run beside one of these. So a length is read
  * once, into a local, and what a first pass found out is checked again by the second. encode, decode and latest keep
  * the GIL.
@@ -53,6 +53,7 @@ enum {
 #define OFFSET_MAX ((uint64_t)INT64_MAX)
 
 enum {
+    FLAG_COMPRESSED = 0x01,
     FLAG_HAS_HEADERS = 0x02,
     FLAG_TOMBSTONE = 0x04,
     FLAG_CONTROL = 0x08,
@@ -1842,7 +1843,7 @@ static PyObject *kernel_columns(PyObject *Py_UNUSED(module), PyObject *args)
     return columns ? Py_BuildValue("(inN)", (int)fault, (Py_ssize_t)position, columns) : NULL;
 }
 
-/* ---- filter and latest ---- */
+/* ---- filter, strip and latest ---- */
 
 typedef struct {
     int64_t from_offset;
@@ -1991,6 +1992,72 @@ static PyObject *kernel_filter(PyObject *Py_UNUSED(module), PyObject *args)
     else
         result = filter_buffer(&request, &view);
     PyBuffer_Release(&hidden);
+    PyBuffer_Release(&view);
+    return result;
+}
+
+enum { KEEP_KEY = 1, KEEP_VALUE = 2, KEEP_HEADERS = 4 };
+
+/* Copies what is kept of each record to `to`, which has room for all of it. Returns the bytes copied. */
+static size_t strip_records(const uint8_t *buffer, size_t bytes, unsigned keep, uint8_t *to, Fault *fault,
+                            size_t *position)
+{
+    size_t at = 0, copied = 0;
+    *fault = FAULT_NONE;
+    while (at < bytes) {
+        const uint8_t *record = buffer + at;
+        Header header;
+        *fault = read_stored(record, bytes - at, false, &header);
+        if (*fault)
+            break;
+        Header kept = header;
+        if (!(keep & KEEP_KEY))
+            kept.key_bytes = 0;
+        if (!(keep & KEEP_VALUE)) {
+            kept.value_bytes = 0;
+            kept.flags &= (uint8_t)~FLAG_COMPRESSED;
+        }
+        if (!(keep & KEEP_HEADERS)) {
+            kept.headers_bytes = 0;
+            kept.flags &= (uint8_t)~FLAG_HAS_HEADERS;
+        }
+        uint8_t *stripped = to + copied, *end = stripped + HEADER_BYTES;
+        memcpy(end, record_key(record), kept.key_bytes);
+        end += kept.key_bytes;
+        memcpy(end, record_value(record, &header), kept.value_bytes);
+        end += kept.value_bytes;
+        memcpy(end, record_headers(record, &header), kept.headers_bytes);
+        end += kept.headers_bytes;
+        write_header(stripped, &kept);
+        store_u32(stripped + 4, record_crc(stripped, (size_t)(end - stripped)));
+        copied += (size_t)(end - stripped);
+        at += (size_t)header.bytes;
+    }
+    *position = at;
+    return copied;
+}
+
+static PyObject *kernel_strip(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    Py_buffer view;
+    uint64_t keep;
+    if (!PyArg_ParseTuple(args, "y*O&:strip", &view, parse_natural, &keep))
+        return NULL;
+
+    PyObject *stripped = PyByteArray_FromStringAndSize(NULL, view.len);
+    PyObject *result = NULL;
+    if (stripped) {
+        uint8_t *to = (uint8_t *)PyByteArray_AsString(stripped);
+        Fault fault;
+        size_t position;
+        PyThreadState *released = gil_release(view.len);
+        size_t copied = strip_records(view_bytes(&view), (size_t)view.len, (unsigned)keep, to, &fault, &position);
+        gil_acquire(released);
+        if (PyByteArray_Resize(stripped, (Py_ssize_t)copied))
+            Py_DECREF(stripped);
+        else
+            result = Py_BuildValue("(inN)", (int)fault, (Py_ssize_t)position, stripped);
+    }
     PyBuffer_Release(&view);
     return result;
 }
@@ -2359,6 +2426,7 @@ static PyMethodDef kernel_methods[] = {
     {"filter", kernel_filter, METH_VARARGS,
      "filter(buffer, from_offset, to_offset, hide_flags, hidden, due, latest, tombstones_before)"
      " -> (fault, position, visible)"},
+    {"strip", kernel_strip, METH_VARARGS, "strip(buffer, keep) -> (fault, position, stripped)"},
     {"latest", kernel_latest, METH_VARARGS, "latest(buffer, table) -> (fault, position)"},
     {"outline", kernel_outline, METH_VARARGS,
      "outline(buffer) -> (fault, position, record_count, first_offset, last_offset, lanes, control, delayed, expiring,"

@@ -35,11 +35,15 @@ OutlineTuple: TypeAlias = tuple[int, int, int, int, int, Lanes, bytes, bytes, by
 SummaryTuple: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, bytes, bytes, int, int, int, bytes, int]
 
 # plain numbers: an IntFlag takes a microsecond for each operation
+_COMPRESSED = int(Flags.COMPRESSED)
 _HAS_HEADERS = int(Flags.HAS_HEADERS)
 _TOMBSTONE = int(Flags.TOMBSTONE)
 _CONTROL = int(Flags.CONTROL)
 _COMMIT = int(Flags.COMMIT)
 
+_KEEP_KEY = 1
+_KEEP_VALUE = 2
+_KEEP_HEADERS = 4
 _INDEX_INTERVAL_BYTES = 4096
 _OFFSET_ENTRY = struct.Struct(">QQ")
 _TIME_ENTRY = struct.Struct(">qQ")
@@ -830,6 +834,28 @@ def filter(
         if not is_hidden(stored):
             visible += stored.record
     return int(run.fault), run.position, visible
+
+
+def strip(buffer: Buffer, keep: int) -> tuple[int, int, bytearray]:
+    view = _readable(buffer)
+    keep = _natural(keep)
+    stripped = bytearray()
+    at = 0
+    while at < len(view):
+        stored = _read_stored(view, at, verify=False)
+        if isinstance(stored, Fault):
+            return int(stored), at, stripped
+        key = stored.key if keep & _KEEP_KEY else b""
+        value = stored.value if keep & _KEEP_VALUE else b""
+        headers = stored.headers if keep & _KEEP_HEADERS else b""
+        flags = stored.flags & ~((0 if keep & _KEEP_VALUE else _COMPRESSED) | (0 if headers else _HAS_HEADERS))
+        lengths = len(key), len(value), len(headers)
+        fields = MAGIC, VERSION, flags, 0, stored.offset, stored.timestamp, stored.priority, 0, *lengths
+        record = bytearray(HEADER.pack(*fields)) + key + value + headers
+        _CRC.pack_into(record, CRC_POSITION, _record_crc(memoryview(record)))
+        stripped += record
+        at += len(stored.record)
+    return int(Fault.NONE), at, stripped
 
 
 def latest(buffer: Buffer, table: dict[bytes, int]) -> tuple[int, int]:

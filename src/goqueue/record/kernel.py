@@ -139,6 +139,8 @@ COLUMN_BITS: Final[Mapping[str, int]] = {
     for bit, name in enumerate(("offset", "timestamp", "priority", "key", "value", "deliver_at", "headers"))
 }
 
+PART_BITS: Final[Mapping[str, int]] = {"key": 1, "value": 2, "headers": 4}
+
 
 def encode(
     values: Sequence[Buffer | None],
@@ -269,6 +271,19 @@ def filter(
         raise CorruptRecord(describe(Fault(fault)), position)
     copied: bytearray = visible
     return copied
+
+
+def strip(buffer: Buffer, *parts: str) -> bytearray:
+    """A copy of the records that has nothing of the named parts (of `PART_BITS`): as if they had been empty.
+
+    What is left are whole records again. The buffer holds whole records; their crcs are not checked.
+    """
+    keep = sum(bit for name, bit in PART_BITS.items() if name not in parts)
+    fault, position, stripped = _impl.strip(buffer, keep)
+    if fault:
+        raise CorruptRecord(describe(Fault(fault)), position)
+    left: bytearray = stripped
+    return left
 
 
 def latest(buffer: Buffer, table: dict[bytes, int]) -> None:

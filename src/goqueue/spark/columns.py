@@ -145,6 +145,9 @@ class BatchMaker:
         self._has_values = any(name == "value" or name not in SPARK_TYPES for name in names)
         decoded = {name for name in names if name in kernel.COLUMN_BITS} | ({"value"} if self._has_values else set())
         self._decoded = decoded or {_CHEAPEST}
+        looks_for_ids = self._has_values and value is not None and value.uses_ids
+        used = decoded | ({HEADERS} if looks_for_ids or "deliver_at" in decoded else set())
+        self.unused_parts = tuple(part for part in kernel.PART_BITS if part not in used)
         self._repeated: dict[str, Any] = {}
 
     def batches(self, records: Buffer, flags: int) -> Iterator[Any]:

@@ -103,9 +103,9 @@ class Link:
         """What of the range is not to be seen now, besides control records."""
         return self.client.hidden_ranges(*one, isolation=isolation.value, delayed=delayed.value)
 
-    def scan(self, one: OffsetRange, isolation: Isolation, delayed: Delayed) -> Scan:
+    def scan(self, one: OffsetRange, isolation: Isolation, delayed: Delayed, *, without: Sequence[str] = ()) -> Scan:
         """The visible records of the range, part by part."""
-        return self.client.scan(*one, isolation=isolation.value, delayed=delayed.value)
+        return self.client.scan(*one, isolation=isolation.value, delayed=delayed.value, without=without)
 
     def close(self) -> None:
         """Hang up, if this process has a client."""

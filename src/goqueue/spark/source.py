@@ -227,16 +227,18 @@ class _Reading:
         registry = None if parser is None else self._link.client
         maker = BatchMaker(topic, partition, self._schema.fieldNames(), value=parser, registry=registry)
         is_same = maker.schema.equals(wanted)
-        for records, flags in self._records(planned):
+        for records, flags in self._records(planned, maker.unused_parts):
             for batch in maker.batches(records, flags):
                 yield batch if is_same else type(batch).from_arrays(batch.columns, schema=wanted)
 
-    def _records(self, planned: PlannedRange) -> Iterator[tuple[Buffer, int]]:
-        """Encoded records, with the flags that they may have. What is missing is judged, and not passed over."""
+    def _records(self, planned: PlannedRange, without: Sequence[str]) -> Iterator[tuple[Buffer, int]]:
+        """Encoded records, which may lack some parts, with the flags that they may have. What is missing is judged, and
+        not passed over.
+        """
         place = planned.range.start
         if self._options.read_from is ReadFrom.FILES:
             place = yield from self._from_files(planned)
-        yield from self._from_broker(planned, place)
+        yield from self._from_broker(planned, place, without)
 
     def _from_files(self, planned: PlannedRange) -> Generator[tuple[Buffer, int], None, int]:
         """The records that stand in sealed segments; returns from where on they do not."""
@@ -256,12 +258,12 @@ class _Reading:
             return error.offset
         return sealed
 
-    def _from_broker(self, planned: PlannedRange, place: int) -> Iterator[tuple[Buffer, int]]:
+    def _from_broker(self, planned: PlannedRange, place: int, without: Sequence[str]) -> Iterator[tuple[Buffer, int]]:
         one = planned.range._replace(start=place)
         hidden = array("q", (offset for each in planned.hidden for offset in each)).tobytes()
         failure: TopicError | OffsetOutOfRange | None = None
         try:
-            for part in self._link.scan(one, self._options.isolation, self._options.delayed):
+            for part in self._link.scan(one, self._options.isolation, self._options.delayed, without=without):
                 if part.log_start_offset > part.start_offset:
                     self._lost([passed(one._replace(start=part.start_offset), part.log_start_offset)])
                 place = part.next_offset

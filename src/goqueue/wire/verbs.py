@@ -226,6 +226,7 @@ class Read(_Meta):
     isolation: str = "read_committed"
     end_offset: int | None = None
     delayed: str = "due"  # or "include": those that are not due yet, too
+    without: tuple[str, ...] = ()  # of "key", "value", "headers": what is left out of the records
 
 
 class ReadAnswer(_Meta):
