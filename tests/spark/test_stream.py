@@ -281,15 +281,14 @@ class TestWhatChanges:
         tolerant = Query(shared_broker.address, strict.checkpoint, subscribe="t", failOnDataLoss="false")
         planned = strict.plan()
         gq.alter_topic("t", retention_bytes=4_096)
-        while not (start := gq.offsets("t", time="earliest")[0]):
+        while gq.offsets("t", time="earliest")[0] < 400:
             pass
         with pytest.raises(DataLost, match=r"offsets 0 to \d+ of t-0 are gone, its log begins at \d+"):
             strict.plan()
         with pytest.raises(DataLost, match=r"offsets 0 to 4 of t-0 are gone"):
             strict.read(planned)
         rows = tolerant.rest()
-        assert rows == places("t", 500, start=rows[0][2])
-        assert rows[0][2] >= start
+        assert rows == places("t", 500, start=400)
         assert "offsets 0 to" in caplog.text
 
     def test_a_log_that_shrinks_is_an_error(self, gq: Client, shared_broker: EmbeddedBroker) -> None:
