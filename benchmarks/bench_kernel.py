@@ -19,7 +19,7 @@ from goqueue.record.header import FLAGS_FROM_PRODUCERS, OFFSET_MAX, TIMESTAMP_MI
 from goqueue.record.kernel import COLUMN_BITS
 from goqueue.record.message import Message
 
-RECORDS = 1_000
+RECORDS = {"small": 50, "full": 1_000}
 VALUE = bytes(100)
 KEY = b"customer-4711"
 TIME = 1_700_000_000_000_000_000
@@ -33,10 +33,10 @@ SPEEDUPS = ("encode", "stamp", "scan")
 
 def run(size: str) -> list[Result]:
     c = _c_kernel()
-    python = _measure(_kernel_py, ROUNDS[size]["python"])
+    python = _measure(_kernel_py, ROUNDS[size]["python"], RECORDS[size])
     if c is None:
         return [_without_target(f"{name}, Python", ns) for name, ns in python.items()]
-    fast = _measure(c, ROUNDS[size]["c"])
+    fast = _measure(c, ROUNDS[size]["c"], RECORDS[size])
     results = [_result(name, ns) for name, ns in fast.items()]
     results += [_speedup(name, python[name] / fast[name]) for name in SPEEDUPS]
     results += [_without_target(f"{name}, Python", ns) for name, ns in python.items()]
@@ -50,10 +50,10 @@ def _c_kernel() -> ModuleType | None:
         return None
 
 
-def _measure(kernel: Any, rounds: int) -> dict[str, float]:
+def _measure(kernel: Any, rounds: int, records: int) -> dict[str, float]:
     """Nanoseconds per record for each of the calls."""
-    values = [VALUE] * RECORDS
-    keys = [KEY] * RECORDS
+    values = [VALUE] * records
+    keys = [KEY] * records
     plain = kernel.encode(values, None, None, 2, TIME, 0)
     everything = sum(COLUMN_BITS.values())
 
@@ -63,9 +63,9 @@ def _measure(kernel: Any, rounds: int) -> dict[str, float]:
         return kernel.stamp(plain, 0, TIME, FLAGS_FROM_PRODUCERS, VALUE_BYTES_MAX, 0, 0)
 
     stamp()
-    mixed = kernel.encode(values, None, None, [index % 5 for index in range(RECORDS)], TIME, 0)
+    mixed = kernel.encode(values, None, None, [index % 5 for index in range(records)], TIME, 0)
     kernel.stamp(mixed, 0, TIME, FLAGS_FROM_PRODUCERS, VALUE_BYTES_MAX, 0, OFFSET_MAX)
-    every, every_fifth = array("Q", range(RECORDS)), array("Q", range(0, RECORDS, 5))
+    every, every_fifth = array("Q", range(records)), array("Q", range(0, records, 5))
     calls: dict[str, Callable[[], Any]] = {
         "encode": lambda: kernel.encode(values, None, None, 2, TIME, 0),
         "encode with keys": lambda: kernel.encode(values, keys, None, 2, TIME, 0),
@@ -74,12 +74,13 @@ def _measure(kernel: Any, rounds: int) -> dict[str, float]:
         "decode": lambda: kernel.decode(plain, ORIGIN, record_type, True),
         "columns": lambda: kernel.columns(plain, everything, True),
         "filter": lambda: kernel.filter(plain, 0, OFFSET_MAX, 0x08, b"", TIME, None, TIMESTAMP_MIN),
+        "strip values": lambda: kernel.strip(plain, 5),
         "outline": lambda: kernel.outline(plain),
         "outline of mixed priorities": lambda: kernel.outline(mixed),
         "select all": lambda: kernel.select(plain, every, OFFSET_MAX),
         "select every fifth": lambda: kernel.select(plain, every_fifth, OFFSET_MAX),
     }
-    return {name: _best_ns(call, rounds) / RECORDS for name, call in calls.items()}
+    return {name: _best_ns(call, rounds) / records for name, call in calls.items()}
 
 
 def _best_ns(call: Callable[[], Any], rounds: int) -> int:

@@ -68,6 +68,11 @@ class Bench(NamedTuple):
             reader = reader.option(option, str(value))
         return reader.load()
 
+    def warm(self, work: Callable[[], None]) -> None:
+        """The first time does not count, where there are more."""
+        if self.rounds > 1:
+            work()
+
 
 def run(size: str) -> list[Result]:
     small_rows, large_rows, rounds, seconds, before_seconds = SIZES[size]
@@ -119,7 +124,7 @@ def _projections(bench: Bench, table: Table) -> Iterator[Result]:
         ("three columns of numbers, 100 B", lambda: _drain(projected)),
     )
     for name, work in measured:
-        work()
+        bench.warm(work)
         rate = table.row_count / statistics.median(_seconds(work) for _ in range(bench.rounds))
         yield Result(name, rate / 1e6, "M records/s", ">= 3.00", rate >= 3e6)
 
@@ -154,7 +159,7 @@ def _sink(bench: Bench, table: Table) -> Result:
         writer.option("transactionalId", topic).option("marker", "all").save()
         bench.client.delete_topic(topic)
 
-    write()
+    bench.warm(write)
     rate = table.row_count / statistics.median(_seconds(write) for _ in range(bench.rounds))
     return Result("sink, exactly once, 100 B", rate, "records/s", ">= 200,000", rate >= 200_000)
 
@@ -195,7 +200,9 @@ def _publish_at_rate(server: str, count: int) -> None:
 def _ratio(
     bench: Bench, name: str, table: Table, target: float, ours: Callable[[], None], theirs: Callable[[], None]
 ) -> Result:
-    seconds: list[tuple[float, float]] = [(_seconds(ours), _seconds(theirs)) for _ in range(1 + bench.rounds)][1:]
+    for work in (ours, theirs):
+        bench.warm(work)
+    seconds = [(_seconds(ours), _seconds(theirs)) for _ in range(bench.rounds)]
     own, parquet = (statistics.median(column) for column in zip(*seconds, strict=True))
     note = f"{own:.2f} s, Parquet {parquet:.2f} s, {table.row_count / own / 1e6:.2f} M records/s"
     return Result(name, own / parquet, "x Parquet", f"<= {target}", own <= target * parquet, note)
