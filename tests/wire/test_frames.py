@@ -59,6 +59,7 @@ def test_the_same_frames_come_however_the_stream_is_cut(told: list[Told], cuts: 
     stream = b"".join(map(packed, told))
 
     assert read_in(cut(stream, cuts)) == told
+    assert read_in(cut(stream, cuts), FrameReader(trusts=True)) == told
 
 
 def test_the_same_frames_come_byte_by_byte() -> None:
@@ -184,6 +185,69 @@ def test_payloads_stay_as_they_are_while_later_frames_come() -> None:
         kept.append((frame, payload))
 
     assert all((bytes(frame.payload), bytes(frame.meta)) == (payload, b"meta") for frame, payload in kept)
+
+
+LARGE = 3_000_000
+
+
+def large(number: int, size: int = LARGE) -> bytes:
+    return packed((21, 0, number, b"meta", bytes([number]) * size))
+
+
+def test_a_large_frame_of_a_trusted_peer_is_received_in_its_place() -> None:
+    reader = FrameReader(trusts=True)
+    rest = memoryview(large(1))
+    rooms: list[int] = []
+
+    while rest:
+        buffer = reader.get_buffer()
+        rooms.append(reader.buffered_bytes)
+        size = min(len(buffer), len(rest), 65_536)
+        buffer[:size] = rest[:size]
+        rest = rest[size:]
+        found = list(reader.received(size))
+
+    assert found[0].payload == bytes([1]) * LARGE
+    assert set(rooms[1:]) == {LARGE + 16 + 4}
+
+
+def test_memory_that_nobody_looks_at_any_more_is_used_again() -> None:
+    reader = FrameReader(trusts=True)
+    places = set()
+
+    for number in range(20):
+        (frame,) = feed(reader, large(number, LARGE - number))
+        assert frame.payload == bytes([number]) * (LARGE - number)
+        places.add(id(frame.payload.obj))
+        del frame
+
+    assert len(places) <= 2
+
+
+def test_what_somebody_looks_at_is_not_written_over() -> None:
+    reader = FrameReader(trusts=True)
+    kept: dict[int, memoryview] = {}
+
+    for number in range(30):
+        (frame,) = feed(reader, large(number, 600_000 + number % 7))
+        kept[number] = frame.payload[1:]
+        del frame
+        kept.pop(number - 1 - number % 4, None)
+
+    assert len(kept) > 10
+    assert all(payload == bytes([number]) * len(payload) for number, payload in kept.items())
+
+
+def test_when_large_frames_have_ended_nothing_is_kept_for_more() -> None:
+    reader = FrameReader(trusts=True)
+    feed(reader, large(1))
+    feed(reader, large(2))
+    feed(reader, large(3))
+    assert LARGE < reader.buffered_bytes < 2 * LARGE + 100
+
+    feed(reader, packed((21, 0, 1, b"meta", b"")))
+
+    assert reader.buffered_bytes == 0
 
 
 def test_a_reader_with_nothing_to_finish_holds_no_buffer() -> None:

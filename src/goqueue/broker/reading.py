@@ -19,7 +19,7 @@ from goqueue.broker.timers import Timer, Timers
 from goqueue.clock import Clock
 from goqueue.errors import InvalidRequest, OffsetOutOfRange, TopicNotFound
 from goqueue.record import kernel
-from goqueue.record.header import Flags
+from goqueue.record.header import OFFSET_POSITION, Flags
 from goqueue.storage.reader import Chunk, LogReader
 
 SCANNED_BYTES_MAX = 16 * 1024 * 1024
@@ -185,13 +185,19 @@ class Reading:
         delivery = self._live.delivery
         if delivery is None and kernel.outline(records).delayed:
             delivery = self._live.begin_delivery()
-        offsets = offsets_in(records)
+        if not len(records):
+            return records, 0, None
+        first = int.from_bytes(records[OFFSET_POSITION : OFFSET_POSITION + 8])
         aborted = self._live.aborted if self._is_committed else None
-        shown = offsets - aborted if aborted and aborted.intersect(offsets) else offsets
+        if aborted and not aborted.range_cardinality(first, chunk.next_offset):
+            aborted = None
         hidden = None
-        if delivery is not None and shown:
-            sees_all = self._sees_delayed
-            hidden = delivery.cancelled if sees_all else delivery.hidden(shown.min(), chunk.next_offset)
+        if delivery is not None:
+            hidden = delivery.cancelled if self._sees_delayed else delivery.hidden(first, chunk.next_offset)
+        if not aborted and not hidden and not chunk.flags & Flags.CONTROL:
+            return records, chunk.record_count, None
+        offsets = offsets_in(records)
+        shown = offsets - aborted if aborted else offsets
         waiting = shown & hidden if hidden else None
         if waiting:
             shown = shown - waiting
@@ -204,7 +210,7 @@ class Reading:
     def _cut(self, records: bytearray | memoryview, count: int) -> memoryview:
         positions = memoryview(kernel.scan(records, positions=True).positions).cast("I")
         at = positions[count]
-        self._move(int.from_bytes(memoryview(records)[at + 8 : at + 16]))
+        self._move(int.from_bytes(memoryview(records)[at + OFFSET_POSITION : at + OFFSET_POSITION + 8]))
         return memoryview(records)[:at]
 
 

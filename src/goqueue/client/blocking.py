@@ -70,7 +70,7 @@ class BlockingSession:
         self.address = address
         self.is_closed = False
         self._socket = connection
-        self._reader = FrameReader()
+        self._reader = FrameReader(trusts=True)
         self.last_correlation = 0
         self._ahead: dict[int, Frame | None] = {}  # requests whose answers are asked for later, and answers that came
         self._frame_bytes_max = frames.FRAME_BYTES_MAX

@@ -74,7 +74,7 @@ class Session(asyncio.BufferedProtocol):
         self.welcome: verbs.Welcome
         self.is_closed = False
         self._loop = loop
-        self._reader = FrameReader()
+        self._reader = FrameReader(trusts=True)
         self._transport: asyncio.Transport
         self._next_correlation = 1
         self._open: dict[int, Answered] = {}

@@ -27,6 +27,7 @@ MAGIC = b"GQ"
 VERSION = 1
 CRC_POSITION = 4
 CRC_END = 8
+OFFSET_POSITION = 8
 
 INDEX_STRIDE_BYTES = 4096
 """A record gets an index entry when it starts this far, or further, behind the last one that got one."""

@@ -11,11 +11,14 @@ travel as they stand on the disk, and whoever decodes them proves them.
 
 `FrameReader` gives out buffers to receive into and takes frames out of them. Small frames are received many at a
 time; a large one gets a buffer of its own, which grows with what has really come, so a length that is only
-claimed costs nothing. Payloads are views of these buffers, not copies; a buffer is never written again once
-its frames were given out.
+claimed costs nothing. Whoever trusts the other end has it at its full length at once, and none of it is copied.
+Payloads are views of these buffers, not copies; a buffer is never written again while anybody looks at what was in it.
+When nobody does any more, one of those for large frames is taken again: to have new memory cleared and mapped takes
+longer than to receive into it.
 """
 
 import struct
+import sys
 from collections.abc import Iterator
 from enum import IntFlag
 from typing import Final, NamedTuple
@@ -35,6 +38,9 @@ META_BYTES_MAX: Final = 65_535
 _RECEIVE_BYTES_MIN: Final = 4 * 1024
 _RECEIVE_BYTES_MAX: Final = 256 * 1024
 _ROOM_BYTES_MIN: Final = 512
+_LARGE_BYTES: Final = 512 * 1024
+_SPARES_MAX: Final = 2
+_REFERENCES_OF_MINE: Final = 2  # a name, and the argument of who counts
 
 
 class FrameFlags(IntFlag):
@@ -90,8 +96,10 @@ def pack_checked(
 class FrameReader:
     """Takes frames out of a stream of bytes that is received into the buffers it gives out."""
 
-    def __init__(self, *, frame_bytes_max: int = FRAME_BYTES_MAX) -> None:
+    def __init__(self, *, frame_bytes_max: int = FRAME_BYTES_MAX, trusts: bool = False) -> None:
         self._frame_bytes_max = frame_bytes_max
+        self._trusts = trusts
+        self._spares: list[bytearray] = []  # had large frames, which somebody may look at still
         self._buffer = bytearray()
         self._start = 0  # of what has not been given out
         self._end = 0  # of what was received
@@ -106,12 +114,14 @@ class FrameReader:
     @property
     def buffered_bytes(self) -> int:
         """How much memory is held for what is to come."""
-        return len(self._buffer)
+        return len(self._buffer) + sum(map(len, self._spares))
 
     def get_buffer(self) -> memoryview:
         """Where to receive into; never empty."""
         room = len(self._buffer) - self._end
-        if not room or (room < _ROOM_BYTES_MIN and self._start + self._needed > len(self._buffer)):
+        if self._trusts and self._needed >= _LARGE_BYTES and self._start + self._needed > len(self._buffer):
+            self._renew_for(self._needed)
+        elif not room or (room < _ROOM_BYTES_MIN and self._start + self._needed > len(self._buffer)):
             self._renew()
         return memoryview(self._buffer)[self._end :]
 
@@ -141,8 +151,32 @@ class FrameReader:
             yield Frame(kind, flags, correlation, view[body:payload_at], view[payload_at:end])
         self._needed = HEADER_BYTES
         if self._start == self._end:  # nothing is left over: an idle connection holds no buffer
+            self._let_go()
             self._buffer = bytearray()
             self._start = self._end = 0
+
+    def _let_go(self) -> None:
+        """Keep the buffer if it was for a large frame: more of these may follow. Else they have ended."""
+        if self._trusts and len(self._buffer) >= _LARGE_BYTES:
+            self._spares = [*self._spares[1 - _SPARES_MAX :], self._buffer]
+        else:
+            self._spares.clear()
+
+    def _renew_for(self, size: int) -> None:
+        """Go on in a buffer for the whole of a large frame."""
+        left = memoryview(self._buffer)[self._start : self._end]
+        buffer = self._spare(size)
+        buffer[: len(left)] = left
+        self._buffer = buffer
+        self._start, self._end = 0, len(left)
+
+    def _spare(self, size: int) -> bytearray:
+        for _ in range(len(self._spares)):
+            spare = self._spares.pop(0)
+            if len(spare) >= size and sys.getrefcount(spare) == _REFERENCES_OF_MINE:
+                return spare
+            self._spares.append(spare)
+        return bytearray(size)
 
     def _renew(self) -> None:
         """Go on in a new buffer. What is left over moves there; a large frame gets room as it comes."""
