@@ -11,10 +11,12 @@ Within a stream one partition is read by one task, in the order of the log, unle
 `maxBytesPerPartition` asks for more tasks than that.
 """
 
+import gc
 import logging
 import os
 from array import array
 from collections.abc import Generator, Iterator, Sequence
+from functools import cache
 from typing import Any, NamedTuple
 
 from pyspark.sql.datasource import (
@@ -95,6 +97,14 @@ _OPERATORS: dict[type[Filter], str] = {
     LessThan: "<",
     LessThanOrEqual: "<=",
 }
+
+
+@cache
+def _spare_what_was_imported() -> None:
+    """Spark has each worker collect its garbage after every task, which takes longer than many a task: a look at all
+    that was ever imported. That is no garbage, and needs no look.
+    """
+    gc.freeze()
 
 
 class PlannedRange(NamedTuple):
@@ -216,6 +226,7 @@ class _Reading:
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The records of the ranges, as Arrow batches."""
+        _spare_what_was_imported()
         with readable_errors():
             if isinstance(partition, Ranges):  # Spark makes one of its own where there is nothing to read
                 for planned in partition.value:
@@ -291,6 +302,7 @@ class GoQueueReader(_Reading, DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """The tasks, planned now: what is published later is not read."""
+        _spare_what_was_imported()
         with readable_errors():
             world = self._link.world(self._options)
             start, end = self._start(world, Edge.EARLIEST), self._end(world)
