@@ -6,6 +6,7 @@ make one is to be cheap. Sets of offsets and records still belong to whoever tel
 copies them.
 """
 
+from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -221,11 +222,12 @@ class DelaysScheduled(Event):
 
 @dataclass(slots=True)
 class DelaysBegun(Event):
-    """Messages wait for their time, from now on or anew: by offset, when they are due."""
+    """Messages wait for their time, from now on or anew; when they are due stands in the order of their offsets."""
 
     topic: str
     partition: int
-    due_ns: Mapping[int, int]
+    offsets: BitMap64
+    due_ns: "array[int]"
 
 
 @dataclass(slots=True)

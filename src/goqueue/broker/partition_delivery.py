@@ -9,6 +9,7 @@ member does to a cursor happens in any case; if the disk does not take it, the n
 cursor.
 """
 
+from array import array
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from itertools import count as counter
@@ -318,11 +319,12 @@ class PartitionDelivery:
         if not entries:
             return
         numbers = memoryview(entries).cast("q")
-        due_ns = dict(zip(numbers[0::3].tolist(), numbers[1::3].tolist(), strict=True))
-        waiting = self.delays.table.waiting & BitMap64(due_ns)
+        offsets, dues_ns = numbers[0::3].tolist(), numbers[1::3].tolist()
+        waiting = self.delays.table.waiting & BitMap64(offsets)
+        if len(waiting) < len(offsets):
+            dues_ns = [due_ns for offset, due_ns in zip(offsets, dues_ns, strict=True) if offset in waiting]
         if waiting:
-            due_ns = {offset: due_ns[offset] for offset in waiting}
-            self.live.observe(events.DelaysBegun(*self.live.origin, due_ns))
+            self.live.observe(events.DelaysBegun(*self.live.origin, waiting, array("q", dues_ns)))
 
     # --- cursors -------------------------------------------------------------------------------
 
@@ -689,7 +691,9 @@ class PartitionDelivery:
             topic, partition = self.live.origin
             self.live.observe(events.DelaysCancelled(topic, len(offsets), partition, offsets))
         else:
-            self.live.observe(events.DelaysBegun(*self.live.origin, dict.fromkeys(offsets, due_ns)))
+            self.live.observe(
+                events.DelaysBegun(*self.live.origin, offsets.copy(), array("q", [due_ns]) * len(offsets))
+            )
         self._note_time(self.delays.table.next_ns, is_wall=True)
         return self.live.ledger.when_stored(end)
 

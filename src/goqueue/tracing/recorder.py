@@ -21,7 +21,7 @@ from goqueue.record.header import Flags
 from goqueue.tracing.config import TraceConfig
 from goqueue.tracing.explicit import NO_CONTEXTS, Contexts, ExplicitTraces, contexts_in
 from goqueue.tracing.ring import Ring
-from goqueue.tracing.rows import ERRORS, NOWHERE, PUBLISH, EventType, Row
+from goqueue.tracing.rows import ERRORS, NOWHERE, PUBLISH, ByOffset, EventType, Row
 from goqueue.tracing.sampling import Sampler
 
 _SETTLED = {
@@ -238,9 +238,9 @@ class Recorder:
     # --- delays --------------------------------------------------------------------------------
 
     def _delays_begun(self, event: events.DelaysBegun) -> None:
-        row = self._record(EventType.SCHEDULED, event.topic, event.partition, BitMap64(event.due_ns))
+        row = self._record(EventType.SCHEDULED, event.topic, event.partition, event.offsets)
         if row is not None:
-            row.deliver_at_ns = dict(event.due_ns)
+            row.deliver_at_ns = ByOffset(event.offsets, event.due_ns)
 
     def _delays_fired(self, event: events.DelaysFired) -> None:
         self._record(EventType.READY, event.topic, event.partition, event.offsets)

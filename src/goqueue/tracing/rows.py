@@ -11,6 +11,7 @@ Rows are numbered as they come. The numbers of a process begin with the time at 
 written down before a restart stays in front. Moments are in the order of their times, then of these numbers.
 """
 
+from array import array
 from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from types import MappingProxyType
@@ -77,6 +78,27 @@ class Facts(NamedTuple):
 
 
 NO_FACTS = Facts()
+
+
+class ByOffset(Mapping[int, int]):
+    """A number for each of some messages, in little more than eight bytes each: there may be millions of them."""
+
+    __slots__ = ("_numbers", "_offsets")
+
+    def __init__(self, offsets: BitMap64, numbers: "array[int]") -> None:
+        self._offsets = offsets
+        self._numbers = numbers  # in the order of the offsets
+
+    def __getitem__(self, offset: int) -> int:
+        if offset not in self._offsets:
+            raise KeyError(offset)
+        return self._numbers[self._offsets.rank(offset) - 1]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._offsets)
+
+    def __len__(self) -> int:
+        return len(self._numbers)
 
 
 class Row(msgspec.Struct, eq=False):
