@@ -24,9 +24,14 @@ def spark() -> "Iterator[SparkSession]":
     session.stop()
 
 
+def serving() -> EmbeddedBroker:
+    """A broker that looks after its logs often."""
+    return EmbeddedBroker(http=False, housekeeping_maintenance_interval="100ms")
+
+
 @pytest.fixture
 def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(http=False, housekeeping_maintenance_interval="100ms") as running:
+    with serving() as running:
         yield running
 
 
@@ -39,7 +44,7 @@ def client(broker: EmbeddedBroker) -> Iterator[Client]:
 @pytest.fixture(scope="module")
 def shared_broker() -> Iterator[EmbeddedBroker]:
     """One broker for all tests of a module, which leave no topics behind."""
-    with EmbeddedBroker(http=False, housekeeping_maintenance_interval="100ms") as running:
+    with serving() as running:
         yield running
 
 

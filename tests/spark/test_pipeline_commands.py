@@ -2,16 +2,13 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from goqueue.client.sync import Client
 from goqueue.testing import EmbeddedBroker
 from tests.cli.commands import run
-
-if TYPE_CHECKING:
-    pass
 
 pytestmark = pytest.mark.usefixtures("spark")
 

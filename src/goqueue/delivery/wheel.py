@@ -130,10 +130,10 @@ class Wheel:
         self._move_to(tick)
         cascading: list[BitMap64] = []
         for level, (shift, slots) in enumerate(zip(SHIFTS, self._slots, strict=True)):
-            is_due_before = (tick >> shift) + (level == 0)
-            leaves_before = is_due_before if level == 0 else self._ends[level - 1] >> shift
-            for window in [window for window in slots if window < max(is_due_before, leaves_before)]:
-                if window < is_due_before:
+            due_before = tick >> shift if level else tick + 1
+            leaving_before = self._ends[level - 1] >> shift if level else due_before
+            for window in [window for window in slots if window < leaving_before]:
+                if window < due_before:
                     fired |= slots.pop(window)
                 else:
                     cascading.append(slots.pop(window))
