@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 # rows of 100 B and of 1 KB, rounds, seconds that a stream is measured, and that it runs before
+WARMING = 4
 SIZES = {"small": (4_000, 1_000, 1, 1.0, 1.0), "full": (2_000_000, 400_000, 5, 30.0, 15.0)}
 PARTITIONS = 2
 BATCH = 5_000
@@ -69,8 +70,8 @@ class Bench(NamedTuple):
         return reader.load()
 
     def warm(self, work: Callable[[], None]) -> None:
-        """The first time does not count, where there are more."""
-        if self.rounds > 1:
+        """The first times do not count, where there are more: Java is still compiling."""
+        for _ in range(min(WARMING, self.rounds - 1)):
             work()
 
 

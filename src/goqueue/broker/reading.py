@@ -25,7 +25,9 @@ from goqueue.storage.reader import Chunk, LogReader
 SCANNED_BYTES_MAX = 16 * 1024 * 1024
 """How much may be hidden before an empty answer says where to go on: a request must not hold up the others."""
 RECORD_BYTES_GUESS = 512
-_SPECIAL = Flags.CONTROL | Flags.HAS_HEADERS | Flags.TRANSACTIONAL
+_ISOLATIONS = frozenset(Isolation)
+_DELAYED = frozenset(Delayed)
+_SPECIAL = Flags.CONTROL | Flags.TRANSACTIONAL
 
 
 class Reading:
@@ -177,14 +179,12 @@ class Reading:
 
     def _visible(self, chunk: Chunk) -> tuple[bytearray | memoryview, int, int | None]:
         """What of it may be seen, how many records that are, and the lowest offset that is not due yet."""
-        if not chunk.flags & _SPECIAL:
+        delivery = self._live.delivery  # there is one wherever there is a delayed message
+        if not chunk.flags & (_SPECIAL if delivery is None else _SPECIAL | Flags.HAS_HEADERS):
             return chunk.records, chunk.record_count, None
         records: bytearray | memoryview = chunk.records
         if chunk.flags & Flags.CONTROL:
             records = kernel.filter(records, hide_flags=Flags.CONTROL)
-        delivery = self._live.delivery
-        if delivery is None and kernel.outline(records).delayed:
-            delivery = self._live.begin_delivery()
         if not len(records):
             return records, 0, None
         first = int.from_bytes(records[OFFSET_POSITION : OFFSET_POSITION + 8])
@@ -216,14 +216,14 @@ class Reading:
 
 def check_isolation(isolation: str) -> bool:
     """Whether only what is committed is read. Raises `InvalidRequest` for what is no choice."""
-    if isolation not in list(Isolation):
+    if isolation not in _ISOLATIONS:
         raise InvalidRequest(f"invalid isolation {isolation!r}: must be {' or '.join(Isolation)}", path="isolation")
     return isolation == Isolation.READ_COMMITTED
 
 
 def check_delayed(delayed: str) -> bool:
     """Whether delayed messages are read before they are due. Raises `InvalidRequest` for what is no choice."""
-    if delayed not in list(Delayed):
+    if delayed not in _DELAYED:
         raise InvalidRequest(f"invalid delayed {delayed!r}: must be {' or '.join(Delayed)}", path="delayed")
     return delayed == Delayed.INCLUDE
 

@@ -128,6 +128,17 @@ class BlockingSession:
             self._ahead[self.last_correlation] = None
         return self._answer(verb, correlation, frames_out)
 
+    def send_ahead(self, verb: Verb, meta: msgspec.Struct) -> int:
+        """Send a request. Its answer is asked for later, by the correlation that is returned."""
+        frame = self._pack(verb, meta, None)
+        try:
+            self._socket.sendall(frame)
+        except OSError as error:
+            self.close()
+            raise BrokerUnavailable(f"the connection to {self.address} was lost: {error}") from error
+        self._ahead[self.last_correlation] = None
+        return self.last_correlation
+
     def receive_ahead(self, verb: Verb, correlation: int) -> Frame:
         """The answer to a request that was sent ahead."""
         return self._answer(verb, correlation, b"")

@@ -25,7 +25,7 @@ from goqueue.client.messages import Duration, Time
 from goqueue.client.producer import AsyncProducer, ProducerCore
 from goqueue.client.reading import AsyncMessages, Follow, Read
 from goqueue.client.received import Message
-from goqueue.client.scanning import SCAN_BYTES, AsyncScan
+from goqueue.client.scanning import SCAN_BYTES, AsyncScan, Lines
 from goqueue.client.session import split_address
 from goqueue.client.staging import AsyncStaging
 from goqueue.client.transactions import AsyncTransaction, TransactionalProducer
@@ -141,6 +141,10 @@ class AsyncClient:
     def direct(self) -> DirectPublisher:
         """A publisher for a thread without an event loop."""
         return DirectPublisher(self._connections, self._clock, telemetry=self._telemetry)
+
+    def lines(self) -> Lines:
+        """What threads without an event loop scan over."""
+        return Lines(self._connections)
 
     async def __aenter__(self) -> Self:
         return self

@@ -3,19 +3,29 @@
 The next part is asked for while the last one is being worked on. A broker that goes away is asked again where the scan
 stood, whoever leads the partition by then. What retention took before it was read is not passed over in silence: each
 part says where the log begins now.
+
+A thread without an event loop receives what it scans itself, over a line of its own: to have megabytes received by
+another thread takes longer. When anything is wrong with that line or its answers, the scan goes on over the event loop,
+which knows how to look for brokers, how long to try, and what to say in the end.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import suppress
+from threading import Lock
 from typing import Any, NamedTuple
 
 import msgspec
 
+from goqueue.client import forks
+from goqueue.client.blocking import BlockingConnections, BlockingSession, run_now
 from goqueue.client.connections import Connections
+from goqueue.client.session import decode
+from goqueue.errors import BrokerUnavailable, GoQueueError
 from goqueue.wire import verbs
 from goqueue.wire.verbs import Verb
 
-SCAN_BYTES = 4 * 1024 * 1024
+SCAN_BYTES = 2 * 1024 * 1024
 
 
 class ScannedPart(NamedTuple):
@@ -29,29 +39,47 @@ class ScannedPart(NamedTuple):
     log_start_offset: int
 
 
+class Course:
+    """Where a scan of [offset, end_offset) stands."""
+
+    def __init__(self, asked: verbs.Read) -> None:
+        assert asked.end_offset is not None
+        self._asked = asked
+        self._end = asked.end_offset
+        self.offset = asked.offset
+
+    def request(self) -> verbs.Read | None:
+        """What to ask for next, if there is anything left."""
+        return msgspec.structs.replace(self._asked, offset=self.offset) if self.offset < self._end else None
+
+    def took(self, answer: verbs.ReadAnswer, records: memoryview) -> ScannedPart | None:
+        """The answer to what was asked for; None if the broker has no more."""
+        start, self.offset = self.offset, answer.next_offset
+        if answer.next_offset <= start:
+            self.offset = self._end
+            return None
+        return ScannedPart(
+            records, answer.record_count, answer.flags, start, answer.next_offset, answer.log_start_offset
+        )
+
+
 class AsyncScan:
     """The visible records of one partition in [start_offset, end_offset), part by part. Made by `AsyncClient.scan`."""
 
     def __init__(self, connections: Connections, asked: verbs.Read) -> None:
         self._connections = connections
-        self._asked = asked
-        self._offset = asked.offset
-        self._task: asyncio.Task[ScannedPart] | None = None
+        self.course = Course(asked)
+        self._task: asyncio.Task[tuple[verbs.ReadAnswer, memoryview]] | None = None
 
     async def next_part(self) -> ScannedPart | None:
         """The next records; None at the end of the range, or of what is there to be seen."""
-        assert self._asked.end_offset is not None
-        if self._task is None:
-            if self._offset >= self._asked.end_offset:
-                return None
-            self._task = asyncio.ensure_future(self._ask(self._offset))
-        task, self._task = self._task, None
-        part = await task
-        is_over = part.next_offset <= part.start_offset  # the broker has no more
-        self._offset = self._asked.end_offset if is_over else part.next_offset
-        if self._offset < self._asked.end_offset:
-            self._task = asyncio.ensure_future(self._ask(self._offset))
-        return None if is_over else part
+        task = self._task or self._ask_ahead()
+        if task is None:
+            return None
+        self._task = None
+        part = self.course.took(*await task)
+        self._task = self._ask_ahead()
+        return part
 
     async def __aiter__(self) -> AsyncIterator[ScannedPart]:
         try:
@@ -66,35 +94,127 @@ class AsyncScan:
         if task is not None and not task.cancel() and not task.cancelled():
             task.exception()  # or asyncio complains that nobody asked
 
-    def blocking(self, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> "Scan":
+    def blocking(self, run: Callable[[Coroutine[Any, Any, Any]], Any], lines: "Lines") -> "Scan":
         """The same, for those without an event loop."""
-        return Scan(self, run)
+        return Scan(self, run, lines)
 
-    async def _ask(self, offset: int) -> ScannedPart:
-        asked = self._asked
+    def _ask_ahead(self) -> asyncio.Task[tuple[verbs.ReadAnswer, memoryview]] | None:
+        request = self.course.request()
+        return None if request is None else asyncio.ensure_future(self._ask(request))
 
-        async def attempt() -> ScannedPart:
-            session = await self._connections.leader(asked.topic, asked.partition)
-            wanted = msgspec.structs.replace(asked, offset=offset)
-            answer, records = await session.ask_for_payload(Verb.READ, wanted, verbs.ReadAnswer)
-            return ScannedPart(
-                records, answer.record_count, answer.flags, offset, answer.next_offset, answer.log_start_offset
-            )
+    async def _ask(self, request: verbs.Read) -> tuple[verbs.ReadAnswer, memoryview]:
+        async def attempt() -> tuple[verbs.ReadAnswer, memoryview]:
+            session = await self._connections.leader(request.topic, request.partition)
+            return await session.ask_for_payload(Verb.READ, request, verbs.ReadAnswer)
 
         return await self._connections.retrying(attempt)
+
+
+class Lines:
+    """Connections for scans, each for one thread at a time, which outlive the scan."""
+
+    def __init__(self, connections: Connections) -> None:
+        self._like = connections
+        self._fork = forks.generation
+        self._lock = Lock()
+        self._free: list[BlockingConnections] = []
+        self._used: set[BlockingConnections] = set()
+        self._is_closed = False
+
+    def take(self) -> BlockingConnections | None:
+        """One that nobody uses; none if they are of no use any more."""
+        with self._lock:
+            if self._is_closed or self._fork != forks.generation:
+                return None
+            line = self._free.pop() if self._free else BlockingConnections(self._like)
+            self._used.add(line)
+            return line
+
+    def give_back(self, line: BlockingConnections, *, is_clean: bool) -> None:
+        """The scan is over. Lines on which an answer is under way that nobody will read are not used again."""
+        if not is_clean:
+            line.hang_up()
+        with self._lock:
+            self._used.discard(line)
+            if is_clean and not self._is_closed:
+                self._free.append(line)
+                return
+        line.hang_up()
+
+    def close(self) -> None:
+        """Hang up, also where somebody waits."""
+        with self._lock:
+            self._is_closed = True
+            for line in self._used:
+                line.interrupt()
+            free, self._free = self._free, []
+        for line in free:
+            line.hang_up()
+
+
+class DirectScan:
+    """A scan by the thread that works on it."""
+
+    def __init__(self, course: Course, line: BlockingConnections) -> None:
+        self._course = course
+        self._line = line
+        self._session: BlockingSession | None = None
+        self._ahead = 0  # the correlation of what was asked for already
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether all that was asked for has come."""
+        return not self._ahead
+
+    def next_part(self) -> ScannedPart | None:
+        """The next records; None at the end. After an error this scan is of no use."""
+        if not self._ahead:
+            self._ask_ahead()
+        if not self._ahead:
+            return None
+        assert self._session is not None
+        frame = self._session.receive_ahead(Verb.READ, self._ahead)
+        self._ahead = 0
+        part = self._course.took(decode(frame.meta, verbs.ReadAnswer), frame.payload)
+        if part is not None:
+            with suppress(BrokerUnavailable):  # then the next call says so
+                self._ask_ahead()
+        return part
+
+    def _ask_ahead(self) -> None:
+        request = self._course.request()
+        if request is None:
+            return
+        if self._session is None:
+            found: Any = run_now(self._line.leader(request.topic, request.partition))
+            self._session = found
+        assert self._session is not None
+        self._ahead = self._session.send_ahead(Verb.READ, request)
 
 
 class Scan:
     """The visible records of one partition in [start_offset, end_offset), part by part. Made by `Client.scan`."""
 
-    def __init__(self, scan: AsyncScan, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+    def __init__(self, scan: AsyncScan, run: Callable[[Coroutine[Any, Any, Any]], Any], lines: Lines) -> None:
         self._scan = scan
         self._run = run
+        self._lines = lines
+        self._line = lines.take()
+        self._direct = None if self._line is None else DirectScan(scan.course, self._line)
 
     def next_part(self) -> ScannedPart | None:
         """The next records; None at the end of the range, or of what is there to be seen."""
-        part: ScannedPart | None = self._run(self._scan.next_part())
-        return part
+        if self._direct is not None:
+            try:
+                part = self._direct.next_part()
+            except GoQueueError:
+                self._hang_up()
+            else:
+                if part is None:
+                    self._hang_up()
+                return part
+        found: ScannedPart | None = self._run(self._scan.next_part())
+        return found
 
     def __iter__(self) -> Iterator[ScannedPart]:
         try:
@@ -105,4 +225,11 @@ class Scan:
 
     def close(self) -> None:
         """Let go of what is on its way."""
+        self._hang_up()
         self._run(self._scan.close())
+
+    def _hang_up(self) -> None:
+        direct, line = self._direct, self._line
+        self._direct = self._line = None
+        if direct is not None and line is not None:
+            self._lines.give_back(line, is_clean=direct.is_clean)

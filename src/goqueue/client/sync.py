@@ -98,6 +98,7 @@ class Client:
             self._loop.close()
             raise
         self._direct = self._client.direct()
+        self._lines = self._client.lines()
 
     def __enter__(self) -> Self:
         return self
@@ -109,6 +110,7 @@ class Client:
         """Flush what producers have, abort open transactions and hang up."""
         if self._loop.is_closed:
             return
+        self._lines.close()
         try:
             self._loop.run(self._client.close())
         finally:
@@ -339,7 +341,7 @@ class Client:
             delayed=delayed,
             without=without,
             read_bytes=read_bytes,
-        ).blocking(self._loop.run)
+        ).blocking(self._loop.run, self._lines)
 
     def scan_pieces(
         self, topic: str, partition: int, start_offset: int, end_offset: int, *, piece_bytes: int

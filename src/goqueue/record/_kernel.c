@@ -2029,12 +2029,21 @@ static size_t strip_records(const uint8_t *buffer, size_t bytes, unsigned keep, 
         memcpy(end, record_headers(record, &header), kept.headers_bytes);
         end += kept.headers_bytes;
         write_header(stripped, &kept);
-        store_u32(stripped + 4, record_crc(stripped, (size_t)(end - stripped)));
         copied += (size_t)(end - stripped);
         at += (size_t)header.bytes;
     }
     *position = at;
     return copied;
+}
+
+/* Writes the crcs of records that were put together just now. In a pass of its own: to read whole words of what was
+ * written field by field a moment ago, a processor has to wait. */
+static void seal_records(uint8_t *buffer, size_t bytes)
+{
+    Header header;
+    for (size_t at = 0; at < bytes && !read_header(buffer + at, bytes - at, &NO_LIMITS, &header);
+         at += (size_t)header.bytes)
+        store_u32(buffer + at + 4, record_crc(buffer + at, (size_t)header.bytes));
 }
 
 static PyObject *kernel_strip(PyObject *Py_UNUSED(module), PyObject *args)
@@ -2052,6 +2061,7 @@ static PyObject *kernel_strip(PyObject *Py_UNUSED(module), PyObject *args)
         size_t position;
         PyThreadState *released = gil_release(view.len);
         size_t copied = strip_records(view_bytes(&view), (size_t)view.len, (unsigned)keep, to, &fault, &position);
+        seal_records(to, copied);
         gil_acquire(released);
         if (PyByteArray_Resize(stripped, (Py_ssize_t)copied))
             Py_DECREF(stripped);

@@ -44,6 +44,7 @@ from pyspark.sql.types import StructType
 
 from goqueue.clock import SystemClock
 from goqueue.errors import AvailabilityError, GoQueueError, InvalidConfig, OffsetOutOfRange, TopicError
+from goqueue.memory import keep_what_is_freed
 from goqueue.record import kernel
 from goqueue.record.header import Buffer
 from goqueue.spark.columns import BatchMaker, TypedValues, spark_schema
@@ -100,11 +101,12 @@ _OPERATORS: dict[type[Filter], str] = {
 
 
 @cache
-def _spare_what_was_imported() -> None:
+def _settle_in() -> None:
     """Spark has each worker collect its garbage after every task, which takes longer than many a task: a look at all
-    that was ever imported. That is no garbage, and needs no look.
+    that was ever imported. That is no garbage, and needs no look. And the memory of one batch does for the next.
     """
     gc.freeze()
+    keep_what_is_freed()
 
 
 class PlannedRange(NamedTuple):
@@ -226,7 +228,7 @@ class _Reading:
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """The records of the ranges, as Arrow batches."""
-        _spare_what_was_imported()
+        _settle_in()
         with readable_errors():
             if isinstance(partition, Ranges):  # Spark makes one of its own where there is nothing to read
                 for planned in partition.value:
@@ -302,7 +304,7 @@ class GoQueueReader(_Reading, DataSourceReader):
 
     def partitions(self) -> list[InputPartition]:
         """The tasks, planned now: what is published later is not read."""
-        _spare_what_was_imported()
+        _settle_in()
         with readable_errors():
             world = self._link.world(self._options)
             start, end = self._start(world, Edge.EARLIEST), self._end(world)

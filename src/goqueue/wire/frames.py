@@ -176,7 +176,7 @@ class FrameReader:
             if len(spare) >= size and sys.getrefcount(spare) == _REFERENCES_OF_MINE:
                 return spare
             self._spares.append(spare)
-        return bytearray(size)
+        return bytearray(-(-size // _LARGE_BYTES) * _LARGE_BYTES)  # the next one may be a little longer
 
     def _renew(self) -> None:
         """Go on in a new buffer. What is left over moves there; a large frame gets room as it comes."""

@@ -1,0 +1,26 @@
+"""What this process asks of the C library about memory.
+
+By itself glibc gives every large block back to the system as soon as it is freed, and gets new pages, one fault each,
+for the next. Whoever moves megabytes all the time, as a broker and a bulk reader do, pays more for that than for the
+copying. So such a process may keep what it frees, up to a bound.
+"""
+
+import ctypes
+from functools import cache
+from typing import Final
+
+KEPT_BYTES_MAX: Final = 64 * 1024 * 1024
+LARGEST_KEPT_BYTES: Final = 32 * 1024 * 1024  # glibc refuses more
+
+_M_TRIM_THRESHOLD = -1  # malloc.h
+_M_MMAP_THRESHOLD = -3
+
+
+@cache
+def keep_what_is_freed() -> bool:
+    """Have large blocks reused instead of given back; false where the C library is not one that can be told so."""
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):
+        return False
+    return bool(mallopt(_M_MMAP_THRESHOLD, LARGEST_KEPT_BYTES) and mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES_MAX))
