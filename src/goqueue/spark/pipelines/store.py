@@ -11,7 +11,8 @@ import mmap
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from threading import Event, Thread
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
@@ -19,6 +20,7 @@ from goqueue.errors import GoQueueError, InvalidConfig
 from goqueue.record.kernel import crc32c
 
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL)
+SYNC_PAUSE_S = 0.2
 _DRAFT = ".draft"
 _PATTERN = "*?[]{}"
 
@@ -83,6 +85,13 @@ class Store(Protocol):
 
     def remove(self, path: str) -> None:
         """A file, or a folder with all in it; it need not be there."""
+        ...
+
+    @contextmanager
+    def filling(self, folder: str) -> Iterator[None]:
+        """Meanwhile others write below the folder: what they have written goes to the disk by and by, so that there is
+        little left to wait for in the end.
+        """
         ...
 
     def summed(self, path: str) -> tuple[int, int]:
@@ -158,6 +167,17 @@ class LocalStore:
         elif os.path.exists(at):
             os.unlink(at)
 
+    @contextmanager
+    def filling(self, folder: str) -> Iterator[None]:
+        is_full = Event()
+        thread = Thread(target=_sync_until, args=(is_full, self._at(folder)), name="goqueue-archive", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            is_full.set()
+            thread.join()
+
     def summed(self, path: str) -> tuple[int, int]:
         with open(self._at(path), "rb") as file:
             os.fsync(file.fileno())
@@ -205,6 +225,15 @@ def local_path(directory: str) -> str:
     if separator and scheme != "file":
         raise InvalidConfig("directory", directory, "must be a directory that is mounted here and on the executors")
     return unquote(urlsplit(directory).path)
+
+
+def _sync_until(is_full: Event, folder: str) -> None:
+    """Sync what is below the folder again and again; what cannot be synced now is not ours to complain about."""
+    while not is_full.wait(SYNC_PAUSE_S):
+        for at, _, names in os.walk(folder):
+            for name in names:
+                with suppress(OSError), open(os.path.join(at, name), "rb") as file:
+                    os.fdatasync(file.fileno())
 
 
 def _sync_folder(folder: str) -> None:

@@ -1,0 +1,49 @@
+"""Scripts that stand between Spark and a program that it starts, and change how it is started.
+
+A script is written beside its place and renamed into it, so that nobody ever runs half of it, and its place is named
+after what it says, so that several environments of one user do not take turns:
+
+    ~/.cache/goqueue/<kind>-<hash of the script>/bin/<kind>
+"""
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def made(kind: str, script: str, cache: Path) -> Path:
+    """The home of that script; it is written if it is not there as it should be."""
+    home = cache / f"{kind}-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
+    place = home / "bin" / kind
+    if not _is_same(place, script):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, draft = tempfile.mkstemp(dir=place.parent, prefix=f".{kind}-")
+        with os.fdopen(descriptor, "w") as file:
+            file.write(script)
+        os.chmod(draft, 0o755)
+        os.replace(draft, place)
+    return home
+
+
+def cache_of(environment: Mapping[str, str]) -> Path:
+    """Where a user's caches are, or, for those who have no home, a place of this user's own among temporary files."""
+    base = environment.get("XDG_CACHE_HOME") or os.path.join(environment.get("HOME") or "", ".cache")
+    cache = Path(base) / "goqueue"
+    try:
+        if not cache.is_absolute():
+            raise OSError
+        cache.mkdir(parents=True, exist_ok=True)
+        if not os.access(cache, os.W_OK | os.X_OK):
+            raise OSError
+    except OSError:
+        return Path(tempfile.mkdtemp(prefix="goqueue-shims-"))
+    return cache
+
+
+def _is_same(path: Path, script: str) -> bool:
+    try:
+        return path.read_text() == script and os.access(path, os.X_OK)
+    except (OSError, ValueError):
+        return False
