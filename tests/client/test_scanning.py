@@ -1,11 +1,12 @@
 """A scan hands out encoded records of a range, part by part, through outages and retention."""
 
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from goqueue import Client, InvalidRequest, TopicNotFound
+from goqueue import Client, Conflict, InvalidRequest, TopicNotFound
 from goqueue.client.scanning import ScannedPart
 from goqueue.record import kernel
 from goqueue.record.header import HEADER_BYTES
@@ -116,3 +117,37 @@ def test_a_group_without_members_is_told_where_it_stands(gq: Client) -> None:
 
     (position,) = gq.group_positions("reader")
     assert (position.offset, position.lag) == (120, COUNT - 120)
+
+
+def test_scans_in_many_threads_do_not_get_in_each_others_way(gq: Client) -> None:
+    sent = filled(gq)
+
+    def scanned(start: int) -> list[bytes]:
+        return [value for part in gq.scan("t", 0, start, COUNT, read_bytes=700) for value in values(part)]
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(scanned, range(0, 40))) == [sent[start:] for start in range(0, 40)]
+
+
+def test_a_line_is_used_again_but_not_one_with_an_answer_that_nobody_read(gq: Client) -> None:
+    sent = filled(gq)
+    left = gq.scan("t", 0, 0, COUNT, read_bytes=500)
+    assert left.next_part() is not None
+    left.close()
+
+    for _ in range(3):
+        assert [value for part in gq.scan("t", 0, 0, COUNT, read_bytes=500) for value in values(part)] == sent
+
+
+def test_a_scan_whose_client_is_closed_says_so(tmp_path: Path) -> None:
+    with RestartingBroker(tmp_path) as broker:
+        gq = Client(broker.address)
+        filled(gq)
+        scan = gq.scan("t", 0, 0, COUNT, read_bytes=500)
+        assert scan.next_part() is not None
+        gq.close()
+
+        with pytest.raises(Conflict, match="after close"):
+            list(scan)
+        with pytest.raises(Conflict, match="after close"):
+            list(gq.scan("t", 0, 0, COUNT))

