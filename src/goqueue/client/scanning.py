@@ -132,14 +132,13 @@ class Lines:
 
     def give_back(self, line: BlockingConnections, *, is_clean: bool) -> None:
         """The scan is over. Lines on which an answer is under way that nobody will read are not used again."""
-        if not is_clean:
-            line.hang_up()
         with self._lock:
             self._used.discard(line)
-            if is_clean and not self._is_closed:
+            is_kept = is_clean and not self._is_closed
+            if is_kept:
                 self._free.append(line)
-                return
-        line.hang_up()
+        if not is_kept:
+            line.hang_up()
 
     def close(self) -> None:
         """Hang up, also where somebody waits."""
