@@ -24,10 +24,10 @@ LAYERS = (
     "topics",
     "storage | wire | tracing | metrics",
     "record | times",
-    "errors | clock | names | events | backoff",
+    "errors | clock | names | events | backoff | memory",
 )
 CLIENT_SEES = {"record", "times", "wire", "tracing.context", "errors", "clock", "names", "backoff"}
-SPARK_SEES = CLIENT_SEES | {"client", "schemas", "storage.layout"}  # typed values, and segments as files
+SPARK_SEES = CLIENT_SEES | {"client", "schemas", "storage.layout", "memory"}  # typed values, and segments as files
 
 # Pure packages take facts and `now`, and touch nothing.
 PURE = {
@@ -60,7 +60,7 @@ SYSTEM = {
     "client.environment",
     "client.forks",
 }
-THREADS = {"storage.jobs", "testing", "client", "server", "doors", "cli", "spark.pipelines.job"}  # the last: to wait
+THREADS = {"storage.jobs", "testing", "client", "server", "doors", "cli", "spark.pipelines"}
 
 # Which modules are whose. What is in no table is anyone's.
 MODULES_ONLY_IN: dict[str, set[str]] = {
@@ -71,7 +71,7 @@ MODULES_ONLY_IN: dict[str, set[str]] = {
     "random": {"testing", "client.connections"},  # what is random cannot be repeated; jitter need not be
     "fcntl": {"storage.file", "spark.pipelines.store"},  # a lock that ends with its holder
     "socket": {"doors", "client", "cluster.link", "server"},
-    "importlib": {"record.kernel", ""},  # an import that is no statement is one that this file cannot see
+    "importlib": {"record.kernel", "spark.python", ""},  # this file sees only imports that are statements
     "builtins": set(),
     "goqueue": {"cli"},  # the package as a whole: it stands above all that it exports
 }

