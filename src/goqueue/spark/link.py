@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from goqueue.client import forks
-from goqueue.client.scanning import Scan
+from goqueue.client.scanning import SCAN_BYTES, Scan
 from goqueue.client.sync import Client
 from goqueue.errors import GoQueueError, PartitionNotFound, TopicNotFound
 from goqueue.names import TopicPartition
@@ -24,6 +24,8 @@ from goqueue.wire.verbs import TopicState
 
 FIRST_CONTACT: Final = "4s"
 PATIENCE: Final = "60s"
+BARE_SCAN_BYTES: Final = 4 * SCAN_BYTES
+"""What the broker reads at a time when it leaves out the values: little of it is sent."""
 
 _clients: dict[tuple[str, str, int], Client] = {}
 
@@ -105,7 +107,10 @@ class Link:
 
     def scan(self, one: OffsetRange, isolation: Isolation, delayed: Delayed, *, without: Sequence[str] = ()) -> Scan:
         """The visible records of the range, part by part."""
-        return self.client.scan(*one, isolation=isolation.value, delayed=delayed.value, without=without)
+        read_bytes = BARE_SCAN_BYTES if "value" in without else SCAN_BYTES
+        return self.client.scan(
+            *one, isolation=isolation.value, delayed=delayed.value, without=without, read_bytes=read_bytes
+        )
 
     def close(self) -> None:
         """Hang up, if this process has a client."""
