@@ -33,8 +33,8 @@ from goqueue.spark.session import local_session
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# rows of 100 B and of 1 KB, rounds, seconds that a stream is measured, and that it runs before
 WARMING = 4
+# rows of 100 B and of 1 KB, rounds, seconds that a stream is measured, and that it runs before
 SIZES = {"small": (4_000, 1_000, 1, 1.0, 1.0), "full": (2_000_000, 400_000, 5, 30.0, 15.0)}
 PARTITIONS = 2
 BATCH = 5_000
