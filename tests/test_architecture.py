@@ -70,7 +70,7 @@ MODULES_ONLY_IN: dict[str, set[str]] = {
     "time": {"clock"},  # everyone else is told the time
     "random": {"testing", "client.connections"},  # what is random cannot be repeated; jitter need not be
     "fcntl": {"storage.file", "spark.pipelines.store"},  # a lock that ends with its holder
-    "socket": {"doors", "client", "cluster.link", "server"},
+    "socket": {"doors", "client", "cluster.link", "server", "spark.daemon"},
     "importlib": {"record.kernel", "spark.python", ""},  # this file sees only imports that are statements
     "builtins": set(),
     "goqueue": {"cli"},  # the package as a whole: it stands above all that it exports

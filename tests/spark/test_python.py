@@ -2,11 +2,12 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
 
-from goqueue.spark.python import shim, worker_python
+from goqueue.spark.python import near_workers, shim, worker_python
 
 SAYS = "import json, sys; print(json.dumps([sys.executable, sys.path, sys.argv[1:]]))"
 
@@ -64,3 +65,21 @@ def test_spark_from_elsewhere_is_left_where_it_is(tmp_path: Path) -> None:
 
     assert said.stdout.strip() == sys.executable
     assert not (tmp_path / "cache").exists()
+
+
+def test_workers_are_reached_over_sockets_that_nobody_else_may_use() -> None:
+    with tempfile.TemporaryDirectory(prefix="gq-") as temporary:
+        made = near_workers(temporary)
+
+        sockets = Path(made["spark.python.unix.domain.socket.dir"])
+        assert sockets.parent == Path(temporary)
+        assert sockets.stat().st_mode & 0o777 == 0o700
+        assert made["spark.python.unix.domain.socket.enabled"] == "true"
+
+
+def test_a_socket_whose_name_would_be_too_long_is_not_tried(tmp_path: Path) -> None:
+    deep = tmp_path / ("d" * 60)
+    deep.mkdir()
+
+    assert near_workers(str(deep)) == {}
+    assert list(deep.iterdir()) == []

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from goqueue.errors import GoQueueError
 from goqueue.spark.java import use_java
-from goqueue.spark.python import worker_python
+from goqueue.spark.python import near_workers, worker_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -89,12 +89,15 @@ def local_session(
     if active is not None:
         return active
     use_java()
-    builder = SparkSession.builder.appName(app_name).master(master)
-    for name, value in settings(master, conf).items():
-        builder = builder.config(name, value)
+    chosen = settings(master, conf)
     if is_local(master):
-        os.environ.setdefault("PYSPARK_PYTHON", worker_python())
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # or Spark warns of what it looked up
+        python = worker_python()
+        if os.environ.setdefault("PYSPARK_PYTHON", python) in (python, sys.executable):
+            chosen = near_workers(tempfile.gettempdir()) | chosen
+    builder = SparkSession.builder.appName(app_name).master(master)
+    for name, value in chosen.items():
+        builder = builder.config(name, value)
     try:
         with _errors_written_to(log_path):
             return builder.getOrCreate()
