@@ -159,12 +159,13 @@ static void gil_acquire(PyThreadState *released)
 
 #define CRC_POLYNOMIAL 0x82F63B78u /* Castagnoli, reflected */
 
-/* The hardware instruction takes three cycles but one can start in each, so long inputs are cut into three
- * streams. A stream's crc is moved over the bytes that follow it by `crc_shift`. */
-enum { CRC_STREAM_BYTES = 512 };
+/* The hardware instruction takes three cycles but one can start in each, so inputs are cut into three streams, long
+ * ones as far as possible and then short ones. A stream's crc is moved over the bytes that follow it by `crc_shift`. */
+enum { CRC_LONG_STREAM = 512, CRC_SHORT_STREAM = 128 };
+typedef uint32_t CrcShift[4][256];
 
 static uint32_t crc_table[8][256];
-static uint32_t crc_shift_table[4][256];
+static CrcShift crc_long_shift, crc_short_shift;
 static bool crc_has_hardware;
 
 static uint32_t crc_by_table(uint32_t state, const uint8_t *at, size_t bytes)
@@ -208,25 +209,28 @@ static bool cpu_has_crc(void)
 #endif
 
 #ifdef CRC_TARGET
-static inline uint32_t crc_shift(uint32_t state)
+static inline uint32_t crc_shift(const CrcShift table, uint32_t state)
 {
-    return crc_shift_table[0][state & 0xFF] ^ crc_shift_table[1][state >> 8 & 0xFF] ^
-           crc_shift_table[2][state >> 16 & 0xFF] ^ crc_shift_table[3][state >> 24];
+    return table[0][state & 0xFF] ^ table[1][state >> 8 & 0xFF] ^ table[2][state >> 16 & 0xFF] ^ table[3][state >> 24];
+}
+
+CRC_TARGET static inline uint32_t crc_of_three(uint32_t state, const uint8_t *at, size_t stream, const CrcShift table)
+{
+    uint32_t second = 0, third = 0;
+    for (size_t i = 0; i < stream; i += 8) {
+        state = CRC_STEP_U64(state, load_u64_little(at + i));
+        second = CRC_STEP_U64(second, load_u64_little(at + stream + i));
+        third = CRC_STEP_U64(third, load_u64_little(at + 2 * stream + i));
+    }
+    return crc_shift(table, crc_shift(table, state) ^ second) ^ third;
 }
 
 CRC_TARGET static uint32_t crc_by_hardware(uint32_t state, const uint8_t *at, size_t bytes)
 {
-    while (bytes >= 3 * CRC_STREAM_BYTES) {
-        uint32_t second = 0, third = 0;
-        for (size_t i = 0; i < CRC_STREAM_BYTES; i += 8) {
-            state = CRC_STEP_U64(state, load_u64_little(at + i));
-            second = CRC_STEP_U64(second, load_u64_little(at + CRC_STREAM_BYTES + i));
-            third = CRC_STEP_U64(third, load_u64_little(at + 2 * CRC_STREAM_BYTES + i));
-        }
-        state = crc_shift(crc_shift(state) ^ second) ^ third;
-        at += 3 * CRC_STREAM_BYTES;
-        bytes -= 3 * CRC_STREAM_BYTES;
-    }
+    for (; bytes >= 3 * CRC_LONG_STREAM; at += 3 * CRC_LONG_STREAM, bytes -= 3 * CRC_LONG_STREAM)
+        state = crc_of_three(state, at, CRC_LONG_STREAM, crc_long_shift);
+    for (; bytes >= 3 * CRC_SHORT_STREAM; at += 3 * CRC_SHORT_STREAM, bytes -= 3 * CRC_SHORT_STREAM)
+        state = crc_of_three(state, at, CRC_SHORT_STREAM, crc_short_shift);
     for (; bytes >= 8; at += 8, bytes -= 8)
         state = CRC_STEP_U64(state, load_u64_little(at));
     if (bytes >= 4) {
@@ -259,7 +263,7 @@ static uint32_t record_crc(const uint8_t *record, size_t bytes)
 
 static void crc_setup(void)
 {
-    static const uint8_t zeros[CRC_STREAM_BYTES];
+    static const uint8_t zeros[CRC_LONG_STREAM];
 
     if (crc_table[0][1])
         return; /* another interpreter has been here */
@@ -275,8 +279,10 @@ static void crc_setup(void)
             crc_table[slice][byte] = state >> 8 ^ crc_table[0][state & 0xFF];
         }
     for (int slice = 0; slice < 4; slice++)
-        for (uint32_t byte = 0; byte < 256; byte++)
-            crc_shift_table[slice][byte] = crc_by_table(byte << 8 * slice, zeros, sizeof zeros);
+        for (uint32_t byte = 0; byte < 256; byte++) {
+            crc_long_shift[slice][byte] = crc_by_table(byte << 8 * slice, zeros, CRC_LONG_STREAM);
+            crc_short_shift[slice][byte] = crc_by_table(byte << 8 * slice, zeros, CRC_SHORT_STREAM);
+        }
     crc_has_hardware = cpu_has_crc();
 }
 
