@@ -9,7 +9,7 @@ copies them.
 from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pyroaring import BitMap64
 
@@ -485,3 +485,46 @@ Observer = Callable[[Event], None]
 
 def ignore(event: Event) -> None:
     """The observer that does not care."""
+
+
+class Handlers:
+    """An observer of some kinds of events, each of which it handles in its own way."""
+
+    __slots__ = ("_by_kind",)
+
+    def __init__(self, by_kind: Mapping[type[Event], Callable[[Any], None]]) -> None:
+        self._by_kind = by_kind
+
+    def __call__(self, event: Event) -> None:
+        for handle in self.of_kind(type(event)):
+            handle(event)
+
+    def of_kind(self, kind: type[Event]) -> tuple[Observer, ...]:
+        """Whom such an event concerns."""
+        handle = self._by_kind.get(kind)
+        return () if handle is None else (handle,)
+
+
+class Observers:
+    """Several observers as one. Each event goes straight to those whom its kind concerns."""
+
+    __slots__ = ("_known", "_observers")
+
+    def __init__(self, *observers: Observer) -> None:
+        self._observers = observers
+        self._known: dict[type[Event], tuple[Observer, ...]] = {}
+
+    def __call__(self, event: Event) -> None:
+        kind = type(event)
+        concerned = self._known.get(kind)
+        if concerned is None:
+            concerned = self._known[kind] = self.of_kind(kind)
+        for observe in concerned:
+            observe(event)
+
+    def of_kind(self, kind: type[Event]) -> tuple[Observer, ...]:
+        """Whom such an event concerns."""
+        found: list[Observer] = []
+        for observer in self._observers:
+            found += observer.of_kind(kind) if isinstance(observer, Handlers | Observers) else (observer,)
+        return tuple(found)

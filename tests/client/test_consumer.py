@@ -30,6 +30,7 @@ from goqueue import (
     StaleGeneration,
     TopicNotFound,
 )
+from goqueue.client.consumer import LARGE_BATCH
 from goqueue.wire import verbs
 from goqueue.wire.verbs import Verb
 from tests.client.faulty_network import Proxy
@@ -912,7 +913,10 @@ def test_a_settlement_whose_answer_is_lost_counts_as_done(
         one.delete_topic("t.dlq")
 
 
-def test_connections_that_are_cut_all_the_time_lose_nothing(one: Client, proxied: tuple[Proxy, Client]) -> None:
+@pytest.mark.parametrize(("count", "total"), [(7, 300), (LARGE_BATCH, 20 * LARGE_BATCH)])
+def test_connections_that_are_cut_all_the_time_lose_nothing(
+    one: Client, proxied: tuple[Proxy, Client], count: int, total: int
+) -> None:
     proxy, client = proxied
     over = threading.Event()
 
@@ -922,19 +926,19 @@ def test_connections_that_are_cut_all_the_time_lose_nothing(one: Client, proxied
             over.wait(0.02)
             proxy.cut()
 
-    one.publish_many("t", [b"%d" % number for number in range(10, 300)])
+    one.publish_many("t", [b"%d" % number for number in range(10, total)])
     with ThreadPoolExecutor(1) as threads, client.consumer("t", group="g") as consumer:
         cutting = threads.submit(cut)
         seen: set[int] = set()
         try:
-            while len(seen) < 300:
-                batch = consumer.poll(7, timeout="1s")
+            while len(seen) < total:
+                batch = consumer.poll(count, timeout="1s")
                 seen.update(values(batch))
                 consumer.ack(batch)
         finally:
             over.set()
             cutting.result()
-    assert floor(one) == 300
+    assert floor(one) == total
 
 
 def test_errors_of_the_broker_reach_the_caller_and_leave_the_consumer_usable(
@@ -1044,3 +1048,89 @@ def test_a_broker_that_restarts_loses_nothing_that_was_polled_ahead(broker: Rest
                 seen += values(batch)
 
     assert sorted(seen) == list(range(10))
+
+
+# --- many at a time: the next ones are asked for while these are made of what came ------------------
+
+
+@pytest.fixture
+def many(gq: Client) -> Client:
+    gq.create_topic("t", partitions=1, **QUICK)
+    gq.publish_many("t", [b"%d" % number for number in range(10 * LARGE_BATCH)])
+    return gq
+
+
+def worked_off(consumer: Consumer, count: int = LARGE_BATCH) -> list[int]:
+    seen = []
+    while batch := consumer.poll(count, timeout="100ms"):
+        assert {message.delivery_count for message in batch} == {1}
+        consumer.ack(batch)
+        seen += values(batch)
+    return seen
+
+
+@pytest.mark.parametrize("mode", ["partitioned", "shared", "key-shared"])
+@pytest.mark.parametrize("max_in_flight", [None, LARGE_BATCH, 3 * LARGE_BATCH // 2])
+def test_many_at_a_time_come_once_and_in_order(many: Client, mode: str, max_in_flight: int | None) -> None:
+    with many.consumer("t", group="g", mode=mode, max_in_flight=max_in_flight) as consumer:
+        assert worked_off(consumer) == list(range(10 * LARGE_BATCH))
+
+    assert lag(many) == 0
+
+
+def test_the_next_ones_are_on_their_way_before_these_are_done(many: Client) -> None:
+    with many.consumer("t", group="g") as consumer:
+        quick(consumer, LARGE_BATCH)
+        batch = consumer.poll(LARGE_BATCH)
+        eventually(lambda: in_flight(many) == 2 * LARGE_BATCH)
+
+        consumer.ack(batch)
+        assert values(consumer.poll(LARGE_BATCH)) == list(range(3 * LARGE_BATCH, 4 * LARGE_BATCH))
+
+
+def test_who_shares_leaves_the_next_ones_to_others_until_these_are_done(many: Client) -> None:
+    with many.consumer("t", group="g", mode="shared") as first, many.consumer("t", group="g", mode="shared") as second:
+        quick(first, LARGE_BATCH)
+        first.poll(LARGE_BATCH)
+
+        assert len(second.poll(1_000)) == 7 * LARGE_BATCH
+
+
+def test_many_that_were_on_their_way_are_given_back_as_new_when_the_consumer_closes(many: Client) -> None:
+    with many.consumer("t", group="g") as first:
+        seen = quick(first, LARGE_BATCH)
+        seen += values(batch := first.poll(LARGE_BATCH))
+        eventually(lambda: in_flight(many) == 2 * LARGE_BATCH)
+        first.ack(batch)
+
+    with many.consumer("t", group="g") as second:
+        assert seen + worked_off(second) == list(range(10 * LARGE_BATCH))
+
+
+def test_some_of_many_can_fail_while_the_next_ones_are_on_their_way(many: Client) -> None:
+    seen = []
+    with many.consumer("t", group="g") as consumer:
+        while batch := consumer.poll(LARGE_BATCH, timeout="500ms"):
+            good = [message for message in batch if message.offset % 7 or message.delivery_count > 1]
+            consumer.nack([message for message in batch if message not in good], delay="1ms")
+            consumer.ack(good)
+            seen += values(good)
+
+    assert sorted(seen) == list(range(10 * LARGE_BATCH))
+    assert lag(many) == 0
+
+
+def test_a_broker_that_restarts_loses_none_of_many_that_were_on_their_way(broker: RestartingBroker) -> None:
+    with Client(broker.address) as gq:
+        gq.create_topic("t", partitions=1, **QUICK)
+        gq.publish_many("t", [b"%d" % number for number in range(10 * LARGE_BATCH)])
+        with gq.consumer("t", group="g") as consumer:
+            seen = quick(consumer, LARGE_BATCH)
+            batch = consumer.poll(LARGE_BATCH)
+            eventually(lambda: in_flight(gq) == 2 * LARGE_BATCH)
+            broker.restart()
+            consumer.ack(batch)
+            seen += values(batch)
+            seen += worked_off(consumer)
+
+    assert sorted(seen) == list(range(10 * LARGE_BATCH))

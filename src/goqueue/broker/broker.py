@@ -114,7 +114,6 @@ class Broker:
         self._clock = clock
         self._workers = workers
         self._config = config
-        self._tell = observe
         self.hurry: Callable[[int], None] = _in_no_hurry  # told when there is something to do, by the monotonic clock
         self._happened = Happened()
         self._timers = Timers()
@@ -127,6 +126,7 @@ class Broker:
         self._stopping = False
         default_rate = TopicConfig.parse(config.topic_defaults).trace_sample_rate
         self.traces = Traces(self, traces, clock=clock, sinks=trace_sinks, default_rate=default_rate)
+        self._observe = events.Observers(self._happened.observe, observe, self.traces.observe)
         self._topics = {topic.name: self._live(topic) for topic in catalog}
         self._transfers = Transfers(self, clock=clock, timers=self._timers, observe=self._observe)
         self.groups = Groups(Coordinator(), self, self._happened, clock=clock, observe=self._observe)
@@ -604,11 +604,6 @@ class Broker:
         return self._topics[topic.name]
 
     # --- inside --------------------------------------------------------------------------------
-
-    def _observe(self, event: events.Event) -> None:
-        self._happened.note(event)
-        self._tell(event)
-        self.traces.observe(event)
 
     def _partitions(self) -> Iterator[LivePartition]:
         return (live for topic in self._topics.values() for live in topic.partitions)

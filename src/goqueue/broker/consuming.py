@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from secrets import token_hex
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pyroaring import BitMap64
 
@@ -121,12 +121,15 @@ class Happened:
         self.create_errors = self.publish_errors = 0
         self.dead_by_reason: dict[str, int] = {}
         self.dead_by_topic: dict[str, int] = {}
-
-    def note(self, event: events.Event) -> None:
-        """Count it, if it is of that kind."""
-        count = self._COUNTS.get(type(event))
-        if count is not None:
-            count(self, event)
+        self.observe = events.Handlers(
+            {
+                events.Delivered: self._delivered,
+                events.Settled: self._settled,
+                events.LeasesExpired: self._lease_expired,
+                events.DeadLettered: self._dead,
+                events.TransferFailed: self._transfer_failed,
+            }
+        )
 
     def _delivered(self, event: Any) -> None:
         self.delivered += event.count
@@ -155,14 +158,6 @@ class Happened:
             self.create_errors += 1
         else:
             self.publish_errors += 1
-
-    _COUNTS: ClassVar[dict[type[events.Event], Callable[["Happened", Any], None]]] = {
-        events.Delivered: _delivered,
-        events.Settled: _settled,
-        events.LeasesExpired: _lease_expired,
-        events.DeadLettered: _dead,
-        events.TransferFailed: _transfer_failed,
-    }
 
 
 class GroupPlaces:
@@ -599,6 +594,7 @@ class Groups:
                     count=count,
                     max_bytes=poll.max_bytes - size,
                     lease_ns=lease_ns,
+                    is_fed=len(places) > 1,
                 )
             except StorageError as error:  # what came from the others is leased, and has to go out
                 refused = error
@@ -653,7 +649,9 @@ class Groups:
         return [self._place(group, one, start=member.start) for one in (*partitions[turn:], *partitions[:turn])]
 
     def _is_mixed(self, places: Sequence[Place], count: int) -> bool:
-        """Whether lanes of different priority have something, so that no partition may use up the whole answer."""
+        """Feed the cursors, where there are several; whether lanes of different priority have something then, so that
+        no partition may use up the whole answer.
+        """
         if len(places) == 1:
             return False
         filled = 0
@@ -673,7 +671,11 @@ class Groups:
 
     def _in_flight(self, group: str, member_id: str) -> int:
         running = self._running.get(group)
-        return sum(one.cursor.in_flight.get(member_id, 0) for _, one in running.places.values()) if running else 0
+        in_flight = 0
+        if running is not None:
+            for _, one in running.places.values():
+                in_flight += one.cursor.in_flight.get(member_id, 0)
+        return in_flight
 
     # --- settling ------------------------------------------------------------------------------
 
@@ -1177,6 +1179,8 @@ def _count(result: PollResult) -> int:
 
 
 def _offsets(raw: Buffer) -> BitMap64:
+    if not len(raw):
+        return BitMap64()
     if len(raw) % 8:
         raise InvalidRequest("offsets must be whole numbers of 64 bits")
     numbers = array("Q")

@@ -396,15 +396,27 @@ class PartitionDelivery:
     # --- delivering ----------------------------------------------------------------------------
 
     def deliver(
-        self, one: GroupCursor, member: str, *, count: int, max_bytes: int, lease_ns: int | None
+        self,
+        one: GroupCursor,
+        member: str,
+        *,
+        count: int,
+        max_bytes: int,
+        lease_ns: int | None,
+        is_fed: bool = False,
     ) -> Delivered | None:
-        """The next messages for the member; without a lease they are handed over, until the position is committed."""
+        """The next messages for the member; without a lease they are handed over, until the position is committed.
+
+        `is_fed` says that the cursor has just been fed with at least that count.
+        """
         now_ns = self._clock.monotonic_ns()
         cursor = one.cursor
         if cursor.next_ns is not None and cursor.next_ns <= now_ns:
             self.pass_time(one)
         for _ in range(CANDIDATES_MAX // count + 1):
-            self.feed(one, count)
+            if not is_fed:
+                self.feed(one, count)
+            is_fed = False
             runs = self._take(one, count, now_ns)
             if not runs:
                 return None
@@ -569,6 +581,8 @@ class PartitionDelivery:
                 return Settling(Pending.of({}))
 
     def _stored(self, ledger_end: int, *, at_ns: int = 0, next_count: int = 0) -> "Settling":
+        if ledger_end <= self.live.ledger.log.ackable_offset:
+            return Settling(Pending.of({}), at_ns, next_count)
         nobody: Graves = {}
         stored = self.live.ledger.when_stored(ledger_end)
         return Settling(after(stored, lambda _: nobody), at_ns, next_count)

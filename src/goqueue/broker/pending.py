@@ -27,7 +27,8 @@ class Pending(Generic[T]):
     def of(cls, value: T) -> "Pending[T]":
         """An answer that is there."""
         pending: Pending[T] = cls()
-        pending.resolve(value)
+        pending._value = value
+        pending.is_done = True
         return pending
 
     @classmethod
@@ -75,7 +76,7 @@ def all_of(pendings: Sequence[Pending[None]]) -> Pending[None]:
     gathered: Pending[None] = Pending()
     left = len(pendings)
 
-    def one_is_done(done: Pending[None]) -> None:
+    def one_is_done(done: "Pending[None]") -> None:
         nonlocal left
         left -= 1
         try:
@@ -92,33 +93,55 @@ def all_of(pendings: Sequence[Pending[None]]) -> Pending[None]:
     return gathered
 
 
+def when_all_are_done(pendings: Sequence[Pending[T]]) -> Pending[None]:
+    """Done when all of them are, whatever came of them."""
+    left = sum(not one.is_done for one in pendings)
+    if not left:
+        return Pending.of(None)
+    gathered: Pending[None] = Pending()
+
+    def one_is_done(_: "Pending[T]") -> None:
+        nonlocal left
+        left -= 1
+        if not left:
+            gathered.resolve(None)
+
+    for pending in pendings:
+        if not pending.is_done:
+            pending.then(one_is_done)
+    return gathered
+
+
 def after(pending: Pending[S], make: Callable[[S], T]) -> Pending[T]:
     """What is made of the answer, once it is there."""
     made: Pending[T] = Pending()
-
-    def answered(done: Pending[S]) -> None:
-        try:
-            value = make(done.result())
-        except Exception as error:
-            made.fail(error)
-        else:
-            made.resolve(value)
-
-    pending.then(answered)
+    if pending.is_done:
+        _make(made, pending, make)
+    else:
+        pending.then(lambda done: _make(made, done, make))
     return made
+
+
+def _make(made: Pending[T], done: Pending[S], make: Callable[[S], T]) -> None:
+    try:
+        value = make(done.result())
+    except Exception as error:
+        made.fail(error)
+    else:
+        made.resolve(value)
 
 
 def chained(pending: Pending[S], go_on: Callable[[S], Pending[T]]) -> Pending[T]:
     """The answer to what is asked once the first answer is there."""
     last: Pending[T] = Pending()
 
-    def pass_on(done: Pending[T]) -> None:
+    def pass_on(done: "Pending[T]") -> None:
         try:
             last.resolve(done.result())
         except Exception as error:
             last.fail(error)
 
-    def answered(done: Pending[S]) -> None:
+    def answered(done: "Pending[S]") -> None:
         try:
             following = go_on(done.result())
         except Exception as error:

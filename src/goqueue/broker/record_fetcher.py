@@ -1,6 +1,9 @@
 """Fetching records of a partition by their offsets: dense ones as they stand in the log, scattered ones picked out.
 
 What is asked for may be gone, by retention, compaction or damage. It is told, and is nobody's business any more.
+
+Whoever asks for a few records is likely to ask for those behind them next. So a little more is read than is asked for,
+and kept until it is used up: the next ones need neither a lookup nor the disk.
 """
 
 from collections.abc import Iterator
@@ -19,6 +22,9 @@ from goqueue.storage.reader import Chunk
 
 RECORD_BYTES_MARGIN = 16
 WINDOW_BYTES_MIN = 4 * 1024
+NEARBY_BYTES = 8 * 1024
+"""How much is read at a time for those who ask for a few."""
+FEW = 10
 SCATTERED_WINDOW_BYTES = 128 * 1024
 KEYS_BYTES = 4 * 1024 * 1024
 
@@ -32,11 +38,21 @@ class Found(NamedTuple):
     gone: BitMap64
 
 
+class Nearby(NamedTuple):
+    """The records in a range of offsets, as they stand in the log of that generation."""
+
+    records: memoryview
+    start: int
+    end: int
+    generation: int
+
+
 class RecordFetcher:
     """Reads one partition by offset. Belongs to the owner of the partition."""
 
     def __init__(self, live: LivePartition) -> None:
         self._live = live
+        self._nearby: Nearby | None = None
 
     def chunk(self, start: int, end: int, window: int) -> Chunk:
         """Stored records from `start` to before `end`, about so many bytes of them."""
@@ -61,6 +77,10 @@ class RecordFetcher:
         """The first of the wanted records, in one piece."""
         start, end = wanted.min(), wanted.max() + 1
         is_dense = end - start == len(wanted)
+        if is_dense and end - start <= FEW:
+            few = self._few(start, end, max_bytes)
+            if few is not None:
+                return few
         window = len(wanted) * self._record_bytes() if is_dense else SCATTERED_WINDOW_BYTES
         window = max(1, min(max(window, WINDOW_BYTES_MIN), max_bytes))
         try:
@@ -80,6 +100,31 @@ class RecordFetcher:
         if selected.last_offset >= 0:
             asked = between(asked, start, selected.last_offset + 1)
         return Found(selected.records, selected.flags, offsets, asked - offsets)
+
+    def _few(self, start: int, end: int, max_bytes: int) -> Found | None:
+        """A few records that follow each other, if they are nearby; those of other cases are for the way for many."""
+        nearby, self._nearby = self._nearby, None
+        is_there = nearby is not None and nearby.start <= start and end <= nearby.end
+        if nearby is None or not is_there or nearby.generation != self._live.log.generation:
+            nearby = self._read_nearby(start, end)
+        if nearby is None:
+            return None
+        found = kernel.scan(nearby.records, from_offset=start, to_offset=end)
+        if found.fault or found.record_count != end - start or found.end - found.start > max_bytes:
+            return None
+        if end < nearby.end:
+            self._nearby = Nearby(nearby.records[found.end :], end, nearby.end, nearby.generation)
+        return Found(nearby.records[found.start : found.end], found.flags, span(start, end), BitMap64())
+
+    def _read_nearby(self, start: int, end: int) -> Nearby | None:
+        """What stands at the offset, and as much behind it as costs little; only what will not change any more."""
+        try:
+            chunk = self.chunk(start, max(end, self._live.high_watermark), NEARBY_BYTES)
+        except (OffsetOutOfRange, CorruptRecord):
+            return None
+        if chunk.next_offset < end:
+            return None
+        return Nearby(memoryview(chunk.records), start, chunk.next_offset, self._live.log.generation)
 
     def _record_bytes(self) -> int:
         """How large a record is, by and large."""

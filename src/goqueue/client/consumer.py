@@ -46,7 +46,7 @@ from goqueue.errors import AvailabilityError, Conflict, GoQueueError, InvalidReq
 from goqueue.names import TopicPartition
 from goqueue.record.message import Message
 from goqueue.wire.frames import Frame
-from goqueue.wire.reports import PartitionName, Settlement
+from goqueue.wire.reports import DeliveredBatch, PartitionName, Settlement
 from goqueue.wire.verbs import Poll, Verb
 
 POLL_MESSAGES_MAX = 1_000
@@ -62,6 +62,8 @@ QUICK_NS = 50 * MS
 """Who comes back for more within that time is likely to do so again."""
 AHEAD_NS_MAX = SECOND
 """What was asked for ahead is given back if nobody comes for it within that time."""
+LARGE_BATCH = 100
+"""From so many messages on, making them takes about as long as the broker needs for the next ones."""
 
 T = TypeVar("T")
 logger = logging.getLogger("goqueue.consumer")
@@ -663,6 +665,7 @@ class _BlockingLine(_Line):
         self._next_poll: Poll | None = None  # what may be asked ahead
         self._may_look_ahead = False
         self._polled_ns = 0
+        self._one_by_one_until_ns = 0  # nothing came of asking while other messages are in flight
         self.member = loop.call(lambda: _Member(self.core, connections, clock, self))
 
     @property
@@ -728,14 +731,23 @@ class _BlockingLine(_Line):
             self._user = None
             self._lock.release()
 
-    def look_ahead(self, batch: Batch, max_messages: int) -> None:
-        """If the application has been quick so far, ask for the next messages together with the ack of all of these.
+    def is_coming(self, batches: Sequence[DeliveredBatch], max_messages: int) -> None:
+        """If the application has been quick so far, see to it that the next messages are here when it is.
 
-        They are leased from then on. If nobody comes for them, they are given back, as if never delivered.
+        They are leased from then on. If nobody comes for them, they are given back, as if never delivered. Where many
+        come at a time and nobody else could have them, the broker is asked for the next ones while these are made of
+        what came; else together with the ack of all of these.
         """
         now_ns = self._clock.monotonic_ns()
         is_quick, self._polled_ns = now_ns - self._polled_ns < QUICK_NS, now_ns
-        self._next_poll = self.core.next_poll(batch, max_messages) if is_quick else None
+        self._next_poll = self.core.next_poll(batches, max_messages) if is_quick else None
+        is_large = max_messages >= LARGE_BATCH and self.core.config.mode == "partitioned"
+        if self._next_poll is not None and is_large and now_ns >= self._one_by_one_until_ns:
+            with suppress(AvailabilityError):  # the next request will find out
+                session: Any = run_now(self._connections.any())
+                correlation = session.send_ahead(Verb.POLL, self._next_poll)
+                self._ahead = _Ahead(session, correlation, self._next_poll, now_ns)
+            self._next_poll = None
 
     def ack_whole(self, batch: Batch) -> None:
         """The whole batch is done, and the next one may come with the answer."""
@@ -762,9 +774,9 @@ class _BlockingLine(_Line):
                 self._lock.release()
 
     def _came_ahead(self, ahead: _Ahead) -> Frame | None:
-        """The answer to what was sent ahead; None if there is none."""
+        """The answer to what was sent ahead; None if there is none. It may have come before the connection was lost."""
         try:
-            return None if ahead.session.is_closed else ahead.session.receive_ahead(Verb.POLL, ahead.correlation)
+            return ahead.session.receive_ahead(Verb.POLL, ahead.correlation)
         except GoQueueError:
             return None
 
@@ -852,7 +864,10 @@ class _BlockingLine(_Line):
             ahead.session.forget_ahead(ahead.correlation)
             return None
         frame = self._came_ahead(ahead)
-        return frame if frame is not None and len(frame.payload) else None
+        if frame is not None and len(frame.payload):
+            return frame
+        self._one_by_one_until_ns = self._clock.monotonic_ns() + AHEAD_NS_MAX
+        return None
 
 
 class Consumer(_Shell):
@@ -881,7 +896,6 @@ class Consumer(_Shell):
             line.flush()
         try:
             self._last = line.drive(line.core.poll(max_messages, timeout_ms, line, Delivered))
-            line.look_ahead(self._last, max_messages)
             return self._last.messages.copy()
         finally:
             line.hurry()

@@ -176,6 +176,9 @@ class Batch(NamedTuple):
 class Settles:
     """Whoever can settle messages."""
 
+    def is_coming(self, batches: Sequence[DeliveredBatch], max_messages: int) -> None:
+        """A poll for so many messages has brought these, which are about to be made of what came."""
+
 
 class ConsumerCore:
     """A member of a group, as far as it can be one without a socket."""
@@ -332,6 +335,7 @@ class ConsumerCore:
             self.reason = polled.reason
             self.must_beat = self.must_beat or polled.rebalance_required or polled.generation != self.generation
             if polled.batches:
+                line.is_coming(polled.batches, max_messages)
                 return self._messages(polled, frame.payload, line, message_type)
             now_ns = self._clock.monotonic_ns()
             if self.must_beat or now_ns < asked_ns + wait_ms * MS:  # it did not wait: our partitions have changed
@@ -343,15 +347,15 @@ class ConsumerCore:
         group, member_id, number = self.config.group, self.config.member_id, self._poll_number
         return verbs.Poll(group, member_id, self.generation, max_messages, wait_ms=wait_ms, number=number)
 
-    def next_poll(self, batch: Batch, max_messages: int) -> verbs.Poll | None:
-        """The poll that is likely to come after one that has brought the batch, if it may be sent before it comes.
+    def next_poll(self, batches: Sequence[DeliveredBatch], max_messages: int) -> verbs.Poll | None:
+        """The poll that is likely to come after one that has brought these, if it may be sent before it comes.
 
         It does not wait, and has the number of the next poll: one that is sent again takes back what it has brought.
         """
-        is_full = len(batch.messages) == max_messages
+        is_full = sum(one.count for one in batches) == max_messages
         if not is_full or not self._has_leases or self.must_beat or not self.is_member:
             return None
-        is_long = all(one.batch.lease_ns >= LEASE_AHEAD_NS_MIN for one in batch.deliveries)
+        is_long = all(one.lease_ns >= LEASE_AHEAD_NS_MIN for one in batches)
         return self._poll(max_messages, 0) if is_long else None
 
     def _ask_for_messages(self, max_messages: int, wait_ms: int) -> Steps[Frame]:

@@ -9,7 +9,7 @@ A message expires at the time it names or else, where the topic has a TTL, that 
 
 import heapq
 import struct
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 from pyroaring import BitMap64
 
@@ -69,16 +69,20 @@ class PartitionIndex:
             if ttl_ns is not None and offset not in named:
                 self._expire_at(offset, due_ns + ttl_ns)
 
-    def split(self, offsets: BitMap64) -> Iterator[tuple[int, BitMap64]]:
+    def split(self, offsets: BitMap64) -> Sequence[tuple[int, BitMap64]]:
         """The offsets by lane."""
+        if not any(self.lanes):
+            return ((NORMAL, offsets),) if offsets else ()
         left = offsets
+        parts: list[tuple[int, BitMap64]] = []
         for lane, having in enumerate(self.lanes):
             if having and having.intersect(left):
                 part = left & having
                 left = left - part
-                yield lane, part
+                parts.append((lane, part))
         if left:
-            yield NORMAL, left
+            parts.append((NORMAL, left))
+        return parts
 
     def expire(self, now_ns: int) -> BitMap64:
         """What has expired since the last call; `expired` holds it as well."""

@@ -61,7 +61,11 @@ class Lanes:
     @property
     def filled(self) -> int:
         """Which lanes have something: bit n for lane n."""
-        return sum(_BITS[lane] for lane, ready in enumerate(self.ready) if ready)
+        filled = 0
+        for bit, ready in zip(_BITS, self.ready, strict=True):
+            if ready:
+                filled |= bit
+        return filled
 
     def __bool__(self) -> bool:
         return any(self.ready)

@@ -16,7 +16,7 @@ import asyncio
 import logging
 import socket
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -25,7 +25,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from goqueue.broker.consumer_service import PollResult
-from goqueue.broker.pending import Pending
+from goqueue.broker.pending import Pending, when_all_are_done
 from goqueue.broker.service import ReadResult, Service, StoredBatch, Subscription, TopicInfo
 from goqueue.clock import MS, Clock
 from goqueue.doors import calls, process
@@ -424,7 +424,7 @@ class Connection(asyncio.BufferedProtocol):
         """Answer when it is time."""
         self._open_requests += 1
 
-        def settle(done: Pending[T]) -> None:
+        def settle(done: "Pending[T]") -> None:
             self._open_requests -= 1
             try:
                 answer(done.result())
@@ -663,28 +663,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def _settle(self, correlation: int, meta: memoryview, payload: memoryview) -> None:
         asked = _decode_settle(meta)
-        if any(part.count < 0 for part in asked.parts):
+        counts = [part.count for part in asked.parts]
+        if counts and min(counts) < 0:
             raise InvalidRequest("a part has less than no offsets")
-        if sum(part.count for part in asked.parts) * OFFSET_BYTES != len(payload):
+        if sum(counts) * OFFSET_BYTES != len(payload):
             raise InvalidRequest("the payload has other offsets than the parts say")
-        answers: list[tuple[SettledBatch | None, verbs.ErrorMeta | None]] = [(None, None)] * len(asked.parts)
-        waiting = len(asked.parts)
-        settled: Pending[None] = Pending()
-
-        def answered(index: int, done: Pending[SettledBatch]) -> None:
-            nonlocal waiting
-            try:
-                answers[index] = (done.result(), None)
-            except GoQueueError as error:
-                answers[index] = (None, verbs.error_meta(error))
-            except Exception:
-                answers[index] = (None, verbs.error_meta(self._bug(Verb.SETTLE)))
-            waiting -= 1
-            if not waiting:
-                settled.resolve(None)
-
+        settling: list[Pending[SettledBatch]] = []
         at = 0
-        for index, part in enumerate(asked.parts):
+        for part in asked.parts:
             end = at + part.count * OFFSET_BYTES
             try:
                 pending = self._service.groups.settle_batch(
@@ -693,10 +679,23 @@ class Connection(asyncio.BufferedProtocol):
             except GoQueueError as error:
                 pending = Pending.failed(error)
             at = end
-            pending.then(partial(answered, index))
-        if not asked.parts:
-            settled.resolve(None)
-        self._later(Verb.SETTLE, correlation, settled, lambda _: self._send_value(Verb.SETTLE, correlation, answers))
+            settling.append(pending)
+        all_done = when_all_are_done(settling)
+        if all_done.is_done:
+            self._send_settled(correlation, settling)
+        else:
+            self._later(Verb.SETTLE, correlation, all_done, lambda _: self._send_settled(correlation, settling))
+
+    def _send_settled(self, correlation: int, settled: Sequence[Pending[SettledBatch]]) -> None:
+        answers: list[tuple[SettledBatch | None, verbs.ErrorMeta | None]] = []
+        for done in settled:
+            try:
+                answers.append((done.result(), None))
+            except GoQueueError as error:
+                answers.append((None, verbs.error_meta(error)))
+            except Exception:
+                answers.append((None, verbs.error_meta(self._bug(Verb.SETTLE))))
+        self._send_value(Verb.SETTLE, correlation, answers)
 
     def _call(self, correlation: int, meta: memoryview, payload: memoryview) -> None:
         asked = _decode_call(meta)

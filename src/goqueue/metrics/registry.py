@@ -78,7 +78,7 @@ class Metrics:
             self._corrupt,
         )
         self._tallies: dict[str, _Tally] = {}
-        self._counts: dict[type[events.Event], Callable[[Any], None]] = {
+        counts: dict[type[events.Event], Callable[[Any], None]] = {
             events.Published: self._count_published,
             events.Consumed: self._count_consumed,
             events.DuplicateFound: self._count_duplicate,
@@ -90,20 +90,15 @@ class Metrics:
             events.DamageFound: self._count_damage,
         }
         self.delivery = DeliveryMetrics(registry, self._consumed, self._consumed_bytes)
-        self._counts.update(self.delivery.handlers)
+        counts.update(self.delivery.handlers)
         self._schemas = SchemaMetrics(registry)
-        self._counts.update(self._schemas.handlers)
-        self._counts.update(TransactionMetrics(registry).handlers)
+        counts.update(self._schemas.handlers)
+        counts.update(TransactionMetrics(registry).handlers)
+        self.observe = events.Handlers(counts)
         self.tracing = TraceMetrics(registry)
         build = _gauge(registry, "build_info", "This build", ("version", "python"))
         build.labels(VERSION, platform.python_version()).set(1)
         _gauge(registry, "kernel_info", "The record kernel", ("implementation",)).labels(kernel.IMPLEMENTATION).set(1)
-
-    def observe(self, event: events.Event) -> None:
-        """Count what happened."""
-        count = self._counts.get(type(event))
-        if count:
-            count(event)
 
     def _count_published(self, event: events.Published) -> None:
         tally = self._tallies[event.topic]

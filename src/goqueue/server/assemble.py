@@ -81,7 +81,7 @@ async def running(config: ServerConfig, *, clock: Clock, observe: events.Observe
             clock=clock,
             workers=workers,
             config=_broker_config(config),
-            observe=_both(observe, metrics.observe),
+            observe=events.Observers(observe, metrics.observe),
             traces=TraceConfig(enabled=config.traces.enabled, ring=config.traces.ring, topic=config.traces.topic),
             trace_sinks=exporters,
         )
@@ -106,14 +106,6 @@ async def running(config: ServerConfig, *, clock: Clock, observe: events.Observe
             http = await _listen("http", _http_door(broker, clock, config, metrics), config.http, doors)
 
         yield Server(native, http, data)
-
-
-def _both(first: events.Observer, second: events.Observer) -> events.Observer:
-    def observe(event: events.Event) -> None:
-        first(event)
-        second(event)
-
-    return observe
 
 
 def _broker_config(config: ServerConfig) -> BrokerConfig:

@@ -19,8 +19,11 @@ _LINES: dict[type[events.Event], tuple[int, str]] = {
 }
 
 
-def write_line(event: events.Event) -> None:
-    """Log the event with its facts, if it is worth it."""
-    line = _LINES.get(type(event))
-    if line and isinstance(event, events.LogEvent) and _log.isEnabledFor(line[0]):
-        _log.log(*line, extra=asdict(event))
+def _write_line(event: events.Event) -> None:
+    level, text = _LINES[type(event)]
+    if isinstance(event, events.LogEvent) and _log.isEnabledFor(level):
+        _log.log(level, text, extra=asdict(event))
+
+
+write_line = events.Handlers(dict.fromkeys(_LINES, _write_line))
+"""Logs an event with its facts, if it is worth it."""

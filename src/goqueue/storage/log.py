@@ -198,7 +198,7 @@ class Log:
     @property
     def ackable_offset(self) -> int:
         """All records below it may be acknowledged, as the flush mode promises."""
-        return self.durable_offset if self.config.flush is Flush.GROUP else self.next_offset
+        return self.durable_offset if self.config.flush is Flush.GROUP else self._segments.next_offset
 
     @property
     def cleaned_offset(self) -> int:
@@ -239,7 +239,8 @@ class Log:
         The batch is stamped in place. Its records bear `now_ns`, or the time of the record before if that is later.
         With `record_count` it is refused if it holds more or fewer, and `check` may raise what else is wrong with it.
         """
-        self._check_writable()
+        if self._closed or self.failure:
+            self._check_writable()
         if isinstance(batch, memoryview):
             batch = batch.cast("B")
         timestamp = now_ns if now_ns > self._last_timestamp else self._last_timestamp
@@ -249,7 +250,7 @@ class Log:
             active = self._roll()
         summary = kernel.stamp(
             batch,
-            first_offset=self.next_offset,
+            first_offset=self._segments.next_offset,
             timestamp=timestamp,
             flags_allowed=flags_allowed,
             value_bytes_max=self.config.value_bytes_max,

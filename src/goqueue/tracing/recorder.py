@@ -8,9 +8,8 @@ later. Internal topics are never traced.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from itertools import count
-from typing import Any
 
 from pyroaring import BitMap64
 
@@ -80,32 +79,28 @@ class Recorder:
         self._sampler = Sampler()
         self._sources: dict[tuple[str, int], TopicPartition] = {}
         self._unpersisted: dict[tuple[str, int], deque[Row]] = {}
-        self._recorders: dict[type[events.Event], Callable[[Any], None]] = {
-            events.Published: self._published,
-            events.Persisted: self._persisted,
-            events.Delivered: self._delivered,
-            events.Settled: self._settled,
-            events.LeasesExpired: self._leases_expired,
-            events.LeasesLost: self._leases_lost,
-            events.PassedOver: self._passed_over,
-            events.MessagesExpired: self._messages_expired,
-            events.DelaysBegun: self._delays_begun,
-            events.DelaysFired: self._delays_fired,
-            events.DelaysCancelled: self._delays_cancelled,
-            events.DelaysExpired: self._delays_expired,
-            events.DeadLettered: self._dead_lettered,
-            events.RebalanceStarted: self._rebalance_started,
-            events.RebalanceEnded: self._rebalance_ended,
-            events.PartitionsRevoked: self._partitions_revoked,
-            events.PartitionsAssigned: self._partitions_assigned,
-            events.TopicDeleted: self._topic_deleted,
-        }
-
-    def observe(self, event: events.Event) -> None:
-        """Record what happened, if it is part of a trace."""
-        record = self._recorders.get(type(event))
-        if record is not None:
-            record(event)
+        self.observe = events.Handlers(
+            {
+                events.Published: self._published,
+                events.Persisted: self._persisted,
+                events.Delivered: self._delivered,
+                events.Settled: self._settled,
+                events.LeasesExpired: self._leases_expired,
+                events.LeasesLost: self._leases_lost,
+                events.PassedOver: self._passed_over,
+                events.MessagesExpired: self._messages_expired,
+                events.DelaysBegun: self._delays_begun,
+                events.DelaysFired: self._delays_fired,
+                events.DelaysCancelled: self._delays_cancelled,
+                events.DelaysExpired: self._delays_expired,
+                events.DeadLettered: self._dead_lettered,
+                events.RebalanceStarted: self._rebalance_started,
+                events.RebalanceEnded: self._rebalance_ended,
+                events.PartitionsRevoked: self._partitions_revoked,
+                events.PartitionsAssigned: self._partitions_assigned,
+                events.TopicDeleted: self._topic_deleted,
+            }
+        )
 
     def configure(self, topic: str, rate: float) -> None:
         """From now on this share of the topic's messages is traced."""
