@@ -81,6 +81,16 @@ def test_a_stretch_that_is_all_hidden_is_passed(gq: Client) -> None:
     assert [value for part in parts for value in values(part)] == [b"first", b"last"]
 
 
+def test_a_range_of_which_nothing_is_to_be_seen_is_passed_to_its_end(gq: Client) -> None:
+    gq.create_topic("t", partitions=1)
+    with gq.transaction("writer") as tx:
+        tx.publish_many("t", [b"never"] * 50)
+        tx.abort()
+    gq.publish("t", b"last")
+
+    assert [(part.record_count, part.next_offset) for part in gq.scan("t", 0, 0, 51)] == [(0, 51)]
+
+
 def test_a_scan_that_is_left_halfway_leaves_the_client_usable(gq: Client) -> None:
     filled(gq)
     scan = gq.scan("t", 0, 0, COUNT, read_bytes=500)

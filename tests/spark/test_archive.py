@@ -8,15 +8,15 @@ import pytest
 
 from goqueue.client.sync import Client
 from goqueue.spark.pipelines import archive as archives
-from goqueue.spark.pipelines.archive import ArchiveConfig, archived, checksums, small_files
+from goqueue.spark.pipelines.archive import ArchiveConfig, archived, checksums, fingerprint, small_files
 from goqueue.spark.pipelines.job import Job, JobConfig, PipelineFailed, Progress, running
 from goqueue.spark.pipelines.manifest import ArchivedFile, OffsetsLost, Span, looked_at
 from goqueue.spark.pipelines.store import ForeignArchive, LocalStore
 from goqueue.testing import EmbeddedBroker
-from tests.spark.archives import MortalStore, killed, rows_archived, rows_read
+from tests.spark.archives import MortalStore, Row, killed, rows_archived, rows_read
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 @pytest.fixture
@@ -96,6 +96,17 @@ def test_killed_around_the_commit_it_goes_on_and_the_archive_is_the_topic(
 
     assert rows_archived(archives.read(job.spark, config.directory)) == rows_read(client, "orders")
     assert archives.verify(job, config).is_good
+
+
+def test_killed_before_its_group_is_told_the_next_run_tells_it(client: Client, job: Job, config: ArchiveConfig) -> None:
+    client.create_topic("orders", partitions=1)
+    client.publish("orders", "archived")
+    assert killed(lambda: archives.run(job, config, store=MortalStore(config.directory, change=1, is_after=True)))
+    assert looked_at_sequence(config) == 1
+
+    assert archives.run(job, config).batches == 0
+
+    assert [one.lag for one in client.group_positions("pipeline-archive-orders")] == [0]
 
 
 def looked_at_sequence(config: ArchiveConfig) -> int:
@@ -243,6 +254,29 @@ def test_a_topic_that_was_made_anew_is_not_added_to_the_old_archive(
         archives.verify(job, config)
 
 
+def test_a_topic_that_is_made_anew_while_it_is_archived_is_not_taken_for_the_old_one(
+    client: Client, spark: "SparkSession", broker: EmbeddedBroker, config: ArchiveConfig
+) -> None:
+    def make(value: str) -> None:
+        client.create_topic("orders", partitions=1)
+        client.publish("orders", value)
+
+    def react(progress: Progress) -> None:
+        if progress.pending:
+            client.delete_topic("orders")
+            make("new")
+
+    make("old")
+
+    with (
+        running("archive", JobConfig(server=broker.address), spark=spark, reporter=react) as job,
+        pytest.raises(ForeignArchive, match="deleted just now"),
+    ):
+        archives.run(job, config)
+
+    assert looked_at_sequence(config) == 0
+
+
 def test_an_empty_topic_has_an_empty_archive(client: Client, job: Job, config: ArchiveConfig) -> None:
     client.create_topic("orders", partitions=2)
 
@@ -295,22 +329,32 @@ def test_checksums_tell_rows_apart_and_not_their_order(spark: "SparkSession") ->
     row = (b"k", b"v", "t", 0, 5, datetime(2026, 1, 1, tzinfo=UTC), 2, None, {"a": "1"})
     others = [
         (None, *row[1:]),
+        (b"", *row[1:]),
         (b"k", None, *row[2:]),
         (b"v", b"k", *row[2:]),
         (None, b"kv", *row[2:]),
         (b"kv", None, *row[2:]),
+        (*row[:2], "u", *row[3:]),
+        (*row[:3], 1, *row[4:]),
         (*row[:4], 6, *row[5:]),
+        (*row[:5], datetime(2026, 1, 1, 0, 0, 0, 1, tzinfo=UTC), *row[6:]),
+        (*row[:6], 3, *row[7:]),
         (*row[:8], {}),
         (*row[:8], {"a": "2"}),
         (*row[:7], datetime(2026, 1, 1, tzinfo=UTC), {"a": "1"}),
     ]
-    groups = [[row], *([other] for other in others), [row, row], [row, others[0]], [others[0], row]]
-    rows = [(*one[:3], number, *one[4:]) for number, group in enumerate(groups) for one in group]
 
-    found = checksums(spark.createDataFrame(rows, archives.schema())).orderBy("partition").collect()
+    def table(*rows: Row) -> "DataFrame":
+        return spark.createDataFrame(rows, archives.schema())
 
-    sums = [(one["count"], one["xor"], one["sum"]) for one in found]
-    assert len(set(sums[: len(others) + 2])) == len(others) + 2
+    def summed(*rows: Row) -> Row:
+        (found,) = checksums(table(*rows)).collect()
+        return tuple(found)
+
+    hashes = {found["hash"] for found in table(row, *others).select(fingerprint().alias("hash")).collect()}
+    assert len(hashes) == 1 + len(others)
+    assert summed(row, others[0]) == summed(others[0], row)
+    assert len({summed(row), summed(row, row), summed(others[0], others[0]), summed(row, others[0])}) == 4
 
 
 def test_a_day_is_merged_when_it_has_enough_small_files() -> None:

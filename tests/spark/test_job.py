@@ -43,6 +43,7 @@ goqueue.errors.TopicNotFound: topic not found: orders
             "first\nCaused by: java.io.IOException: No space left on device\n\tat x.y(Z.java:1)",
             "No space left on device",
         ),
+        (f"Traceback (most recent call last):\nValueError: before it\n\n{TASK_FAILED}", "topic not found: orders"),
         ("Traceback (most recent call last):\nKeyError\n", "KeyError"),
         ("", "Spark says nothing"),
         ("\n  just words  \nmore", "just words"),

@@ -72,6 +72,7 @@ def test_a_run_that_is_killed_between_its_parts_publishes_none_twice(topics: Cli
     config = ReplayConfig(target="again", topic="orders", part_messages=15)
 
     first = run(job, config, tmp_path)
+    assert {one.partition: one.lag for one in topics.group_positions("pipeline-replay-june")} == {0: 0, 1: 0}
     (tmp_path / "june" / "parts" / "000001").unlink()
     topics.publish("orders", "not of this run")
     second = run(job, config, tmp_path)

@@ -105,6 +105,20 @@ def test_a_batch_that_was_committed_is_not_written_again(broker: EmbeddedBroker,
     assert client.transactions() == []
 
 
+def test_a_broker_remembers_the_last_batch_of_a_query_and_none_before_it(
+    broker: EmbeddedBroker, client: Client
+) -> None:
+    writer = stream(broker)
+    for number in range(3):
+        writer.commit([write(writer, "a", batch=number)], number)
+
+    remembered = []
+    for number in range(3):
+        with client.stage("whoever", marker=f"spark/q/{number}") as staging:
+            remembered.append(staging.already_committed)
+    assert remembered == [False, False, True]
+
+
 def test_rows_that_are_written_already_are_not_even_asked_for(broker: EmbeddedBroker) -> None:
     writer = stream(broker)
     writer.commit([write(writer, "a")], 0)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -26,6 +27,7 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from goqueue.client.sync import Client
 from goqueue.errors import InvalidConfig, PartitionNotFound, TopicNotFound
+from goqueue.record.header import Flags
 from goqueue.spark import GoQueueDataSource
 from goqueue.spark.link import Link
 from goqueue.spark.plan import DataLost
@@ -46,6 +48,8 @@ EVERYTHING = {
     "deliver_at",
     "headers",
 }
+ERROR_S = 30
+"""After that long nobody believes any more that an answer comes; a task has more patience than that."""
 Row = dict[str, Any]
 
 
@@ -498,6 +502,46 @@ class TestFiles:
         rows = source.rows(subscribe="t", readFrom="files", dataDir=shared_broker.data)
         assert [int(row["value"]) for row in rows] == [number for number in range(30) if number % 3]
 
+    def test_values_that_their_producer_compressed_are_unpacked_from_broker_and_files(
+        self, gq: Client, source: Source, shared_broker: EmbeddedBroker
+    ) -> None:
+        gq.create_topic("t", partitions=1, segment_bytes=2_048)
+        expected = [b"%02d" % (number % 100) * 500 for number in range(60)]
+        with gq.producer(compression="lz4") as producer:
+            for number, value in enumerate(expected):
+                producer.send("t", value, partition=0)
+                producer.flush()
+                if number == 20:
+                    publish_and_abort(gq, "t", b"aborted")
+        assert any(part.flags & Flags.COMPRESSED for part in gq.scan("t", 0, 0, 60))
+        for place in ({}, {"readFrom": "files", "dataDir": shared_broker.data}):
+            assert [row["value"] for row in source.rows(subscribe="t", columns="value", **place)] == expected
+
+    def test_what_retention_takes_from_the_files_after_the_plan_is_not_passed_over(
+        self, gq: Client, source: Source, shared_broker: EmbeddedBroker
+    ) -> None:
+        publish(gq, "t", 500, segment_bytes=1_024)
+        asked = {"subscribe": "t", "readFrom": "files", "dataDir": shared_broker.data}
+        strict, tolerant = source.reader(**asked), source.reader(**asked, failOnDataLoss="false")
+        partitions = strict.partitions()
+        gq.alter_topic("t", retention_bytes=4_096)
+        wait_until_retention_is_done(gq, "t", 400)
+        first = Path(shared_broker.data, "topics", "t", "0", "log", f"{0:020d}.log")
+        while first.exists():
+            gq.topics()
+        with pytest.raises(DataLost, match="offsets 0 to"):
+            source.read(strict, partitions)
+        assert [row["offset"] for row in source.read(tolerant, partitions)] == list(range(400, 500))
+
+    def test_a_topic_of_the_same_name_in_a_directory_of_somebody_else_is_not_believed(
+        self, gq: Client, source: Source
+    ) -> None:
+        publish(gq, "t", 200, segment_bytes=1_024)
+        with EmbeddedBroker(http=False) as other, Client(other.address) as theirs:
+            publish(theirs, "t", 200, size=30, segment_bytes=1_024)
+            rows = source.rows(subscribe="t", readFrom="files", dataDir=other.data)
+        assert [row["value"] for row in rows] == [b"%020d" % number for number in range(200)]
+
     def test_a_directory_of_somebody_else_is_not_believed(self, gq: Client, source: Source, tmp_path: Path) -> None:
         publish(gq, "t", 200, segment_bytes=1_024)
         assert len(source.rows(subscribe="t", readFrom="files", dataDir=str(tmp_path))) == 200
@@ -521,7 +565,9 @@ class TestWhatTheUserSees:
             ({"subscribe": "t", "server": "127.0.0.1:1"}, "cannot connect to 127.0.0.1:1"),
             ({"subscribe": "t", "startingOffsets": '{"t": {"0": 900}}'}, "t-0 is to be read from 900, but ends at 500"),
         ):
+            asked_at_s = monotonic()
             text = self.text(spark, **({"server": source.address} | options))
+            assert monotonic() - asked_at_s < ERROR_S
             assert said in text.splitlines()[0]
             assert len(text.splitlines()) <= 3
             assert "Traceback" not in text

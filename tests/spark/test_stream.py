@@ -313,6 +313,18 @@ class TestWhatChanges:
             )
         assert query.batch() == [("t", 0, 1), ("t", 0, 2)]
 
+    def test_a_batch_in_which_nothing_is_to_be_seen_is_passed_and_is_no_loss(
+        self, gq: Client, shared_broker: EmbeddedBroker
+    ) -> None:
+        publish(gq, "t", 1)
+        query = Query(shared_broker.address, subscribe="t")
+        with gq.transaction("one") as transaction:
+            transaction.publish("t", b"never seen", partition=0)
+            transaction.abort()
+        assert query.batch() == []
+        gq.publish("t", b"seen", partition=0)
+        assert query.batch() == [("t", 0, 3)]  # behind what was aborted, and the note of it
+
 
 class TestItsGroup:
     def lag(self, gq: Client, group: str) -> dict[int, int]:
@@ -341,6 +353,23 @@ class TestItsGroup:
         assert first.rest() == places("t", 5)
         publish(gq, "t", 5)
         assert Query(shared_broker.address, subscribe="t", group="g").rest() == places("t", 10, start=5)
+
+    def test_a_topic_that_was_made_again_is_not_said_to_be_read_as_far_as_the_old_one(
+        self, gq: Client, shared_broker: EmbeddedBroker
+    ) -> None:
+        publish(gq, "t", 5)
+        asked = {"subscribe": "t", "startingOffsets": "earliest", "group": "g", "failOnDataLoss": "false"}
+        first = Query(shared_broker.address, **asked)
+        assert first.rest() == places("t", 5)
+        gq.delete_topic("t")
+        publish(gq, "t", 8)
+        second = Query(shared_broker.address, first.checkpoint, **asked)
+        end = second.plan()
+        assert {one.offset for one in gq.group_positions("g")} <= {0}
+        assert second.read(end) == places("t", 8)
+        second.checkpoint = end
+        second.plan()
+        assert self.lag(gq, "g") == {0: 0}
 
     def test_a_group_with_members_is_not_taken_over(self, gq: Client, shared_broker: EmbeddedBroker) -> None:
         publish(gq, "t", 5)

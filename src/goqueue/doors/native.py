@@ -14,6 +14,7 @@ connection, and what all unfinished frames hold together has a limit, too.
 
 import asyncio
 import logging
+import os
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -29,6 +30,7 @@ from goqueue.broker.pending import Pending, when_all_are_done
 from goqueue.broker.service import ReadResult, Service, StoredBatch, Subscription, TopicInfo
 from goqueue.clock import MS, Clock
 from goqueue.doors import calls, process
+from goqueue.doors.vigil import Vigil
 from goqueue.errors import BrokerUnavailable, GoQueueError, InternalError, InvalidConfig, InvalidRequest
 from goqueue.groups.member import Join
 from goqueue.names import VERSION
@@ -48,6 +50,7 @@ RESPONSE_OF_RECORDS = int(FrameFlags.RESPONSE | FrameFlags.SELF_CHECKED)
 PUSHED_RECORDS = int(FrameFlags.RESPONSE | FrameFlags.SELF_CHECKED | FrameFlags.PUSH)
 ERROR = int(FrameFlags.RESPONSE | FrameFlags.ERROR)
 LARGE_BYTES = 64 * 1024
+SMALL_BYTES = 2 * 1024
 OUTBOX_BYTES_MAX = 16 * 1024
 """To send costs a call of the system, and wakes the peer; so little things wait for one another."""
 
@@ -67,10 +70,11 @@ class NativeConfig:
     inbound_bytes_max: int = 256 * 1024 * 1024  # in unfinished frames of all connections
     hello_timeout_ms: int = 10_000
     frame_timeout_ms: int = 30_000  # for a frame to come in whole, once it has begun
+    awake_ns: int = 0  # how long to look for the next small request before sleeping, where that pays off
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
-            if getattr(self, name) < 1:
+            if getattr(self, name) < (0 if name == "awake_ns" else 1):
                 raise InvalidConfig(name, getattr(self, name), "must be positive")
 
 
@@ -94,6 +98,7 @@ class NativeDoor:
         self._unsent: dict[Connection, None] = {}
         self._is_handling = False
         self._is_coming = False
+        self._vigil = Vigil(self.config.awake_ns)
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen; where, in case the port was left open."""
@@ -190,6 +195,16 @@ class NativeDoor:
     def _came_back(self) -> None:
         self._is_coming = False
         self.handle(_nothing)
+
+    def stay_awake(self) -> None:
+        """A small request was answered, and who sent it may have waited for that to send the next one."""
+        if self._vigil.answered(self.clock.monotonic_ns()):
+            asyncio.get_running_loop().call_soon(self._look_again)
+
+    def _look_again(self) -> None:
+        if self._vigil.goes_on(self.clock.monotonic_ns()):
+            os.sched_yield()
+            asyncio.get_running_loop().call_soon(self._look_again)
 
     def sweep(self) -> None:
         """Hang up on the peers that let us wait for too long."""
@@ -308,6 +323,8 @@ class Connection(asyncio.BufferedProtocol):
         elif self._frame_since_ns is None or len(self._frames) > count:
             self._frame_since_ns = self._door.clock.monotonic_ns()
         self._door.handle(self._handle_frames)
+        if nbytes <= SMALL_BYTES:
+            self._door.stay_awake()
 
     def eof_received(self) -> bool:
         """The peer will send no more, and so wants no more."""

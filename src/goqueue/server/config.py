@@ -111,10 +111,13 @@ class Limits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Housekeeping:
-    """[housekeeping]: how often the broker looks at its timers, and each partition at its segments."""
+    """[housekeeping]: how often the broker looks at its timers, each partition at its segments, and a broker that was
+    quickly asked again at its sockets, before it sleeps.
+    """
 
     tick_interval_ns: Annotated[int, Duration(MS, SECOND)] = 50 * MS
     maintenance_interval_ns: Annotated[int, Duration(100 * MS, 3600 * SECOND)] = 30 * SECOND
+    awake_ns: Annotated[int, Duration(0, 10 * MS)] = MS // 2  # 0: it sleeps at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,70 @@
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from goqueue.doors.vigil import MISSES_MAX, Vigil
+
+LENGTH = 100
+
+
+def test_who_is_asked_again_in_time_stays_awake() -> None:
+    vigil = Vigil(LENGTH)
+
+    assert vigil.answered(0)
+    assert vigil.goes_on(LENGTH - 1)
+    assert not vigil.answered(LENGTH - 1)  # is awake already
+    assert vigil.goes_on(2 * LENGTH - 2)
+    assert not vigil.goes_on(2 * LENGTH - 1)
+    assert not vigil.is_on
+
+
+def test_a_vigil_of_no_length_is_never_begun() -> None:
+    vigil = Vigil(0)
+
+    assert not any(vigil.answered(now) for now in range(100))
+    assert not vigil.is_on
+
+
+def begun(vigil: Vigil, requests: int, pause: int) -> list[int]:
+    """The requests after which it stays awake, though each comes a pause after the one before."""
+    found = []
+    for number in range(requests):
+        if vigil.answered(number * pause):
+            found.append(number)
+            assert not vigil.goes_on((number + 1) * pause)
+    return found
+
+
+def test_what_does_not_pay_off_is_tried_less_and_less_often() -> None:
+    found = begun(Vigil(LENGTH), 1_000, 2 * LENGTH)
+
+    assert found[:5] == [0, 2, 6, 14, 30]
+    assert {later - earlier for earlier, later in pairwise(found[6:])} == {2**MISSES_MAX}
+
+
+def test_once_it_has_paid_off_it_is_tried_again_soon() -> None:
+    vigil = Vigil(LENGTH)
+    begun(vigil, 1_000, 2 * LENGTH)
+    now = 1_000_000
+    while not vigil.answered(now):
+        now += 2 * LENGTH
+    vigil.answered(now + 1)
+    assert not vigil.goes_on(now + 1 + LENGTH)
+
+    assert begun(vigil, 3, 2 * LENGTH) == [1]
+
+
+@given(pauses=st.lists(st.integers(0, 3 * LENGTH), max_size=300))
+def test_whoever_begins_to_stay_awake_comes_to_an_end(pauses: list[int]) -> None:
+    vigil = Vigil(LENGTH)
+    now = 0
+    for pause in pauses:
+        was_on = vigil.is_on
+        assert vigil.answered(now) <= (not was_on)
+        until = now + LENGTH
+        now += pause
+        if vigil.is_on:
+            assert vigil.goes_on(now) == (now < until)
+    assert not vigil.goes_on(now + LENGTH)
+    assert not vigil.is_on
