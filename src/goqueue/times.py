@@ -40,12 +40,13 @@ _RFC_3339 = re.compile(
 )
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _TEXT_MAX = 100
+_NS_DIGITS = 9
 
 
 def parse_duration(value: str | int | float | timedelta) -> int:
     """The nanoseconds of a duration: text with units, a number of seconds, or a `timedelta`."""
     if isinstance(value, str):
-        return _bounded(_parse_duration_text(value), value)
+        return _parse_duration_text(value)
     if isinstance(value, timedelta):
         return _bounded(_timedelta_ns(value), value)
     return _bounded(_seconds(value), value)
@@ -88,7 +89,7 @@ def _parse_duration_text(text: str) -> int:
     if len(text) > _TEXT_MAX or not _DURATION.fullmatch(text):
         raise ValueError(f"{_shown(text)} is not a duration; write a number with a unit, such as 250ms, 30s or 1h30m")
     total = sum(Fraction(number) * _UNITS[unit] for number, unit in _PART.findall(text))
-    return round(-total if text.startswith("-") else total)
+    return _bounded(round(-total if text.startswith("-") else total), text)
 
 
 def _parse_time_text(text: str, now_ns: int) -> int:
@@ -136,7 +137,13 @@ def _seconds(value: int | float) -> int:
         return value * _SECOND
     if not isfinite(value):
         raise ValueError(f"{value!r} is not a number of seconds")
-    return round(Fraction(repr(float(value))) * _SECOND)
+    text = repr(float(value))
+    whole, _, fraction = text.partition(".")
+    if (
+        len(fraction) <= _NS_DIGITS and fraction.isdigit() and whole.isdigit()
+    ):  # as nearly all are, and ten times faster
+        return int(whole + fraction.ljust(_NS_DIGITS, "0"))
+    return round(Fraction(text) * _SECOND)
 
 
 def _timedelta_ns(delta: timedelta) -> int:

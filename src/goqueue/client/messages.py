@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from goqueue.client.accumulator import Message
+from goqueue.client.accumulator import NORMAL, Message
 from goqueue.errors import InvalidMessage, InvalidRequest, MessageTooLarge
 from goqueue.record.header import HEADERS_BYTES_MAX, KEY_BYTES_MAX, Priority
 from goqueue.record.headers import DELIVER_AT, EXPIRES_AT, RESERVED_PREFIX, encode_headers
@@ -74,6 +74,8 @@ def message(
     if headers is None and deliver_at is None and ttl is None and not tombstone:
         delay_ns = 0 if delay is None else duration_ns(delay, "delay")
         due = {DELIVER_AT: _stamp(now_ns + delay_ns, "delay")} if delay_ns > 0 else None
+        if type(value) is bytes and key is None and priority is None:  # as most are that come in great numbers
+            return Message(value, None, due, NORMAL)
         return Message(value_bytes(value), key_bytes(key), due, priority_code(priority))
     own: dict[str, str | bytes] = {}
     if delay is not None:

@@ -64,10 +64,12 @@ class PartitionIndex:
             named.add(offset)
             self.own_expiry.add(offset)
             self._expire_at(offset, expires_ns)
-        for offset, due_ns, _, _ in _DELAYED.iter_unpack(outline.delayed):
-            self.own_expiry.add(offset)
-            if ttl_ns is not None and offset not in named:
-                self._expire_at(offset, due_ns + ttl_ns)
+        if outline.delayed:
+            self.own_expiry.update(BitMap64(memoryview(outline.delayed).cast("Q")[:: _DELAYED.size // 8].tolist()))
+        if ttl_ns is not None:
+            for offset, due_ns, _, _ in _DELAYED.iter_unpack(outline.delayed):
+                if offset not in named:
+                    self._expire_at(offset, due_ns + ttl_ns)
 
     def split(self, offsets: BitMap64) -> Sequence[tuple[int, BitMap64]]:
         """The offsets by lane."""
