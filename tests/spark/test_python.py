@@ -83,3 +83,39 @@ def test_a_socket_whose_name_would_be_too_long_is_not_tried(tmp_path: Path) -> N
 
     assert near_workers(str(deep)) == {}
     assert list(deep.iterdir()) == []
+
+
+def test_a_socket_whose_name_java_may_not_be_able_to_write_is_not_tried() -> None:
+    with tempfile.TemporaryDirectory(prefix="gq-\u00fc") as temporary:
+        assert near_workers(temporary) == {}
+
+
+def test_a_fork_that_ends_leaves_its_parent_the_sockets() -> None:
+    program = (
+        "import os, sys, tempfile\n"
+        "from goqueue.spark.python import SOCKETS, near_workers\n"
+        "sockets = near_workers(sys.argv[1])[SOCKETS]\n"
+        "child = os.fork()\n"
+        "if child == 0: sys.exit()\n"
+        "os.waitpid(child, 0)\n"
+        "print(os.path.isdir(sockets))\n"
+    )
+    with tempfile.TemporaryDirectory(prefix="gq-") as temporary:
+        done = subprocess.run(
+            [sys.executable, "-c", program, temporary], capture_output=True, check=True, text=True, timeout=60
+        )
+        assert done.stdout == "True\n"
+        assert os.listdir(temporary) == []
+
+
+def test_whoever_plans_a_query_has_our_parent_too(tmp_path: Path) -> None:
+    """Spark's setting for it holds for tasks alone."""
+    (tmp_path / "echo").write_text('#!/bin/sh\necho "$@"\n')
+    (tmp_path / "echo").chmod(0o755)
+    made = shim(tmp_path / "echo", tmp_path / "cache")
+
+    for given, said in (
+        (["-m", "pyspark.daemon", "pyspark.worker"], "-m goqueue.spark.daemon pyspark.worker\n"),
+        (["-m", "pyspark.worker"], "-m pyspark.worker\n"),
+    ):
+        assert subprocess.run([made, *given], capture_output=True, check=True, text=True).stdout == said

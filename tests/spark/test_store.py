@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from goqueue.errors import InvalidConfig
 from goqueue.spark.pipelines import store as stores
 from goqueue.spark.pipelines.store import LocalStore
 
@@ -37,3 +38,11 @@ def test_an_error_meanwhile_is_passed_on_and_nothing_goes_on(tmp_path: Path) -> 
         raise ValueError("no")
 
     assert not is_syncing()
+
+
+def test_a_directory_that_cannot_be_written_to_is_said_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+
+    store = LocalStore(str(tmp_path / "file"))
+    with pytest.raises(InvalidConfig, match="cannot be written to: Not a directory"), store.locked("_goqueue/lock"):
+        pass

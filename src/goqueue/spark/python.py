@@ -5,7 +5,8 @@ kinds of workers that a first query needs compiles all of PySpark once more, for
 same modules, compiled, a script takes the zips off the path, and the first query comes seconds sooner.
 
 Java and these workers talk over Unix sockets, which take a tenth less of a scan than the loopback. The sockets lie in a
-directory of this user's own that is gone with this process.
+directory of this user's own that is gone with this process. Such workers need a parent of their own (`daemon.py`).
+Spark has a setting for that, which those who plan a query do not heed; so the script sees to it.
 """
 
 import atexit
@@ -21,6 +22,7 @@ from pathlib import Path
 
 from goqueue.spark.shims import cache_of, made
 
+SOCKETS = "spark.python.unix.domain.socket.dir"
 _SOCKET = ".00000000-0000-0000-0000-000000000000.sock"  # as Spark names them
 _LONGEST_ADDRESS = 104  # 108 on Linux
 
@@ -41,19 +43,19 @@ def near_workers(temporary: str) -> dict[str, str]:
     """Spark's settings for workers that are reached over Unix sockets, in a new directory among temporary files; none
     where a socket's name would be longer than the system takes.
     """
-    if len(os.path.join(temporary, "goqueue-spark-12345678", _SOCKET)) >= _LONGEST_ADDRESS:
+    longest = os.path.join(temporary, "goqueue-spark-12345678", _SOCKET)
+    if not longest.isascii() or len(longest) >= _LONGEST_ADDRESS:  # Java may know no other letters
         return {}
     sockets = tempfile.mkdtemp(prefix="goqueue-spark-", dir=temporary)
-    atexit.register(shutil.rmtree, sockets, ignore_errors=True)
+    atexit.register(_remove, sockets, os.getpid())
     return {
         "spark.python.unix.domain.socket.enabled": "true",
-        "spark.python.unix.domain.socket.dir": sockets,
-        "spark.python.daemon.module": "goqueue.spark.daemon",
+        SOCKETS: sockets,
     }
 
 
 def shim(executable: Path, cache: Path) -> Path:
-    """That interpreter, which does not look for modules in Spark's zips."""
+    """That interpreter, which does not look for modules in Spark's zips, and whose workers have our parent."""
     script = (
         "#!/bin/sh\n"
         "set -f\n"
@@ -67,6 +69,16 @@ def shim(executable: Path, cache: Path) -> Path:
         "done\n"
         'PYTHONPATH="${rest#:}"\n'
         "export PYTHONPATH\n"
+        'if [ "$1 $2" = "-m pyspark.daemon" ]; then\n'
+        "  shift 2\n"
+        '  set -- -m goqueue.spark.daemon "$@"\n'
+        "fi\n"
         f'exec {shlex.quote(str(executable))} "$@"\n'
     )
     return made("python", script, cache) / "bin" / "python"
+
+
+def _remove(directory: str, owner: int) -> None:
+    """Remove it, unless this is a fork of the process whose it is."""
+    if os.getpid() == owner:
+        shutil.rmtree(directory, ignore_errors=True)

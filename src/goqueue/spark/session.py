@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from goqueue.errors import GoQueueError
 from goqueue.spark.java import use_java
-from goqueue.spark.python import near_workers, worker_python
+from goqueue.spark.python import SOCKETS, near_workers, worker_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -90,20 +90,24 @@ def local_session(
         return active
     use_java()
     chosen = settings(master, conf)
+    near: dict[str, str] = {}
     if is_local(master):
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # or Spark warns of what it looked up
         python = worker_python()
-        if os.environ.setdefault("PYSPARK_PYTHON", python) in (python, sys.executable):
-            chosen = near_workers(tempfile.gettempdir()) | chosen
+        if os.environ.setdefault("PYSPARK_PYTHON", python) == python != sys.executable:
+            near = near_workers(tempfile.gettempdir())
     builder = SparkSession.builder.appName(app_name).master(master)
-    for name, value in chosen.items():
+    for name, value in (near | chosen).items():
         builder = builder.config(name, value)
     try:
         with _errors_written_to(log_path):
-            return builder.getOrCreate()
+            session = builder.getOrCreate()
     except (PySparkException, OSError) as error:
         reason = str(error).strip().partition("\n")[0]
         raise SparkNotStarted(master, f"{reason}{_last_words(log_path)}") from error
+    if near:
+        _remove_with_java(session, near[SOCKETS])
+    return session
 
 
 def settings(master: str = DEFAULT_MASTER, conf: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -114,6 +118,13 @@ def settings(master: str = DEFAULT_MASTER, conf: Mapping[str, str] | None = None
 def is_local(master: str) -> bool:
     """Whether all of Spark runs on this machine."""
     return master == "local" or master.startswith("local[")
+
+
+def _remove_with_java(session: "SparkSession", directory: str) -> None:
+    """Java ends after this process, whatever ended it, and is the one to clear up where that was no end of its own."""
+    java = session.sparkContext._jvm
+    assert java is not None
+    java.org.apache.spark.util.ShutdownHookManager.registerShutdownDeleteDir(java.java.io.File(directory))
 
 
 @contextmanager

@@ -160,6 +160,7 @@ def running(
     session = spark or SparkSession.getActiveSession()
     is_own = session is None
     if session is None:
+        _hush()
         session = local_session(f"goqueue-{name}", master=config.master, conf=config.conf, log_path=config.log_path)
     inner = session.newSession()
     for setting, value in (SETTINGS | dict(config.conf)).items():
@@ -173,6 +174,14 @@ def running(
     finally:
         if is_own:
             session.stop()
+
+
+def _hush() -> None:
+    """Let PySpark not print an error as JSON that is about to be told in a sentence."""
+    from pyspark.logger import PySparkLogger
+
+    for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        PySparkLogger.getLogger(name).disabled = True
 
 
 def group_of(pipeline: str, topic: str) -> str:

@@ -203,8 +203,13 @@ class LocalStore:
     @contextmanager
     def locked(self, path: str) -> Iterator[None]:
         place = self._at(path)
-        os.makedirs(os.path.dirname(place), exist_ok=True)
-        with open(place, "ab") as file:
+        try:
+            os.makedirs(os.path.dirname(place), exist_ok=True)
+            opened = open(place, "ab")  # noqa: SIM115  # closed below; an error of the body is not one of these
+        except OSError as error:
+            reason = f"cannot be written to: {error.strerror}"
+            raise InvalidConfig("directory", self.directory, reason) from None
+        with opened as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
