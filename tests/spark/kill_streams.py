@@ -24,6 +24,7 @@ from time import monotonic
 
 from goqueue import Client, Message
 from tests.crash.phoenix import Phoenix, phoenix
+from tests.spark.conftest import QUICK
 
 ROOT = Path(__file__).parent.parent.parent
 PARTITIONS = 3
@@ -263,7 +264,7 @@ def copy(address: str, directory: Path) -> None:
 
     from goqueue.spark.session import local_session
 
-    spark = local_session("kill-streams", master="local[2]")
+    spark = local_session("kill-streams", master="local[2]", conf=QUICK)
     source = {"server": address, "subscribe": "in", "startingOffsets": "earliest", "maxOffsetsPerTrigger": "150"}
     sink = {"server": address, "topic": "out", "transactionTimeout": "30s"}
     frame = spark.readStream.format("goqueue").options(**source).load().select("key", "value")

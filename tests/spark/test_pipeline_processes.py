@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from pyarrow.dataset import dataset
@@ -15,6 +16,7 @@ from pyarrow.dataset import dataset
 from goqueue.client.sync import Client
 from goqueue.testing import EmbeddedBroker
 from tests.cli.commands import run
+from tests.spark.conftest import QUICK
 
 Process = subprocess.Popen[bytes]
 
@@ -30,6 +32,7 @@ def server(broker: EmbeddedBroker, client: Client) -> str:
 def archiving(server: str, directory: Path, environment: dict[str, str] | None = None) -> Iterator[Process]:
     """`goqueue pipeline archive --continuous`; nothing of it is left behind."""
     arguments = ["pipeline", "archive", "orders", str(directory), "--continuous", "--every", "100ms"]
+    arguments += [word for name, value in QUICK.items() for word in ("--conf", f"{name}={value}")]
     command = [sys.executable, "-m", "goqueue.cli", *arguments, "--server", server, "--master", "local[1]"]
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, start_new_session=True
@@ -69,18 +72,25 @@ def test_ctrl_c_ends_a_continuous_job_that_runs_on_the_java_of_pip(server: str, 
     environment = without_java(tmp_path)
     assert shutil.which("java", path=environment["PATH"]) is None
 
-    with archiving(server, tmp_path / "archive", environment) as process:
+    with (
+        TemporaryDirectory(prefix="gq-") as temporary,  # whose name is short enough for sockets
+        archiving(server, tmp_path / "archive", environment | {"TMPDIR": temporary}) as process,
+    ):
         wait_for(client, 40, process)
         client.publish("orders", "more")
         wait_for(client, 41, process)
+        sockets = list(Path(temporary).glob("goqueue-spark-*/.*.sock"))
         process.send_signal(signal.SIGINT)
         output, complaint = process.communicate(timeout=60)
+        left = [name for name in os.listdir(temporary) if name.startswith("goqueue-")]
 
     assert (process.returncode, output) == (130, b"")
     lines = complaint.decode().splitlines()
     assert lines[-1] == "archive was interrupted; started again, it goes on where it stood"
     assert all(line.startswith("archive: archives ") for line in lines[:-1])
     assert dataset(str(tmp_path / "archive"), format="parquet").count_rows() == 41
+    assert sockets
+    assert left == []
 
 
 @pytest.mark.usefixtures("spark")

@@ -1,7 +1,5 @@
-import os
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -99,31 +97,3 @@ def test_a_java_that_dies_is_said_in_one_line(tmp_path: Path) -> None:
     assert done.stdout.endswith("(no memory)\n")
     assert done.stdout.count("\n") == 1
     assert done.stderr == ""
-
-
-def test_a_session_leaves_nothing_on_the_screen_and_nothing_in_its_place() -> None:
-    """A worker that made an error is the one which would report it once more to a Java that is gone."""
-    program = (
-        "from goqueue.spark.session import local_session\n"
-        "spark = local_session(master='local[1]')\n"
-        "print(spark.conf.get('spark.python.unix.domain.socket.enabled'))\n"
-        "try: spark.read.format('goqueue').option('no', 'such').load()\n"
-        "except Exception as error: print(str(error).splitlines()[0])\n"
-    )
-    with tempfile.TemporaryDirectory(prefix="gq-") as temporary:  # with a name that is short enough for a socket's
-        clean = {name: value for name, value in os.environ.items() if name != "PYSPARK_PYTHON"}
-        done = subprocess.run(
-            [sys.executable, "-c", program],
-            env=clean | {"TMPDIR": temporary},
-            capture_output=True,
-            check=True,
-            text=True,
-            timeout=120,
-        )
-        left = os.listdir(temporary)
-
-    sockets, error = done.stdout.splitlines()
-    assert sockets == "true"
-    assert "unknown option no" in error
-    assert "Traceback" not in done.stderr
-    assert [name for name in left if name.startswith("goqueue-spark-")] == []
