@@ -2,6 +2,8 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
+
 from goqueue.spark import shims
 
 SCRIPT = "#!/bin/sh\nexec true\n"
@@ -39,7 +41,25 @@ def test_whoever_has_no_home_has_a_place_all_the_same(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
     for environment in ({}, {"HOME": str(tmp_path / "file")}, {"XDG_CACHE_HOME": "relative"}):
-        place = shims.cache_of(environment)
-        assert place.is_dir()
-        assert os.listdir(place) == []
-        place.rmdir()
+        place = shims.cache_of(environment, str(tmp_path))
+        assert place == tmp_path / f"goqueue-{os.getuid()}"
+        assert place.stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.parametrize("kind", ["open", "link", "file"])
+def test_a_place_that_others_can_write_to_is_not_trusted(tmp_path: Path, kind: str) -> None:
+    usual = tmp_path / f"goqueue-{os.getuid()}"
+    if kind == "file":
+        usual.touch()
+    elif kind == "link":
+        (tmp_path / "elsewhere").mkdir(mode=0o700)
+        usual.symlink_to(tmp_path / "elsewhere")
+    else:
+        usual.mkdir()
+        usual.chmod(0o777)
+
+    place = shims.cache_of({}, str(tmp_path))
+
+    assert place != usual
+    assert place.parent == tmp_path
+    assert place.stat().st_mode & 0o777 == 0o700

@@ -8,6 +8,7 @@ after what it says, so that several environments of one user do not take turns:
 
 import hashlib
 import os
+import stat
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,7 +28,7 @@ def made(kind: str, script: str, cache: Path) -> Path:
     return home
 
 
-def cache_of(environment: Mapping[str, str]) -> Path:
+def cache_of(environment: Mapping[str, str], temporary: str | None = None) -> Path:
     """Where a user's caches are, or, for those who have no home, a place of this user's own among temporary files."""
     base = environment.get("XDG_CACHE_HOME") or os.path.join(environment.get("HOME") or "", ".cache")
     cache = Path(base) / "goqueue"
@@ -38,8 +39,20 @@ def cache_of(environment: Mapping[str, str]) -> Path:
         if not os.access(cache, os.W_OK | os.X_OK):
             raise OSError
     except OSError:
-        return Path(tempfile.mkdtemp(prefix="goqueue-shims-"))
+        return _own_place(Path(temporary or tempfile.gettempdir(), f"goqueue-{os.getuid()}"))
     return cache
+
+
+def _own_place(place: Path) -> Path:
+    """That directory, if nobody else can have put something into it; else a new one."""
+    try:
+        place.mkdir(mode=0o700, exist_ok=True)
+        found = place.lstat()
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077:
+            return place
+    except OSError:
+        pass
+    return Path(tempfile.mkdtemp(prefix="goqueue-shims-", dir=place.parent))
 
 
 def _is_same(path: Path, script: str) -> bool:
