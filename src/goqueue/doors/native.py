@@ -70,18 +70,28 @@ class NativeConfig:
     inbound_bytes_max: int = 256 * 1024 * 1024  # in unfinished frames of all connections
     hello_timeout_ms: int = 10_000
     frame_timeout_ms: int = 30_000  # for a frame to come in whole, once it has begun
-    awake_ns: int = 0  # how long to look for the next small request before sleeping, where that pays off
 
     def __post_init__(self) -> None:
         for name in self.__dataclass_fields__:
-            if getattr(self, name) < (0 if name == "awake_ns" else 1):
+            if getattr(self, name) < 1:
                 raise InvalidConfig(name, getattr(self, name), "must be positive")
 
 
 class NativeDoor:
-    """Listens, and keeps what all connections share."""
+    """Listens, and keeps what all connections share.
 
-    def __init__(self, service: Service, *, clock: Clock, config: NativeConfig | None = None, node_id: int = 0) -> None:
+    `awake_ns` is how long it looks for the next small request before it sleeps, where that pays off.
+    """
+
+    def __init__(
+        self,
+        service: Service,
+        *,
+        clock: Clock,
+        config: NativeConfig | None = None,
+        node_id: int = 0,
+        awake_ns: int = 0,
+    ) -> None:
         self.service = service
         self.clock = clock
         self.config = config or NativeConfig()
@@ -98,7 +108,7 @@ class NativeDoor:
         self._unsent: dict[Connection, None] = {}
         self._is_handling = False
         self._is_coming = False
-        self._vigil = Vigil(self.config.awake_ns)
+        self._vigil = Vigil(awake_ns)
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen; where, in case the port was left open."""

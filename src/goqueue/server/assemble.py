@@ -147,9 +147,9 @@ def _native_door(broker: Broker, clock: Clock, config: ServerConfig) -> NativeDo
         requests_max=config.limits.requests_max,
         frame_bytes_max=config.limits.frame_bytes_max,
         inbound_bytes_max=config.limits.inbound_bytes_max,
-        awake_ns=config.housekeeping.awake_ns,
     )
-    return NativeDoor(broker, clock=clock, config=limits, node_id=config.node_id)
+    awake_ns = config.housekeeping.awake_ns
+    return NativeDoor(broker, clock=clock, config=limits, node_id=config.node_id, awake_ns=awake_ns)
 
 
 def _http_door(broker: Broker, clock: Clock, config: ServerConfig, metrics: Metrics) -> Door:
