@@ -116,14 +116,24 @@ class Peer:
             pass
 
 
+class LookedAtClock(ManualClock):
+    """It counts how often somebody looks at it."""
+
+    looks = 0
+
+    def monotonic_ns(self) -> int:
+        self.looks += 1
+        return super().monotonic_ns()
+
+
 class House:
     """The door, and what lies behind it."""
 
-    def __init__(self, config: NativeConfig | None = None) -> None:
-        self.clock = ManualClock()
+    def __init__(self, config: NativeConfig | None = None, awake_ns: int = 0) -> None:
+        self.clock = LookedAtClock()
         self.workers = LoopWorkers()
         self.broker = Broker.open(MemoryDisk(), "/data", clock=self.clock, workers=self.workers)
-        self.door = NativeDoor(self.broker, clock=self.clock, config=config, node_id=3)
+        self.door = NativeDoor(self.broker, clock=self.clock, config=config, node_id=3, awake_ns=awake_ns)
         self.address = ("", 0)
         self.peers: list[Peer] = []
 
@@ -158,11 +168,11 @@ class House:
         self.door.sweep()
 
 
-def at_a_door(test: Callable[[House], Awaitable[None]], config: NativeConfig | None = None) -> None:
+def at_a_door(test: Callable[[House], Awaitable[None]], config: NativeConfig | None = None, awake_ns: int = 0) -> None:
     """Run the test at a door of its own."""
 
     async def main() -> None:
-        house = House(config)
+        house = House(config, awake_ns)
         house.address = await house.door.start("127.0.0.1", 0)
         try:
             await asyncio.wait_for(test(house), 60)

@@ -112,6 +112,44 @@ def test_limits_are_positive(name: str) -> None:
         NativeConfig(**{name: 0})
 
 
+# --- awake or asleep -----------------------------------------------------------------------------
+
+
+async def looks_meanwhile(house: House) -> int:
+    """How often the door looks at its clock while nobody asks it for anything."""
+    before = house.clock.looks
+    loop = asyncio.get_running_loop()
+    for _ in range(20):
+        turned = loop.create_future()
+        loop.call_later(0.001, turned.set_result, None)
+        await turned
+    return house.clock.looks - before
+
+
+def test_a_door_that_was_asked_looks_for_more_until_its_time_is_over() -> None:
+    async def test(house: House) -> None:
+        assert await looks_meanwhile(house) == 0
+        peer = await house.peer()
+        await peer.call(Verb.PING)
+        assert await looks_meanwhile(house) >= 20
+        await peer.call(Verb.PING)
+
+        house.clock.advance_ns(500)
+        await looks_meanwhile(house)
+        assert await looks_meanwhile(house) == 0
+
+    at_a_door(test, awake_ns=500)
+
+
+def test_a_door_that_is_to_sleep_at_once_does() -> None:
+    async def test(house: House) -> None:
+        peer = await house.peer()
+        await peer.call(Verb.PING)
+        assert await looks_meanwhile(house) == 0
+
+    at_a_door(test)
+
+
 # --- requests ------------------------------------------------------------------------------------
 
 
