@@ -1,3 +1,5 @@
+import errno
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -117,3 +119,17 @@ def test_a_job_that_rests_ends_when_it_is_told_to(spark: "SparkSession", broker:
 
 def test_each_pipeline_of_a_topic_has_a_group() -> None:
     assert group_of("archive", "orders") == "pipeline-archive-orders"
+
+
+def test_a_disk_that_is_full_is_told_in_a_sentence(broker: EmbeddedBroker, spark: "SparkSession") -> None:
+    config = JobConfig(server=broker.address)
+
+    with pytest.raises(PipelineFailed) as caught, running("archive", config, spark=spark):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/archive/_goqueue/manifest")
+
+    assert str(caught.value) == "archive: /archive/_goqueue/manifest: No space left on device"
+
+
+def test_a_reader_that_has_enough_is_no_failure_of_the_pipeline(broker: EmbeddedBroker, spark: "SparkSession") -> None:
+    with pytest.raises(BrokenPipeError), running("archive", JobConfig(server=broker.address), spark=spark):
+        raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))

@@ -171,6 +171,10 @@ def running(
             yield Job(name, config, inner, client, reporter, clock or SystemClock())
     except (PySparkException, Py4JError) as error:
         raise PipelineFailed(name, reason_of(str(error))) from error
+    except OSError as error:
+        if error.filename is None:  # not of a file: it is somebody else's business
+            raise
+        raise PipelineFailed(name, f"{error.filename}: {error.strerror}") from error
     finally:
         if is_own:
             session.stop()
