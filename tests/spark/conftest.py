@@ -10,8 +10,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-QUICK = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-"""A Java machine that is soon at its best, which is not as good as it could be: for jobs of a second."""
+QUICK = {
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.codegen.wholeStage": "false",
+}
+"""A Java machine that is soon at its best, which is not as good as it could be, and no code compiled per query: for
+jobs of a second."""
 
 
 @pytest.fixture(scope="session")
