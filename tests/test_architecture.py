@@ -24,9 +24,9 @@ LAYERS = (
     "topics",
     "storage | wire | tracing | metrics",
     "record | times",
-    "errors | clock | names | events | backoff | memory",
+    "errors | clock | names | events | backoff | memory | vigil",
 )
-CLIENT_SEES = {"record", "times", "wire", "tracing.context", "errors", "clock", "names", "backoff"}
+CLIENT_SEES = {"record", "times", "wire", "tracing.context", "errors", "clock", "names", "backoff", "vigil"}
 SPARK_SEES = CLIENT_SEES | {"client", "schemas", "storage.layout", "memory"}  # typed values, and segments as files
 
 # Pure packages take facts and `now`, and touch nothing.
@@ -59,6 +59,7 @@ SYSTEM = {
     "spark",
     "client.environment",
     "client.forks",
+    "vigil",
 }
 THREADS = {"storage.jobs", "testing", "client", "server", "doors", "cli", "spark.pipelines"}
 

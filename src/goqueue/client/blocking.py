@@ -20,6 +20,7 @@ from goqueue.client import forks, messages, telemetry
 from goqueue.client.accumulator import Batch, Message, PartitionQueue, Request, TopicQueues
 from goqueue.client.connections import Connections, any_turn, retry_wait_ns
 from goqueue.client.handles import Handle, Published, published
+from goqueue.client.lookout import Lookout
 from goqueue.client.messages import Duration, Time
 from goqueue.client.session import (
     ANSWER_TIMEOUT_S,
@@ -66,24 +67,25 @@ def run_now(work: Coroutine[Any, Any, T]) -> T:
 class BlockingSession:
     """A connection that has said HELLO, for one thread at a time. Its coroutines block instead of being suspended."""
 
-    def __init__(self, address: str, connection: socket.socket) -> None:
+    def __init__(self, address: str, connection: socket.socket, awake_ns: int) -> None:
         self.address = address
         self.is_closed = False
         self._socket = connection
         self._reader = FrameReader(trusts=True)
+        self._lookout = Lookout(connection, awake_ns)
         self.last_correlation = 0
         self._ahead: dict[int, Frame | None] = {}  # requests whose answers are asked for later, and answers that came
         self._frame_bytes_max = frames.FRAME_BYTES_MAX
 
     @classmethod
-    def connect(cls, address: str, *, client_id: str, api_key: str, timeout_s: float) -> Self:
+    def connect(cls, address: str, *, client_id: str, api_key: str, timeout_s: float, awake_ns: int) -> Self:
         """Connect and say HELLO. No answer takes longer than the timeout."""
         host, port = split_address(address)
         try:
             connection = socket.create_connection((host, port), min(CONNECT_TIMEOUT_S, timeout_s))
         except OSError as error:
             raise CannotConnect(address, error.strerror or str(error)) from error
-        session = cls(address, connection)
+        session = cls(address, connection, awake_ns)
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             hello = verbs.Hello(client_id=client_id, api_key=api_key)
@@ -126,7 +128,7 @@ class BlockingSession:
         if ahead is not None:
             frames_out += self._pack(*ahead, None)
             self._ahead[self.last_correlation] = None
-        return self._answer(verb, correlation, frames_out)
+        return self._answer(verb, correlation, frames_out, stays_awake=True)
 
     def send_ahead(self, verb: Verb, meta: msgspec.Struct) -> int:
         """Send a request. Its answer is asked for later, by the correlation that is returned."""
@@ -157,11 +159,13 @@ class BlockingSession:
             return frames.pack(verb, self.last_correlation, raw)
         return b"".join((frames.pack_checked(verb, self.last_correlation, raw, payload), payload))
 
-    def _answer(self, verb: Verb, correlation: int, frames_out: bytes) -> Frame:
+    def _answer(self, verb: Verb, correlation: int, frames_out: bytes, *, stays_awake: bool = False) -> Frame:
         frame: Frame | None = None
         try:
             if frames_out:
                 self._socket.sendall(frames_out)
+            if stays_awake:
+                self._lookout.watch()
             frame = self._receive(correlation)
         except TimeoutError as error:
             raise RequestTimeout(verb.name, self._socket.gettimeout() or 0) from error
@@ -204,14 +208,24 @@ class BlockingConnections(Connections):
     """The same search for brokers and leaders, over sessions that block."""
 
     def __init__(self, like: Connections) -> None:
-        super().__init__(like.addresses, client_id=like.client_id, api_key=like.api_key, timeout_s=like.timeout_s)
+        super().__init__(
+            like.addresses,
+            client_id=like.client_id,
+            api_key=like.api_key,
+            timeout_s=like.timeout_s,
+            awake_ns=like.awake_ns,
+        )
         self._open: dict[str, BlockingSession] = {}
 
     async def _to(self, address: str) -> Any:
         session = self._open.get(address)
         if session is None or session.is_closed:
             session = self._open[address] = BlockingSession.connect(
-                address, client_id=self.client_id, api_key=self.api_key, timeout_s=self.timeout_s
+                address,
+                client_id=self.client_id,
+                api_key=self.api_key,
+                timeout_s=self.timeout_s,
+                awake_ns=self.awake_ns,
             )
         return session
 

@@ -131,6 +131,7 @@ class AsyncClient:
             client_id=client_id,
             api_key=environment.default_api_key() if api_key is None else api_key,
             timeout_s=self._timeout_ns / SECOND,
+            awake_ns=environment.default_awake_ns(),
         )
         self._telemetry = environment.default_telemetry() if telemetry is None else telemetry
         self._spare: list[ProducerCore] = []  # of `publish_many`: an identity is not used up by one call

@@ -48,13 +48,19 @@ class Closes(Protocol):
 
 
 class Connections:
-    """The sessions of one client. Belongs to one event loop."""
+    """The sessions of one client. Belongs to one event loop.
 
-    def __init__(self, addresses: Sequence[str], *, client_id: str, api_key: str, timeout_s: float) -> None:
+    `awake_ns` is how long a thread that waits for an answer, without a loop, looks for it before it falls asleep.
+    """
+
+    def __init__(
+        self, addresses: Sequence[str], *, client_id: str, api_key: str, timeout_s: float, awake_ns: int = 0
+    ) -> None:
         self.addresses = list(addresses)
         self.client_id = client_id
         self.api_key = api_key
         self.timeout_s = timeout_s
+        self.awake_ns = awake_ns
         self._sessions: dict[str, asyncio.Task[Session]] = {}
         self._preferred = 0
         self._topics: dict[str, verbs.TopicMetadata] = {}

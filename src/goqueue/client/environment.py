@@ -2,6 +2,13 @@
 
 import os
 
+from goqueue.clock import MS
+from goqueue.errors import InvalidConfig
+from goqueue.times import format_duration, parse_duration
+
+AWAKE_NS = MS // 2
+AWAKE_NS_MAX = 10 * MS
+
 
 def default_server() -> str:
     """The brokers to talk to."""
@@ -11,6 +18,20 @@ def default_server() -> str:
 def default_telemetry() -> bool:
     """Whether contexts of OpenTelemetry go along with messages."""
     return (os.environ.get("GOQUEUE_TELEMETRY") or "on").lower() not in ("off", "false", "no", "0")
+
+
+def default_awake_ns() -> int:
+    """How long a thread that waits for an answer looks for it before it falls asleep."""
+    asked = os.environ.get("GOQUEUE_AWAKE")
+    if not asked:
+        return AWAKE_NS
+    try:
+        awake_ns = parse_duration(asked)
+    except ValueError as error:
+        raise InvalidConfig("GOQUEUE_AWAKE", asked, str(error)) from None
+    if not 0 <= awake_ns <= AWAKE_NS_MAX:
+        raise InvalidConfig("GOQUEUE_AWAKE", asked, f"must be 0s to {format_duration(AWAKE_NS_MAX)}")
+    return awake_ns
 
 
 def default_api_key() -> str:

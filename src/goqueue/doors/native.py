@@ -14,7 +14,6 @@ connection, and what all unfinished frames hold together has a limit, too.
 
 import asyncio
 import logging
-import os
 import socket
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -30,10 +29,10 @@ from goqueue.broker.pending import Pending, when_all_are_done
 from goqueue.broker.service import ReadResult, Service, StoredBatch, Subscription, TopicInfo
 from goqueue.clock import MS, Clock
 from goqueue.doors import calls, process
-from goqueue.doors.vigil import Vigil
 from goqueue.errors import BrokerUnavailable, GoQueueError, InternalError, InvalidConfig, InvalidRequest
 from goqueue.groups.member import Join
 from goqueue.names import VERSION
+from goqueue.vigil import Vigil, give_way
 from goqueue.wire import frames, verbs
 from goqueue.wire.frames import BadFrame, Frame, FrameFlags, FrameReader
 from goqueue.wire.reports import PartitionName, SettledBatch, Settlement
@@ -208,12 +207,12 @@ class NativeDoor:
 
     def stay_awake(self) -> None:
         """A small request was answered, and who sent it may have waited for that to send the next one."""
-        if self._vigil.answered(self.clock.monotonic_ns()):
+        if self._vigil.begin(self.clock.monotonic_ns()):
             asyncio.get_running_loop().call_soon(self._look_again)
 
     def _look_again(self) -> None:
         if self._vigil.goes_on(self.clock.monotonic_ns()):
-            os.sched_yield()
+            give_way()
             asyncio.get_running_loop().call_soon(self._look_again)
 
     def sweep(self) -> None:

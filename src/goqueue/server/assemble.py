@@ -31,6 +31,7 @@ from goqueue.tracing.config import TraceConfig
 from goqueue.tracing.export import Exporter
 from goqueue.tracing.jsonl import JsonlExporter
 from goqueue.tracing.stream import StreamExporter
+from goqueue.vigil import affordable_ns
 
 SETTLE_S = 1.0  # for jobs that nobody waits for; a compaction that takes longer is called off
 
@@ -148,7 +149,7 @@ def _native_door(broker: Broker, clock: Clock, config: ServerConfig) -> NativeDo
         frame_bytes_max=config.limits.frame_bytes_max,
         inbound_bytes_max=config.limits.inbound_bytes_max,
     )
-    awake_ns = config.housekeeping.awake_ns
+    awake_ns = affordable_ns(config.housekeeping.awake_ns)
     return NativeDoor(broker, clock=clock, config=limits, node_id=config.node_id, awake_ns=awake_ns)
 
 

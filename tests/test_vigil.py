@@ -1,9 +1,10 @@
+import os
 from itertools import pairwise
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goqueue.doors.vigil import MISSES_MAX, Vigil
+from goqueue.vigil import MISSES_MAX, Vigil, affordable_ns
 
 LENGTH = 100
 
@@ -11,9 +12,9 @@ LENGTH = 100
 def test_who_is_asked_again_in_time_stays_awake() -> None:
     vigil = Vigil(LENGTH)
 
-    assert vigil.answered(0)
+    assert vigil.begin(0)
     assert vigil.goes_on(LENGTH - 1)
-    assert not vigil.answered(LENGTH - 1)  # is awake already
+    assert not vigil.begin(LENGTH - 1)  # is awake already
     assert vigil.goes_on(2 * LENGTH - 2)
     assert not vigil.goes_on(2 * LENGTH - 1)
     assert not vigil.is_on
@@ -22,7 +23,7 @@ def test_who_is_asked_again_in_time_stays_awake() -> None:
 def test_a_vigil_of_no_length_is_never_begun() -> None:
     vigil = Vigil(0)
 
-    assert not any(vigil.answered(now) for now in range(100))
+    assert not any(vigil.begin(now) for now in range(100))
     assert not vigil.is_on
 
 
@@ -30,7 +31,7 @@ def begun(vigil: Vigil, requests: int, pause: int) -> list[int]:
     """The requests after which it stays awake, though each comes a pause after the one before."""
     found = []
     for number in range(requests):
-        if vigil.answered(number * pause):
+        if vigil.begin(number * pause):
             found.append(number)
             assert not vigil.goes_on((number + 1) * pause)
     return found
@@ -47,9 +48,9 @@ def test_once_it_has_paid_off_it_is_tried_again_soon() -> None:
     vigil = Vigil(LENGTH)
     begun(vigil, 1_000, 2 * LENGTH)
     now = 1_000_000
-    while not vigil.answered(now):
+    while not vigil.begin(now):
         now += 2 * LENGTH
-    vigil.answered(now + 1)
+    vigil.begin(now + 1)
     assert not vigil.goes_on(now + 1 + LENGTH)
 
     assert begun(vigil, 3, 2 * LENGTH) == [1]
@@ -61,10 +62,20 @@ def test_whoever_begins_to_stay_awake_comes_to_an_end(pauses: list[int]) -> None
     now = 0
     for pause in pauses:
         was_on = vigil.is_on
-        assert vigil.answered(now) <= (not was_on)
+        assert vigil.begin(now) <= (not was_on)
         until = now + LENGTH
         now += pause
         if vigil.is_on:
             assert vigil.goes_on(now) == (now < until)
     assert not vigil.goes_on(now + LENGTH)
     assert not vigil.is_on
+
+
+def test_nobody_stays_awake_on_the_only_processor() -> None:
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    try:
+        assert affordable_ns(LENGTH) == 0
+    finally:
+        os.sched_setaffinity(0, before)
+    assert affordable_ns(LENGTH) == (LENGTH if len(before) > 1 else 0)
