@@ -578,7 +578,8 @@ class Groups:
         records: list[Buffer] = []
         size = 0
         refused: StorageError | None = None
-        shares = self._is_mixed(places, allowance)
+        is_fed = allowance > 1 and len(places) > 1
+        shares = is_fed and self._is_mixed(places, allowance)
         for left, (delivery, one) in zip(range(len(places), 0, -1), places, strict=True):
             if group.mode == "key-shared":
                 delivery.keep_key_order(one)
@@ -594,7 +595,7 @@ class Groups:
                     count=count,
                     max_bytes=poll.max_bytes - size,
                     lease_ns=lease_ns,
-                    is_fed=len(places) > 1,
+                    is_fed=is_fed,
                 )
             except StorageError as error:  # what came from the others is leased, and has to go out
                 refused = error
@@ -649,11 +650,9 @@ class Groups:
         return [self._place(group, one, start=member.start) for one in (*partitions[turn:], *partitions[:turn])]
 
     def _is_mixed(self, places: Sequence[Place], count: int) -> bool:
-        """Feed the cursors, where there are several; whether lanes of different priority have something then, so that
-        no partition may use up the whole answer.
+        """Feed the cursors; whether lanes of different priority have something then, so that no partition may use up
+        the whole answer.
         """
-        if len(places) == 1:
-            return False
         filled = 0
         for delivery, one in places:
             delivery.feed(one, count)

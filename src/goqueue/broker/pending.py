@@ -114,21 +114,23 @@ def when_all_are_done(pendings: Sequence[Pending[T]]) -> Pending[None]:
 
 def after(pending: Pending[S], make: Callable[[S], T]) -> Pending[T]:
     """What is made of the answer, once it is there."""
-    made: Pending[T] = Pending()
     if pending.is_done:
-        _make(made, pending, make)
-    else:
-        pending.then(lambda done: _make(made, done, make))
+        try:
+            return Pending.of(make(pending.result()))
+        except Exception as error:
+            return Pending.failed(error)
+    made: Pending[T] = Pending()
+
+    def make_it(done: "Pending[S]") -> None:
+        try:
+            value = make(done.result())
+        except Exception as error:
+            made.fail(error)
+        else:
+            made.resolve(value)
+
+    pending.then(make_it)
     return made
-
-
-def _make(made: Pending[T], done: Pending[S], make: Callable[[S], T]) -> None:
-    try:
-        value = make(done.result())
-    except Exception as error:
-        made.fail(error)
-    else:
-        made.resolve(value)
 
 
 def chained(pending: Pending[S], go_on: Callable[[S], Pending[T]]) -> Pending[T]:

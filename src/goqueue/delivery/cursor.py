@@ -83,8 +83,10 @@ class Delivery:
         self.parts.append((deadline_ns, offsets))
 
     def _tidy(self) -> None:
-        if any(not offsets for _, offsets in self.parts):
-            self.parts = [part for part in self.parts if part[1]]
+        for _, offsets in self.parts:
+            if not offsets:
+                self.parts = [part for part in self.parts if part[1]]
+                return
 
 
 class Held(NamedTuple):
@@ -544,6 +546,8 @@ class Cursor:
             self._counts.setdefault(count + 1, BitMap64()).update(part)
 
     def _forget_counts(self, offsets: BitMap64) -> None:
+        if not self._counts:
+            return
         for table in (self._counts, self._first):
             for key in [key for key, having in table.items() if having.intersect(offsets)]:
                 table[key] -= offsets

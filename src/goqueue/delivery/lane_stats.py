@@ -20,7 +20,9 @@ class Rate:
 
     def add(self, count: int, *, now_ns: int) -> None:
         """It happened so many times more."""
-        self._move(now_ns // SECOND)
+        second = now_ns // SECOND
+        if second != self._second:
+            self._move(second)
         self._counts[self._second % WINDOW_SECONDS] += count
 
     def per_second(self, now_ns: int) -> float:

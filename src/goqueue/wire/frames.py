@@ -77,10 +77,7 @@ class Frame(NamedTuple):
 
 def pack(kind: int, correlation: int, meta: bytes, payload_size: int = 0, *, flags: int = 0) -> bytes:
     """Header and meta of a frame whose payload follows, unchecked."""
-    if len(meta) > META_BYTES_MAX:
-        raise BadFrame("too_long", f"meta of {len(meta)} bytes is over the limit of {META_BYTES_MAX}")
-    length = HEADER_BYTES - LENGTH_BYTES + len(meta) + payload_size
-    front = _FRONT.pack(length, kind, flags, len(meta), correlation)
+    front = _front(kind, correlation, meta, payload_size, flags)
     return b"".join((front, extend_crc32c(meta, extend_crc32c(front, 0)).to_bytes(4), meta))
 
 
@@ -88,9 +85,16 @@ def pack_checked(
     kind: int, correlation: int, meta: bytes, payload: bytes | bytearray | memoryview, *, flags: int = 0
 ) -> bytes:
     """Header and meta of a frame whose payload follows, covered by the checksum."""
-    head = pack(kind, correlation, meta, len(payload), flags=flags)
-    crc = extend_crc32c(payload, int.from_bytes(head[12:16]))
-    return b"".join((head[:12], crc.to_bytes(4), head[16:]))
+    front = _front(kind, correlation, meta, len(payload), flags)
+    crc = extend_crc32c(payload, extend_crc32c(meta, extend_crc32c(front, 0)))
+    return b"".join((front, crc.to_bytes(4), meta))
+
+
+def _front(kind: int, correlation: int, meta: bytes, payload_size: int, flags: int) -> bytes:
+    if len(meta) > META_BYTES_MAX:
+        raise BadFrame("too_long", f"meta of {len(meta)} bytes is over the limit of {META_BYTES_MAX}")
+    length = HEADER_BYTES - LENGTH_BYTES + len(meta) + payload_size
+    return _FRONT.pack(length, kind, flags, len(meta), correlation)
 
 
 class FrameReader:
