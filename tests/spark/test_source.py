@@ -542,9 +542,25 @@ class TestFiles:
             rows = source.rows(subscribe="t", readFrom="files", dataDir=other.data)
         assert [row["value"] for row in rows] == [b"%020d" % number for number in range(200)]
 
-    def test_a_directory_of_somebody_else_is_not_believed(self, gq: Client, source: Source, tmp_path: Path) -> None:
+    def test_a_directory_of_somebody_else_is_not_believed_and_told_of(
+        self, gq: Client, source: Source, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
         publish(gq, "t", 200, segment_bytes=1_024)
-        assert len(source.rows(subscribe="t", readFrom="files", dataDir=str(tmp_path))) == 200
+        for _ in range(2):
+            assert len(source.rows(subscribe="t", readFrom="files", dataDir=str(tmp_path))) == 200
+        assert [record.getMessage() for record in caplog.records] == [
+            f"dataDir {tmp_path}: it is not the data directory of the broker that has t; "
+            "everything is read from the broker"
+        ]
+
+    def test_a_directory_that_is_not_there_is_told_of(
+        self, gq: Client, source: Source, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        publish(gq, "t", 200, segment_bytes=1_024)
+        missing = tmp_path / "slip"
+        assert len(source.rows(subscribe="t", readFrom="files", dataDir=str(missing))) == 200
+        (record,) = caplog.records
+        assert record.getMessage().startswith(f"dataDir {missing}: there is no such directory; ")
 
 
 class TestWhatTheUserSees:

@@ -12,9 +12,10 @@ from typing import TypeVar
 
 from goqueue import events
 from goqueue.broker.config import BrokerConfig
-from goqueue.broker.consuming import GROUPS_TOPIC, Groups, Happened
+from goqueue.broker.consuming import GROUPS_TOPIC, Groups
 from goqueue.broker.dead_letters import DeadLetters
 from goqueue.broker.delaying import Delays
+from goqueue.broker.happened import Happened
 from goqueue.broker.housekeeping import Housekeeping
 from goqueue.broker.journal import Journal
 from goqueue.broker.live_partition import LivePartition, Workers
@@ -147,7 +148,7 @@ class Broker:
             new_id=lambda: randbits(PRODUCER_ID_BITS) + 1,
             observe=self._observe,
         )
-        self.groups.open_transaction = self.transactions.open
+        self.groups.settlements.open_transaction = self.transactions.open
         self.scans = Scans(lambda topic, partition: self._partition(self._topic(topic), partition))
         self._housekeeping = Housekeeping(config, self._timers, self._unflushed)
         self._housekeeping.watch([live for topic in self._topics.values() for live in topic.partitions])

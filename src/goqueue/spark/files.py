@@ -48,6 +48,20 @@ def sealed_end(data_dir: str, topic: str, partition: int, *, topic_id: str | Non
     return bases[-1] if bases else 0
 
 
+def why_not_here(data_dir: str, topic: str, topic_id: str) -> str:
+    """Why the segments of the topic are not to be found in the directory; empty if they are."""
+    if not os.path.isdir(data_dir):
+        return "there is no such directory"
+    _log_directory(data_dir, topic, 0)
+    try:
+        is_here = _topic_id(data_dir, topic) == topic_id
+    except (FileNotFoundError, NotADirectoryError):
+        is_here = False
+    except OSError:  # whoever reads there will say so
+        is_here = True
+    return "" if is_here else f"it is not the data directory of the broker that has {topic}"
+
+
 def read_files(
     data_dir: str,
     topic: str,

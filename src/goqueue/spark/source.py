@@ -48,7 +48,7 @@ from goqueue.memory import keep_what_is_freed
 from goqueue.record import kernel
 from goqueue.record.header import Buffer
 from goqueue.spark.columns import BatchMaker, TypedValues, spark_schema
-from goqueue.spark.files import read_files, sealed_end
+from goqueue.spark.files import read_files, sealed_end, why_not_here
 from goqueue.spark.link import Link, readable_errors
 from goqueue.spark.options import Delayed, Edge, Offsets, Place, ReadFrom, SourceOptions, Timestamp
 from goqueue.spark.plan import (
@@ -123,6 +123,12 @@ class Ranges(InputPartition):
     def __init__(self, ranges: Sequence[PlannedRange], parser: TypedValues | None) -> None:
         super().__init__(tuple(ranges))
         self.parser = parser
+
+
+@cache
+def _warn_of_directory(data_dir: str, reason: str) -> None:
+    """Once per process: it is not wrong, only slow."""
+    logger.warning("dataDir %s: %s; everything is read from the broker", data_dir, reason)
 
 
 def link_of(options: SourceOptions) -> Link:
@@ -257,6 +263,10 @@ class _Reading:
         """The records that stand in sealed segments; returns from where on they do not."""
         assert self._options.data_dir is not None
         (topic, partition, start, end), topic_id, _ = planned
+        reason = why_not_here(self._options.data_dir, topic, topic_id)
+        if reason:
+            _warn_of_directory(self._options.data_dir, reason)
+            return start
         sealed = min(end, sealed_end(self._options.data_dir, topic, partition, topic_id=topic_id))
         if sealed <= start:
             return start
