@@ -1,10 +1,13 @@
+import math
 import os
 from itertools import pairwise
+from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goqueue.vigil import MISSES_MAX, Vigil, affordable_ns
+from goqueue.vigil import CPU_LIMIT, MISSES_MAX, Vigil, affordable_ns, processors_allowed
 
 LENGTH = 100
 
@@ -78,4 +81,20 @@ def test_nobody_stays_awake_on_the_only_processor() -> None:
         assert affordable_ns(LENGTH) == 0
     finally:
         os.sched_setaffinity(0, before)
-    assert affordable_ns(LENGTH) == (LENGTH if len(before) > 1 else 0)
+    is_free = len(before) > 1 and processors_allowed(CPU_LIMIT) > 1
+    assert affordable_ns(LENGTH) == (LENGTH if is_free else 0)
+
+
+@pytest.mark.parametrize(
+    ("text", "allowed"),
+    [("max 100000\n", math.inf), ("50000 100000\n", 0.5), ("400000 100000", 4), ("", math.inf), ("1 0", math.inf)],
+)
+def test_a_container_says_how_many_processors_it_may_use(tmp_path: Path, text: str, allowed: float) -> None:
+    limit = tmp_path / "cpu.max"
+    limit.write_text(text)
+
+    assert processors_allowed(str(limit)) == allowed
+
+
+def test_outside_of_containers_all_processors_may_be_used(tmp_path: Path) -> None:
+    assert processors_allowed(str(tmp_path / "missing")) == math.inf

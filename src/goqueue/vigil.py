@@ -7,9 +7,12 @@ waits for each answer finds the broker awake, and is awake when the answer comes
 nothing.
 """
 
+import math
 import os
+from typing import Final
 
 MISSES_MAX = 6
+CPU_LIMIT: Final = "/sys/fs/cgroup/cpu.max"
 
 
 class Vigil:
@@ -49,9 +52,19 @@ class Vigil:
 
 def affordable_ns(length_ns: int) -> int:
     """For how long to stay awake where that was asked for: not at all on the only processor, which the other side
-    needs.
+    needs, or where a container may not use more than one.
     """
-    return length_ns if _processor_count() > 1 else 0
+    return length_ns if min(_processor_count(), processors_allowed(CPU_LIMIT)) > 1 else 0
+
+
+def processors_allowed(limit_file: str) -> float:
+    """How many processors a container may keep busy, as the file of its control group says; endless without a limit."""
+    try:
+        with open(limit_file) as file:
+            quota, period = file.read().split()
+            return int(quota) / int(period)
+    except (OSError, ValueError, ZeroDivisionError):  # no such file, or `max`
+        return math.inf
 
 
 def give_way() -> None:
