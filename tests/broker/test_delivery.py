@@ -677,7 +677,7 @@ def test_a_ledger_that_is_compacted_all_the_time_forgets_nothing(node: Node, clo
         member.settle("nack", messages[1 + round_ % 3 :: 2][:2], delay=round_)
         if round_ % 4 == 0:
             delivery = node.broker.delivery(node.live())
-            delivery._write_whole(delivery.cursors["workers"], delivery.cursors["workers"].cursor)
+            delivery._written.write_whole(delivery.cursors["workers"], delivery.cursors["workers"].cursor)
         node.pass_time(11, step=1)
 
     assert ledger.segment_count < 60

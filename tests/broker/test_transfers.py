@@ -202,7 +202,7 @@ def test_a_burial_that_a_snapshot_saw_begin_is_done_once(node: Node) -> None:
     member.begin("reject", [message.receipt])  # the dead-letter topic is not made yet
     delivery = node.broker.delivery(node.live())
     one = delivery.cursors["workers"]
-    delivery._write_whole(one, one.cursor)
+    delivery._written.write_whole(one, one.cursor)
     while not delivery.cursors["workers"].burials[0].target_offset >= 0:
         node.workers.run_one()
 

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from pyroaring import BitMap64
 
-from goqueue.broker.partition_delivery import GroupCursor, PartitionDelivery
+from goqueue.broker.group_cursors import GroupCursor
+from goqueue.broker.partition_delivery import PartitionDelivery
 from goqueue.delivery.lanes import LANE_COUNT
 from goqueue.delivery.offsets import between, span
 from goqueue.wire import reports

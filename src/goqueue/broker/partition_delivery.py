@@ -10,7 +10,7 @@ cursor.
 """
 
 from array import array
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import count as counter
 from typing import NamedTuple, TypeAlias
@@ -20,6 +20,7 @@ from pyroaring import BitMap64
 
 from goqueue import events
 from goqueue.broker import live_delays
+from goqueue.broker.group_cursors import GroupCursor, GroupCursors
 from goqueue.broker.live_delays import LiveDelays
 from goqueue.broker.live_partition import LivePartition
 from goqueue.broker.pending import Pending, after, chained
@@ -35,13 +36,14 @@ from goqueue.delivery.dead_letter import (
     TIMEOUT,
     dead_letter_topic,
 )
+from goqueue.delivery.due_lately import DueLately
 from goqueue.delivery.index import PartitionIndex
 from goqueue.delivery.key_order import KeyOrder
 from goqueue.delivery.lane_stats import LaneStats
 from goqueue.delivery.lanes import LaneConfig, Run
 from goqueue.delivery.ledger import Burial, Change
 from goqueue.delivery.offsets import span
-from goqueue.delivery.receipts import group_tag, make_nonce
+from goqueue.delivery.receipts import make_nonce
 from goqueue.delivery.retry import RetryPolicy
 from goqueue.errors import (
     GoQueueError,
@@ -61,51 +63,13 @@ SCAN_BYTES = 4 * 1024 * 1024
 """How much of the log is looked at in one go when a cursor comes to a stretch that is not in the index."""
 AHEAD_MAX = 200_000
 """How many messages may be ready before no more of the log is looked at than is needed."""
-CHANGES_MAX = 100_000
-CHANGE_BYTES_MIN = 256 * 1024
-"""A cursor is written whole when its changes are larger than that, and than twice the cursor."""
 CANDIDATES_MAX = 20_000
 """How many messages one poll of a key-shared group may find parked before it gives up until the next."""
 TIMESTAMP_AT = 16  # in a record
-DUE_LATELY_PARTS = 8
-"""Into so many parts the time of retention is cut, to remember what was due in each."""
 DELAYED_BYTES = 24
 """An entry of `Outline.delayed`."""
 _PLAIN_PRIORITIES = 1 << Priority.NORMAL
 _SPECIAL = int(Flags.HAS_HEADERS | Flags.CONTROL)
-
-
-class GroupCursor:
-    """A group's cursor on this partition, and what is needed to write it down."""
-
-    __slots__ = (
-        "burials",
-        "change_bytes",
-        "changes",
-        "cursor",
-        "group",
-        "handed",
-        "is_dirty",
-        "keys",
-        "metadata",
-        "salt",
-        "snapshot_bytes",
-        "tag",
-    )
-
-    def __init__(self, group: str, cursor: Cursor, salt: bytes) -> None:
-        self.group = group
-        self.tag = group_tag(group)
-        self.salt = salt
-        self.cursor = cursor
-        self.burials: list[Burial] = []
-        self.metadata = ""
-        self.changes = 0
-        self.change_bytes = 0
-        self.snapshot_bytes = 0
-        self.is_dirty = False  # memory knows more than the ledger
-        self.keys: KeyOrder | None = None
-        self.handed: dict[str, tuple[BitMap64, BitMap64]] = {}  # without leases: before its last poll, and in it
 
 
 Graves: TypeAlias = dict[int, tuple[int, int]]
@@ -150,11 +114,12 @@ class PartitionDelivery:
         self.live = live
         self.config = config
         self.index = PartitionIndex()
-        self.cursors: dict[str, GroupCursor] = {}
-        self._by_tag: dict[bytes, GroupCursor] = {}
+        self._written = GroupCursors(live, clock=clock, make_cursor=self._new_cursor, make_salt=make_salt)
+        self.cursors = self._written.by_group
+        self.find = self._written.find
+        self.forget = self._written.forget
         self._clock = clock
         self._ids = counter((boot << 32) + 1)
-        self._make_salt = make_salt
         self._wake = wake
         self._bury = bury
         self._resume = resume
@@ -170,10 +135,10 @@ class PartitionDelivery:
             next_offset=log.next_offset,
             wall_ns=clock.wall_ns(),
         )
-        self._due_lately: list[_DueLately] = []
+        self._due_lately = DueLately()
         self.due_ns: int | None = None  # when `tick` has something to do, at the earliest
         self._wall_due_ns = OFFSET_MAX  # the same for what goes by the wall clock
-        self._load()
+        self._replay_ledger()
         self._scan_for_delays()
         if live.aborted:  # which the delay file may not know
             self.delays.abort(live.aborted & self.delays.table.waiting)
@@ -260,19 +225,10 @@ class PartitionDelivery:
     def keep_from(self) -> int | None:
         """Retention has to leave what waits for its time and, for as long as it keeps others, what has waited."""
         waiting = self.delays.table.waiting
-        kept = [one.offset for one in self._due_lately if one.until_ns > self._clock.wall_ns()]
-        return min([*kept, waiting.min()] if waiting else kept, default=None)
-
-    def _keep_for_a_while(self, offset: int, wall_ns: int) -> None:
-        """The message was due now: its age counts from here on. Those of about the same time are kept together."""
-        retention_ns = self.config.retention_ms * MS
-        lately = [one for one in self._due_lately if one.until_ns > wall_ns]
-        last = lately[-1] if lately else None
-        if last is not None and wall_ns - last.since_ns < retention_ns // DUE_LATELY_PARTS:
-            lately[-1] = last._replace(until_ns=wall_ns + retention_ns, offset=min(last.offset, offset))
-        else:
-            lately.append(_DueLately(wall_ns, wall_ns + retention_ns, offset))
-        self._due_lately = lately
+        lately = self._due_lately.first(now_ns=self._clock.wall_ns())
+        if not waiting:
+            return lately
+        return waiting.min() if lately is None else min(lately, waiting.min())
 
     @property
     def cancelled(self) -> BitMap64:
@@ -333,19 +289,8 @@ class PartitionDelivery:
         one = self.cursors.get(group)
         if one is None:
             floor = self.live.log.start_offset if start == "earliest" else self.live.last_stable_offset
-            one = self._add(GroupCursor(group, self._new_cursor(floor), self._make_salt()))
-            self._write_whole(one, one.cursor)
+            one = self._written.begin(group, floor)
         return one
-
-    def forget(self, group: str) -> int:
-        """The group is deleted; the offset in the ledger behind which that is certain."""
-        one = self.cursors.get(group)
-        if one is None:
-            return 0
-        end = self.live.ledger.write([(ledger.cursor_key(group), None)])
-        del self.cursors[group], self._by_tag[one.tag]
-        self.live.wrote_ledger()
-        return end
 
     def keep_key_order(self, one: GroupCursor) -> None:
         """Hold the keys of what is delivered; what was before a restart is looked up."""
@@ -387,11 +332,6 @@ class PartitionDelivery:
             split=self.index.split,
             now_ns=self._clock.monotonic_ns(),
         )
-
-    def _add(self, one: GroupCursor) -> GroupCursor:
-        self.cursors[one.group] = one
-        self._by_tag[one.tag] = one
-        return one
 
     # --- delivering ----------------------------------------------------------------------------
 
@@ -466,7 +406,7 @@ class PartitionDelivery:
         else:
             change = ledger.Leased(delivery_id, member, wall_ns, wall_ns + lease_ns, ledger.blob(delivered))
             try:
-                self._note(one, change, flush=False)
+                self._written.note(one, change, flush=False)
             except StorageError:
                 cursor.put_back(delivered, now_ns=now_ns)
                 if one.keys is not None:
@@ -542,14 +482,10 @@ class PartitionDelivery:
         if gone:
             one.cursor.finish(gone)
             self._let_go(one, gone)
-            self._note_if_possible(one, ledger.Finished(ledger.blob(gone)))
+            self._written.note_if_possible(one, ledger.Finished(ledger.blob(gone)))
         return records, flags, delivered, left
 
     # --- settling ------------------------------------------------------------------------------
-
-    def find(self, tag: bytes) -> GroupCursor | None:
-        """The cursor that gave out receipts with that tag."""
-        return self._by_tag.get(tag)
 
     def refusal(self, one: GroupCursor, delivery_id: int, offset: int) -> GoQueueError:
         """Why a receipt that was given out, or pretends to be, is not good."""
@@ -576,7 +512,7 @@ class PartitionDelivery:
             case "extend":
                 return self._extend(one, delivery_id, offsets, settlement.delay_ns or 0)
             case _:
-                self._note(one, ledger.Released(delivery_id, False, ledger.blob(offsets)), flush=False)
+                self._written.note(one, ledger.Released(delivery_id, False, ledger.blob(offsets)), flush=False)
                 self._release(one, delivery_id, offsets, counts=False)
                 return Settling(Pending.of({}))
 
@@ -589,7 +525,7 @@ class PartitionDelivery:
 
     def _ack(self, one: GroupCursor, delivery_id: int, offsets: BitMap64) -> int:
         delivery = one.cursor.deliveries[delivery_id]
-        end = self._note(one, ledger.Acked([(delivery_id, ledger.blob(offsets))]))
+        end = self._written.note(one, ledger.Acked([(delivery_id, ledger.blob(offsets))]))
         one.cursor.ack(delivery_id, offsets)
         if one.keys is not None:
             self._unpark(one, one.keys.settled(offsets))
@@ -605,7 +541,7 @@ class PartitionDelivery:
         delivery = one.cursor.deliveries[delivery_id]
         now_ns = self._clock.monotonic_ns()
         failed = one.cursor.judge(offsets, self._retries, now_ns=now_ns, delay_ns=settlement.delay_ns)
-        end = self._note(one, self._retried(delivery_id, failed)) if failed.requeued else 0
+        end = self._written.note(one, self._retried(delivery_id, failed)) if failed.requeued else 0
         one.cursor.fail(delivery_id, failed)
         error = settlement.reason or "not acknowledged"
         self._tell_settled(one, "nack", offsets, delivery, error)
@@ -613,7 +549,7 @@ class PartitionDelivery:
         if not failed.requeued:
             return Settling(graves)
         first = min(failed.requeued, key=lambda part: part.at_ns)
-        waits = self._stored(end, at_ns=first.at_ns + self._shift_ns, next_count=first.next_count)
+        waits = self._stored(end, at_ns=first.at_ns + self._written.shift_ns, next_count=first.next_count)
         return waits if not failed.dead else waits._replace(stored=chained(waits.stored, lambda _: graves))
 
     def _reject(self, one: GroupCursor, delivery_id: int, offsets: BitMap64, reason: str) -> "Pending[Graves]":
@@ -624,7 +560,7 @@ class PartitionDelivery:
 
     def _extend(self, one: GroupCursor, delivery_id: int, offsets: BitMap64, by_ns: int) -> "Settling":
         now_ns, wall_ns = self._clock.monotonic_ns(), self._clock.wall_ns()
-        self._note(one, ledger.Extended(delivery_id, wall_ns + by_ns, ledger.blob(offsets)), flush=False)
+        self._written.note(one, ledger.Extended(delivery_id, wall_ns + by_ns, ledger.blob(offsets)), flush=False)
         one.cursor.extend(delivery_id, offsets, deadline_ns=now_ns + by_ns)
         self._note_time(now_ns + by_ns)
         self._tell_settled(one, "extend", offsets, one.cursor.deliveries[delivery_id])
@@ -656,7 +592,7 @@ class PartitionDelivery:
                 self._failed(one, delivery.id, member, failed, "the consumer was lost")
             else:
                 self._release(one, delivery.id, offsets, counts=True)
-                self._note_if_possible(one, ledger.Released(delivery.id, True, ledger.blob(offsets)))
+                self._written.note_if_possible(one, ledger.Released(delivery.id, True, ledger.blob(offsets)))
         self._wake(one.group)
 
     def commit_handed(self, one: GroupCursor, member: str, *, is_leaving: bool) -> int:
@@ -672,7 +608,7 @@ class PartitionDelivery:
 
     def finish(self, one: GroupCursor, offsets: BitMap64) -> int:
         """These are done; the offset in the ledger behind which that is certain."""
-        end = self._note(one, ledger.Finished(ledger.blob(offsets)))
+        end = self._written.note(one, ledger.Finished(ledger.blob(offsets)))
         one.cursor.finish(offsets)
         if one.keys is not None:
             self._unpark(one, one.keys.settled(offsets))
@@ -687,7 +623,7 @@ class PartitionDelivery:
         """Begin anew at the offset: all leases end, and all is forgotten but what is dying."""
         cursor = self._new_cursor(offset)
         cursor.doom(one.cursor.dying)
-        end = self._write_whole(one, cursor)
+        end = self._written.write_whole(one, cursor)
         one.cursor = cursor
         one.handed.clear()
         one.keys = None
@@ -738,7 +674,8 @@ class PartitionDelivery:
         fired = self.delays.fire(wall_ns)
         if fired.offsets:
             lateness_ns = wall_ns - fired.oldest_due_ns
-            self._keep_for_a_while(fired.offsets.min(), wall_ns)
+            retention_ns = self.config.retention_ms * MS
+            self._due_lately.note(fired.offsets.min(), now_ns=wall_ns, retention_ns=retention_ns)
             topic, partition = self.live.origin
             self.live.observe(events.DelaysFired(topic, len(fired.offsets), lateness_ns, partition, fired.offsets))
             for one in self.cursors.values():
@@ -750,7 +687,7 @@ class PartitionDelivery:
         if at_ns is not None:
             if is_wall:
                 self._wall_due_ns = min(self._wall_due_ns, at_ns)
-            due_ns = at_ns - self._shift_ns if is_wall else at_ns
+            due_ns = at_ns - self._written.shift_ns if is_wall else at_ns
             if self.due_ns is None or due_ns < self.due_ns:
                 self.due_ns = due_ns
                 self._hurry(due_ns)
@@ -778,7 +715,7 @@ class PartitionDelivery:
         else:
             one.cursor.finish(over)
             self._let_go(one, over)
-            self._note_if_possible(one, ledger.Finished(ledger.blob(over)))
+            self._written.note_if_possible(one, ledger.Finished(ledger.blob(over)))
 
     def _expired(self) -> BitMap64:
         """All that has expired and may still be somewhere."""
@@ -795,18 +732,18 @@ class PartitionDelivery:
     def buried(self, one: GroupCursor, burial: Burial) -> int:
         """The dead letters are stored: the messages are done."""
         end = self.finish(one, ledger.offsets_of(burial.offsets))
-        one.burials = _without(one.burials, burial)
+        one.burials = one.without_burial(burial)
         return end
 
     def _retried(self, delivery_id: int, failed: Failed) -> Change:
-        shift_ns = self._shift_ns
+        shift_ns = self._written.shift_ns
         parts = [(part.at_ns + shift_ns, ledger.blob(part.offsets)) for part in failed.requeued]
         return ledger.Retried(delivery_id, parts)
 
     def _failed(self, one: GroupCursor, delivery_id: int, member: str, failed: Failed, error: str) -> None:
         """Write down what became of messages that nobody settled, and do what follows from it."""
         if failed.requeued:
-            self._note_if_possible(one, self._retried(delivery_id, failed))
+            self._written.note_if_possible(one, self._retried(delivery_id, failed))
         self._follow_failure(one, delivery_id, member, failed, TIMEOUT, error)
 
     def _follow_failure(
@@ -839,16 +776,16 @@ class PartitionDelivery:
 
     def abandon_burial(self, one: GroupCursor, burial: Burial) -> None:
         """The messages stay where they are: they cannot be moved."""
-        one.burials = _without(one.burials, burial)
+        one.burials = one.without_burial(burial)
         one.cursor.revive(ledger.offsets_of(burial.offsets), now_ns=self._clock.monotonic_ns())
         with suppress(StorageError):
-            self._write_whole(one, one.cursor)
+            self._written.write_whole(one, one.cursor)
 
     def note_burial(self, one: GroupCursor, burial: Burial, target_offset: int) -> tuple[Burial, Pending[None]]:
         """Write down that dead letters are about to be written, from that offset on; done when that is certain."""
         noted = msgspec.structs.replace(burial, target_offset=target_offset)
-        end = self._note(one, noted)
-        one.burials = [*_without(one.burials, burial), noted]
+        end = self._written.note(one, noted)
+        one.burials = [*one.without_burial(burial), noted]
         return noted, self.live.ledger.when_stored(end)
 
     # --- transactions --------------------------------------------------------------------------
@@ -870,7 +807,7 @@ class PartitionDelivery:
 
     def settle_all(self, one: GroupCursor, offsets: BitMap64, metadata: str) -> int:
         """These are done, whoever has them; the offset in the ledger behind which that is certain."""
-        end = self._note(one, ledger.Committed(ledger.blob(offsets), metadata))
+        end = self._written.note(one, ledger.Committed(ledger.blob(offsets), metadata))
         one.metadata = metadata
         one.cursor.settle(offsets)
         self._let_go(one, offsets)
@@ -890,80 +827,12 @@ class PartitionDelivery:
 
     # --- the ledger ----------------------------------------------------------------------------
 
-    @property
-    def _shift_ns(self) -> int:
-        return self._clock.wall_ns() - self._clock.monotonic_ns()
-
-    def _note(self, one: GroupCursor, change: Change, *, flush: bool = True) -> int:
-        """Write down what happened to the cursor; the offset behind it."""
-        raw = ledger.encode(change)
-        is_much = one.change_bytes > max(CHANGE_BYTES_MIN, 2 * one.snapshot_bytes) or one.changes >= CHANGES_MAX
-        if is_much or one.is_dirty:
-            self._write_whole(one, one.cursor, flush=False)
-        try:
-            end = self.live.ledger.write([(ledger.change_key(one.group, one.changes), raw)], flush=flush)
-        except StorageError:
-            one.is_dirty = True
-            raise
-        one.changes += 1
-        one.change_bytes += len(raw) + len(one.group) + 50
-        self.live.wrote_ledger()
-        return end
-
-    def _note_if_possible(self, one: GroupCursor, change: Change) -> None:
-        """Write down what has happened already. If the disk does not take it, the whole cursor is written later."""
-        with suppress(StorageError):
-            self._note(one, change, flush=False)
-
-    def _write_whole(self, one: GroupCursor, cursor: Cursor, *, flush: bool = True) -> int:
-        """Write down the whole cursor."""
-        saved = ledger.snapshot(
-            cursor, salt=one.salt, burials=one.burials, metadata=one.metadata, shift_ns=self._shift_ns
-        )
-        raw = ledger.encode(saved)
-        try:
-            end = self.live.ledger.write([(ledger.cursor_key(one.group), raw)], flush=flush)
-        except StorageError:
-            one.is_dirty = True
-            raise
-        one.changes = one.change_bytes = 0
-        one.snapshot_bytes = len(raw)
-        one.is_dirty = False
-        self.live.wrote_ledger()
-        return end
-
-    def _load(self) -> None:
-        """Replay the ledger."""
-        shift_ns, now_ns = self._shift_ns, self._clock.monotonic_ns()
+    def _replay_ledger(self) -> None:
         for key, value in self.live.ledger.facts() if self.live.partition.has_ledger else ():
             if key[:1] == live_delays.CHANGE_KEY:
                 self.delays.replay(key, value)
-                continue
-            entry = ledger.decode(key, value)
-            if entry is None:
-                continue
-            one = self.cursors.get(entry.group)
-            if entry.value is None:
-                if one is not None:
-                    del self.cursors[entry.group], self._by_tag[one.tag]
-            elif isinstance(entry.value, ledger.Snapshot):
-                one = GroupCursor(entry.group, self._new_cursor(entry.value.floor), entry.value.salt)
-                one.burials = list(entry.value.burials)
-                one.metadata = entry.value.metadata
-                one.snapshot_bytes = len(value or b"")
-                ledger.restore(one.cursor, entry.value, shift_ns=shift_ns)
-                self._add(one)
-            elif one is not None:
-                ledger.replay(one.cursor, entry.value, shift_ns=shift_ns, now_ns=now_ns)
-                one.changes += 1
-                one.change_bytes += len(value or b"") + len(key)
-                if isinstance(entry.value, Burial):
-                    one.burials = [*_without(one.burials, entry.value), entry.value]
-                elif isinstance(entry.value, ledger.Finished):
-                    done = ledger.offsets_of(entry.value.offsets)
-                    one.burials = [one_ for one_ in one.burials if not ledger.offsets_of(one_.offsets).issubset(done)]
-                elif isinstance(entry.value, ledger.Committed):
-                    one.metadata = entry.value.metadata
+            else:
+                self._written.replay(key, value)
         for one in self.cursors.values():
             if one.cursor.cut(self.live.log.next_offset):
                 one.is_dirty = True
@@ -1015,14 +884,6 @@ class PartitionDelivery:
             self._unpark(one, one.keys.drop(done))
 
 
-class _DueLately(NamedTuple):
-    """Messages that were delayed, of which the first has this offset, and how long retention leaves them."""
-
-    since_ns: int
-    until_ns: int
-    offset: int
-
-
 def lane_config(config: TopicConfig) -> LaneConfig:
     """How the lanes of the topic share."""
     return LaneConfig(
@@ -1030,10 +891,6 @@ def lane_config(config: TopicConfig) -> LaneConfig:
         strict=config.priority_mode == "strict",
         boost_ns=config.priority_boost_ms * MS,
     )
-
-
-def _without(burials: Iterable[Burial], burial: Burial) -> list[Burial]:
-    return [other for other in burials if other.offsets != burial.offsets]
 
 
 def _policy(config: TopicConfig) -> RetryPolicy:

@@ -7,9 +7,10 @@ at what the log has.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from goqueue.broker.group_cursors import GroupCursor
 from goqueue.broker.journal import Journal
 from goqueue.broker.live_partition import LivePartition
-from goqueue.broker.partition_delivery import GroupCursor, PartitionDelivery
+from goqueue.broker.partition_delivery import PartitionDelivery
 from goqueue.broker.pending import Pending
 from goqueue.groups.group import Group
 from goqueue.names import TopicPartition

@@ -16,7 +16,8 @@ from typing import Protocol
 from pyroaring import BitMap64
 
 from goqueue.broker.consumer_service import EXTENSION_NS_MAX, RECEIPTS_MAX
-from goqueue.broker.partition_delivery import Graves, GroupCursor, PartitionDelivery, Settling
+from goqueue.broker.group_cursors import GroupCursor
+from goqueue.broker.partition_delivery import Graves, PartitionDelivery, Settling
 from goqueue.broker.pending import Pending, after
 from goqueue.broker.places import Place, Places, Topics
 from goqueue.broker.polling import Polling

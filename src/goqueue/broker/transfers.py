@@ -15,8 +15,9 @@ from typing import Protocol
 from pyroaring import BitMap64
 
 from goqueue import events
+from goqueue.broker.group_cursors import GroupCursor
 from goqueue.broker.live_partition import LivePartition
-from goqueue.broker.partition_delivery import Graves, GroupCursor, PartitionDelivery
+from goqueue.broker.partition_delivery import Graves, PartitionDelivery
 from goqueue.broker.pending import Pending, after, chained
 from goqueue.broker.timers import Timers
 from goqueue.clock import SECOND, Clock
