@@ -23,7 +23,6 @@ from goqueue import (
     StaleGeneration,
     StorageFull,
 )
-from goqueue.client.consumer import AsyncDelivered, Delivered
 from goqueue.client.consumer_core import (
     EXTENDED_NS_MAX,
     REFUSALS_MAX,
@@ -34,6 +33,7 @@ from goqueue.client.consumer_core import (
     Settles,
     Steps,
 )
+from goqueue.client.delivered import AsyncDelivered, Delivered
 from goqueue.client.session import CannotConnect
 from goqueue.clock import MS, SECOND
 from goqueue.record import kernel

@@ -17,7 +17,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
-from goqueue.client.consumer import AsyncConsumer, AsyncDelivered, Consumer, Delivered, by_line, standing_of
+from goqueue.client.consumer import AsyncConsumer, Consumer, standing_of
+from goqueue.client.delivered import AsyncDelivered, Delivered, by_line
 from goqueue.client.handles import AsyncHandle, Handle, Published
 from goqueue.client.messages import Duration, Time
 from goqueue.client.producer import AsyncProducer, Producer, ProducerCore

@@ -1,0 +1,139 @@
+"""Messages that a group has delivered: they can be settled, each by itself, and say by which right.
+
+A message knows the line (`goqueue.client.line`) over which it came, and settles itself over that.
+"""
+
+from collections.abc import Iterable, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from goqueue.client import telemetry
+from goqueue.client.consumer_core import Delivery
+from goqueue.client.messages import Duration
+from goqueue.client.received import Message as ReceivedMessage
+from goqueue.client.settling import extension_of, nack_of, reject_of
+from goqueue.errors import InvalidRequest
+from goqueue.names import TopicPartition
+from goqueue.record.message import Message
+from goqueue.wire.reports import Settlement
+
+if TYPE_CHECKING:
+    from goqueue.client.line import AsyncLine, BlockingLine
+
+
+class _Delivered(ReceivedMessage):
+    """A message that was delivered to a member of a group."""
+
+    __slots__ = ()
+
+    @property
+    def receipt(self) -> str:
+        """The right to settle this delivery of the message."""
+        batch = self._delivery.batch
+        return f"{batch.topic}:{batch.partition}:{self.offset}:{self.delivery_count}:{batch.nonce}"
+
+    @property
+    def delivery_count(self) -> int:
+        """Which delivery of the message this is, from 1 on."""
+        return self._delivery.batch.counts.get(self.offset, 1)
+
+    @property
+    def _delivery(self) -> Delivery:
+        delivery: Delivery = self.origin
+        return delivery
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[type[Message], tuple[object, ...]]:
+        return ReceivedMessage, (TopicPartition(*self._delivery), *self._fields()[1:])
+
+
+class Delivered(_Delivered):
+    """A message that is to be settled: by `ack` and the like, or by leaving `with message:`."""
+
+    __slots__ = ()
+
+    @property
+    def _line(self) -> "BlockingLine":
+        line: BlockingLine = self._delivery.line  # type: ignore[assignment]
+        return line
+
+    def ack(self) -> None:
+        """The message is done."""
+        self._line.settle(self, Settlement("ack"))
+
+    def nack(self, *, delay: Duration | None = None, reason: str = "") -> None:
+        """Deliver the message again, after a backoff or the delay."""
+        self._line.settle(self, nack_of(delay, reason))
+
+    def reject(self, *, reason: str = "") -> None:
+        """Put the message to the dead letters."""
+        self._line.settle(self, reject_of(reason))
+
+    def extend(self, by: Duration) -> None:
+        """Keep the message for that long from now on."""
+        self._line.settle(self, extension_of(by))
+
+    def __enter__(self) -> Self:
+        if telemetry.is_in_use() and self._line.core.config.telemetry:
+            telemetry.enter(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        telemetry.leave(self)
+        self._line.leave_block(self, error)
+
+
+class AsyncDelivered(_Delivered):
+    """The same, where settling is awaited."""
+
+    __slots__ = ()
+
+    @property
+    def _line(self) -> "AsyncLine":
+        line: AsyncLine = self._delivery.line  # type: ignore[assignment]
+        return line
+
+    async def ack(self) -> None:
+        """The message is done."""
+        await self._line.settle(self, Settlement("ack"))
+
+    async def nack(self, *, delay: Duration | None = None, reason: str = "") -> None:
+        """Deliver the message again, after a backoff or the delay."""
+        await self._line.settle(self, nack_of(delay, reason))
+
+    async def reject(self, *, reason: str = "") -> None:
+        """Put the message to the dead letters."""
+        await self._line.settle(self, reject_of(reason))
+
+    async def extend(self, by: Duration) -> None:
+        """Keep the message for that long from now on."""
+        await self._line.settle(self, extension_of(by))
+
+    async def __aenter__(self) -> Self:
+        if telemetry.is_in_use() and self._line.core.config.telemetry:
+            telemetry.enter(self)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        telemetry.leave(self)
+        self._line.leave_block(self, error)
+
+
+def by_line(messages: Any) -> Iterable[tuple[Any, Sequence[Any]]]:
+    """Messages, of which there may be one, by the consumer that they came to."""
+    lines: dict[int, tuple[Any, list[Any]]] = {}
+    for message in [messages] if isinstance(messages, Message) else messages:
+        if not isinstance(message, Delivered | AsyncDelivered):
+            raise InvalidRequest("only a message that a group has delivered can be acknowledged")
+        line = message._line
+        lines.setdefault(id(line), (line, []))[1].append(message)
+    return lines.values()
