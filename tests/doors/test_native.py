@@ -2,7 +2,9 @@
 
 import asyncio
 import logging
+import socket
 from collections.abc import Callable
+from contextlib import suppress
 from random import Random
 
 import msgspec
@@ -502,5 +504,41 @@ def test_stopping_does_not_wait_for_longer_than_its_grace() -> None:
         await house.door.stop(0.01)
 
         assert await peer.hung_up() is None
+
+    at_a_door(test)
+
+
+@pytest.mark.parametrize("turns", range(4))
+def test_stopping_hangs_up_on_who_came_just_before(turns: int) -> None:
+    async def test(house: House) -> None:
+        with socket.create_connection(house.address) as peer:
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await house.door.stop(0)
+            for _ in range(3):
+                await asyncio.sleep(0)
+
+            assert not house.door.connections
+            peer.settimeout(10)
+            with suppress(ConnectionResetError):
+                assert peer.recv(1) == b""
+
+    at_a_door(test)
+
+
+def test_stopping_cuts_off_who_does_not_take_the_rest() -> None:
+    async def test(house: House) -> None:
+        await house.create()
+        peer = await house.peer()
+        await peer.publish(bytes(1024 * 1024))
+        connection = house.connection_of(peer)
+        connection._transport.set_write_buffer_limits(high=2**30)
+        for _ in range(50):
+            peer.send(Verb.READ, verbs.Read("orders", 0))
+        await until(lambda: connection._transport.get_write_buffer_size() > 1024 * 1024)
+
+        await house.door.stop(0)
+
+        assert not house.door.connections
 
     at_a_door(test)

@@ -50,6 +50,10 @@ PUSHED_RECORDS = int(FrameFlags.RESPONSE | FrameFlags.SELF_CHECKED | FrameFlags.
 ERROR = int(FrameFlags.RESPONSE | FrameFlags.ERROR)
 LARGE_BYTES = 64 * 1024
 SMALL_BYTES = 2 * 1024
+BUSY_NAP_S = 0.005
+HANG_UP_NAP_S = 0.001
+HANG_UP_GRACE_S = 0.1
+"""For what was written to go out, once the door is closed."""
 OUTBOX_BYTES_MAX = 16 * 1024
 """To send costs a call of the system, and wakes the peer; so little things wait for one another."""
 
@@ -107,6 +111,7 @@ class NativeDoor:
         self._unsent: dict[Connection, None] = {}
         self._is_handling = False
         self._is_coming = False
+        self.is_stopped = False
         self._vigil = Vigil(awake_ns)
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
@@ -118,7 +123,9 @@ class NativeDoor:
         return bound
 
     async def stop(self, grace_s: float) -> None:
-        """Accept no more, let open requests be answered, then hang up."""
+        """Accept no more, let open requests be answered, then hang up; on those who do not take the rest, in the middle
+        of it.
+        """
         if self._server is None:
             return
         self._server.close()
@@ -126,10 +133,17 @@ class NativeDoor:
             self._sweeper.cancel()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + grace_s
+        await asyncio.sleep(0)  # who was accepted just before is told of by now
         while any(connection.is_busy for connection in self.connections) and loop.time() < deadline:
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(BUSY_NAP_S)
+        self.is_stopped = True
         for connection in list(self.connections):
             connection.hang_up(now=connection in self.congested)
+        deadline = loop.time() + HANG_UP_GRACE_S
+        while self.connections and loop.time() < deadline:
+            await asyncio.sleep(HANG_UP_NAP_S)
+        for connection in list(self.connections):
+            connection.hang_up(now=True)
         await asyncio.sleep(0)
 
     def read_bytes_max(self) -> int:
@@ -287,6 +301,9 @@ class Connection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A peer came."""
         self._transport = cast("asyncio.Transport", transport)
+        if self._door.is_stopped:  # it was accepted just before
+            self.hang_up(now=True)
+            return
         peer = transport.get_extra_info("peername")
         self._peer = f"{peer[0]}:{peer[1]}" if peer else "?"
         raw = transport.get_extra_info("socket")
