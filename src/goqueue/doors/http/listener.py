@@ -63,6 +63,7 @@ class Listener:
         """Take no more connections and let the requests end that are there. Those that do not in time are cut off."""
         if self._server:
             self._server.close()
+        await asyncio.sleep(0)  # who was accepted just before is told of by now
         for connection in list(self._state.connections):
             connection.shutdown()
         await self._until_empty(grace_s)
