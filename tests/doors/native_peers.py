@@ -2,7 +2,8 @@
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
+from types import coroutine
 from typing import TypeVar
 
 import msgspec
@@ -184,6 +185,12 @@ def at_a_door(test: Callable[[House], Awaitable[None]], config: NativeConfig | N
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(main())
+
+
+@coroutine
+def turn_of_the_loop() -> Generator[None, None, None]:
+    """Let the event loop go round once."""
+    yield
 
 
 def request(verb: int, meta: msgspec.Struct | bytes = b"", payload: bytes = b"", *, correlation: int = 1) -> bytes:

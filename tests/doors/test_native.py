@@ -27,7 +27,7 @@ from goqueue.record import kernel
 from goqueue.wire import verbs
 from goqueue.wire.frames import HEADER, FrameFlags
 from goqueue.wire.verbs import Verb
-from tests.doors.native_peers import House, at_a_door, error_in, request, until, values_in
+from tests.doors.native_peers import House, at_a_door, error_in, request, turn_of_the_loop, until, values_in
 
 
 def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -513,10 +513,10 @@ def test_stopping_hangs_up_on_who_came_just_before(turns: int) -> None:
     async def test(house: House) -> None:
         with socket.create_connection(house.address) as peer:
             for _ in range(turns):
-                await asyncio.sleep(0)
+                await turn_of_the_loop()
             await house.door.stop(0)
             for _ in range(3):
-                await asyncio.sleep(0)
+                await turn_of_the_loop()
 
             assert not house.door.connections
             peer.settimeout(10)
