@@ -1,7 +1,7 @@
 """A member of a group that prints what it is given.
 
-Messages are written, flushed, and acknowledged only then, so that what could not be printed goes to somebody else. What
-was looked at only, or was interrupted, is given back as if it had never been delivered.
+Messages are written, flushed, and acknowledged only then, so that what could not be printed goes to somebody else; a
+Ctrl-C does not come between. What was looked at only is given back as if it had never been delivered.
 """
 
 import sys
@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from goqueue.cli.interrupts import interrupts_held_back
 from goqueue.cli.output import warn
 from goqueue.cli.rendering import Render
 from goqueue.errors import ReceiptError
@@ -70,10 +71,12 @@ def take(consumer: "Consumer", render: Render, *, ack: Ack, limit: int | None, f
                 return
             match ack:
                 case Ack.EACH:
-                    _print_and_acknowledge(batch, render, consumer)
+                    with interrupts_held_back():
+                        _print_and_acknowledge(batch, render, consumer)
                 case Ack.AUTO:
-                    _print(batch, render)
-                    consumer.commit()
+                    with interrupts_held_back():
+                        _print(batch, render)
+                        consumer.commit()
                 case Ack.NONE:
                     looked_at += batch
                     _print(batch, render)
