@@ -21,6 +21,7 @@ PUBLIC = {
     "Consumer",
     "CorruptRecord",
     "DataDirectoryError",
+    "DataLossWarning",
     "DirectoryLocked",
     "DirectoryUnusable",
     "ForeignFile",

@@ -78,6 +78,7 @@ from goqueue.record.header import Priority
 if TYPE_CHECKING:
     from goqueue.client.client import AsyncClient
     from goqueue.client.consumer import AsyncConsumer, Consumer
+    from goqueue.client.damage import DataLossWarning
     from goqueue.client.handles import AsyncHandle, Handle, Published
     from goqueue.client.producer import AsyncProducer, Producer
     from goqueue.client.reading import AsyncMessages
@@ -102,6 +103,7 @@ __all__ = [
     "Consumer",
     "CorruptRecord",
     "DataDirectoryError",
+    "DataLossWarning",
     "DirectoryLocked",
     "DirectoryUnusable",
     "ForeignFile",
@@ -181,6 +183,7 @@ _LAZY = {
     "AsyncProducer": "client.producer",
     "Client": "client.sync",
     "Consumer": "client.consumer",
+    "DataLossWarning": "client.damage",
     "Handle": "client.handles",
     "Message": "client.received",
     "Messages": "client.sync",

@@ -700,6 +700,22 @@ class CorruptRecord(StorageError):
         self.position = position
         self.source = source
 
+    @classmethod
+    def lost(cls, topic: str, partition: int, first_offset: int, next_offset: int, reason: str) -> Self:
+        """The error of a reader that came to the damaged offsets [first_offset, next_offset)."""
+        error = cls.__new__(cls, lost_text(topic, partition, first_offset, next_offset, reason))
+        error.__dict__.update(
+            topic=topic, partition=partition, first_offset=first_offset, next_offset=next_offset, reason=reason
+        )
+        return error
+
+
+def lost_text(topic: str, partition: int, first_offset: int, next_offset: int, reason: str) -> str:
+    """What a reader is told of offsets that it cannot read."""
+    if next_offset - first_offset == 1:
+        return f"offset {first_offset} of {topic}/{partition} cannot be read: {reason}"
+    return f"offsets {first_offset} to {next_offset - 1} of {topic}/{partition} cannot be read: {reason}"
+
 
 class ReadFailed(StorageError):
     """The disk did not deliver what is stored there. Nothing follows from it for other records."""

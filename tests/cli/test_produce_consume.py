@@ -15,6 +15,7 @@ import yaml
 from goqueue import Client
 from goqueue.testing import EmbeddedBroker
 from tests.cli.commands import fail, goqueue, run, succeed
+from tests.client.damaged import flip
 
 LINES = [b"line %d" % number for number in range(1_000)]
 
@@ -211,3 +212,18 @@ def test_what_one_topic_holds_can_be_piped_into_another(server: str) -> None:
 
     assert succeed("consume", "copy", "-o", "raw", server=server).splitlines() == [line.decode() for line in LINES]
     succeed("topic", "delete", "copy", "-y", server=server)
+
+
+@pytest.mark.parametrize("how", [(), ("--group", "g")])
+def test_damage_is_a_warning_on_standard_error_and_the_rest_is_printed(
+    server: str, broker: EmbeddedBroker, how: tuple[str, ...]
+) -> None:
+    with Client(server) as client:
+        client.publish_many("orders", [b"first-value", b"second-value", b"third-value"])
+    flip(broker.data, "orders", b"second-value")
+
+    done = run("consume", "orders", "--format", "raw", *how, server=server)
+
+    assert (done.code, done.output) == (0, b"first-value\nthird-value\n")
+    assert done.complaint.count("offset 1 of orders/0 cannot be read") == 1
+    assert done.complaint.startswith("warning ")

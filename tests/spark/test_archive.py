@@ -1,5 +1,6 @@
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from goqueue.spark.pipelines.job import Job, JobConfig, PipelineFailed, Progress
 from goqueue.spark.pipelines.manifest import ArchivedFile, OffsetsLost, Span, looked_at
 from goqueue.spark.pipelines.store import ForeignArchive, LocalStore
 from goqueue.testing import EmbeddedBroker
+from tests.client.damaged import flip
 from tests.spark.archives import MortalStore, Row, killed, rows_archived, rows_read
 
 if TYPE_CHECKING:
@@ -185,6 +187,25 @@ def test_a_file_that_was_damaged_is_named(client: Client, job: Job, config: Arch
     assert gone.damaged_files == [f"{path} is missing"]
     assert not flipped.is_good
     assert not gone.is_good
+
+
+def test_a_record_that_is_damaged_in_the_topic_is_missing_though_both_sides_are_the_same(
+    client: Client, broker: EmbeddedBroker, job: Job, config: ArchiveConfig
+) -> None:
+    client.create_topic("orders", partitions=1)
+    client.publish_many("orders", [b"archived-in-time", b"lost-before-that", b"whole"])
+    flip(broker.data, "orders", b"lost-before-that")
+
+    with pytest.raises(Exception, match="offset 1 of orders/0 cannot be read"):
+        archives.run(job, config)
+    archives.run(job, replace(config, accept_loss=True))
+    (lost,) = archives.verify(job, config).partitions
+    flip(broker.data, "orders", b"archived-in-time")
+    (saved,) = archives.verify(job, config).partitions
+
+    assert (lost.archive_count, lost.topic_count, lost.damaged_count, lost.first_fault) == (2, 2, 1, 1)
+    assert not lost.is_good
+    assert (saved.topic_count, saved.damaged_count, saved.unknown_count, saved.forgotten_count) == (1, 1, 0, 1)
 
 
 def test_what_the_topic_forgot_is_no_fault_of_the_archive(client: Client, job: Job, config: ArchiveConfig) -> None:

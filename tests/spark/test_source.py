@@ -26,13 +26,14 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from goqueue.client.sync import Client
-from goqueue.errors import InvalidConfig, PartitionNotFound, TopicNotFound
+from goqueue.errors import CorruptRecord, InvalidConfig, PartitionNotFound, TopicNotFound
 from goqueue.record.header import Flags
 from goqueue.spark import GoQueueDataSource
 from goqueue.spark.link import Link
 from goqueue.spark.plan import DataLost
 from goqueue.spark.source import GoQueueReader, PushdownReader, Ranges
 from goqueue.testing import EmbeddedBroker
+from tests.client.damaged import flip, publish_with_broken_value
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -516,6 +517,44 @@ class TestFiles:
         assert any(part.flags & Flags.COMPRESSED for part in gq.scan("t", 0, 0, 60))
         for place in ({}, {"readFrom": "files", "dataDir": shared_broker.data}):
             assert [row["value"] for row in source.rows(subscribe="t", columns="value", **place)] == expected
+
+    @pytest.mark.parametrize("is_files", [False, True])
+    def test_damage_is_an_error_that_names_the_offsets_unless_it_may_be_passed_over(
+        self,
+        gq: Client,
+        source: Source,
+        shared_broker: EmbeddedBroker,
+        caplog: pytest.LogCaptureFixture,
+        is_files: bool,
+    ) -> None:
+        gq.create_topic("t", partitions=1, segment_bytes=1_024)
+        for number in range(100):
+            gq.publish("t", b"value-%03d" % number)
+        flip(shared_broker.data, "t", b"value-007")
+        asked = {"subscribe": "t", "columns": "value"}
+        if is_files:
+            asked |= {"readFrom": "files", "dataDir": shared_broker.data}
+
+        with pytest.raises(DataLost, match="offset 7 of t/0 cannot be read"):
+            source.rows(**asked)
+        rows = source.rows(**asked, failOnDataLoss="false")
+
+        assert [row["value"] for row in rows] == [b"value-%03d" % number for number in range(100) if number != 7]
+        assert [one.message for one in caplog.records if "offset 7 of t/0" in one.message]
+
+    def test_a_value_that_cannot_be_decompressed_may_be_passed_over_too(
+        self, gq: Client, source: Source, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        gq.create_topic("t", partitions=1)
+        publish_with_broken_value(gq, "t", good=20, at=7)
+
+        with pytest.raises(CorruptRecord, match="t/0, there at offset 7"):
+            source.rows(subscribe="t")
+        rows = source.rows(subscribe="t", failOnDataLoss="false")
+
+        assert [row["value"] for row in rows] == [b"value-%d" % number for number in range(20)]
+        assert [row["offset"] for row in rows] == [*range(7), *range(8, 21)]
+        assert [one.message for one in caplog.records if "offset 7 of t/0" in one.message]
 
     def test_what_retention_takes_from_the_files_after_the_plan_is_not_passed_over(
         self, gq: Client, source: Source, shared_broker: EmbeddedBroker

@@ -26,6 +26,7 @@ DEFAULTS: dict[str, object] = {
     "min_insync_replicas": 1,
     "acks": "all",
     "compression": "none",
+    "verify_compression": "off",
     "max_message_bytes": 16_777_216,
     "visibility_timeout": "30s",
     "max_deliveries": 3,

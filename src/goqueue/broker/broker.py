@@ -22,7 +22,7 @@ from goqueue.broker.live_partition import LivePartition, Workers
 from goqueue.broker.new_message import NewMessage
 from goqueue.broker.partition_delivery import PartitionDelivery
 from goqueue.broker.pending import Pending, after
-from goqueue.broker.publishing import MessagePublisher, chosen_acks, publish_batch
+from goqueue.broker.publishing import MessagePublisher, chosen_acks, publish_batch, verify_compression
 from goqueue.broker.reading import Reading, check_delayed, check_isolation, check_without
 from goqueue.broker.recurring import SCHEDULES_TOPIC, Recurring
 from goqueue.broker.scan_service import Delayed
@@ -59,12 +59,13 @@ from goqueue.errors import (
     TopicNotFound,
 )
 from goqueue.groups.coordinator import Coordinator
+from goqueue.names import TopicPartition
 from goqueue.record.header import OFFSET_MAX
 from goqueue.record.identity import identity_of
 from goqueue.storage.directory import DataDirectory
 from goqueue.storage.file import Disk
 from goqueue.topics.catalog import AlterTopic, Catalog, CreateTopic, DeleteTopic, Topic
-from goqueue.topics.config import TopicConfig
+from goqueue.topics.config import TopicConfig, VerifyCompression
 from goqueue.tracing.config import TraceConfig
 from goqueue.tracing.export import Sink
 from goqueue.transactions.facts import TOPIC as TRANSACTIONS_TOPIC
@@ -309,8 +310,13 @@ class Broker:
             acks=chosen_acks(acks, config.acks),
             identity=identity,
             transaction=transaction,
-            check=partial(self.schemas.check_records, live.origin, config.schema_validation),
+            check=partial(self._check_records, live.origin, config),
         )
+
+    def _check_records(self, origin: TopicPartition, config: TopicConfig, records: bytearray | memoryview) -> None:
+        if config.verify_compression == VerifyCompression.ON:
+            verify_compression(records, value_bytes_max=config.max_message_bytes)
+        self.schemas.check_records(origin, config.schema_validation, records)
 
     def publish_messages(
         self,
@@ -782,7 +788,7 @@ def _in_no_hurry(time_ns: int) -> None:
 
 def _is_answer(reading: Reading, result: ReadResult) -> bool:
     """Whether the result says something: with more behind it that is not looked at yet, it says where to go on."""
-    return bool(result.record_count) or result.end_of_range or reading.has_more
+    return bool(result.record_count or result.gaps) or result.end_of_range or reading.has_more
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -37,6 +37,7 @@ class GroupCursor:
         "handed",
         "is_dirty",
         "keys",
+        "lost",
         "metadata",
         "salt",
         "snapshot_bytes",
@@ -56,6 +57,7 @@ class GroupCursor:
         self.is_dirty = False  # memory knows more than the ledger
         self.keys: KeyOrder | None = None
         self.handed: dict[str, tuple[BitMap64, BitMap64]] = {}  # without leases: before its last poll, and in it
+        self.lost = BitMap64()  # damaged records that the cursor passed over and no poll was told of
 
     def without_burial(self, burial: Burial) -> list[Burial]:
         """The burials that are under way, but for that one."""

@@ -42,7 +42,7 @@ from goqueue.delivery.key_order import KeyOrder
 from goqueue.delivery.lane_stats import LaneStats
 from goqueue.delivery.lanes import LaneConfig, Run
 from goqueue.delivery.ledger import Burial, Change
-from goqueue.delivery.offsets import span
+from goqueue.delivery.offsets import between, span
 from goqueue.delivery.receipts import make_nonce
 from goqueue.delivery.retry import RetryPolicy
 from goqueue.errors import (
@@ -65,6 +65,8 @@ AHEAD_MAX = 200_000
 """How many messages may be ready before no more of the log is looked at than is needed."""
 CANDIDATES_MAX = 20_000
 """How many messages one poll of a key-shared group may find parked before it gives up until the next."""
+GAPS_MAX = 100
+"""How much damage one answer tells of."""
 TIMESTAMP_AT = 16  # in a record
 DELAYED_BYTES = 24
 """An entry of `Outline.delayed`."""
@@ -190,6 +192,8 @@ class PartitionDelivery:
                 if not self._scan(cursor.frontier, limit):
                     return
                 continue
+            if self.fetcher.damage.offsets:
+                one.lost |= between(self.fetcher.damage.offsets, cursor.frontier, end) - cursor.acked
             cursor.admit(
                 end,
                 lanes=index.lanes,
@@ -200,8 +204,10 @@ class PartitionDelivery:
 
     @property
     def never(self) -> BitMap64:
-        """What no group gets: no message at all, cancelled or aborted."""
+        """What no group gets: no message at all, damaged, cancelled or aborted."""
         never = self.index.hidden
+        if self.fetcher.damage.offsets:
+            never = never | self.fetcher.damage.offsets
         if self.delays.cancelled:
             never = never | self.delays.cancelled
         return never | self.live.aborted if self.live.aborted else never
@@ -213,6 +219,8 @@ class PartitionDelivery:
     def drop_below(self, offset: int) -> None:
         """Retention has taken what lies below the offset."""
         self.index.drop_below(offset)
+        if self.fetcher.damage.offsets:
+            self.fetcher.damage.drop_below(offset)
         gone = self.delays.drop(offset)
         if gone:
             topic, partition = self.live.origin
@@ -480,10 +488,20 @@ class PartitionDelivery:
             if wanted:
                 left.append(Run(lane, wanted))
         if gone:
+            one.lost |= gone & self.fetcher.damage.offsets
             one.cursor.finish(gone)
             self._let_go(one, gone)
             self._written.note_if_possible(one, ledger.Finished(ledger.blob(gone)))
         return records, flags, delivered, left
+
+    def take_gaps(self, one: GroupCursor) -> list[reports.PartitionGap]:
+        """The damage that the group came to since the last call, which its cursor is done with."""
+        gaps = self.fetcher.damage.gaps(one.lost, most=GAPS_MAX)
+        if len(gaps) == GAPS_MAX:
+            one.lost.remove_range(0, gaps[-1].next_offset)
+        else:
+            one.lost = BitMap64()
+        return [reports.PartitionGap(*self.live.origin, gap.first_offset, gap.next_offset, gap.reason) for gap in gaps]
 
     # --- settling ------------------------------------------------------------------------------
 

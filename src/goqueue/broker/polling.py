@@ -115,7 +115,7 @@ class Polling:
             result = self._attempt(found, poll)
         finally:
             self.run_woken()
-        if result.records or member.asked or not self._topics.may_wait(wait_ms):
+        if result.records or result.polled.gaps or member.asked or not self._topics.may_wait(wait_ms):
             self._observe(events.Polled(group=group, count=_count(result), waited_ns=0))
             return Pending.of(result)
         return self._wait(found, poll, min(wait_ms, WAIT_MS_MAX))
@@ -209,11 +209,14 @@ class Polling:
                 in_flight += len(delivered.offsets)
             if allowance <= 0 or size >= poll.max_bytes or len(batches) >= BATCHES_MAX:
                 break
+        if not batches and refused is not None:
+            raise refused
+        gaps = [gap for delivery, one in places if one.lost for gap in delivery.take_gaps(one)]
         if not batches:
-            if refused is not None:
-                raise refused
-            return self._empty(group, poll)
-        polled = reports.Polled(batches, group.generation, group.rebalance_required(member.id), in_flight)
+            empty = self._empty(group, poll)
+            empty.polled.gaps = gaps
+            return empty
+        polled = reports.Polled(batches, group.generation, group.rebalance_required(member.id), in_flight, gaps=gaps)
         return PollResult(polled, records)
 
     def _empty(self, group: Group, poll: Poll) -> PollResult:
@@ -286,7 +289,7 @@ class Polling:
             except GoQueueError as error:
                 poll.pending.fail(error)
                 continue
-            if result.records:
+            if result.records or result.polled.gaps:
                 poll.pending.resolve(result)
         if waiting.polls:
             self._watch(group)

@@ -15,7 +15,9 @@ from goqueue.broker.new_message import NewMessage
 from goqueue.broker.pending import Pending
 from goqueue.broker.service import Producer, Stored, StoredBatch
 from goqueue.errors import (
+    CorruptRecord,
     GoQueueError,
+    InvalidBatch,
     InvalidMessage,
     InvalidPartition,
     InvalidRequest,
@@ -27,10 +29,12 @@ from goqueue.record import compression, kernel
 from goqueue.record.header import Flags
 from goqueue.record.headers import DELIVER_AT, EXPIRES_AT, PRODUCER
 from goqueue.record.identity import BatchIdentity
+from goqueue.record.message import Message
 from goqueue.topics.config import Acks, TopicConfig
 from goqueue.wire.partitioning import partition_of_key
 
 TRANSACTIONAL = int(Flags.TRANSACTIONAL)
+COMPRESSED = int(Flags.COMPRESSED)
 _ACKS = {str(acks): acks for acks in Acks}
 
 
@@ -66,6 +70,27 @@ def publish_batch(
         transaction.stored(appended.record_count)
     stored = StoredBatch(appended.first_offset, appended.record_count, appended.timestamp)
     return Pending.of(stored) if acks is Acks.NONE else live.when_stored(appended.last_offset + 1, stored)
+
+
+def verify_compression(records: bytearray | memoryview, *, value_bytes_max: int) -> None:
+    """Raise `InvalidMessage` about the first record that says it is compressed and cannot be decompressed.
+
+    No value may become larger than `value_bytes_max` by it, and no batch larger than what a reader takes: a few bytes
+    can claim to be gigabytes.
+    """
+    try:
+        messages = kernel.decode(records, None, Message, verify=False)
+    except CorruptRecord as error:
+        raise InvalidBatch(error.reason, error.position) from None
+    left = compression.DECOMPRESSED_BYTES_MAX
+    decompressor = compression.Decompressor()
+    for index, message in enumerate(messages):
+        if message.flags & COMPRESSED:
+            try:
+                left -= len(decompressor.decompress(message.value, max_bytes=min(left, value_bytes_max)))
+            except CorruptRecord as error:
+                reason = f"message {index}: the value cannot be decompressed: {error.reason}"
+                raise InvalidMessage(reason, index=index) from None
 
 
 class OpenTransaction(Protocol):

@@ -21,10 +21,14 @@ from goqueue.errors import InvalidRequest, OffsetOutOfRange, TopicNotFound
 from goqueue.record import kernel
 from goqueue.record.header import OFFSET_POSITION, Flags
 from goqueue.storage.reader import Chunk, LogReader
+from goqueue.storage.walk import Damage
+from goqueue.wire.reports import Gap
 
 SCANNED_BYTES_MAX = 16 * 1024 * 1024
 """How much may be hidden before an empty answer says where to go on: a request must not hold up the others."""
 RECORD_BYTES_GUESS = 512
+GAPS_MAX = 100
+"""In one answer, so that they fit the meta of a frame."""
 _ISOLATIONS = frozenset(Isolation)
 _DELAYED = frozenset(Delayed)
 _SPECIAL = Flags.CONTROL | Flags.TRANSACTIONAL
@@ -70,15 +74,18 @@ class Reading:
         records: bytearray | memoryview = memoryview(b"")
         count = scanned = flags = 0
         pending: int | None = None
+        gaps: tuple[Gap, ...] = ()
         if self.next_offset < log.start_offset:
             self._move(log.start_offset)
         if self._from_time_ns is not None:
             self._begin(self._from_time_ns)
-        while self.next_offset < limit and not count and scanned < SCANNED_BYTES_MAX:
+        while self.next_offset < limit and not count and scanned < SCANNED_BYTES_MAX and len(gaps) < GAPS_MAX:
             window = max_bytes if max_records > max_bytes else min(max_bytes, max_records * RECORD_BYTES_GUESS)
             chunk = self._read(window, limit)
             scanned += len(chunk.records)
             flags = chunk.flags
+            if chunk.gaps:
+                gaps = _with_damage(gaps, chunk.gaps)
             records, count, not_due = self._visible(chunk)
             pending = not_due if pending is None else pending
             if count > max_records:
@@ -103,6 +110,7 @@ class Reading:
             pending,
             end_of_range,
             flags,
+            gaps,
         )
 
     @property
@@ -212,6 +220,17 @@ class Reading:
         at = positions[count]
         self._move(int.from_bytes(memoryview(records)[at + OFFSET_POSITION : at + OFFSET_POSITION + 8]))
         return memoryview(records)[:at]
+
+
+def _with_damage(gaps: tuple[Gap, ...], found: Sequence[Damage]) -> tuple[Gap, ...]:
+    """The gaps with the damage that comes after them; what touches is one gap."""
+    merged = list(gaps)
+    for one in found:
+        if merged and one.first_offset <= merged[-1].next_offset:
+            merged[-1] = Gap(merged[-1].first_offset, one.next_offset, merged[-1].reason)
+        else:
+            merged.append(Gap(one.first_offset, one.next_offset, kernel.describe(one.fault)))
+    return tuple(merged)
 
 
 def check_isolation(isolation: str) -> bool:

@@ -1,24 +1,27 @@
 """Fetching records of a partition by their offsets: dense ones as they stand in the log, scattered ones picked out.
 
-What is asked for may be gone, by retention, compaction or damage. It is told, and is nobody's business any more.
+What is asked for may be gone, by retention, compaction or damage. The caller is told which offsets are; those that are
+damaged are remembered in `damage`, because consumers have to hear of them.
 
 Whoever asks for a few records is likely to ask for those behind them next. So a little more is read than is asked for,
 and kept until it is used up: the next ones need neither a lookup nor the disk.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
 from pyroaring import BitMap64
 
 from goqueue.broker.live_partition import LivePartition
-from goqueue.delivery.offsets import between, from_raw, span
+from goqueue.delivery.offsets import between, first_gap, from_raw, span
 from goqueue.errors import CorruptRecord, OffsetOutOfRange
 from goqueue.record import kernel
 from goqueue.record.header import Buffer
 from goqueue.record.message import Message
 from goqueue.storage.reader import Chunk
+from goqueue.storage.walk import Damage
+from goqueue.wire.reports import Gap
 
 RECORD_BYTES_MARGIN = 16
 WINDOW_BYTES_MIN = 4 * 1024
@@ -47,12 +50,47 @@ class Nearby(NamedTuple):
     generation: int
 
 
+class KnownDamage:
+    """The damaged offsets that were found so far. What retention or compaction took is not among them."""
+
+    def __init__(self) -> None:
+        self.offsets = BitMap64()
+        self._found: list[Damage] = []
+
+    def add(self, found: Sequence[Damage]) -> None:
+        """Note damage; the same place may be found again and again."""
+        for one in found:
+            if span(one.first_offset, one.next_offset) - self.offsets:
+                self.offsets.add_range(one.first_offset, one.next_offset)
+                self._found.append(one)
+
+    def gaps(self, offsets: BitMap64, *, most: int) -> list[Gap]:
+        """Those of the offsets that are damaged, as ranges; no more than the first `most` of them."""
+        left = offsets & self.offsets
+        gaps: list[Gap] = []
+        while left and len(gaps) < most:
+            first = left.min()
+            end = first_gap(left, first)
+            reason = next(
+                kernel.describe(one.fault) for one in self._found if one.first_offset <= first < one.next_offset
+            )
+            gaps.append(Gap(first, end, reason))
+            left.remove_range(first, end)
+        return gaps
+
+    def drop_below(self, offset: int) -> None:
+        """Retention has taken what lies below the offset."""
+        self.offsets.remove_range(0, offset)
+        self._found = [one for one in self._found if one.next_offset > offset]
+
+
 class RecordFetcher:
     """Reads one partition by offset. Belongs to the owner of the partition."""
 
     def __init__(self, live: LivePartition) -> None:
         self._live = live
         self._nearby: Nearby | None = None
+        self.damage = KnownDamage()
 
     def chunk(self, start: int, end: int, window: int) -> Chunk:
         """Stored records from `start` to before `end`, about so many bytes of them."""
@@ -62,6 +100,8 @@ class RecordFetcher:
         reader = self._live.reader(start)
         chunk = reader.read(max_bytes=window, to_offset=end)
         self._live.keep(reader)
+        if chunk.gaps:
+            self.damage.add(chunk.gaps)
         return chunk
 
     def timestamp_of(self, offset: int) -> int | None:

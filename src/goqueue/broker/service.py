@@ -18,6 +18,7 @@ from goqueue.broker.schema_service import SchemaVerbs
 from goqueue.broker.trace_service import TraceVerbs
 from goqueue.broker.transaction_service import TransactionVerbs
 from goqueue.errors import GoQueueError
+from goqueue.wire import reports
 
 READ_RECORDS_MAX = 2**31 - 1
 READ_BYTES = 1024 * 1024
@@ -97,6 +98,7 @@ class ReadResult(NamedTuple):
     first_pending_offset: int | None = None
     end_of_range: bool = False
     flags: int = 0  # of the records, or-ed; may hold some of records that were hidden
+    gaps: tuple[reports.Gap, ...] = ()  # damage that was passed over; all of it lies before the first record
 
 
 class Producer(NamedTuple):

@@ -1,11 +1,13 @@
 """How a command reaches its broker, and what it says when it does not."""
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from goqueue.cli.output import warn
 from goqueue.errors import GoQueueError
 
 if TYPE_CHECKING:
@@ -41,7 +43,26 @@ def connected(server: str) -> Iterator["Client"]:
     from goqueue.client.sync import Client
 
     try:
-        with Client(server, client_id="goqueue-cli", timeout=RETRY) as client:
+        with Client(server, client_id="goqueue-cli", timeout=RETRY) as client, _data_loss_on_stderr():
             yield client
     except CannotConnect as error:
         raise BrokerNotReached(server, error.reason.rpartition(": ")[2]) from error
+
+
+@contextmanager
+def _data_loss_on_stderr() -> Iterator[None]:
+    """Within it, each warning of lost messages is a line on standard error."""
+    from goqueue.client.damage import DataLossWarning
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", DataLossWarning)
+        shown = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+            if isinstance(message, DataLossWarning):
+                warn(str(message))
+            else:
+                shown(message, category, *where, **more)
+
+        warnings.showwarning = show
+        yield

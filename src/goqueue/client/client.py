@@ -20,6 +20,7 @@ from goqueue.client.blocking import DirectPublisher
 from goqueue.client.connections import Connections
 from goqueue.client.consumer import AsyncConsumer, AsyncConsumption, Limits
 from goqueue.client.consumer_core import ConsumerConfig
+from goqueue.client.damage import OnDamage, check_on_damage
 from goqueue.client.handles import AsyncHandle, Published
 from goqueue.client.messages import Duration, Time
 from goqueue.client.producer import AsyncProducer, ProducerCore
@@ -394,9 +395,15 @@ class AsyncClient:
         to_time: Time | None = None,
         limit: int | None = None,
         isolation: str = "read_committed",
+        on_damage: OnDamage = "warn",
     ) -> AsyncMessages:
-        """The messages that are there now, from an offset or a time on, in order within each partition."""
+        """The messages that are there now, from an offset or a time on, in order within each partition.
+
+        Messages that cannot be read are passed over: with a `DataLossWarning`, with `on_damage="raise"` as a
+        `CorruptRecord`, with `"skip"` silently.
+        """
         _check_range(offset, limit)
+        check_on_damage(on_damage)
         return Read(
             self._connections,
             topic,
@@ -406,6 +413,7 @@ class AsyncClient:
             to_time_ns=self._maybe_time_ns(to_time, "to_time"),
             limit=limit,
             isolation=isolation,
+            on_damage=on_damage,
         )
 
     def scan(
@@ -419,10 +427,13 @@ class AsyncClient:
         delayed: str = "due",
         without: Sequence[str] = (),
         read_bytes: int = SCAN_BYTES,
+        on_damage: OnDamage = "warn",
     ) -> AsyncScan:
         """Encoded records of a range, for those who decode many at once; `delayed="include"` takes what is not due yet,
-        too. Without "key", "value" or "headers", which are empty then, less has to come over the wire.
+        too. Without "key", "value" or "headers", which are empty then, less has to come over the wire. Damage is in
+        the `gaps` of each part, whatever `on_damage` says.
         """
+        check_on_damage(on_damage)
         asked = verbs.Read(
             topic,
             partition,
@@ -433,7 +444,7 @@ class AsyncClient:
             delayed=delayed,
             without=tuple(without),
         )
-        return AsyncScan(self._connections, asked)
+        return AsyncScan(self._connections, asked, on_damage)
 
     async def scan_pieces(
         self, topic: str, partition: int, start_offset: int, end_offset: int, *, piece_bytes: int
@@ -481,9 +492,13 @@ class AsyncClient:
         from_time: Time | None = None,
         limit: int | None = None,
         isolation: str = "read_committed",
+        on_damage: OnDamage = "warn",
     ) -> AsyncMessages:
-        """The messages that come from now on (`start="earliest"`: all of them), like `tail -f`."""
+        """The messages that come from now on (`start="earliest"`: all of them), like `tail -f`; `on_damage` as for
+        `read`.
+        """
         _check_range(offset or 0, limit)
+        check_on_damage(on_damage)
         if start not in ("latest", "earliest"):
             raise InvalidRequest(f"invalid start {start!r}: must be latest or earliest", path="start")
         return Follow(
@@ -495,6 +510,7 @@ class AsyncClient:
             from_time_ns=self._maybe_time_ns(from_time, "from_time"),
             limit=limit,
             isolation=isolation,
+            on_damage=on_damage,
         )
 
     # --- groups --------------------------------------------------------------------------------

@@ -16,6 +16,10 @@ here, and runs out there.
 broker takes back what it had sent. Without leases there is nothing to take back: the consumer leaves and joins again,
 and the group goes on from what was committed. A settlement that was asked twice may find its messages `settled`.
 
+**Damage.** Messages that cannot be read are passed over with a `DataLossWarning` (`goqueue.client.damage`). The broker
+is done with what is damaged on its disk. A record whose value cannot be decompressed is rejected, alone: it becomes a
+dead letter, and the messages beside it are delivered.
+
 Two threads work with one core: that of the application, and one that sends heartbeats, extensions and settlements in
 the background. `positions` belong to the first. All else is replaced as a whole, or only ever too high, which the next
 answer mends.
@@ -33,6 +37,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
+from goqueue.client.damage import VALUE, polled_gaps, undecodable, warn
 from goqueue.client.session import CannotConnect, decode
 from goqueue.clock import MS, SECOND, Clock
 from goqueue.errors import (
@@ -48,7 +53,7 @@ from goqueue.errors import (
     StaleGeneration,
 )
 from goqueue.names import TopicPartition
-from goqueue.record.message import Message, decode_messages
+from goqueue.record.message import Message, Undecodable, decode_messages
 from goqueue.wire import codes, verbs
 from goqueue.wire.frames import Frame
 from goqueue.wire.reports import (
@@ -336,7 +341,18 @@ class ConsumerCore:
             self.must_beat = self.must_beat or polled.rebalance_required or polled.generation != self.generation
             if polled.batches:
                 line.is_coming(polled.batches, max_messages)
-                return self._messages(polled, frame.payload, line, message_type)
+                lost = polled_gaps(polled.gaps) if polled.gaps else []
+                batch, broken = self._messages(polled, frame.payload, line, message_type)
+                for delivery, records in broken:
+                    lost += undecodable(delivery, records)
+                    yield from self._reject_undecodable(delivery, records)
+                if lost:
+                    warn(lost)
+                if batch.messages:
+                    return batch
+                continue
+            if polled.gaps:
+                warn(polled_gaps(polled.gaps))
             now_ns = self._clock.monotonic_ns()
             if self.must_beat or now_ns < asked_ns + wait_ms * MS:  # it did not wait: our partitions have changed
                 yield from self.heartbeat(is_idle=True)
@@ -370,7 +386,11 @@ class ConsumerCore:
         self._poll_number += 1
         return frame
 
-    def _messages(self, polled: Polled, payload: memoryview, line: Settles, message_type: type[Message]) -> Batch:
+    def _messages(
+        self, polled: Polled, payload: memoryview, line: Settles, message_type: type[Message]
+    ) -> tuple[Batch, list[tuple[Delivery, list[Undecodable]]]]:
+        """The messages, and the records of which none can be made."""
+        broken: list[tuple[Delivery, list[Undecodable]]] = []
         messages: list[Message] = []
         deliveries: list[Delivery] = []
         at = 0
@@ -387,16 +407,36 @@ class ConsumerCore:
                 self.must_beat = True
             delivery = Delivery.of(batch, line, lease)
             end = at + batch.bytes
-            messages += decode_messages(payload[at:end], delivery, flags=batch.flags, message_type=message_type)
+            bad: list[Undecodable] = []
+            messages += decode_messages(
+                payload[at:end], delivery, flags=batch.flags, message_type=message_type, undecodable=bad
+            )
+            if bad:
+                broken.append((delivery, bad))
             deliveries.append(delivery)
             at = end
         if len(deliveries) > 1:
             messages.sort(key=_priority)
-        return Batch(messages, deliveries)
+        return Batch(messages, deliveries), broken
+
+    def _reject_undecodable(self, delivery: Delivery, records: Sequence[Undecodable]) -> Steps[None]:
+        """Dead-letter records that the application can never be given: no retry makes them readable.
+
+        Without leases the position passes over them. If this fails, their lease runs out and they come again.
+        """
+        if not self._has_leases:
+            return
+        offsets = array("Q", [one.offset for one in records])
+        reason = f"{VALUE}: {records[0].reason}"
+        with suppress(GoQueueError):
+            yield from self._settle([(delivery, offsets)], Settlement("reject", reason=reason), False)
 
     def give_back(self, frame: Frame) -> Steps[None]:
         """Have the messages of an answer that came too late delivered as if for the first time."""
-        parts = [verbs.SettlePart(one.topic, one.partition, one.nonce, 0) for one in decode(frame.meta, Polled).batches]
+        polled = decode(frame.meta, Polled)
+        parts = [verbs.SettlePart(one.topic, one.partition, one.nonce, 0) for one in polled.batches]
+        if polled.gaps:
+            warn(polled_gaps(polled.gaps))
         if parts and self._has_leases:
             yield Request(Verb.SETTLE, verbs.Settle(Settlement("release"), parts), b"")
 

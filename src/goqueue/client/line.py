@@ -18,14 +18,14 @@ from goqueue.client.connections import Connections, retry_wait_ns
 from goqueue.client.consumer_core import Batch, ConsumerConfig, ConsumerCore, Request, Settles, Steps
 from goqueue.client.loop_thread import LoopThread
 from goqueue.client.member import AHEAD_NS_MAX, Member
-from goqueue.client.session import ANSWER_TIMEOUT_S
+from goqueue.client.session import ANSWER_TIMEOUT_S, decode
 from goqueue.client.settling import settlement_of
 from goqueue.clock import MS, SECOND, Clock
 from goqueue.errors import AvailabilityError, Conflict, GoQueueError
 from goqueue.names import TopicPartition
 from goqueue.record.message import Message
 from goqueue.wire.frames import Frame
-from goqueue.wire.reports import DeliveredBatch, Settlement
+from goqueue.wire.reports import DeliveredBatch, Polled, Settlement
 from goqueue.wire.verbs import Poll, Verb
 
 HAND_OVER_TIMEOUT_S = 5.0
@@ -329,7 +329,7 @@ class BlockingLine(Line):
             ahead.session.forget_ahead(ahead.correlation)
             return None
         frame = self._came_ahead(ahead)
-        if frame is not None and len(frame.payload):
+        if frame is not None and (len(frame.payload) or decode(frame.meta, Polled).gaps):
             return frame
         self._one_by_one_until_ns = self._clock.monotonic_ns() + AHEAD_NS_MAX
         return None

@@ -3,6 +3,9 @@
 `AsyncMessages` gives them out in batches, as they come from the broker, or one by one. A read ends where the topic
 ended when it began; the next part is asked for while the last one is being worked on. A follow never ends: the broker
 pushes, as far as the reader has given credit, and after a broken connection it goes on where it stood.
+
+What cannot be read is passed over and reported (`goqueue.client.damage`): damage that the broker tells of with an
+answer lies before the records of that answer, and a value that cannot be decompressed is found here.
 """
 
 import asyncio
@@ -13,11 +16,13 @@ from itertools import islice
 from typing import Self
 
 from goqueue.client.connections import Connections, retry_wait_ns
+from goqueue.client.damage import Lost, OnDamage, damaged, error_of, undecodable, warn
 from goqueue.client.received import Message, decode_received
 from goqueue.client.session import Session, decode
 from goqueue.clock import SECOND
-from goqueue.errors import GoQueueError
+from goqueue.errors import CorruptRecord, GoQueueError
 from goqueue.names import TopicPartition
+from goqueue.record.message import Undecodable
 from goqueue.wire import verbs
 from goqueue.wire.frames import Frame
 from goqueue.wire.verbs import Verb
@@ -33,19 +38,53 @@ CREDIT_BYTES_MIN = 256 * 1024
 class AsyncMessages(ABC):
     """Messages, in batches or one by one."""
 
-    def __init__(self, limit: int | None) -> None:
+    def __init__(self, limit: int | None, on_damage: OnDamage) -> None:
         self._left = limit
+        self._on_damage = on_damage
+        self._error_after: CorruptRecord | None = None  # raised once the messages before the damage were taken
 
     async def next_batch(self) -> list[Message]:
         """The next messages, as many as came together; none at the end."""
         if self._left == 0:
             await self.close()
             return []
-        batch = await self._next_batch()
+        try:
+            if self._error_after is not None:
+                raise self._error_after
+            batch = await self._next_batch()
+        except CorruptRecord:  # what lies after the damage was read and dropped: this reader cannot go on
+            await self.close()
+            raise
         if self._left is not None:
             batch = batch[: self._left]
             self._left -= len(batch)
         return batch
+
+    def _readable(
+        self, origin: TopicPartition, answer: verbs.ReadAnswer, payload: memoryview, end_offset: int | None = None
+    ) -> list[Message]:
+        """The messages of an answer below `end_offset`; what of it cannot be read is reported."""
+        lost = damaged(origin, answer.gaps, end_offset=end_offset) if answer.gaps else []
+        found: list[Message] = []
+        if answer.record_count:
+            broken: list[Undecodable] = []
+            found = decode_received(payload, origin, flags=answer.flags, undecodable=broken)
+            if end_offset is not None and found and found[-1].offset >= end_offset:
+                found = [message for message in found if message.offset < end_offset]
+            if broken:
+                lost += undecodable(origin, (one for one in broken if end_offset is None or one.offset < end_offset))
+        return self._report(found, lost) if lost else found
+
+    def _report(self, found: list[Message], lost: Sequence[Lost]) -> list[Message]:
+        if self._on_damage == "raise":
+            error, at = error_of(lost[0]), lost[0].first_offset
+            found = [message for message in found if message.offset < at]
+            if not found:
+                raise error
+            self._error_after = error
+        elif self._on_damage == "warn":
+            warn(lost)
+        return found
 
     async def __aiter__(self) -> AsyncIterator[Message]:
         try:
@@ -96,8 +135,9 @@ class Read(AsyncMessages):
         to_time_ns: int | None,
         limit: int | None,
         isolation: str,
+        on_damage: OnDamage = "warn",
     ) -> None:
-        super().__init__(limit)
+        super().__init__(limit, on_damage)
         self._connections = connections
         self._topic = topic
         self._partition = partition
@@ -132,13 +172,9 @@ class Read(AsyncMessages):
             if not read.is_over:
                 self._reads.append(read)
             self._ask_ahead(self._reads)
-            if answer.record_count:
-                found = decode_received(payload, read.origin, flags=answer.flags)
-                end = read.end_offset
-                if found and end is not None and found[-1].offset >= end:
-                    found = [message for message in found if message.offset < end]
-                if found:
-                    return found
+            found = self._readable(read.origin, answer, payload, read.end_offset)
+            if found:
+                return found
         return []
 
     def _ask_ahead(self, reads: Iterable[_PartitionRead]) -> None:
@@ -272,8 +308,9 @@ class Follow(AsyncMessages):
         from_time_ns: int | None,
         limit: int | None,
         isolation: str,
+        on_damage: OnDamage = "warn",
     ) -> None:
-        super().__init__(limit)
+        super().__init__(limit, on_damage)
         self.connections = connections
         self.isolation = isolation
         self._topic = topic
@@ -288,8 +325,8 @@ class Follow(AsyncMessages):
         self._error: GoQueueError | None = None
 
     def take(self, following: _Following, answer: verbs.ReadAnswer, payload: memoryview) -> None:
-        """Records have come."""
-        if answer.record_count:
+        """Records have come, or the news that some cannot."""
+        if answer.record_count or answer.gaps:
             self._arrived.append((following, answer, payload))
             self._news.set()
 
@@ -322,16 +359,19 @@ class Follow(AsyncMessages):
 
     async def _next_batch(self) -> list[Message]:
         await self.start()
-        while not self._arrived:
-            if self._is_closed:
-                return []
-            if self._error:
-                raise self._error
-            self._news.clear()
-            await self._news.wait()
-        following, answer, payload = self._arrived.popleft()
-        following.taken(len(payload))
-        return decode_received(payload, following.origin, flags=answer.flags)
+        while True:
+            while not self._arrived:
+                if self._is_closed:
+                    return []
+                if self._error:
+                    raise self._error
+                self._news.clear()
+                await self._news.wait()
+            following, answer, payload = self._arrived.popleft()
+            following.taken(len(payload))
+            found = self._readable(following.origin, answer, payload)
+            if found:
+                return found
 
     async def _plan(self) -> list[tuple[int, int, int]]:
         asked = verbs.Offsets(self._topic, self._from_time_ns, self._start)

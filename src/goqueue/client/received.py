@@ -19,7 +19,12 @@ class Message(message.Message):
         return context_of(self.topic, self.partition, self.offset, self.timestamp_ns, self.raw_headers)
 
 
-def decode_received(records: Buffer, origin: TopicPartition, *, flags: int) -> list[Message]:
-    """The messages in a buffer of whole records; `flags` are those that any of them may have."""
-    decoded = message.decode_messages(records, origin, flags=flags, message_type=Message)
+def decode_received(
+    records: Buffer, origin: TopicPartition, *, flags: int, undecodable: list[message.Undecodable] | None = None
+) -> list[Message]:
+    """The messages in a buffer of whole records; `flags` are those that any of them may have.
+
+    A record whose value cannot be decompressed goes to `undecodable`; without that list it raises `CorruptRecord`.
+    """
+    decoded = message.decode_messages(records, origin, flags=flags, message_type=Message, undecodable=undecodable)
     return cast("list[Message]", decoded)

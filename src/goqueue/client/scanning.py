@@ -20,9 +20,12 @@ import msgspec
 from goqueue.client import forks
 from goqueue.client.blocking import BlockingConnections, BlockingSession, run_now
 from goqueue.client.connections import Connections
+from goqueue.client.damage import OnDamage, damaged, error_of, warn
 from goqueue.client.session import decode
-from goqueue.errors import BrokerUnavailable, GoQueueError
+from goqueue.errors import BrokerUnavailable, CorruptRecord, GoQueueError
+from goqueue.names import TopicPartition
 from goqueue.wire import verbs
+from goqueue.wire.reports import Gap
 from goqueue.wire.verbs import Verb
 
 SCAN_BYTES = 2 * 1024 * 1024
@@ -37,13 +40,15 @@ class ScannedPart(NamedTuple):
     start_offset: int  # what was asked for
     next_offset: int
     log_start_offset: int
+    gaps: tuple[Gap, ...] = ()  # damage in [start_offset, next_offset), before the first record
 
 
 class Course:
     """Where a scan of [offset, end_offset) stands."""
 
-    def __init__(self, asked: verbs.Read) -> None:
+    def __init__(self, asked: verbs.Read, on_damage: OnDamage = "warn") -> None:
         assert asked.end_offset is not None
+        self._on_damage = on_damage
         self._asked = asked
         self._end = asked.end_offset
         self.offset = asked.offset
@@ -58,17 +63,33 @@ class Course:
         if answer.next_offset <= start:
             self.offset = self._end
             return None
+        if answer.gaps:
+            self._report(answer)
         return ScannedPart(
-            records, answer.record_count, answer.flags, start, answer.next_offset, answer.log_start_offset
+            records,
+            answer.record_count,
+            answer.flags,
+            start,
+            answer.next_offset,
+            answer.log_start_offset,
+            answer.gaps,
         )
+
+    def _report(self, answer: verbs.ReadAnswer) -> None:
+        lost = damaged(TopicPartition(self._asked.topic, self._asked.partition), answer.gaps)
+        if self._on_damage == "raise":
+            self.offset = lost[0].next_offset  # who goes on all the same misses nothing else
+            raise error_of(lost[0])
+        if self._on_damage == "warn":
+            warn(lost)
 
 
 class AsyncScan:
     """The visible records of one partition in [start_offset, end_offset), part by part. Made by `AsyncClient.scan`."""
 
-    def __init__(self, connections: Connections, asked: verbs.Read) -> None:
+    def __init__(self, connections: Connections, asked: verbs.Read, on_damage: OnDamage = "warn") -> None:
         self._connections = connections
-        self.course = Course(asked)
+        self.course = Course(asked, on_damage)
         self._task: asyncio.Task[tuple[verbs.ReadAnswer, memoryview]] | None = None
 
     async def next_part(self) -> ScannedPart | None:
@@ -206,6 +227,9 @@ class Scan:
         if self._direct is not None:
             try:
                 part = self._direct.next_part()
+            except CorruptRecord:  # which no other connection cures
+                self._hang_up()
+                raise
             except GoQueueError:
                 self._hang_up()
             else:

@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from goqueue.client.client import AsyncClient
 from goqueue.client.consumer import Consumer, Consumption
+from goqueue.client.damage import OnDamage
 from goqueue.client.handles import Published
 from goqueue.client.loop_thread import LoopThread
 from goqueue.client.messages import Duration, Time
@@ -302,8 +303,13 @@ class Client:
         to_time: Time | None = None,
         limit: int | None = None,
         isolation: str = "read_committed",
+        on_damage: OnDamage = "warn",
     ) -> Messages:
-        """The messages that are there now, from an offset or a time on, in order within each partition."""
+        """The messages that are there now, from an offset or a time on, in order within each partition.
+
+        Messages that cannot be read are passed over: with a `DataLossWarning`, with `on_damage="raise"` as a
+        `CorruptRecord`, with `"skip"` silently.
+        """
         return Messages(
             self._client.read(
                 topic,
@@ -313,6 +319,7 @@ class Client:
                 to_time=to_time,
                 limit=limit,
                 isolation=isolation,
+                on_damage=on_damage,
             ),
             self._loop,
         )
@@ -328,9 +335,11 @@ class Client:
         delayed: str = "due",
         without: Sequence[str] = (),
         read_bytes: int = SCAN_BYTES,
+        on_damage: OnDamage = "warn",
     ) -> Scan:
         """Encoded records of a range, for those who decode many at once; `delayed="include"` takes what is not due yet,
-        too. Without "key", "value" or "headers", which are empty then, less has to come over the wire.
+        too. Without "key", "value" or "headers", which are empty then, less has to come over the wire. Damage is in
+        the `gaps` of each part, whatever `on_damage` says.
         """
         return self._client.scan(
             topic,
@@ -341,6 +350,7 @@ class Client:
             delayed=delayed,
             without=without,
             read_bytes=read_bytes,
+            on_damage=on_damage,
         ).blocking(self._loop.run, self._lines)
 
     def scan_pieces(
@@ -376,8 +386,11 @@ class Client:
         from_time: Time | None = None,
         limit: int | None = None,
         isolation: str = "read_committed",
+        on_damage: OnDamage = "warn",
     ) -> Messages:
-        """The messages that come from now on (`start="earliest"`: all of them), like `tail -f`."""
+        """The messages that come from now on (`start="earliest"`: all of them), like `tail -f`; `on_damage` as for
+        `read`.
+        """
         return Messages(
             self._client.follow(
                 topic,
@@ -387,6 +400,7 @@ class Client:
                 from_time=from_time,
                 limit=limit,
                 isolation=isolation,
+                on_damage=on_damage,
             ),
             self._loop,
         )

@@ -825,7 +825,7 @@ class Connection(asyncio.BufferedProtocol):
             self._end(push)
             self._fail(Verb.SUBSCRIBE, push.correlation, self._bug(Verb.SUBSCRIBE))
             return
-        if result.record_count or result.end_of_range:
+        if result.record_count or result.gaps or result.end_of_range:
             push.credit -= len(result.records)
             self._send_records(Verb.SUBSCRIBE, push.correlation, result, PUSHED_RECORDS)
         if result.end_of_range:

@@ -17,7 +17,7 @@ NAMES: Final = ("none", "zstd", "lz4")
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 DECOMPRESSED_BYTES_MAX: Final = 256 * 1024 * 1024
-"""A few bytes can claim to be gigabytes; nobody is given more than this."""
+"""A few bytes can claim to be gigabytes; no reader is given more than this."""
 
 
 def compress(value: bytes, algorithm: str) -> bytes:
@@ -46,20 +46,35 @@ def compress_all(values: Sequence[bytes | None], algorithm: str) -> tuple[list[b
     return packed, flags
 
 
+class Decompressor:
+    """Decompresses the values of one batch; to make what zstd needs takes longer than most values. Not thread-safe."""
+
+    __slots__ = ("_zstd",)
+
+    def __init__(self) -> None:
+        self._zstd: zstandard.ZstdDecompressor | None = None
+
+    def decompress(self, value: bytes, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> bytes:
+        """The value as it was before. Raises `CorruptRecord` if it cannot be decompressed to at most `max_bytes`."""
+        try:
+            if value.startswith(_ZSTD_MAGIC):
+                size = zstandard.frame_content_size(value)
+                if size > max_bytes:  # the decompressor believes the claim of a frame, whatever its own limit
+                    raise CorruptRecord(f"compressed value claims {size} bytes", 0)
+                if self._zstd is None:
+                    self._zstd = zstandard.ZstdDecompressor()
+                return self._zstd.decompress(value, max_output_size=max_bytes)
+            if value.startswith(_LZ4_MAGIC):
+                reader = lz4.frame.LZ4FrameDecompressor()
+                plain: bytes = reader.decompress(value, max_length=max_bytes)
+                if not reader.eof:
+                    raise CorruptRecord("compressed value is cut off or too large", 0)
+                return plain
+        except (zstandard.ZstdError, RuntimeError) as error:
+            raise CorruptRecord(f"compressed value: {error}", 0) from error
+        raise CorruptRecord("compressed by an unknown algorithm", 0)
+
+
 def decompress(value: bytes) -> bytes:
-    """The value as it was before. Raises `CorruptRecord` if it is not what it says, or too much of it."""
-    try:
-        if value.startswith(_ZSTD_MAGIC):
-            size = zstandard.frame_content_size(value)
-            if size > DECOMPRESSED_BYTES_MAX:
-                raise CorruptRecord(f"compressed value claims {size} bytes", 0)
-            return zstandard.ZstdDecompressor().decompress(value, max_output_size=DECOMPRESSED_BYTES_MAX)
-        if value.startswith(_LZ4_MAGIC):
-            reader = lz4.frame.LZ4FrameDecompressor()
-            plain: bytes = reader.decompress(value, max_length=DECOMPRESSED_BYTES_MAX)
-            if not reader.eof:
-                raise CorruptRecord("compressed value is cut off or too large", 0)
-            return plain
-    except (zstandard.ZstdError, RuntimeError) as error:
-        raise CorruptRecord(f"compressed value: {error}", 0) from error
-    raise CorruptRecord("compressed by an unknown algorithm", 0)
+    """A single value as it was before. Raises `CorruptRecord` if it cannot be decompressed."""
+    return Decompressor().decompress(value)

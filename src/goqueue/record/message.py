@@ -6,7 +6,7 @@ time; it holds bytes, and turns them into text, time or headers only when asked.
 
 import json
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from goqueue.errors import CorruptRecord
 from goqueue.names import TopicPartition
@@ -132,17 +132,46 @@ class Message(RecordBase):
             return f"priority_code={self.priority_code}"
 
 
+class Undecodable(NamedTuple):
+    """A whole record whose value cannot be decompressed."""
+
+    offset: int
+    reason: str
+
+
 def decode_messages(
-    records: Buffer, origin: TopicPartition, *, flags: int, verify: bool = True, message_type: type[Message] = Message
+    records: Buffer,
+    origin: TopicPartition,
+    *,
+    flags: int,
+    verify: bool = True,
+    message_type: type[Message] = Message,
+    undecodable: list[Undecodable] | None = None,
 ) -> list[Message]:
-    """The messages in a buffer of whole records; `flags` are those that any of them may have."""
+    """The messages in a buffer of whole records; `flags` are those that any of them may have.
+
+    A record whose value cannot be decompressed is left out and added to `undecodable`: it must not hide the others.
+    Without that list it raises `CorruptRecord`.
+    """
     decoded = kernel.decode(records, origin, message_type, verify=verify)
-    if flags & Flags.COMPRESSED:
-        return [_decompressed(message) if message.flags & Flags.COMPRESSED else message for message in decoded]
-    return decoded
+    if not flags & Flags.COMPRESSED:
+        return decoded
+    readable: list[Message] = []
+    decompressor = compression.Decompressor()
+    for message in decoded:
+        if not message.flags & Flags.COMPRESSED:
+            readable.append(message)
+            continue
+        try:
+            readable.append(_decompressed(message, decompressor))
+        except CorruptRecord as error:
+            if undecodable is None:
+                raise
+            undecodable.append(Undecodable(message.offset, error.reason))
+    return readable
 
 
-def _decompressed(message: Message) -> Message:
+def _decompressed(message: Message, decompressor: compression.Decompressor) -> Message:
     return type(message)(
         message.origin,
         message.offset,
@@ -150,7 +179,7 @@ def _decompressed(message: Message) -> Message:
         message.priority_code,
         message.flags & ~Flags.COMPRESSED,
         message.key,
-        compression.decompress(message.value),
+        decompressor.decompress(message.value),
         message.raw_headers,
     )
 

@@ -57,8 +57,9 @@ class GoQueueDataSource(DataSource):
         isolation             read_committed, read_uncommitted
         delayed               include: a delayed message stands in the log like any other, with deliver_at set, unless
                               cancelled; due: only what is due when the range is planned; what is not is never read
-        failOnDataLoss        true: what retention took before it was read, a topic that was deleted, or deleted and
-                              made again, is an error. false: it is logged, and a new topic is read from its beginning.
+        failOnDataLoss        true: what retention took before it was read, records that cannot be read, a topic that
+                              was deleted, or deleted and made again, is an error. false: it is logged and passed over,
+                              and a new topic is read from its beginning.
         columns               names of the columns to read; the fewer, the faster
         includeHeaders        false
         valueSchema           registry, or columns as in SQL: `value` becomes typed columns, and what does not fit goes

@@ -13,7 +13,8 @@ is looked for again, under the base offset that now comes before the wanted offs
 good: then, and when the topic is not the one that was meant, `OffsetOutOfRange` says from which offset on the broker
 has to be asked.
 
-Every record is checked against its crc. Bytes that are no record raise `CorruptRecord` with file and position.
+Every record is checked against its crc. Bytes that are no record raise `DamagedSegment` with file and position, and
+with the offset from which on the broker has to be asked: it knows how far the damage goes.
 """
 
 import os
@@ -36,6 +37,14 @@ WINDOW_BYTES: Final = 4 * 1024 * 1024
 _ENTRY_BYTES = 16  # of the index: offset and position, big-endian
 _SEGMENT = re.compile(r"(\d{20})" + re.escape(LOG), re.ASCII)
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
+
+
+class DamagedSegment(CorruptRecord):
+    """A segment holds bytes that are no record; `offset` is the first one that they may have taken."""
+
+    def __init__(self, reason: str, position: int, *, source: str, offset: int) -> None:
+        super().__init__(reason, position, source=source)
+        self.offset = offset
 
 
 class _Described(msgspec.Struct):
@@ -113,9 +122,17 @@ def _read_segment(
         data = _pread(file, path, position, min(window, size - position))
         found = kernel.scan(data, min_offset=min_offset, from_offset=start, to_offset=end)
         if not data:
-            raise CorruptRecord("the file ends early", position, source=path)
+            raise DamagedSegment("the file ends early", position, source=path, offset=max(start, min_offset))
         if found.fault and (found.fault != Fault.TRUNCATED or position + len(data) >= size):
-            raise CorruptRecord(kernel.describe(found.fault), position + found.fault_position, source=path)
+            if found.record_count:
+                yield from veil.visible(memoryview(data)[found.start : found.end], found)
+                min_offset = found.last_offset + 1
+            raise DamagedSegment(
+                kernel.describe(found.fault),
+                position + found.fault_position,
+                source=path,
+                offset=max(start, min_offset),
+            )
         if found.record_count:
             yield from veil.visible(memoryview(data)[found.start : found.end], found)
             min_offset = found.last_offset + 1

@@ -109,7 +109,12 @@ class Link:
         """The visible records of the range, part by part."""
         read_bytes = BARE_SCAN_BYTES if "value" in without else SCAN_BYTES
         return self.client.scan(
-            *one, isolation=isolation.value, delayed=delayed.value, without=without, read_bytes=read_bytes
+            *one,
+            isolation=isolation.value,
+            delayed=delayed.value,
+            without=without,
+            read_bytes=read_bytes,
+            on_damage="skip",  # the gaps of each part are judged by failOnDataLoss
         )
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ from datetime import UTC, datetime
 from heapq import heapify, heappop, heappush
 from typing import Final, NamedTuple
 
-from goqueue.errors import InvalidConfig, InvalidRequest, PartitionNotFound, StorageError
+from goqueue.errors import InvalidConfig, InvalidRequest, PartitionNotFound, StorageError, lost_text
 from goqueue.names import TopicPartition
 from goqueue.record.header import OFFSET_MAX
 from goqueue.spark.options import EARLIEST, LATEST, Edge, Offsets, Place, Timestamp
@@ -322,6 +322,11 @@ def passed(wanted: OffsetRange, log_start: int) -> Loss:
     last = min(log_start, wanted.end) - 1
     reason = f"offsets {wanted.start} to {last} of {_name(wanted)} are gone, its log begins at {log_start}"
     return Loss(wanted.topic, wanted.partition, reason)
+
+
+def damaged(topic: str, partition: int, first_offset: int, next_offset: int, reason: str) -> Loss:
+    """Records that cannot be read."""
+    return Loss(topic, partition, lost_text(topic, partition, first_offset, next_offset, reason))
 
 
 def ends_early(wanted: OffsetRange, end: int) -> Loss:

@@ -19,6 +19,7 @@ from collections.abc import Generator, Iterator, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
+import msgspec
 from pyspark.sql.datasource import (
     DataSourceReader,
     DataSourceStreamReader,
@@ -43,12 +44,14 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from goqueue.clock import SystemClock
-from goqueue.errors import AvailabilityError, GoQueueError, InvalidConfig, OffsetOutOfRange, TopicError
+from goqueue.errors import AvailabilityError, CorruptRecord, GoQueueError, InvalidConfig, OffsetOutOfRange, TopicError
 from goqueue.memory import keep_what_is_freed
+from goqueue.names import TopicPartition
 from goqueue.record import kernel
 from goqueue.record.header import Buffer
+from goqueue.record.message import Undecodable, decode_messages
 from goqueue.spark.columns import BatchMaker, TypedValues, spark_schema
-from goqueue.spark.files import read_files, sealed_end, why_not_here
+from goqueue.spark.files import DamagedSegment, read_files, sealed_end, why_not_here
 from goqueue.spark.link import Link, readable_errors
 from goqueue.spark.options import Delayed, Edge, Offsets, Place, ReadFrom, SourceOptions, Timestamp
 from goqueue.spark.plan import (
@@ -67,6 +70,7 @@ from goqueue.spark.plan import (
     clipped,
     committed,
     cut,
+    damaged,
     ends,
     ends_early,
     estimated_bytes,
@@ -247,8 +251,27 @@ class _Reading:
         maker = BatchMaker(topic, partition, self._schema.fieldNames(), value=parser, registry=registry)
         is_same = maker.schema.equals(wanted)
         for records, flags in self._records(planned, maker.unused_parts):
-            for batch in maker.batches(records, flags):
+            for batch in self._decoded(maker, TopicPartition(topic, partition), records, flags):
                 yield batch if is_same else type(batch).from_arrays(batch.columns, schema=wanted)
+
+    def _decoded(self, maker: BatchMaker, origin: TopicPartition, records: Buffer, flags: int) -> Iterator[Any]:
+        """The batches of the records. Without failOnDataLoss, records whose values cannot be decompressed are passed
+        over; they are looked for only where one was found.
+        """
+        row_count = 0
+        try:
+            for batch in maker.batches(records, flags):
+                yield batch
+                row_count += batch.num_rows
+        except CorruptRecord:
+            undecodable: list[Undecodable] = []
+            decode_messages(records, origin, flags=flags, undecodable=undecodable)
+            if not undecodable or self._options.fail_on_data_loss:
+                raise
+            self._lost([damaged(*origin, one.offset, one.offset + 1, one.reason) for one in undecodable])
+            first = memoryview(kernel.scan(records, positions=True).positions).cast("I")[row_count]
+            hidden = array("q", (offset for one in undecodable for offset in (one.offset, one.offset + 1))).tobytes()
+            yield from maker.batches(kernel.filter(memoryview(records)[first:], hidden=hidden), flags)
 
     def _records(self, planned: PlannedRange, without: Sequence[str]) -> Iterator[tuple[Buffer, int]]:
         """Encoded records, which may lack some parts, with the flags that they may have. What is missing is judged, and
@@ -279,6 +302,8 @@ class _Reading:
             )
         except OffsetOutOfRange as error:  # retention or compaction was faster; the broker knows
             return error.offset
+        except DamagedSegment as error:  # the broker says which offsets are lost, and goes on after them
+            return error.offset
         return sealed
 
     def _from_broker(self, planned: PlannedRange, place: int, without: Sequence[str]) -> Iterator[tuple[Buffer, int]]:
@@ -289,6 +314,8 @@ class _Reading:
             for part in self._link.scan(one, self._options.isolation, self._options.delayed, without=without):
                 if part.log_start_offset > part.start_offset:
                     self._lost([passed(one._replace(start=part.start_offset), part.log_start_offset)])
+                if part.gaps:
+                    self._lost([damaged(one.topic, one.partition, *msgspec.structs.astuple(gap)) for gap in part.gaps])
                 place = part.next_offset
                 records = kernel.filter(part.records, hidden=hidden) if hidden else part.records
                 if len(records):

@@ -45,6 +45,13 @@ class Compression(StrEnum):
     LZ4 = "lz4"
 
 
+class VerifyCompression(StrEnum):
+    """Whether values that say they are compressed are decompressed once before they are stored."""
+
+    OFF = "off"
+    ON = "on"
+
+
 class OnExpire(StrEnum):
     """What becomes of a message that nobody processed in time."""
 
@@ -93,6 +100,7 @@ class TopicConfig:
     min_insync_replicas: int = 1
     acks: Acks = Acks.ALL
     compression: Compression = Compression.NONE
+    verify_compression: VerifyCompression = VerifyCompression.OFF  # on costs CPU; see benchmarks/README.md
     max_message_bytes: int = VALUE_BYTES_MAX
     visibility_timeout_ms: int = 30_000
     max_deliveries: int = 3  # then the dead-letter topic: a poison message must not loop
@@ -280,6 +288,7 @@ _SETTINGS: dict[str, _Setting] = {
     "min_insync_replicas": _Whole(1, 1_000),
     "acks": _Choice(Acks),
     "compression": _Choice(Compression),
+    "verify_compression": _Choice(VerifyCompression),
     "max_message_bytes": _Whole(1, 2**31 - 1),
     "visibility_timeout": _Duration(1),
     "max_deliveries": _Whole(1, 1_000_000),

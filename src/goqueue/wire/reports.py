@@ -156,6 +156,27 @@ class PositionReset(_Report):
 # --- deliveries --------------------------------------------------------------------------------
 
 
+class Gap(_Report):
+    """Offsets [first_offset, next_offset) whose records are damaged on the disk: readers pass over them.
+
+    What retention or compaction took is no gap.
+    """
+
+    first_offset: int
+    next_offset: int
+    reason: str
+
+
+class PartitionGap(_Report):
+    """A gap, and the partition that it is in."""
+
+    topic: str
+    partition: int
+    first_offset: int
+    next_offset: int
+    reason: str
+
+
 class DeliveredBatch(_Report):
     """Messages of one partition that went to a member; their records come beside it, `bytes` of them.
 
@@ -184,6 +205,7 @@ class Polled(_Report):
     rebalance_required: bool
     in_flight: int
     reason: str = ""
+    gaps: list[PartitionGap] = []  # damage that the group came to since the last answer
 
 
 class Settlement(_Report):

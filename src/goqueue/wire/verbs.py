@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from goqueue.errors import GoQueueError
-from goqueue.wire.reports import Settlement
+from goqueue.wire.reports import Gap, Settlement
 
 PROTOCOL_VERSION: Final = 1
 PARTS_MAX: Final = 128
@@ -240,6 +240,7 @@ class ReadAnswer(_Meta):
     first_pending_offset: int | None = None
     end_of_range: bool = False
     flags: int = 0  # of the records, or-ed
+    gaps: tuple[Gap, ...] = ()  # damage between the offset that was asked for and the first record
 
 
 class Subscribe(_Meta):

@@ -62,7 +62,7 @@ class OpenDoor:
         disk: Disk | None = None,
         **options: Any,
     ) -> None:
-        self._data = data
+        self.data = data
         self._broker_type = broker
         self._disk = disk or OsDisk()
         self._clock = clock or SystemClock()
@@ -159,7 +159,7 @@ class OpenDoor:
     async def _serve(self, started: "Future[None]") -> None:
         self.loop = asyncio.get_running_loop()
         workers = ThreadWorkers(self.loop, threads_max=2)
-        self.broker = self._broker_type.open(self._disk, str(self._data), clock=self._clock, workers=workers)
+        self.broker = self._broker_type.open(self._disk, str(self.data), clock=self._clock, workers=workers)
         ticker = Ticker(self.loop, SystemClock(), self._tick, interval_ns=5 * MS)
         self.door = HttpDoor(self.broker, clock=self._clock, config=self._config, **self._options)
         try:

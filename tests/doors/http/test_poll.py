@@ -15,7 +15,10 @@ from goqueue.doors.http import routes_poll
 from goqueue.doors.http.bodies import ClientGone
 from goqueue.doors.http.context import Build, Context
 from goqueue.doors.http.door import HttpConfig, RequestAnswered
+from goqueue.record import kernel
+from goqueue.record.header import Flags
 from goqueue.testing import ManualClock
+from tests.client.damaged import flip
 from tests.doors.http.consumers import join, poll, poll_path, publish, settle, take, values
 from tests.doors.http.doors import OpenDoor
 from tests.doors.http.test_read import Asking, waiting
@@ -443,3 +446,30 @@ def test_a_group_that_commits_offsets_has_no_receipts(orders: OpenDoor) -> None:
     assert (polled["messages"][0]["delivery_count"], polled["in_flight"]) == (1, 0)
     assert polled["next_offset"] == {"orders-0": 2}
     assert values(poll(orders, member)) == []
+
+
+def test_damage_is_named_once_and_the_group_is_done_with_it(orders: OpenDoor) -> None:
+    publish(orders, "a-value", "b-value", "c-value")
+    flip(orders.data, "orders", b"b-value")
+    member = join(orders)
+
+    polled = [poll(orders, member), poll(orders, member), poll(orders, member)]
+
+    gap = {"topic": "orders", "partition": 0, "first_offset": 1, "next_offset": 2, "reason": "checksum mismatch"}
+    assert [gap for one in polled for gap in one.get("gaps", [])] == [gap]
+    messages = [message for one in polled for message in one["messages"]]
+    assert [message["value"] for message in messages] == ["a-value", "c-value"]
+    for message in messages:
+        settled = settle(orders, "ack", message)
+    assert settled.json["committed_offset"] == 2
+
+
+def test_a_value_that_cannot_be_decompressed_is_an_error_that_can_be_settled(orders: OpenDoor) -> None:
+    records = kernel.encode([b"not compressed", b"fine"], flags=[Flags.COMPRESSED, 0])
+    orders.inside(lambda: orders.broker.publish_records("orders", 0, records))
+    orders.until(lambda: orders.broker.describe_topic("orders").partitions[0].high_watermark == 2)
+
+    first, second = poll(orders, join(orders))["messages"]
+
+    assert (first["value"], first["code"], second["value"]) == (None, "CORRUPT_RECORD", "fine")
+    assert settle(orders, "reject", first).status == 200

@@ -10,6 +10,7 @@ from goqueue.doors.http.door import RequestAnswered
 from goqueue.record import kernel
 from goqueue.record.header import Flags
 from goqueue.testing import ManualClock
+from tests.client.damaged import flip
 from tests.doors.http.doors import Answer, OpenDoor
 
 ALL = "/topics/orders/messages"
@@ -321,15 +322,42 @@ def test_compressed_values_are_shown_as_they_were(orders: OpenDoor) -> None:
     assert values(orders.get("/topics/packed/messages")) == ["x" * 10_000]
 
 
-def test_what_only_claims_to_be_compressed_is_shown_as_it_is(orders: OpenDoor) -> None:
+def test_a_value_that_cannot_be_decompressed_is_an_error_and_not_its_stored_bytes(orders: OpenDoor) -> None:
     records = kernel.encode([b"\xffnot compressed", b"fine"], flags=[Flags.COMPRESSED, 0])
     orders.inside(lambda: orders.broker.publish_records("orders", 0, records))
     orders.until(lambda: orders.broker.describe_topic("orders").partitions[0].high_watermark == 2)
 
     first, second = orders.get(ONE).json["messages"]
 
-    assert first["value_base64"] == base64.b64encode(b"\xffnot compressed").decode()
+    assert first["value"] is None
+    assert "value_base64" not in first
+    assert first["error"] == "the value cannot be decompressed: compressed by an unknown algorithm"
+    assert first["code"] == "CORRUPT_RECORD"
     assert second["value"] == "fine"
+    assert "error" not in second
+
+
+@pytest.mark.parametrize("path", [ONE, ALL])
+def test_damage_is_named_beside_what_could_be_read(orders: OpenDoor, path: str) -> None:
+    fill(orders, 5)
+    assert "gaps" not in orders.get(path).json
+    flip(orders.data, "orders", b"0/3")
+
+    pages = [orders.get(path).json, orders.get(f"{path}?{'offset=3' if path == ONE else 'offsets=0:3'}").json]
+
+    gap = {"partition": 0, "first_offset": 3, "next_offset": 4, "reason": "checksum mismatch"}
+    assert [page.get("gaps") for page in pages if "gaps" in page] == [[gap]] * (1 if path == ONE else 2)
+    assert [message["value"] for message in pages[1]["messages"]] == ["0/4"]
+
+
+def test_a_long_poll_that_finds_nothing_but_damage_does_not_wait(orders: OpenDoor) -> None:
+    fill(orders, 1)
+    flip(orders.data, "orders", b"0/0")
+
+    for path in (ONE, ALL):
+        page = orders.get(f"{path}?wait=60s").json
+        assert page["messages"] == []
+        assert [gap["next_offset"] for gap in page["gaps"]] == [1]
 
 
 def test_values_that_grow_when_they_are_unpacked_do_not_burst_the_answer(orders: OpenDoor) -> None:

@@ -9,6 +9,7 @@ import pytest
 from goqueue.broker.broker import Broker
 from goqueue.doors.http.door import HttpConfig, RequestAnswered
 from goqueue.testing import ManualClock
+from tests.client.damaged import flip
 from tests.doors.http.doors import OpenDoor, receive_all
 
 URL = "/topics/orders/stream"
@@ -347,3 +348,17 @@ def test_a_stream_can_be_followed_with_http_1_0(orders: OpenDoor) -> None:
 
     assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
     assert b"event: end" in answer
+
+
+def test_damage_is_an_event_of_its_own(tmp_path: Path) -> None:
+    with OpenDoor(tmp_path / "data") as door:
+        door.post("/topics", {"name": "orders", "partitions": 1})
+        door.post(MESSAGES, {"messages": [{"value": "a-value"}, {"value": "b-value"}, {"value": "c-value"}]})
+        flip(door.data, "orders", b"b-value")
+
+        with follow(door, "?start=earliest&limit=2") as stream:
+            events = stream.take(4)
+
+    assert [event.name for event in events] == ["message", "gaps", "message", "end"]
+    gap = {"partition": 0, "first_offset": 1, "next_offset": 2, "reason": "checksum mismatch"}
+    assert (events[1].data, events[1].id) == ({"gaps": [gap]}, "0:2")

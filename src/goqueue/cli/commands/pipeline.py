@@ -142,7 +142,7 @@ def archive(
     batch: Annotated[int, typer.Option(min=1, help="Offsets per commit at most.")] = 10_000_000,
     compression: Annotated[str, typer.Option(help="Of the Parquet files: snappy, zstd, gzip, lz4 or none.")] = "snappy",
     accept_loss: Annotated[
-        bool, typer.Option("--accept-loss", help="Go on without what retention removed before it was archived.")
+        bool, typer.Option("--accept-loss", help="Go on without what was removed or damaged before it was archived.")
     ] = False,
     server: ServerOption = DEFAULT_SERVER,
     master: MasterOption = DEFAULT_MASTER,
@@ -381,6 +381,7 @@ def _verdict(one: "PartitionVerdict") -> str:
         "changed": one.changed_count,
         "repeated": one.repeated_count,
         "unknown": one.unknown_count,
+        "damaged in the topic and missing here": one.damaged_count,
     }
     said = [f"{count:,} {name}" for name, count in faults.items() if count]
     if one.first_fault is not None:

@@ -45,6 +45,16 @@ class DeliveredMessage(ShownMessage, kw_only=True, gc=False):
     deadline: str | msgspec.UnsetType = UNSET
 
 
+class PolledGap(msgspec.Struct):
+    """Offsets [first_offset, next_offset) whose records are damaged on the disk: no member gets them."""
+
+    topic: str
+    partition: int
+    first_offset: int
+    next_offset: int
+    reason: str
+
+
 class PolledMessages(msgspec.Struct, kw_only=True):
     """Messages for a member; without any, the reason why."""
 
@@ -54,6 +64,7 @@ class PolledMessages(msgspec.Struct, kw_only=True):
     rebalance_required: bool
     in_flight: int
     reason: str | msgspec.UnsetType = UNSET
+    gaps: list[PolledGap] | msgspec.UnsetType = UNSET  # damage that the group came to
 
 
 class Delivery(NamedTuple):
@@ -148,6 +159,7 @@ def _answer(groups: GroupVerbs, result: PollResult, max_bytes: int, encoding: En
         rebalance_required=polled.rebalance_required,
         in_flight=polled.in_flight - len(too_many),
         reason=polled.reason or UNSET,
+        gaps=[PolledGap(*msgspec.structs.astuple(gap)) for gap in polled.gaps] or UNSET,
     )
 
 

@@ -16,7 +16,7 @@ from goqueue.broker.service import READ_BYTES, READ_BYTES_MAX, Isolation, ReadRe
 from goqueue.clock import MS
 from goqueue.doors.http.context import Context, Shared
 from goqueue.doors.http.shapes import Client, one_of, parse_offsets, parse_partition, parse_time_query, wait_ms
-from goqueue.doors.http.stored_messages import Encoding, ShownMessage, shown
+from goqueue.doors.http.stored_messages import Encoding, ShownGap, ShownMessage, shown
 from goqueue.errors import PartitionNotFound
 from goqueue.names import TopicPartition
 from goqueue.record.header import OFFSET_MAX
@@ -41,6 +41,7 @@ class PartitionPage(msgspec.Struct, kw_only=True):
     log_start_offset: int
     first_pending_offset: int | msgspec.UnsetType = UNSET
     end_of_range: bool | msgspec.UnsetType = UNSET
+    gaps: list[ShownGap] | msgspec.UnsetType = UNSET  # damage that was passed over
 
 
 class TopicPage(msgspec.Struct, kw_only=True):
@@ -53,6 +54,7 @@ class TopicPage(msgspec.Struct, kw_only=True):
     log_start_offset: dict[str, int]
     first_pending_offset: dict[str, int] | msgspec.UnsetType = UNSET
     end_of_range: bool | msgspec.UnsetType = UNSET
+    gaps: list[ShownGap] | msgspec.UnsetType = UNSET  # damage that was passed over
 
 
 class Asked(NamedTuple):
@@ -118,6 +120,7 @@ async def read_partition(
         log_start_offset=result.log_start_offset,
         first_pending_offset=UNSET if result.first_pending_offset is None else result.first_pending_offset,
         end_of_range=result.end_of_range or UNSET,
+        gaps=shown_gaps(number, result) or UNSET,
     )
 
 
@@ -168,6 +171,7 @@ class _TopicReading:
         self._results: dict[int, ReadResult] = {}
         self._pending: dict[int, int] = {}
         self._messages: list[ShownMessage] = []
+        self._gaps: list[ShownGap] = []
 
     async def read(self) -> None:
         """Read what is there, in rounds of equal shares of what is left of the limits."""
@@ -201,7 +205,7 @@ class _TopicReading:
                 self._topic, self._positions, wait_ms=wait_ms, isolation=asked.isolation
             )
 
-        while not self._messages and not self._context.closing.done():
+        while not self._messages and not self._gaps and not self._context.closing.done():
             left_ms = (deadline_ns - clock.monotonic_ns()) // MS
             if left_ms <= 0:
                 return
@@ -224,6 +228,7 @@ class _TopicReading:
             log_start_offset=self._named({info.partition: info.start_offset for info in partitions}),
             first_pending_offset=self._named(self._pending) or UNSET,
             end_of_range=(len(results) == len(self._positions) and all(one.end_of_range for one in results)) or UNSET,
+            gaps=self._gaps or UNSET,
         )
 
     def _end(self, result: ReadResult) -> int:
@@ -246,6 +251,7 @@ class _TopicReading:
         result = await self._context.answered(pending, "read")
         page = _page(result, TopicPartition(self._topic, number), asked._replace(max_bytes=max_bytes))
         self._messages += page.messages
+        self._gaps += shown_gaps(number, page.result)
         self._results[number] = page.result
         self._positions[number] = page.result.next_offset
         if page.result.first_pending_offset is not None:
@@ -254,6 +260,11 @@ class _TopicReading:
 
     def _named(self, by_partition: dict[int, int]) -> dict[str, int]:
         return {f"{self._topic}-{partition}": value for partition, value in by_partition.items()}
+
+
+def shown_gaps(partition: int, result: ReadResult) -> list[ShownGap]:
+    """The damage that a reading has passed over."""
+    return [ShownGap(partition, gap.first_offset, gap.next_offset, gap.reason) for gap in result.gaps]
 
 
 def _asked(

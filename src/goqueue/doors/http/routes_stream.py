@@ -5,7 +5,8 @@
     data: {"topic": ...}
 
 A stream reads no further while its client does not take what was sent: it is held back, never skipped. A comment is
-sent when nothing else was for a while. It ends with the event `end` when its limit or its time is reached, and with
+sent when nothing else was for a while. The event `gaps` names records that are damaged on the disk and were passed
+over. It ends with the event `end` when its limit or its time is reached, and with
 `error` otherwise; a client that is gone ends it without a word, and its places in the partitions are given up at
 once.
 """
@@ -25,9 +26,9 @@ from litestar.types import Receive, Scope, Send
 from goqueue.broker.service import READ_RECORDS_MAX, Isolation, ReadResult, Subscription
 from goqueue.doors.http.context import Context, Shared, note_wait
 from goqueue.doors.http.refusals import body_of, understood
-from goqueue.doors.http.routes_read import FromTime, Offsets, ToTime
+from goqueue.doors.http.routes_read import FromTime, Offsets, ToTime, shown_gaps
 from goqueue.doors.http.shapes import format_offsets, parse_offsets, parse_partitions, parse_time_query
-from goqueue.doors.http.stored_messages import Encoding, shown
+from goqueue.doors.http.stored_messages import Encoding, ShownGap, shown
 from goqueue.doors.http.waiting import leaving
 from goqueue.errors import BrokerUnavailable, PartitionNotFound
 from goqueue.names import TopicPartition
@@ -51,11 +52,17 @@ class Start(StrEnum):
 
 
 class StreamEvent(msgspec.Struct, kw_only=True):
-    """One event: `message`, `error` or `end`, with JSON as its data."""
+    """One event: `message`, `gaps`, `error` or `end`, with JSON as its data."""
 
     id: str | msgspec.UnsetType = msgspec.UNSET
     event: str
     data: str
+
+
+class PassedOver(msgspec.Struct):
+    """Damage that a stream has passed over."""
+
+    gaps: list[ShownGap]
 
 
 class Ended(msgspec.Struct):
@@ -201,6 +208,9 @@ class EventStream(ASGIResponse):
         after = "".join(f",{other}:{at}" for other, at in self._positions.items() if other > number)
         chunk = bytearray()
         origin = TopicPartition(self._topic, number)
+        if result.gaps:
+            passed = PassedOver(shown_gaps(number, result))
+            chunk += _event("gaps", _encode(passed), f"{before}{number}:{result.gaps[-1].next_offset}{after}")
         for message, view, _ in shown(result.records, origin, self._encoding):
             if message.timestamp_ns < self._from_time_ns:  # which lies in the future, or did when the stream began
                 continue

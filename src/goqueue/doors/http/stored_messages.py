@@ -1,7 +1,8 @@
 """A stored message as JSON shows it.
 
 Bytes that are text are shown as text, others as base64 beside a null. Compressed values are shown as they were
-before. The broker's own note of who published a batch is not shown.
+before; one that cannot be decompressed is a null beside an `error`. The broker's own note of who published a batch is
+not shown.
 """
 
 from base64 import b64encode
@@ -12,7 +13,7 @@ from typing import Final, NamedTuple, TypeVar
 import msgspec
 
 from goqueue.doors.http.shapes import PRIORITIES, time_text
-from goqueue.errors import GoQueueError
+from goqueue.errors import CorruptRecord
 from goqueue.names import TopicPartition
 from goqueue.record import kernel
 from goqueue.record.compression import decompress
@@ -54,6 +55,17 @@ class ShownMessage(msgspec.Struct, kw_only=True, gc=False):
     headers: dict[str, str | ShownHeader]
     tombstone: bool | msgspec.UnsetType = msgspec.UNSET
     expires_at: str | msgspec.UnsetType = msgspec.UNSET
+    error: str | msgspec.UnsetType = msgspec.UNSET  # why the value is not shown
+    code: str | msgspec.UnsetType = msgspec.UNSET  # of that error
+
+
+class ShownGap(msgspec.Struct):
+    """Offsets [first_offset, next_offset) whose records are damaged on the disk."""
+
+    partition: int
+    first_offset: int
+    next_offset: int
+    reason: str
 
 
 class ShownKey(NamedTuple):
@@ -77,8 +89,12 @@ def show(message: Message, encoding: Encoding, shape: type[M]) -> tuple[M, int]:
     topic, partition = message.origin
     as_text = encoding is Encoding.TEXT
     value, flags = message.value, message.flags
+    unreadable: CorruptRecord | None = None
     if flags & _COMPRESSED:
-        value = _decompressed(value)
+        try:
+            value = decompress(value)
+        except CorruptRecord as error:
+            unreadable = error
     view = shape(
         topic=topic,
         partition=partition,
@@ -94,6 +110,9 @@ def show(message: Message, encoding: Encoding, shape: type[M]) -> tuple[M, int]:
             view.key_base64 = b64encode(message.key).decode()
     if flags & _TOMBSTONE:
         view.tombstone = True
+    elif unreadable is not None:
+        view.error = f"the value cannot be decompressed: {unreadable.reason}"
+        view.code = unreadable.code
     else:
         view.value = _text(value) if as_text else None
         if view.value is None:
@@ -121,14 +140,6 @@ def _show_headers(raw: bytes, view: ShownMessage, as_text: bool) -> None:
         view.headers[name.decode("utf-8", "backslashreplace")] = (
             ShownHeader(b64encode(value).decode()) if text is None else text
         )
-
-
-def _decompressed(value: bytes) -> bytes:
-    """The value before it was compressed; a producer's fake is shown as it is, lest it bar the way to what follows."""
-    try:
-        return decompress(value)
-    except GoQueueError:
-        return value
 
 
 def _text(data: bytes) -> str | None:

@@ -10,7 +10,8 @@ side by side and not sorted first, because messages come in the order of their t
 To verify, both sides are reduced to a count and two checksums per partition, by the same expression of Spark's: the xor
 and the sum of a hash over all columns of each row, so the order does not matter, and a row that is there twice is not
 taken for one that is not. Where they differ, it is looked up row by row which are missing, changed, twice, or only in
-the archive. The last is no fault where the topic forgets: compaction and cancelled delays remove what was archived.
+the archive. The last is no fault where the topic forgets: compaction and cancelled delays remove what was archived, and
+so does damage. Offsets that are damaged in the topic and not in the archive are missing, though both sides agree.
 """
 
 from collections.abc import Iterator, Sequence
@@ -113,6 +114,7 @@ class PartitionVerdict(NamedTuple):
     unknown_count: int = 0  # in the archive only, and nothing explains it
     forgotten_count: int = 0  # in the archive only, because the topic forgot them: no fault
     first_fault: int | None = None  # the offset
+    damaged_count: int = 0  # in neither: damaged in the topic, and not archived before that
 
     @property
     def is_good(self) -> bool:
@@ -314,7 +316,9 @@ class _Run:
         archive.store.remove(archive.staging)
         spans = [span for span in asked.spans if span.end > span.start]
         if spans:
-            rows = topic_rows(job, config.topic, spans, bytes_per_task=config.bytes_per_task)
+            rows = topic_rows(
+                job, config.topic, spans, bytes_per_task=config.bytes_per_task, accept_loss=config.accept_loss
+            )
             days = archived(rows, config).write.partitionBy(DAY).options(compression=config.compression, **_UNCHECKED)
             with archive.store.filling(archive.staging):
                 days.mode("overwrite").parquet(archive.store.url(archive.staging))
@@ -347,7 +351,9 @@ def _nothing(partition: Any) -> Span:
     return Span(partition.partition, partition.start_offset, partition.start_offset)
 
 
-def topic_rows(job: Job, topic: str, spans: Sequence[Span], *, bytes_per_task: int | None = None) -> "DataFrame":
+def topic_rows(
+    job: Job, topic: str, spans: Sequence[Span], *, bytes_per_task: int | None = None, accept_loss: bool = False
+) -> "DataFrame":
     """The rows of a topic in those spans, none of them empty, as they are archived."""
     options: dict[str, object] = {} if bytes_per_task is None else {"maxBytesPerPartition": bytes_per_task}
     return job.topics(
@@ -355,6 +361,7 @@ def topic_rows(job: Job, topic: str, spans: Sequence[Span], *, bytes_per_task: i
         startingOffsets=_json({topic: {str(span.partition): span.start for span in spans}}),
         endingOffsets=_json({topic: {str(span.partition): span.end for span in spans}}),
         includeHeaders=True,
+        failOnDataLoss=not accept_loss,
         **options,
     ).select(*COLUMNS)
 
@@ -421,7 +428,7 @@ def _compared(
     total = sum(span.end - span.start for span in wanted)
     job.report("compares", 0, total, pending=total)
     kept = rows_of(job.spark, archive).where(within(wanted))
-    logged = topic_rows(job, config.topic, wanted)
+    logged = topic_rows(job, config.topic, wanted, accept_loss=True)  # which is told below
     sides = checksums(kept).withColumn("side", F.lit(0)).unionByName(checksums(logged).withColumn("side", F.lit(1)))
     sums: dict[tuple[int, int], tuple[int, int, int]] = {
         (row["side"], row["partition"]): (row["count"], row["xor"], row["sum"]) for row in sides.collect()
@@ -431,17 +438,49 @@ def _compared(
     verdicts = {
         span: PartitionVerdict(*span, archive_count=mine[0], topic_count=its[0]) for span, (mine, its) in pairs.items()
     }
+    damage = [
+        gap
+        for span, verdict in verdicts.items()
+        if verdict.topic_count < span.end - span.start  # else nothing can be damaged
+        for gap in _damage(job, config.topic, span)
+    ]
     doubted = [span for span, (mine, its) in pairs.items() if mine != its]
     if doubted:
-        found = _differences(kept.where(within(doubted)), logged.where(within(doubted)), is_forgetful=is_forgetful)
+        found = _differences(
+            kept.where(within(doubted)), logged.where(within(doubted)), is_forgetful=is_forgetful, damage=damage
+        )
         by_partition = {row["partition"]: row for row in found.collect()}
         for span in doubted:
             row = by_partition[span.partition]
             names = [f"{name}_count" for name in (*_FAULTS, "forgotten")]
             counts = {name: row[name] for name in names}
             verdicts[span] = verdicts[span]._replace(**counts, first_fault=row["first_fault"])
+    if damage:
+        saved = kept.where(within(damage)).groupBy("partition").agg(F.collect_set("offset").alias("offsets"))
+        archived = {row["partition"]: set(row["offsets"]) for row in saved.collect()}
+        verdicts = {
+            span: _with_damage(verdict, damage, archived.get(span.partition, set()))
+            for span, verdict in verdicts.items()
+        }
     job.report("compares", total, total)
     return list(verdicts.values())
+
+
+def _damage(job: Job, topic: str, span: Span) -> list[Span]:
+    """The offsets of the span whose records are damaged in the topic."""
+    parts = job.client.scan(topic, *span, delayed="include", without=("key", "value", "headers"), on_damage="skip")
+    return [Span(span.partition, gap.first_offset, gap.next_offset) for part in parts for gap in part.gaps]
+
+
+def _with_damage(verdict: PartitionVerdict, damage: Sequence[Span], saved: set[int]) -> PartitionVerdict:
+    """The verdict with the offsets that are damaged in the topic and that the archive does not have either."""
+    spans = [one for one in damage if one.partition == verdict.partition]
+    count = sum(one.end - one.start for one in spans) - len(saved)
+    if count <= 0:
+        return verdict
+    first = next(offset for one in spans for offset in range(one.start, one.end) if offset not in saved)
+    known = verdict.first_fault
+    return verdict._replace(damaged_count=count, first_fault=first if known is None else min(known, first))
 
 
 def within(spans: Sequence[Span]) -> "Column":
@@ -453,7 +492,7 @@ def within(spans: Sequence[Span]) -> "Column":
     return chosen
 
 
-def _differences(kept: "DataFrame", logged: "DataFrame", *, is_forgetful: bool) -> "DataFrame":
+def _differences(kept: "DataFrame", logged: "DataFrame", *, is_forgetful: bool, damage: Sequence[Span]) -> "DataFrame":
     """For each partition, how many messages are missing, changed, repeated, unknown and forgotten."""
     place = ["partition", "offset"]
     mine = kept.groupBy(*place).agg(
@@ -463,7 +502,7 @@ def _differences(kept: "DataFrame", logged: "DataFrame", *, is_forgetful: bool) 
     )
     both = mine.join(logged.select(*place, fingerprint().alias("logged")), place, "full_outer")
     is_only_here = F.isnull("logged")
-    is_forgotten = is_only_here & (F.lit(is_forgetful) | F.col("delayed"))
+    is_forgotten = is_only_here & (F.lit(is_forgetful) | F.col("delayed") | within(damage))
     judged = both.select(
         *place,
         F.isnull("archived").alias("missing"),
