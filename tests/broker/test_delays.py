@@ -1,16 +1,19 @@
 """Delayed messages on a broker: hidden until they are due, and once only, whatever happens meanwhile."""
 
+from collections.abc import Callable
 from contextlib import suppress
 
 import pytest
 
 from goqueue.broker.new_message import NewMessage
 from goqueue.clock import SECOND
+from goqueue.delivery.delays import SETTLED_MAX
 from goqueue.errors import InvalidRequest, MessageNotFound
 from goqueue.record.header import Priority
 from goqueue.testing import ManualClock, MemoryDisk
 from goqueue.testing.inode import Keep
 from goqueue.testing.memory_disk import PowerLoss
+from goqueue.wire.reports import PositionCommit
 from tests.broker.brokers import Node
 from tests.broker.consumers import Consumer, floor, got, offsets, outcomes, restarted
 
@@ -355,3 +358,182 @@ def test_a_clock_that_is_set_back_or_forth_loses_nothing(node: Node, clock: Manu
     node.pass_time(50, step=5)
 
     assert len(member.poll()) == 1
+
+
+# --- what is damaged ---------------------------------------------------------------------------
+
+
+def stopped(node: Node) -> MemoryDisk:
+    node.workers.run_all()
+    node.broker.close()
+    assert isinstance(node.disk, MemoryDisk)
+    return node.disk
+
+
+def started(node: Node) -> Node:
+    return Node(node.disk, node.clock)
+
+
+def path_of(disk: MemoryDisk, ending: str, topic: str = "orders") -> str:
+    (path,) = (path for path in disk.paths() if f"/{topic}/0/" in path and path.endswith(ending))
+    return path
+
+
+def ledger_of(disk: MemoryDisk) -> str:
+    (path,) = (path for path in disk.paths() if "/orders/0/ledger/" in path and path.endswith(".log"))
+    return path
+
+
+def spoil_cancellation(disk: MemoryDisk, offset: int) -> None:
+    """Flip a bit of the record of the ledger that says that the message was cancelled."""
+    path = ledger_of(disk)
+    disk.flip_bit(path, disk.read(path).index(b"x" + offset.to_bytes(8)))
+
+
+def lose(disk: MemoryDisk, path: str) -> None:
+    disk.remove(path)
+    disk.sync_directory(path.rpartition("/")[0])
+
+
+def damage(disk: MemoryDisk, path: str) -> None:
+    for position in range(4, len(disk.read(path)), 8):
+        disk.flip_bit(path, position)
+
+
+def empty(disk: MemoryDisk, path: str) -> None:
+    disk.write(path, b"")
+
+
+def never_seen(node: Node, *values: bytes) -> None:
+    """The values, and nothing else, is what readers and a new group are given, now and after an hour."""
+    for _ in range(2):
+        assert node.values() == list(values)
+        assert [message.value for message in patient(node, f"at {node.clock.wall_ns()}").poll()] == list(values)
+        node.clock.advance(7_200)
+        node.tick()
+
+
+def test_a_flipped_bit_in_the_ledger_does_not_show_a_cancelled_message(node: Node) -> None:
+    node.create()
+    later(node, 3_600)
+    node.publish(b"now")
+    node.done(node.broker.delays.cancel("orders", partition=0, offset=0))
+    disk = stopped(node)
+    spoil_cancellation(disk, 0)
+
+    again = started(node)
+    never_seen(again, b"now")
+    stopped(again)
+    never_seen(started(again), b"now")
+
+
+def test_a_cancellation_is_known_however_many_came_after_it(node: Node) -> None:
+    """The file remembers what became of 10,000 messages, and all that were cancelled."""
+    node.create()
+    later(node, *[3_600] * (SETTLED_MAX + 10))
+    node.publish(b"now")
+    node.done(node.broker.delays.cancel("orders", partition=0, offsets=list(range(SETTLED_MAX + 10))))
+    disk = stopped(node)
+    again = started(node)  # which makes the file anew
+    again.live().delivery.delays._is_whole = False  # type: ignore[union-attr]
+    again.live().delivery.delays.save()  # type: ignore[union-attr]
+    stopped(again)
+    lose(disk, ledger_of(disk))
+
+    assert started(node).values() == [b"now"]
+
+
+@pytest.mark.parametrize("harm", [lose, damage, empty])
+def test_a_delay_file_that_is_harmed_shows_no_cancelled_message(
+    node: Node, harm: Callable[[MemoryDisk, str], None]
+) -> None:
+    node.create()
+    later(node, 3_600, 10)
+    node.publish(b"now")
+    node.done(node.broker.delays.cancel("orders", partition=0, offset=0))
+    disk = stopped(node)
+    harm(disk, path_of(disk, "/delays"))
+
+    again = started(node)
+    assert again.values() == [b"now"]
+    assert again.broker.delays.stats().pending == 1
+    again.clock.advance(20)
+    again.tick()
+    never_seen(again, b"in 10", b"now")
+
+
+@pytest.mark.parametrize("harm", [lose, damage, empty])
+def test_what_waits_is_hidden_from_the_first_read_on_without_its_file(
+    node: Node, harm: Callable[[MemoryDisk, str], None]
+) -> None:
+    node.create()
+    later(node, 10)
+    node.publish(b"now")
+    disk = stopped(node)
+    harm(disk, path_of(disk, "/delays"))
+
+    again = started(node)
+    assert again.values() == [b"now"]
+    assert again.read().first_pending_offset == 0
+    again.clock.advance(20)
+    again.tick()
+    assert again.values() == [b"in 10", b"now"]
+
+
+def test_without_any_file_the_record_itself_says_until_when_it_is_hidden(node: Node) -> None:
+    node.create()
+    node.publish(b"before")
+    later(node, 10, 20)
+    node.publish(b"now")
+    node.done(node.broker.delays.cancel("orders", partition=0, offset=2))
+    disk = stopped(node)
+    for ending in ("/delays", "/delayed"):
+        lose(disk, path_of(disk, ending))
+    lose(disk, ledger_of(disk))
+
+    again = started(node)
+    assert again.values() == [b"before", b"now"]
+    again.clock.advance(15)
+    again.tick()
+    assert again.values() == [b"before", b"in 10", b"now"]
+    stopped(again)
+    assert started(again).values() == [b"before", b"in 10", b"now"]
+
+
+def test_a_group_that_begins_late_does_not_make_a_file_that_forgets_what_came_before(node: Node) -> None:
+    node.create()
+    later(node, 3_600)
+    node.publish(b"now")
+    later(node, 10)
+    disk = stopped(node)
+    for ending in ("/delays", "/delayed"):
+        lose(disk, path_of(disk, ending))
+
+    again = started(node)
+    member = patient(again)
+    again.done(again.broker.groups.commit("workers", [PositionCommit("orders", 0, 2)], member_id=member.id))
+    assert member.poll() == []
+    stopped(again)
+
+    assert started(again).values() == [b"now"]
+
+
+def test_what_the_file_says_of_records_that_a_power_cut_took_is_not_said_of_others(clock: ManualClock) -> None:
+    disk = MemoryDisk()
+    node = Node(disk, clock)
+    node.create(flush="none")
+    later(node, 3_600)
+    stopped(node)
+    again = Node(disk, clock)
+    later(again, 3_600)
+    again.done(again.broker.delays.cancel("orders", partition=0, offset=1))
+    again.live().delivery.delays._file.sync()  # type: ignore[union-attr]
+    third = Node(disk.crash(keep="nothing"), clock)
+    assert third.live().log.next_offset == 1
+
+    fourth = Node(third.disk.crash(keep="nothing"), clock)  # type: ignore[attr-defined]
+    fourth.publish(b"another")
+
+    assert fourth.values() == [b"another"]
+    stopped(fourth)
+    assert Node(fourth.disk, clock).values() == [b"another"]

@@ -1,4 +1,8 @@
-"""The delayed messages of one partition while the broker runs: the table, its file, and what the ledger says of it."""
+"""The delayed messages of one partition while the broker runs: the table, its file, and what the ledger says of it.
+
+That a message was cancelled stands in the ledger and in the file. Each of the two may be damaged or lost, so either is
+believed: where they disagree, the message stays hidden. If both are lost, the record itself says until when it waits.
+"""
 
 from contextlib import suppress
 
@@ -28,16 +32,19 @@ _decode = msgspec.msgpack.Decoder(_DelayChange).decode
 class LiveDelays:
     """What waits in one partition."""
 
-    def __init__(self, file: DelayFile, *, start_offset: int, next_offset: int, wall_ns: int) -> None:
+    def __init__(
+        self, file: DelayFile, *, start_offset: int, next_offset: int, wall_ns: int, is_used: bool = False
+    ) -> None:
         self.table = PartitionDelays(now_ns=wall_ns)
         self.cancelled = BitMap64()
         self.stale_keys: list[bytes] = []  # what the ledger says of records that the log has lost
         self._file = file
         self._next_offset = next_offset
-        self._is_used = file.exists
+        self._is_used = is_used or file.exists
         restored = self.table.restore(file.load(), next_offset=next_offset) if file.exists else None
         self.covered_offset = max(start_offset, restored.covered_offset if restored else 0)
         self._is_whole = restored is None or restored.is_whole
+        self.cancelled |= self.table.restored_cancelled
 
     def replay(self, key: bytes, value: bytes | None) -> None:
         """The ledger tells of a change."""
@@ -111,10 +118,17 @@ class LiveDelays:
             return
         if self._file.is_stale or not self._is_whole or self._file.is_wasteful(self.table.snapshot_bytes):
             with suppress(OSError):
-                self._file.rewrite(self.table.snapshot(self.covered_offset))
+                self._file.rewrite(self.table.snapshot(self.covered_offset, cancelled=self.cancelled))
                 self._is_whole = True
         else:
             self._file.append(self.table.take_changes(self.covered_offset))
+
+    def mend(self) -> None:
+        """Replace a file that was lost or damaged, or that speaks of records that the log has lost: others will get
+        their offsets.
+        """
+        if not self._is_whole or self._file.is_stale:
+            self.save()
 
     def close(self, next_offset: int) -> None:
         """Leave a file that spares the next start all reading."""

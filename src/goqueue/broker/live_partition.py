@@ -88,6 +88,9 @@ class Following(Protocol):
     def aborted(self, offsets: BitMap64) -> None:
         """The transaction of these was aborted."""
 
+    def find_delays(self) -> None:
+        """Look at the whole log for delayed messages."""
+
 
 class Recent(NamedTuple):
     """A batch that was appended just now."""
@@ -126,6 +129,8 @@ class LivePartition:
         self.begin_delivery: Callable[[], Following]  # given by the broker; sets `delivery`
         self.has_delays = False  # as far as `look_at_tail` saw
         self.delays_from: int | None = None  # where delayed messages may be that no delay file tells of
+        self.delays_known_from = 0  # before it, delayed messages may be that nothing beside the log tells of
+        self._without_delays = BitMap64()  # offsets before that which were looked at
         self._watchers: dict[object, Callable[[], None]] = {}
         self._visible_end = self._persisted_end = self.log.ackable_offset
         self._readers: OrderedDict[int, LogReader] = OrderedDict()
@@ -301,19 +306,45 @@ class LivePartition:
 
     def look_at_tail(self) -> None:
         """Find out whether there are delayed messages or transactions. The first one is in the log just before a file
-        beside it tells of it, so after a crash it is looked for in what the last checkpoint does not cover.
+        beside it tells of it, so after a crash it is looked for in what the last checkpoint does not cover. Where the
+        delay file is missing and the log says that there should be one, all of the log is to be looked at.
         """
         has_transactions = self.log.has_transactions
-        self.has_delays = self.partition.delay_file.exists
+        self.has_delays = self.partition.delay_file.exists or self.log.has_delays
+        if self.has_delays and not self.partition.delay_file.exists:
+            self.delays_from = self.log.start_offset
         tail = max(self.log.recovered_offset, self.log.start_offset)
         reader = self.log.reader(tail)
         while not (self.has_delays and has_transactions) and (chunk := reader.read(max_bytes=LOAD_BYTES)).record_count:
             if not self.has_delays and chunk.flags & Flags.HAS_HEADERS and kernel.outline(chunk.records).delayed:
-                self.delays_from = tail
+                self.delays_from = self.log.start_offset
                 self.has_delays = True
             has_transactions = has_transactions or bool(chunk.flags & Flags.TRANSACTIONAL)
+        self.delays_known_from = 0 if self.has_delays else tail
         if has_transactions:
             self.producers.load_transactions()
+
+    def look_for_delays(self, records: Buffer, start: int, end: int) -> None:
+        """Before the records of [start, end) are shown: find delayed messages that nothing beside the log tells of.
+
+        That costs nothing where all is well: what was stored since the start is known, and the rest is looked at once.
+        """
+        end = min(end, self.delays_known_from)
+        if start >= end or self._without_delays.range_cardinality(start, end) == end - start:
+            return
+        if kernel.outline(records).delayed:
+            self.find_delays()
+        else:
+            self._without_delays.add_range(start, end)
+
+    def find_delays(self) -> None:
+        """Look at the whole log for delayed messages."""
+        self.delays_known_from = 0
+        self.delays_from = self.log.start_offset
+        if self.delivery is None:
+            self.begin_delivery()
+        else:
+            self.delivery.find_delays()
 
     def wrote_ledger(self) -> None:
         """There is something in the ledger that is to be flushed by and by."""

@@ -136,6 +136,7 @@ class PartitionDelivery:
             start_offset=log.next_offset if unseen_from is None else unseen_from,
             next_offset=log.next_offset,
             wall_ns=clock.wall_ns(),
+            is_used=log.has_delays,
         )
         self._due_lately = DueLately()
         self.due_ns: int | None = None  # when `tick` has something to do, at the earliest
@@ -144,6 +145,8 @@ class PartitionDelivery:
         self._scan_for_delays()
         if live.aborted:  # which the delay file may not know
             self.delays.abort(live.aborted & self.delays.table.waiting)
+            self.delays.cancelled -= live.aborted  # the file does not tell one from the other
+        self.delays.mend()
         self._note_time(self.delays.table.next_ns, is_wall=True)
 
     # --- the log -------------------------------------------------------------------------------
@@ -257,7 +260,8 @@ class PartitionDelivery:
             return False
         if chunk.next_offset <= start:
             return False
-        self._cover(start, chunk.next_offset, chunk.records)
+        if self._cover(start, chunk.next_offset, chunk.records) and start < self.live.delays_known_from:
+            self.live.find_delays()
         return True
 
     def cover_next(self, start: int, end: int) -> bool:
@@ -274,6 +278,9 @@ class PartitionDelivery:
         self._note_time(self.delays.table.next_ns, is_wall=True)
         self._note_time(self.index.next_expiry_ns, is_wall=True)
         if outline.delayed:
+            if not self.live.log.has_delays:
+                with suppress(StorageError):  # then with the next one
+                    self.live.log.mark_delayed()
             count = len(outline.delayed) // DELAYED_BYTES
             self.live.observe(events.DelaysScheduled(self.live.origin.topic, count))
         return outline.delayed
@@ -875,6 +882,13 @@ class PartitionDelivery:
         limit = self.live.log.next_offset
         while self.delays.covered_offset < limit and self._scan(self.delays.covered_offset, limit):
             pass
+
+    def find_delays(self) -> None:
+        """Look at the whole log for delayed messages: no file tells of them."""
+        self.delays.covered_offset = self.live.log.start_offset
+        self._scan_for_delays()
+        if self.live.aborted:
+            self.delays.abort(self.live.aborted & self.delays.table.waiting)
 
     # --- inside --------------------------------------------------------------------------------
 

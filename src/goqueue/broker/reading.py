@@ -31,6 +31,7 @@ GAPS_MAX = 100
 """In one answer, so that they fit the meta of a frame."""
 _ISOLATIONS = frozenset(Isolation)
 _DELAYED = frozenset(Delayed)
+_HAS_HEADERS = int(Flags.HAS_HEADERS)
 _SPECIAL = Flags.CONTROL | Flags.TRANSACTIONAL
 
 
@@ -187,7 +188,12 @@ class Reading:
 
     def _visible(self, chunk: Chunk) -> tuple[bytearray | memoryview, int, int | None]:
         """What of it may be seen, how many records that are, and the lowest offset that is not due yet."""
-        delivery = self._live.delivery  # there is one wherever there is a delayed message
+        live = self._live
+        if live.delays_known_from and chunk.flags & _HAS_HEADERS and chunk.record_count:
+            first = int.from_bytes(chunk.records[OFFSET_POSITION : OFFSET_POSITION + 8])
+            if first < live.delays_known_from:
+                live.look_for_delays(chunk.records, first, chunk.next_offset)
+        delivery = live.delivery  # there is one wherever there is a delayed message
         if not chunk.flags & (_SPECIAL if delivery is None else _SPECIAL | Flags.HAS_HEADERS):
             return chunk.records, chunk.record_count, None
         records: bytearray | memoryview = chunk.records

@@ -84,6 +84,8 @@ class PartitionDelays:
         self._known_end = 0  # nothing from here on was ever heard of
         self._counts = dict.fromkeys(DelayState, 0)
         self._changed = {state: BitMap64() for state in DelayState}  # since changes were taken
+        self.restored_cancelled = BitMap64()
+        """What the index says was cancelled, however long ago."""
 
     @property
     def next_ns(self) -> int | None:
@@ -253,12 +255,17 @@ class PartitionDelays:
         self._forget_changes()
         return b"".join(delay_index.encode(state, columns, covered_offset) for state, columns in parts)
 
-    def snapshot(self, covered_offset: int) -> bytes:
-        """A whole delay index, with all that wait and all that are remembered; changes start from it."""
+    def snapshot(self, covered_offset: int, *, cancelled: BitMap64 | None = None) -> bytes:
+        """A whole delay index, with all that wait and all that are remembered; changes start from it.
+
+        `cancelled` are those that must never be seen, also where they are not remembered any more.
+        """
         chunks: list[Buffer] = []
         for state in DelayState:
             if state is not DelayState.PENDING:
                 offsets = BitMap64([one.offset for one in self._settled.values() if one.state is state])
+                if state is DelayState.CANCELLED and cancelled:
+                    offsets |= cancelled
                 if offsets:
                     chunks.append(delay_index.encode(state, self._settled_columns(offsets), 0))
         chunks.append(delay_index.encode(DelayState.PENDING, self._table.select(self.waiting), covered_offset))
@@ -295,11 +302,14 @@ class PartitionDelays:
         offsets = BitMap64(columns.offsets)
         self._known_end = max(self._known_end, offsets.max() + 1)
         if state is DelayState.PENDING:
+            self.restored_cancelled -= offsets  # of an earlier record with that offset
             self._table.put_many(columns)
             self.waiting |= offsets
             for offset in self._settled.keys() & offsets if self._settled else ():
                 del self._settled[offset]
             return
+        if state is DelayState.CANCELLED:
+            self.restored_cancelled |= offsets
         self.waiting -= offsets
         for offset, due_ns, _, priority in zip(*columns, strict=True):
             self._remember(Delayed(offset, due_ns, state, priority))

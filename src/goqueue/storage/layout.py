@@ -8,6 +8,7 @@
     leader-epochs                     which leader wrote from which offset on
     compaction                        up to where the log is compacted, and a swap under way
     transactions                      there were some in this log; empty
+    delayed                           there were delayed messages in this log; empty
 
 A name with `.cleaned` at its end is the work of a compaction that has not been put in place, `.deleted`
 waits for its removal, `.new` is a small file that is about to replace its namesake. None of them counts.
@@ -26,6 +27,7 @@ CHECKPOINT = "checkpoint"
 LEADER_EPOCHS = "leader-epochs"
 COMPACTION = "compaction"
 TRANSACTIONS = "transactions"
+DELAYED = "delayed"
 
 LOG = ".log"
 OFFSET_INDEX = ".index"
@@ -42,7 +44,7 @@ _SEGMENT_FILE = re.compile(
     r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex)(\.cleaned|\.deleted|(?<=\.txnindex)\.new)?", re.ASCII
 )
 _SMALL_FILES = frozenset(
-    name + suffix for name in (CHECKPOINT, LEADER_EPOCHS, COMPACTION, TRANSACTIONS) for suffix in ("", NEW)
+    name + suffix for name in (CHECKPOINT, LEADER_EPOCHS, COMPACTION, TRANSACTIONS, DELAYED) for suffix in ("", NEW)
 )
 
 
@@ -59,6 +61,7 @@ class Listing(NamedTuple):
     leftovers: list[str]  # paths that may go: deleted, half-written, and indexes without a log
     txn_indexes: frozenset[int]  # base offsets of the segments that have one
     has_transactions: bool
+    has_delays: bool
 
 
 def sort_out(directory: str, entries: list[Entry]) -> Listing:
@@ -68,7 +71,7 @@ def sort_out(directory: str, entries: list[Entry]) -> Listing:
     cleaned: list[str] = []
     leftovers: list[str] = []
     txn_indexes: set[int] = set()
-    has_transactions = False
+    has_transactions = has_delays = False
     for name, size, is_directory in entries:
         match = None if is_directory else _SEGMENT_FILE.fullmatch(name)
         if match is None or int(match[1]) > OFFSET_MAX:
@@ -77,6 +80,7 @@ def sort_out(directory: str, entries: list[Entry]) -> Listing:
             if name.endswith(NEW):
                 leftovers.append(f"{directory}/{name}")
             has_transactions |= name == TRANSACTIONS
+            has_delays |= name == DELAYED
             continue
         base, suffix, state = int(match[1]), match[2], match[3]
         if state == CLEANED:
@@ -90,4 +94,5 @@ def sort_out(directory: str, entries: list[Entry]) -> Listing:
             if suffix == TXN_INDEX:
                 txn_indexes.add(base)
     leftovers.extend(path for base, path in indexes if base not in log_sizes)
-    return Listing(log_sizes, cleaned, leftovers, frozenset(txn_indexes & log_sizes.keys()), has_transactions)
+    indexed = frozenset(txn_indexes & log_sizes.keys())
+    return Listing(log_sizes, cleaned, leftovers, indexed, has_transactions, has_delays)

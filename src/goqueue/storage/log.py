@@ -47,7 +47,7 @@ from goqueue.storage.epochs import LeaderEpochs
 from goqueue.storage.file import NO_ROOM, Disk, Entry, sync_ancestors
 from goqueue.storage.flush import Flusher, FlushJob
 from goqueue.storage.jobs import DeleteJob, Job, mark_deleted
-from goqueue.storage.layout import CHECKPOINT, LEADER_EPOCHS, LOG, SEGMENT_SUFFIXES, TRANSACTIONS, sort_out
+from goqueue.storage.layout import CHECKPOINT, DELAYED, LEADER_EPOCHS, LOG, SEGMENT_SUFFIXES, TRANSACTIONS, sort_out
 from goqueue.storage.open_segments import OpenSegments
 from goqueue.storage.reader import Chunk, LogReader, reading
 from goqueue.storage.recovery import Recovery
@@ -60,6 +60,7 @@ READ_BYTES = 1024 * 1024
 EXPIRED_SEGMENTS_MAX = 100
 """How many segments one call takes out, because each costs its owner a few renames."""
 _TRANSACTIONS_KIND = b"GQTR"
+_DELAYED_KIND = b"GQDM"
 _TRANSACTIONAL = int(Flags.TRANSACTIONAL)
 DAMAGED_PLACES_MAX = 1_000
 """How many places of damage are remembered and told; readers are told of all."""
@@ -105,6 +106,7 @@ class Log:
         self._compactor = compactor
         self._txn_indexes = txn_indexes
         self.has_transactions = txn_indexes.has_any  # whether there may be records of transactions, now or ever before
+        self.has_delays = False  # whether there may be delayed messages, now or ever before
         self._last_timestamp = 0
         self._observe = observe
         self._closed = False
@@ -167,6 +169,7 @@ class Log:
         txn_indexes = TxnIndexes(disk, directory, listing.txn_indexes & bases, next_offset=recovered.next_offset)
         log = cls(disk, directory, config, segments, flusher, compactor, epochs, txn_indexes, observe)
         log.has_transactions |= listing.has_transactions
+        log.has_delays = listing.has_delays
         log._last_timestamp = recovered.last_timestamp
         log.recovered_offset = min(recovered_from, log.next_offset)
         for found in (*damage, *recovered.damage):
@@ -323,6 +326,14 @@ class Log:
         self._check_writable()
         self._change(lambda: small_file.replace(self._disk, self.directory, TRANSACTIONS, _TRANSACTIONS_KIND, b""))
         self.has_transactions = True
+
+    def mark_delayed(self) -> None:
+        """Note durably that there are delayed messages in this log, so that their loss from other files is noticed."""
+        if self.has_delays:
+            return
+        self._check_writable()
+        self._change(lambda: small_file.replace(self._disk, self.directory, DELAYED, _DELAYED_KIND, b""))
+        self.has_delays = True
 
     def note_aborted(self, first_offset: int, end_offset: int, marker_offset: int) -> None:
         """The records in [first_offset, end_offset) were aborted by the marker; on the medium after `begin_txn_sync`.
