@@ -3,6 +3,7 @@
 import pytest
 
 from goqueue.broker.config import BrokerConfig
+from goqueue.broker.new_message import NewMessage
 from goqueue.broker.timers import Timers
 from goqueue.clock import SECOND
 from goqueue.errors import (
@@ -10,12 +11,16 @@ from goqueue.errors import (
     InvalidConfig,
     InvalidTopic,
     MessageTooLarge,
+    StorageFull,
     TopicExists,
     TopicNotFound,
 )
 from goqueue.record import kernel
 from goqueue.testing import ManualClock, MemoryDisk
+from goqueue.testing.inode import Keep
+from goqueue.testing.memory_disk import PowerLoss
 from tests.broker.brokers import Node, values_of
+from tests.broker.consumers import restarted
 
 
 def durable(node: Node) -> int:
@@ -309,3 +314,137 @@ def test_a_timer_may_set_another() -> None:
     assert called == []
     timers.tick(5)
     assert called == [5]
+
+
+# --- retention of topics without publishes -------------------------------------------------------
+
+
+@pytest.mark.parametrize("flush", ["group", "interval", "none"])
+def test_a_quiet_topic_keeps_its_messages_for_its_retention_and_not_longer(node: Node, flush: str) -> None:
+    node.create(retention="60s", flush=flush)
+    node.publish(*[b"v"] * 10)
+
+    node.pass_time(55)
+    kept = node.values()
+    node.pass_time(25, step=5)
+
+    assert len(kept) == 10
+    assert node.values() == []
+    assert node.live().log.size == 0
+    assert not [path for path in node.disk.paths() if path.endswith("/log/00000000000000000000.log")]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("keep", ["nothing", "everything", "prefix"])
+def test_offsets_of_a_topic_that_became_empty_are_not_given_out_again(node: Node, keep: Keep) -> None:
+    node.create(retention="60s")
+    node.publish(*[b"v"] * 10)
+    node.pass_time(80, step=5)
+    assert node.values() == []
+
+    again = restarted(node, keep=keep, seed=1 if keep == "prefix" else None)
+
+    assert again.publish(b"next").first_offset == 10
+    assert again.values() == [b"next"]
+
+
+def test_a_crash_at_any_step_of_it_gives_no_offset_out_twice_and_brings_nothing_back_to_life(
+    clock: ManualClock,
+) -> None:
+    for steps in range(1, 500):
+        disk = MemoryDisk()
+        node = Node(disk, clock)
+        node.create(retention="60s")
+        node.publish(*[b"v"] * 10)
+        disk.power_off_after = disk.steps + steps
+        try:
+            node.pass_time(80, step=5)
+        except PowerLoss:
+            pass
+        else:
+            if disk.steps < disk.power_off_after:
+                assert node.values() == []
+                return
+        again = Node(disk.crash(seed=steps), clock)
+        assert again.values() in ([], [b"v"] * 10)
+        assert again.publish(b"next").first_offset == 10
+    raise AssertionError("it never came to an end")
+
+
+def test_a_topic_larger_than_its_room_shrinks_without_a_publish(node: Node) -> None:
+    node.create(retention_bytes=10_000)
+    for _ in range(40):
+        node.publish(b"x" * 1_000)
+
+    node.pass_time(25, step=5)
+
+    assert 10_000 <= node.live().log.size <= 16_000
+    assert len(node.values()) >= 9
+
+
+def fill(node: Node) -> None:
+    """Publish until the disk is full."""
+    for _ in range(100):
+        try:
+            node.publish(b"x" * 1_000)
+        except StorageFull:
+            return
+    raise AssertionError("there is room still")
+
+
+def test_less_room_is_made_use_of_at_once_also_on_a_full_disk(clock: ManualClock) -> None:
+    disk = MemoryDisk(capacity_bytes=60_000)
+    node = Node(disk, clock)
+    node.create()
+    fill(node)
+
+    node.done(node.broker.alter_topic("orders", {"retention_bytes": 10_000}))
+    node.workers.run_all()
+
+    assert node.live().log.size == 0  # all of it stood in one segment
+    assert node.publish(b"next").first_offset > 10
+
+
+def test_a_shorter_retention_makes_room_at_once_also_on_a_full_disk(clock: ManualClock) -> None:
+    disk = MemoryDisk(capacity_bytes=60_000)
+    node = Node(disk, clock)
+    node.create()
+    fill(node)
+    node.pass_time(20, step=5)
+
+    node.done(node.broker.alter_topic("orders", {"retention": "10s"}))
+    node.workers.run_all()
+
+    assert node.live().log.size == 0
+    assert node.publish(b"next").first_offset > 10
+
+
+def test_what_waits_and_what_is_not_decided_outlives_the_retention_of_a_quiet_topic(
+    node: Node, clock: ManualClock
+) -> None:
+    node.create("delayed", retention="60s")
+    node.create("undecided", retention="60s")
+    node.messages(NewMessage(b"later", deliver_at_ns=clock.wall_ns() + 3_600 * SECOND), topic="delayed")
+    node.messages(NewMessage(b"v"), topic="undecided")
+    producer = node.done(node.broker.transactions.init("tx", timeout_ms=600_000))
+    transaction = node.done(node.broker.transactions.begin("tx", producer.producer_id, producer.epoch))
+    node.done(
+        node.broker.publish_messages("undecided", [NewMessage(b"open")], transaction_id=transaction.transaction_id)
+    )
+
+    node.pass_time(200, step=5)
+
+    assert node.live("delayed").log.size
+    assert node.live("undecided").log.size
+
+
+def test_a_segment_is_rolled_when_it_has_the_age_that_the_topic_says(node: Node) -> None:
+    node.create(segment_age="60s")
+    node.publish(b"v")
+    node.pass_time(40, step=5)
+    before = node.live().log.segment_count
+    node.pass_time(40, step=5)
+
+    assert (before, node.live().log.segment_count) == (1, 2)
+    assert node.broker.describe_topic("orders").settings["segment_age"] == "1m"
+    node.done(node.broker.alter_topic("orders", {"segment_age": "1h"}))
+    assert node.live().log.config.segment_age_ms == 3_600_000

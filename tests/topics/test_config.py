@@ -21,6 +21,7 @@ DEFAULTS: dict[str, object] = {
     "retention": "168h",
     "retention_bytes": 0,
     "segment_bytes": 67_108_864,
+    "segment_age": "168h",
     "flush": "group",
     "flush_interval": "1s",
     "min_insync_replicas": 1,

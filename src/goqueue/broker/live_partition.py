@@ -142,6 +142,7 @@ class LivePartition:
         self._snapshot_ns = clock.monotonic_ns()
         self._stable_end = self._visible_end
         self.jobs_running = 0
+        self._has_rolled = False  # housekeeping sealed a segment, which may go once that is durable
 
     @property
     def high_watermark(self) -> int:
@@ -392,13 +393,11 @@ class LivePartition:
             if log.is_closed or not log.size:
                 continue
             with suppress(StorageError):  # a disk that is full or fails now; what stops the log, the log has told
-                log.roll_if_old(now_ns=now_ns)
+                if log.roll_if_old(now_ns=now_ns) and log is self.log:
+                    self._has_rolled = True
             if log.segment_count == 1:  # nothing is sealed that could go
                 continue
-            with suppress(StorageError):
-                expired = log.expire(now_ns=now_ns, keep_from=self._keep_from(log))
-                if expired:
-                    self.run(log, expired, lambda: None)
+            self._expire(log, now_ns)
             if may_compact and not began:
                 with suppress(StorageError):
                     job = self._begin_compaction(log, now_ns)
@@ -409,8 +408,25 @@ class LivePartition:
         if self.delivery is not None:
             self.delivery.drop_below(self.log.start_offset)
         self.producers.maintain(start_offset=self.log.start_offset, now_ns=now_ns)
-        self.flush()
+        self.flush(lazily=self._has_rolled)
         return began
+
+    def _expire(self, log: Log, now_ns: int) -> None:
+        with suppress(StorageError):
+            expired = log.expire(now_ns=now_ns, keep_from=self._keep_from(log))
+            if expired:
+                self.run(log, expired, lambda: None)
+
+    def _expire_rolled(self) -> None:
+        """Let go of what a quiet log has sealed; a partition without publishes is flushed by nothing else."""
+        if self.log.has_unsynced_roll:
+            self.flush(lazily=True)
+            return
+        self._has_rolled = False
+        self._recent.clear()
+        self._expire(self.log, self._clock.wall_ns())
+        if self.delivery is not None:
+            self.delivery.drop_below(self.log.start_offset)
 
     def _begin_compaction(self, log: Log, now_ns: int) -> CompactJob | None:
         if log is not self.log or self.producers.transactions is None:
@@ -423,12 +439,18 @@ class LivePartition:
         )
 
     def _keep_from(self, log: Log) -> int | None:
-        return self.delivery.keep_from if log is self.log and self.delivery is not None else None
+        """Where the records begin that retention has to leave: what waits, and what is not decided yet."""
+        if log is not self.log:
+            return None
+        waiting = None if self.delivery is None else self.delivery.keep_from
+        transactions = self.producers.transactions
+        open_from = None if transactions is None else transactions.first_open_offset
+        return min((offset for offset in (waiting, open_from) if offset is not None), default=None)
 
     def configured(self) -> None:
-        """The settings have changed, perhaps the flush mode."""
+        """The settings have changed, perhaps the flush mode, or the retention: room may be needed now."""
         self._unflushed.add(self)
-        self.flush()
+        self.maintain(may_compact=False, compacted=lambda: None)
         self._release()
 
     def seal(self) -> bool:
@@ -481,6 +503,8 @@ class LivePartition:
                 self.producers.write(snapshots, known_to=end)
         self._release()
         self.flush()
+        if self._has_rolled:
+            self._expire_rolled()
 
     def _release(self) -> None:
         self._tell_persisted()

@@ -285,11 +285,24 @@ class Log:
             summary.later_flags,
         )
 
-    def roll_if_old(self, *, now_ns: int) -> None:
-        """Seal the active segment if it is old, so that a log without writers can expire and be compacted, too."""
+    def roll_if_old(self, *, now_ns: int) -> bool:
+        """Seal the active segment if it is old, or larger than the log may be; whether that was so.
+
+        A log without writers can expire and be compacted by that. The next flush makes it durable, and before that
+        nothing is deleted: offsets go on after those of a log that has become empty, also after a crash.
+        """
         active = self._segments.active
-        if active.size and not self.failure and not self._closed and self._is_old(active, now_ns):
-            self._roll()
+        if not active.size or self.failure or self._closed:
+            return False
+        if not self._is_old(active, now_ns) and not retention.is_oversized(active.size, self.config):
+            return False
+        self._roll()
+        return True
+
+    @property
+    def has_unsynced_roll(self) -> bool:
+        """Whether the active segment was begun after the last flush: those before it cannot expire yet."""
+        return self._flusher.durable.base_offset != self._segments.active.base_offset
 
     def truncate(self, end_offset: int) -> None:
         """Cut off all records at or behind `end_offset`, durably; later appends take their offsets again.

@@ -21,7 +21,8 @@ class SegmentInfo(NamedTuple):
 def expired(sealed: Iterable[SegmentInfo], total_bytes: int, config: LogConfig, *, now_ns: int) -> list[SegmentInfo]:
     """The oldest segments that may go, in order; `sealed` comes oldest first and is asked no further than needed.
 
-    Age is that of a segment's newest record. By size, a segment goes if the log without it still fills its room.
+    Age is that of a segment's newest record. By size, a segment goes if the log without it still fills its room, or if
+    it takes more than the whole room by itself.
     """
     found: list[SegmentInfo] = []
     if not config.deletes:
@@ -29,9 +30,14 @@ def expired(sealed: Iterable[SegmentInfo], total_bytes: int, config: LogConfig, 
     horizon_ns = now_ns - config.retention_ms * MS
     for segment in sealed:
         too_old = config.retention_ms > 0 and (segment.last_timestamp is None or segment.last_timestamp < horizon_ns)
-        too_much = 0 < config.retention_bytes <= total_bytes - segment.size
+        too_much = 0 < config.retention_bytes <= total_bytes - segment.size or is_oversized(segment.size, config)
         if not too_old and not too_much:
             break
         found.append(segment)
         total_bytes -= segment.size
     return found
+
+
+def is_oversized(size: int, config: LogConfig) -> bool:
+    """Whether a segment of that size takes more room than the whole log may have."""
+    return config.deletes and 0 < config.retention_bytes < size

@@ -25,6 +25,7 @@ INTERNAL_PREFIX = "__"
 PARTITIONS_MAX = 1_000
 LEDGER_SEGMENT_BYTES = 8 * 1024 * 1024
 _WEIGHT_MAX = 1_000_000
+_SEGMENT_BYTES_MIN = 1024
 _SEGMENT_AGE_MS_MIN = 1_000
 _SEGMENT_AGE_MS_MAX = LogConfig().segment_age_ms
 
@@ -95,6 +96,7 @@ class TopicConfig:
     retention_ms: int = 168 * 3_600_000  # 0 = for ever
     retention_bytes: int = 0  # 0 = unlimited
     segment_bytes: int = 64 * 1024 * 1024
+    segment_age_ms: int = _SEGMENT_AGE_MS_MAX
     flush: Flush = Flush.GROUP
     flush_interval_ms: int = 1_000
     min_insync_replicas: int = 1
@@ -136,13 +138,16 @@ class TopicConfig:
     def log_config(self) -> LogConfig:
         """What the settings mean for the log of a partition.
 
-        A segment is not written to for longer than its records are kept, or a quiet log would keep them for longer.
+        A segment is not written to for longer than its records are kept, or a quiet log would keep them for longer; and
+        it does not take more than half of the room, or the log would have to lose all of its records at once.
         """
-        oldest = _SEGMENT_AGE_MS_MAX
+        oldest, largest = self.segment_age_ms, self.segment_bytes
         if self.retention_ms and self.cleanup is not Cleanup.COMPACT:
             oldest = max(_SEGMENT_AGE_MS_MIN, min(oldest, self.retention_ms))
+        if self.retention_bytes and self.cleanup is not Cleanup.COMPACT:
+            largest = max(_SEGMENT_BYTES_MIN, min(largest, self.retention_bytes // 2))
         return LogConfig(
-            segment_bytes=self.segment_bytes,
+            segment_bytes=largest,
             segment_age_ms=oldest,
             value_bytes_max=self.max_message_bytes,
             flush=self.flush,
@@ -282,7 +287,8 @@ _SETTINGS: dict[str, _Setting] = {
     "cleanup": _Choice(Cleanup),
     "retention": _Duration(0),
     "retention_bytes": _Whole(0, NUMBER_MAX),
-    "segment_bytes": _Whole(1024, 1024**3),
+    "segment_bytes": _Whole(_SEGMENT_BYTES_MIN, 1024**3),
+    "segment_age": _Duration(_SEGMENT_AGE_MS_MIN),
     "flush": _Choice(Flush),
     "flush_interval": _Duration(1),
     "min_insync_replicas": _Whole(1, 1_000),
