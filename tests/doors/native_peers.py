@@ -133,7 +133,8 @@ class House:
     def __init__(self, config: NativeConfig | None = None, awake_ns: int = 0) -> None:
         self.clock = LookedAtClock()
         self.workers = LoopWorkers()
-        self.broker = Broker.open(MemoryDisk(), "/data", clock=self.clock, workers=self.workers)
+        self.disk = MemoryDisk()
+        self.broker = Broker.open(self.disk, "/data", clock=self.clock, workers=self.workers)
         self.door = NativeDoor(self.broker, clock=self.clock, config=config, node_id=3, awake_ns=awake_ns)
         self.address = ("", 0)
         self.peers: list[Peer] = []

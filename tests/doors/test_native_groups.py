@@ -315,3 +315,25 @@ def test_every_verb_of_the_service_can_be_called_but_those_that_have_frames() ->
         *(f"transactions.{name}" for name in ("commit", "current", "describe", "heartbeat", "init")),
         *(f"transactions.{name}" for name in ("list", "stats")),
     }
+
+
+def test_a_poll_with_the_same_number_brings_the_gaps_of_the_lost_answer_and_no_other_does() -> None:
+    async def test(house: House) -> None:
+        peer = await topic(house, b"first-value", b"second-value", b"third-value")
+        await join(peer)
+        for path in house.disk.paths():
+            if path.endswith(".log") and b"second-value" in house.disk.read(path):
+                house.disk.flip_bit(path, house.disk.read(path).index(b"second-value"))
+
+        lost, values = await poll(peer, number=1)
+        again, same = await poll(peer, number=1)
+        after, _ = await poll(peer, number=2)
+
+        assert values == same == [b"first-value", b"third-value"]
+        assert [[(gap.first_offset, gap.next_offset) for gap in one.gaps] for one in (lost, again, after)] == [
+            [(1, 2)],
+            [(1, 2)],
+            [],
+        ]
+
+    at_a_door(test)

@@ -9,7 +9,7 @@ from goqueue.record import kernel
 from goqueue.record.header import HEADER, HEADER_BYTES, Fault
 from goqueue.storage.config import LogConfig
 from goqueue.storage.log import Log
-from goqueue.testing import MemoryDisk
+from goqueue.testing import FaultyDisk, MemoryDisk
 from tests.storage.logs import DIRECTORY, NOW_NS, append, fill, open_log, read_all
 
 FIRST = f"{DIRECTORY}/{0:020d}.log"
@@ -191,3 +191,14 @@ def test_reading_much_damage_looks_at_each_index_entry_once(disk: MemoryDisk) ->
     assert not messages
     assert [(gap.first_offset, gap.next_offset) for gap in gaps] == [(0, 2000)]
     assert len(log.damage) == 1
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_a_bit_that_flips_on_its_way_from_the_disk_costs_no_record(disk: MemoryDisk, seed: int) -> None:
+    values = fill(open_log(disk, segment_bytes=RECORD_BYTES * 40), 150)
+    log = open_log(FaultyDisk(disk, seed=seed, bit_flip=0.05, only=lambda path: path.endswith(".log")))
+
+    for _ in range(10):
+        messages, gaps = read_all(log)
+        assert [message.value for message in messages] == values
+        assert not gaps

@@ -35,7 +35,7 @@ from goqueue.names import VERSION
 from goqueue.vigil import Vigil, give_way
 from goqueue.wire import frames, verbs
 from goqueue.wire.frames import BadFrame, Frame, FrameFlags, FrameReader
-from goqueue.wire.reports import PartitionName, SettledBatch, Settlement
+from goqueue.wire.reports import PartitionGap, PartitionName, SettledBatch, Settlement
 from goqueue.wire.verbs import Verb
 
 logger = logging.getLogger("goqueue.native")
@@ -243,12 +243,13 @@ class NativeDoor:
 class LastPoll:
     """What is to be taken back if the answer to a poll is lost: whatever it brings, or has brought."""
 
-    __slots__ = ("batches", "number", "pending")
+    __slots__ = ("batches", "gaps", "number", "pending")
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.pending: Pending[PollResult] | None = None
         self.batches: list[tuple[str, int, str]] = []  # topic, partition, nonce
+        self.gaps: list[PartitionGap] = []  # which the group is told once
 
 
 class Push:
@@ -684,6 +685,8 @@ class Connection(asyncio.BufferedProtocol):
         elif len(polls) >= POLLS_MAX:
             del polls[next(iter(polls))]
         polls[member] = following = LastPoll(asked.number)
+        if last and last.number == asked.number:
+            following.gaps = last.gaps
         return following
 
     def _send_polled(self, correlation: int, last: LastPoll | None, result: PollResult) -> None:
@@ -694,6 +697,9 @@ class Connection(asyncio.BufferedProtocol):
         if last:
             last.pending = None
             last.batches = batches
+            if last.gaps:
+                result.polled.gaps = last.gaps + result.polled.gaps
+            last.gaps = result.polled.gaps
         size = sum(map(len, result.records))
         head = frames.pack(Verb.POLL, correlation, verbs.encode(result.polled), size, flags=RESPONSE_OF_RECORDS)
         self._write(head, *result.records)

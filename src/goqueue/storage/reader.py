@@ -2,7 +2,8 @@
 
 A reader remembers where the last record it gave out ended, so going on costs one read of the disk and
 no lookup. What it returns are the bytes of the file, validated but not copied again. Damage is never
-returned and never in the way: the reader goes on behind it and says which offsets are affected.
+returned and never in the way: the reader goes on behind it and says which offsets are affected. A bit may flip on its
+way from the medium, too, so bytes that look damaged are read once more before they count as lost.
 
 Segments may be added, deleted, compacted or cut while a reader stands in them. It notices by the log's
 generation and finds its place again by offset; if that offset is no longer there, it says so instead of skipping.
@@ -18,6 +19,9 @@ from goqueue.record.kernel import scan
 from goqueue.storage.layout import LOG
 from goqueue.storage.segment import Segment
 from goqueue.storage.walk import Damage, Run, Spot
+
+DOUBTS_MAX = 3
+"""How often one read believes that damage was none. A disk that keeps flipping bits must not stall a reader."""
 
 
 class Chunk(NamedTuple):
@@ -68,6 +72,7 @@ class LogReader:
 
     def _read(self, max_bytes: int, limit: int) -> Chunk:
         gaps: list[Damage] = []
+        doubts = 0
         while self.offset < limit:
             segment, end_offset, dense = self._find_place()
             for found in segment.walk(self._spot, end_offset=end_offset, to_offset=limit, window_bytes=max_bytes):
@@ -78,6 +83,10 @@ class LogReader:
                     self.offset = run.summary.last_offset + 1
                     self._spot = Spot(run.end, self.offset)
                     return Chunk(run.records, run.summary.record_count, self.offset, tuple(gaps), run.summary.flags)
+                if doubts < DOUBTS_MAX and self._is_whole_now(segment, found, end_offset):
+                    doubts += 1
+                    self._spot = Spot(found.position, found.first_offset)
+                    break
                 self._step_over(found, limit, gaps)
                 if self.offset >= limit:
                     break
@@ -89,6 +98,12 @@ class LogReader:
                 self.offset = min(end_offset, limit)
                 self._segment = None
         return Chunk(memoryview(b""), 0, self.offset, tuple(gaps))
+
+    def _is_whole_now(self, segment: Segment, damage: Damage, end_offset: int) -> bool:
+        """Whether the same bytes, read again, are a record."""
+        spot = Spot(damage.position, damage.first_offset)
+        again = next(segment.walk(spot, end_offset=end_offset, to_offset=end_offset, window_bytes=1), None)
+        return isinstance(again, Run)
 
     def _find_place(self) -> tuple[Segment, int, bool]:
         segment, end_offset, dense = self._log.place_of(self.offset)
