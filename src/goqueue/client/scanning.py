@@ -78,7 +78,7 @@ class Course:
     def _report(self, answer: verbs.ReadAnswer) -> None:
         lost = damaged(TopicPartition(self._asked.topic, self._asked.partition), answer.gaps)
         if self._on_damage == "raise":
-            self.offset = lost[0].next_offset  # who goes on all the same misses nothing else
+            self.offset = lost[0].next_offset  # a caller that continues anyway misses nothing else
             raise error_of(lost[0])
         if self._on_damage == "warn":
             warn(lost)

@@ -2,7 +2,7 @@
 
 A reader remembers where the last record it gave out ended, so going on costs one read of the disk and
 no lookup. What it returns are the bytes of the file, validated but not copied again. Damage is never
-returned and never in the way: the reader goes on behind it and says which offsets are affected. A bit may flip on its
+returned and never in the way: the reader goes on after it and says which offsets are affected. A bit may flip on its
 way from the medium, too, so bytes that look damaged are read once more before they count as lost.
 
 Segments may be added, deleted, compacted or cut while a reader stands in them. It notices by the log's
