@@ -1,12 +1,13 @@
 """Dead letters on a broker: counted, found, and put back once, whatever happens in between."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Literal
 
 import pytest
 
 from goqueue.broker.dead_letters import HISTORY_MAX, RUNNING_MAX, DeadLetterConfig, DeadLetters
+from goqueue.broker.pending import Pending
 from goqueue.clock import SECOND
 from goqueue.delivery.dead_letter import Death, dead_headers
 from goqueue.errors import (
@@ -27,6 +28,7 @@ from goqueue.testing import ManualClock, MemoryDisk, PowerLoss
 from goqueue.tracing.context import is_trace_id
 from goqueue.wire.reports import DeadLetter, DeadLetterFilter, RedriveInfo, Settlement
 from tests.broker.brokers import Node
+from tests.broker.consumers import Consumer, Got
 
 ALL = DeadLetterFilter()
 START_NS = ManualClock().wall_ns()
@@ -97,8 +99,18 @@ def messages_of(node: Node, topic: str = "orders", partition: int = 0) -> list[M
 
 def redriven(node: Node, wanted: DeadLetterFilter = ALL, **options: object) -> RedriveInfo:
     """A redrive, when it is over."""
-    begun = node.broker.dead_letters.redrive("orders", wanted, **options).result()  # type: ignore[arg-type]
-    return ended(node, begun.id)
+    return ended(node, begun(node, wanted, **options).id)
+
+
+def begun(node: Node, wanted: DeadLetterFilter = ALL, **options: object) -> RedriveInfo:
+    """A redrive that has begun for certain; of what follows as little has happened as can be."""
+    return answered(node, node.broker.dead_letters.redrive("orders", wanted, **options))  # type: ignore[arg-type]
+
+
+def answered(node: Node, pending: Pending[RedriveInfo]) -> RedriveInfo:
+    while not pending.is_done:
+        node.workers.run_one()
+    return pending.result()
 
 
 def ended(node: Node, redrive_id: str) -> RedriveInfo:
@@ -195,7 +207,7 @@ def test_the_name_of_the_queue_stands_for_its_topic(node: Node) -> None:
     bury(node, b"a")
 
     assert node.broker.dead_letters.describe("orders.dlq").topic == "orders"
-    assert node.broker.dead_letters.redrive("orders.dlq", ALL).result().topic == "orders"
+    assert answered(node, node.broker.dead_letters.redrive("orders.dlq", ALL)).topic == "orders"
 
 
 def patient(node: Node, **config: int) -> DeadLetters:
@@ -356,7 +368,7 @@ def test_what_consumers_reject_comes_back_as_it_was(disk: MemoryDisk, clock: Man
     assert (first.key, first.value, first.priority) == (b"k", b"v", Priority.HIGH)
     headers = first.headers
     assert is_trace_id(headers.pop("gq-trace"))
-    assert headers == {"color": "red", "gq-origin": "orders.dlq:1:0", "gq-redrives": "1"}
+    assert headers == {"color": "red", "gq-origin": "orders.dlq:1:0", "gq-redrives": "1", "gq-for-group": "billing"}
     assert (second.tombstone, second.priority) == (True, Priority.LOW)
     assert node.broker.dead_letters.describe("orders").messages == 0
 
@@ -427,10 +439,10 @@ def test_many_letters_are_put_back_in_order_batch_by_batch(node: Node) -> None:
     bury(node, *numbered(1_700))
     bury(node, *numbered(3), partition=1)
 
-    begun = node.broker.dead_letters.redrive("orders", ALL).result()
-    assert begun.state == "running"
+    redrive = begun(node)
+    assert redrive.state == "running"
 
-    assert numbers(ended(node, begun.id)) == ("done", 1_703, 1_703, 0, 0)
+    assert numbers(ended(node, redrive.id)) == ("done", 1_703, 1_703, 0, 0)
     assert node.values() == numbered(1_700)
     assert node.values(partition=1) == numbered(3)
 
@@ -440,11 +452,11 @@ def test_on_a_disk_that_answers_at_once_others_run_in_between(disk: MemoryDisk, 
     create(node, flush="none")
     bury(node, *numbered(5_000))
 
-    begun = node.broker.dead_letters.redrive("orders", ALL).result()
+    redrive = begun(node)
 
-    assert begun.state == "running"
-    assert 500 <= begun.redriven <= 1_000
-    assert numbers(ended(node, begun.id)) == ("done", 5_000, 5_000, 0, 0)
+    assert redrive.state == "running"
+    assert 500 <= redrive.redriven <= 1_000
+    assert numbers(ended(node, redrive.id)) == ("done", 5_000, 5_000, 0, 0)
     assert node.values() == numbered(5_000)
 
 
@@ -453,28 +465,28 @@ def test_letters_that_do_not_match_are_passed_over_while_others_run(node: Node) 
     bury(node, *numbered(100))
     bury(node, b"wanted", reason="TIMEOUT")
 
-    begun = dead_letters.redrive("orders", DeadLetterFilter(reason="TIMEOUT")).result()
-    assert (begun.state, begun.matched) == ("running", 0)
+    redrive = answered(node, dead_letters.redrive("orders", DeadLetterFilter(reason="TIMEOUT")))
+    assert (redrive.state, redrive.matched) == ("running", 0)
     node.pass_time(5)
 
-    assert numbers(dead_letters.redrive_info("orders", begun.id)) == ("done", 1, 1, 0, 0)
+    assert numbers(dead_letters.redrive_info("orders", redrive.id)) == ("done", 1, 1, 0, 0)
     assert node.values() == [b"wanted"]
 
 
 def test_letters_that_die_after_it_began_are_not_for_a_redrive(node: Node) -> None:
     bury(node, *numbered(3))
-    begun = node.broker.dead_letters.redrive("orders", ALL, rate=1).result()
+    redrive = begun(node, rate=1)
     bury(node, b"late")
 
-    assert ended(node, begun.id).redriven == 3
+    assert ended(node, redrive.id).redriven == 3
     assert listed(node) == [b"late"]
 
 
 def test_two_redrives_over_the_same_letters_put_each_back_once(node: Node) -> None:
     bury(node, *numbered(1_200))
 
-    begun = [node.broker.dead_letters.redrive("orders", ALL).result() for _ in range(3)]
-    infos = [ended(node, one.id) for one in begun]
+    redrives = [begun(node) for _ in range(3)]
+    infos = [ended(node, one.id) for one in redrives]
 
     assert sum(info.redriven for info in infos) == 1_200
     assert all(info.state == "done" and info.matched == info.redriven for info in infos)
@@ -523,6 +535,8 @@ def test_what_died_among_the_dead_letters_goes_back_to_the_topic(node: Node) -> 
         ({"rate": float("inf")}, InvalidRequest),
         ({"limit": -1}, InvalidRequest),
         ({"max_redrives": -1}, InvalidRequest),
+        ({"to": "others"}, InvalidRequest),
+        ({"to": ""}, InvalidRequest),
         ({"target_topic": "nowhere"}, TopicNotFound),
         ({"target_topic": "new.dlq"}, TopicNotFound),
         ({"target_topic": "orders.dlq"}, InvalidRequest),
@@ -560,10 +574,10 @@ def test_letters_that_do_not_fit_any_more_fail_and_the_others_go(node: Node) -> 
 def test_a_target_that_goes_away_ends_the_redrive_and_the_letters_stay(node: Node) -> None:
     node.create("parked")
     bury(node, *numbered(1_200))
-    begun = node.broker.dead_letters.redrive("orders", ALL, target_topic="parked").result()
+    redrive = begun(node, target_topic="parked")
     node.done(node.broker.delete_topic("parked"))
 
-    info = ended(node, begun.id)
+    info = ended(node, redrive.id)
 
     assert info.state == "failed"
     assert "parked" in info.error
@@ -573,11 +587,11 @@ def test_a_target_that_goes_away_ends_the_redrive_and_the_letters_stay(node: Nod
 
 def test_a_queue_that_goes_away_ends_its_redrives(node: Node) -> None:
     bury(node, *numbered(10))
-    begun = node.broker.dead_letters.redrive("orders", ALL, rate=1).result()
+    redrive = begun(node, rate=1)
     node.done(node.broker.delete_topic("orders.dlq"))
     node.pass_time(3)
 
-    info = node.broker.dead_letters.redrive_info("orders", begun.id)
+    info = node.broker.dead_letters.redrive_info("orders", redrive.id)
 
     assert info.state == "failed"
     assert "orders.dlq" in info.error
@@ -585,12 +599,12 @@ def test_a_queue_that_goes_away_ends_its_redrives(node: Node) -> None:
 
 def test_a_redrive_leaves_the_letters_of_another_queue_of_that_name_alone(node: Node) -> None:
     bury(node, *numbered(10))
-    begun = node.broker.dead_letters.redrive("orders", ALL, rate=1).result()
+    redrive = begun(node, rate=1)
     node.done(node.broker.delete_topic("orders.dlq"))
     node.create("orders.dlq", partitions=2)
     bury(node, *numbered(10))
 
-    info = ended(node, begun.id)
+    info = ended(node, redrive.id)
     assert (info.state, info.error) == ("failed", "topic not found: orders.dlq")
     assert len(listed(node)) == 10
 
@@ -634,9 +648,9 @@ def test_a_rate_does_not_save_up_for_a_burst(node: Node) -> None:
 
 def test_a_redrive_stops_after_what_it_has_in_hand(node: Node) -> None:
     bury(node, *numbered(1_200))
-    begun = node.broker.dead_letters.redrive("orders", ALL).result()
+    redrive = begun(node)
 
-    stopping = node.broker.dead_letters.stop_redrive("orders", begun.id)
+    stopping = node.broker.dead_letters.stop_redrive("orders", redrive.id)
     assert not stopping.is_done
 
     assert numbers(node.done(stopping)) == ("stopped", 500, 500, 0, 0)
@@ -649,16 +663,16 @@ def test_a_redrive_stops_after_what_it_has_in_hand(node: Node) -> None:
 
 def test_a_redrive_that_waits_for_its_rate_stops_at_once(node: Node) -> None:
     bury(node, *numbered(5))
-    begun = node.broker.dead_letters.redrive("orders", ALL, rate=0.001).result()
+    redrive = begun(node, rate=0.001)
     node.workers.run_all()
 
-    stopped = node.broker.dead_letters.stop_redrive("orders", begun.id).result()
+    stopped = answered(node, node.broker.dead_letters.stop_redrive("orders", redrive.id))
 
     assert numbers(stopped) == ("stopped", 1, 1, 0, 0)
     assert stopped.finished_at_ns == node.clock.wall_ns()
     node.pass_time(3_000, step=500)
     assert node.values() == [b"0"]
-    assert node.broker.dead_letters.redrive_info("orders", begun.id) == stopped
+    assert node.broker.dead_letters.redrive_info("orders", redrive.id) == stopped
 
 
 def test_a_redrive_that_is_over_stays_what_it_is(node: Node) -> None:
@@ -690,9 +704,9 @@ def test_there_are_not_too_many_redrives_at_once(node: Node) -> None:
         node.broker.dead_letters.redrive("orders", ALL)
 
 
-def test_a_broker_that_stops_ends_redrives_and_begins_none(node: Node) -> None:
+def test_a_broker_that_stops_begins_no_redrive_and_goes_on_with_those_it_has_after_the_restart(node: Node) -> None:
     bury(node, *numbered(1_200))
-    begun = node.broker.dead_letters.redrive("orders", ALL).result()
+    redrive = begun(node)
 
     drained = node.broker.drain()
     with pytest.raises(BrokerUnavailable):
@@ -700,7 +714,13 @@ def test_a_broker_that_stops_ends_redrives_and_begins_none(node: Node) -> None:
     node.pass_time(1)
 
     assert drained.is_done
-    assert numbers(node.broker.dead_letters.redrive_info("orders", begun.id)) == ("stopped", 500, 500, 0, 0)
+    assert numbers(node.broker.dead_letters.redrive_info("orders", redrive.id)) == ("running", 500, 500, 0, 0)
+
+    node.broker.close()
+    again = Node(node.disk, node.clock)
+    assert numbers(again.broker.dead_letters.redrive_info("orders", redrive.id)) == ("running", 500, 500, 0, 0)
+    assert numbers(ended(again, redrive.id)) == ("done", 1_200, 1_200, 0, 0)
+    assert again.values() == numbered(1_200)
 
 
 # --- crashes ---------------------------------------------------------------------------------------
@@ -708,13 +728,14 @@ def test_a_broker_that_stops_ends_redrives_and_begins_none(node: Node) -> None:
 
 def test_what_was_put_back_stays_put_back_after_a_restart(node: Node, disk: MemoryDisk, clock: ManualClock) -> None:
     bury(node, *numbered(4))
-    redriven(node, DeadLetterFilter(offsets=[1, 2]))
+    info = redriven(node, DeadLetterFilter(offsets=[1, 2]))
+    node.workers.run_all()
 
     again = Node(disk.crash(keep="nothing"), clock)
 
     assert listed(again) == [b"0", b"3"]
     assert again.broker.dead_letters.describe("orders").by_reason == {"REJECTED": 2}
-    assert again.broker.dead_letters.describe("orders").redrives == []
+    assert again.broker.dead_letters.describe("orders").redrives == [info]
     assert again.values() == [b"1", b"2"]
 
 
@@ -769,12 +790,12 @@ def test_a_crash_between_any_two_jobs_of_the_disk_loses_no_letter_and_puts_none_
     while True:
         disk = prepared(clock)
         node = Node(disk, clock)
-        begun = node.broker.dead_letters.redrive("orders", ALL).result()
+        redrive = begun(node)
         for _ in range(jobs):
             if node.workers.jobs:
                 node.workers.run_one()
             node.tick(0.05)
-        is_over = node.broker.dead_letters.redrive_info("orders", begun.id).state == "done"
+        is_over = node.broker.dead_letters.redrive_info("orders", redrive.id).state == "done"
         check_each_is_there_once(disk.crash(keep=keep), clock, jobs)
         if is_over:
             break
@@ -800,10 +821,11 @@ def test_a_letter_in_hand_at_a_crash_is_put_back_without_being_asked_for(clock: 
 def test_a_full_disk_ends_a_redrive_and_what_it_had_in_hand_follows_later(clock: ManualClock) -> None:
     disk = prepared(clock)
     node = Node(disk, clock)
-    disk.capacity_bytes = disk.used_bytes + 60
-    begun = node.broker.dead_letters.redrive("orders", ALL).result()
-    info = ended(node, begun.id)
-    assert info.state == "failed"
+    disk.capacity_bytes = disk.used_bytes + 250
+    redrive = node.broker.dead_letters.redrive("orders", ALL)
+    node.workers.run_all()
+    (info,) = node.broker.dead_letters.describe("orders").redrives
+    assert (info.id, info.state) == (redrive.result().id, "failed")
     assert info.error
 
     disk.capacity_bytes = None
@@ -812,3 +834,177 @@ def test_a_full_disk_ends_a_redrive_and_what_it_had_in_hand_follows_later(clock:
     redriven(node)
     assert sorted(node.values()) == numbered(4)
     assert listed(node) == []
+
+
+@pytest.mark.parametrize("keep", ["nothing", "random", "everything"])
+def test_a_redrive_goes_on_after_any_number_of_crashes_and_keeps_its_numbers(
+    clock: ManualClock, keep: Literal["nothing", "random", "everything"]
+) -> None:
+    """With its id, filter, rate, limit and counters; the limit counts what was put back before each crash."""
+    disk = MemoryDisk()
+    node = Node(disk, clock)
+    create(node)
+    bury(node, *numbered(40), reason="TIMEOUT")
+    bury(node, *[b"other"] * 5)
+    bury(node, b"tired", reason="TIMEOUT", headers={"gq-redrives": "3"})
+    bury(node, *numbered(40), partition=1, reason="TIMEOUT")
+    first = begun(node, DeadLetterFilter(reason="TIMEOUT"), rate=20, limit=70)
+
+    for crash in range(12):
+        for _ in range(crash % 5):
+            node.tick(0.1)
+            if node.workers.jobs:
+                node.workers.run_one()
+        disk = disk.crash(seed=crash, keep=keep)
+        node = Node(disk, clock)
+    (found,) = node.broker.dead_letters.describe("orders").redrives
+    assert (found.id, found.state, found.rate, found.started_at_ns) == (first.id, "running", 20, first.started_at_ns)
+
+    info = ended(node, first.id)
+
+    assert numbers(info) == ("done", 71, 70, 1, 0)
+    assert node.values() == numbered(40)
+    assert node.values(partition=1) == numbered(30)
+    node.workers.run_all()
+    again = Node(disk.crash(keep="nothing"), clock)
+    assert again.broker.dead_letters.describe("orders").redrives == [info]
+
+
+def test_a_redrive_that_was_stopped_stays_stopped_after_a_restart(node: Node, disk: MemoryDisk) -> None:
+    bury(node, *numbered(5))
+    redrive = begun(node, rate=0.001)
+    node.workers.run_all()
+    stopped = answered(node, node.broker.dead_letters.stop_redrive("orders", redrive.id))
+
+    again = Node(disk.crash(keep="nothing"), node.clock)
+    again.pass_time(3_000, step=500)
+
+    assert again.broker.dead_letters.redrive_info("orders", redrive.id) == stopped
+    assert again.values() == [b"0"]
+
+
+def test_the_history_of_redrives_is_bounded_over_restarts(node: Node, disk: MemoryDisk) -> None:
+    bury(node, b"a")
+    ids = [redriven(node, DeadLetterFilter(offsets=[7])).id for _ in range(HISTORY_MAX + 5)]
+    node.workers.run_all()
+
+    again = Node(disk.crash(keep="nothing"), node.clock)
+
+    assert {one.id for one in again.broker.dead_letters.describe("orders").redrives} == set(ids[5:])
+
+
+# --- for whom --------------------------------------------------------------------------------------
+
+
+def values(messages: Iterable[Got]) -> list[bytes]:
+    return [message.value for message in messages]
+
+
+def given_up_by_billing(node: Node) -> tuple[Consumer, Consumer]:
+    """Two groups that got three messages each: audit acknowledged all, billing rejected the second."""
+    node.publish(b"a", b"b", b"c")
+    billing, audit = Consumer(node, "billing"), Consumer(node, "audit")
+    audit.ack(audit.poll())
+    first, second, third = billing.poll()
+    billing.ack([first, third])
+    billing.settle("reject", [second])
+    return billing, audit
+
+
+def test_a_redriven_message_goes_only_to_the_group_that_gave_it_up(node: Node, disk: MemoryDisk) -> None:
+    billing, audit = given_up_by_billing(node)
+
+    assert redriven(node).to == "group"
+
+    assert audit.poll() == []
+    assert node.broker.groups.describe("audit").lag == 0
+    assert node.broker.groups.describe("billing").lag == 1
+    (report, _) = node.broker.groups.lanes("orders", "audit")
+    assert (report.pending, report.ready) == ([0] * 5, [0] * 5)
+    new = Consumer(node, "new")
+    assert values(new.poll()) == [b"a", b"b", b"c"]
+    again = Node(disk.crash(keep="everything"), node.clock)
+    assert again.broker.groups.describe("audit").lag == 0
+    assert audit.moved_to(again).poll() == []
+    (message,) = billing.moved_to(again).poll()
+    assert (message.value, message.count) == (b"b", 1)
+    billing.moved_to(again).ack([message])
+    assert again.broker.groups.describe("billing").lag == 0
+    assert again.values() == [b"a", b"b", b"c", b"b"]  # plain reads see all
+
+
+def test_a_redriven_message_goes_to_all_groups_when_that_is_asked_for(node: Node) -> None:
+    billing, audit = given_up_by_billing(node)
+
+    assert redriven(node, to="all").to == "all"
+
+    assert values(audit.poll()) == values(billing.poll()) == [b"b"]
+
+
+def test_the_group_that_gave_a_redriven_message_up_again_is_the_one_that_gets_it(node: Node) -> None:
+    billing, audit = given_up_by_billing(node)
+    redriven(node)
+    billing.settle("reject", billing.poll())
+
+    redriven(node)
+
+    assert values(billing.poll()) == [b"b"]
+    assert audit.poll() == []
+
+
+def test_messages_of_several_groups_go_to_each_of_them(node: Node) -> None:
+    node.publish(b"a", b"b", b"c")
+    members = [Consumer(node, name) for name in ("one", "two")]
+    for member, kept in zip(members, (0, 1), strict=True):
+        messages = member.poll()
+        member.ack([messages.pop(kept)])
+        member.settle("reject", messages)
+
+    redriven(node)
+
+    assert [values(member.poll()) for member in members] == [[b"b", b"c"], [b"a", b"c"]]
+
+
+def test_in_another_topic_a_redriven_message_is_for_all_unless_its_group_is_asked_for(node: Node) -> None:
+    billing, _ = given_up_by_billing(node)
+    node.create("parked")
+    parked = [Consumer(node, name, topics=("parked",)) for name in ("audit of parked", "billing")]
+
+    assert redriven(node, target_topic="parked").to == "all"
+    first, second = (member.poll() for member in parked)
+    assert values(first) == values(second) == [b"b"]
+
+    node.publish(b"d")
+    billing.settle("reject", billing.poll())
+    assert redriven(node, target_topic="parked", to="group").to == "group"
+    first, second = (member.poll() for member in parked)
+    assert (values(first), values(second)) == ([], [b"d"])
+
+
+def test_a_letter_that_names_no_group_of_the_topic_goes_to_all(node: Node) -> None:
+    """Nobody gave it up, or a group that read the dead letters themselves."""
+    _, audit = given_up_by_billing(node)
+    undertaker = Consumer(node, "undertaker", topics=("orders.dlq",))
+    undertaker.settle("reject", undertaker.poll())
+    by_hand = kernel.encode([b"by hand"], headers=[{"gq-origin": "orders:0:1"}])
+    node.done(node.broker.publish_records("orders.dlq", 0, by_hand))
+
+    redriven(node, DeadLetterFilter(offsets=[1, 2]))
+
+    assert sorted(values(audit.poll())) == [b"b", b"by hand"]
+
+
+def test_a_topic_with_a_time_to_live_gives_its_dead_letters_back_to_their_group(disk: MemoryDisk) -> None:
+    node = Node(disk, ManualClock())
+    node.create(ttl="10s", on_expire="dead_letter")
+    node.publish(b"a")
+    audit, late = Consumer(node, "audit"), Consumer(node, "late")
+    audit.ack(audit.poll())
+    node.pass_time(20, step=5)
+    assert late.poll() == []
+    node.pass_time(1)
+
+    assert numbers(redriven(node)) == ("done", 1, 1, 0, 0)
+
+    assert audit.poll() == []
+    assert values(late.poll()) == [b"a"]

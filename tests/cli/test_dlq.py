@@ -142,6 +142,15 @@ def test_letters_are_put_back_where_they_come_from(server: str, client: Client) 
     assert str(ended["id"]) in shown
 
 
+def test_letters_are_put_back_for_their_group_or_for_all(server: str, client: Client) -> None:
+    assert follow(server, "--offset", "0")["to"] == "group"
+    assert follow(server, "--offset", "1", "--to", "ALL")["to"] == "all"
+
+    groups = [message.headers.get("gq-for-group") for message in client.read("orders", offset=3)]
+    assert groups == ["billing", None]
+    assert "--to" in fail(*REDRIVE, "--to", "nobody", server=server)[1]
+
+
 def test_letters_are_put_somewhere_else_and_only_so_many(server: str, client: Client) -> None:
     client.create_topic("elsewhere", partitions=1)
 

@@ -114,6 +114,28 @@ def test_dead_letters_are_listed_counted_and_put_back(one: Client) -> None:
     one.delete_topic("t.dlq")
 
 
+def test_a_redrive_is_for_the_group_that_gave_messages_up_or_for_all(one: Client) -> None:
+    one.create_topic("u", partitions=1)
+    one.publish("u", b"a")
+    with one.consumer("u", group="billing") as billing, one.consumer("u", group="audit") as audit:
+        audit.ack(audit.poll(timeout=5))
+        billing.reject(billing.poll(timeout=5))
+
+        assert one.plan_redrive("u", to="group").matched == 1
+        assert one.redrive("u").to == "group"
+        again = billing.poll(timeout=5)
+        assert [(message.value, message.headers["gq-for-group"]) for message in again] == [(b"a", "billing")]
+        assert audit.poll(timeout=0) == []
+
+        billing.reject(again)
+        assert one.redrive("u", to="all").to == "all"
+        assert [message.value for message in billing.poll(timeout=5)] == [b"a"]
+        assert [message.value for message in audit.poll(timeout=5)] == [b"a"]
+
+    with pytest.raises(InvalidRequest):
+        one.redrive("u", to="nobody")  # type: ignore[arg-type]
+
+
 def test_a_redrive_that_is_slow_can_be_stopped(one: Client) -> None:
     reject(one, "bad", 10)
     started = one.redrive("t", rate=1)

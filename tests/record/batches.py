@@ -96,7 +96,7 @@ header_texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | 
     lambda raw: raw.decode("utf-8", "surrogateescape")
 )
 header_dicts = st.dictionaries(
-    header_texts | st.sampled_from(["gq-deliver-at", "gq-expires-at"]),
+    header_texts | st.sampled_from(["gq-deliver-at", "gq-expires-at", "gq-for-group"]),
     header_texts | st.binary(max_size=12) | timestamps.map(str),
     max_size=4,
 )

@@ -35,13 +35,13 @@ def at_offsets(*wanted: int, **fields) -> bytearray:
 
 
 def test_no_records_have_no_offsets(kernel):
-    assert kernel.outline(b"") == (0, -1, -1, NOTHING, b"", b"", b"", b"")
+    assert kernel.outline(b"") == (0, -1, -1, NOTHING, b"", b"", b"", b"", ())
 
 
 def test_plain_records_take_no_bytes(kernel):
     outline = kernel.outline(stamped([b"a", None, b""], keys=[b"k", b"k", None], first_offset=7, flags=[1, 0, 0x20]))
 
-    assert outline == (3, 7, 9, NOTHING, b"", b"", b"", b"")
+    assert outline == (3, 7, 9, NOTHING, b"", b"", b"", b"", ())
     assert type(outline) is kernel.Outline
 
 
@@ -112,6 +112,20 @@ def test_every_time_of_64_bits_is_kept(kernel, time):
     outline = kernel.outline(stamped([b"a"], headers=[{"gq-deliver-at": str(time), "gq-expires-at": str(time)}]))
 
     assert (delayed(outline), expiring(outline)) == ([(0, time, 0, 2)], [(0, time)])
+
+
+def test_a_record_for_one_group_is_listed_with_its_name(kernel):
+    headers = [{"gq-for-group": "billing"}, None, {"a": "b", "gq-for-group": "größe", "c": ""}, {"gq-for-group": ""}]
+
+    outline = kernel.outline(stamped([b"a"] * 4, keys=[b"k", None, None, b"k"], headers=headers, first_offset=5))
+
+    assert outline.addressed == [(5, b"billing"), (7, "größe".encode())]
+    assert (outline.lanes, outline.delayed, outline.expiring) == (NOTHING, b"", b"")
+
+
+def test_of_two_groups_the_last_counts_and_control_records_have_none(kernel):
+    assert kernel.outline(twice(b"gq-for-group", b"a", b"bc")).addressed == [(0, b"bc")]
+    assert kernel.outline(stamped([b""], flags=Flags.CONTROL, headers=[{"gq-for-group": "a"}])).addressed == ()
 
 
 def twice(name: bytes, first: bytes, second: bytes) -> bytearray:

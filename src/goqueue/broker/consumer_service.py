@@ -197,6 +197,7 @@ class DeadLetterVerbs(Protocol):
         limit: int = 0,
         target_topic: str | None = None,
         max_redrives: int = 3,
+        to: str | None = None,
     ) -> reports.RedrivePlan: ...
     def redrive(
         self,
@@ -207,6 +208,7 @@ class DeadLetterVerbs(Protocol):
         limit: int = 0,
         target_topic: str | None = None,
         max_redrives: int = 3,
+        to: str | None = None,
     ) -> Pending[reports.RedriveInfo]: ...
     def redrive_info(self, topic: str, redrive_id: str) -> reports.RedriveInfo: ...
     def stop_redrive(self, topic: str, redrive_id: str) -> Pending[reports.RedriveInfo]: ...

@@ -6,8 +6,8 @@ A redrive only chooses, some letters at a time, and hands them to `Transfers`, w
 that is under way is not dead any more, so of two redrives over the same letters only one can have it.
 
 A redrive looks at the letters that are there when it begins. It goes on when its last batch is stored, at its rate, and
-lets others run in between. It lives in memory: after a restart what it had in hand is finished, and the rest of its
-letters are dead as before, for another redrive.
+lets others run in between. It stands in the ledgers of the dead-letter topic (`delivery/redrive_facts.py`): after a
+restart it goes on where it was, and redrives that are over stay in the list.
 """
 
 import heapq
@@ -19,21 +19,26 @@ from functools import partial
 from itertools import islice
 from math import isfinite
 from secrets import token_hex
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
+import msgspec
 from pyroaring import BitMap64
 
 from goqueue.broker import consumer_service
 from goqueue.broker.letter_partition import Found, LetterPartition, LetterTopics
+from goqueue.broker.live_ledger import Fact
 from goqueue.broker.live_partition import LivePartition
 from goqueue.broker.partition_delivery import Graves
 from goqueue.broker.pending import Pending, after
 from goqueue.broker.service import READ_BYTES_MAX
 from goqueue.broker.timers import Timer, Timers
 from goqueue.clock import SECOND, Clock
-from goqueue.delivery.dead_letter import DLQ_SUFFIX, dead_letter_topic, origin_of, redriven_headers
+from goqueue.delivery import redrive_facts
+from goqueue.delivery.dead_letter import DLQ_SUFFIX, GROUP, dead_letter_topic, origin_of, redriven_headers
 from goqueue.delivery.dead_letter_counts import Tally
 from goqueue.delivery.dead_letter_filter import LetterFilter
+from goqueue.delivery.offsets import between
+from goqueue.delivery.redrive_facts import Order, Progress
 from goqueue.errors import (
     BrokerUnavailable,
     Conflict,
@@ -46,7 +51,7 @@ from goqueue.errors import (
     TopicNotFound,
 )
 from goqueue.record import kernel
-from goqueue.record.header import HEADERS_BYTES_MAX
+from goqueue.record.header import HEADERS_BYTES_MAX, OFFSET_MAX
 from goqueue.record.headers import encode_headers
 from goqueue.record.message import Message
 from goqueue.topics.config import is_internal
@@ -61,6 +66,7 @@ RUNNING_MAX = 20
 HISTORY_MAX = 100
 """How many redrives of a topic are remembered when they are over."""
 WAIT_NS_MAX = 3600 * SECOND
+TO_GROUP, TO_ALL = "group", "all"
 _ROOM_FOR_HEADERS = 1_024
 
 
@@ -73,46 +79,108 @@ class DeadLetterConfig:
     stretch_bytes: int = 256 * 1024  # of the log, read in one go
 
 
+class Totals(NamedTuple):
+    """What became of the letters that a redrive has met."""
+
+    matched: int
+    redriven: int
+    skipped_loop: int
+    failed: int
+
+
+class Share:
+    """A redrive in one partition of the dead-letter topic."""
+
+    __slots__ = (
+        "failed",
+        "in_hand",
+        "matched",
+        "next_offset",
+        "redriven",
+        "skipped_loop",
+        "source",
+        "todo",
+        "unjudged",
+    )
+
+    def __init__(self, source: LetterPartition, todo: BitMap64) -> None:
+        self.source = source
+        self.todo = todo
+        self.next_offset = 0  # all before it were judged
+        self.in_hand = BitMap64()
+        self.unjudged = BitMap64()  # were in hand before a restart, and are dead: the only ones before `next_offset`
+        self.matched = self.redriven = self.skipped_loop = self.failed = 0
+
+    def progress(self) -> Progress:
+        """What has to be known to go on from here, whatever becomes of the letters in hand."""
+        matched = self.matched - len(self.in_hand)
+        in_hand = (self.in_hand | self.unjudged).serialize()
+        return Progress(self.next_offset, in_hand, matched, self.redriven, self.skipped_loop, self.failed)
+
+    def judged(self, offset: int) -> None:
+        """The letter was met."""
+        self.matched += 1
+        self.unjudged.discard(offset)
+        self.next_offset = max(self.next_offset, offset + 1)
+
+    def go_on(self, progress: Progress) -> None:
+        """Be as far as that; letters that were in hand and are not dead any more were put back."""
+        in_hand = BitMap64.deserialize(progress.in_hand)
+        left = self.unjudged = BitMap64([offset for offset in in_hand if self.source.is_dead(offset)])
+        put_back = len(in_hand) - len(left)
+        self.next_offset = progress.next_offset
+        self.todo = between(self.todo, progress.next_offset, OFFSET_MAX) | left
+        self.matched = progress.matched + put_back
+        self.redriven = progress.redriven + put_back
+        self.skipped_loop, self.failed = progress.skipped_loop, progress.failed
+
+
 class Redrive:
     """One redrive, running or over."""
 
-    def __init__(
-        self,
-        topic: str,
-        sources: Sequence[LetterPartition],
-        wanted: LetterFilter,
-        *,
-        rate: float = 0,
-        limit: int,
-        target_topic: str | None,
-        max_redrives: int,
-        now_ns: int,
-        wall_ns: int,
-    ) -> None:
-        self.id = token_hex(8)
+    def __init__(self, topic: str, order: Order, sources: Sequence[LetterPartition], *, now_ns: int) -> None:
         self.topic = topic
         self.dlq_topic = dead_letter_topic(topic)
-        self.sources = sources
-        dead = [source.dead() for source in sources]
+        self.order = order
+        self.id = order.id
+        self.limit = order.limit
+        self.target_topic = order.target_topic
+        self.max_redrives = order.max_redrives
+        self.state = order.state
+        self.error = order.error
+        self.finished_at_ns = order.finished_at_ns
+        is_over = order.state != "running"
+        chosen = () if is_over else zip(sources, order.ends, strict=False)
+        self.shares = {source: Share(source, between(source.dead(), 0, end)) for source, end in chosen}
+        wanted = LetterFilter(order.wanted)
         self.letters: Iterator[Found | None] = (
-            found for source, offsets in zip(sources, dead, strict=True) for found in source.find(wanted, offsets)
+            found for share in self.shares.values() for found in share.source.find(wanted, share.todo)
         )
-        self.rate = rate
-        self.limit = limit
-        self.target_topic = target_topic
-        self.max_redrives = max_redrives
-        self.matched = self.redriven = self.skipped_loop = self.failed = 0
-        self.state = "running"
-        self.error = ""
-        self.started_at_ns = wall_ns
-        self.finished_at_ns: int | None = None
-        self.ended: Pending[None] = Pending()
+        self.ended: Pending[None] = Pending.of(None) if is_over else Pending()
         self.in_hand = 0  # moves that are under way
         self.is_stopping = False
         self.timer: Timer | None = None
-        self._burst = 1 + rate / 10  # what a tick that comes late may catch up on
+        self._burst = 1 + order.rate / 10  # what a tick that comes late may catch up on
         self._tokens = 1.0
         self._tokens_ns = now_ns
+
+    @property
+    def rate(self) -> float:
+        """How many letters it may put back in a second; 0 is no limit."""
+        return self.order.rate
+
+    @property
+    def totals(self) -> Totals:
+        """What became of the letters so far."""
+        if self.state != "running":
+            return Totals(*self.order.totals)
+        shares = self.shares.values()
+        return Totals(
+            sum(share.matched for share in shares),
+            sum(share.redriven for share in shares),
+            sum(share.skipped_loop for share in shares),
+            sum(share.failed for share in shares),
+        )
 
     def info(self) -> reports.RedriveInfo:
         """The redrive as it is now."""
@@ -120,20 +188,28 @@ class Redrive:
             self.id,
             self.topic,
             self.state,
-            self.matched,
-            self.redriven,
-            self.skipped_loop,
-            self.failed,
-            self.rate,
-            self.started_at_ns,
+            *self.totals,
+            self.order.rate,
+            self.order.started_at_ns,
             self.finished_at_ns,
             self.error,
+            self.order.to,
         )
+
+    def end(self, state: str, error: str, *, wall_ns: int) -> None:
+        """It is over."""
+        totals = self.totals
+        self.order = msgspec.structs.replace(
+            self.order, state=state, error=error, finished_at_ns=wall_ns, totals=tuple(totals)
+        )
+        self.state, self.error, self.finished_at_ns = state, error, wall_ns
+        self.letters = iter(())
+        self.shares = {}
 
     @property
     def left(self) -> int:
         """How many more letters the limit allows in one batch."""
-        return min(BATCH_MAX, self.limit - self.redriven) if self.limit else BATCH_MAX
+        return max(0, min(BATCH_MAX, self.limit - self.totals.redriven)) if self.limit else BATCH_MAX
 
     def allowed(self, now_ns: int) -> int:
         """How many letters may be put back now."""
@@ -172,18 +248,43 @@ class DeadLetters:
         self._is_stopping = False
 
     def resume(self) -> None:
-        """Finish what was in hand when the broker stopped."""
+        """Finish what was in hand when the broker stopped, and go on with the redrives that were running."""
         for dlq_topic in self._dlq_topics():
-            for live in self._topics.lives(dlq_topic):
+            lives = self._topics.lives(dlq_topic)
+            for live in lives:
                 if live.partition.has_ledger:
                     self._topics.delivery(live)
+            if any(live.partition.has_ledger for live in lives):
+                self._restore(_base(dlq_topic))
+
+    def _restore(self, topic: str) -> None:
+        """Take back the redrives of a topic from the ledgers."""
+        sources = self._letters(topic)
+        orders: list[Order] = []
+        progress: dict[tuple[str, LetterPartition], Progress] = {}
+        for source in sources:
+            for redrive_id, value in source.redrive_facts():
+                if isinstance(value, Progress):
+                    progress[redrive_id, source] = value
+                else:
+                    orders.append(value)
+        for order in sorted(orders, key=lambda order: order.started_at_ns):
+            redrive = Redrive(topic, order, sources, now_ns=self._clock.monotonic_ns())
+            for source, share in redrive.shares.items():
+                if (redrive.id, source) in progress:
+                    share.go_on(progress[redrive.id, source])
+            self._redrives.setdefault(topic, OrderedDict())[redrive.id] = redrive
+            if redrive.state == "running":
+                self._later(redrive)
 
     def stop(self) -> None:
-        """End all redrives after what they have in hand, and begin none."""
+        """Begin no redrive, and go on with none after what is in hand: the next start goes on with them."""
         self._is_stopping = True
         for redrives in self._redrives.values():
             for redrive in redrives.values():
-                self._stop(redrive)
+                if redrive.timer is not None:
+                    redrive.timer.cancel()
+                    redrive.timer = None
 
     # --- looking -------------------------------------------------------------------------------
 
@@ -236,9 +337,12 @@ class DeadLetters:
         limit: int = 0,
         target_topic: str | None = None,
         max_redrives: int = 3,
+        to: str | None = None,
     ) -> reports.RedrivePlan:
         """What a redrive would do now, letter by letter, without doing it."""
-        redrive = self._begin(topic, wanted, rate=0, limit=limit, target_topic=target_topic, max_redrives=max_redrives)
+        redrive = self._begin(
+            topic, wanted, rate=0, limit=limit, target_topic=target_topic, max_redrives=max_redrives, to=to
+        )
         sample: list[reports.DeadLetter] = []
         count = 0
         for found in _only(redrive.letters):
@@ -248,7 +352,7 @@ class DeadLetters:
                     sample.append(_report(found))
                 if count == limit:
                     break
-        return reports.RedrivePlan(redrive.matched, redrive.skipped_loop, sample)
+        return reports.RedrivePlan(redrive.totals.matched, redrive.totals.skipped_loop, sample)
 
     def redrive(
         self,
@@ -259,20 +363,24 @@ class DeadLetters:
         limit: int = 0,
         target_topic: str | None = None,
         max_redrives: int = 3,
+        to: str | None = None,
     ) -> Pending[reports.RedriveInfo]:
-        """Begin to put back the letters that match, oldest first in each partition; how it stands.
+        """Begin to put back the letters that match, oldest first in each partition; how it stands when it is safe.
 
+        `to` "group" delivers each message only to the group that gave it up, "all" to all groups. Without it that is
+        "group", or "all" where the target is another topic, whose groups have not had the messages.
         `limit` counts those that are put back. `matched` is how many were met so far: each of them was put back, or
         skipped, or has failed because there is nowhere to put it.
         """
         if self._is_stopping:
             raise BrokerUnavailable("it is stopping")
         redrive = self._begin(
-            topic, wanted, rate=rate, limit=limit, target_topic=target_topic, max_redrives=max_redrives
+            topic, wanted, rate=rate, limit=limit, target_topic=target_topic, max_redrives=max_redrives, to=to
         )
-        self._remember(redrive)
+        stored = self._remember(redrive)
         self._step(redrive)
-        return Pending.of(redrive.info())
+        info = redrive.info()
+        return after(stored, lambda _: info)
 
     def redrive_info(self, topic: str, redrive_id: str) -> reports.RedriveInfo:
         """How a redrive stands."""
@@ -293,6 +401,7 @@ class DeadLetters:
         limit: int,
         target_topic: str | None,
         max_redrives: int,
+        to: str | None,
     ) -> Redrive:
         topic = _base(topic)
         if not isfinite(rate) or rate < 0:
@@ -301,6 +410,8 @@ class DeadLetters:
             raise InvalidRequest(f"invalid limit {limit}: must be 0 or more", path="limit")
         if max_redrives < 0:
             raise InvalidRequest(f"invalid max_redrives {max_redrives}: must be 0 or more", path="max_redrives")
+        if to not in (None, TO_GROUP, TO_ALL):
+            raise InvalidRequest(f'invalid to {to!r}: must be "group" or "all"', path="to")
         sources = self._letters(topic)
         if target_topic is not None:
             if is_internal(target_topic):
@@ -308,20 +419,21 @@ class DeadLetters:
             if target_topic == dead_letter_topic(topic):
                 raise InvalidRequest("invalid target_topic: the letters are there already", path="target_topic")
             self._topics.lives(target_topic)
-        return Redrive(
-            topic,
-            sources,
-            LetterFilter(wanted),
-            rate=rate,
-            limit=limit,
-            target_topic=target_topic,
-            max_redrives=max_redrives,
-            now_ns=self._clock.monotonic_ns(),
-            wall_ns=self._clock.wall_ns(),
+        order = Order(
+            token_hex(8),
+            wanted,
+            rate,
+            limit,
+            target_topic,
+            max_redrives,
+            to or (TO_GROUP if target_topic in (None, topic) else TO_ALL),
+            self._clock.wall_ns(),
+            [source.live.last_stable_offset for source in sources],
         )
+        return Redrive(topic, order, sources, now_ns=self._clock.monotonic_ns())
 
-    def _remember(self, redrive: Redrive) -> None:
-        """Keep a redrive among those of its topic, and forget what nobody can ask for, or will."""
+    def _remember(self, redrive: Redrive) -> Pending[None]:
+        """Keep a redrive among those of its topic, and forget the oldest that are over; done when that is safe."""
         self._redrives = {
             topic: redrives
             for topic, redrives in self._redrives.items()
@@ -332,13 +444,22 @@ class DeadLetters:
         if len(running) >= RUNNING_MAX:
             raise Conflict(f"{RUNNING_MAX} redrives of {redrive.topic} are running already")
         over = [other.id for other in redrives.values() if other.state != "running"]
-        for redrive_id in over[: max(0, len(over) + 1 - HISTORY_MAX)]:
+        forgotten = over[: max(0, len(over) + 1 - HISTORY_MAX)]
+        facts: list[Fact] = [(redrive_facts.order_key(redrive_id), None) for redrive_id in forgotten]
+        stored: Pending[None] = Pending.of(None)
+        if redrive.shares:  # without dead letters there is no ledger, and it is over at once
+            facts.append((redrive_facts.order_key(redrive.id), redrive_facts.encode(redrive.order)))
+            stored = next(iter(redrive.shares)).write(facts)
+        for redrive_id in forgotten:
             del redrives[redrive_id]
         redrives[redrive.id] = redrive
+        return stored
 
     def _step(self, redrive: Redrive) -> None:
         """Go on with a redrive until it has to wait, or others want to run."""
         redrive.timer = None
+        if self._is_stopping and not redrive.is_stopping:
+            return  # it goes on after the restart
         try:
             for _ in range(ROUNDS_MAX):
                 if not self._round(redrive):
@@ -391,20 +512,28 @@ class DeadLetters:
         """Move the batches; whether that is done already."""
         is_waiting = False
 
-        def moved(count: int, done: Pending[Graves]) -> None:
+        def moved(share: Share, offsets: BitMap64, done: Pending[Graves]) -> None:
             redrive.in_hand -= 1
-            self._note_moved(redrive, count, done)
+            share.in_hand -= offsets
+            self._note_moved(redrive, share, len(offsets), done)
             if is_waiting and not redrive.in_hand:
                 self._step(redrive)
 
+        key = redrive_facts.progress_key(redrive.id)
+        for (source, _, _), offsets in batches.items():
+            redrive.shares[source].in_hand.update(offsets)
+        for source in {source: None for source, _, _ in batches}:  # before what is in hand is noted in the same ledger
+            source.write([(key, redrive_facts.encode(redrive.shares[source].progress()))], flush=False)
         redrive.in_hand = len(batches)
+        to_group = redrive.order.to == TO_GROUP
         for (source, target, partition), offsets in batches.items():
             redrive.spend(len(offsets))
-            source.put_back(offsets, target, partition).then(partial(moved, len(offsets)))
+            done = source.put_back(offsets, target, partition, to_group=to_group)
+            done.then(partial(moved, redrive.shares[source], BitMap64(offsets)))
         is_waiting = True
         return not redrive.in_hand
 
-    def _note_moved(self, redrive: Redrive, count: int, done: Pending[Graves]) -> None:
+    def _note_moved(self, redrive: Redrive, share: Share, count: int, done: Pending[Graves]) -> None:
         try:
             moved = len(done.result())
         except TopicNotFound:  # the letters stay where they are
@@ -412,18 +541,19 @@ class DeadLetters:
         except GoQueueError as error:
             redrive.error = str(error)
             moved = 0
-        redrive.redriven += moved
-        redrive.failed += count - moved
+        share.redriven += moved
+        share.failed += count - moved
 
     def _judge(self, redrive: Redrive, found: Found) -> tuple[str, int] | None:
         """Where a letter that matches goes, if anywhere."""
-        redrive.matched += 1
+        share = redrive.shares[found.source]
+        share.judged(found.message.offset)
         if found.letter.redrives >= redrive.max_redrives:
-            redrive.skipped_loop += 1
+            share.skipped_loop += 1
             return None
         target = self._target(redrive, found)
         if target is None:
-            redrive.failed += 1
+            share.failed += 1
         return target
 
     def _target(self, redrive: Redrive, found: Found) -> tuple[str, int] | None:
@@ -440,10 +570,10 @@ class DeadLetters:
 
     def _check_topics(self, redrive: Redrive) -> None:
         """Raise `TopicNotFound` unless the letters, and the target that was asked for, are there."""
-        if redrive.sources:
-            lives = self._topics.lives(redrive.dlq_topic)
-            if lives[0] is not redrive.sources[0].live:  # another topic of that name
+        for source in redrive.shares:
+            if self._topics.lives(redrive.dlq_topic)[0] is not source.live:  # another topic of that name
                 raise TopicNotFound(redrive.dlq_topic)
+            break
         if redrive.target_topic is not None:
             self._topics.lives(redrive.target_topic)
 
@@ -456,11 +586,17 @@ class DeadLetters:
         if redrive.timer is not None:
             redrive.timer.cancel()
             redrive.timer = None
-        redrive.state = state
-        redrive.error = error
-        redrive.finished_at_ns = self._clock.wall_ns()
-        redrive.letters = iter(())
-        redrive.ended.resolve(None)
+        sources = list(redrive.shares)
+        redrive.end(state, error, wall_ns=self._clock.wall_ns())
+        stored: Pending[None] = Pending.of(None)
+        with suppress(GoQueueError):  # the ledger cannot take it: the next start goes on with the redrive
+            progress: list[Fact] = [(redrive_facts.progress_key(redrive.id), None)]
+            for source in sources:
+                source.write(progress, flush=False)
+            if sources:
+                order = redrive_facts.encode(redrive.order)
+                stored = sources[0].write([(redrive_facts.order_key(redrive.id), order)])
+        stored.then(lambda _: redrive.ended.resolve(None))
 
     def _later(self, redrive: Redrive) -> None:
         redrive.timer = self._at(redrive.wait_ns, lambda: self._step(redrive))
@@ -552,7 +688,7 @@ def _fits(message: Message, live: LivePartition) -> bool:
         return True
     place = origin_of(message.topic, message.partition, message.offset)
     try:
-        encode_headers(redriven_headers(message.headers, place))
+        encode_headers(redriven_headers(message.headers, place, for_group=message.headers.get(GROUP, "")))
     except MessageTooLarge:
         return False
     return True

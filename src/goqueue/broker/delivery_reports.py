@@ -32,11 +32,12 @@ def lane_report(delivery: PartitionDelivery, group: str | None, *, now_ns: int) 
     else:
         for one in cursors:
             delivery.feed(one, 1)
-        left = [everything - one.cursor.acked - span(0, one.cursor.floor) for one in cursors]
+        mine = [everything - delivery.hidden_from(one.group) for one in cursors]
+        left = [part - one.cursor.acked - span(0, one.cursor.floor) for part, one in zip(mine, cursors, strict=True)]
         pending = _sizes(delivery, left)
         ready = [sum(len(one.cursor.lanes.ready[lane]) for one in cursors) for lane in range(LANE_COUNT)]
         in_flight = _sizes(delivery, [_leased(one) for one in cursors])
-        consumed = [len(cursors) * len(part) - waits for part, waits in zip(total, pending, strict=True)]
+        consumed = [all_of - waits for all_of, waits in zip(_sizes(delivery, mine), pending, strict=True)]
         oldest = _by_lane(delivery, BitMap64().union(*left) if left else BitMap64())
     return reports.LaneReport(
         *live.origin,

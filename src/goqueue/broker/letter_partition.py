@@ -9,13 +9,16 @@ from typing import NamedTuple, Protocol
 
 from pyroaring import BitMap64
 
+from goqueue.broker.live_ledger import Fact
 from goqueue.broker.live_partition import LivePartition
 from goqueue.broker.partition_delivery import Graves, PartitionDelivery
 from goqueue.broker.pending import Pending
+from goqueue.delivery import redrive_facts
 from goqueue.delivery.cursor import Cursor
 from goqueue.delivery.dead_letter_counts import LetterCounts, Tally
 from goqueue.delivery.dead_letter_filter import Letter, LetterFilter, read_letter
 from goqueue.delivery.offsets import between, span
+from goqueue.delivery.redrive_facts import RedriveFact
 from goqueue.errors import OffsetOutOfRange
 from goqueue.record import kernel
 from goqueue.record.header import Buffer, Flags
@@ -144,10 +147,24 @@ class LetterPartition:
             yield Stretch(records, [message for message in messages if not message.flags & Flags.CONTROL], behind)
             left = between(left, behind, end)
 
-    def put_back(self, offsets: Sequence[int], target: str, partition: int) -> Pending[Graves]:
-        """Move letters, which are dead, to that partition."""
+    def put_back(self, offsets: Sequence[int], target: str, partition: int, *, to_group: bool) -> Pending[Graves]:
+        """Move letters, which are dead, to that partition; with `to_group` each for the group that gave it up."""
         delivery = self._topics.delivery(self.live)
-        return delivery.move_to(delivery.cursor_of(REDRIVE_GROUP), BitMap64(offsets), target, partition)
+        one = delivery.cursor_of(REDRIVE_GROUP)
+        return delivery.move_to(one, BitMap64(offsets), target, partition, to_group=to_group)
+
+    def redrive_facts(self) -> Iterator[RedriveFact]:
+        """What the ledger says about redrives."""
+        if self.live.partition.has_ledger:
+            for key, value in self._topics.delivery(self.live).redrive_facts.items():
+                fact = redrive_facts.decode(key, value)
+                if fact is not None:
+                    yield fact
+
+    def write(self, facts: Sequence[Fact], *, flush: bool = True) -> Pending[None]:
+        """Write down facts about redrives; done when they are safe. Raises `StorageError`."""
+        end = self._topics.delivery(self.live).write_redrive_facts(facts, flush=flush)
+        return self.live.ledger.when_stored(end) if flush else Pending.of(None)
 
     def _cursor(self) -> Cursor | None:
         delivery = self.live.delivery

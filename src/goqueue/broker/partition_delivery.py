@@ -26,7 +26,7 @@ from goqueue.broker.live_partition import LivePartition
 from goqueue.broker.pending import Pending, after, chained
 from goqueue.broker.record_fetcher import RecordFetcher
 from goqueue.clock import MS, Clock
-from goqueue.delivery import ledger
+from goqueue.delivery import ledger, redrive_facts
 from goqueue.delivery.cursor import Cursor, Delivery, Failed, Transaction
 from goqueue.delivery.dead_letter import (
     ERROR_CHARACTERS_MAX,
@@ -139,6 +139,7 @@ class PartitionDelivery:
             is_used=log.has_delays,
         )
         self._due_lately = DueLately()
+        self.redrive_facts: dict[bytes, bytes] = {}
         self.due_ns: int | None = None  # when `tick` has something to do, at the earliest
         self._wall_due_ns = OFFSET_MAX  # the same for what goes by the wall clock
         self._replay_ledger()
@@ -200,10 +201,15 @@ class PartitionDelivery:
             cursor.admit(
                 end,
                 lanes=index.lanes,
-                hidden=self.never,
+                hidden=self.hidden_from(one.group),
                 delayed=self.delays.table.waiting,
                 now_ns=self._clock.monotonic_ns(),
             )
+
+    def hidden_from(self, group: str) -> BitMap64:
+        """What the group never gets: what no group gets, and messages that are for another group only."""
+        others = self.index.for_others(group)
+        return self.never if others is None else self.never | others
 
     @property
     def never(self) -> BitMap64:
@@ -790,12 +796,17 @@ class PartitionDelivery:
         one.burials.append(burial)
         return self._bury(self, one, burial)
 
-    def move_to(self, one: GroupCursor, offsets: BitMap64, target: str, partition: int) -> "Pending[Graves]":
-        """Put messages, which are dead letters, to another topic, and be done with them."""
+    def move_to(
+        self, one: GroupCursor, offsets: BitMap64, target: str, partition: int, *, to_group: bool
+    ) -> "Pending[Graves]":
+        """Put messages, which are dead letters, to another topic, and be done with them.
+
+        With `to_group` each copy is for the group that gave the message up.
+        """
         one.cursor.lanes.discard(offsets)
         one.cursor.doom(offsets)
         raw, now_ns = ledger.blob(offsets), self._clock.wall_ns()
-        burial = Burial(0, raw, "REDRIVEN", "", "", -1, now_ns, target, partition)
+        burial = Burial(0, raw, "REDRIVEN", "", "", -1, now_ns, target, partition, to_group)
         one.burials.append(burial)
         return self._bury(self, one, burial)
 
@@ -856,6 +867,8 @@ class PartitionDelivery:
         for key, value in self.live.ledger.facts() if self.live.partition.has_ledger else ():
             if key[:1] == live_delays.CHANGE_KEY:
                 self.delays.replay(key, value)
+            elif redrive_facts.is_about_redrives(key):
+                self._take_redrive_fact(key, value)
             else:
                 self._written.replay(key, value)
         for one in self.cursors.values():
@@ -864,6 +877,20 @@ class PartitionDelivery:
             self._note_time(one.cursor.next_ns)
         self._forget_changes_of_lost_records()
         self.drop_below(self.live.log.start_offset)
+
+    def write_redrive_facts(self, facts: Sequence[tuple[bytes, bytes | None]], *, flush: bool) -> int:
+        """Write down facts about redrives; the offset in the ledger after them. Raises `StorageError`."""
+        end = self.live.ledger.write(facts, flush=flush)
+        for key, value in facts:
+            self._take_redrive_fact(key, value)
+        self.live.wrote_ledger()
+        return end
+
+    def _take_redrive_fact(self, key: bytes, value: bytes | None) -> None:
+        if value is None:
+            self.redrive_facts.pop(key, None)
+        else:
+            self.redrive_facts[key] = value
 
     def _forget_changes_of_lost_records(self) -> None:
         """A power cut took records whose delays were changed; others get their offsets and must not be confused."""

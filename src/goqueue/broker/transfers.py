@@ -22,7 +22,7 @@ from goqueue.broker.pending import Pending, after, chained
 from goqueue.broker.timers import Timers
 from goqueue.clock import SECOND, Clock
 from goqueue.delivery import ledger
-from goqueue.delivery.dead_letter import Death, dead_headers, origin_of, redriven_headers
+from goqueue.delivery.dead_letter import Death, addressee, dead_headers, origin_of, redriven_headers
 from goqueue.delivery.ledger import Burial
 from goqueue.errors import GoQueueError, TopicNotFound
 from goqueue.record import kernel
@@ -121,7 +121,8 @@ class Transfers:
         if has_room and context_in(headers) is None:
             headers[COPY_TRACE] = derived_trace_id(topic, partition, message.offset, message.timestamp_ns)
         if burial.target:
-            return {**redriven_headers(headers, place)}
+            group = addressee(headers, dlq_topic=topic) if burial.to_group else ""
+            return {**redriven_headers(headers, place, for_group=group)}
         death = Death(
             burial.reason,
             burial.error,

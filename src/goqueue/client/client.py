@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime, timedelta
 from secrets import token_hex
-from typing import Any, Self, TypeVar
+from typing import Any, Literal, Self, TypeVar
 
 import msgspec
 
@@ -803,8 +803,13 @@ class AsyncClient:
         limit: int = 0,
         target_topic: str | None = None,
         max_redrives: int = 3,
+        to: Literal["group", "all"] | None = None,
     ) -> RedriveInfo:
-        """Put dead letters back: `where={"reason": "TIMEOUT", "group": "billing", "key_prefix": "eu-"}`."""
+        """Put dead letters back: `where={"reason": "TIMEOUT", "group": "billing", "key_prefix": "eu-"}`.
+
+        Each goes only to the group that gave it up; `to="all"` delivers it to all groups. That is the default if
+        `target_topic` is another topic, whose groups have not had the messages.
+        """
         return await self._call(
             "dead_letters.redrive",
             RedriveInfo,
@@ -814,6 +819,7 @@ class AsyncClient:
             limit=limit,
             target_topic=target_topic,
             max_redrives=max_redrives,
+            to=to,
         )
 
     async def plan_redrive(
@@ -824,6 +830,7 @@ class AsyncClient:
         limit: int = 0,
         target_topic: str | None = None,
         max_redrives: int = 3,
+        to: Literal["group", "all"] | None = None,
     ) -> RedrivePlan:
         """What `redrive` would do."""
         return await self._call(
@@ -834,6 +841,7 @@ class AsyncClient:
             limit=limit,
             target_topic=target_topic,
             max_redrives=max_redrives,
+            to=to,
         )
 
     async def describe_redrive(self, topic: str, redrive_id: str) -> RedriveInfo:

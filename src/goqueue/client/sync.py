@@ -5,7 +5,7 @@ Calls are handed to an event loop in a thread of the client's own. A client may 
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from goqueue.client.client import AsyncClient
 from goqueue.client.consumer import Consumer, Consumption
@@ -663,11 +663,16 @@ class Client:
         limit: int = 0,
         target_topic: str | None = None,
         max_redrives: int = 3,
+        to: Literal["group", "all"] | None = None,
     ) -> RedriveInfo:
-        """Put dead letters back: `where={"reason": "TIMEOUT", "group": "billing", "key_prefix": "eu-"}`."""
+        """Put dead letters back: `where={"reason": "TIMEOUT", "group": "billing", "key_prefix": "eu-"}`.
+
+        Each goes only to the group that gave it up; `to="all"` delivers it to all groups. That is the default if
+        `target_topic` is another topic, whose groups have not had the messages.
+        """
         return self._loop.run(
             self._client.redrive(
-                topic, where=where, rate=rate, limit=limit, target_topic=target_topic, max_redrives=max_redrives
+                topic, where=where, rate=rate, limit=limit, target_topic=target_topic, max_redrives=max_redrives, to=to
             )
         )
 
@@ -679,11 +684,12 @@ class Client:
         limit: int = 0,
         target_topic: str | None = None,
         max_redrives: int = 3,
+        to: Literal["group", "all"] | None = None,
     ) -> RedrivePlan:
         """What `redrive` would do."""
         return self._loop.run(
             self._client.plan_redrive(
-                topic, where=where, limit=limit, target_topic=target_topic, max_redrives=max_redrives
+                topic, where=where, limit=limit, target_topic=target_topic, max_redrives=max_redrives, to=to
             )
         )
 

@@ -2,14 +2,15 @@
 
 A dead letter is the message as it was, payload, key and headers, with headers that tell why, of whom, when and from
 where. Put back, it loses these and has `gq-redrives` instead, which counts, and `gq-origin`, which says where it was
-dead; so a message that dies again and again can be told from a new one.
+dead; so a message that dies again and again can be told from a new one. `gq-for-group` names the group that gave the
+message up: the index of the partition hides the copy from all other groups, which have had the message.
 """
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from goqueue.record.header import HEADERS_BYTES_MAX
-from goqueue.record.headers import DELIVER_AT, EXPIRES_AT, PRODUCER
+from goqueue.record.headers import DELIVER_AT, EXPIRES_AT, FOR_GROUP, PRODUCER
 from goqueue.times import format_time
 
 DLQ_SUFFIX: Final = ".dlq"
@@ -29,7 +30,7 @@ TIMEOUT: Final = "TIMEOUT"
 REJECTED: Final = "REJECTED"
 EXPIRED: Final = "EXPIRED"
 
-_OF_LIFE = (DELIVER_AT, EXPIRES_AT, PRODUCER)
+_OF_LIFE = (DELIVER_AT, EXPIRES_AT, PRODUCER, FOR_GROUP)
 _OF_DEATH = (REASON, ERROR, GROUP, MEMBER, ATTEMPTS, ORIGIN, FIRST_DELIVERY, DEAD_AT)
 ERROR_CHARACTERS_MAX = 2_000
 _ROOM_FOR_PRODUCER = 100
@@ -93,10 +94,21 @@ def dead_headers(headers: Mapping[str, str], death: Death) -> dict[str, str]:
     return {**own, **told} if _fits({**own, **told}) else told
 
 
-def redriven_headers(headers: Mapping[str, str], place: str) -> dict[str, str]:
-    """The headers of a message that is put back from the place where it was dead."""
+def redriven_headers(headers: Mapping[str, str], place: str, *, for_group: str = "") -> dict[str, str]:
+    """The headers of a message that is put back from the place where it was dead, for one group or for all."""
     own = {name: value for name, value in headers.items() if name not in _OF_LIFE and name not in _OF_DEATH}
-    return {**own, ORIGIN: place, REDRIVES: str(redrives(headers) + 1)}
+    addressed = {FOR_GROUP: for_group} if for_group else {}
+    return {**own, ORIGIN: place, REDRIVES: str(redrives(headers) + 1), **addressed}
+
+
+def addressee(headers: Mapping[str, str], *, dlq_topic: str) -> str:
+    """The group that gave the message up; empty if the dead letter names none.
+
+    A letter that died a second time, where it was read as a dead letter, names the group that read the dead-letter
+    topic. Which group of the original topic gave it up is not known any more.
+    """
+    origin = parse_origin(headers.get(ORIGIN, ""))
+    return "" if origin is not None and origin[0] == dlq_topic else headers.get(GROUP, "")
 
 
 def redrives(headers: Mapping[str, str]) -> int:

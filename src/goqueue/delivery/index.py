@@ -1,8 +1,9 @@
 """The index of a partition: which offsets are special, for all of its cursors.
 
-Special are records that are not of normal priority, control records, offsets that compaction left empty, and
-messages that expire. What is in none of these sets is a plain message. The index is made from the log, stretch by
-stretch, as cursors come to it; it can be thrown away at any time. `covered` says which offsets were looked at.
+Special are records that are not of normal priority, control records, offsets that compaction left empty, messages
+that expire, and messages for one group only. What is in none of these sets is a plain message. The index is made from
+the log, stretch by stretch, as cursors come to it; it can be thrown away at any time. `covered` says which offsets were
+looked at.
 
 A message expires at the time it names or else, where the topic has a TTL, that long after it was stored or was due.
 """
@@ -33,6 +34,7 @@ class PartitionIndex:
         self.covered = BitMap64()
         self.own_expiry = BitMap64()  # the TTL of the topic does not bind these: they name a time, or were delayed
         self.expired = BitMap64()
+        self._for_group: dict[str, BitMap64] = {}
         self._expiring: dict[int, BitMap64] = {}  # tick -> offsets
         self._expiry_ticks: list[int] = []  # a heap
 
@@ -59,6 +61,8 @@ class PartitionIndex:
             self._hide(start, end)
         for first, last in _HOLE.iter_unpack(outline.holes):
             self._hide(first, last)
+        for offset, group in outline.addressed:
+            self._for_group.setdefault(group.decode("utf-8", "surrogateescape"), BitMap64()).add(offset)
         named = BitMap64()
         for offset, expires_ns in _EXPIRING.iter_unpack(outline.expiring):
             named.add(offset)
@@ -70,6 +74,11 @@ class PartitionIndex:
             for offset, due_ns, _, _ in _DELAYED.iter_unpack(outline.delayed):
                 if offset not in named:
                     self._expire_at(offset, due_ns + ttl_ns)
+
+    def for_others(self, group: str) -> BitMap64 | None:
+        """The messages that only other groups get; None if there are none."""
+        others = [offsets for name, offsets in self._for_group.items() if name != group]
+        return BitMap64().union(*others) if others else None
 
     def split(self, offsets: BitMap64) -> Sequence[tuple[int, BitMap64]]:
         """The offsets by lane."""
@@ -104,6 +113,10 @@ class PartitionIndex:
         for offsets in (*self.lanes, self.hidden, self.covered, self.own_expiry, self.expired):
             if offsets and offsets.min() < offset:
                 offsets.remove_range(0, offset)
+        for group, offsets in list(self._for_group.items()):
+            offsets.remove_range(0, offset)
+            if not offsets:
+                del self._for_group[group]
 
     def _hide(self, start: int, end: int) -> None:
         if start < end:

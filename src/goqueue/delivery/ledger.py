@@ -82,6 +82,7 @@ class Burial(_Change, frozen=True, tag=6):
     dead_at_ns: int
     target: str = ""
     target_partition: int = -1
+    to_group: bool = False  # with a target: each copy is for the group that gave the message up
 
 
 class Finished(_Change, frozen=True, tag=7):

@@ -544,23 +544,30 @@ static bool parse_decimal(const uint8_t *text, size_t bytes, int64_t *result)
     return true;
 }
 
-/* The times in the headers gq-deliver-at and gq-expires-at; the last one of each if there are several. */
+/* The times in the headers gq-deliver-at and gq-expires-at, and the group in gq-for-group; the last one of each if there
+ * are several. */
 typedef struct {
     bool is_delayed;
     bool expires;
     int64_t deliver_at;
     int64_t expires_at;
+    const uint8_t *group;
+    size_t group_bytes;
 } Times;
 
 static Times find_times(const uint8_t *record, const Header *header)
 {
-    static const char deliver_at[] = "gq-deliver-at", expires_at[] = "gq-expires-at";
-    enum { NAME_BYTES = sizeof deliver_at - 1 };
+    static const char deliver_at[] = "gq-deliver-at", expires_at[] = "gq-expires-at", for_group[] = "gq-for-group";
+    enum { NAME_BYTES = sizeof deliver_at - 1, FOR_GROUP_BYTES = sizeof for_group - 1 };
     _Static_assert(sizeof expires_at == sizeof deliver_at, "one length is compared for both");
     HeaderCursor cursor = open_headers(record, header);
     NamedValue found;
     Times times = {0};
     while (next_header(&cursor, &found)) {
+        if (found.name_bytes == FOR_GROUP_BYTES && !memcmp(found.name, for_group, FOR_GROUP_BYTES)) {
+            times.group = found.value;
+            times.group_bytes = found.value_bytes;
+        }
         if (found.name_bytes != NAME_BYTES)
             continue;
         if (!memcmp(found.name, deliver_at, NAME_BYTES))
@@ -2168,7 +2175,14 @@ typedef struct {
     int64_t expires_at;
 } ExpiringEntry;
 
-_Static_assert(sizeof(DelayedEntry) == 24 && sizeof(ExpiringEntry) == 16, "Python reads them as =QqII and =Qq");
+typedef struct {
+    uint64_t offset;
+    uint64_t position; /* of the name of the group in the buffer */
+    uint64_t bytes;
+} AddressedEntry;
+
+_Static_assert(sizeof(DelayedEntry) == 24 && sizeof(ExpiringEntry) == 16 && sizeof(AddressedEntry) == 24,
+               "Python reads them as =QqII, =Qq and =QQQ");
 
 typedef struct {
     uint64_t count;
@@ -2179,6 +2193,7 @@ typedef struct {
     Entries delayed;
     Entries expiring;
     Entries holes;
+    Entries addressed;
     Fault fault;
     size_t position;
 } Outline;
@@ -2191,8 +2206,10 @@ __attribute__((noinline)) static bool outline_hole(Outline *outline, uint64_t fi
     return entries_add(&outline->holes, hole, sizeof hole);
 }
 
-__attribute__((noinline)) static bool outline_note(Outline *outline, const uint8_t *record, const Header *header)
+__attribute__((noinline)) static bool outline_note(Outline *outline, const uint8_t *buffer, size_t at,
+                                                   const Header *header)
 {
+    const uint8_t *record = buffer + at;
     if (header->flags & FLAG_CONTROL)
         return entries_add(&outline->control, &header->offset, sizeof header->offset);
     if (header->priority != PRIORITY_NORMAL &&
@@ -2209,7 +2226,12 @@ __attribute__((noinline)) static bool outline_note(Outline *outline, const uint8
     }
     if (times.expires) {
         ExpiringEntry entry = {header->offset, times.expires_at};
-        return entries_add(&outline->expiring, &entry, sizeof entry);
+        if (!entries_add(&outline->expiring, &entry, sizeof entry))
+            return false;
+    }
+    if (times.group_bytes) {
+        AddressedEntry entry = {header->offset, (uint64_t)(times.group - buffer), times.group_bytes};
+        return entries_add(&outline->addressed, &entry, sizeof entry);
     }
     return true;
 }
@@ -2231,7 +2253,7 @@ static bool outline_records(Outline *outline, const uint8_t *buffer, size_t byte
             return false;
         if (header.priority != PRIORITY_NORMAL || header.flags & (FLAG_HAS_HEADERS | FLAG_CONTROL)) {
             Header noted = header;
-            if (!outline_note(outline, buffer + at, &noted))
+            if (!outline_note(outline, buffer, at, &noted))
                 return false;
         }
         count++;
@@ -2249,12 +2271,13 @@ static bool outline_records(Outline *outline, const uint8_t *buffer, size_t byte
 static PyObject *outline_tuple(const Outline *outline)
 {
     const Entries *lanes = outline->lanes;
-    return Py_BuildValue("(inKLL(NNNNN)NNNN)", (int)outline->fault, (Py_ssize_t)outline->position,
+    return Py_BuildValue("(inKLL(NNNNN)NNNNN)", (int)outline->fault, (Py_ssize_t)outline->position,
                          (unsigned long long)outline->count, (long long)outline->first_offset,
                          (long long)outline->last_offset, entries_bytes(&lanes[0]), entries_bytes(&lanes[1]),
                          entries_bytes(&lanes[2]), entries_bytes(&lanes[3]), entries_bytes(&lanes[4]),
                          entries_bytes(&outline->control), entries_bytes(&outline->delayed),
-                         entries_bytes(&outline->expiring), entries_bytes(&outline->holes));
+                         entries_bytes(&outline->expiring), entries_bytes(&outline->holes),
+                         entries_bytes(&outline->addressed));
 }
 
 static void outline_close(Outline *outline)
@@ -2265,6 +2288,7 @@ static void outline_close(Outline *outline)
     free(outline->delayed.data);
     free(outline->expiring.data);
     free(outline->holes.data);
+    free(outline->addressed.data);
 }
 
 static PyObject *kernel_outline(PyObject *Py_UNUSED(module), PyObject *args)
@@ -2446,7 +2470,7 @@ static PyMethodDef kernel_methods[] = {
     {"latest", kernel_latest, METH_VARARGS, "latest(buffer, table) -> (fault, position)"},
     {"outline", kernel_outline, METH_VARARGS,
      "outline(buffer) -> (fault, position, record_count, first_offset, last_offset, lanes, control, delayed, expiring,"
-     " holes)"},
+     " holes, addressed)"},
     {"select", kernel_select, METH_VARARGS,
      "select(buffer, wanted, max_bytes) -> (fault, position, records, record_count, last_offset, flags)"},
     {NULL, NULL, 0, NULL},

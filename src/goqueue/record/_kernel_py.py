@@ -28,10 +28,10 @@ from goqueue.record.header import (
     Flags,
     Priority,
 )
-from goqueue.record.headers import DELIVER_AT, EXPIRES_AT, encode_headers, parse_time, split_headers
+from goqueue.record.headers import DELIVER_AT, EXPIRES_AT, FOR_GROUP, encode_headers, parse_time, split_headers
 
 Lanes: TypeAlias = tuple[bytes, bytes, bytes, bytes, bytes]
-OutlineTuple: TypeAlias = tuple[int, int, int, int, int, Lanes, bytes, bytes, bytes, bytes]
+OutlineTuple: TypeAlias = tuple[int, int, int, int, int, Lanes, bytes, bytes, bytes, bytes, bytes]
 SummaryTuple: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, bytes, bytes, int, int, int, bytes, int]
 
 # plain numbers: an IntFlag takes a microsecond for each operation
@@ -51,6 +51,7 @@ _CRC = struct.Struct(">I")
 _OFFSET_AND_TIMESTAMP = struct.Struct(">Qq")
 _DELAYED_ENTRY = struct.Struct("=QqII")
 _EXPIRING_ENTRY = struct.Struct("=Qq")
+_ADDRESSED_ENTRY = struct.Struct("=QQQ")
 _ENCODABLE_VALUE_BYTES_MAX = 0xFFFF_FFFF
 _COLUMN_BYTES_MAX = 2**31 - 1
 _RESYNC_BUDGET_FACTOR = 16
@@ -162,6 +163,17 @@ class _Stored(NamedTuple):
         """The time in the header of this name, the last one if there are several; None without a valid one."""
         times = [value for name, value in split_headers(bytes(self.headers)) if name == wanted.encode()]
         return parse_time(times[-1]) if times else None
+
+    @property
+    def for_group(self) -> tuple[int, int] | None:
+        """Where in the record the group is named that alone gets the message, and how long the name is."""
+        found: tuple[int, int] | None = None
+        at = len(self.record) - len(self.headers) + 2
+        for name, value in split_headers(bytes(self.headers)):
+            at += 2 + len(name) + 2 + len(value)
+            if name == FOR_GROUP.encode():
+                found = at - len(value), len(value)
+        return found if found is not None and found[1] else None
 
 
 def _flags_hold(flags: int, allowed: int, value_bytes: int, headers_bytes: int) -> bool:
@@ -889,8 +901,9 @@ class _Outline:
         self.delayed = bytearray()
         self.expiring = bytearray()
         self.holes = array("Q")
+        self.addressed = bytearray()
 
-    def add(self, stored: _Stored) -> None:
+    def add(self, stored: _Stored, at: int) -> None:
         if not self.count:
             self.first_offset = stored.offset
         elif stored.offset > self.last_offset + 1:
@@ -900,15 +913,17 @@ class _Outline:
         if stored.flags & _CONTROL:
             self.control.append(stored.offset)
         else:
-            self.note(stored)
+            self.note(stored, at)
 
-    def note(self, stored: _Stored) -> None:
+    def note(self, stored: _Stored, at: int) -> None:
         if stored.priority != Priority.NORMAL:
             self.lanes[stored.priority].append(stored.offset)
         if (deliver_at := stored.deliver_at) is not None:
             self.delayed += _DELAYED_ENTRY.pack(stored.offset, deliver_at, crc32c(stored.key, 0), stored.priority)
         if (expires_at := stored.expires_at) is not None:
             self.expiring += _EXPIRING_ENTRY.pack(stored.offset, expires_at)
+        if (group := stored.for_group) is not None:
+            self.addressed += _ADDRESSED_ENTRY.pack(stored.offset, at + group[0], group[1])
 
     def stop(self, fault: Fault, at: int) -> OutlineTuple:
         critical, high, normal, low, background = (lane.tobytes() for lane in self.lanes)
@@ -923,6 +938,7 @@ class _Outline:
             bytes(self.delayed),
             bytes(self.expiring),
             self.holes.tobytes(),
+            bytes(self.addressed),
         )
 
 
@@ -934,7 +950,7 @@ def outline(buffer: Buffer) -> OutlineTuple:
         stored = _read_rising(view, at, found.last_offset + 1)
         if isinstance(stored, Fault):
             return found.stop(stored, at)
-        found.add(stored)
+        found.add(stored, at)
         at += len(stored.record)
     return found.stop(Fault.NONE, at)
 

@@ -23,6 +23,8 @@ DELIVER_AT: Final = "gq-deliver-at"
 """Not before this time is the message delivered: nanoseconds since 1970, in decimal ASCII."""
 EXPIRES_AT: Final = "gq-expires-at"
 """From this time on the message is not delivered any more: as above."""
+FOR_GROUP: Final = "gq-for-group"
+"""Only the group of this name gets the message; a redrive writes it. Plain reads are not bound by it."""
 PRODUCER: Final = "gq-producer"
 """Who published the batch that begins with this record; `transactions/sequences.py` reads it. Not shown to users."""
 

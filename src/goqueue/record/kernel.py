@@ -10,6 +10,7 @@ a kernel never reads or writes outside the buffer it was given.
 """
 
 import os
+import struct
 from array import array
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
@@ -123,6 +124,7 @@ class Outline(NamedTuple):
     delayed: bytes  # =QqII: offset, deliver_at_ns, crc32c of the key (0 without one), priority; also in their lanes
     expiring: bytes  # =Qq: offset, expires_at_ns
     holes: bytes  # =QQ: offsets [first, end) that are missing between first_offset and last_offset
+    addressed: Sequence[tuple[int, bytes]]  # offsets of messages for one group only, and its name
 
 
 class Selected(NamedTuple):
@@ -140,6 +142,9 @@ COLUMN_BITS: Final[Mapping[str, int]] = {
 }
 
 PART_BITS: Final[Mapping[str, int]] = {"key": 1, "value": 2, "headers": 4}
+
+
+_ADDRESSED: Final = struct.Struct("=QQQ")
 
 
 def encode(
@@ -297,12 +302,16 @@ def outline(buffer: Buffer) -> Outline:
     """What delivery has to know of the records beyond that they are there, in one pass.
 
     The buffer holds whole records with rising offsets; their crcs are not checked. A time in `gq-deliver-at` or
-    `gq-expires-at` that is not well-formed counts as none.
+    `gq-expires-at` that is not well-formed counts as none, and so does an empty `gq-for-group`.
     """
-    fault, position, *fields = _impl.outline(buffer)
+    fault, position, *fields, addressed = _impl.outline(buffer)
     if fault:
         raise CorruptRecord(describe(Fault(fault)), position)
-    return Outline(*fields)
+    if not addressed:
+        return Outline._make([*fields, ()])
+    view = memoryview(buffer)
+    names = [(offset, bytes(view[at : at + size])) for offset, at, size in _ADDRESSED.iter_unpack(addressed)]
+    return Outline._make([*fields, names])
 
 
 def select(buffer: Buffer, wanted: "Buffer | array[int]", *, max_bytes: int) -> Selected:

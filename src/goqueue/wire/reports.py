@@ -412,6 +412,7 @@ class RedriveInfo(_Report):
     started_at_ns: int
     finished_at_ns: int | None = None
     error: str = ""
+    to: str = "all"  # "group": only the group that gave a message up gets it again
 
 
 class RedrivePlan(_Report):

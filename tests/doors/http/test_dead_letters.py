@@ -310,6 +310,24 @@ def test_dead_letters_may_go_elsewhere(orders: OpenDoor) -> None:
     assert (nowhere.status, nowhere.code) == (404, "TOPIC_NOT_FOUND")
 
 
+def test_dead_letters_go_back_to_the_group_that_gave_them_up_or_to_all(orders: OpenDoor) -> None:
+    kill(orders, "a", partition=0)
+    audit = join(orders, "audit")
+    settle(orders, "ack", *take(orders, audit, group="audit"))
+
+    done = finished(orders, orders.post(f"{DLQ}/redrive", {"to": "group"}).json)
+    assert (done["redriven"], done["to"]) == (1, "group")
+    assert take(orders, audit, group="audit") == []
+    billing = join(orders, "billing")
+    (again,) = take(orders, billing, group="billing")
+    assert (again["value"], again["headers"]["gq-for-group"]) == ("a", "billing")
+
+    settle(orders, "reject", again)
+    assert finished(orders, orders.post(f"{DLQ}/redrive", {"to": "all"}).json)["to"] == "all"
+    for member, group in ((audit, "audit"), (billing, "billing")):
+        assert [message["value"] for message in take(orders, member, group=group)] == ["a"]
+
+
 def test_a_redrive_that_takes_its_time_can_be_stopped(orders: OpenDoor) -> None:
     kill(orders, *"abcde", partition=0)
     started = orders.post(f"{DLQ}/redrive", {"rate": 0.001}).json
@@ -330,6 +348,8 @@ def test_a_redrive_that_takes_its_time_can_be_stopped(orders: OpenDoor) -> None:
         ({"limit": -1}, "limit"),
         ({"max_redrives": -1}, "max_redrives"),
         ({"dry_run": "yes"}, "dry_run"),
+        ({"to": "nobody"}, "to"),
+        ({"to": ["group"]}, "to"),
         ({"filter": []}, "filter"),
         ({"filter": {"key": 5}}, "filter.key"),
         ({"filter": {"header": {"a": 1}}}, "filter.header[...]"),

@@ -53,6 +53,13 @@ SHOWN_CHARACTERS = 240
 SHOWN_BYTES = 4 * SHOWN_CHARACTERS
 
 
+class To(StrEnum):
+    """Which groups get a message again."""
+
+    GROUP = "group"
+    ALL = "all"
+
+
 class Reason(StrEnum):
     """Why a message is a dead letter."""
 
@@ -83,6 +90,14 @@ UntilOption = Annotated[
 ]
 AttemptsOption = Annotated[
     int | None, typer.Option("--min-attempts", metavar="N", min=1, help="Only those delivered so often or more.")
+]
+ToOption = Annotated[
+    To | None,
+    typer.Option(
+        case_sensitive=False,
+        help="Who gets them again: only the group that gave each of them up (default), or all groups (default with"
+        " --target).",
+    ),
 ]
 PartitionOption = Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Only this one.")]
 OffsetOption = Annotated[
@@ -194,6 +209,7 @@ def redrive(
     max_redrives: Annotated[
         int, typer.Option(metavar="N", min=0, help="Pass over what was put back so often already.")
     ] = 3,
+    to: ToOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be put back.")] = False,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait until it is done.")] = False,
     server: ServerOption = DEFAULT_SERVER,
@@ -215,6 +231,7 @@ def redrive(
         "limit": limit or 0,
         "target_topic": target,
         "max_redrives": max_redrives,
+        "to": None if to is None else to.value,
     }
     with connected(server) as client:
         if dry_run:
@@ -353,6 +370,7 @@ def _redrive(one: "RedriveInfo") -> dict[str, object]:
         "skipped_loop": one.skipped_loop,
         "failed": one.failed,
         "rate": one.rate,
+        "to": one.to,
         "started_at": format_time(one.started_at_ns),
         **arguments.given({"finished_at": finished_at, "error": one.error or None}),
     }

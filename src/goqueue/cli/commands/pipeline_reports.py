@@ -16,6 +16,7 @@ from rich.text import Text
 
 from goqueue.cli import arguments
 from goqueue.cli.broker import DEFAULT_SERVER, ServerOption, connected
+from goqueue.cli.commands.dlq import ToOption
 from goqueue.cli.commands.pipeline import DEFAULT_MASTER, MasterOption, SparkLogOption, SparkOption, app, started
 from goqueue.cli.output import Format, FormatOption, cut, lasting, number, one_line, plain, show, size, table, when
 from goqueue.clock import MS, SECOND
@@ -242,6 +243,7 @@ def dead_letters(
     max_redrives: Annotated[
         int, typer.Option(metavar="N", min=0, help="Pass over what was put back so often already.")
     ] = 3,
+    to: ToOption = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be put back.")] = False,
     write: WriteOption = None,
     plot: PlotOption = None,
@@ -260,7 +262,7 @@ def dead_letters(
     goqueue pipeline dead-letters orders --redrive "fingerprint like 'db down%'" --dry-run
     goqueue pipeline dead-letters orders --redrive "reason = 'TIMEOUT' and attempts < 5" --rate 100
     """
-    if redrive is None and (dry_run or rate or limit or target):
+    if redrive is None and (dry_run or rate or limit or target or to):
         raise typer.BadParameter(
             "says how to put letters back, but --redrive does not say which", param_hint="--redrive"
         )
@@ -275,7 +277,13 @@ def dead_letters(
         from goqueue.spark.pipelines import reports
 
         config = pipeline.DeadLetterConfig(every_ns=every_ns, top=top, samples=samples)
-        how = pipeline.RedriveConfig(rate=rate, limit=limit or 0, target_topic=target, max_redrives=max_redrives)
+        how = pipeline.RedriveConfig(
+            rate=rate,
+            limit=limit or 0,
+            target_topic=target,
+            max_redrives=max_redrives,
+            to=None if to is None else to.value,
+        )
         found: dict[str, list[dict[str, Any]]] = {}
         if is_there:
             with pipeline.report(job, topic, config, condition=redrive, **_between(since, until)) as tables:

@@ -1,7 +1,7 @@
 """Dead letters: how many there are and why, what they hold, and putting them back."""
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from litestar import delete, get, post
@@ -41,6 +41,15 @@ REDRIVES_MAX = 3
 COUNT_MAX = 2**31 - 1
 
 
+RedriveTo = Annotated[
+    Literal["group", "all"],
+    msgspec.Meta(
+        description="who gets them again: the group that gave each of them up (default), or all groups (default if"
+        " target_topic is another topic)"
+    ),
+]
+
+
 class FilterBody(msgspec.Struct, kw_only=True):
     """Which dead letters are meant: all that is given must match."""
 
@@ -67,6 +76,7 @@ class RedriveBody(msgspec.Struct, kw_only=True):
     target_topic: Text = None
     max_redrives: Annotated[int, msgspec.Meta(ge=0, le=COUNT_MAX)] | None = None
     dry_run: bool | None = None
+    to: RedriveTo | None = None
 
 
 class ShownRedrive(msgspec.Struct, kw_only=True):
@@ -80,6 +90,7 @@ class ShownRedrive(msgspec.Struct, kw_only=True):
     skipped_loop: int
     failed: int
     rate: float
+    to: str
     started_at: str
     finished_at: str | msgspec.UnsetType = UNSET
     error: str | msgspec.UnsetType = UNSET
@@ -223,7 +234,9 @@ async def redrive(
     max_redrives = REDRIVES_MAX if body.max_redrives is None else body.max_redrives
     dead_letters = context.service.dead_letters
     if body.dry_run:
-        plan = dead_letters.plan(topic, wanted, limit=limit, target_topic=body.target_topic, max_redrives=max_redrives)
+        plan = dead_letters.plan(
+            topic, wanted, limit=limit, target_topic=body.target_topic, max_redrives=max_redrives, to=body.to
+        )
         answer: Any = ShownPlan(
             dry_run=True,
             matched=plan.matched,
@@ -238,6 +251,7 @@ async def redrive(
         limit=limit,
         target_topic=body.target_topic,
         max_redrives=max_redrives,
+        to=body.to,
     )
     return JsonResponse(_redrive(await context.answered(pending, "redrive")), status_code=202)
 
@@ -323,6 +337,7 @@ def _redrive(info: reports.RedriveInfo) -> ShownRedrive:
         skipped_loop=info.skipped_loop,
         failed=info.failed,
         rate=info.rate,
+        to=info.to,
         started_at=time_text(info.started_at_ns),
         finished_at=UNSET if info.finished_at_ns is None else time_text(info.finished_at_ns),
         error=info.error or UNSET,

@@ -17,7 +17,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sql
@@ -75,6 +75,7 @@ class RedriveConfig:
     limit: int = 0  # the most altogether; 0 is no limit
     target_topic: str | None = None  # instead of where they come from
     max_redrives: int = 3  # what was put back so often already is passed over
+    to: Literal["group", "all"] | None = None  # who gets them again; None as the broker does by default
 
     @property
     def chunk_size(self) -> int:
@@ -248,6 +249,7 @@ def plan(chosen: DataFrame, client: Client, topic: str, config: RedriveConfig) -
             where={"partition": partition, "offsets": offsets},
             target_topic=config.target_topic,
             max_redrives=config.max_redrives,
+            to=config.to,
         )
         total = total._replace(
             chosen=total.chosen + len(offsets),
@@ -260,8 +262,8 @@ def plan(chosen: DataFrame, client: Client, topic: str, config: RedriveConfig) -
 def redrive(chosen: DataFrame, job: Job, topic: str, config: RedriveConfig) -> Redriven:
     """Put the chosen letters back, each exactly once however often this is run; stops at the first error.
 
-    A broker that restarts in between forgets how far it was, not what it did: it is told again what to do, and what it
-    did since it was last seen is not counted.
+    A broker that restarts in between goes on with the redrive. If it has forgotten the redrive, which it does only when
+    very many came after it, it is asked again, and what it did since it was last seen is not counted.
     """
     chunks = list(_chunks(chosen, config.chunk_size))
     total = Redriven(sum(len(offsets) for _, offsets in chunks))
@@ -298,6 +300,7 @@ def _put_back(
             limit=limit - before.redriven if limit else 0,
             target_topic=config.target_topic,
             max_redrives=config.max_redrives,
+            to=config.to,
         )
         try:
             while info.state == "running":
