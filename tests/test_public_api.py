@@ -23,6 +23,7 @@ PUBLIC = {
     "DataDirectoryError",
     "DirectoryLocked",
     "DirectoryUnusable",
+    "Forbidden",
     "ForeignFile",
     "GoQueueError",
     "GroupError",

@@ -13,6 +13,7 @@
     │   ├── TopicNotFound
     │   ├── PartitionNotFound
     │   └── TopicExists
+    ├── Forbidden                the caller may not do that
     ├── Conflict                 the state of the thing forbids what was asked of it
     ├── MessageError             the message itself is wrong; sending it again will not help
     │   ├── InvalidMessage
@@ -221,6 +222,17 @@ class TopicExists(TopicError):
     def __init__(self, topic: str) -> None:
         super().__init__(f"topic already exists: {topic}")
         self.topic = topic
+
+
+class Forbidden(GoQueueError):
+    """The caller may not do that; `topic` names the topic that is closed to it, where that is the reason."""
+
+    code = "FORBIDDEN"
+
+    def __init__(self, reason: str, *, topic: str | None = None) -> None:
+        super().__init__(reason)
+        if topic is not None:
+            self.topic = topic
 
 
 class Conflict(GoQueueError):

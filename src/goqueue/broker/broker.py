@@ -64,7 +64,7 @@ from goqueue.record.identity import identity_of
 from goqueue.storage.directory import DataDirectory
 from goqueue.storage.file import Disk
 from goqueue.topics.catalog import AlterTopic, Catalog, CreateTopic, DeleteTopic, Topic
-from goqueue.topics.config import TopicConfig
+from goqueue.topics.config import TopicConfig, is_internal, refuse_internal
 from goqueue.tracing.config import TraceConfig
 from goqueue.tracing.export import Sink
 from goqueue.transactions.facts import TOPIC as TRANSACTIONS_TOPIC
@@ -149,7 +149,7 @@ class Broker:
             observe=self._observe,
         )
         self.groups.settlements.open_transaction = self.transactions.open
-        self.scans = Scans(lambda topic, partition: self._partition(self._topic(topic), partition))
+        self.scans = Scans(lambda topic, partition: self._partition(self._readable(topic), partition))
         self._housekeeping = Housekeeping(config, self._timers, self._unflushed)
         self._housekeeping.watch([live for topic in self._topics.values() for live in topic.partitions])
         self._started_ns = clock.monotonic_ns()
@@ -270,12 +270,12 @@ class Broker:
         return self._catalog.names(internal=internal)
 
     def describe_topic(self, name: str) -> TopicInfo:
-        """The topic as it is now."""
-        return self._info(self._topic(name))
+        """The topic as it is now; internal ones may be looked at."""
+        return self._info(self._any_topic(name))
 
     def offsets(self, topic: str, *, time_ns: int | None = None, at: str = "latest") -> list[int]:
         """By partition: the first offset at or after a time, or `earliest`, or `latest`."""
-        partitions = self._topic(topic).partitions
+        partitions = self._readable(topic).partitions
         if time_ns is not None:
             return [min(live.log.offset_at_time(time_ns), live.high_watermark) for live in partitions]
         if at not in ("earliest", "latest"):
@@ -359,7 +359,7 @@ class Broker:
         """Visible records from `offset` on, in order; waits for the first one if there is none."""
         if max_records < 1:
             raise InvalidRequest(f"invalid limit {max_records}: must be at least 1", path="limit")
-        live = self._partition(self._topic(topic), partition)
+        live = self._partition(self._readable(topic), partition)
         reading = self._reading(
             live,
             offset,
@@ -380,7 +380,7 @@ class Broker:
         self, topic: str, offsets: Mapping[int, int], *, wait_ms: int, isolation: str = Isolation.READ_COMMITTED
     ) -> Pending[None]:
         """Done once any of the partitions may have more at or behind its offset, or the time is over."""
-        live_topic = self._topic(topic)
+        live_topic = self._readable(topic)
         readings = [
             self._reading(self._partition(live_topic, number), offset, None, isolation)
             for number, offset in offsets.items()
@@ -406,7 +406,7 @@ class Broker:
         isolation: str = Isolation.READ_COMMITTED,
     ) -> Reading:
         """A reader that stays open."""
-        return self._reading(self._partition(self._topic(topic), partition), offset, to_time_ns, isolation)
+        return self._reading(self._partition(self._readable(topic), partition), offset, to_time_ns, isolation)
 
     # --- about the node ------------------------------------------------------------------------
 
@@ -483,11 +483,12 @@ class Broker:
     # --- for groups, delays and transfers ------------------------------------------------------
 
     def partition_counts(self) -> Mapping[str, int]:
-        """How many partitions each topic has."""
-        return {name: len(topic.partitions) for name, topic in self._topics.items()}
+        """How many partitions each topic has; internal ones are left out."""
+        return {name: len(topic.partitions) for name, topic in self._topics.items() if not is_internal(name)}
 
     def has_topic(self, topic: str) -> bool:
-        """Whether there is such a topic."""
+        """Whether there is such a topic; raises `Forbidden` for an internal one."""
+        refuse_internal(topic)
         return topic in self._topics
 
     def lives(self, topic: str) -> Sequence[LivePartition]:
@@ -500,7 +501,7 @@ class Broker:
 
     def find_live(self, topic: str, topic_id: str, partition: int) -> LivePartition | None:
         """One partition, if the topic is still the one of that id."""
-        found = self._topics.get(topic)
+        found = self._topics.get(topic) if not is_internal(topic) else None
         is_same = found is not None and found.topic.id == topic_id and partition < len(found.partitions)
         return found.partitions[partition] if found is not None and is_same else None
 
@@ -520,7 +521,7 @@ class Broker:
         if found is None:
             found = self._deliveries[live] = PartitionDelivery(
                 live,
-                self._topic(live.origin.topic).topic.config,
+                self._topics[live.origin.topic].topic.config,
                 clock=self._clock,
                 boot=self._boot,
                 make_salt=lambda: token_bytes(SALT_BYTES),
@@ -558,6 +559,11 @@ class Broker:
         count = len(self._topics[like].partitions) if like in self._topics else self._config.default_partitions
         opened = self._opened(topic, partitions=count, settings=self._config.topic_defaults)
         return after(opened, lambda found: list(found.partitions))
+
+    def stored_traces(self) -> LivePartition | None:
+        """The partition of `__traces`, if there is one."""
+        found = self._topics.get(TRACES_TOPIC)
+        return None if found is None else found.partitions[0]
 
     def created_at_ns(self, topic: str) -> int:
         """When the topic was made."""
@@ -610,6 +616,16 @@ class Broker:
         return (live for topic in self._topics.values() for live in topic.partitions)
 
     def _topic(self, name: str) -> LiveTopic:
+        """The topic, for a user: every verb that takes the name of a topic looks it up here, or in `_readable`."""
+        refuse_internal(name)
+        return self._any_topic(name)
+
+    def _readable(self, name: str) -> LiveTopic:
+        """The topic, for a user who reads it. `__traces` is a table for users, who can read it and nothing else."""
+        return self._any_topic(name) if name == TRACES_TOPIC else self._topic(name)
+
+    def _any_topic(self, name: str) -> LiveTopic:
+        """The topic, for the broker itself."""
         try:
             return self._topics[name]
         except KeyError:

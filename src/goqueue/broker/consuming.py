@@ -27,7 +27,6 @@ from goqueue.groups.group import Group
 from goqueue.groups.member import Join, Member, validate_name
 from goqueue.metrics.delivery import Standing
 from goqueue.names import TopicPartition
-from goqueue.topics.config import is_internal
 from goqueue.wire import reports
 from goqueue.wire.reports import PartitionName
 
@@ -267,7 +266,7 @@ class Groups:
     def lanes(self, topic: str | None = None, group: str | None = None) -> list[reports.LaneReport]:
         """What is in which lane, partition by partition."""
         counts = self._topics.partition_counts()
-        if topic is not None and topic not in counts:
+        if topic is not None and not self._topics.has_topic(topic):
             raise TopicNotFound(topic)
         if group is not None:
             self._coordinator.get(group)
@@ -275,7 +274,7 @@ class Groups:
         return [
             lane_report(self._topics.delivery(self._topics.live(name, number)), group, now_ns=now_ns)
             for name in sorted(counts)
-            if name == topic or (topic is None and not is_internal(name))
+            if topic in (None, name)
             for number in range(counts[name])
         ]
 
@@ -398,9 +397,8 @@ class Groups:
                     self._commit_handed(group.name, member, None)
 
     def _check_topics(self, asked: Join) -> None:
-        counts = self._topics.partition_counts()
         for topic in asked.topics:
-            if topic not in counts:
+            if not self._topics.has_topic(topic):
                 raise TopicNotFound(topic)
 
     def _joined(self, group: Group, member: Member) -> reports.Joined:

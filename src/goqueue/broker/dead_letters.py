@@ -39,7 +39,6 @@ from goqueue.errors import (
     Conflict,
     GoQueueError,
     InvalidRequest,
-    InvalidTopic,
     MessageTooLarge,
     NotFound,
     StorageError,
@@ -303,8 +302,6 @@ class DeadLetters:
             raise InvalidRequest(f"invalid max_redrives {max_redrives}: must be 0 or more", path="max_redrives")
         sources = self._letters(topic)
         if target_topic is not None:
-            if is_internal(target_topic):
-                raise InvalidTopic(target_topic, "letters are not put into internal topics")
             if target_topic == dead_letter_topic(topic):
                 raise InvalidRequest("invalid target_topic: the letters are there already", path="target_topic")
             self._topics.lives(target_topic)

@@ -40,7 +40,7 @@ from goqueue.storage.jobs import CancellableJob
 from goqueue.storage.layout import LOG, NEW, sort_out
 from goqueue.storage.log import Log
 from goqueue.topics import description
-from goqueue.topics.config import PARTITIONS_MAX, TopicConfig, is_internal, merge, validate_topic_name
+from goqueue.topics.config import PARTITIONS_MAX, TopicConfig, is_internal, merge, refuse_internal, validate_topic_name
 from goqueue.topics.description import DESCRIPTION, Description
 from goqueue.topics.partition import Partition
 
@@ -210,6 +210,7 @@ class Catalog:
 
     def begin_alter(self, name: str, changes: Mapping[str, object | None]) -> AlterTopic:
         """A job that changes these settings; None takes one back to its default. One at a time for each topic."""
+        refuse_internal(name)
         topic = self.get(name)
         explicit = merge(topic.settings, changes, topic=name)
         config = TopicConfig.parse(explicit, topic=name)
@@ -231,9 +232,9 @@ class Catalog:
 
         Until then a power cut may bring it back, as it was.
         """
+        if not internal_ok:
+            refuse_internal(name)
         topic = self.get(name)
-        if topic.is_internal and not internal_ok:
-            raise InvalidTopic(name, "internal topics are not deleted")
         remains = f"{self._data.topics_path}/{name[:_NAME_BYTES_KEPT]}{_DELETED}{self._deleted_count}"
         self._deleted_count += 1
         try:
