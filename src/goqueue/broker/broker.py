@@ -423,9 +423,16 @@ class Broker:
         """Aspect by aspect."""
         failed = [live.partition.name for live in self._partitions() if live.log.failure]
         damaged = [live.partition.name for live in self._partitions() if live.log.damage]
+        unreadable = [live.partition.name for live in self._partitions() if live.unreadable]
         storage = Check("pass")
+        warnings = []
         if damaged:
-            storage = Check("warn", f"damaged records in {_listed(damaged)}")
+            warnings.append(f"damaged records in {_listed(damaged)}")
+        if unreadable:
+            count = sum(live.unreadable.count for live in self._partitions())
+            warnings.append(f"{count} stored facts of {_listed(unreadable)} cannot be understood and are passed over")
+        if warnings:
+            storage = Check("warn", "; ".join(warnings))
         if failed:
             storage = Check("fail", f"a disk error stopped {_listed(failed)}")
         return {"broker": Check("fail", "stopping") if self._stopping else Check("pass"), "storage": storage}

@@ -79,8 +79,12 @@ class Groups:
         """Take back the groups that were there before a restart."""
         now_ns, wall_ns = self._now()
         for key, raw in journal.load().items():
-            if key[:1] == _GROUP:
-                self._coordinator.restore(raw, now_ns=now_ns, wall_ns=wall_ns)
+            try:
+                if key[:1] != _GROUP:
+                    raise ValueError("no such kind of fact")
+                self._coordinator.restore(key[1:].decode(), raw, now_ns=now_ns, wall_ns=wall_ns)
+            except Exception as error:  # bytes of any kind may be there, and no group stops the start of the others
+                journal.pass_over(key, error)
         counts = self._topics.partition_counts()
         self._coordinator.topics_changed(counts, now_ns=now_ns)
         for group in self._coordinator:

@@ -61,7 +61,8 @@ class Schemas:
     def load(self, journal: Journal) -> None:
         """Go on with the schemas that were there before a restart."""
         self._journal = journal
-        self._registry.apply(journal.load())
+        for key, error in self._registry.apply(journal.load()).items():
+            journal.pass_over(key, error)
 
     # --- verbs ---------------------------------------------------------------------------------
 

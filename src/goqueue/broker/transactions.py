@@ -145,6 +145,8 @@ class Transactions:
         if journal is not None:
             now_ns, wall_ns = self._now()
             recovery = self._coordinator.load(journal.load(), is_stored=self._is_stored, now_ns=now_ns, wall_ns=wall_ns)
+            for key, reason in recovery.unreadable.items():
+                journal.pass_over(key, reason)
             journal.put_now(recovery.void)  # before a partition is long enough again
             for decision in recovery.decisions:
                 self._carry_out(decision, is_again=True)
