@@ -63,7 +63,8 @@ SAMPLES: list[GoQueueError] = [
     errors.ReadFailed("/data/x", "Input/output error"),
     errors.StorageFull("/data/x"),
     errors.StorageFailed("/data/x", "sync", "Input/output error"),
-    errors.DirectoryUnusable("/data", "not a directory"),
+    errors.TopicQuarantined("orders", "/data/topics/orders", "/data/topics/orders/topic.json: damaged"),
+    errors.DamagedFile("/data/topics/orders/topic.json", "damaged"),
     errors.DirectoryLocked("/data", "locked"),
     errors.ForeignFile("/data/x", "not ours"),
     errors.UnsupportedFormat("/data/x", "version 9"),
@@ -71,7 +72,8 @@ SAMPLES: list[GoQueueError] = [
 STAYS_AT_HOME = {errors.InvalidConfig}  # raised where a configuration is read, which is nobody's request
 SHARES_A_CODE = {
     errors.ReadFailed,
-    errors.DirectoryUnusable,
+    errors.TopicQuarantined,
+    errors.DamagedFile,
     errors.DirectoryLocked,
     errors.ForeignFile,
     errors.UnsupportedFormat,

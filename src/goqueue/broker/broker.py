@@ -56,7 +56,9 @@ from goqueue.errors import (
     InvalidRequest,
     InvalidTopic,
     PartitionNotFound,
+    StorageError,
     TopicNotFound,
+    TopicQuarantined,
 )
 from goqueue.groups.coordinator import Coordinator
 from goqueue.record.header import OFFSET_MAX
@@ -73,6 +75,7 @@ from goqueue.transactions.markers import check_batch
 PRODUCER_ID_BITS = 52  # JSON numbers hold them
 BOOT_BITS = 31  # begin the numbers of deliveries, which never come again
 SALT_BYTES = 16
+_JOURNALS = frozenset((GROUPS_TOPIC, SCHEDULES_TOPIC, SCHEMAS_TOPIC, TRANSACTIONS_TOPIC))
 
 T = TypeVar("T")
 TopicJob = CreateTopic | AlterTopic | DeleteTopic
@@ -156,11 +159,21 @@ class Broker:
         self._begin()
 
     def _begin(self) -> None:
-        """Take up what was under way when the broker stopped."""
-        for live in self._partitions():
-            live.look_at_tail()
-            if live.has_delays:
-                live.begin_delivery()
+        """Take up what was under way when the broker stopped. A topic whose files do not allow that is quarantined."""
+        first: StorageError | None = None
+        for name, topic in list(self._topics.items()):
+            try:
+                for live in topic.partitions:
+                    live.look_at_tail()
+                    if live.has_delays:
+                        live.begin_delivery()
+                if name in _JOURNALS:
+                    self._journal_of(name).load()
+            except StorageError as error:
+                first = first or error
+                self._quarantine(name, error)
+        if first is not None and not self._topics:
+            raise first
         for name, owner in (
             (GROUPS_TOPIC, self.groups),
             (SCHEDULES_TOPIC, self.schedules),
@@ -168,8 +181,20 @@ class Broker:
         ):
             if name in self._topics:
                 owner.load(self._journal_of(name))
-        self.transactions.load(self._journal_of(TRANSACTIONS_TOPIC) if TRANSACTIONS_TOPIC in self._topics else None)
+        journal = self._journal_of(TRANSACTIONS_TOPIC) if TRANSACTIONS_TOPIC in self._topics else None
+        self.transactions.load(journal, is_lost=TRANSACTIONS_TOPIC in self._catalog.quarantined)
         self.dead_letters.resume()
+
+    def _quarantine(self, name: str, error: StorageError) -> None:
+        """Serve the topic no more."""
+        topic = self._topics.pop(name)
+        self._journals.pop(name, None)
+        self._housekeeping.forget(topic.partitions)
+        self._unflushed.difference_update(topic.partitions)
+        for live in topic.partitions:
+            self._deliveries.pop(live, None)
+        self._catalog.quarantine(name, error)
+        self._observe(events.TopicDeleted(name, topic.topic.is_internal))  # its numbers are not to be seen
 
     def _scheduling(self, journal: Journal) -> Scheduling:
         return Scheduling(
@@ -206,20 +231,19 @@ class Broker:
         TopicConfig.parse(config.topic_defaults)
         data = DataDirectory.open(disk, data_path)
         try:
-            catalog = Catalog.open(data, disk, observe=observe)
+            return cls(
+                data,
+                Catalog.open(data, disk, observe=observe),
+                clock=clock,
+                workers=workers,
+                config=config,
+                observe=observe,
+                traces=traces or TraceConfig(),
+                trace_sinks=trace_sinks,
+            )
         except BaseException:
             data.close()
             raise
-        return cls(
-            data,
-            catalog,
-            clock=clock,
-            workers=workers,
-            config=config,
-            observe=observe,
-            traces=traces or TraceConfig(),
-            trace_sinks=trace_sinks,
-        )
 
     # --- topics --------------------------------------------------------------------------------
 
@@ -431,6 +455,9 @@ class Broker:
         if unreadable:
             count = sum(live.unreadable.count for live in self._partitions())
             warnings.append(f"{count} stored facts of {_listed(unreadable)} cannot be understood and are passed over")
+        if self._catalog.quarantined:
+            errors = self._catalog.quarantined.values()
+            warnings.append(f"not served: {_listed([f'{error.topic} ({error.reason})' for error in errors])}")
         if warnings:
             storage = Check("warn", "; ".join(warnings))
         if failed:
@@ -494,9 +521,15 @@ class Broker:
         return {name: len(topic.partitions) for name, topic in self._topics.items() if not is_internal(name)}
 
     def has_topic(self, topic: str) -> bool:
-        """Whether there is such a topic; raises `Forbidden` for an internal one."""
+        """Whether there is such a topic; raises `Forbidden` for an internal one, and `TopicQuarantined`."""
         refuse_internal(topic)
+        if topic in self._catalog.quarantined:
+            raise self._catalog.quarantined[topic]
         return topic in self._topics
+
+    def quarantined(self, topic: str) -> TopicQuarantined | None:
+        """Why the topic is not served, if its files are there and cannot be used."""
+        return self._catalog.quarantined.get(topic)
 
     def lives(self, topic: str) -> Sequence[LivePartition]:
         """The partitions of a topic."""
@@ -562,7 +595,7 @@ class Broker:
     def target(self, topic: str, *, like: str) -> Pending[list[LivePartition]]:
         """The partitions of a topic, which is made, if it has to be, like the other one."""
         if topic not in self._topics and not topic.endswith(DLQ_SUFFIX):
-            return Pending.failed(TopicNotFound(topic))
+            return Pending.failed(self.quarantined(topic) or TopicNotFound(topic))
         count = len(self._topics[like].partitions) if like in self._topics else self._config.default_partitions
         opened = self._opened(topic, partitions=count, settings=self._config.topic_defaults)
         return after(opened, lambda found: list(found.partitions))
@@ -636,7 +669,7 @@ class Broker:
         try:
             return self._topics[name]
         except KeyError:
-            raise TopicNotFound(name) from None
+            raise self._catalog.quarantined.get(name) or TopicNotFound(name) from None
 
     def _partition(self, topic: LiveTopic, number: int) -> LivePartition:
         if number < 0:

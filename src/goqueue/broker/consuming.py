@@ -90,7 +90,8 @@ class Groups:
         for group in self._coordinator:
             for member in group.members.values():  # they have leases, and may settle, leave or be lost before they poll
                 for partition in self._places.partitions_of([topic for topic in member.topics if topic in counts]):
-                    self._places.at(group.name, partition, start=member.start)
+                    with suppress(StorageError):  # then its first poll tells why
+                        self._places.at(group.name, partition, start=member.start)
         self._tell()
 
     # --- membership ----------------------------------------------------------------------------

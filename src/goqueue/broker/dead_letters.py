@@ -48,7 +48,6 @@ from goqueue.record import kernel
 from goqueue.record.header import HEADERS_BYTES_MAX
 from goqueue.record.headers import encode_headers
 from goqueue.record.message import Message
-from goqueue.topics.config import is_internal
 from goqueue.wire import reports
 
 BATCH_MAX = 500
@@ -175,7 +174,8 @@ class DeadLetters:
         for dlq_topic in self._dlq_topics():
             for live in self._topics.lives(dlq_topic):
                 if live.partition.has_ledger:
-                    self._topics.delivery(live)
+                    with suppress(StorageError):  # whoever asks for it is told why
+                        self._topics.delivery(live)
 
     def stop(self) -> None:
         """End all redrives after what they have in hand, and begin none."""
@@ -322,7 +322,7 @@ class DeadLetters:
         self._redrives = {
             topic: redrives
             for topic, redrives in self._redrives.items()
-            if topic == redrive.topic or self._topics.has_topic(dead_letter_topic(topic))
+            if topic == redrive.topic or dead_letter_topic(topic) in self._topics.partition_counts()
         }
         redrives = self._redrives.setdefault(redrive.topic, OrderedDict())
         running = [other for other in redrives.values() if other.state == "running"]
@@ -429,7 +429,7 @@ class DeadLetters:
         if topic == redrive.dlq_topic:  # it died a second time, where it was read as a dead letter
             topic = redrive.topic
         topic = redrive.target_topic or topic
-        if is_internal(topic) or not self._topics.has_topic(topic):
+        if topic not in self._topics.partition_counts():
             return None
         lives = self._topics.lives(topic)
         live = lives[partition % len(lives)]

@@ -41,6 +41,7 @@ from goqueue.errors import (
     AlreadyExists,
     BrokerUnavailable,
     Conflict,
+    Forbidden,
     GoQueueError,
     InvalidConfig,
     InvalidRequest,
@@ -49,6 +50,7 @@ from goqueue.errors import (
     PartitionNotFound,
     ProducerFenced,
     TopicNotFound,
+    TopicQuarantined,
 )
 from goqueue.record import kernel
 from goqueue.times import NS_MAX
@@ -577,7 +579,11 @@ class Scheduling:
             except Exception as error:  # bytes of any kind may be there, and none of them stops the other schedules
                 self._journal.pass_over(key, error)
                 continue
-            if self._has_topic(slot.schedule):
+            try:
+                has_topic = self._has_topic(slot.schedule)
+            except TopicQuarantined:  # the schedule is kept until a start finds its topic again
+                continue
+            if has_topic:
                 self._add(slot)
                 if slot.schedule.claim:
                     self._unfinished.append(slot)
@@ -603,7 +609,7 @@ class Scheduling:
     def _has_topic(self, schedule: Schedule) -> bool:
         try:
             return self._topic_facts(schedule.topic).topic_id == schedule.topic_id
-        except TopicNotFound:
+        except (TopicNotFound, Forbidden):
             return False
 
 
