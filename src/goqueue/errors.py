@@ -13,6 +13,7 @@
     │   ├── TopicNotFound
     │   ├── PartitionNotFound
     │   └── TopicExists
+    ├── Forbidden                the caller may not do that
     ├── Conflict                 the state of the thing forbids what was asked of it
     ├── MessageError             the message itself is wrong; sending it again will not help
     │   ├── InvalidMessage
@@ -60,8 +61,10 @@
         ├── ReadFailed           retryable: the disk did not deliver
         ├── StorageFull          retryable: no room now, reads go on
         ├── StorageFailed        retryable elsewhere: this log takes no more writes
+        ├── TopicQuarantined     retryable: the files of the topic have to be repaired first
         └── DataDirectoryError   the data directory cannot be opened; no record in it was changed
             ├── DirectoryUnusable
+            │   └── DamagedFile
             ├── DirectoryLocked
             ├── ForeignFile
             └── UnsupportedFormat
@@ -221,6 +224,17 @@ class TopicExists(TopicError):
     def __init__(self, topic: str) -> None:
         super().__init__(f"topic already exists: {topic}")
         self.topic = topic
+
+
+class Forbidden(GoQueueError):
+    """The caller may not do that; `topic` names the topic that is closed to it, where that is the reason."""
+
+    code = "FORBIDDEN"
+
+    def __init__(self, reason: str, *, topic: str | None = None) -> None:
+        super().__init__(reason)
+        if topic is not None:
+            self.topic = topic
 
 
 class Conflict(GoQueueError):
@@ -754,6 +768,20 @@ class StorageFailed(StorageError):
         self.reason = reason
 
 
+class TopicQuarantined(StorageError):
+    """The files of the topic cannot be used, so it is not served. They are left as they are, for somebody to repair."""
+
+    code = "STORAGE_FAILED"
+    retryable = True
+
+    def __init__(self, topic: str, directory: str, reason: str) -> None:
+        cure = f"repair or restore that, or move {directory} out of the data directory; then start the broker again"
+        super().__init__(f"topic {topic} is quarantined: {reason}; nothing of it was changed: {cure}")
+        self.topic = topic
+        self.directory = directory
+        self.reason = reason
+
+
 class DataDirectoryError(StorageError):
     """The data directory cannot be opened; no record in it was changed."""
 
@@ -767,6 +795,10 @@ class DataDirectoryError(StorageError):
 
 class DirectoryUnusable(DataDirectoryError):
     """The path is missing, not a directory, or may not be read or written."""
+
+
+class DamagedFile(DirectoryUnusable):
+    """A file without which nothing else in its directory can be understood is damaged."""
 
 
 class DirectoryLocked(DataDirectoryError):

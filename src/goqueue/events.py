@@ -353,6 +353,22 @@ class DamageFound(LogEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TopicQuarantined(LogEvent):
+    """The files of a topic cannot be used, so it is not served; `log` is its directory."""
+
+    topic: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactUnreadable(LogEvent):
+    """A fact in a journal or a ledger cannot be understood. It stays where it is, and counts for nothing."""
+
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class IndexRebuilt(LogEvent):
     """The indexes of a segment were missing or wrong and were made anew from its records."""
 

@@ -123,6 +123,12 @@ class Node:
         """What the broker keeps of a partition."""
         return self.broker._topics[topic].partitions[partition]
 
+    def write_directly(self, topic: str, *values: bytes | None, keys: Sequence[bytes | None] | None = None) -> None:
+        """Put records into any topic, as only the broker itself can."""
+        live = self.live(topic)
+        live.append(kernel.encode(values, keys=keys or [None] * len(values)), lazily=True)
+        live.log.flush()
+
     def control(self, count: int = 1) -> None:
         """Let the broker write records of its own, as nobody from outside can."""
         live = self.live()

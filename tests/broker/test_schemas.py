@@ -452,14 +452,6 @@ def test_a_batch_that_is_stored_already_is_not_judged_again(node: Node) -> None:
     assert (again.duplicate, again.first_offset) == (True, first.first_offset)
 
 
-def test_internal_topics_are_never_judged(node: Node) -> None:
-    register(node, "__schemas-value", '{"type": "null"}')
-    register(node, "__schemas", '{"type": "null", "title": "x"}')
-    node.done(node.broker.publish_records("__schemas", 0, kernel.encode([b"stray"])))
-
-    assert register(node, "orders-value").id == 3
-
-
 def test_a_dead_letter_is_not_judged(node: Node) -> None:
     register(node, "orders.dlq-value", '{"type": "null"}')
     node.create()

@@ -1013,7 +1013,7 @@ def test_a_topic_that_is_made_anew_has_no_past_in_the_topic_either(kept: TracedN
 def test_lines_that_make_no_sense_are_passed_over(kept: TracedNode) -> None:
     kept.publish(b"a")
     kept.written()
-    kept.publish(b"nonsense", b"{}", b"[1]", b'{"event_type": 7}', b"\xff", topic="__traces")
+    kept.write_directly("__traces", b"nonsense", b"{}", b"[1]", b'{"event_type": 7}', b"\xff")
 
     after = kept.restarted()
 

@@ -46,12 +46,20 @@ def test_a_snapshot_can_be_read_back_and_a_tombstone_is_the_end() -> None:
 
 @pytest.mark.parametrize(
     ("key", "value"),
-    [(b"", b""), (b"producers", b"x"), (b"c", b"\xc1"),
-     (b"cg", b"not msgpack"), (b"dg", b"x"), (b"dg\0\0\0\0\0", b"\x91\x63"),
-     (b"dg\0\0\0\0\0", None), (b"d", b""), (b"c\xff\xfe", b"\x90"), (b"x12345678", b"\x91\xc0")],
+    [(b"", b""), (b"producers", b"x"), (b"dg", b"x"),
+     (b"dg\0\0\0\0\0", None), (b"d", b""), (b"x12345678", b"\x91\xc0")],
 )  # fmt: skip
 def test_what_is_something_else_is_passed_over(key: bytes, value: bytes | None) -> None:
     assert ledger.decode(key, value) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [(b"c", b"\xc1"), (b"cg", b"not msgpack"), (b"dg\0\0\0\0\0", b"\x91\x63"), (b"c\xff\xfe", b"\x90")],
+)
+def test_what_cannot_be_understood_is_an_error(key: bytes, value: bytes) -> None:
+    with pytest.raises(ValueError, match=r".+"):
+        ledger.decode(key, value)
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=lambda change: type(change).__name__)

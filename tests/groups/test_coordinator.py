@@ -186,9 +186,9 @@ def test_groups_come_back_from_their_snapshots() -> None:
     saved = coordinator.snapshot()
 
     again = Coordinator()
-    for raw in saved.values():
-        again.restore(raw, now_ns=7 * SECOND, wall_ns=WALL_NS + 99 * SECOND)
-    again.restore(saved["a"], now_ns=7 * SECOND, wall_ns=WALL_NS + 99 * SECOND)
+    for name, raw in saved.items():
+        again.restore(name, raw, now_ns=7 * SECOND, wall_ns=WALL_NS + 99 * SECOND)
+    again.restore("a", saved["a"], now_ns=7 * SECOND, wall_ns=WALL_NS + 99 * SECOND)
 
     assert again.snapshot() == saved
     assert again.stats == coordinator.stats

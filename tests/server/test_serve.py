@@ -156,6 +156,28 @@ def test_a_foreign_file_in_the_data_directory_is_named(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["notes.txt"]
 
 
+def test_a_damaged_topic_does_not_stop_the_others(tmp_path: Path) -> None:
+    with serving(tmp_path) as served, Peer(served.address) as peer:
+        for topic in ("orders", "payments"):
+            peer.create_topic(topic)
+            peer.send_batch(topic, [b"a"])
+            peer.receive()
+        served.stop()
+    (tmp_path / "topics/orders/topic.json").write_text("{}")
+
+    with serving(tmp_path) as served, Peer(served.address) as peer:
+        line = served.wait_for_log("a topic cannot be served; repair its files, or move them out, and restart")
+        assert line["topic"] == "orders"
+        assert f"{tmp_path}/topics/orders/topic.json" in str(line["reason"])
+        assert peer.values("payments") == [b"a"]
+        assert served.stop()[0] == ExitCode.STOPPED
+
+    (tmp_path / "topics/payments/topic.json").write_text("{}")
+    code, errors = refused("--data", str(tmp_path), "--native", "127.0.0.1:0", "--http", "off")
+    assert code == ExitCode.DAMAGED
+    assert f"{tmp_path}/topics/orders/topic.json: damaged" in errors
+
+
 def test_a_data_directory_that_cannot_be_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 

@@ -8,6 +8,7 @@ from goqueue import events
 from goqueue.errors import (
     Conflict,
     DirectoryUnusable,
+    Forbidden,
     ForeignFile,
     InvalidTopic,
     PartitionNotFound,
@@ -94,12 +95,14 @@ def test_names_are_sorted_and_show_internal_topics_only_when_asked(catalog: Cata
 
 
 def test_internal_topics_are_neither_made_nor_deleted_by_users(catalog: Catalog) -> None:
-    with pytest.raises(InvalidTopic, match="internal"):
+    with pytest.raises(Forbidden, match="internal"):
         begin_create(catalog, "__groups")
     run(catalog, begin_create(catalog, "__groups", internal_ok=True))
 
-    with pytest.raises(InvalidTopic, match="internal"):
+    with pytest.raises(Forbidden, match="internal"):
         catalog.begin_delete("__groups")
+    with pytest.raises(Forbidden, match="internal"):
+        catalog.begin_alter("__groups", {"retention": "1h"})
     run(catalog, catalog.begin_delete("__groups", internal_ok=True))
 
     assert len(catalog) == 0

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goqueue.errors import InvalidTopic
+from goqueue.errors import Forbidden, InvalidTopic
 from goqueue.storage.config import Cleanup, Flush
 from goqueue.topics.config import (
     Acks,
@@ -227,7 +227,7 @@ def test_a_name_that_cannot_be_is_refused(name: str) -> None:
 
 
 def test_names_of_internal_topics_are_not_for_users() -> None:
-    with pytest.raises(InvalidTopic, match="internal"):
+    with pytest.raises(Forbidden, match="internal"):
         validate_topic_name("__groups")
 
     validate_topic_name("__groups", internal_ok=True)

@@ -14,7 +14,6 @@ from goqueue.errors import (
     RequestTooLarge,
     TransactionAborted,
     TransactionNotFound,
-    UnsupportedFormat,
 )
 from goqueue.transactions import facts
 from goqueue.transactions.coordinator import Coordinator, Facts
@@ -990,9 +989,15 @@ def test_the_numbers_add_up() -> None:
         (b"", b""),
     ],
 )
-def test_a_fact_that_cannot_be_understood_is_not_passed_over(key: bytes, raw: bytes) -> None:
-    with pytest.raises(UnsupportedFormat, match="__transactions"):
-        Coordinator().load({key: raw}, now_ns=0, wall_ns=WALL_NS)
+def test_a_fact_that_cannot_be_understood_is_passed_over_and_told_of(key: bytes, raw: bytes) -> None:
+    core = Coordinator()
+    good = facts.encode(facts.SavedProducer(facts.VERSION, 4, WALL_NS))
+
+    recovery = core.load({key: raw, b"p:7": good}, now_ns=0, wall_ns=WALL_NS)
+
+    assert recovery.unreadable.keys() == {key}
+    assert "__transactions" in recovery.unreadable[key]
+    core.heartbeat(7, 4, wall_ns=WALL_NS)
 
 
 def test_what_a_later_version_adds_to_the_end_of_a_fact_does_no_harm() -> None:

@@ -56,7 +56,9 @@ from goqueue.errors import (
     InvalidRequest,
     InvalidTopic,
     PartitionNotFound,
+    StorageError,
     TopicNotFound,
+    TopicQuarantined,
 )
 from goqueue.groups.coordinator import Coordinator
 from goqueue.names import TopicPartition
@@ -65,7 +67,7 @@ from goqueue.record.identity import identity_of
 from goqueue.storage.directory import DataDirectory
 from goqueue.storage.file import Disk
 from goqueue.topics.catalog import AlterTopic, Catalog, CreateTopic, DeleteTopic, Topic
-from goqueue.topics.config import TopicConfig, VerifyCompression
+from goqueue.topics.config import TopicConfig, VerifyCompression, is_internal, refuse_internal
 from goqueue.tracing.config import TraceConfig
 from goqueue.tracing.export import Sink
 from goqueue.transactions.facts import TOPIC as TRANSACTIONS_TOPIC
@@ -74,6 +76,7 @@ from goqueue.transactions.markers import check_batch
 PRODUCER_ID_BITS = 52  # JSON numbers hold them
 BOOT_BITS = 31  # begin the numbers of deliveries, which never come again
 SALT_BYTES = 16
+_JOURNALS = frozenset((GROUPS_TOPIC, SCHEDULES_TOPIC, SCHEMAS_TOPIC, TRANSACTIONS_TOPIC))
 
 T = TypeVar("T")
 TopicJob = CreateTopic | AlterTopic | DeleteTopic
@@ -150,18 +153,28 @@ class Broker:
             observe=self._observe,
         )
         self.groups.settlements.open_transaction = self.transactions.open
-        self.scans = Scans(lambda topic, partition: self._partition(self._topic(topic), partition))
+        self.scans = Scans(lambda topic, partition: self._partition(self._readable(topic), partition))
         self._housekeeping = Housekeeping(config, self._timers, self._unflushed)
         self._housekeeping.watch([live for topic in self._topics.values() for live in topic.partitions])
         self._started_ns = clock.monotonic_ns()
         self._begin()
 
     def _begin(self) -> None:
-        """Take up what was under way when the broker stopped."""
-        for live in self._partitions():
-            live.look_at_tail()
-            if live.has_delays:
-                live.begin_delivery()
+        """Take up what was under way when the broker stopped. A topic whose files do not allow that is quarantined."""
+        first: StorageError | None = None
+        for name, topic in list(self._topics.items()):
+            try:
+                for live in topic.partitions:
+                    live.look_at_tail()
+                    if live.has_delays:
+                        live.begin_delivery()
+                if name in _JOURNALS:
+                    self._journal_of(name).load()
+            except StorageError as error:
+                first = first or error
+                self._quarantine(name, error)
+        if first is not None and not self._topics:
+            raise first
         for name, owner in (
             (GROUPS_TOPIC, self.groups),
             (SCHEDULES_TOPIC, self.schedules),
@@ -169,8 +182,20 @@ class Broker:
         ):
             if name in self._topics:
                 owner.load(self._journal_of(name))
-        self.transactions.load(self._journal_of(TRANSACTIONS_TOPIC) if TRANSACTIONS_TOPIC in self._topics else None)
+        journal = self._journal_of(TRANSACTIONS_TOPIC) if TRANSACTIONS_TOPIC in self._topics else None
+        self.transactions.load(journal, is_lost=TRANSACTIONS_TOPIC in self._catalog.quarantined)
         self.dead_letters.resume()
+
+    def _quarantine(self, name: str, error: StorageError) -> None:
+        """Serve the topic no more."""
+        topic = self._topics.pop(name)
+        self._journals.pop(name, None)
+        self._housekeeping.forget(topic.partitions)
+        self._unflushed.difference_update(topic.partitions)
+        for live in topic.partitions:
+            self._deliveries.pop(live, None)
+        self._catalog.quarantine(name, error)
+        self._observe(events.TopicDeleted(name, topic.topic.is_internal))  # its numbers are not to be seen
 
     def _scheduling(self, journal: Journal) -> Scheduling:
         return Scheduling(
@@ -207,20 +232,19 @@ class Broker:
         TopicConfig.parse(config.topic_defaults)
         data = DataDirectory.open(disk, data_path)
         try:
-            catalog = Catalog.open(data, disk, observe=observe)
+            return cls(
+                data,
+                Catalog.open(data, disk, observe=observe),
+                clock=clock,
+                workers=workers,
+                config=config,
+                observe=observe,
+                traces=traces or TraceConfig(),
+                trace_sinks=trace_sinks,
+            )
         except BaseException:
             data.close()
             raise
-        return cls(
-            data,
-            catalog,
-            clock=clock,
-            workers=workers,
-            config=config,
-            observe=observe,
-            traces=traces or TraceConfig(),
-            trace_sinks=trace_sinks,
-        )
 
     # --- topics --------------------------------------------------------------------------------
 
@@ -271,12 +295,12 @@ class Broker:
         return self._catalog.names(internal=internal)
 
     def describe_topic(self, name: str) -> TopicInfo:
-        """The topic as it is now."""
-        return self._info(self._topic(name))
+        """The topic as it is now; internal ones may be looked at."""
+        return self._info(self._any_topic(name))
 
     def offsets(self, topic: str, *, time_ns: int | None = None, at: str = "latest") -> list[int]:
         """By partition: the first offset at or after a time, or `earliest`, or `latest`."""
-        partitions = self._topic(topic).partitions
+        partitions = self._readable(topic).partitions
         if time_ns is not None:
             return [min(live.log.offset_at_time(time_ns), live.high_watermark) for live in partitions]
         if at not in ("earliest", "latest"):
@@ -365,7 +389,7 @@ class Broker:
         """Visible records from `offset` on, in order; waits for the first one if there is none."""
         if max_records < 1:
             raise InvalidRequest(f"invalid limit {max_records}: must be at least 1", path="limit")
-        live = self._partition(self._topic(topic), partition)
+        live = self._partition(self._readable(topic), partition)
         reading = self._reading(
             live,
             offset,
@@ -386,7 +410,7 @@ class Broker:
         self, topic: str, offsets: Mapping[int, int], *, wait_ms: int, isolation: str = Isolation.READ_COMMITTED
     ) -> Pending[None]:
         """Done once any of the partitions may have more at or behind its offset, or the time is over."""
-        live_topic = self._topic(topic)
+        live_topic = self._readable(topic)
         readings = [
             self._reading(self._partition(live_topic, number), offset, None, isolation)
             for number, offset in offsets.items()
@@ -412,7 +436,7 @@ class Broker:
         isolation: str = Isolation.READ_COMMITTED,
     ) -> Reading:
         """A reader that stays open."""
-        return self._reading(self._partition(self._topic(topic), partition), offset, to_time_ns, isolation)
+        return self._reading(self._partition(self._readable(topic), partition), offset, to_time_ns, isolation)
 
     # --- about the node ------------------------------------------------------------------------
 
@@ -429,9 +453,19 @@ class Broker:
         """Aspect by aspect."""
         failed = [live.partition.name for live in self._partitions() if live.log.failure]
         damaged = [live.partition.name for live in self._partitions() if live.log.damage]
+        unreadable = [live.partition.name for live in self._partitions() if live.unreadable]
         storage = Check("pass")
+        warnings = []
         if damaged:
-            storage = Check("warn", f"damaged records in {_listed(damaged)}")
+            warnings.append(f"damaged records in {_listed(damaged)}")
+        if unreadable:
+            count = sum(live.unreadable.count for live in self._partitions())
+            warnings.append(f"{count} stored facts of {_listed(unreadable)} cannot be understood and are passed over")
+        if self._catalog.quarantined:
+            errors = self._catalog.quarantined.values()
+            warnings.append(f"not served: {_listed([f'{error.topic} ({error.reason})' for error in errors])}")
+        if warnings:
+            storage = Check("warn", "; ".join(warnings))
         if failed:
             storage = Check("fail", f"a disk error stopped {_listed(failed)}")
         return {"broker": Check("fail", "stopping") if self._stopping else Check("pass"), "storage": storage}
@@ -489,12 +523,19 @@ class Broker:
     # --- for groups, delays and transfers ------------------------------------------------------
 
     def partition_counts(self) -> Mapping[str, int]:
-        """How many partitions each topic has."""
-        return {name: len(topic.partitions) for name, topic in self._topics.items()}
+        """How many partitions each topic has; internal ones are left out."""
+        return {name: len(topic.partitions) for name, topic in self._topics.items() if not is_internal(name)}
 
     def has_topic(self, topic: str) -> bool:
-        """Whether there is such a topic."""
+        """Whether there is such a topic; raises `Forbidden` for an internal one, and `TopicQuarantined`."""
+        refuse_internal(topic)
+        if topic in self._catalog.quarantined:
+            raise self._catalog.quarantined[topic]
         return topic in self._topics
+
+    def quarantined(self, topic: str) -> TopicQuarantined | None:
+        """Why the topic is not served, if its files are there and cannot be used."""
+        return self._catalog.quarantined.get(topic)
 
     def lives(self, topic: str) -> Sequence[LivePartition]:
         """The partitions of a topic."""
@@ -506,7 +547,7 @@ class Broker:
 
     def find_live(self, topic: str, topic_id: str, partition: int) -> LivePartition | None:
         """One partition, if the topic is still the one of that id."""
-        found = self._topics.get(topic)
+        found = self._topics.get(topic) if not is_internal(topic) else None
         is_same = found is not None and found.topic.id == topic_id and partition < len(found.partitions)
         return found.partitions[partition] if found is not None and is_same else None
 
@@ -526,7 +567,7 @@ class Broker:
         if found is None:
             found = self._deliveries[live] = PartitionDelivery(
                 live,
-                self._topic(live.origin.topic).topic.config,
+                self._topics[live.origin.topic].topic.config,
                 clock=self._clock,
                 boot=self._boot,
                 make_salt=lambda: token_bytes(SALT_BYTES),
@@ -560,10 +601,15 @@ class Broker:
     def target(self, topic: str, *, like: str) -> Pending[list[LivePartition]]:
         """The partitions of a topic, which is made, if it has to be, like the other one."""
         if topic not in self._topics and not topic.endswith(DLQ_SUFFIX):
-            return Pending.failed(TopicNotFound(topic))
+            return Pending.failed(self.quarantined(topic) or TopicNotFound(topic))
         count = len(self._topics[like].partitions) if like in self._topics else self._config.default_partitions
         opened = self._opened(topic, partitions=count, settings=self._config.topic_defaults)
         return after(opened, lambda found: list(found.partitions))
+
+    def stored_traces(self) -> LivePartition | None:
+        """The partition of `__traces`, if there is one."""
+        found = self._topics.get(TRACES_TOPIC)
+        return None if found is None else found.partitions[0]
 
     def created_at_ns(self, topic: str) -> int:
         """When the topic was made."""
@@ -616,10 +662,20 @@ class Broker:
         return (live for topic in self._topics.values() for live in topic.partitions)
 
     def _topic(self, name: str) -> LiveTopic:
+        """The topic, for a user: every verb that takes the name of a topic looks it up here, or in `_readable`."""
+        refuse_internal(name)
+        return self._any_topic(name)
+
+    def _readable(self, name: str) -> LiveTopic:
+        """The topic, for a user who reads it. `__traces` is a table for users, who can read it and nothing else."""
+        return self._any_topic(name) if name == TRACES_TOPIC else self._topic(name)
+
+    def _any_topic(self, name: str) -> LiveTopic:
+        """The topic, for the broker itself."""
         try:
             return self._topics[name]
         except KeyError:
-            raise TopicNotFound(name) from None
+            raise self._catalog.quarantined.get(name) or TopicNotFound(name) from None
 
     def _partition(self, topic: LiveTopic, number: int) -> LivePartition:
         if number < 0:

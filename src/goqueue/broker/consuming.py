@@ -27,7 +27,6 @@ from goqueue.groups.group import Group
 from goqueue.groups.member import Join, Member, validate_name
 from goqueue.metrics.delivery import Standing
 from goqueue.names import TopicPartition
-from goqueue.topics.config import is_internal
 from goqueue.wire import reports
 from goqueue.wire.reports import PartitionName
 
@@ -80,14 +79,19 @@ class Groups:
         """Take back the groups that were there before a restart."""
         now_ns, wall_ns = self._now()
         for key, raw in journal.load().items():
-            if key[:1] == _GROUP:
-                self._coordinator.restore(raw, now_ns=now_ns, wall_ns=wall_ns)
+            try:
+                if key[:1] != _GROUP:
+                    raise ValueError("no such kind of fact")
+                self._coordinator.restore(key[1:].decode(), raw, now_ns=now_ns, wall_ns=wall_ns)
+            except Exception as error:  # bytes of any kind may be there, and no group stops the start of the others
+                journal.pass_over(key, error)
         counts = self._topics.partition_counts()
         self._coordinator.topics_changed(counts, now_ns=now_ns)
         for group in self._coordinator:
             for member in group.members.values():  # they have leases, and may settle, leave or be lost before they poll
                 for partition in self._places.partitions_of([topic for topic in member.topics if topic in counts]):
-                    self._places.at(group.name, partition, start=member.start)
+                    with suppress(StorageError):  # then its first poll tells why
+                        self._places.at(group.name, partition, start=member.start)
         self._tell()
 
     # --- membership ----------------------------------------------------------------------------
@@ -267,7 +271,7 @@ class Groups:
     def lanes(self, topic: str | None = None, group: str | None = None) -> list[reports.LaneReport]:
         """What is in which lane, partition by partition."""
         counts = self._topics.partition_counts()
-        if topic is not None and topic not in counts:
+        if topic is not None and not self._topics.has_topic(topic):
             raise TopicNotFound(topic)
         if group is not None:
             self._coordinator.get(group)
@@ -275,7 +279,7 @@ class Groups:
         return [
             lane_report(self._topics.delivery(self._topics.live(name, number)), group, now_ns=now_ns)
             for name in sorted(counts)
-            if name == topic or (topic is None and not is_internal(name))
+            if topic in (None, name)
             for number in range(counts[name])
         ]
 
@@ -398,9 +402,8 @@ class Groups:
                     self._commit_handed(group.name, member, None)
 
     def _check_topics(self, asked: Join) -> None:
-        counts = self._topics.partition_counts()
         for topic in asked.topics:
-            if topic not in counts:
+            if not self._topics.has_topic(topic):
                 raise TopicNotFound(topic)
 
     def _joined(self, group: Group, member: Member) -> reports.Joined:

@@ -44,7 +44,6 @@ from goqueue.errors import (
     Conflict,
     GoQueueError,
     InvalidRequest,
-    InvalidTopic,
     MessageTooLarge,
     NotFound,
     StorageError,
@@ -54,7 +53,6 @@ from goqueue.record import kernel
 from goqueue.record.header import HEADERS_BYTES_MAX, OFFSET_MAX
 from goqueue.record.headers import encode_headers
 from goqueue.record.message import Message
-from goqueue.topics.config import is_internal
 from goqueue.wire import reports
 
 BATCH_MAX = 500
@@ -253,9 +251,11 @@ class DeadLetters:
             lives = self._topics.lives(dlq_topic)
             for live in lives:
                 if live.partition.has_ledger:
-                    self._topics.delivery(live)
+                    with suppress(StorageError):  # a caller that asks for it is told why
+                        self._topics.delivery(live)
             if any(live.partition.has_ledger for live in lives):
-                self._restore(_base(dlq_topic))
+                with suppress(StorageError):
+                    self._restore(_base(dlq_topic))
 
     def _restore(self, topic: str) -> None:
         """Take back the redrives of a topic from the ledgers."""
@@ -414,8 +414,6 @@ class DeadLetters:
             raise InvalidRequest(f'invalid to {to!r}: must be "group" or "all"', path="to")
         sources = self._letters(topic)
         if target_topic is not None:
-            if is_internal(target_topic):
-                raise InvalidTopic(target_topic, "letters are not put into internal topics")
             if target_topic == dead_letter_topic(topic):
                 raise InvalidRequest("invalid target_topic: the letters are there already", path="target_topic")
             self._topics.lives(target_topic)
@@ -437,7 +435,7 @@ class DeadLetters:
         self._redrives = {
             topic: redrives
             for topic, redrives in self._redrives.items()
-            if topic == redrive.topic or self._topics.has_topic(dead_letter_topic(topic))
+            if topic == redrive.topic or dead_letter_topic(topic) in self._topics.partition_counts()
         }
         redrives = self._redrives.setdefault(redrive.topic, OrderedDict())
         running = [other for other in redrives.values() if other.state == "running"]
@@ -562,7 +560,7 @@ class DeadLetters:
         if topic == redrive.dlq_topic:  # it died a second time, where it was read as a dead letter
             topic = redrive.topic
         topic = redrive.target_topic or topic
-        if is_internal(topic) or not self._topics.has_topic(topic):
+        if topic not in self._topics.partition_counts():
             return None
         lives = self._topics.lives(topic)
         live = lives[partition % len(lives)]

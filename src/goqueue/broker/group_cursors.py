@@ -147,6 +147,12 @@ class GroupCursors:
 
     def replay(self, key: bytes, value: bytes | None) -> None:
         """Take in a fact of the ledger, which is read from its beginning; those about something else are left alone."""
+        try:
+            self._replay(key, value)
+        except Exception as error:  # bytes of any kind may be there; what is lost with a fact is delivered once more
+            self._live.unreadable.pass_over(key, error)
+
+    def _replay(self, key: bytes, value: bytes | None) -> None:
         entry = ledger.decode(key, value)
         if entry is None:
             return

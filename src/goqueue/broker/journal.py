@@ -5,7 +5,8 @@ it holds not much more than what is true now; a fact of None is a tombstone, and
 
 The facts of one `put` are one batch, in their order. A crash before it is answered may keep none of them, all, or the
 first few, so what makes the others count comes last. Damaged records are passed over: what they said is lost,
-and an older fact of the same key counts again.
+and an older fact of the same key counts again. A fact that its owner cannot understand is passed over, too, and told of
+(`unreadable.py`); it stays in the journal, for a version that knows better.
 
 Snapshots in the ledger spare a start the reading of the history: all facts as of an offset, from which the log goes on
 to tell. The last three are kept, in three slots that are written in turn:
@@ -110,6 +111,10 @@ class Journal:
     def load(self) -> dict[bytes, bytes]:
         """The last value of each key, in the order in which the keys last changed."""
         return dict(self._current())
+
+    def pass_over(self, key: bytes, error: object) -> None:
+        """What the journal says under that key cannot be understood; it stays there, and counts for nothing."""
+        self._live.unreadable.pass_over(key, error)
 
     def put(self, facts: Mapping[bytes, bytes | None], *, lazily: bool = False) -> Pending[None]:
         """Write the facts, None deletes; done when the log vouches for them. If it raises, nothing was written."""

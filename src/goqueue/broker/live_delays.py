@@ -47,18 +47,19 @@ class LiveDelays:
         self.cancelled |= self.table.restored_cancelled
 
     def replay(self, key: bytes, value: bytes | None) -> None:
-        """The ledger tells of a change."""
-        if value is not None and len(key) == 9:
-            with suppress(msgspec.DecodeError):
-                offset, change = int.from_bytes(key[1:]), _decode(value)
-                if offset >= self._next_offset:
-                    self.stale_keys.append(key)
-                    return
-                if change.due_ns is None:
-                    self.cancelled.add(offset)
-                    self.table.apply(offset, state=DelayState.CANCELLED)
-                else:
-                    self.table.apply(offset, due_ns=change.due_ns)
+        """The ledger tells of a change. Raises `ValueError` if it cannot be understood."""
+        if value is None:
+            return
+        if len(key) != 9:
+            raise ValueError("the key names no offset")
+        offset, change = int.from_bytes(key[1:]), _decode(value)
+        if offset >= self._next_offset:
+            self.stale_keys.append(key)
+        elif change.due_ns is None:
+            self.cancelled.add(offset)
+            self.table.apply(offset, state=DelayState.CANCELLED)
+        else:
+            self.table.apply(offset, due_ns=change.due_ns)
 
     def schedule(self, entries: Buffer, *, end_offset: int, wall_ns: int) -> None:
         """The log holds these; it was seen up to the end."""

@@ -23,6 +23,7 @@ from goqueue.broker.acks import AckQueue
 from goqueue.broker.live_ledger import Fact, LiveLedger
 from goqueue.broker.pending import Pending
 from goqueue.broker.producer_state import ProducerState
+from goqueue.broker.unreadable import UnreadableFacts
 from goqueue.clock import SECOND, Clock
 from goqueue.delivery.offsets import span
 from goqueue.errors import (
@@ -135,7 +136,8 @@ class LivePartition:
         self._visible_end = self._persisted_end = self.log.ackable_offset
         self._readers: OrderedDict[int, LogReader] = OrderedDict()
         self._recent: deque[Recent] = deque(maxlen=RECENT_MAX)
-        self.producers = ProducerState(self.log, lambda: self.ledger)
+        self.unreadable = UnreadableFacts(self.log.directory, observe)
+        self.producers = ProducerState(self.log, lambda: self.ledger, unreadable=self.unreadable)
         self._owed: set[tuple[int, int]] = set()  # committed transactions whose marker is not in the log yet
         self._snapshots: list[Fact] = []
         self._snapshot_end = 0

@@ -866,7 +866,10 @@ class PartitionDelivery:
     def _replay_ledger(self) -> None:
         for key, value in self.live.ledger.facts() if self.live.partition.has_ledger else ():
             if key[:1] == live_delays.CHANGE_KEY:
-                self.delays.replay(key, value)
+                try:
+                    self.delays.replay(key, value)
+                except ValueError as error:
+                    self.live.unreadable.pass_over(key, error)
             elif redrive_facts.is_about_redrives(key):
                 self._take_redrive_fact(key, value)
             else:

@@ -19,9 +19,14 @@ from goqueue.names import TopicPartition
 class Topics(Protocol):
     """What groups need to know of the topics of their broker."""
 
-    def partition_counts(self) -> Mapping[str, int]: ...
+    def partition_counts(self) -> Mapping[str, int]:
+        """Of all topics but the internal ones."""
+
+    def has_topic(self, topic: str) -> bool:
+        """Raises `Forbidden` for an internal topic."""
+
     def live(self, topic: str, partition: int) -> LivePartition:
-        """Raises `TopicNotFound` or `PartitionNotFound`."""
+        """Raises `TopicNotFound`, `PartitionNotFound` or `Forbidden`."""
 
     def delivery(self, live: LivePartition) -> PartitionDelivery: ...
     def journal(self, topic: str) -> Pending[Journal]:

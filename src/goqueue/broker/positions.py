@@ -38,6 +38,8 @@ class Positions:
 
     def positions(self, group: str, topic: str | None = None) -> list[reports.Position]:
         """Where the group stands."""
+        if topic is not None:
+            self._topics.has_topic(topic)  # one that is unknown has no positions; an internal one is refused
         found = self._coordinator.find(group)
         if found is None:
             return []

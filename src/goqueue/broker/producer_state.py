@@ -10,14 +10,16 @@ anew from the log, as one that is damaged.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from typing import Annotated
 
 import msgspec
 from pyroaring import BitMap64
 
 from goqueue.broker.live_ledger import Fact, LiveLedger
 from goqueue.broker.pending import Pending
+from goqueue.broker.unreadable import UnreadableFacts
 from goqueue.errors import StorageError, TopicNotFound
-from goqueue.record.header import Flags
+from goqueue.record.header import OFFSET_MAX, Flags
 from goqueue.record.identity import BatchIdentity
 from goqueue.storage.log import Appended, Log
 from goqueue.transactions.marker_counts import MarkerCounts
@@ -30,11 +32,14 @@ TRANSACTIONS_KEY = b"transactions"
 LOAD_BYTES = 4 * 1024 * 1024
 
 
+_Whole = Annotated[int, msgspec.Meta(ge=0, le=OFFSET_MAX)]
+
+
 class _Saved(msgspec.Struct, array_like=True, frozen=True):
     """What is remembered of transactions."""
 
     transactions: bytes  # `PartitionTransactions.snapshot`
-    markers: dict[int, int]
+    markers: dict[_Whole, _Whole]
     indexed: list[int] = []
 
 
@@ -45,9 +50,12 @@ _decode = msgspec.msgpack.Decoder(_Saved).decode
 class ProducerState:
     """The sequences and the transactions of one partition."""
 
-    def __init__(self, log: Log, ledger: Callable[[], LiveLedger]) -> None:
+    def __init__(
+        self, log: Log, ledger: Callable[[], LiveLedger], *, unreadable: UnreadableFacts | None = None
+    ) -> None:
         self._log = log
         self._ledger = ledger
+        self._unreadable = UnreadableFacts(log.directory) if unreadable is None else unreadable
         self._sequences: Sequences | None = None
         self.transactions: PartitionTransactions | None = None  # nothing was ever written in one
         self.has_news = False  # which no snapshot tells
@@ -99,19 +107,27 @@ class ProducerState:
     def _saved(self) -> _Saved | None:
         """The last snapshot, if it can be read."""
         raw = self._last(TRANSACTIONS_KEY)
-        with suppress(msgspec.DecodeError):
-            return None if raw is None else _decode(raw)
-        return None
+        if raw is None:
+            return None
+        try:
+            return _decode(raw)
+        except msgspec.DecodeError as error:
+            self._unreadable.pass_over(TRANSACTIONS_KEY, error)
+            return None
 
     def _restored(self, transactions: PartitionTransactions, saved: _Saved | None) -> int:
         """From where on the log has to be read; one that cannot be read or speaks of records that are gone is none."""
-        with suppress(msgspec.DecodeError):
-            if saved is not None:
-                offset = transactions.restore(saved.transactions)
-                if offset <= self._log.next_offset:
-                    self.markers = MarkerCounts(saved.markers)
-                    return max(offset, self._log.start_offset)
-                transactions.forget_open()
+        if saved is None:
+            return self._log.start_offset
+        try:
+            offset = transactions.restore(saved.transactions)
+        except msgspec.DecodeError as error:
+            self._unreadable.pass_over(TRANSACTIONS_KEY, error)
+            return self._log.start_offset
+        if offset <= self._log.next_offset:
+            self.markers = MarkerCounts(saved.markers)
+            return max(offset, self._log.start_offset)
+        transactions.forget_open()
         return self._log.start_offset
 
     def _mended(self, replay_from: int) -> BitMap64:
@@ -203,8 +219,10 @@ class ProducerState:
         offset = self._log.start_offset
         snapshot = self._last(SEQUENCES_KEY)
         if snapshot is not None:
-            with suppress(msgspec.DecodeError):  # one that another version wrote is as good as none
+            try:
                 offset = max(offset, sequences.restore(snapshot))
+            except msgspec.DecodeError as error:  # as good as none: the log tells the same, only later
+                self._unreadable.pass_over(SEQUENCES_KEY, error)
             if offset > self._log.next_offset:
                 sequences, offset = Sequences(), self._log.start_offset
         reader = self._log.reader(offset)

@@ -41,6 +41,7 @@ from goqueue.errors import (
     AlreadyExists,
     BrokerUnavailable,
     Conflict,
+    Forbidden,
     GoQueueError,
     InvalidConfig,
     InvalidRequest,
@@ -49,6 +50,7 @@ from goqueue.errors import (
     PartitionNotFound,
     ProducerFenced,
     TopicNotFound,
+    TopicQuarantined,
 )
 from goqueue.record import kernel
 from goqueue.times import NS_MAX
@@ -566,26 +568,48 @@ class Scheduling:
         dead: dict[bytes, bytes | None] = {}
         for key, definition in facts.items():
             if not key.startswith(_DEFINITION):
+                if not key.startswith((_STATE, _HISTORY)):
+                    self._journal.pass_over(key, "no such kind of fact")
                 continue
             name = key.removeprefix(_DEFINITION)
-            with suppress(msgspec.DecodeError):  # what a later version wrote is for a later version to read
-                state, history = facts.get(_STATE + name), facts.get(_HISTORY + name)
-                slot = _Slot(Schedule.restore(definition, state, history, zones=self._zones))
-                if self._has_topic(slot.schedule):
-                    self._add(slot)
-                    if slot.schedule.claim:
-                        self._unfinished.append(slot)
-                    else:
-                        self._push(slot)
+            try:
+                slot = _Slot(self._restored(name, definition, facts))
+                if slot.key != name:
+                    raise ValueError(f"it is the schedule {slot.key!r}")
+            except Exception as error:  # bytes of any kind may be there, and none of them stops the other schedules
+                self._journal.pass_over(key, error)
+                continue
+            try:
+                has_topic = self._has_topic(slot.schedule)
+            except TopicQuarantined:  # the schedule is kept until a start finds its topic again
+                continue
+            if has_topic:
+                self._add(slot)
+                if slot.schedule.claim:
+                    self._unfinished.append(slot)
                 else:
-                    dead |= _tombstones([slot])
+                    self._push(slot)
+            else:
+                dead |= _tombstones([slot])
         with suppress(GoQueueError):
             self._journal.put(dead)
+
+    def _restored(self, name: bytes, definition: bytes, facts: Mapping[bytes, bytes]) -> Schedule:
+        """The schedule, without its history if that cannot be understood. Without its state it would run again
+        whatever it has run already, so then it is none.
+        """
+        state, history = facts.get(_STATE + name), facts.get(_HISTORY + name)
+        try:
+            return Schedule.restore(definition, state, history, zones=self._zones)
+        except msgspec.DecodeError as error:
+            restored = Schedule.restore(definition, state, None, zones=self._zones)
+            self._journal.pass_over(_HISTORY + name, error)
+            return restored
 
     def _has_topic(self, schedule: Schedule) -> bool:
         try:
             return self._topic_facts(schedule.topic).topic_id == schedule.topic_id
-        except TopicNotFound:
+        except (TopicNotFound, Forbidden):
             return False
 
 

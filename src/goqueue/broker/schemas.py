@@ -22,7 +22,7 @@ from goqueue.record.message import Message
 from goqueue.schemas.formats import PROTOBUF_NAME
 from goqueue.schemas.registry import Change, Registry, RegistryConfig
 from goqueue.schemas.validation import SCHEMA_ID_HEADER, Rule, Validation
-from goqueue.topics.config import SchemaValidation, is_internal
+from goqueue.topics.config import SchemaValidation
 from goqueue.wire.schema_reports import Compatibility, NewSchema, SchemaInfo, SchemaStats, SubjectVersion
 
 if TYPE_CHECKING:
@@ -61,7 +61,8 @@ class Schemas:
     def load(self, journal: Journal) -> None:
         """Go on with the schemas that were there before a restart."""
         self._journal = journal
-        self._registry.apply(journal.load())
+        for key, error in self._registry.apply(journal.load()).items():
+            journal.pass_over(key, error)
 
     # --- verbs ---------------------------------------------------------------------------------
 
@@ -229,7 +230,7 @@ class Schemas:
         )
 
     def _rule(self, topic: str, validation: str) -> Rule | None:
-        if validation == SchemaValidation.OFF or is_internal(topic):
+        if validation == SchemaValidation.OFF:
             return None
         return self._validation.rule(topic, is_required=validation == SchemaValidation.REQUIRED)
 

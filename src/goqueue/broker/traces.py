@@ -62,7 +62,12 @@ _NO_ROWS: Sequence[Row] = ()
 class TracedTopics(Protocol):
     """What traces need to know of the topics of their broker."""
 
-    def partition_counts(self) -> Mapping[str, int]: ...
+    def partition_counts(self) -> Mapping[str, int]:
+        """Of all topics but the internal ones."""
+
+    def stored_traces(self) -> LivePartition | None:
+        """The partition of `__traces`, if there is one."""
+
     def live(self, topic: str, partition: int) -> LivePartition:
         """Raises `TopicNotFound` or `PartitionNotFound`."""
 
@@ -256,7 +261,7 @@ class Traces:
 
     @property
     def _has_history(self) -> bool:
-        return self._config.topic and TRACES_TOPIC in self._topics.partition_counts()
+        return self._config.topic and self._topics.stored_traces() is not None
 
     def _known(self, *, with_history: bool = False) -> Known:
         ring = self.recorder.ring
@@ -280,7 +285,10 @@ class Traces:
 
     def _history(self) -> Iterator[StoredRow]:
         """What `__traces` tells beyond the ring, from the end backwards, up to a number of bytes."""
-        log = self._topics.live(TRACES_TOPIC, 0).log
+        live = self._topics.stored_traces()
+        if live is None:
+            return
+        log = live.log
         begin, end = log.start_offset, log.next_offset
         line_bytes = max(1, log.size // max(1, end - begin))
         first_in_ring = self.recorder.ring.first_sequence
@@ -405,8 +413,7 @@ class Traces:
         counts = self._topics.partition_counts()
         topics: dict[int, list[str]] = {}
         for topic in counts:
-            if not is_internal(topic):
-                topics.setdefault(crc32c(topic.encode()), []).append(topic)
+            topics.setdefault(crc32c(topic.encode()), []).append(topic)
         found = {}
         for trace_id in trace_ids:
             crc, partition, offset, _ = invert(trace_id)

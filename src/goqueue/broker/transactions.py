@@ -34,6 +34,7 @@ from goqueue.errors import (
     StorageFailed,
     StorageFull,
     TopicNotFound,
+    TopicQuarantined,
     TransactionNotFound,
 )
 from goqueue.record.header import Buffer
@@ -77,6 +78,9 @@ class Topics(Protocol):
         """The id of a topic that has the partition; raises `TopicNotFound` or `PartitionNotFound`."""
 
     def all_lives(self) -> Iterator[LivePartition]: ...
+    def quarantined(self, topic: str) -> TopicQuarantined | None:
+        """Why the topic is not served, if its files are there and cannot be used."""
+
     def journal(self, topic: str) -> Pending[Journal]:
         """The internal topic, which is made on first use."""
 
@@ -139,12 +143,20 @@ class Transactions:
         self._journal: Journal | None = None
         self._ends: dict[Decision, Pending[None]] = {}  # of decisions that are under way
 
-    def load(self, journal: Journal | None) -> None:
-        """Bring to an end what was under way before a restart."""
+    def load(self, journal: Journal | None, *, is_lost: bool = False) -> None:
+        """Bring to an end what was under way before a restart.
+
+        Without the journal that was there (`is_lost`) nothing is known of what was decided, so what is open in a
+        partition stays open, and hidden, until a start finds the journal again.
+        """
         self._journal = journal
+        if is_lost:
+            return
         if journal is not None:
             now_ns, wall_ns = self._now()
             recovery = self._coordinator.load(journal.load(), is_stored=self._is_stored, now_ns=now_ns, wall_ns=wall_ns)
+            for key, reason in recovery.unreadable.items():
+                journal.pass_over(key, reason)
             journal.put_now(recovery.void)  # before a partition is long enough again
             for decision in recovery.decisions:
                 self._carry_out(decision, is_again=True)
@@ -173,11 +185,15 @@ class Transactions:
                 transactional_id, timeout_ms=timeout_ms, new_id=self._new_id(), wall_ns=self._clock.wall_ns()
             )
             ended = self._carry_out(initiated.abort) if initiated.abort else Pending.of(None)
+            if self._journal is None:
+                return Pending.of(initiated.session)
             stored = self._put(initiated.facts)
             if transactional_id is None:  # a crash costs it nothing but its heartbeats
                 return Pending.of(initiated.session)
             return after(all_of([stored, ended]), lambda _: initiated.session)
 
+        if transactional_id is None and self._topics.quarantined(TOPIC):  # it needs no journal to publish
+            return self._patiently(ask)
         return chained(self._opened(), lambda _: self._patiently(ask))
 
     def heartbeat(self, producer_id: int, epoch: int, *, transactional_id: str | None = None) -> None:
@@ -436,6 +452,11 @@ class Transactions:
                 position = reports.PositionCommit(one.topic, one.partition, one.offset, one.metadata)
                 positions.setdefault(one.group, []).append(position)
         acts += [partial(self._groups.apply_positions, group, commits) for group, commits in positions.items()]
+        places = (part.partitions, part.acks, part.positions)
+        for topic in {place.topic for some in places for place in some}:
+            quarantined = self._topics.quarantined(topic)
+            if quarantined is not None:  # the decision is kept until a start finds the topic again
+                waits.append(Pending.failed(quarantined))
         is_done = True
         for act in acts:
             try:

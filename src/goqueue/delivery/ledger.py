@@ -13,7 +13,7 @@ other.
 """
 
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgspec
 from pyroaring import BitMap64
@@ -24,6 +24,11 @@ CURSOR_KEY = b"c"
 CHANGE_KEY = b"d"
 
 
+Whole = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+"""As a disk may tell it."""
+Time = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
+
 class _Change(msgspec.Struct, array_like=True, frozen=True):
     pass
 
@@ -31,38 +36,38 @@ class _Change(msgspec.Struct, array_like=True, frozen=True):
 class Leased(_Change, frozen=True, tag=1):
     """Messages went to a member."""
 
-    delivery_id: int
+    delivery_id: Whole
     member: str
-    started_ns: int
-    deadline_ns: int
+    started_ns: Time
+    deadline_ns: Time
     offsets: bytes
 
 
 class Acked(_Change, frozen=True, tag=2):
     """Messages were acknowledged: deliveries and offsets."""
 
-    parts: list[tuple[int, bytes]]
+    parts: list[tuple[Whole, bytes]]
 
 
 class Retried(_Change, frozen=True, tag=3):
     """Messages of a delivery wait for another one: times and offsets."""
 
-    delivery_id: int
-    parts: list[tuple[int, bytes]]
+    delivery_id: Whole
+    parts: list[tuple[Time, bytes]]
 
 
 class Extended(_Change, frozen=True, tag=4):
     """Leases got a new deadline."""
 
-    delivery_id: int
-    deadline_ns: int
+    delivery_id: Whole
+    deadline_ns: Time
     offsets: bytes
 
 
 class Released(_Change, frozen=True, tag=5):
     """Messages were given back; without `counts` as if they had not been delivered."""
 
-    delivery_id: int
+    delivery_id: Whole
     counts: bool
     offsets: bytes
 
@@ -73,13 +78,13 @@ class Burial(_Change, frozen=True, tag=6):
     Their copies are looked for from `target_offset` on; below 0 it was not noted yet.
     """
 
-    delivery_id: int  # 0: they were in no delivery
+    delivery_id: Whole  # 0: they were in no delivery
     offsets: bytes
     reason: str
     error: str
     member: str
     target_offset: int
-    dead_at_ns: int
+    dead_at_ns: Time
     target: str = ""
     target_partition: int = -1
     to_group: bool = False  # with a target: each copy is for the group that gave the message up
@@ -104,13 +109,13 @@ Change = Leased | Acked | Retried | Extended | Released | Burial | Finished | Co
 class Snapshot(msgspec.Struct, array_like=True, frozen=True):
     """All of a cursor."""
 
-    floor: int
+    floor: Whole
     salt: bytes
     acked: bytes
-    counts: dict[int, bytes]
-    first: dict[int, bytes]
-    deliveries: list[tuple[int, str, int, list[tuple[int, bytes]]]]
-    waiting: list[tuple[int, bytes]]
+    counts: dict[Whole, bytes]
+    first: dict[Time, bytes]
+    deliveries: list[tuple[Whole, str, Time, list[tuple[Time, bytes]]]]
+    waiting: list[tuple[Time, bytes]]
     burials: list[Burial]
     metadata: str = ""
 
@@ -138,14 +143,11 @@ class LedgerEntry(NamedTuple):
 
 
 def decode(key: bytes, value: bytes | None) -> LedgerEntry | None:
-    """What the record says; nothing if it is about something else, or from another version."""
-    try:
-        if key[:1] == CURSOR_KEY:
-            return LedgerEntry(key[1:].decode(), _decode_snapshot(value) if value else None)
-        if key[:1] == CHANGE_KEY and value and key[-5:-4] == b"\0":
-            return LedgerEntry(key[1:-5].decode(), _decode_change(value))
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        pass
+    """What the record says; nothing if it is about something else. Raises `ValueError` if it cannot be understood."""
+    if key[:1] == CURSOR_KEY:
+        return LedgerEntry(key[1:].decode(), _decode_snapshot(value) if value else None)
+    if key[:1] == CHANGE_KEY and value and key[-5:-4] == b"\0":
+        return LedgerEntry(key[1:-5].decode(), _decode_change(value))
     return None
 
 

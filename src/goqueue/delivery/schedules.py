@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from enum import StrEnum
 from itertools import takewhile
-from typing import Final, NamedTuple, Self
+from typing import Annotated, Final, NamedTuple, Self
 
 import msgspec
 from cronsim import CronSim, CronSimError
@@ -336,13 +336,17 @@ class Run(NamedTuple):
     error: str | None = None
 
 
+Whole = Annotated[int, msgspec.Meta(ge=0, le=NS_MAX)]
+"""As a disk may tell it."""
+
+
 class Claim(msgspec.Struct, frozen=True, array_like=True):
     """Runs that are to be published as one batch, of that epoch and from sequence 0 on, into that partition."""
 
-    number: int
-    first_run: int
-    due: tuple[int, ...]
-    partition: int
+    number: Whole
+    first_run: Whole
+    due: Annotated[tuple[Whole, ...], msgspec.Meta(min_length=1, max_length=CLAIM_MAX)]
+    partition: Whole
     is_manual: bool = False
 
 
@@ -359,22 +363,22 @@ class _Kept(msgspec.Struct, frozen=True, array_like=True):
     definition: Definition
     topic: str
     topic_id: str
-    producer_id: int
-    created_at_ns: int
-    anchor_ns: int
+    producer_id: Whole
+    created_at_ns: Whole
+    anchor_ns: Whole
 
 
 class _State(msgspec.Struct, frozen=True, array_like=True):
     """What changes with each run. It belongs to the definition of the same producer id and to no other."""
 
-    producer_id: int
+    producer_id: Whole
     paused: bool
-    cursor_ns: int
-    claim_count: int
-    run_count: int
-    runs: int
-    missed: int
-    last_at_ns: int | None
+    cursor_ns: Whole
+    claim_count: Whole
+    run_count: Whole
+    runs: Whole
+    missed: Whole
+    last_at_ns: Whole | None
     claim: Claim | None
 
 
@@ -580,9 +584,10 @@ class Schedule:
     def restore(cls, definition: bytes, state: bytes | None, history: bytes | None, *, zones: Zones) -> Self:
         """The schedule as it was kept. State and history of an earlier one of the same name do not count.
 
-        Raises `msgspec.DecodeError` if it was kept by another version.
+        Raises `msgspec.DecodeError` if it was kept by another version, and others if it cannot be.
         """
         kept = msgspec.msgpack.decode(definition, type=_Kept)
+        kept.definition.validate()
         schedule = cls.__new__(cls)
         schedule.definition = kept.definition
         schedule.topic = kept.topic

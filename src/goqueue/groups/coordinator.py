@@ -115,9 +115,14 @@ class Coordinator:
         """Every group as bytes, by name."""
         return {name: group.snapshot() for name, group in self._groups.items()}
 
-    def restore(self, raw: bytes, *, now_ns: int, wall_ns: int) -> Group:
-        """Put a group back as its snapshot says, instead of one of that name that is there."""
+    def restore(self, name: str, raw: bytes, *, now_ns: int, wall_ns: int) -> Group:
+        """Put a group back as its snapshot says, instead of one of that name that is there.
+
+        Raises `ValueError` or `InvalidRequest` if it is no snapshot of that group, and changes nothing.
+        """
         group = Group.restore(raw, now_ns=now_ns, wall_ns=wall_ns, config=self.config)
+        if group.name != name:
+            raise ValueError(f"the snapshot is that of the group {group.name!r}")
         self._add(group, now_ns=now_ns)
         return group
 

@@ -63,7 +63,7 @@ from goqueue.events import (
 from goqueue.groups.config import GroupConfig
 from goqueue.groups.member import Join, Member, validate_join, validate_name
 from goqueue.groups.rebalance import Rebalance, RebalanceStats, Trigger, targets
-from goqueue.groups.snapshot import SavedGroup, restored_member, saved_member
+from goqueue.groups.snapshot import SavedGroup, decoded, restored_member, saved_member
 from goqueue.names import TopicPartition
 
 
@@ -363,7 +363,7 @@ class Group:
     @classmethod
     def restore(cls, raw: bytes, *, now_ns: int, wall_ns: int, config: GroupConfig | None = None) -> Self:
         """The group as it was; sessions, and the time to give partitions back, begin anew."""
-        saved = msgspec.msgpack.decode(raw, type=SavedGroup)
+        saved = decoded(raw)
         group = cls(saved.name, wall_ns=saved.created_at_ns, config=config)
         group.generation = saved.generation
         group.state = State(saved.state)

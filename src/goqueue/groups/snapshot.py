@@ -1,10 +1,26 @@
-"""A group as bytes: what outlives its coordinator. Times that only count within one process are left out."""
+"""A group as bytes: what outlives its coordinator. Times that only count within one process are left out.
+
+The bytes come from a disk and may hold anything, so what they say is checked before a group is made of it.
+"""
+
+from collections.abc import Iterable
+from typing import Annotated
 
 import msgspec
 
-from goqueue.groups.member import Member
+from goqueue.groups.assignors.choice import ASSIGNORS
+from goqueue.groups.member import ACKS, MODES, PROTOCOLS, STARTS, Member, validate_name
 from goqueue.groups.rebalance import RebalanceStats
 from goqueue.names import TopicPartition
+
+Whole = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
+Start = Annotated[str, msgspec.Meta(pattern=f"^({'|'.join(STARTS)})$")]
+Ack = Annotated[str, msgspec.Meta(pattern=f"^({'|'.join(ACKS)})$")]
+Mode = Annotated[str, msgspec.Meta(pattern=f"^({'|'.join(MODES)})$")]
+Protocol = Annotated[str, msgspec.Meta(pattern=f"^({'|'.join(PROTOCOLS)})$")]
+PARTITION_MAX = 100_000
+PartitionCount = Annotated[int, msgspec.Meta(ge=0, le=PARTITION_MAX)]
+"""Far more than a topic may have; a group of so many still fits into memory."""
 
 
 class SavedMember(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -13,16 +29,16 @@ class SavedMember(msgspec.Struct, frozen=True, omit_defaults=True):
     id: str
     client_id: str
     topics: tuple[str, ...]
-    session_timeout_ms: int
-    start: str
-    ack: str
+    session_timeout_ms: Whole
+    start: Start
+    ack: Ack
     auto_commit: bool
-    visibility_timeout_ms: int | None
-    max_in_flight: int | None
+    visibility_timeout_ms: Whole | None
+    max_in_flight: Whole | None
     confirms_revocations: bool
-    joined_at_ns: int
-    last_heartbeat_ns: int
-    generation: int
+    joined_at_ns: Whole
+    last_heartbeat_ns: Whole
+    generation: Whole
     assigned: tuple[TopicPartition, ...] = ()  # in the mode `partitioned`
     is_settled: bool = True
     target: tuple[TopicPartition, ...] = ()  # unless it is what is assigned
@@ -33,15 +49,15 @@ class SavedGroup(msgspec.Struct, frozen=True):
     """Everything about a group."""
 
     name: str
-    created_at_ns: int
-    generation: int
-    version: int
+    created_at_ns: Whole
+    generation: Whole
+    version: Whole
     state: str
-    mode: str
-    protocol: str
+    mode: Mode
+    protocol: Protocol
     assignor: str
-    ack: str
-    partition_counts: dict[str, int]
+    ack: Ack
+    partition_counts: dict[str, PartitionCount]
     members: list[SavedMember]  # in the order in which they joined
     expired: list[str]
     stats: RebalanceStats
@@ -70,3 +86,33 @@ def restored_member(saved: SavedMember, *, now_ns: int) -> Member:
     member.target = member.held if saved.is_settled else frozenset(saved.target)
     member.ask_back(saved.to_revoke, now_ns=now_ns)
     return member
+
+
+def decoded(raw: bytes) -> SavedGroup:
+    """The group that the bytes tell of. Raises `ValueError` or `InvalidRequest` if they tell of none that can be."""
+    saved = msgspec.msgpack.decode(raw, type=SavedGroup)
+    validate_name(saved.name, "group")
+    if saved.assignor not in ASSIGNORS:
+        raise ValueError(f"there is no assignor {saved.assignor!r}")
+    members = {member.id for member in saved.members}
+    if len(members) != len(saved.members):
+        raise ValueError("two members have one id")
+    for member in saved.members:
+        validate_name(member.id, "member_id")
+        for partitions in (member.assigned, member.target, member.to_revoke):
+            _check_partitions(partitions)
+    _check_partitions(partition for partition, _ in saved.homes)
+    if not all(0 <= value < 2**63 for value in _numbers(saved.stats)):
+        raise ValueError("the numbers of its rebalances cannot be")
+    return saved
+
+
+def _check_partitions(partitions: Iterable[TopicPartition]) -> None:
+    for topic, number in partitions:
+        if not 0 <= number <= PARTITION_MAX:
+            raise ValueError(f"there is no partition {number} of {topic!r}")
+
+
+def _numbers(stats: RebalanceStats) -> list[int]:
+    numbers = [value for value in msgspec.to_builtins(stats).values() if isinstance(value, int)]
+    return numbers + list(stats.rebalances_by_reason.values())

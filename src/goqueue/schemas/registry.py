@@ -15,7 +15,7 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
-from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Annotated, Final, Generic, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID, uuid5
 
 import msgspec
@@ -30,7 +30,7 @@ from goqueue.errors import (
     SubjectNotFound,
 )
 from goqueue.schemas.format import SCHEMA_BYTES_MAX, ParsedSchema, Validator
-from goqueue.schemas.formats import AVRO_NAME, JSON_NAME, PROTOBUF_NAME, format_of
+from goqueue.schemas.formats import AVRO_NAME, JSON_NAME, NAMES, PROTOBUF_NAME, format_of
 from goqueue.schemas.subjects import (
     DEFAULT_LEVEL,
     DEFAULT_MODE,
@@ -66,11 +66,14 @@ Facts: TypeAlias = dict[bytes, bytes | None]
 SERIALIZED: Final = "serialized"
 """The form of a Protobuf schema that is its descriptor in base64."""
 
+NUMBER_MAX: Final = 2**62
+"""As a disk may tell it; one more is still a number of 64 bits."""
+
 _NAMESPACE: Final = UUID("6f7bd0a4-5c0e-5d55-8f0a-3a1c7a0d9e11")
 _encode: Final = msgspec.json.encode
 _schema_of: Final = msgspec.json.Decoder(StoredSchema).decode
 _version_of: Final = msgspec.json.Decoder(StoredVersion).decode
-_number_of: Final = msgspec.json.Decoder(int).decode
+_number_of: Final = msgspec.json.Decoder(Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]).decode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,23 +147,28 @@ class Registry:
 
     # --- facts ---------------------------------------------------------------------------------
 
-    def apply(self, facts: Mapping[bytes, bytes | None]) -> None:
-        """Take in what was written. What cannot be understood was written by a later version, and is left alone."""
+    def apply(self, facts: Mapping[bytes, bytes | None]) -> dict[bytes, Exception]:
+        """Take in what was written; returns, by key, what cannot be understood, and why. It is left alone."""
+        unreadable: dict[bytes, Exception] = {}
         for key, value in facts.items():
             kind, _, rest = key.partition(b"/")
             try:
                 self._apply(kind, rest.decode(), value)
-            except ValueError:
-                continue
+            except Exception as error:  # bytes of any kind may be there; no fact changes a thing before it is checked
+                unreadable[key] = error
         self.generation += 1
+        return unreadable
 
     def _apply(self, kind: bytes, rest: str, value: bytes | None) -> None:
         match kind:
             case b"schema":
-                self._apply_schema(int(rest), _schema_of(value) if value is not None else None)
+                schema = _schema_of(value) if value is not None else None
+                if schema is not None and (schema.schema_type not in NAMES or schema.id != _number(rest)):
+                    raise ValueError(f"a schema of type {schema.schema_type!r} and id {schema.id}")
+                self._apply_schema(_number(rest), schema)
             case b"version":
                 number, _, subject = rest.partition("/")
-                self._apply_version(subject, int(number), _version_of(value) if value is not None else None)
+                self._apply_version(subject, _number(number), _version_of(value) if value is not None else None)
             case b"highest":
                 subject_state = self._subject(rest)
                 subject_state.highest = max(subject_state.highest, _number_of(value or b"0"))
@@ -178,6 +186,8 @@ class Registry:
                     self._subject(rest).mode = mode
                 else:
                     self._mode = mode or DEFAULT_MODE
+            case _:
+                raise ValueError("no such kind of fact")
 
     def _apply_schema(self, schema_id: int, schema: StoredSchema | None) -> None:
         before = self._schemas.pop(schema_id, None)
@@ -765,3 +775,10 @@ def _compared(state: Subject, level: Level) -> list[int]:
 
 def _wanted(deleted: bool, deleted_only: bool) -> tuple[bool, ...]:
     return (True,) if deleted_only else (True, False) if deleted else (False,)
+
+
+def _number(text: str) -> int:
+    number = int(text)
+    if not 0 <= number <= NUMBER_MAX:
+        raise ValueError(f"{text} is no number of a schema or a version")
+    return number

@@ -11,6 +11,11 @@ _LINES: dict[type[events.Event], tuple[int, str]] = {
     events.LogFailed: (logging.ERROR, "a disk error stopped a log; it takes no more writes"),
     events.WriteRefused: (logging.WARNING, "there is no room for more; writes are refused, reads go on"),
     events.DamageFound: (logging.ERROR, "stored records are damaged"),
+    events.TopicQuarantined: (
+        logging.ERROR,
+        "a topic cannot be served; repair its files, or move them out, and restart",
+    ),
+    events.FactUnreadable: (logging.ERROR, "a stored fact cannot be understood, and is passed over"),
     events.TailTruncated: (logging.WARNING, "recovery cut off what a crash had left unfinished"),
     events.IndexRebuilt: (logging.INFO, "the indexes of a segment were rebuilt"),
     events.Compacted: (logging.INFO, "a log was compacted"),

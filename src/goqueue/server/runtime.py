@@ -12,7 +12,7 @@ signal ends the process at once, as does one that comes before the server is rea
     0   stopped, everything is on the medium
     1   failed while running
     2   the configuration is wrong
-    3   stored data are damaged in a way that keeps the server from starting
+    3   stored data are damaged, and no topic can be served
     4   the data directory cannot be used, or another process has it
     5   an address cannot be listened on
     130, 143   a second SIGINT or SIGTERM
@@ -35,7 +35,7 @@ from pathlib import Path
 import uvloop
 
 from goqueue.clock import SECOND, Clock, SystemClock
-from goqueue.errors import CorruptRecord, DataDirectoryError, GoQueueError, StorageFull
+from goqueue.errors import CorruptRecord, DamagedFile, DataDirectoryError, GoQueueError, StorageFull
 from goqueue.memory import keep_what_is_freed
 from goqueue.server import event_log, logs
 from goqueue.server.assemble import CannotListen, Server, running
@@ -91,6 +91,8 @@ def serve(config: ServerConfig) -> ExitCode:
 
 def _exit_code(error: GoQueueError) -> ExitCode:
     match error:
+        case DamagedFile():
+            return ExitCode.DAMAGED
         case DataDirectoryError() | StorageFull():
             return ExitCode.DATA_UNUSABLE
         case CorruptRecord():

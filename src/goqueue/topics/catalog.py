@@ -8,8 +8,12 @@ A change of the list is made in three parts, as all work that blocks: `begin_...
 job runs in any thread, `complete` lets it take effect. After a crash at any point a topic is there as a whole or not at
 all. To create one, the logs are made first and topic.json is written last; a directory without that file is
 what a crash has left of a creation, and goes when the catalog is opened. Only if it has records in it, which no
-crash explains, it stays, and the catalog does not open. To delete one, its directory is renamed, in one step and
+crash explains, it stays, in quarantine. To delete one, its directory is renamed, in one step and
 before anything in it is touched; the name is free again at once.
+
+A topic whose files cannot be used (a damaged description, a log that cannot be opened) is quarantined: its files stay
+as they are, it is not served, and no other topic takes its name. The others are served. Only if none is left the
+catalog does not open.
 
 Like the logs it has one owner, who makes all calls, and no locks.
 """
@@ -30,6 +34,7 @@ from goqueue.errors import (
     PartitionNotFound,
     TopicExists,
     TopicNotFound,
+    TopicQuarantined,
 )
 from goqueue.storage.config import LogConfig
 from goqueue.storage.delay_file import NAME as DELAYS
@@ -40,7 +45,7 @@ from goqueue.storage.jobs import CancellableJob
 from goqueue.storage.layout import LOG, NEW, sort_out
 from goqueue.storage.log import Log
 from goqueue.topics import description
-from goqueue.topics.config import PARTITIONS_MAX, TopicConfig, is_internal, merge, validate_topic_name
+from goqueue.topics.config import PARTITIONS_MAX, TopicConfig, is_internal, merge, refuse_internal, validate_topic_name
 from goqueue.topics.description import DESCRIPTION, Description
 from goqueue.topics.partition import Partition
 
@@ -146,6 +151,7 @@ class Catalog:
         self._creating: set[str] = set()
         self._altering: dict[str, AlterTopic] = {}
         self._deleted_count = 0
+        self.quarantined: dict[str, TopicQuarantined] = {}
 
     @classmethod
     def open(cls, data: DataDirectory, disk: Disk, *, observe: events.Observer = events.ignore) -> "Catalog":
@@ -173,7 +179,7 @@ class Catalog:
     def get(self, name: str) -> Topic:
         topic = self._topics.get(name)
         if topic is None:
-            raise TopicNotFound(name)
+            raise self.quarantined.get(name) or TopicNotFound(name)
         return topic
 
     def partition(self, name: str, number: int) -> Partition:
@@ -199,6 +205,8 @@ class Catalog:
             raise InvalidTopic(name, reason, setting="num_partitions")
         explicit = merge({}, settings, topic=name)
         config = TopicConfig.parse(explicit, topic=name)
+        if name in self.quarantined:
+            raise self.quarantined[name]
         if name in self._topics or name in self._creating:
             raise TopicExists(name)
         described = Description(
@@ -210,6 +218,7 @@ class Catalog:
 
     def begin_alter(self, name: str, changes: Mapping[str, object | None]) -> AlterTopic:
         """A job that changes these settings; None takes one back to its default. One at a time for each topic."""
+        refuse_internal(name)
         topic = self.get(name)
         explicit = merge(topic.settings, changes, topic=name)
         config = TopicConfig.parse(explicit, topic=name)
@@ -231,9 +240,9 @@ class Catalog:
 
         Until then a power cut may bring it back, as it was.
         """
+        if not internal_ok:
+            refuse_internal(name)
         topic = self.get(name)
-        if topic.is_internal and not internal_ok:
-            raise InvalidTopic(name, "internal topics are not deleted")
         remains = f"{self._data.topics_path}/{name[:_NAME_BYTES_KEPT]}{_DELETED}{self._deleted_count}"
         self._deleted_count += 1
         try:
@@ -281,15 +290,32 @@ class Catalog:
             partition.configure(log_config, ledger_config)
         return topic
 
+    def quarantine(self, name: str, error: Exception) -> None:
+        """Serve the topic no more, because of the error; its files stay as they are."""
+        topic = self._topics.pop(name, None)
+        if topic is not None:
+            self._abandon(topic.partitions)
+        directory = self._directory(name)
+        reason = str(unusable(directory, error) if isinstance(error, OSError) else error)
+        self.quarantined[name] = TopicQuarantined(name, directory, reason)
+        self._observe(events.TopicQuarantined(log=directory, topic=name, reason=reason))
+
     def _open_all(self) -> None:
+        first: Exception | None = None
         for name, _, is_directory in sorted(_entries(self._disk, self._data.topics_path)):
             path = f"{self._data.topics_path}/{name}"
             if is_directory and _DELETED in name:
                 self._disk.remove_tree(path)
             elif is_directory and is_topic_name(name):
-                self._open_directory(name, path)
+                try:
+                    self._open_directory(name, path)
+                except (OSError, GoQueueError) as error:
+                    first = first or error
+                    self.quarantine(name, error)
             elif name not in TOLERATED:
                 raise ForeignFile(path, "not a topic of GoQueue; move it out of the data directory")
+        if first is not None and not self._topics:
+            raise first
 
     def _open_directory(self, name: str, path: str) -> None:
         try:
@@ -317,6 +343,8 @@ class Catalog:
                 open_ledger = partial(open_log, name, number, kind="ledger", observe=observe)
                 directory = f"{self._directory(name)}/{number}"
                 names = {entry.name for entry in _entries(self._disk, directory)}
+                if "ledger" in names:  # it is opened when somebody needs it, so a stranger in it has to be seen now
+                    sort_out(f"{directory}/ledger", self._disk.entries(f"{directory}/ledger"))
                 topic.partitions.append(
                     Partition(
                         name,
@@ -328,7 +356,7 @@ class Catalog:
                         delay_file=DelayFile(self._disk, directory, exists=DELAYS in names),
                     )
                 )
-        except GoQueueError:
+        except (OSError, GoQueueError):
             self._abandon(topic.partitions)
             raise
         self._topics[name] = topic

@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from goqueue.clock import MS
-from goqueue.errors import InvalidTopic
+from goqueue.errors import Forbidden, InvalidTopic
 from goqueue.record.header import VALUE_BYTES_MAX, Priority
 from goqueue.storage.config import NUMBER_MAX, Cleanup, Flush, LogConfig
 from goqueue.storage.directory import TOPIC_NAME_RULE, is_topic_name
@@ -26,6 +26,7 @@ PARTITIONS_MAX = 1_000
 LEDGER_SEGMENT_BYTES = 8 * 1024 * 1024
 _WEIGHT_MAX = 1_000_000
 _SEGMENT_BYTES_MIN = 1024
+_SHOWN_MAX = 249  # of a name that need not be one
 _SEGMENT_AGE_MS_MIN = 1_000
 _SEGMENT_AGE_MS_MAX = LogConfig().segment_age_ms
 
@@ -76,11 +77,21 @@ class SchemaValidation(StrEnum):
 
 
 def validate_topic_name(name: str, *, internal_ok: bool = False) -> None:
-    """Raise `InvalidTopic` unless a topic may be called that."""
+    """Raise `InvalidTopic` unless a topic may be called that, and `Forbidden` if only an internal one may."""
     if not is_topic_name(name):
         raise InvalidTopic(name, TOPIC_NAME_RULE)
-    if is_internal(name) and not internal_ok:
-        raise InvalidTopic(name, f"{INTERNAL_PREFIX} opens the names of internal topics")
+    if not internal_ok:
+        refuse_internal(name)
+
+
+def refuse_internal(name: str) -> None:
+    """Raise `Forbidden` if only the broker itself may use a topic of that name."""
+    if name.startswith(INTERNAL_PREFIX):
+        shown = name[:_SHOWN_MAX]
+        raise Forbidden(
+            f"{shown} is an internal topic: names that begin with {INTERNAL_PREFIX} are reserved for the broker",
+            topic=shown,
+        )
 
 
 def is_internal(name: str) -> bool:

@@ -8,7 +8,7 @@ a fact. It is not meant to be edited.
 
 import msgspec
 
-from goqueue.errors import DirectoryUnusable, UnsupportedFormat
+from goqueue.errors import DamagedFile, UnsupportedFormat
 from goqueue.record.kernel import crc32c
 from goqueue.storage.file import Disk
 from goqueue.storage.small_file import replace_bytes
@@ -57,9 +57,9 @@ def load(disk: Disk, directory: str) -> Description:
             raise UnsupportedFormat(path, f"topic format {found}; this GoQueue knows {FORMAT}")
         description = _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise DirectoryUnusable(path, f"damaged, and no description of a topic any more: {error}") from error
+        raise DamagedFile(path, f"damaged, and no description of a topic any more: {error}") from error
     if description.crc != _crc(description):
-        raise DirectoryUnusable(path, "damaged, or changed by hand: its checksum does not fit")
+        raise DamagedFile(path, "damaged, or changed by hand: its checksum does not fit")
     return description
 
 

@@ -41,6 +41,7 @@ from typing import NamedTuple
 
 from goqueue.errors import (
     Conflict,
+    GoQueueError,
     InvalidRequest,
     InvalidTransactionState,
     RequestTooLarge,
@@ -93,6 +94,8 @@ class Recovery(NamedTuple):
     """Decisions that do not count. They must be gone for good before anything is written to their partitions."""
     aborted: list[str]
     """The transactions that were open. Their records are in partitions that ask for the `verdict`."""
+    unreadable: dict[bytes, str]
+    """By key, the facts that cannot be understood, and why."""
 
 
 class Initiated(NamedTuple):
@@ -146,25 +149,31 @@ class Coordinator:
     ) -> Recovery:
         """Know what the facts say, of decisions only those about partitions that have all of it.
 
-        Raises `UnsupportedFormat` if one cannot be understood.
+        What cannot be understood is passed over, and told of in the result.
         """
         assert not self._producers
         producers: list[Producer] = []
         markers: list[tuple[str, facts.SavedMarker]] = []
         decisions: list[Decision] = []
+        unreadable: dict[bytes, str] = {}
         for key, raw in stored.items():
-            kind, name = key[: facts.KIND_BYTES], _text(key)
-            if kind == facts.TRANSACTIONAL_KEY:
-                producers.append(_restored_holder(name, facts.decode(facts.SavedTransactional, key, raw)))
-            elif kind == facts.PRODUCER_KEY:
-                plain = facts.decode(facts.SavedProducer, key, raw)
-                producers.append(Producer(_whole(key), plain.epoch, plain.used_at_ns, saved_at_ns=plain.used_at_ns))
-            elif kind == facts.DECISION_KEY:
-                decisions.append(_restored_decision(name, facts.decode(facts.SavedDecision, key, raw)))
-            elif kind == facts.MARKER_KEY:
-                markers.append((name, facts.decode(facts.SavedMarker, key, raw)))
-            else:
-                raise UnsupportedFormat(facts.TOPIC, f"{key!r}: no such kind of fact")
+            try:
+                kind, name = key[: facts.KIND_BYTES], _text(key)
+                if kind == facts.TRANSACTIONAL_KEY:
+                    holder = facts.decode(facts.SavedTransactional, key, raw)
+                    validate_transactional_id(name)
+                    producers.append(_restored_holder(name, holder))
+                elif kind == facts.PRODUCER_KEY:
+                    plain = facts.decode(facts.SavedProducer, key, raw)
+                    producers.append(Producer(_whole(key), plain.epoch, plain.used_at_ns, saved_at_ns=plain.used_at_ns))
+                elif kind == facts.DECISION_KEY:
+                    decisions.append(_restored_decision(name, facts.decode(facts.SavedDecision, key, raw)))
+                elif kind == facts.MARKER_KEY:
+                    markers.append((name, facts.decode(facts.SavedMarker, key, raw)))
+                else:
+                    raise UnsupportedFormat(facts.TOPIC, f"{key!r}: no such kind of fact")
+            except GoQueueError as error:
+                unreadable[key] = str(error)
         whole = [one for one in decisions if all(is_stored(place) for part in one.parts for place in part.partitions)]
         void: Facts = {_decision_key(one.id): None for one in decisions if one not in whole}
         for producer in sorted(producers, key=lambda one: one.used_at_ns):
@@ -176,7 +185,7 @@ class Coordinator:
         for decision, part in sorted(parts, key=lambda pair: pair[1].number, reverse=True):
             self._resume(decision, part, begun_ns=now_ns - max(0, wall_ns - part.started_at_ns))
         interrupted = [one for one in producers if one.state in _INTERRUPTED and not one.under_way]
-        return Recovery(whole, void, [self._abandon(one) for one in interrupted])
+        return Recovery(whole, void, [self._abandon(one) for one in interrupted], unreadable)
 
     def _resume(self, decision: Decision, part: DecisionPart, *, begun_ns: int) -> None:
         """A commit that was decided before the restart is under way again; the newest of a producer comes first."""

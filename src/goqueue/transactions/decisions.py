@@ -18,6 +18,7 @@ durable as the decision was: after it nobody remembers them. The caller is answe
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
+from typing import Annotated
 
 import msgspec
 from pyroaring import BitMap64
@@ -25,14 +26,19 @@ from pyroaring import BitMap64
 from goqueue.transactions.states import Reason
 from goqueue.wire.transaction_reports import TransactionOutcome
 
+Whole = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+"""As a disk may tell it; one more is still a number of 64 bits."""
+Epoch = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+ProducerId = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
+
 
 class DecidedPartition(msgspec.Struct, array_like=True, frozen=True):
     """A partition that gets a marker. All that the transaction has there lies below `end_offset`."""
 
     topic: str
     topic_id: str
-    partition: int
-    end_offset: int = 0
+    partition: Whole
+    end_offset: Whole = 0
 
 
 class DecidedPosition(msgspec.Struct, array_like=True, frozen=True):
@@ -41,8 +47,8 @@ class DecidedPosition(msgspec.Struct, array_like=True, frozen=True):
     group: str
     topic: str
     topic_id: str
-    partition: int
-    offset: int
+    partition: Whole
+    offset: Whole
     metadata: str = ""
 
 
@@ -52,7 +58,7 @@ class DecidedAcks(msgspec.Struct, array_like=True, frozen=True):
     group: str
     topic: str
     topic_id: str
-    partition: int
+    partition: Whole
     offsets: BitMap64
 
 
@@ -60,9 +66,9 @@ class DecisionPart(msgspec.Struct, array_like=True, frozen=True):
     """What the decision means for one transaction."""
 
     transactional_id: str
-    producer_id: int
-    number: int
-    started_at_ns: int
+    producer_id: ProducerId
+    number: Whole
+    started_at_ns: Whole
     partitions: list[DecidedPartition]
     positions: list[DecidedPosition]
     acks: list[DecidedAcks]

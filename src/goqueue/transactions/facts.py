@@ -6,7 +6,7 @@
     m:<marker>             what was committed once, and is not to be committed again
 
 Each is an array that begins with the version of its format; a later version may add to its end. A fact that cannot be
-understood is never passed over: it may be half of somebody's commit.
+understood is passed over and reported. If it was a decision, its transactions count as undecided, and are aborted.
 """
 
 from typing import TypeVar
@@ -15,7 +15,7 @@ import msgspec
 from pyroaring import BitMap64
 
 from goqueue.errors import UnsupportedFormat
-from goqueue.transactions.decisions import DecisionPart
+from goqueue.transactions.decisions import DecisionPart, Epoch, ProducerId, Whole
 from goqueue.transactions.states import Reason, State
 
 VERSION = 1
@@ -32,30 +32,30 @@ class SavedTransactional(msgspec.Struct, array_like=True, frozen=True):
     """Who holds a transactional id."""
 
     version: int
-    producer_id: int
-    epoch: int
-    number: int
-    timeout_ms: int
+    producer_id: ProducerId
+    epoch: Epoch
+    number: Whole
+    timeout_ms: Whole
     state: State
-    started_at_ns: int
+    started_at_ns: Whole
     reason: Reason | None
     decision_id: str
-    used_at_ns: int
+    used_at_ns: Whole
 
 
 class SavedProducer(msgspec.Struct, array_like=True, frozen=True):
     """A producer without a transactional id."""
 
     version: int
-    epoch: int
-    used_at_ns: int
+    epoch: Epoch
+    used_at_ns: Whole
 
 
 class SavedDecision(msgspec.Struct, array_like=True, frozen=True):
     """A commit: all that has to happen, in one record."""
 
     version: int
-    decided_at_ns: int
+    decided_at_ns: Whole
     marker: str | None
     parts: list[DecisionPart]
 
@@ -64,8 +64,8 @@ class SavedMarker(msgspec.Struct, array_like=True, frozen=True):
     """A marker that was committed."""
 
     version: int
-    committed_at_ns: int
-    used_at_ns: int
+    committed_at_ns: Whole
+    used_at_ns: Whole
 
 
 Fact = TypeVar("Fact", SavedTransactional, SavedProducer, SavedDecision, SavedMarker)
@@ -98,7 +98,7 @@ def decode(kind: type[Fact], key: bytes, raw: bytes) -> Fact:
     """The fact as it was. Raises `UnsupportedFormat` if it is none that this version knows."""
     try:
         fact = _DECODERS[kind].decode(raw)
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError, IndexError) as error:  # the last two are those of bitmaps
         raise UnsupportedFormat(TOPIC, f"{key!r}: {error}") from None
     assert isinstance(fact, kind)
     if fact.version != VERSION:

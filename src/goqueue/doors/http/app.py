@@ -32,11 +32,12 @@ from goqueue.doors.http import (
     routes_transactions,
 )
 from goqueue.doors.http.answers import JsonRequest, JsonResponse
-from goqueue.doors.http.context import Shared, context_of
+from goqueue.doors.http.context import SHOWS_INTERNAL, Shared, context_of
 from goqueue.doors.http.docs_page import DOCS_PAGE
 from goqueue.doors.http.openapi import describe
 from goqueue.doors.http.refusals import ErrorBody, allowed_methods, body_of, encode, headers_of, understood
 from goqueue.doors.http.schema_answers import SchemaResponse, is_below, refusal
+from goqueue.topics.config import refuse_internal
 
 ROUTES: tuple[HTTPRouteHandler, ...] = (
     routes_health.health,
@@ -162,6 +163,7 @@ def routes() -> Litestar:
     return Litestar(
         [*_options(), *ROUTES, openapi, docs],
         dependencies={"context": Provide(context_of, sync_to_thread=False)},
+        before_request=refuse_internal_topic,
         exception_handlers={Exception: refuse},
         request_class=JsonRequest,
         response_class=JsonResponse,
@@ -169,6 +171,13 @@ def routes() -> Litestar:
         logging_config=None,
         debug=False,
     )
+
+
+async def refuse_internal_topic(request: Request[Any, Any, Any]) -> None:
+    """No route takes the name of an internal topic, but for those that say so."""
+    topic = request.scope["path_params"].get("topic")
+    if topic is not None and not request.route_handler.opt.get(SHOWS_INTERNAL):
+        refuse_internal(topic)
 
 
 @get("/openapi.json", sync_to_thread=True)
@@ -188,7 +197,7 @@ def _options() -> Iterator[HTTPRouteHandler]:
 
 
 def _options_of(path: str, allowed: str) -> HTTPRouteHandler:
-    @route(path, http_method=HttpMethod.OPTIONS, status_code=204)
+    @route(path, http_method=HttpMethod.OPTIONS, status_code=204, opt={SHOWS_INTERNAL: True})
     async def options() -> Response[None]:
         return Response(None, headers={"allow": allowed})
 

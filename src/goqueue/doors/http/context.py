@@ -22,6 +22,8 @@ CONTEXT: Final = "goqueue_context"
 """In the state of a request: the door that it came through."""
 WAITED: Final = "goqueue_waited_ns"
 """In the state of a request: for how long it was held because nothing was there."""
+SHOWS_INTERNAL: Final = "shows_internal"
+"""The option of a route that takes the name of an internal topic."""
 
 T = TypeVar("T")
 Metrics = Callable[[bool], tuple[bytes, str]]

@@ -7,7 +7,7 @@ from litestar import delete, get, patch, post
 from litestar.params import FromPath, FromQuery, JSONBody
 
 from goqueue.broker.service import PartitionInfo, TopicInfo
-from goqueue.doors.http.context import Shared
+from goqueue.doors.http.context import SHOWS_INTERNAL, Shared
 from goqueue.doors.http.shapes import is_true, one_of, parse_time_query, time_text
 from goqueue.errors import InvalidRequest, InvalidTopic
 from goqueue.times import format_duration, parse_duration
@@ -146,7 +146,7 @@ async def list_topics(context: Shared, internal: FromQuery[str | None] = None) -
     return TopicList(topics=names, count=len(names))
 
 
-@get("/topics/{topic:str}", tags=["topics"], summary="Look at a topic")
+@get("/topics/{topic:str}", tags=["topics"], summary="Look at a topic", opt={SHOWS_INTERNAL: True})
 async def show_topic(context: Shared, topic: FromPath[str]) -> ShownTopic:
     """How large it is, where its partitions begin and end, and all of its settings."""
     info = context.service.describe_topic(topic)
