@@ -27,7 +27,7 @@ from goqueue.client.reading import AsyncMessages, Follow, Read
 from goqueue.client.received import Message
 from goqueue.client.scanning import SCAN_BYTES, AsyncScan, Lines
 from goqueue.client.session import split_address
-from goqueue.client.staging import AsyncStaging
+from goqueue.client.staging import STAGED_TIMEOUT, AsyncKeeping, AsyncStaging
 from goqueue.client.transactions import AsyncTransaction, TransactionalProducer
 from goqueue.clock import MS, SECOND, Clock, SystemClock
 from goqueue.errors import (
@@ -327,13 +327,18 @@ class AsyncClient:
         self,
         transactional_id: str,
         *,
-        timeout: Duration = "15m",
+        timeout: Duration = STAGED_TIMEOUT,
         marker: str | None = None,
         rate: float | None = None,
         compression: str | None = None,
+        job: str | None = None,
+        run: str = "",
     ) -> AsyncStaging:
-        """Messages that somebody else commits: `async with gq.stage("job/7") as staging` stores what is added, hidden,
-        and `staging.prepare()` tells whom to name for the commit. `rate` is in messages per second.
+        """Messages that another client commits: `async with gq.stage("job/7") as staging` stores what is added, hidden,
+        and `staging.prepare()` returns the owner to name for the commit. `rate` is in messages per second.
+
+        While the block is open the `timeout` starts anew by itself, so it counts from `prepare`. Tasks that name the
+        same `job` and `run` keep each other alive, and what earlier runs of the job have left open is aborted.
         """
         config = ProducerConfig(
             acks="none", compression=compression, delivery_timeout_ns=self._timeout_ns, all_or_none=True
@@ -341,9 +346,12 @@ class AsyncClient:
         core = self._new_producer(config, keep=False)
         staging = AsyncStaging(
             TransactionalProducer(transactional_id, core, self._call, self._send),
-            timeout_ms=messages.asked_duration_ns(timeout, "timeout") // MS,
+            self._call,
+            timeout_ms=_milliseconds(timeout, "timeout"),
             marker=marker,
             rate=rate,
+            job=job,
+            run=run,
         )
         self._connections.close_first(staging)
         return staging
@@ -365,6 +373,22 @@ class AsyncClient:
         for owner in owners:
             with suppress(InvalidTransactionState, ProducerError):
                 await self._call("transactions.abort", TransactionOutcome, owner=owner)
+
+    def keep_staged(self, job: str, *, run: str, timeout: Duration = STAGED_TIMEOUT) -> AsyncKeeping:
+        """While its block is open, nothing that the run of the job has staged with this `timeout` times out."""
+
+        async def beat() -> None:
+            await self._call("transactions.keep_job", int, job=job, run=run)
+
+        keeping = AsyncKeeping(beat, _milliseconds(timeout, "timeout"))
+        self._connections.close_first(keeping)
+        return keeping
+
+    async def abort_staged_job(self, job: str, *, run: str | None = None) -> int:
+        """Abort all that a run of the job has staged, or all of its runs, with or without `prepare`: how many
+        transactions that were. A task of such a run that comes late is refused.
+        """
+        return await self._call("transactions.abort_job", int, job=job, run=run)
 
     async def transactions(self) -> list[TransactionInfo]:
         """The transactions that are open, the oldest first."""
