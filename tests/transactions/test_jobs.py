@@ -125,14 +125,11 @@ def test_a_job_is_aborted_as_a_whole_or_one_run_of_it() -> None:
     assert names(desk) == []
 
 
-def test_runs_that_ended_are_forgotten_beyond_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "ENDED_MAX", 2)
-    desk = Desk()
+def test_runs_that_ended_are_forgotten_beyond_a_bound() -> None:
+    known = jobs.Jobs(ended_max=2)
     for run in ("one", "two", "three"):
-        desk.core.abort_job("job", run)
-    begun(desk, "job/0", "one")
-    with pytest.raises(TransactionAborted):
-        begun(desk, "job/1", "two")
+        known.end("job", run)
+    assert [known.has_ended("job", run) for run in ("one", "two", "three")] == [False, True, True]
 
 
 @pytest.mark.parametrize(("job", "run"), [("", "r"), (None, "r"), ("j" * 256, "r"), ("j", "\n"), ("j\0", "r")])

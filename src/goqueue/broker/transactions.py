@@ -30,6 +30,7 @@ from goqueue.clock import SECOND, Clock
 from goqueue.errors import (
     BrokerUnavailable,
     GoQueueError,
+    InvalidRequest,
     StorageError,
     StorageFailed,
     StorageFull,
@@ -290,6 +291,8 @@ class Transactions:
     ) -> Pending[list[reports.PositionCommit]]:
         """Positions that take effect with the commit."""
         self._coordinator.open_of(producer_id, epoch)
+        if any(one.pending is not None for one in commits):
+            raise InvalidRequest("pending cannot be a part of a transaction", path="offsets")
 
         def add(_: None) -> list[reports.PositionCommit]:
             enlisted = self._enlisted(self._coordinator.open_of(producer_id, epoch))

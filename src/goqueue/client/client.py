@@ -51,6 +51,7 @@ from goqueue.wire.reports import (
     DeadLetterQueue,
     DelayedMessage,
     DelayReport,
+    DoneAbove,
     GroupInfo,
     LaneReport,
     Position,
@@ -610,9 +611,26 @@ class AsyncClient:
         """Where a group stands in each partition, and how far that is behind."""
         return await self._call("groups.positions", list[Position], group=group, topic=topic)
 
-    async def commit_group(self, group: str, positions: Mapping[tuple[str, int], int]) -> None:
-        """Set where a group goes on, by topic and partition, for one that reads without members."""
-        commits = [PositionCommit(topic, partition, offset, "") for (topic, partition), offset in positions.items()]
+    async def group_done_above(self, group: str, *, topic: str | None = None) -> list[DoneAbove]:
+        """What a group has done above its positions, as where a delayed message is still to come."""
+        return await self._call("groups.done_above", list[DoneAbove], group=group, topic=topic)
+
+    async def commit_group(
+        self,
+        group: str,
+        positions: Mapping[tuple[str, int], int],
+        *,
+        pending: Mapping[tuple[str, int], Sequence[tuple[int, int]]] | None = None,
+    ) -> None:
+        """Set where a group goes on, by topic and partition, for one that reads without members.
+
+        Delayed messages below that are not due are left to it, unless `pending` says what is: all is done but these
+        ranges [first, end).
+        """
+        commits = [
+            PositionCommit(*name, offset, "", None if pending is None else list(pending.get(name, ())))
+            for name, offset in positions.items()
+        ]
         await self._call("groups.commit", list[PositionCommit], group=group, commits=commits)
 
     async def reset_group(

@@ -26,6 +26,7 @@ from goqueue.wire.reports import (
     DeadLetterQueue,
     DelayedMessage,
     DelayReport,
+    DoneAbove,
     GroupInfo,
     LaneReport,
     Position,
@@ -491,9 +492,23 @@ class Client:
         """Where a group stands in each partition, and how far that is behind."""
         return self._loop.run(self._client.group_positions(group, topic=topic))
 
-    def commit_group(self, group: str, positions: Mapping[tuple[str, int], int]) -> None:
-        """Set where a group goes on, by topic and partition, for one that reads without members."""
-        self._loop.run(self._client.commit_group(group, positions))
+    def group_done_above(self, group: str, *, topic: str | None = None) -> list[DoneAbove]:
+        """What a group has done above its positions, as where a delayed message is still to come."""
+        return self._loop.run(self._client.group_done_above(group, topic=topic))
+
+    def commit_group(
+        self,
+        group: str,
+        positions: Mapping[tuple[str, int], int],
+        *,
+        pending: Mapping[tuple[str, int], Sequence[tuple[int, int]]] | None = None,
+    ) -> None:
+        """Set where a group goes on, by topic and partition, for one that reads without members.
+
+        Delayed messages below that are not due are left to it, unless `pending` says what is: all is done but these
+        ranges [first, end).
+        """
+        self._loop.run(self._client.commit_group(group, positions, pending=pending))
 
     def reset_group(
         self,

@@ -27,7 +27,8 @@ NAME_CHARACTERS_MAX = 255
 class Jobs:
     """The runs that have open transactions, by job, and which runs have ended."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, ended_max: int = ENDED_MAX) -> None:
+        self._ended_max = ended_max
         self._runs: dict[str, dict[str, Run]] = {}
         self._ended: OrderedDict[tuple[str, str], None] = OrderedDict()
 
@@ -55,7 +56,7 @@ class Jobs:
         """Nothing is begun in that run any more; returns what it has open."""
         self._ended[job, run] = None
         self._ended.move_to_end((job, run))
-        if len(self._ended) > ENDED_MAX:
+        if len(self._ended) > self._ended_max:
             self._ended.popitem(last=False)
         found = self.find(job, run)
         return [] if found is None else list(found.transactions)
