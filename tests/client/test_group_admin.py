@@ -2,10 +2,12 @@
 
 from collections.abc import Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
 from goqueue import Client, GroupNotFound, InvalidRequest, Message, TopicNotFound
+from goqueue.testing import EmbeddedBroker
 from goqueue.wire.reports import DeadLetter
 from tests.client.test_consumer import eventually, floor
 
@@ -156,3 +158,42 @@ def test_a_filter_that_does_not_exist_is_named(one: Client) -> None:
         one.dead_letters("t", where={"partition": "first"})
     with pytest.raises(InvalidRequest):
         one.redrive("t", rate=-1)
+
+
+def test_a_position_leaves_out_what_is_pending_and_nothing_else(one: Client) -> None:
+    later = one.publish("t", b"later", delay="1h")
+    one.publish_many("t", [b"11", b"12"])
+    one.commit_group("g", {("t", 0): 13})
+    assert floor(one) == later.offset == 10
+    assert [(done.topic, done.partition, done.ranges) for done in one.group_done_above("g")] == [("t", 0, [(11, 13)])]
+
+    one.commit_group("h", {("t", 0): 13}, pending={("t", 0): [(2, 4), (7, 8)]})
+    assert floor(one, "h") == 2
+    assert [done.ranges for done in one.group_done_above("h", topic="t")] == [[(4, 7), (8, 13)]]
+    one.reschedule(later, delay="1ms")  # it falls due, and is done for one of them only
+    with one.consumer("t", group="g", ack="each") as consumer:
+        assert [message.offset for message in consumer.poll(timeout="10s")] == [10]
+    with one.consumer("t", group="h", ack="each") as consumer:
+        assert [message.offset for message in consumer.poll()] == [2, 3, 7]
+    assert one.group_done_above("nobody") == []
+
+
+@pytest.mark.parametrize("pending", [(3, 3), (-1, 2), (5, 12), (4, 3)])
+def test_what_is_pending_lies_before_the_position(one: Client, pending: tuple[int, int]) -> None:
+    with pytest.raises(InvalidRequest, match="must be ranges of offsets below 10"):
+        one.commit_group("g", {("t", 0): 10}, pending={("t", 0): [pending]})
+    assert one.groups() == []
+
+
+def test_what_is_done_above_a_position_survives_a_restart(tmp_path: Path) -> None:
+    with EmbeddedBroker(http=False, data=tmp_path) as broker, Client(broker.address) as gq:
+        gq.create_topic("t", partitions=1)
+        gq.publish_many("t", [b"0", b"1"])
+        gq.publish("t", b"later", delay="1h")
+        gq.publish("t", b"3")
+        gq.commit_group("g", {("t", 0): 4}, pending={("t", 0): [(1, 2)]})
+        broker.stop()
+        broker.start()
+        with Client(broker.address) as again:
+            assert floor(again) == 1
+            assert [done.ranges for done in again.group_done_above("g")] == [[(2, 4)]]

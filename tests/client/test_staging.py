@@ -573,3 +573,58 @@ def test_a_piece_has_no_more_records_than_a_request_may_have() -> None:
     pieces = list(Columns([b""] * (REQUEST_RECORDS_MAX + 1)).cut(2**40))
     assert [len(piece.values) for piece, _ in pieces] == [REQUEST_RECORDS_MAX, 1]
     assert BULK_BYTES < 2**21
+
+
+# --- how long it lives --------------------------------------------------------------------------
+
+
+def test_a_staging_lives_as_long_as_its_block_and_then_for_its_timeout(gq: Client, t: str) -> None:
+    with gq.stage("job/0", timeout="100ms") as staging:
+        staging.add("t", [b"a"])
+        (begun,) = gq.transactions()
+        until(lambda: gq.transactions()[0].updated_at_ns - begun.started_at_ns > 500_000_000)
+        owner = staging.prepare()
+    until(lambda: gq.transactions() == [])
+    with pytest.raises(TransactionAborted, match="timeout"):
+        gq.commit_staged([owner])
+
+
+def test_a_run_is_kept_by_one_that_stages_nothing(gq: Client, t: str) -> None:
+    with gq.stage("job/0", timeout="100ms", job="job", run="1") as staging:
+        staging.add("t", [b"a"])
+        owner = staging.prepare()
+    (begun,) = gq.transactions()
+    with gq.keep_staged("job", run="1", timeout="100ms"):
+        until(lambda: gq.transactions()[0].updated_at_ns - begun.started_at_ns > 500_000_000)
+    gq.commit_staged([owner])
+    assert values(gq) == [b"a"]
+
+
+def test_a_job_is_aborted_without_its_owners(gq: Client, t: str) -> None:
+    for number in range(3):
+        with gq.stage(f"job/{number}", job="job", run="1") as staging:
+            staging.add("t", [b"a"])
+            staging.prepare()
+    assert gq.abort_staged_job("another") == 0
+    assert gq.abort_staged_job("job") == 3
+    assert gq.transactions() == []
+    with pytest.raises(TransactionAborted), gq.stage("job/9", job="job", run="1"):
+        pass
+
+
+def test_a_new_run_aborts_the_earlier_one(address: str) -> None:
+    async def run() -> None:
+        async with AsyncClient(address) as gq:
+            await gq.create_topic("runs")
+            for number in range(3):
+                async with gq.stage(f"runs/{number}", job="runs", run="1") as staging:
+                    await staging.add("runs", [b"a"])
+                    await staging.prepare()
+            async with gq.stage("runs/0", job="runs", run="2") as staging:
+                await staging.add("runs", [b"b"])
+                assert [one.transactional_id for one in await gq.transactions()] == ["runs/0"]
+                await gq.commit_staged([await staging.prepare()])
+            assert [message.value async for message in gq.read("runs")] == [b"b"]
+            await gq.delete_topic("runs")
+
+    asyncio.run(run())

@@ -11,6 +11,7 @@ from goqueue.names import TopicPartition
 from goqueue.spark import plan
 from goqueue.spark.options import EARLIEST, LATEST, Edge, Offsets, Timestamp
 from goqueue.spark.plan import Bounds, Condition, DataLost, OffsetRange, Positions, Sized, TopicBounds, TopicPositions
+from goqueue.spark.spans import union
 from goqueue.wire.scan_reports import Piece
 
 MIB = 1024 * 1024
@@ -59,7 +60,12 @@ class TestPositions:
     @given(
         st.dictionaries(
             st.text(min_size=1, max_size=5),
-            st.builds(TopicPositions, st.text(max_size=5), st.dictionaries(st.integers(0, 20), st.integers(0, 2**62))),
+            st.builds(
+                TopicPositions,
+                st.text(max_size=5),
+                st.dictionaries(st.integers(0, 20), st.integers(0, 2**62)),
+                st.just({}),
+            ),
         )
     )
     def test_positions_survive_their_checkpoint(self, positions: Positions) -> None:
@@ -75,6 +81,11 @@ class TestPositions:
             '{"orders": 5}',
             '{"orders": {}}',
             '{"orders": {"0": 5}}',
+            '{"orders": {"id": "a", "0": 5, "pending": "3"}}',
+            '{"orders": {"id": "a", "0": 5, "pending": {"1": "3"}}}',
+            '{"orders": {"id": "a", "0": 5, "pending": {"0": "5"}}}',
+            '{"orders": {"id": "a", "0": 5, "pending": {"0": 3}}}',
+            '{"orders": {"id": "a", "0": 5, "pending": {"0": "3,2"}}}',
             '{"orders": {"id": 7, "0": 5}}',
             '{"orders": {"id": "a", "0": "5"}}',
             '{"orders": {"id": "a", "0": -1}}',
@@ -536,3 +547,68 @@ class TestFilters:
         found = plan.clipped(asked, starts={"t": [2, 9, 0]}, ends={"t": [5, 9, 20]})
         assert found == [OffsetRange("t", 0, 2, 5), OffsetRange("t", 2, 0, 9)]
         assert plan.clipped(asked) == asked
+
+
+class TestPending:
+    """What stands before a position and is still to come."""
+
+    def test_a_checkpoint_keeps_it_as_text(self) -> None:
+        positions = {"a": TopicPositions("x", {0: 30, 1: 5}, {0: ((10, 11), (17, 20))})}
+        text = '{"a": {"id": "x", "0": 30, "1": 5, "pending": {"0": "10,17-19"}}}'
+        assert json.dumps(plan.to_json(positions)) == text
+        assert plan.from_json(json.loads(text)) == positions
+
+    def test_a_group_goes_on_after_the_last_that_it_has_done(self) -> None:
+        group = {TopicPartition("a", 0): 10, TopicPartition("a", 1): 4}
+        done = {TopicPartition("a", 0): ((11, 15), (17, 1_000)), TopicPartition("a", 1): ((2, 4),)}
+        found = plan.committed(world(a=[(0, 2_000), (0, 9)]), group, Edge.EARLIEST, done)
+        assert found["a"].offsets == {0: 1_000, 1: 4}
+        assert found["a"].pending == {0: ((10, 11), (15, 17))}
+
+    def test_what_is_far_from_each_other_is_read_apart_and_what_is_close_in_one(self) -> None:
+        start = {"a": TopicPositions("id-a", {0: 9_000}, {0: ((10, 11), (15, 17), (5_000, 5_001))})}
+        end = at(a={0: 9_100})
+        found = plan.between(start, end, world(a=[(0, 9_100)]))
+        assert [one[2:] for one in found.ranges] == [(10, 17), (5_000, 5_001), (9_000, 9_100)]
+        assert plan.skipped(start, end) == {TopicPartition("a", 0): ((11, 15),)}
+
+    def test_what_retention_took_of_it_is_lost(self) -> None:
+        start = {"a": TopicPositions("id-a", {0: 20}, {0: ((3, 5),)})}
+        found = plan.between(start, at(a={0: 20}), world(a=[(10, 20)]))
+        assert found.ranges == []
+        assert "offsets 3 to 4 of a-0 are gone" in found.losses[0].reason
+
+    def test_another_topic_of_that_name_has_nothing_of_it(self) -> None:
+        start = {"a": TopicPositions("old", {0: 20}, {0: ((3, 5),)})}
+        found = plan.matured(start, at(a={0: 7}), {})
+        assert found == at(a={0: 7})
+        assert [one[2:] for one in plan.between(start, found, world(a=[(0, 7)])).ranges] == [(0, 7)]
+
+    def test_a_batch_takes_no_more_of_it_than_it_may(self) -> None:
+        start = {"a": TopicPositions("id-a", {0: 20, 1: 20}, {0: ((3, 8),), 1: ((3, 8),)})}
+        found = plan.matured(start, start, {}, limit=7)
+        assert found["a"].pending == {1: ((5, 8),)}
+
+    def test_an_end_before_it_leaves_it_out(self) -> None:
+        start = {"a": TopicPositions("id-a", {0: 20}, {0: ((3, 8), (10, 11))})}
+        assert plan.pending_before(start, at(a={0: 5}))["a"].pending == {0: ((3, 5),)}
+
+    @given(st.data())
+    def test_each_offset_is_read_once_when_it_does_not_wait_any_more(self, data: st.DataObject) -> None:
+        """Micro-batch after micro-batch, with offsets that stop waiting at any time."""
+        ends_at = sorted(data.draw(st.lists(st.integers(0, 60), min_size=1, max_size=5)))
+        due_in = {offset: data.draw(st.integers(0, 6)) for offset in data.draw(st.sets(st.integers(0, 59)))}
+        name = TopicPartition("a", 0)
+        positions: Positions = at(a={0: 0})
+        read: list[int] = []
+        for turn, end_offset in enumerate([*ends_at, *[ends_at[-1]] * 8]):
+            waiting = union((offset, offset + 1) for offset, due in due_in.items() if due > turn)
+            end = plan.matured(positions, at(a={0: end_offset}), {name: waiting})
+            end = plan.from_json(json.loads(json.dumps(plan.to_json(end))))
+            skipped = {o for first, last in plan.skipped(positions, end).get(name, ()) for o in range(first, last)}
+            found = plan.between(positions, end, world(a=[(0, 60)]))
+            now = [o for one in found.ranges for o in range(one.start, one.end) if o not in skipped]
+            assert not [o for o in now if due_in.get(o, 0) > turn]
+            read += now
+            positions = end
+        assert sorted(read) == list(range(ends_at[-1]))

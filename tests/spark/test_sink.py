@@ -3,10 +3,11 @@
 import json
 import logging
 import pickle
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
+from time import monotonic_ns
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -41,6 +42,13 @@ IN_2100 = datetime(2100, 1, 1, tzinfo=UTC)
 def t(client: Client) -> str:
     client.create_topic("t", partitions=2)
     return "t"
+
+
+def until(fact: Callable[[], object]) -> None:
+    for _ in range(2_000_000):
+        if fact():
+            return
+    raise AssertionError("it never was so")
 
 
 def values(client: Client, topic: str = "t") -> list[str]:
@@ -167,7 +175,8 @@ def test_an_abort_ends_what_is_known_and_minds_no_gaps(broker: EmbeddedBroker, c
     writer.abort([], 0)
     writer.abort([None, write(writer, "a"), None], 0)
     assert client.transactions() == []
-    writer.commit([write(writer, "a")], 0)
+    again = stream(broker)
+    again.commit([write(again, "a")], 0)
     assert values(client) == ["a"]
 
 
@@ -206,6 +215,103 @@ def test_a_write_that_takes_too_long_is_told_why(broker: EmbeddedBroker, client:
     assert "transactionTimeout, which is 10ms" in refused.value.__notes__[0]
 
 
+def test_what_a_task_has_staged_lives_as_long_as_another_task_of_its_write_runs(
+    broker: EmbeddedBroker, client: Client
+) -> None:
+    """The first has ended; the second waits for its first row, and then for more, much longer than the timeout."""
+    writer = stream(broker, transactionTimeout="150ms")
+    first = write(writer, "a")
+    (open_one,) = client.transactions()
+
+    def is_kept_for(span_ms: int) -> bool:
+        (info, *_) = client.transactions()
+        assert info.transaction_id == open_one.transaction_id
+        return info.updated_at_ns - open_one.started_at_ns > span_ms * 10**6
+
+    def rows() -> Iterator[Any]:
+        until(lambda: is_kept_for(450))
+        yield batch_of("b")
+        until(lambda: is_kept_for(900))
+        yield batch_of("c")
+
+    with task(partition=1):
+        second = writer.write(rows())
+    writer.commit([first, second], 0)
+    assert values(client) == ["a", "b", "c"]
+
+
+def test_what_a_dead_task_has_staged_ends_with_its_timeout(broker: EmbeddedBroker, client: Client) -> None:
+    write(stream(broker, transactionTimeout="100ms"), "a")
+    client.publish("t", "b", partition=0)
+    client.publish("t", "b", partition=1)
+    until(lambda: values(client) == ["b", "b"])
+
+
+def test_a_driver_aborts_all_of_its_tasks_if_none_of_them_has_reported(
+    broker: EmbeddedBroker, client: Client, tmp_path: Path
+) -> None:
+    (tmp_path / "metadata").write_text('{"id":"q"}')
+    batch = batch_writer(broker, transactionalId="job", marker="1")
+    for number in range(3):
+        write(batch, "a", partition=number)
+        write(stream(broker), "a", partition=number, query="another")
+        write(stream(broker, transactionalId="mine"), "a", partition=number)
+    opened = stream(broker, checkpointLocation=f"file://{tmp_path}")
+    for number in range(3):
+        write(opened, "a", partition=number)
+
+    batch.abort([None, None, None])
+    stream(broker, checkpointLocation=str(tmp_path)).abort([None, None], 0)
+    stream(broker, transactionalId="mine").abort([], 0)
+
+    assert {one.transactional_id.rpartition("/")[0] for one in client.transactions()} == {"spark/another"}
+    with pytest.raises(TransactionAborted, match="replaced"):
+        write(opened, "late", partition=7)
+
+
+@pytest.mark.parametrize("checkpoint", [None, "s3a://bucket/checkpoint", "/nowhere/at/all"])
+def test_an_abort_that_cannot_tell_its_query_leaves_it_to_the_timeout(
+    broker: EmbeddedBroker, client: Client, checkpoint: str | None
+) -> None:
+    options = {} if checkpoint is None else {"checkpointLocation": checkpoint}
+    write(stream(broker, **options), "a")
+    stream(broker, **options).abort([None], 0)
+    assert len(client.transactions()) == 1
+
+
+def test_a_query_that_starts_again_aborts_all_of_its_earlier_run(broker: EmbeddedBroker, client: Client) -> None:
+    old, new = stream(broker), stream(broker)
+    staged = [write(old, "old", partition=number) for number in range(4)]
+
+    writer_commit = [write(new, "new")]
+    assert [one.transactional_id for one in client.transactions()] == ["spark/q/0"]
+    with pytest.raises(TransactionAborted, match="replaced"):
+        write(old, "old", partition=4)  # which is late
+    with pytest.raises((ProducerFenced, TransactionAborted)):
+        old.commit(list(staged), 0)
+    new.commit(list(writer_commit), 0)
+    assert values(client) == ["new"]
+
+
+def test_a_batch_write_that_starts_again_aborts_its_earlier_run_even_with_nothing_to_write(
+    broker: EmbeddedBroker, client: Client
+) -> None:
+    old = batch_writer(broker, transactionalId="job", marker="1")
+    write(old, "old")
+    write(old, "old", partition=1)
+    batch_writer(broker, transactionalId="job", marker="1")
+    assert client.transactions() == []
+
+
+def test_a_commit_ends_attempts_that_spark_did_not_wait_for(broker: EmbeddedBroker, client: Client) -> None:
+    writer = stream(broker)
+    staged = write(writer, "a")
+    write(writer, "a speculative one", partition=1)
+    writer.commit([staged], 0)
+    assert client.transactions() == []
+    assert values(client) == ["a"]
+
+
 def test_the_option_names_the_transactions_but_the_marker_stays_with_the_query(
     broker: EmbeddedBroker, client: Client
 ) -> None:
@@ -214,7 +320,8 @@ def test_the_option_names_the_transactions_but_the_marker_stays_with_the_query(
     assert staged.owner is not None
     assert staged.owner.transactional_id == "mine/0"
     writer.commit([staged], 0)
-    writer.commit([write(writer, "b", query="with a new checkpoint")], 0)
+    other = stream(broker, transactionalId="mine")
+    other.commit([write(other, "b", query="with a new checkpoint")], 0)
     assert values(client) == ["a", "b"]
 
 
@@ -276,7 +383,8 @@ def test_a_batch_write_without_a_name_says_what_it_does_not_promise(
     nameless.commit(messages)
     nameless.commit(messages)
     unmarked.commit([write(unmarked, "c")])
-    unmarked.commit([write(unmarked, "c")])
+    again = batch_writer(broker, transactionalId="job")
+    again.commit([write(again, "c")])
     assert values(client) == ["a", "b", "c", "c"]
 
 
@@ -405,3 +513,25 @@ def test_a_stream_that_forgot_its_last_commit_does_not_repeat_it(
 
     assert values(client, "out") == sorted(["one more", *map(str, range(100))])
     assert client.transactions() == []
+
+
+def test_a_query_that_is_stopped_in_a_batch_holds_up_no_reader(
+    spark: "SparkSession", broker: EmbeddedBroker, client: Client, tmp_path: Path
+) -> None:
+    client.create_topic("out", partitions=1)
+    client.publish_many("t", [(None, str(n)) for n in range(1_000)])
+    query = (
+        spark.readStream.format("goqueue")
+        .options(server=broker.address, subscribe="t", startingOffsets="earliest")
+        .load()
+        .select("value")
+        .coalesce(1)
+        .writeStream.format("goqueue")
+        .options(server=broker.address, topic="out", checkpointLocation=str(tmp_path), rate="20")
+        .start()
+    )
+    until(client.transactions)
+    query.stop()
+    started_ns = monotonic_ns()
+    until(lambda: client.transactions() == [])
+    assert monotonic_ns() - started_ns < 20 * 10**9  # far from the timeout

@@ -3,7 +3,7 @@
 import pytest
 
 from goqueue.errors import GoQueueError, InvalidConfig, InvalidRequest
-from goqueue.spark.sink_options import TIMEOUT_MS_MAX, SinkOptions
+from goqueue.spark.sink_options import SinkOptions
 
 
 def parse(**options: str) -> SinkOptions:
@@ -15,7 +15,7 @@ def test_little_is_required() -> None:
     assert options.server == "a:1,b:2"
     assert options.topic == "t"
     assert {options.transactional_id, options.marker, options.rate, options.compression} == {None}
-    assert options.transaction_timeout_ms == TIMEOUT_MS_MAX
+    assert options.transaction_timeout_ms == 60_000
     assert not options.is_json
 
 

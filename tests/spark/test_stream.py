@@ -371,12 +371,92 @@ class TestItsGroup:
         second.plan()
         assert self.lag(gq, "g") == {0: 0}
 
+    def test_a_message_that_is_not_due_does_not_make_a_new_query_read_all_after_it(
+        self, gq: Client, shared_broker: EmbeddedBroker
+    ) -> None:
+        """All of it was read, with what is delayed: it is done."""
+        publish(gq, "t", 10)
+        gq.publish("t", "later", delay="1h")
+        publish(gq, "t", 89)
+        first = Query(shared_broker.address, subscribe="t", startingOffsets="earliest", group="g")
+        assert first.rest() == places("t", 100)
+        assert first.batch() == []
+        assert self.lag(gq, "g") == {0: 0}
+
+        publish(gq, "t", 3)
+        assert Query(shared_broker.address, subscribe="t", group="g").rest() == places("t", 103, start=100)
+
+    def test_a_new_query_reads_what_the_one_before_left_out_because_it_was_not_due(
+        self, gq: Client, shared_broker: EmbeddedBroker
+    ) -> None:
+        publish(gq, "t", 10)
+        later = gq.publish("t", "later", delay="1h")
+        publish(gq, "t", 20)
+        asked = {"subscribe": "t", "group": "g"}
+        first = Query(shared_broker.address, startingOffsets="earliest", delayed="due", **asked)
+        assert first.rest() == [*places("t", 10), *places("t", 31, start=11)]
+        assert first.batch() == []
+        assert [(one.offset, one.lag) for one in gq.group_positions("g")] == [(10, 1)]
+        assert [tuple(one.ranges) for one in gq.group_done_above("g")] == [((11, 31),)]
+
+        assert Query(shared_broker.address, delayed="due", **asked).rest() == []
+        assert Query(shared_broker.address, **asked).rest() == [("t", 0, later.offset)]
+
+    def test_a_new_query_reads_nothing_of_what_consumers_have_done(
+        self, gq: Client, shared_broker: EmbeddedBroker
+    ) -> None:
+        publish(gq, "t", 10)
+        with gq.consumer("t", group="g") as consumer:
+            for message in consumer.poll(10, timeout="5s"):
+                if message.offset not in (3, 4):
+                    message.ack()
+        assert Query(shared_broker.address, subscribe="t", group="g").rest() == places("t", 5, start=3)
+
     def test_a_group_with_members_is_not_taken_over(self, gq: Client, shared_broker: EmbeddedBroker) -> None:
         publish(gq, "t", 5)
         with gq.consumer("t", group="g") as consumer:
             consumer.poll()
             with pytest.raises(GoQueueError):
                 Query(shared_broker.address, subscribe="t", startingOffsets="earliest", group="g").plan()
+
+
+class TestWhatIsDelayed:
+    def test_what_falls_due_later_is_read_then(self, gq: Client, shared_broker: EmbeddedBroker) -> None:
+        publish(gq, "t", 5)
+        held = [gq.publish("t", "later", delay="1h") for _ in range(3)]
+        publish(gq, "t", 5)
+        query = Query(shared_broker.address, subscribe="t", startingOffsets="earliest", delayed="due")
+        assert query.batch() == [*places("t", 5), *places("t", 13, start=8)]
+        assert json.loads(query.checkpoint)["t"]["pending"] == {"0": "5-7"}
+        assert query.batch() == []
+
+        gq.reschedule(held[1], delay="1ms")
+        gq.cancel(held[0])
+        while len(gq.delayed("t")) > 1:
+            pass
+        planned = query.plan()
+        assert query.read(planned) == [("t", 0, 6)]
+        gq.reschedule(held[2], delay="1ms")
+        while gq.delayed("t"):
+            pass
+        assert query.read(planned) == [("t", 0, 6)]  # a micro-batch that is repeated is the same
+
+        query.checkpoint = planned
+        assert query.rest() == [("t", 0, 7)]
+        assert "pending" not in json.loads(query.checkpoint)["t"]
+
+    def test_limits_hold_for_what_falls_due(self, gq: Client, shared_broker: EmbeddedBroker) -> None:
+        gq.create_topic("t", partitions=1)
+        for _ in range(7):
+            gq.publish("t", "soon", delay="300ms")
+        asked = {"subscribe": "t", "startingOffsets": "earliest", "delayed": "due", "maxOffsetsPerTrigger": "3"}
+        query = Query(shared_broker.address, **asked)
+        found: list[list[Place]] = []
+        while sum(map(len, found)) < 7:
+            found.append(query.batch())
+        assert sorted(place for batch in found for place in batch) == places("t", 7)
+        assert max(map(len, found)) <= 3
+        assert "pending" not in json.loads(query.checkpoint)["t"]
 
 
 class TestWithSpark:

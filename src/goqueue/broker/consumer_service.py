@@ -60,6 +60,9 @@ class GroupVerbs(Protocol):
     def positions(self, group: str, topic: str | None = None) -> list[reports.Position]:
         """Where the group stands; nothing for a group that is not there."""
 
+    def done_above(self, group: str, topic: str | None = None) -> list[reports.DoneAbove]:
+        """What the group has done above its positions, where there is something."""
+
     def commit(
         self,
         group: str,

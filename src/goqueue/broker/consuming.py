@@ -70,6 +70,7 @@ class Groups:
         self.apply_acks = self.settlements.apply_acks
         self.release_acks = self.settlements.release_acks
         self.positions = positions.positions
+        self.done_above = positions.done_above
         self.commit = positions.commit
         self.prepare_commit = positions.prepare_commit
         self.apply_positions = positions.apply_positions

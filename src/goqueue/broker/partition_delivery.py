@@ -645,10 +645,12 @@ class PartitionDelivery:
             self._unpark(one, one.keys.settled(offsets))
         return end
 
-    def commit(self, one: GroupCursor, offset: int, metadata: str) -> int:
-        """Everything below the offset is done."""
+    def commit(self, one: GroupCursor, offset: int, metadata: str, pending: BitMap64 | None = None) -> int:
+        """Everything below the offset is done but what is not due; or, if it is said, but what is pending."""
         self.feed(one, OFFSET_MAX, until=offset)
-        return self.settle_all(one, one.cursor.below(offset), metadata)
+        cursor = one.cursor
+        done = cursor.below(offset) if pending is None else cursor.below_but(offset, pending)
+        return self.settle_all(one, done, metadata)
 
     def reset(self, one: GroupCursor, offset: int) -> int:
         """Begin anew at the offset: all leases end, and all is forgotten but what is dying."""

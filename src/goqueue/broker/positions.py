@@ -2,11 +2,14 @@
 
 from collections.abc import Callable, Sequence
 
+from pyroaring import BitMap64
+
 from goqueue import events
 from goqueue.broker.pending import Pending, after, all_of, chained
 from goqueue.broker.places import Place, Places, Topics, up_to_date
 from goqueue.broker.polling import Polling
 from goqueue.clock import SECOND, Clock
+from goqueue.delivery.offsets import runs
 from goqueue.errors import GroupNotFound, InvalidRequest, PartitionNotAssigned
 from goqueue.groups.coordinator import Coordinator
 from goqueue.names import TopicPartition
@@ -56,6 +59,16 @@ class Positions:
             if topic in (None, partition.topic)
         ]
 
+    def done_above(self, group: str, topic: str | None = None) -> list[reports.DoneAbove]:
+        """What the group has done above its positions, where there is something."""
+        found = self._coordinator.find(group)
+        places = {} if found is None else up_to_date(self._places.all_of(found))
+        return [
+            reports.DoneAbove(*partition, runs(place.cursor.cursor.acked))
+            for partition, place in sorted(places.items())
+            if topic in (None, partition.topic) and place.cursor.cursor.acked
+        ]
+
     def commit(
         self,
         group: str,
@@ -91,6 +104,10 @@ class Positions:
         for one in commits:
             if not 0 <= one.offset <= OFFSET_MAX:
                 raise InvalidRequest(f"invalid offset {one.offset}: must be 0 or more", path="offsets")
+            for first, end in one.pending or ():
+                if not 0 <= first < end <= one.offset:
+                    rule = f"must be ranges of offsets below {one.offset}"
+                    raise InvalidRequest(f"invalid pending {first} to {end}: {rule}", path="offsets")
             self._topics.live(one.topic, one.partition)
         return self._found_group(group) if found is None else Pending.of(None)
 
@@ -154,7 +171,11 @@ class Positions:
             place = self._places.at(group, TopicPartition(one.topic, one.partition))
             delivery, cursor = place
             offset = min(one.offset, delivery.live.last_stable_offset)
-            end = delivery.commit(cursor, offset, one.metadata)
+            pending = None if one.pending is None else BitMap64()
+            for first, last in one.pending or ():
+                assert pending is not None
+                pending.add_range(first, last)
+            end = delivery.commit(cursor, offset, one.metadata, pending)
             waits.append(delivery.live.ledger.when_stored(end))
             stored.append(reports.PositionCommit(one.topic, one.partition, cursor.cursor.floor, one.metadata))
             self._observe(events.PositionCommitted(one.topic, one.partition, group, cursor.cursor.floor))

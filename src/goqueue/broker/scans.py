@@ -5,13 +5,11 @@ Cuts stand at entries of the offset index, so that a plan reads no record. Sizes
 
 from collections.abc import Callable
 
-from pyroaring import BitMap64
-
 from goqueue.broker.live_partition import LivePartition
 from goqueue.broker.reading import check_delayed, check_isolation
 from goqueue.broker.scan_service import Delayed
 from goqueue.broker.service import Isolation
-from goqueue.delivery.offsets import between, first_gap
+from goqueue.delivery.offsets import between, runs
 from goqueue.errors import InvalidRequest
 from goqueue.wire.scan_reports import HiddenRange, Piece
 
@@ -57,19 +55,9 @@ class Scans:
         found = between(delivery.cancelled, start, end) if sees_all else delivery.hidden(start, end)
         if is_committed and live.aborted:
             found = found | between(live.aborted, start, end)
-        return _ranges(found.copy())
+        return [HiddenRange(*each) for each in runs(found)]
 
 
 def _check_range(start_offset: int, end_offset: int) -> None:
     if not 0 <= start_offset <= end_offset:
         raise InvalidRequest(f"invalid range {start_offset} to {end_offset}", path="start_offset")
-
-
-def _ranges(offsets: BitMap64) -> list[HiddenRange]:
-    ranges = []
-    while offsets:
-        first = offsets.min()
-        end = first_gap(offsets, first)
-        ranges.append(HiddenRange(first, end))
-        offsets.remove_range(first, end)
-    return ranges

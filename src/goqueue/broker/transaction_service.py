@@ -38,8 +38,21 @@ class TransactionVerbs(Protocol):
         *,
         marker: str | None = None,
         number: int = 0,
+        job: str | None = None,
+        run: str = "",
     ) -> Pending[TransactionBegun]:
-        """A transaction. One that its owner has numbered is there at once, else it is durable first."""
+        """A transaction. One that its owner has numbered is there at once, else it is durable first. With a `job`, what
+        other runs of it have open is aborted.
+        """
+
+    def keep(self, owners: Sequence[TransactionOwner]) -> None:
+        """The timeout of what these have open starts anew."""
+
+    def keep_job(self, job: str, *, run: str) -> int:
+        """The timeout of all that the run has open starts anew; how many transactions that are."""
+
+    def abort_job(self, job: str, *, run: str | None = None) -> Pending[int]:
+        """Abort all that the run has open, or all runs of the job; how many transactions that were."""
 
     def current(self, producer_id: int, epoch: int) -> str:
         """The id of the transaction that the producer has open."""

@@ -30,6 +30,7 @@ from goqueue.clock import SECOND, Clock
 from goqueue.errors import (
     BrokerUnavailable,
     GoQueueError,
+    InvalidRequest,
     StorageError,
     StorageFailed,
     StorageFull,
@@ -211,14 +212,28 @@ class Transactions:
         *,
         marker: str | None = None,
         number: int = 0,
+        job: str | None = None,
+        run: str = "",
     ) -> Pending[TransactionBegun]:
-        """A transaction. One that its owner has numbered is there at once, else it is durable first."""
+        """A transaction. One that its owner has numbered is there at once, else it is durable first. With a `job`, what
+        other runs of it have open is aborted.
+        """
 
         def ask() -> Pending[TransactionBegun]:
             now_ns, wall_ns = self._now()
             begun = self._coordinator.begin(
-                transactional_id, producer_id, epoch, marker=marker, number=number, now_ns=now_ns, wall_ns=wall_ns
+                transactional_id,
+                producer_id,
+                epoch,
+                marker=marker,
+                number=number,
+                job=job,
+                run=run,
+                now_ns=now_ns,
+                wall_ns=wall_ns,
             )
+            if begun.replaced is not None:
+                self._carry_out(begun.replaced)
             try:
                 stored = self._put(begun.facts, lazily=bool(number))
             except StorageError:
@@ -228,6 +243,24 @@ class Transactions:
             return Pending.of(begun.answer) if number else after(stored, lambda _: begun.answer)
 
         return self._patiently(ask)
+
+    def keep(self, owners: Sequence[TransactionOwner]) -> None:
+        """The timeout of what these have open starts anew."""
+        now_ns, wall_ns = self._now()
+        self._coordinator.keep(owners, now_ns=now_ns, wall_ns=wall_ns)
+
+    def keep_job(self, job: str, *, run: str) -> int:
+        """The timeout of all that the run has open starts anew; how many transactions that are."""
+        now_ns, wall_ns = self._now()
+        return self._coordinator.keep_job(job, run, now_ns=now_ns, wall_ns=wall_ns)
+
+    def abort_job(self, job: str, *, run: str | None = None) -> Pending[int]:
+        """Abort all that the run has open, or all runs of the job; how many transactions that were."""
+        decision = self._coordinator.abort_job(job, run)
+        self._tell()
+        if decision is None:
+            return Pending.of(0)
+        return after(self._carry_out(decision), lambda _: len(decision.parts))
 
     def _abort_now(self, transaction_id: str) -> None:
         """It could not be written that the transaction is there, so it is not."""
@@ -274,6 +307,8 @@ class Transactions:
     ) -> Pending[list[reports.PositionCommit]]:
         """Positions that take effect with the commit."""
         self._coordinator.open_of(producer_id, epoch)
+        if any(one.pending is not None for one in commits):
+            raise InvalidRequest("pending cannot be a part of a transaction", path="offsets")
 
         def add(_: None) -> list[reports.PositionCommit]:
             enlisted = self._enlisted(self._coordinator.open_of(producer_id, epoch))

@@ -28,7 +28,7 @@ from goqueue.client.reading import AsyncMessages, Follow, Read
 from goqueue.client.received import Message
 from goqueue.client.scanning import SCAN_BYTES, AsyncScan, Lines
 from goqueue.client.session import split_address
-from goqueue.client.staging import AsyncStaging
+from goqueue.client.staging import STAGED_TIMEOUT, AsyncKeeping, AsyncStaging
 from goqueue.client.transactions import AsyncTransaction, TransactionalProducer
 from goqueue.clock import MS, SECOND, Clock, SystemClock
 from goqueue.errors import (
@@ -52,6 +52,7 @@ from goqueue.wire.reports import (
     DeadLetterQueue,
     DelayedMessage,
     DelayReport,
+    DoneAbove,
     GroupInfo,
     LaneReport,
     Position,
@@ -328,13 +329,18 @@ class AsyncClient:
         self,
         transactional_id: str,
         *,
-        timeout: Duration = "15m",
+        timeout: Duration = STAGED_TIMEOUT,
         marker: str | None = None,
         rate: float | None = None,
         compression: str | None = None,
+        job: str | None = None,
+        run: str = "",
     ) -> AsyncStaging:
-        """Messages that somebody else commits: `async with gq.stage("job/7") as staging` stores what is added, hidden,
-        and `staging.prepare()` tells whom to name for the commit. `rate` is in messages per second.
+        """Messages that another client commits: `async with gq.stage("job/7") as staging` stores what is added, hidden,
+        and `staging.prepare()` returns the owner to name for the commit. `rate` is in messages per second.
+
+        While the block is open the `timeout` starts anew by itself, so it counts from `prepare`. Tasks that name the
+        same `job` and `run` keep each other alive, and what earlier runs of the job have left open is aborted.
         """
         config = ProducerConfig(
             acks="none", compression=compression, delivery_timeout_ns=self._timeout_ns, all_or_none=True
@@ -342,9 +348,12 @@ class AsyncClient:
         core = self._new_producer(config, keep=False)
         staging = AsyncStaging(
             TransactionalProducer(transactional_id, core, self._call, self._send),
-            timeout_ms=messages.asked_duration_ns(timeout, "timeout") // MS,
+            self._call,
+            timeout_ms=_milliseconds(timeout, "timeout"),
             marker=marker,
             rate=rate,
+            job=job,
+            run=run,
         )
         self._connections.close_first(staging)
         return staging
@@ -366,6 +375,22 @@ class AsyncClient:
         for owner in owners:
             with suppress(InvalidTransactionState, ProducerError):
                 await self._call("transactions.abort", TransactionOutcome, owner=owner)
+
+    def keep_staged(self, job: str, *, run: str, timeout: Duration = STAGED_TIMEOUT) -> AsyncKeeping:
+        """While its block is open, nothing that the run of the job has staged with this `timeout` times out."""
+
+        async def beat() -> None:
+            await self._call("transactions.keep_job", int, job=job, run=run)
+
+        keeping = AsyncKeeping(beat, _milliseconds(timeout, "timeout"))
+        self._connections.close_first(keeping)
+        return keeping
+
+    async def abort_staged_job(self, job: str, *, run: str | None = None) -> int:
+        """Abort all that a run of the job has staged, or all of its runs, with or without `prepare`: how many
+        transactions that were. A task of such a run that comes late is refused.
+        """
+        return await self._call("transactions.abort_job", int, job=job, run=run)
 
     async def transactions(self) -> list[TransactionInfo]:
         """The transactions that are open, the oldest first."""
@@ -602,9 +627,26 @@ class AsyncClient:
         """Where a group stands in each partition, and how far that is behind."""
         return await self._call("groups.positions", list[Position], group=group, topic=topic)
 
-    async def commit_group(self, group: str, positions: Mapping[tuple[str, int], int]) -> None:
-        """Set where a group goes on, by topic and partition, for one that reads without members."""
-        commits = [PositionCommit(topic, partition, offset, "") for (topic, partition), offset in positions.items()]
+    async def group_done_above(self, group: str, *, topic: str | None = None) -> list[DoneAbove]:
+        """What a group has done above its positions, as where a delayed message is still to come."""
+        return await self._call("groups.done_above", list[DoneAbove], group=group, topic=topic)
+
+    async def commit_group(
+        self,
+        group: str,
+        positions: Mapping[tuple[str, int], int],
+        *,
+        pending: Mapping[tuple[str, int], Sequence[tuple[int, int]]] | None = None,
+    ) -> None:
+        """Set where a group goes on, by topic and partition, for one that reads without members.
+
+        Delayed messages below that are not due are left to it, unless `pending` says what is: all is done but these
+        ranges [first, end).
+        """
+        commits = [
+            PositionCommit(*name, offset, "", None if pending is None else list(pending.get(name, ())))
+            for name, offset in positions.items()
+        ]
         await self._call("groups.commit", list[PositionCommit], group=group, commits=commits)
 
     async def reset_group(

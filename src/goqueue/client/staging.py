@@ -7,8 +7,15 @@
     its driver  gq.commit_staged(owners, marker="job/2026-11-15")                all of them are seen at once, or none
 
 What was prepared outlives the client that staged it. It ends when its owner is named to `commit_staged` or
-`abort_staged`, when somebody else stages under the same transactional id, which fences whoever did so before, or when
-its timeout is over; until then it holds up who reads the same partitions. What is left unprepared is aborted.
+`abort_staged`, when another client stages under the same transactional id, which fences the one before, or when its
+timeout is over; until then it holds up read-committed readers of the same partitions. What is left unprepared is
+aborted. So the timeout is short, and a staging keeps itself alive: while its block is open the timeout starts anew
+every third of it, and once more with `prepare`. From there on it has that long until the commit.
+
+Tasks of one job that take longer than that keep each other alive: those that name a `job` and a `run` (an attempt at
+it) let the timeouts of the whole run start anew. `keep_staged` does the same without staging anything. The first task
+of a new run aborts what earlier runs of the job have left open, and `abort_staged_job` does so at any time, whatever
+the number of tasks and whether or not their owners are known.
 
 Nothing is on the disk of the broker for sure before the commit, which waits for that. So staging does not wait for it:
 messages are sent as fast as the broker takes them. What got lost on the way, or with a broker that died, is found out
@@ -16,14 +23,16 @@ by the number of records that the owner names; then it is no commit.
 """
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
 from goqueue.client.accumulator import NORMAL, Columns, Headers
-from goqueue.client.transactions import TransactionalProducer
+from goqueue.client.transactions import Calls, TransactionalProducer
 from goqueue.errors import (
     AvailabilityError,
+    GoQueueError,
     InvalidMessage,
     InvalidRequest,
     InvalidTransactionState,
@@ -36,15 +45,102 @@ from goqueue.wire.transaction_reports import TransactionBegun, TransactionOwner
 
 PACE_S = 0.1
 """Messages that are staged at a rate are sent in portions for this long."""
+STAGED_TIMEOUT = "60s"
+"""How long what is staged outlives the last sign of life of its tasks, unless told otherwise."""
+BEATS_PER_TIMEOUT = 3
+"""So that one sign of life may be lost, or late."""
 _ORIGIN = "gq-origin"
 _PRIORITIES = frozenset(int(priority) for priority in Priority)
+
+
+class AsyncKeeping:
+    """Lets the timeout of what is staged start anew, again and again, while its block is open.
+
+    A broker that cannot be reached is asked the next time; one that knows nothing of it any more is not asked again.
+    """
+
+    def __init__(self, beat: Callable[[], Awaitable[object]], timeout_ms: int) -> None:
+        self._beat = beat
+        self._interval_s = timeout_ms / 1_000 / BEATS_PER_TIMEOUT
+        self._task: asyncio.Task[None] | None = None
+        self._beaten_at_s = 0.0  # of the loop's clock
+
+    async def __aenter__(self) -> Self:
+        loop = asyncio.get_running_loop()
+        self._beaten_at_s = loop.time()
+        self._task = loop.create_task(self._keep())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Leave it to its timeout."""
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with suppress(asyncio.CancelledError):
+                await task
+
+    async def beat(self) -> None:
+        """Let the timeout start anew now, unless that was just done."""
+        now_s = asyncio.get_running_loop().time()
+        if now_s - self._beaten_at_s >= self._interval_s / 2:
+            with suppress(AvailabilityError, TimeoutError):
+                await self._beat_once(now_s)
+
+    def blocking(self, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> "Keeping":
+        """The same, for those without an event loop."""
+        return Keeping(self, run)
+
+    async def _keep(self) -> None:
+        while True:
+            await asyncio.sleep(self._interval_s)
+            try:
+                await self._beat_once(asyncio.get_running_loop().time())
+            except (AvailabilityError, TimeoutError):
+                continue
+            except GoQueueError:  # it is over; the next call of its owner is told why
+                return
+
+    async def _beat_once(self, now_s: float) -> None:
+        async with asyncio.timeout(self._interval_s):
+            await self._beat()
+        self._beaten_at_s = now_s
+
+
+class Keeping:
+    """Lets the timeout of what is staged start anew, again and again, while its block is open."""
+
+    def __init__(self, keeping: AsyncKeeping, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+        self._keeping = keeping
+        self._run = run
+
+    def __enter__(self) -> Self:
+        self._run(self._keeping.__aenter__())
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leave it to its timeout."""
+        self._run(self._keeping.close())
 
 
 class AsyncStaging:
     """Messages that somebody else commits. Made by `AsyncClient.stage`; leaving its block without `prepare` aborts."""
 
     def __init__(
-        self, producer: TransactionalProducer, *, timeout_ms: int, marker: str | None, rate: float | None
+        self,
+        producer: TransactionalProducer,
+        call: Calls,
+        *,
+        timeout_ms: int,
+        marker: str | None,
+        rate: float | None,
+        job: str | None = None,
+        run: str = "",
     ) -> None:
         if rate is not None and not rate > 0:
             raise InvalidRequest(f"invalid rate {rate!r}: must be more than 0", path="rate")
@@ -52,6 +148,10 @@ class AsyncStaging:
         self._timeout_ms = timeout_ms
         self._marker = marker
         self._rate = rate
+        self._call = call
+        self._job = job
+        self._run = run
+        self._keeping = AsyncKeeping(self._beat, timeout_ms)
         self._begun: TransactionBegun | None = None
         self._is_over = False
         self._next_at_s = 0.0  # of the loop's clock, when the next message may be sent
@@ -108,21 +208,38 @@ class AsyncStaging:
         """Who to name for the commit, once all that was added is stored; raises why it is not, and aborts then."""
         begun = self._open()
         self._is_over = True
-        return await self._producer.prepare(begun)
+        owner = await self._producer.prepare(begun)
+        await self._keeping.close()
+        await self._keeping.beat()
+        return owner
 
     async def close(self) -> None:
         """Abort it, unless it was prepared."""
         self._is_over = True
+        await self._keeping.close()
         await self._producer.close()
 
     async def __aenter__(self) -> Self:
         if self._begun is not None:
             raise InvalidTransactionState("staged already", self._producer.transactional_id, "Ongoing")
         try:
-            self._begun = await self._producer.begin(self._marker, self._timeout_ms)
+            self._begun = await self._begin()
         except AvailabilityError:  # the answer may be lost; whatever was begun by that is ended by the next try
-            self._begun = await self._producer.begin(self._marker, self._timeout_ms)
+            self._begun = await self._begin()
+        if not self._begun.already_committed:
+            await self._keeping.__aenter__()
         return self
+
+    async def _begin(self) -> TransactionBegun:
+        return await self._producer.begin(self._marker, self._timeout_ms, job=self._job, run=self._run)
+
+    async def _beat(self) -> None:
+        if self._job is not None:
+            await self._call("transactions.keep_job", int, job=self._job, run=self._run)
+        elif self._begun is not None:
+            begun = self._begun
+            owner = TransactionOwner(self._producer.transactional_id, begun.producer_id, begun.epoch, begun.number)
+            await self._call("transactions.keep", None, owners=[owner])
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None

@@ -17,7 +17,7 @@ from goqueue.client.producer import Producer
 from goqueue.client.reading import AsyncMessages
 from goqueue.client.received import Message
 from goqueue.client.scanning import SCAN_BYTES, Scan
-from goqueue.client.staging import Staging
+from goqueue.client.staging import STAGED_TIMEOUT, Keeping, Staging
 from goqueue.client.transactions import Transaction
 from goqueue.clock import Clock
 from goqueue.record.header import Priority
@@ -27,6 +27,7 @@ from goqueue.wire.reports import (
     DeadLetterQueue,
     DelayedMessage,
     DelayReport,
+    DoneAbove,
     GroupInfo,
     LaneReport,
     Position,
@@ -251,17 +252,22 @@ class Client:
         self,
         transactional_id: str,
         *,
-        timeout: Duration = "15m",
+        timeout: Duration = STAGED_TIMEOUT,
         marker: str | None = None,
         rate: float | None = None,
         compression: str | None = None,
+        job: str | None = None,
+        run: str = "",
     ) -> Staging:
-        """Messages that somebody else commits: `with gq.stage("job/7") as staging` stores what is added, hidden,
-        and `staging.prepare()` tells whom to name for the commit. `rate` is in messages per second.
+        """Messages that another client commits: `with gq.stage("job/7") as staging` stores what is added, hidden,
+        and `staging.prepare()` returns the owner to name for the commit. `rate` is in messages per second.
+
+        While the block is open the `timeout` starts anew by itself, so it counts from `prepare`. Tasks that name the
+        same `job` and `run` keep each other alive, and what earlier runs of the job have left open is aborted.
         """
         return self._loop.call(
             lambda: self._client.stage(
-                transactional_id, timeout=timeout, marker=marker, rate=rate, compression=compression
+                transactional_id, timeout=timeout, marker=marker, rate=rate, compression=compression, job=job, run=run
             )
         ).blocking(self._loop.run)
 
@@ -276,6 +282,16 @@ class Client:
     def abort_staged(self, owners: Iterable[TransactionOwner]) -> None:
         """Let nothing that they have prepared ever be seen. What is over already stays as it is."""
         self._loop.run(self._client.abort_staged(list(owners)))
+
+    def keep_staged(self, job: str, *, run: str, timeout: Duration = STAGED_TIMEOUT) -> Keeping:
+        """While its block is open, nothing that the run of the job has staged with this `timeout` times out."""
+        return self._loop.call(lambda: self._client.keep_staged(job, run=run, timeout=timeout)).blocking(self._loop.run)
+
+    def abort_staged_job(self, job: str, *, run: str | None = None) -> int:
+        """Abort all that a run of the job has staged, or all of its runs, with or without `prepare`: how many
+        transactions that were. A task of such a run that comes late is refused.
+        """
+        return self._loop.run(self._client.abort_staged_job(job, run=run))
 
     def transactions(self) -> list[TransactionInfo]:
         """The transactions that are open, the oldest first."""
@@ -490,9 +506,23 @@ class Client:
         """Where a group stands in each partition, and how far that is behind."""
         return self._loop.run(self._client.group_positions(group, topic=topic))
 
-    def commit_group(self, group: str, positions: Mapping[tuple[str, int], int]) -> None:
-        """Set where a group goes on, by topic and partition, for one that reads without members."""
-        self._loop.run(self._client.commit_group(group, positions))
+    def group_done_above(self, group: str, *, topic: str | None = None) -> list[DoneAbove]:
+        """What a group has done above its positions, as where a delayed message is still to come."""
+        return self._loop.run(self._client.group_done_above(group, topic=topic))
+
+    def commit_group(
+        self,
+        group: str,
+        positions: Mapping[tuple[str, int], int],
+        *,
+        pending: Mapping[tuple[str, int], Sequence[tuple[int, int]]] | None = None,
+    ) -> None:
+        """Set where a group goes on, by topic and partition, for one that reads without members.
+
+        Delayed messages below that are not due are left to it, unless `pending` says what is: all is done but these
+        ranges [first, end).
+        """
+        self._loop.run(self._client.commit_group(group, positions, pending=pending))
 
     def reset_group(
         self,

@@ -83,15 +83,17 @@ class TransactionalProducer:
         self._ended: asyncio.Event | None = None  # somebody is at it
         self.is_busy = False  # one is open, or about to be, or about to end
 
-    async def begin(self, marker: str | None, timeout_ms: int) -> TransactionBegun:
-        """The next transaction."""
+    async def begin(
+        self, marker: str | None, timeout_ms: int, *, job: str | None = None, run: str = ""
+    ) -> TransactionBegun:
+        """The next transaction, which may be a part of the run of a job."""
         if self._fenced is not None:
             raise self._fenced
         if self.is_busy:
             raise InvalidTransactionState("transaction already in progress", self.transactional_id, "Ongoing")
         self.is_busy = True
         try:
-            begun = await self._begin(marker, timeout_ms)
+            begun = await self._begin(marker, timeout_ms, job, run)
         except BaseException:
             self.is_busy = False
             self._session = None  # if the answer was lost, one is open that nobody knows of
@@ -103,7 +105,7 @@ class TransactionalProducer:
             self.core.begin_transaction(begun.number)
         return begun
 
-    async def _begin(self, marker: str | None, timeout_ms: int) -> TransactionBegun:
+    async def _begin(self, marker: str | None, timeout_ms: int, job: str | None, run: str) -> TransactionBegun:
         session = self._session
         if session is None or timeout_ms != self._timeout_ms:
             session = await self._init(timeout_ms)
@@ -115,8 +117,10 @@ class TransactionalProducer:
             "marker": marker,
             "number": number,
         }
+        if job is not None:
+            arguments |= {"job": job, "run": run}
         self._beginning = None
-        if marker is None:
+        if marker is None and job is None:
             self._beginning = self._send("transactions.begin", TransactionBegun, **arguments)
         if self._beginning is not None:
             self._beginning.add_done_callback(_look_at)

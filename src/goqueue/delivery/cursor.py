@@ -417,9 +417,13 @@ class Cursor:
     # --- positions -----------------------------------------------------------------------------
 
     def below(self, end: int) -> BitMap64:
-        """Everything below the offset that a position there puts behind the group: all but what is not due or dies."""
+        """Everything below the offset that a commit of that position finishes: all but what is not due or is dying."""
+        return self.below_but(end, self.delayed)
+
+    def below_but(self, end: int, pending: BitMap64) -> BitMap64:
+        """The same for a reader that also reads what is not due, and has read all below but what is pending."""
         below = span(self.floor, end)
-        below -= self.delayed
+        below -= pending
         below -= self.dying
         return below
 
@@ -427,12 +431,13 @@ class Cursor:
         """These are done, and nobody has them any more."""
         self._end_leases(offsets)
         self.lanes.discard(offsets)
+        if self.delayed:
+            self.delayed -= offsets
         self.finish(offsets)
 
     def drop_below(self, start: int) -> BitMap64:
         """The log begins at that offset now; what is gone with it."""
         gone = span(self.floor, start)
-        self.delayed -= gone
         self.settle(gone)
         return gone
 

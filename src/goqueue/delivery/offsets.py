@@ -31,6 +31,17 @@ def first_gap(offsets: BitMap64, start: int) -> int:
     return low
 
 
+def runs(offsets: BitMap64) -> list[tuple[int, int]]:
+    """The set as ranges [first, end) that rise and do not touch."""
+    left, found = offsets.copy(), []
+    while left:
+        first = left.min()
+        end = first_gap(left, first)
+        found.append((first, end))
+        left.remove_range(first, end)
+    return found
+
+
 def span(start: int, end: int) -> BitMap64:
     """All offsets in [start, end)."""
     offsets = BitMap64()

@@ -18,6 +18,7 @@ from goqueue.errors import GoQueueError, PartitionNotFound, TopicNotFound
 from goqueue.names import TopicPartition
 from goqueue.spark.options import Delayed, Isolation, SourceOptions
 from goqueue.spark.plan import Bounds, OffsetRange, Positions, TopicBounds, World
+from goqueue.spark.spans import Spans, minus
 from goqueue.times import format_time
 from goqueue.wire.scan_reports import HiddenRange, Piece
 from goqueue.wire.verbs import TopicState
@@ -86,16 +87,33 @@ class Link:
         """Where a group goes on; nothing of one that nobody knows."""
         return {TopicPartition(one.topic, one.partition): one.offset for one in self.client.group_positions(group)}
 
+    def group_done(self, group: str) -> dict[TopicPartition, Spans]:
+        """What a group has done above its positions, which it reads not again."""
+        found = self.client.group_done_above(group)
+        return {TopicPartition(one.topic, one.partition): tuple(one.ranges) for one in found}
+
     def commit(self, group: str, positions: Positions, world: World) -> None:
         """Tell the broker how far a group has come, in the topics that are still the same."""
-        offsets = {
-            (topic, partition): offset
+        places = {
+            (topic, partition): (offset, known.pending.get(partition, ()))
             for topic, known in positions.items()
             for partition, offset in known.offsets.items()
             if topic in world and world[topic].topic_id == known.topic_id and partition in world[topic].partitions
         }
-        if offsets:
-            self.client.commit_group(group, offsets)
+        if places:
+            offsets = {name: offset for name, (offset, _) in places.items()}
+            self.client.commit_group(group, offsets, pending={name: left for name, (_, left) in places.items()})
+
+    def waiting(self, one: OffsetRange, isolation: Isolation) -> Spans:
+        """The delayed messages of the range that are not due and not cancelled."""
+        hidden = self.hidden(one, isolation, Delayed.DUE)
+        if not hidden:
+            return ()
+        never = self.hidden(one, isolation, Delayed.INCLUDE)
+        return minus(
+            [(each.first_offset, each.end_offset) for each in hidden],
+            [(each.first_offset, each.end_offset) for each in never],
+        )
 
     def pieces(self, one: OffsetRange, piece_bytes: int) -> list[Piece]:
         """The range cut into pieces of about so many bytes."""

@@ -4,6 +4,8 @@ A *world* is what the broker said of the topics at one moment: their ids, and wh
 *Positions* are where a reader stands; a stream keeps them in its checkpoint, as JSON:
 
     {"orders": {"id": "0d4c...", "0": 5, "1": 9}}     the next offset of each partition, and which topic is meant
+    {"orders": {..., "pending": {"1": "2,4-5"}}}      and what before that is still to come: delayed messages that
+                                                      were not due, or what a group has not done
 
 A topic that was deleted and made again has another id. A partition that positions do not name begins at offset 0: it
 was added later. Entries change only where there is something to read, so that positions which are equal mean that
@@ -21,12 +23,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from heapq import heapify, heappop, heappush
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from goqueue.errors import InvalidConfig, InvalidRequest, PartitionNotFound, StorageError, lost_text
 from goqueue.names import TopicPartition
 from goqueue.record.header import OFFSET_MAX
 from goqueue.spark.options import EARLIEST, LATEST, Edge, Offsets, Place, Timestamp
+from goqueue.spark.spans import Spans, covering, first_of, from_text, minus, offset_count, to_text, union, within
 from goqueue.wire.scan_reports import Piece
 
 TASK_BYTES_MIN: Final = 4 * 1024 * 1024
@@ -35,8 +38,12 @@ TASK_BYTES_MAX: Final = 64 * 1024 * 1024
 PIECES_OF_A_TASK: Final = 8
 """Cuts are finer than tasks, so that tasks come out even."""
 LOSSES_SHOWN: Final = 3
+PENDING_GAP: Final = 1_000
+"""Pending offsets that are closer than this are read as one range, without what lies between them."""
 
 _ID = "id"
+_PENDING = "pending"
+_NO_PENDING: Final[Mapping[int, Spans]] = {}
 _PARTITION = re.compile(r"0|[1-9]\d{0,8}", re.ASCII)
 _US = 1_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -67,10 +74,11 @@ class TopicBounds(NamedTuple):
 
 
 class TopicPositions(NamedTuple):
-    """Where a reader stands in one topic."""
+    """Where a reader stands in one topic: the next offset of each partition, and what before it is still to come."""
 
     topic_id: str
     offsets: Mapping[int, int]
+    pending: Mapping[int, Spans] = _NO_PENDING
 
 
 World = Mapping[str, TopicBounds]
@@ -123,12 +131,15 @@ class DataLost(StorageError):
 # --- positions -----------------------------------------------------------------------------------
 
 
-def to_json(positions: Positions) -> dict[str, dict[str, int | str]]:
+def to_json(positions: Positions) -> dict[str, dict[str, Any]]:
     """The positions as a checkpoint keeps them; equal positions are equal text."""
-    return {
-        topic: {_ID: topic_id, **{str(partition): offsets[partition] for partition in sorted(offsets)}}
-        for topic, (topic_id, offsets) in sorted(positions.items())
-    }
+    found: dict[str, dict[str, Any]] = {}
+    for topic, (topic_id, offsets, pending) in sorted(positions.items()):
+        found[topic] = {_ID: topic_id, **{str(partition): offsets[partition] for partition in sorted(offsets)}}
+        texts = {str(partition): to_text(left) for partition, left in sorted(pending.items()) if left}
+        if texts:
+            found[topic][_PENDING] = texts
+    return found
 
 
 def from_json(found: object) -> Positions:
@@ -141,7 +152,7 @@ def from_json(found: object) -> Positions:
             raise InvalidRequest(f"malformed offset in the checkpoint: {topic!r:.100} has no partitions with an id")
         offsets = {}
         for partition, offset in entry.items():
-            if partition == _ID:
+            if partition in (_ID, _PENDING):
                 continue
             is_offset = isinstance(offset, int) and not isinstance(offset, bool) and 0 <= offset <= OFFSET_MAX
             if not isinstance(partition, str) or not _PARTITION.fullmatch(partition) or not is_offset:
@@ -149,8 +160,20 @@ def from_json(found: object) -> Positions:
                     f"malformed offset in the checkpoint: {topic} has {partition!r:.100}: {offset!r:.100}"
                 )
             offsets[int(partition)] = offset
-        positions[topic] = TopicPositions(entry[_ID], offsets)
+        positions[topic] = TopicPositions(entry[_ID], offsets, _pending_of(topic, entry.get(_PENDING, {}), offsets))
     return positions
+
+
+def _pending_of(topic: str, found: object, offsets: Mapping[int, int]) -> Mapping[int, Spans]:
+    texts = found if isinstance(found, dict) else {"": found}
+    pending = {}
+    for name, text in texts.items():
+        partition = int(name) if isinstance(name, str) and _PARTITION.fullmatch(name) else -1
+        left = from_text(text) if isinstance(text, str) else None
+        if not left or partition not in offsets or left[-1][1] > offsets[partition]:
+            raise InvalidRequest(f"malformed offset in the checkpoint: {topic} has pending {name!r:.20}: {text!r:.100}")
+        pending[partition] = left
+    return pending or _NO_PENDING
 
 
 def ends(world: World) -> Positions:
@@ -212,20 +235,96 @@ def _check_named(world: World, place: Offsets, option: str) -> None:
         raise InvalidRequest(f"{option} says nothing of {shown}: name each partition, -2 is earliest and -1 latest")
 
 
-def committed(world: World, group: Mapping[TopicPartition, int], default: Edge) -> Positions:
+def committed(
+    world: World,
+    group: Mapping[TopicPartition, int],
+    default: Edge,
+    done: Mapping[TopicPartition, Spans] | None = None,
+) -> Positions:
     """Where a group goes on; where it has not been yet, at the default, unless it knows other partitions of the topic.
 
-    Those that it does not know were added later, and begin at their beginning.
+    Those that it does not know were added later, and begin at their beginning. What the group has done above its
+    position is not read again: it goes on after the last of that, and what it has not done before is pending.
     """
     known = {topic for topic, _ in group}
     found = {}
     for topic, (topic_id, partitions) in world.items():
-        offsets = {}
+        offsets: dict[int, int] = {}
+        pending: dict[int, Spans] = {}
         for partition, bounds in partitions.items():
             at_edge = bounds.start if default is Edge.EARLIEST or topic in known else bounds.end
-            offsets[partition] = group.get(TopicPartition(topic, partition), at_edge)
-        found[topic] = TopicPositions(topic_id, offsets)
+            name = TopicPartition(topic, partition)
+            floor = offsets[partition] = group.get(name, at_edge)
+            above = minus((done or {}).get(name, ()), ((0, floor),))
+            if above:
+                offsets[partition] = above[-1][1]
+                pending[partition] = minus(((floor, above[-1][1]),), above)
+        found[topic] = TopicPositions(topic_id, offsets, pending)
     return found
+
+
+def matured(
+    start: Positions, end: Positions, waiting: Mapping[TopicPartition, Spans], *, limit: int | None = None
+) -> Positions:
+    """The end of a micro-batch that also reads what of the pending is not waiting any more, at most so many offsets.
+
+    What waits of the new offsets is pending from then on.
+    """
+    found = {}
+    for topic, known in end.items():
+        begin = start.get(topic)
+        is_same = begin is not None and begin.topic_id == known.topic_id
+        pending: dict[int, Spans] = {}
+        for partition, offset in known.offsets.items():
+            first = begin.offsets.get(partition, 0) if begin is not None and is_same else 0
+            before = begin.pending.get(partition, ()) if begin is not None and is_same else ()
+            still = waiting.get(TopicPartition(topic, partition), ())
+            due = minus(before, still)
+            if limit is not None:
+                due = first_of(due, limit)
+                limit -= offset_count(due)
+            left = union(minus(before, due), within(((first, offset),), still))
+            if left:
+                pending[partition] = left
+        found[topic] = known._replace(pending=pending or _NO_PENDING)
+    return found
+
+
+def pending_before(positions: Positions, end: Positions) -> Positions:
+    """The positions, without what is pending at the end or after it."""
+    found = {}
+    for topic, known in positions.items():
+        limits = end[topic].offsets if topic in end else {}
+        pending = {
+            partition: within(left, ((0, limits[partition]),)) if partition in limits else left
+            for partition, left in known.pending.items()
+        }
+        found[topic] = known._replace(pending=pending)
+    return found
+
+
+def skipped(start: Positions, end: Positions) -> dict[TopicPartition, Spans]:
+    """What lies in the ranges of `between` and is not to be read: done before, or still pending at the end."""
+    found = {}
+    for topic, (_, offsets, pending) in end.items():
+        for partition in offsets:
+            old, new = _reads(start, end, topic, partition)
+            between_old = minus(covering(old, PENDING_GAP), old)
+            left_out = union(between_old, within(new, pending.get(partition, ())))
+            if left_out:
+                found[TopicPartition(topic, partition)] = left_out
+    return found
+
+
+def _reads(start: Positions, end: Positions, topic: str, partition: int) -> tuple[Spans, Spans]:
+    """What of a partition was pending and is not any more, and what is new."""
+    begin = start.get(topic)
+    last = end[topic].offsets[partition]
+    if begin is None or begin.topic_id != end[topic].topic_id:
+        return (), ((0, last),) if last else ()
+    first = begin.offsets.get(partition, 0)
+    old = minus(begin.pending.get(partition, ()), end[topic].pending.get(partition, ()))
+    return old, ((first, last),) if first < last else ()
 
 
 def latest_of(one: Positions, other: Positions) -> Positions:
@@ -235,20 +334,21 @@ def latest_of(one: Positions, other: Positions) -> Positions:
             topic_id,
             {partition: max(offset, one[topic].offsets.get(partition, 0)) for partition, offset in offsets.items()},
         )
-        for topic, (topic_id, offsets) in other.items()
+        for topic, (topic_id, offsets, _) in other.items()
     }
 
 
 def advanced(positions: Positions, admitted: Iterable[OffsetRange], world: World) -> Positions:
     """The positions after what was admitted is read. A topic with another id begins with what is read of it."""
-    moved = {topic: TopicPositions(known.topic_id, dict(known.offsets)) for topic, known in positions.items()}
+    moved = dict(positions)
     for topic, partition, start, end in admitted:
         if start >= end:
             continue
         topic_id = world[topic].topic_id
         known = moved.get(topic)
-        offsets = dict(known.offsets) if known and known.topic_id == topic_id else {}
-        moved[topic] = TopicPositions(topic_id, offsets | {partition: end})
+        if known is None or known.topic_id != topic_id:
+            known = TopicPositions(topic_id, {})
+        moved[topic] = known._replace(offsets={**known.offsets, partition: end})
     return moved
 
 
@@ -281,10 +381,16 @@ def between(start: Positions, end: Positions, world: World) -> Judged:
     """What lies between two positions, as far as it is still there."""
     ranges: list[OffsetRange] = []
     losses: list[Loss] = []
-    for topic, (topic_id, offsets) in sorted(end.items()):
+    for topic, (topic_id, offsets, _) in sorted(end.items()):
         begin = start.get(topic)
         if begin and begin.topic_id != topic_id:
             begin = None
+        pending = [
+            OffsetRange(topic, partition, *each)
+            for partition in sorted(begin.pending if begin else ())
+            if partition in offsets
+            for each in covering(_reads(start, end, topic, partition)[0], PENDING_GAP)
+        ]
         wanted = [
             OffsetRange(topic, partition, begin.offsets.get(partition, 0) if begin else 0, last)
             for partition, last in sorted(offsets.items())
@@ -294,7 +400,7 @@ def between(start: Positions, end: Positions, world: World) -> Judged:
             for one in wanted
             if one.start > one.end
         ]
-        wanted = [one for one in wanted if one.start < one.end]
+        wanted = sorted(pending + [one for one in wanted if one.start < one.end])
         current = world.get(topic)
         if current is None or current.topic_id != topic_id:
             if wanted:

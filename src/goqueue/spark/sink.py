@@ -17,10 +17,18 @@ What may happen, and why nothing is there twice or missing:
 
     a task dies            its next attempt stages under the same id, which aborts what it had, and fences it
     an old attempt lives   it is fenced: what it sends is refused, and a commit that names it is no commit
-    the driver dies        before the commit, the batch is staged again, which aborts the old one. After it, the batch
-                           is staged again, too, but the broker knows the marker: tasks write nothing
+    the driver dies        before the commit, the batch is staged again, which aborts all of the old one, whatever the
+                           number of its tasks. After it, the batch is staged again, too, but the broker knows the
+                           marker: tasks write nothing
     the answer is lost     the commit is repeated, and recognised by its marker
     the broker dies        what is not committed is aborted; the batch fails, and is done again
+
+What is staged and not committed holds up read-committed readers, so it must not outlive its write by much. Its timeout
+is short (`transactionTimeout`, 60 s) and starts anew while a task of the write runs: each task keeps alive all that the
+write has staged so far (`client/staging.py`), for a task that has ended cannot do that itself, and Spark gives the
+driver no Python process that lives as long as the write. A write may take hours. It fails only if for that long no task
+of it runs, or if the driver takes that long from the last task to the commit. The driver's abort ends the whole run,
+also tasks that never reported.
 
 A broker remembers a marker for a week after its last use; that of a batch replaces the one of the batch before, which
 Spark has noted by then. A query that dies between the commit and Spark's own note of it, and is started again only
@@ -31,13 +39,16 @@ before, so a job that failed at the very end and is repeated may write twice; th
 With one, and a `marker`, it cannot.
 """
 
+import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from secrets import token_hex
 from typing import Any, Final
+from urllib.parse import unquote, urlsplit
 
 from pyspark import TaskContext, __version__
 from pyspark.sql.datasource import (
@@ -60,7 +71,7 @@ QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
 """By these names Spark tells a task which query and batch it works for. They are internal; a test guards them."""
 ABORT_TIMEOUT: Final = "3s"
-"""A query that is stopped does not wait for longer; what is not aborted by then, the next attempt aborts."""
+"""A query that is stopped does not wait for longer; what is not aborted by then, the next run or its timeout aborts."""
 
 logger = logging.getLogger("goqueue.spark")
 
@@ -72,7 +83,8 @@ class Staged(WriterCommitMessage):
     marker: str | None
     owner: TransactionOwner | None = None
     batch_id: int | None = None
-    replaces: str | None = None  # a marker that nobody will ask for any more
+    replaces: str | None = None  # a marker that is not asked for any more
+    run: str = ""
 
 
 class _Writer:
@@ -82,25 +94,30 @@ class _Writer:
         self._options = options
         self._link = Link(options.server, options.api_key)
         self._rows = RowReader.of(schema, topic=options.topic, is_json=options.is_json)
+        self._run = token_hex(8)  # what tells this attempt at the write from all others
 
     def _stage(
-        self, batches: Iterator[Any], task: TaskContext, transactional_id: str, marker: str | None
+        self, batches: Iterator[Any], task: TaskContext, job: str, run: str, marker: str | None
     ) -> TransactionOwner | None:
         """Store the rows of this task, hidden: who owns them. None if there are none, or they were committed before."""
         options = self._options
+        timeout_s = options.transaction_timeout_ms / 1_000
         filled = (batch for batch in batches if batch.num_rows)
-        first = next(filled, None)
+        with self._link.client.keep_staged(job, run=run, timeout=timeout_s):  # the first row may take long
+            first = next(filled, None)
         if first is None:
             return None
         if options.rate is not None and task.partitionId():
             reason = "there is more than one task, and none knows of the others: use .coalesce(1) before the write"
             raise InvalidConfig("rate", options.rate, reason)
         with self._link.client.stage(
-            f"{transactional_id}/{task.partitionId()}",
-            timeout=options.transaction_timeout_ms / 1_000,
+            f"{job}/{task.partitionId()}",
+            timeout=timeout_s,
             marker=marker,
             rate=options.rate,
             compression=options.compression,
+            job=job,
+            run=run,
         ) as staging:
             if staging.already_committed:
                 logger.info("%s was committed before: nothing is written", marker)
@@ -118,28 +135,29 @@ class _Writer:
                     )
             return staging.prepare()
 
-    def _commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Let all that the tasks have staged be seen, in one step."""
-        staged = _staged(messages)
+    def _commit(self, staged: Sequence[Staged], job: str) -> None:
+        """Let all that the tasks have staged be seen, in one step, and end what else the run has open: attempts that
+        Spark did not wait for.
+        """
         owners = [one.owner for one in staged if one.owner is not None]
         if not owners:
             return
+        client = self._link.client
         try:
-            self._link.client.commit_staged(owners, marker=staged[0].marker, replaces=staged[0].replaces)
+            client.commit_staged(owners, marker=staged[0].marker, replaces=staged[0].replaces)
         except TransactionAborted as error:
             if error.reason == "timeout":
                 limit = format_duration(self._options.transaction_timeout_ms * MS)
-                error.add_note(f"the whole write has to be done within transactionTimeout, which is {limit}")
+                error.add_note(f"no task of the write ran for longer than transactionTimeout, which is {limit}")
             raise
+        with suppress(GoQueueError):
+            client.abort_staged_job(job, run=staged[0].run)
 
-    def _abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Let nothing of it be seen; what nobody told us of is aborted by the next attempt, or by its timeout."""
-        owners = [one.owner for one in _staged(messages) if one.owner is not None]
-        if not owners:
-            return
+    def _abort(self, job: str, run: str | None) -> None:
+        """Let nothing of the run be seen, or of all runs of the job, also of tasks that did not report."""
         server, api_key = self._options.server, self._options.api_key
         with suppress(GoQueueError), Client(server, api_key=api_key, timeout=ABORT_TIMEOUT) as client:
-            client.abort_staged(owners)
+            client.abort_staged_job(job, run=run)
 
 
 class GoQueueStreamWriter(_Writer, DataSourceStreamArrowWriter):
@@ -149,6 +167,8 @@ class GoQueueStreamWriter(_Writer, DataSourceStreamArrowWriter):
         parsed = SinkOptions.parse(options)  # and nothing is asked of the broker: this happens twice per batch
         parsed.check_stream()
         super().__init__(parsed, schema)
+        given = {name.lower(): value for name, value in options.items()}
+        self._checkpoint = given.get("checkpointlocation")
 
     def write(self, iterator: Iterator[Any]) -> Staged:
         """Stage the rows of one task."""
@@ -156,20 +176,31 @@ class GoQueueStreamWriter(_Writer, DataSourceStreamArrowWriter):
         with readable_errors():
             query_id, batch_id = _property(task, QUERY_ID), _property(task, BATCH_ID)
             marker = f"spark/{query_id}/{batch_id}"
-            transactional_id = self._options.transactional_id or f"spark/{query_id}"
-            owner = self._stage(iterator, task, transactional_id, marker)
-            return Staged(marker, owner, int(batch_id), replaces=f"spark/{query_id}/{int(batch_id) - 1}")
+            run = f"{batch_id}-{self._run}"
+            owner = self._stage(iterator, task, self._job(query_id), run, marker)
+            replaces = f"spark/{query_id}/{int(batch_id) - 1}"
+            return Staged(marker, owner, int(batch_id), replaces=replaces, run=run)
 
     def commit(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
         """Commit the batch, once."""
-        for one in _staged(messages):
+        staged = _staged(messages)
+        for one in staged:
             assert one.batch_id == batch_id, f"{BATCH_ID} is {one.batch_id}, but the batch is {batch_id}"
         with readable_errors():
-            self._commit(messages)
+            if staged:
+                self._commit(staged, self._job(_query_of(staged[0])))
 
     def abort(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
-        """Abort what is known of the batch."""
-        self._abort(messages)
+        """Abort the batch. Spark made this writer anew and does not tell it which query it is of, so if no task has
+        reported, the checkpoint says that. Where that cannot be read the timeout ends what is staged.
+        """
+        staged = _staged(messages)
+        query_id = _query_of(staged[0]) if staged else _query_id_of(self._checkpoint)
+        if query_id is not None or self._options.transactional_id is not None:
+            self._abort(self._job(query_id or ""), staged[0].run if staged else None)
+
+    def _job(self, query_id: str) -> str:
+        return self._options.transactional_id or f"spark/{query_id}"
 
 
 class GoQueueWriter(_Writer, DataSourceArrowWriter):
@@ -183,6 +214,8 @@ class GoQueueWriter(_Writer, DataSourceArrowWriter):
         super().__init__(parsed, schema)
         if parsed.topic is not None:
             self._link.reach().describe_topic(parsed.topic)
+        if parsed.transactional_id is not None:  # an earlier run may have died, and this one may have nothing to write
+            self._link.reach().abort_staged_job(parsed.transactional_id)
         self._marker: str | None = None
         if parsed.transactional_id is None:
             self._transactional_id = f"spark/{token_hex(8)}"
@@ -197,21 +230,42 @@ class GoQueueWriter(_Writer, DataSourceArrowWriter):
     def write(self, iterator: Iterator[Any]) -> Staged:
         """Stage the rows of one task."""
         with readable_errors():
-            return Staged(self._marker, self._stage(iterator, _task(), self._transactional_id, self._marker))
+            owner = self._stage(iterator, _task(), self._transactional_id, self._run, self._marker)
+            return Staged(self._marker, owner, run=self._run)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commit the rows of all tasks."""
         with readable_errors():
-            self._commit(messages)
+            self._commit(_staged(messages), self._transactional_id)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Abort what is known of them."""
-        self._abort(messages)
+        """Abort all that its tasks have staged."""
+        self._abort(self._transactional_id, self._run)
 
 
 def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
     """What tasks have told; one that failed has told nothing."""
     return [message for message in messages if isinstance(message, Staged)]
+
+
+def _query_of(staged: Staged) -> str:
+    """The query, as the marker names it."""
+    assert staged.marker is not None
+    return staged.marker.split("/")[1]
+
+
+def _query_id_of(checkpoint: str | None) -> str | None:
+    """The id of the query that has this checkpoint, if it is a directory that can be seen from here."""
+    if checkpoint is None:
+        return None
+    place = urlsplit(checkpoint)
+    if place.scheme not in ("", "file"):
+        return None
+    try:
+        metadata = json.loads((Path(unquote(place.path) if place.scheme else checkpoint) / "metadata").read_text())
+        return str(metadata["id"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _task() -> TaskContext:

@@ -7,6 +7,9 @@ A stream keeps its positions in the checkpoint of its query, and nothing else. W
 all that lies before the start that it names is done; that is when the group is told of it. So `goqueue group describe`
 shows the lag of a query as of its last micro-batch.
 
+With `delayed=due` a stream leaves out what is not due when a micro-batch is planned, and keeps it in its positions as
+pending. The first micro-batch that is planned after it fell due reads it.
+
 Within a stream one partition is read by one task, in the order of the log, unless `minPartitions` or
 `maxBytesPerPartition` asks for more tasks than that.
 """
@@ -15,7 +18,7 @@ import gc
 import logging
 import os
 from array import array
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -78,17 +81,21 @@ from goqueue.spark.plan import (
     latest_of,
     limit_bytes,
     limit_offsets,
+    matured,
     narrowed,
     pack,
     passed,
+    pending_before,
     piece_bytes,
     replaced,
     resolved,
+    skipped,
     task_count,
     time_bounds,
     to_json,
     window,
 )
+from goqueue.spark.spans import Spans, union, within
 from goqueue.wire.scan_reports import HiddenRange
 
 logger = logging.getLogger(__name__)
@@ -114,7 +121,7 @@ def _settle_in() -> None:
 
 
 class PlannedRange(NamedTuple):
-    """A range that a task reads. What is hidden was not due when the range was planned."""
+    """A range that a task reads. What is hidden was not due when the range was planned, or is done."""
 
     range: OffsetRange
     topic_id: str
@@ -195,10 +202,13 @@ class _Reading:
         if options.start is not None:
             return self._resolve(world, options.start, "startingOffsets")
         if options.group is not None:
-            return committed(world, self._link.group_positions(options.group), default)
+            done = self._link.group_done(options.group)
+            return committed(world, self._link.group_positions(options.group), default, done)
         return resolved(world, default, option="startingOffsets")
 
-    def _tasks(self, ranges: Sequence[OffsetRange], world: World, *, may_cut: bool) -> list[InputPartition]:
+    def _tasks(
+        self, ranges: Sequence[OffsetRange], world: World, *, may_cut: bool, skips: Mapping[TopicPartition, Spans]
+    ) -> list[InputPartition]:
         parser = self._checked_parser()
         sized = [Sized(one, estimated_bytes(one, world[one.topic].partitions[one.partition])) for one in ranges]
         total = sum(size for _, size in sized)
@@ -216,14 +226,18 @@ class _Reading:
                 for part in (cut(one, self._link.pieces(one, fine)) if size > fine else [Sized(one, size)])
             ]
             sized = at_least(sized, self._options.min_partitions or 1)
-        return [Ranges([self._planned(one, world) for one in task], parser) for task in pack(sized, count)]
+        return [Ranges([self._planned(one, world, skips) for one in task], parser) for task in pack(sized, count)]
 
-    def _planned(self, one: OffsetRange, world: World) -> PlannedRange:
-        hidden: tuple[tuple[int, int], ...] = ()
-        if self._options.delayed is Delayed.DUE:
-            found = self._link.hidden(one, self._options.isolation, Delayed.DUE)
-            hidden = tuple((each.first_offset, each.end_offset) for each in found)
-        return PlannedRange(one, world[one.topic].topic_id, hidden)
+    def _planned(self, one: OffsetRange, world: World, skips: Mapping[TopicPartition, Spans]) -> PlannedRange:
+        hidden = within(((one.start, one.end),), skips.get(TopicPartition(one.topic, one.partition), ()))
+        return PlannedRange(one, world[one.topic].topic_id, union(hidden, self._not_due(one)))
+
+    def _not_due(self, one: OffsetRange) -> Spans:
+        """What of the range is left out because it is not due."""
+        if self._options.delayed is Delayed.INCLUDE:
+            return ()
+        found = self._link.hidden(one, self._options.isolation, Delayed.DUE)
+        return tuple((each.first_offset, each.end_offset) for each in found)
 
     def _lost(self, losses: Sequence[Loss]) -> None:
         """Raise, or log each loss once."""
@@ -293,9 +307,9 @@ class _Reading:
         sealed = min(end, sealed_end(self._options.data_dir, topic, partition, topic_id=topic_id))
         if sealed <= start:
             return start
-        hidden = [HiddenRange(*each) for each in planned.hidden]
-        if self._options.delayed is Delayed.INCLUDE:
-            hidden = self._link.hidden(planned.range, self._options.isolation, Delayed.INCLUDE)
+        never = self._link.hidden(planned.range, self._options.isolation, Delayed.INCLUDE)
+        both = union(planned.hidden, ((each.first_offset, each.end_offset) for each in never))
+        hidden = [HiddenRange(*each) for each in both]
         try:
             yield from read_files(
                 self._options.data_dir, topic, partition, start, sealed, hidden=hidden, topic_id=topic_id
@@ -311,7 +325,7 @@ class _Reading:
         hidden = array("q", (offset for each in planned.hidden for offset in each)).tobytes()
         failure: TopicError | OffsetOutOfRange | None = None
         try:
-            for part in self._link.scan(one, self._options.isolation, self._options.delayed, without=without):
+            for part in self._link.scan(one, self._options.isolation, Delayed.INCLUDE, without=without):
                 if part.log_start_offset > part.start_offset:
                     self._lost([passed(one._replace(start=part.start_offset), part.log_start_offset)])
                 if part.gaps:
@@ -345,9 +359,10 @@ class GoQueueReader(_Reading, DataSourceReader):
         with readable_errors():
             world = self._link.world(self._options)
             start, end = self._start(world, Edge.EARLIEST), self._end(world)
-            judged = between(start, self._not_before(start, end), world)
+            start, end = pending_before(start, end), self._not_before(start, end)
+            judged = between(start, end, world)
             self._lost(judged.losses)
-            return self._tasks(self._narrowed(judged.ranges), world, may_cut=True)
+            return self._tasks(self._narrowed(judged.ranges), world, may_cut=True, skips=skipped(start, end))
 
     def _end(self, world: World) -> Positions:
         return self._resolve(world, self._options.end or Edge.LATEST, "endingOffsets")
@@ -409,7 +424,32 @@ class GoQueueStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvail
             self._lost(judged.losses)
             self._latest = advanced(positions, judged.ranges, world)
             end = advanced(positions, self._admitted(judged.ranges, world, limit), world)
-            return to_json(end)
+            return to_json(matured(positions, end, self._waiting(positions, end), limit=self._limit_of(limit)))
+
+    def _waiting(self, start: Positions, end: Positions) -> dict[TopicPartition, Spans]:
+        """What is not due of the pending and of the new offsets; with `delayed=include` nothing waits."""
+        found: dict[TopicPartition, Spans] = {}
+        if self._options.delayed is Delayed.INCLUDE:
+            return found
+        for topic, known in end.items():
+            begin = start.get(topic)
+            is_same = begin is not None and begin.topic_id == known.topic_id
+            for partition, last in known.offsets.items():
+                first = begin.offsets.get(partition, 0) if begin is not None and is_same else 0
+                pending = known.pending.get(partition, ()) if is_same else ()
+                if pending:
+                    first = pending[0][0]
+                if first < last:
+                    one = OffsetRange(topic, partition, first, last)
+                    found[TopicPartition(topic, partition)] = self._link.waiting(one, self._options.isolation)
+        return found
+
+    def _not_due(self, one: OffsetRange) -> Spans:
+        return ()  # positions say what is left out, so that a micro-batch that is repeated is the same
+
+    def _limit_of(self, limit: ReadLimit) -> int | None:
+        """How many of the pending messages one micro-batch takes."""
+        return None if isinstance(limit, ReadAllAvailable) else self._options.max_offsets_per_trigger
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
         """What the options allow for one micro-batch."""
@@ -432,11 +472,12 @@ class GoQueueStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvail
         """The tasks of one micro-batch."""
         with readable_errors():
             world = self._link.world(self._options, missing_ok=True)
-            judged = between(from_json(start), from_json(end), world)
+            first, last = from_json(start), from_json(end)
+            judged = between(first, last, world)
             self._lost(judged.losses)
             options = self._options
             may_cut = options.min_partitions is not None or options.max_bytes_per_partition is not None
-            return self._tasks(judged.ranges, world, may_cut=may_cut)
+            return self._tasks(judged.ranges, world, may_cut=may_cut, skips=skipped(first, last))
 
     def stop(self) -> None:
         """Hang up."""

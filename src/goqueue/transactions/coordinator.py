@@ -58,6 +58,7 @@ from goqueue.names import TopicPartition
 from goqueue.transactions import facts
 from goqueue.transactions.committed import CommittedMarkers, marker_key
 from goqueue.transactions.decisions import Busy, DecidedPartition, Decision, DecisionPart, Stage
+from goqueue.transactions.jobs import Jobs, validate_job
 from goqueue.transactions.limits import TransactionLimits
 from goqueue.transactions.producers import PRODUCER_ID_MAX, Producer, Producers, validate_transactional_id
 from goqueue.transactions.states import Reason, State, Turn, Verdict
@@ -116,6 +117,8 @@ class Begun(NamedTuple):
     facts: Facts
     answer: TransactionBegun
     transaction: Transaction | None
+    replaced: Decision | None = None
+    """What earlier runs of the same job had open; it is aborted."""
 
 
 class Coordinator:
@@ -125,6 +128,7 @@ class Coordinator:
         self.limits = limits or TransactionLimits()
         self._producers = Producers(self.limits)
         self._open: dict[tuple[int, int], Transaction] = {}
+        self._jobs = Jobs()
         self._unsettled: dict[tuple[int, int], Decision] = {}  # commits that are durable, and what they did is not yet
         self._markers = CommittedMarkers(self.limits)
         self._marking: dict[str, Decision] = {}  # commits under way that name a marker
@@ -318,12 +322,15 @@ class Coordinator:
         *,
         marker: str | None = None,
         number: int = 0,
+        job: str | None = None,
+        run: str = "",
         now_ns: int,
         wall_ns: int,
     ) -> Begun:
         """A transaction, if none is open; or the word that the marker was committed before, and then nothing is opened.
 
-        With a `number` it gets that, which has to be higher than all before.
+        With a `number` it gets that, which has to be higher than all before. In the run of a `job`, what other runs of
+        it have open is aborted; a run that has ended is refused with `TransactionAborted`.
 
         Raises `Busy`, `ProducerNotFound`, `ProducerFenced`, `InvalidTransactionState`, `InvalidRequest` or `Conflict`.
         """
@@ -331,11 +338,15 @@ class Coordinator:
         _check_free(producer)
         if producer.transaction:
             raise _invalid("transaction already in progress", producer)
+        validate_job(job, run)
         if marker is not None:
             self._check_marker(marker)
             if marker in self._markers:
                 self._repeat(marker, wall_ns=wall_ns)
-                return Begun({}, TransactionBegun("", producer_id, epoch, 0, already_committed=True), None)
+                already = TransactionBegun("", producer_id, epoch, 0, already_committed=True)
+                return Begun({}, already, None, self._replace(job, run))
+        if job is not None and self._jobs.has_ended(job, run):
+            raise TransactionAborted(transaction_id(transactional_id, number), Reason.REPLACED.value)
         if len(self._open) >= self.limits.open_max:
             raise Conflict(f"there are {len(self._open)} open transactions, which is the limit")
         lowest = max(producer.number_min, wall_ns // _NUMBER_UNIT_NS)
@@ -355,14 +366,54 @@ class Coordinator:
             begun_ns=now_ns,
             started_at_ns=wall_ns,
             limits=self.limits,
+            run=None if job is None else self._jobs.open(job, run),
         )
+        if transaction.run is not None:
+            transaction.run.transactions.add(transaction)
+            transaction.run.keep(now_ns=now_ns, wall_ns=wall_ns)
         self._producers.turn(producer, Turn.BEGUN)
         self._producers.use(producer, wall_ns=wall_ns)
+        replaced = self._replace(job, run)
         self._open[producer_id, number] = transaction
         self._set_deadline(transaction)
         self._events.append(BegunEvent(len(self._open)))
         answer = TransactionBegun(transaction.id, producer_id, epoch, number)
-        return Begun(self._facts_of(producer), answer, transaction)
+        return Begun(self._facts_of(producer), answer, transaction, replaced)
+
+    def keep(self, owners: Sequence[TransactionOwner], *, now_ns: int, wall_ns: int) -> None:
+        """Let the timeout of what they have open start anew.
+
+        Raises `ProducerNotFound`, `ProducerFenced`, `TransactionAborted` or `InvalidTransactionState`.
+        """
+        for one in owners:
+            producer = self._producers.get(one.producer_id, one.epoch, one.transactional_id)
+            if not producer.under_way:
+                _ongoing(producer, one.number).keep(now_ns=now_ns, wall_ns=wall_ns)
+
+    def keep_job(self, job: str, run: str, *, now_ns: int, wall_ns: int) -> int:
+        """Let the timeout of all that the run has open start anew; how many transactions that are."""
+        found = self._jobs.find(job, run)
+        if found is None:
+            return 0
+        found.keep(now_ns=now_ns, wall_ns=wall_ns)
+        return len(found.transactions)
+
+    def abort_job(self, job: str, run: str | None = None) -> Decision | None:
+        """Abort all that a run has open, or all runs of the job; the run has ended."""
+        validate_job(job, run or "")
+        found = self._jobs.end_all(job) if run is None else self._jobs.end(job, run)
+        return self._aborting_open(found, Reason.CLIENT)
+
+    def _replace(self, job: str | None, run: str) -> Decision | None:
+        """Abort what other runs of the job have open, which have ended by that."""
+        if job is None:
+            return None
+        return self._aborting_open(self._jobs.end_all(job, but=run), Reason.REPLACED)
+
+    def _aborting_open(self, transactions: Sequence[Transaction], reason: Reason) -> Decision | None:
+        """Abort those of them that are not being decided about already."""
+        ongoing = [one for one in transactions if one.state is State.ONGOING]
+        return self._aborting(ongoing, reason) if ongoing else None
 
     def check_publish(self, producer_id: int, epoch: int, number: int) -> Transaction:
         """The transaction to publish into.
@@ -584,6 +635,7 @@ class Coordinator:
             assert transaction
             self._producers.turn(producer, Turn.COMPLETED)
             del self._open[transaction.producer_id, transaction.number]
+            self._jobs.remove(transaction)
             producer.transaction = None
             producer.under_way = None
             if decision.is_commit:
@@ -664,7 +716,11 @@ class Coordinator:
         decisions = []
         while self._deadlines and self._deadlines[0][0] <= now_ns:
             transaction = heapq.heappop(self._deadlines)[2]
-            if transaction.state is State.ONGOING:
+            if transaction.state is not State.ONGOING:
+                continue
+            if transaction.deadline_ns > now_ns:  # it was kept; entries of the heap are not moved by that
+                self._set_deadline(transaction)
+            else:
                 decisions.append(self._aborting([transaction], Reason.TIMEOUT))
         for producer in self._producers.forget_idle(wall_ns=wall_ns, count_max=FORGET_COUNT_MAX):
             self._tell(producer)

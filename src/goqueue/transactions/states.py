@@ -61,6 +61,7 @@ class Reason(StrEnum):
     ADMIN = "admin"
     FENCED = "fenced"  # a newer instance of the producer was initiated
     MARKER = "marker"  # what it holds was committed before, under the same marker
+    REPLACED = "replaced"  # a newer run of its job has begun (`jobs.py`)
     RESTART = "restart"  # the broker was gone, and nothing was decided by then
 
 

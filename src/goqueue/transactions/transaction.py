@@ -20,6 +20,24 @@ GroupPartition = tuple[str, str, int]
 """Group, topic, partition."""
 
 
+class Run:
+    """One attempt at a job: the transactions that are open in it, whose timeouts start anew together."""
+
+    __slots__ = ("job", "kept_at_ns", "kept_ns", "name", "transactions")
+
+    def __init__(self, job: str, name: str) -> None:
+        self.job = job
+        self.name = name
+        self.kept_ns = 0  # by the clock that never jumps
+        self.kept_at_ns = 0  # as the calendar shows it
+        self.transactions: set[Transaction] = set()
+
+    def keep(self, *, now_ns: int, wall_ns: int) -> None:
+        """Let the timeouts start anew. This does not look at each of them: a job may have thousands."""
+        self.kept_ns = now_ns
+        self.kept_at_ns = wall_ns
+
+
 class Transaction:
     """Partitions, positions and acks that will count together, or not at all. Its coordinator changes the state."""
 
@@ -28,11 +46,13 @@ class Transaction:
         "acks",
         "begun_ns",
         "epoch",
+        "kept_ns",
         "number",
         "partitions",
         "positions",
         "producer_id",
         "record_count",
+        "run",
         "started_at_ns",
         "state",
         "timeout_ms",
@@ -51,6 +71,7 @@ class Transaction:
         begun_ns: int,
         started_at_ns: int,
         limits: TransactionLimits,
+        run: "Run | None" = None,
     ) -> None:
         self.transactional_id = transactional_id
         self.producer_id = producer_id
@@ -58,6 +79,8 @@ class Transaction:
         self.number = number
         self.timeout_ms = timeout_ms
         self.begun_ns = begun_ns  # by the clock that never jumps
+        self.kept_ns = begun_ns  # when its timeout started last
+        self.run = run  # of the job that it is a part of (`jobs.py`)
         self.started_at_ns = started_at_ns  # as the calendar shows it
         self.updated_at_ns = started_at_ns
         self.record_count = 0  # what was stored of it, each batch once
@@ -75,7 +98,13 @@ class Transaction:
     @property
     def deadline_ns(self) -> int:
         """When it is aborted if nothing is decided by then."""
-        return self.begun_ns + self.timeout_ms * MS
+        kept_ns = self.kept_ns if self.run is None else max(self.kept_ns, self.run.kept_ns)
+        return kept_ns + self.timeout_ms * MS
+
+    def keep(self, *, now_ns: int, wall_ns: int) -> None:
+        """Let its timeout start anew."""
+        self.kept_ns = now_ns
+        self.updated_at_ns = wall_ns
 
     @property
     def groups(self) -> list[str]:
@@ -146,7 +175,7 @@ class Transaction:
             self.epoch,
             self.state.value,
             self.started_at_ns,
-            self.updated_at_ns,
+            self.updated_at_ns if self.run is None else max(self.updated_at_ns, self.run.kept_at_ns),
             self.timeout_ms,
             [PartitionName(topic, partition) for topic, partition in sorted(self.partitions)],
             self.groups,

@@ -136,12 +136,25 @@ class Position(_Report):
 
 
 class PositionCommit(_Report):
-    """A position that a member commits."""
+    """A position that a member commits: all below the offset is done but what is not due.
+
+    With `pending`, all is done but these ranges [first, end), and nothing else is left out: so says a reader of the log
+    that does not wait for delayed messages, or that knows which of them it has not read.
+    """
 
     topic: str
     partition: int
     offset: int
     metadata: str = ""
+    pending: list[tuple[int, int]] | None = None
+
+
+class DoneAbove(_Report):
+    """What a group has done in a partition above its position, in ranges [first, end) that rise."""
+
+    topic: str
+    partition: int
+    ranges: list[tuple[int, int]]
 
 
 class PositionReset(_Report):
