@@ -921,6 +921,14 @@ class AsyncClient:
             return await self._call("schemas.delete_level", str, subject=subject)
         return await self._call("schemas.set_level", str, subject=subject, level=level)
 
+    async def schema_policy(self, subject: str | None = None) -> str:
+        """How strictly JSON Schemas are compared, STRICT or LENIENT; the global one unless the subject has its own."""
+        return await self._call("schemas.policy", str, subject=subject, default_to_global=True) or "STRICT"
+
+    async def set_schema_policy(self, subject: str | None, policy: str | None) -> None:
+        """Set the compatibility policy of a subject, or of subjects that have none; None resets it."""
+        await self._call("schemas.set_policy", str, subject=subject, policy=policy)
+
     async def schema_mode(self, subject: str | None = None) -> str:
         """READWRITE, READONLY or IMPORT; that of all unless the subject has its own."""
         return await self._call("schemas.mode", str, subject=subject, default_to_global=True)

@@ -758,6 +758,14 @@ class Client:
         """Set the compatibility level of a subject, or of those that have none; None resets it and returns the old."""
         return self._loop.run(self._client.set_schema_config(subject, level))
 
+    def schema_policy(self, subject: str | None = None) -> str:
+        """How strictly JSON Schemas are compared, STRICT or LENIENT; the global one unless the subject has its own."""
+        return self._loop.run(self._client.schema_policy(subject))
+
+    def set_schema_policy(self, subject: str | None, policy: str | None) -> None:
+        """Set the compatibility policy of a subject, or of subjects that have none; None resets it."""
+        self._loop.run(self._client.set_schema_policy(subject, policy))
+
     def schema_mode(self, subject: str | None = None) -> str:
         """READWRITE, READONLY or IMPORT; that of all unless the subject has its own."""
         return self._loop.run(self._client.schema_mode(subject))
