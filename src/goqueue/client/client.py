@@ -31,6 +31,7 @@ from goqueue.client.staging import AsyncStaging
 from goqueue.client.transactions import AsyncTransaction, TransactionalProducer
 from goqueue.clock import MS, SECOND, Clock, SystemClock
 from goqueue.errors import (
+    AlreadyExists,
     BrokerUnavailable,
     GoQueueError,
     InvalidRequest,
@@ -715,25 +716,34 @@ class AsyncClient:
         priority: Priority | int | str | None = None,
         headers: Mapping[str, str | bytes] | None = None,
         ttl: Duration | None = None,
+        exist_ok: bool = False,
     ) -> ScheduleInfo:
-        """Publish a message again and again: `cron="0 9 * * MON-FRI"`, or `every="15m"`."""
+        """Publish a message again and again: `cron="0 9 * * MON-FRI"`, or `every="15m"`.
+
+        With `exist_ok` a schedule of that name stays as it is, and is returned.
+        """
         now_ns = self._clock.wall_ns()
         made = messages.message(value, key, priority, headers, None, None, None, False, now_ns=now_ns)
-        return await self._call(
-            "schedules.create",
-            ScheduleInfo,
-            topic=topic,
-            name=name,
-            message=_recurring(made, partition),
-            cron=cron,
-            every_ns=None if every is None else messages.asked_duration_ns(every, "every"),
-            timezone=timezone,
-            catch_up=catch_up,
-            start_ns=self._maybe_time_ns(start, "start"),
-            end_ns=self._maybe_time_ns(end, "end"),
-            ttl_ns=None if ttl is None else messages.asked_duration_ns(ttl, "ttl"),
-            paused=paused,
-        )
+        try:
+            return await self._call(
+                "schedules.create",
+                ScheduleInfo,
+                topic=topic,
+                name=name,
+                message=_recurring(made, partition),
+                cron=cron,
+                every_ns=None if every is None else messages.asked_duration_ns(every, "every"),
+                timezone=timezone,
+                catch_up=catch_up,
+                start_ns=self._maybe_time_ns(start, "start"),
+                end_ns=self._maybe_time_ns(end, "end"),
+                ttl_ns=None if ttl is None else messages.asked_duration_ns(ttl, "ttl"),
+                paused=paused,
+            )
+        except AlreadyExists:
+            if not exist_ok:
+                raise
+            return await self.describe_schedule(topic, name)
 
     async def schedules(self, topic: str) -> list[ScheduleInfo]:
         """The recurring messages of a topic."""

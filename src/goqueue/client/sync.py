@@ -580,8 +580,12 @@ class Client:
         priority: Priority | int | str | None = None,
         headers: Mapping[str, str | bytes] | None = None,
         ttl: Duration | None = None,
+        exist_ok: bool = False,
     ) -> ScheduleInfo:
-        """Publish a message again and again: `cron="0 9 * * MON-FRI"`, or `every="15m"`."""
+        """Publish a message again and again: `cron="0 9 * * MON-FRI"`, or `every="15m"`.
+
+        With `exist_ok` a schedule of that name stays as it is, and is returned.
+        """
         return self._loop.run(
             self._client.schedule(
                 topic,
@@ -599,6 +603,7 @@ class Client:
                 priority=priority,
                 headers=headers,
                 ttl=ttl,
+                exist_ok=exist_ok,
             )
         )
 
