@@ -547,7 +547,7 @@ class InvalidSchema(SchemaError):
 
 
 class InvalidSchemaRequest(SchemaError):
-    """A version, a compatibility level or a mode has a value that cannot be; `what` says which."""
+    """A version, a compatibility level or policy, or a mode is not valid; `what` says which."""
 
     code = "INVALID_SCHEMA_REQUEST"
 
@@ -556,7 +556,8 @@ class InvalidSchemaRequest(SchemaError):
         self.what = what
         self.value = value
         self.reason = reason
-        self.error_code = {"version": 42202, "compatibility level": 42203, "mode": 42204}.get(what, 422)
+        codes = {"version": 42202, "compatibility level": 42203, "compatibility policy": 42203, "mode": 42204}
+        self.error_code = codes.get(what, 422)
 
 
 class SchemaIncompatible(SchemaError):

@@ -75,11 +75,13 @@ def test_what_was_registered_is_there_after_a_restart(node: Node) -> None:
     info = register(node)
     node.done(node.broker.schemas.set_level(None, "FULL"))
     node.done(node.broker.schemas.set_mode("other", "READONLY"))
+    node.done(node.broker.schemas.set_policy("orders-value", "LENIENT"))
 
     schemas = reopened(node).broker.schemas
 
     assert schemas.get("orders-value") == info
     assert (schemas.level(), schemas.mode("other")) == ("FULL", "READONLY")
+    assert (schemas.policy("orders-value"), schemas.policy()) == ("LENIENT", "")
 
 
 def test_a_schema_is_answered_when_it_is_on_the_medium_and_holds_before(node: Node) -> None:

@@ -137,6 +137,15 @@ def test_levels_and_modes(server: str, client: Client, order: str) -> None:
     code, complaint = fail("schema", "config", "set", "sometimes", server=server)
     assert (code, "sometimes" in complaint.lower()) == (1, True)
 
+    assert succeed("schema", "policy", "get", "orders-value", server=server) == "STRICT\n"
+    assert succeed("schema", "policy", "set", "lenient", "orders-value", server=server) == "orders-value: LENIENT\n"
+    shown = json.loads(succeed("schema", "config", "get", "orders-value", "-o", "json", server=server))
+    assert shown["compatibilityPolicy"] == "LENIENT"
+    assert succeed("schema", "policy", "set", "default", "orders-value", server=server) == "orders-value: STRICT\n"
+    assert succeed("schema", "policy", "set", "LENIENT", server=server) == "subjects without their own: LENIENT\n"
+    code, complaint = fail("schema", "policy", "set", "generous", server=server)
+    assert (code, "must be one of STRICT, LENIENT" in complaint) == (1, True)
+
     assert succeed("schema", "mode", "get", server=server) == "READWRITE\n"
     assert succeed("schema", "mode", "set", "READONLY", "orders-value", server=server) == "orders-value: READONLY\n"
     code, complaint = fail("schema", "register", "orders-value", order, server=server)

@@ -104,6 +104,7 @@ def test_a_schedule_publishes_pauses_and_goes_on(gq: Client, topic: str) -> None
     assert (made.name, made.topic, made.every_ns, made.paused) == ("n", topic, 3_600 * 10**9, False)
     with pytest.raises(AlreadyExists):
         gq.schedule(topic, b"v", name="n", every="1h")
+    assert gq.schedule(topic, b"v", name="n", every="2h", exist_ok=True).every_ns == made.every_ns
 
     assert gq.run_schedule(topic, "n").runs == 1
     (message,) = gq.read(topic)

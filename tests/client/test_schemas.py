@@ -137,6 +137,23 @@ def test_compatibility_is_checked_and_told(registry: Client) -> None:
         registry.set_schema_config(None, "SOMETIMES")
 
 
+def test_a_policy_is_set_and_reset(registry: Client) -> None:
+    few, more = ({"type": "object", "properties": {name: {} for name in names}} for names in ("a", "ab"))
+    more["properties"]["b"] = {"type": "string"}  # type: ignore[index]
+    registry.register_schema("orders-value", few)
+    assert registry.schema_policy() == registry.schema_policy("orders-value") == "STRICT"
+
+    registry.set_schema_policy("orders-value", "lenient")
+
+    assert (registry.schema_policy(), registry.schema_policy("orders-value")) == ("STRICT", "LENIENT")
+    assert registry.register_schema("orders-value", more).version == 2
+    registry.set_schema_policy("orders-value", None)
+    registry.set_schema_policy(None, "LENIENT")
+    assert registry.schema_policy("orders-value") == "LENIENT"
+    with pytest.raises(InvalidSchemaRequest):
+        registry.set_schema_policy(None, "GENEROUS")
+
+
 def test_a_mode_is_set_and_reset(registry: Client) -> None:
     assert registry.schema_mode() == registry.schema_mode("a") == "READWRITE"
     assert registry.set_schema_mode("a", "READONLY") == "READONLY"

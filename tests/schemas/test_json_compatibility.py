@@ -154,7 +154,7 @@ def test_a_reason_names_a_keyword_that_refuses_something_on_its_own(pair: tuple[
 # What people do to their schemas.
 
 STRING, INTEGER, NUMBER = {"type": "string"}, {"type": "integer"}, {"type": "number"}
-OPEN = "(let the reader accept anything here, or close the writer with additionalProperties: false)"
+OPEN = "(let the reader accept anything, close the writer, or set compatibilityPolicy LENIENT)"
 
 EVOLUTIONS: list[tuple[str, Schema, Schema, list[str], list[str]]] = [  # what, old, new, backward, forward
     (
@@ -1008,3 +1008,111 @@ def test_what_is_no_schema_is_compatible_with_nothing(broken: Schema) -> None:
     assert incompatibilities(broken, {})
     assert incompatibilities(False, broken)
     assert incompatibilities({}, broken) == []
+
+
+# The policy LENIENT.
+
+
+def lenient(reader: Schema, writer: Schema) -> list[str]:
+    return incompatibilities(reader, writer, is_lenient=True)
+
+
+@settings(max_examples=70)
+@given(PAIRS)
+def test_lenient_accepts_all_that_strict_accepts(pair: tuple[Schema, Schema]) -> None:
+    writer, reader = pair
+
+    assert incompatibilities(reader, writer) or lenient(reader, writer) == []
+
+
+TEXT, NUMBER = {"type": "string"}, {"type": "number"}
+FEW, MORE = {"a": TEXT}, {"a": TEXT, "b": TEXT}
+
+
+@pytest.mark.parametrize(
+    ("is_closed", "is_added", "is_required", "strict_is_good", "lenient_is_good"),
+    [
+        (False, True, False, False, True),
+        (False, True, True, False, False),
+        (True, True, False, True, True),
+        (True, True, True, False, False),
+        (False, False, False, True, True),
+        (False, False, True, True, True),
+        (True, False, False, False, True),
+        (True, False, True, False, False),
+    ],
+)
+def test_a_property_is_added_or_removed(
+    is_closed: bool, is_added: bool, is_required: bool, strict_is_good: bool, lenient_is_good: bool
+) -> None:
+    more = {**fields(is_closed, **MORE), "required": ["b"] if is_required else []}
+    writer, reader = (fields(is_closed, **FEW), more) if is_added else (more, fields(is_closed, **FEW))
+
+    assert (not incompatibilities(reader, writer)) == strict_is_good
+    assert (not lenient(reader, writer)) == lenient_is_good
+
+
+OPEN_FEW, OPEN_MORE = fields(False, **FEW), fields(False, **MORE)
+LENIENTLY_COMPATIBLE = {
+    "the first property of an open object": ({"type": "object"}, OPEN_FEW),
+    "an object that is closed now": (OPEN_FEW, fields(**FEW)),
+    "inside a property": (fields(False, x=OPEN_FEW), fields(False, x=OPEN_MORE)),
+    "inside an item": ({"items": OPEN_FEW}, {"items": OPEN_MORE}),
+    "inside an item at a place": (at(DRAFT_2020, {"prefixItems": [OPEN_FEW]}), {"items": [OPEN_MORE]}),
+    "inside the values of a map": ({"additionalProperties": OPEN_FEW}, {"additionalProperties": OPEN_MORE}),
+    "beside another schema": ({"allOf": [OPEN_FEW, {"properties": {"c": TEXT}}]}, {"allOf": [OPEN_MORE]}),
+    "behind a reference": (defined(OPEN_FEW), defined(OPEN_MORE)),
+    "in a schema that refers to itself": (
+        defined(fields(False, next={"$ref": "#/definitions/it"})),
+        defined(fields(False, next={"$ref": "#/definitions/it"}, b=TEXT)),
+    ),
+    "in an alternative": (
+        {"oneOf": [{"type": "null"}, OPEN_FEW]},
+        {"oneOf": [{"type": "null"}, OPEN_MORE]},
+    ),
+    "in an alternative that is told apart by a constant": (
+        {"oneOf": [fields(False, kind={"const": 1}), fields(False, kind={"const": 2})], "required": ["kind"]},
+        {"oneOf": [fields(False, kind={"const": 1}, b=TEXT), fields(False, kind={"const": 2})], "required": ["kind"]},
+    ),
+    "a name that a pattern does not match": (
+        {"patternProperties": {"^x-": NUMBER}},
+        {"patternProperties": {"^x-": NUMBER}, "properties": {"b": TEXT}},
+    ),
+}
+LENIENTLY_INCOMPATIBLE = {
+    "another type": (OPEN_FEW, fields(False, a=NUMBER)),
+    "a property that only a part of the schema names": (
+        {"allOf": [OPEN_FEW, {"properties": {"b": NUMBER}}]},
+        OPEN_MORE,
+    ),
+    "a property that an alternative names": ({"anyOf": [OPEN_FEW, {"properties": {"b": NUMBER}}]}, OPEN_MORE),
+    "a property that a condition names": (
+        {"if": {"properties": {"b": NUMBER}}, "then": {"required": ["b"]}},
+        OPEN_MORE,
+    ),
+    "a property behind a reference": (defined(fields(False, b=NUMBER)), OPEN_MORE),
+    "a property that is required and not described": ({**OPEN_FEW, "required": ["b"]}, OPEN_MORE),
+    "a property of a listed value": ({"enum": [{"b": 1}]}, OPEN_MORE),
+    "a property of a map": ({"additionalProperties": NUMBER}, {**OPEN_MORE, "additionalProperties": NUMBER}),
+    "a property of a map with names": ({"propertyNames": {"maxLength": 3}}, OPEN_MORE),
+    "a property of a map that is not empty": ({"type": "object", "minProperties": 1}, OPEN_MORE),
+    "a name that a pattern matches": ({"patternProperties": {"^b": NUMBER}}, OPEN_MORE),
+    "another map": ({"additionalProperties": NUMBER}, {"additionalProperties": TEXT}),
+    "fewer types": ({}, OPEN_FEW),
+    "what the reader negates": (OPEN_MORE, {"not": {"required": ["b"]}}),
+}
+
+
+@pytest.mark.parametrize(
+    ("writer", "reader"), [pytest.param(*pair, id=name) for name, pair in LENIENTLY_COMPATIBLE.items()]
+)
+def test_lenient_lets_optional_properties_come(writer: Schema, reader: Schema) -> None:
+    assert incompatibilities(reader, writer)
+    assert lenient(reader, writer) == []
+
+
+@pytest.mark.parametrize(
+    ("writer", "reader"), [pytest.param(*pair, id=name) for name, pair in LENIENTLY_INCOMPATIBLE.items()]
+)
+def test_lenient_still_refuses(writer: Schema, reader: Schema) -> None:
+    assert lenient(reader, writer)

@@ -291,6 +291,61 @@ def test_the_level_of_a_subject_wins_over_that_of_all(registry: Kept) -> None:
     assert registry.level("another", default_to_global=True) == "NONE"
 
 
+OPEN = json.dumps({"type": "object", "properties": {"a": TEXT}})
+OPEN_WIDER = json.dumps({"type": "object", "properties": {"a": TEXT, "b": TEXT}})
+
+
+@pytest.mark.parametrize("subject", [None, SUBJECT])
+@pytest.mark.parametrize("level", ["BACKWARD", "FORWARD", "FULL", "FULL_TRANSITIVE"])
+def test_under_lenient_an_optional_property_comes_and_goes(registry: Kept, subject: str | None, level: str) -> None:
+    registry.do(registry.set_level(None, level))
+    registry.do(registry.set_policy(subject, "lenient"))
+
+    versions = [registry.add(SUBJECT, text).version for text in (OPEN, OPEN_WIDER)]
+
+    assert versions == [1, 2]
+    assert registry.compatibility(SUBJECT, json_schema(OPEN)).is_compatible
+    assert not registry.compatibility(SUBJECT, json_schema(OPEN_WIDER.replace("string", "number"))).is_compatible
+    registry.do(registry.set_policy(subject, None))
+    assert registry.compatibility(SUBJECT, json_schema(OPEN)).is_compatible == (level == "BACKWARD")
+
+
+def test_the_policy_of_a_subject_wins_over_the_global_one(registry: Kept) -> None:
+    registry.do(registry.set_policy(None, "LENIENT"))
+    registry.do(registry.set_policy(SUBJECT, "STRICT"))
+    registry.add(SUBJECT, OPEN)
+    registry.add("another", OPEN)
+
+    assert not registry.compatibility(SUBJECT, json_schema(OPEN_WIDER)).is_compatible
+    assert registry.compatibility("another", json_schema(OPEN_WIDER)).is_compatible
+    assert registry.policy("another") == ""
+    assert registry.policy("another", default_to_global=True) == registry.policy() == "LENIENT"
+
+
+def test_a_policy_lasts_and_goes_with_its_subject_and_facts_without_one_are_strict(registry: Kept) -> None:
+    registry.add(SUBJECT, OPEN)
+    old = registry.reloaded()
+    registry.do(registry.set_policy(SUBJECT, "LENIENT"))
+    new = registry.reloaded()
+
+    assert (old.policy(SUBJECT), new.policy(SUBJECT)) == ("", "LENIENT")
+    assert not old.compatibility(SUBJECT, json_schema(OPEN_WIDER)).is_compatible
+    assert new.compatibility(SUBJECT, json_schema(OPEN_WIDER)).is_compatible
+    new.do(new.delete_subject(SUBJECT))
+    assert new.reloaded().policy(SUBJECT) == ""
+
+
+def test_the_policy_does_not_concern_avro(registry: Kept) -> None:
+    def record(*names: str) -> NewSchema:
+        fields = [{"name": name, "type": "string"} for name in names]
+        return NewSchema(json.dumps({"type": "record", "name": "r", "fields": fields}), "AVRO")
+
+    registry.do(registry.set_policy(None, "LENIENT"))
+    registry.do(registry.register(SUBJECT, record("a")))
+
+    assert not registry.compatibility(SUBJECT, record("a", "b")).is_compatible
+
+
 def test_a_level_that_is_taken_back_is_told_once_more(registry: Kept) -> None:
     registry.do(registry.set_level(SUBJECT, "FULL"))
     registry.do(registry.set_level(None, "NONE"))
@@ -303,6 +358,7 @@ def test_a_level_that_is_taken_back_is_told_once_more(registry: Kept) -> None:
 
 def test_levels_and_modes_have_names(registry: Kept) -> None:
     assert refusal(lambda: registry.set_level(None, "SIDEWAYS")) == 42203
+    assert refusal(lambda: registry.set_policy(None, "GENEROUS")) == 42203
     assert refusal(lambda: registry.set_mode(None, "WRITEONLY")) == 42204
     assert {str(level) for level in Level} == {
         "NONE", "BACKWARD", "BACKWARD_TRANSITIVE", "FORWARD", "FORWARD_TRANSITIVE", "FULL", "FULL_TRANSITIVE",

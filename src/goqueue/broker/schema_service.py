@@ -47,9 +47,15 @@ class SchemaVerbs(Protocol):
     def level(self, subject: str | None = None, *, default_to_global: bool = False) -> str:
         """The compatibility level."""
 
-    def set_level(self, subject: str | None, level: str) -> Pending[str]: ...
+    def set_level(self, subject: str | None, level: str, *, policy: str | None = None) -> Pending[str]: ...
     def delete_level(self, subject: str | None) -> Pending[str]:
-        """Back to the default; the level that it was."""
+        """Back to the default level and policy; the level that it was."""
+
+    def policy(self, subject: str | None = None, *, default_to_global: bool = False) -> str:
+        """The compatibility policy that is set; empty if none is, which means STRICT."""
+
+    def set_policy(self, subject: str | None, policy: str | None) -> Pending[str]:
+        """Another compatibility policy; None resets it."""
 
     def mode(self, subject: str | None = None, *, default_to_global: bool = False) -> str: ...
     def set_mode(self, subject: str | None, mode: str, *, force: bool = False) -> Pending[str]: ...

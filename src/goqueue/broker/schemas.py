@@ -128,13 +128,21 @@ class Schemas:
         """The compatibility level."""
         return self._registry.level(subject, default_to_global=default_to_global)
 
-    def set_level(self, subject: str | None, level: str) -> Pending[str]:
-        """Another compatibility level."""
-        return self._change(lambda: self._registry.set_level(subject, level))
+    def set_level(self, subject: str | None, level: str, *, policy: str | None = None) -> Pending[str]:
+        """Another compatibility level, and another policy if one is given."""
+        return self._change(lambda: self._registry.set_level(subject, level, policy=policy))
 
     def delete_level(self, subject: str | None) -> Pending[str]:
-        """Back to the default; the level that it was."""
+        """Back to the default level and policy; the level that it was."""
         return self._change(lambda: self._registry.delete_level(subject))
+
+    def policy(self, subject: str | None = None, *, default_to_global: bool = False) -> str:
+        """The compatibility policy that is set; empty if none is, which means STRICT."""
+        return self._registry.policy(subject, default_to_global=default_to_global)
+
+    def set_policy(self, subject: str | None, policy: str | None) -> Pending[str]:
+        """Another compatibility policy; None resets it."""
+        return self._change(lambda: self._registry.set_policy(subject, policy))
 
     def mode(self, subject: str | None = None, *, default_to_global: bool = False) -> str:
         """The mode."""

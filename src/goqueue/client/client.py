@@ -32,6 +32,7 @@ from goqueue.client.staging import STAGED_TIMEOUT, AsyncKeeping, AsyncStaging
 from goqueue.client.transactions import AsyncTransaction, TransactionalProducer
 from goqueue.clock import MS, SECOND, Clock, SystemClock
 from goqueue.errors import (
+    AlreadyExists,
     BrokerUnavailable,
     GoQueueError,
     InvalidRequest,
@@ -773,25 +774,34 @@ class AsyncClient:
         priority: Priority | int | str | None = None,
         headers: Mapping[str, str | bytes] | None = None,
         ttl: Duration | None = None,
+        exist_ok: bool = False,
     ) -> ScheduleInfo:
-        """Publish a message again and again: `cron="0 9 * * MON-FRI"`, or `every="15m"`."""
+        """Publish a message again and again: `cron="0 9 * * MON-FRI"`, or `every="15m"`.
+
+        With `exist_ok` a schedule of that name stays as it is, and is returned.
+        """
         now_ns = self._clock.wall_ns()
         made = messages.message(value, key, priority, headers, None, None, None, False, now_ns=now_ns)
-        return await self._call(
-            "schedules.create",
-            ScheduleInfo,
-            topic=topic,
-            name=name,
-            message=_recurring(made, partition),
-            cron=cron,
-            every_ns=None if every is None else messages.asked_duration_ns(every, "every"),
-            timezone=timezone,
-            catch_up=catch_up,
-            start_ns=self._maybe_time_ns(start, "start"),
-            end_ns=self._maybe_time_ns(end, "end"),
-            ttl_ns=None if ttl is None else messages.asked_duration_ns(ttl, "ttl"),
-            paused=paused,
-        )
+        try:
+            return await self._call(
+                "schedules.create",
+                ScheduleInfo,
+                topic=topic,
+                name=name,
+                message=_recurring(made, partition),
+                cron=cron,
+                every_ns=None if every is None else messages.asked_duration_ns(every, "every"),
+                timezone=timezone,
+                catch_up=catch_up,
+                start_ns=self._maybe_time_ns(start, "start"),
+                end_ns=self._maybe_time_ns(end, "end"),
+                ttl_ns=None if ttl is None else messages.asked_duration_ns(ttl, "ttl"),
+                paused=paused,
+            )
+        except AlreadyExists:
+            if not exist_ok:
+                raise
+            return await self.describe_schedule(topic, name)
 
     async def schedules(self, topic: str) -> list[ScheduleInfo]:
         """The recurring messages of a topic."""
@@ -986,6 +996,14 @@ class AsyncClient:
         if level is None:
             return await self._call("schemas.delete_level", str, subject=subject)
         return await self._call("schemas.set_level", str, subject=subject, level=level)
+
+    async def schema_policy(self, subject: str | None = None) -> str:
+        """How strictly JSON Schemas are compared, STRICT or LENIENT; the global one unless the subject has its own."""
+        return await self._call("schemas.policy", str, subject=subject, default_to_global=True) or "STRICT"
+
+    async def set_schema_policy(self, subject: str | None, policy: str | None) -> None:
+        """Set the compatibility policy of a subject, or of subjects that have none; None resets it."""
+        await self._call("schemas.set_policy", str, subject=subject, policy=policy)
 
     async def schema_mode(self, subject: str | None = None) -> str:
         """READWRITE, READONLY or IMPORT; that of all unless the subject has its own."""

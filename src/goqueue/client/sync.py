@@ -624,8 +624,12 @@ class Client:
         priority: Priority | int | str | None = None,
         headers: Mapping[str, str | bytes] | None = None,
         ttl: Duration | None = None,
+        exist_ok: bool = False,
     ) -> ScheduleInfo:
-        """Publish a message again and again: `cron="0 9 * * MON-FRI"`, or `every="15m"`."""
+        """Publish a message again and again: `cron="0 9 * * MON-FRI"`, or `every="15m"`.
+
+        With `exist_ok` a schedule of that name stays as it is, and is returned.
+        """
         return self._loop.run(
             self._client.schedule(
                 topic,
@@ -643,6 +647,7 @@ class Client:
                 priority=priority,
                 headers=headers,
                 ttl=ttl,
+                exist_ok=exist_ok,
             )
         )
 
@@ -807,6 +812,14 @@ class Client:
     def set_schema_config(self, subject: str | None, level: str | None) -> str:
         """Set the compatibility level of a subject, or of those that have none; None resets it and returns the old."""
         return self._loop.run(self._client.set_schema_config(subject, level))
+
+    def schema_policy(self, subject: str | None = None) -> str:
+        """How strictly JSON Schemas are compared, STRICT or LENIENT; the global one unless the subject has its own."""
+        return self._loop.run(self._client.schema_policy(subject))
+
+    def set_schema_policy(self, subject: str | None, policy: str | None) -> None:
+        """Set the compatibility policy of a subject, or of subjects that have none; None resets it."""
+        self._loop.run(self._client.set_schema_policy(subject, policy))
 
     def schema_mode(self, subject: str | None = None) -> str:
         """READWRITE, READONLY or IMPORT; that of all unless the subject has its own."""

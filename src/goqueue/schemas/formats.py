@@ -4,6 +4,7 @@ from typing import Final
 
 from goqueue.errors import InvalidSchema
 from goqueue.schemas.format import Format
+from goqueue.schemas.subjects import Policy
 
 AVRO_NAME: Final = "AVRO"
 JSON_NAME: Final = "JSON"
@@ -11,13 +12,13 @@ PROTOBUF_NAME: Final = "PROTOBUF"
 NAMES: Final = (JSON_NAME, PROTOBUF_NAME, AVRO_NAME)
 
 
-def format_of(name: str) -> Format:
-    """The format of that name, in any letter case."""
+def format_of(name: str, policy: Policy = Policy.STRICT) -> Format:
+    """The format of that name, in any letter case; the policy concerns how JSON Schemas are compared."""
     match name.upper():
         case "JSON":
-            from goqueue.schemas.json_schema import JSON
+            from goqueue.schemas.json_schema import JSON, LENIENT_JSON
 
-            return JSON
+            return LENIENT_JSON if policy is Policy.LENIENT else JSON
         case "AVRO":
             from goqueue.schemas.avro import AVRO
 

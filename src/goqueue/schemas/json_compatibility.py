@@ -5,6 +5,17 @@ nothing else. Whether that holds is decided by `json_emptiness.py`; why it does 
 reader's schema part by part and asking the same about each with what the writer's schema says of that place.
 
 The verdict does not depend on the words. What is compatible is so for certain; what cannot be decided is refused.
+
+The policy LENIENT asks less, namely what holds between a careful writer and a tolerant reader, as in Avro or Protobuf:
+
+- The writer writes only properties that its schema names. In an object that the writer's schema leaves open, every
+  other name counts as absent. So the reader may name a new property: no old document has it with another type.
+- The reader passes over properties that it does not know. `additionalProperties: false` in the reader's schema does
+  not refuse a property that the writer's schema names and nowhere requires.
+
+Only whole objects are closed like that, with all names of `allOf`, `anyOf`, `$ref` and so on together; a schema of a
+map (`additionalProperties: {...}`, `propertyNames`, `minProperties`) stays as it is. The writer is narrowed by an
+intersection, and the exact reader is tried after the tolerant one, so that LENIENT accepts all that STRICT accepts.
 """
 
 import json
@@ -68,18 +79,24 @@ SIZE_WORDS: Final = {
 }
 
 
-def incompatibilities(reader: object, writer: object, *, resolve: Resolve | None = None) -> list[str]:
+def incompatibilities(
+    reader: object, writer: object, *, resolve: Resolve | None = None, is_lenient: bool = False
+) -> list[str]:
     """Why some documents that `writer` accepts are refused by `reader`; empty iff it is certain that there are none.
 
     Both are parsed JSON Schemas. A reason begins with the place in the reader's schema. `resolve` gives the document
     that an external `$ref` refers to; what it does not know counts as a schema that could accept anything or nothing.
+    With `is_lenient` the writer is careful and the reader tolerant.
     """
     if _is_deep(reader) or _is_deep(writer):
         return [UNDECIDED]
     try:
         if json.dumps(reader, sort_keys=True) == json.dumps(writer, sort_keys=True):
             return []
-        return _Comparison(reader, writer, resolve).reasons()
+        found = _Comparison(reader, writer, resolve, is_lenient=is_lenient, is_tolerant=is_lenient).reasons()
+        if found and is_lenient and not _Comparison(reader, writer, resolve, is_lenient=True).reasons():
+            return []
+        return found
     except (TooComplex, RecursionError):  # how much stack is left is up to the caller
         return [UNDECIDED]
 
@@ -99,17 +116,27 @@ def _is_deep(document: object) -> bool:
 class _Comparison:
     """One reader's schema against one writer's."""
 
-    def __init__(self, reader: object, writer: object, resolve: Resolve | None) -> None:
+    def __init__(
+        self,
+        reader: object,
+        writer: object,
+        resolve: Resolve | None,
+        *,
+        is_lenient: bool = False,
+        is_tolerant: bool = False,
+    ) -> None:
         self._table = Table()
         self._solver = Solver(self._table)
         self._reader, self._writer = Side(reader, resolve, name="reader"), Side(writer, resolve, name="writer")
+        self._closed_writer = self._writer.closed() if is_lenient else None
+        if is_tolerant:
+            self._reader = self._reader.ignoring(self._writer.optional_names())
         self._explained: set[tuple[Goal, Node, str]] = set()
 
     def reasons(self) -> list[str]:
         """All that was found, each once."""
-        reader = self._table.read(self._reader.root.root, self._reader.root, self._reader, 0)
-        writer = self._table.read(self._writer.root.root, self._writer.root, self._writer, 0)
-        goal: Goal = frozenset([(True, writer)])
+        goal: Goal = frozenset((True, self._read(side)) for side in (self._writer, self._closed_writer) if side)
+        reader = self._read(self._reader)
         if not self._differs(goal, reader):
             return []
         found: dict[str, None] = {}
@@ -124,6 +151,9 @@ class _Comparison:
         for text in self._writer.unresolved:
             found[f"/: the writer refers to {text!r}, which is not known here: it counts as anything"] = None
         return list(found)
+
+    def _read(self, side: Side) -> Node:
+        return self._table.read_value(side.root.root, side.root, side, 0)
 
     def _differs(self, writer: Goal, reader: Node, kinds: Iterable[str] = KINDS) -> bool:
         goal = writer | {(False, reader)}
@@ -358,7 +388,7 @@ class _Comparison:
         elif goal:
             yield from self._explain(goal, node, place)
         else:
-            advice = "let the reader accept anything here, or close the writer with additionalProperties: false"
+            advice = "let the reader accept anything, close the writer, or set compatibilityPolicy LENIENT"
             yield f"{place}: the writer is open and allows any value for {name!r}, the reader does not ({advice})"
 
     def _explain_others(self, properties: Properties, part: Part, node: Node, place: str) -> Iterator[str]:

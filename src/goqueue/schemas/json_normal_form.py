@@ -7,8 +7,11 @@ looked up at once but read when it is needed, so schemas may be recursive. Witho
 `unevaluatedProperties` and `unevaluatedItems` depend on what the schemas beside them look at. Where that is the same
 for all values they are read as what they mean; else they are opaque, as are dynamic references that could lead to
 different places.
+
+Under the policy LENIENT a side is read a second way (`Side.closed`, `Side.ignoring`): see `json_compatibility.py`.
 """
 
+import copy
 import json
 from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, ParamSpec, TypeAlias, TypeVar
@@ -106,6 +109,10 @@ class Side:
 
     def __init__(self, root: object, resolve: Resolve | None, *, name: str) -> None:
         self.name = name
+        self.exact = self
+        """The same schema as it is written, if this is a relaxed reading of it."""
+        self.is_closed = False
+        self.ignored: frozenset[str] = frozenset()
         self.unresolved: dict[str, None] = {}
         self._resolve = resolve
         self._resources: dict[str, Resource] = {}
@@ -148,6 +155,30 @@ class Side:
                     self._dynamic["#"] = self._dynamic.get("#", 0) + 1
             stack.extend((child, resource) for child in children(schema))
         return self._begins.get(id(document), first)
+
+    def closed(self) -> "Side":
+        """The same schema, with only those properties in an open object that the schema names there."""
+        found = copy.copy(self)
+        found.is_closed = True
+        return found
+
+    def ignoring(self, names: frozenset[str]) -> "Side":
+        """The same schema, in which `additionalProperties: false` passes over properties of these names."""
+        found = copy.copy(self)
+        found.ignored = names
+        return found
+
+    def optional_names(self) -> frozenset[str]:
+        """The names of all properties that the schema requires nowhere."""
+        named: set[str] = set()
+        required: set[str] = set()
+        stack = list(self._documents)
+        while stack:
+            if isinstance(schema := stack.pop(), dict):
+                named.update(_keys(schema.get("properties")))
+                required.update(_required_by(schema))
+                stack.extend(children(schema))
+        return frozenset(named - required)
 
     def begins(self, schema: dict[str, object], resource: Resource) -> Resource:
         """The resource that the schema is in, itself if it has a URI."""
@@ -301,6 +332,56 @@ class Table:
             schema = {"$ref": schema["$ref"]}  # nothing beside it counts
         return self.node(list(_Reader(self, resource, side, depth).parts(schema)))
 
+    def read_value(self, schema: object, resource: Resource, side: Side, depth: int) -> Node:
+        """The normal form of a schema that speaks of a whole value: the document, an item, a property.
+
+        A closed side takes all names from here on together: what `allOf` and `$ref` put in the same place is one
+        object, so each of them alone would close it against the names of the others.
+        """
+        node = self.read(schema, resource, side, depth)
+        named = self._named(schema, resource, side, frozenset()) if side.is_closed else None
+        if named is None:
+            return node
+        others = self.part(OtherProperties, "additionalProperties", named.names, named.patterns, self.nothing)
+        return self.node([*node.parts, others])
+
+    def _named(self, schema: object, resource: Resource, side: Side, above: frozenset[int]) -> Evaluated | None:
+        """The names that the schema, and those in the same place, have for properties.
+
+        None if it speaks of properties without naming them, as a schema of a map does: those are to be expected.
+        """
+        if not isinstance(schema, dict) or id(schema) in above:
+            return NOTHING
+        resource, above = side.begins(schema, resource), above | {id(schema)}
+        inside: list[tuple[object, Resource]] = []
+        if isinstance(text := schema.get("$ref"), str):
+            try:
+                inside.append(side.find(text, resource))
+            except (LookupError, ValueError):
+                return None
+            if resource.draft <= 7:
+                return self._named(*inside[0], side, above)
+        if not UNNAMING.isdisjoint(schema) or any(schema.get(each, True) not in CLOSED_OR_OPEN for each in OTHERS):
+            return None
+        patterns = frozenset(_keys(schema.get("patternProperties")))
+        if not patterns.isdisjoint(ALWAYS_MATCH):
+            return None
+        names = frozenset((*_keys(schema.get("properties")), *_required_by(schema), *_listed_names(schema)))
+        found = Evaluated(names, patterns, 0, False)
+        for keyword in ("allOf", "anyOf", "oneOf"):
+            inside.extend((each, resource) for each in _list(schema.get(keyword)))
+        inside.extend((schema.get(keyword), resource) for keyword in ("if", "then", "else"))
+        for keyword in ("dependentSchemas", "dependencies"):
+            if isinstance(several := schema.get(keyword), dict):
+                found |= Evaluated(frozenset(several), frozenset(), 0, False)
+                inside.extend((each, resource) for each in several.values())
+        for each, at in inside:
+            inner = self._named(each, at, side, above)
+            if inner is None:
+                return None
+            found |= inner
+        return found
+
     def reference(self, schema: dict[str, object], keyword: str, resource: Resource, side: Side) -> Part:
         """The part that a `$ref`, `$dynamicRef` or `$recursiveRef` means."""
         text = schema[keyword]
@@ -323,7 +404,7 @@ class Table:
             return self.part(Opaque, keyword, "may lead to different places", f"{side.name} {text}")
         pointer = unquote(urldefrag(text).fragment)
         place = f"{at.uri}#{pointer}" if at.is_foreign else pointer
-        key = (id(found), f"{id(at.root)} {place}")
+        key = (id(found), f"{id(side)} {id(at.root)} {place}")  # one document may be read in two ways
         self._targets[key] = (found, at, side)
         return self.part(Reference, place, key)
 
@@ -369,6 +450,25 @@ def _list(value: object) -> list[object]:
     return value if isinstance(value, list) else []
 
 
+def _keys(value: object) -> Iterator[str]:
+    return iter(value if isinstance(value, dict) else ())
+
+
+def _required_by(schema: dict[str, object]) -> Iterator[str]:
+    """All names that the schema object requires, always or beside another."""
+    yield from (each for each in _list(schema.get("required")) if isinstance(each, str))
+    for keyword in ("dependentRequired", "dependencies"):
+        if isinstance(several := schema.get(keyword), dict):
+            yield from (each for value in several.values() for each in _list(value) if isinstance(each, str))
+
+
+def _listed_names(schema: dict[str, object]) -> Iterator[str]:
+    """The names of properties in the values that the schema object lists."""
+    for value in (*_list(schema.get("enum")), schema.get("const")):
+        yield from _keys(value)
+    yield from _keys(schema.get("dependentRequired"))
+
+
 def _properties_of(schema: dict[str, object]) -> Evaluated:
     names, patterns = schema.get("properties"), schema.get("patternProperties")
     return Evaluated(
@@ -402,6 +502,10 @@ SINCE: Final = {
     "$dynamicRef": 2020,
 }
 ALWAYS_MATCH: Final = frozenset({"", "^", "$", ".*", "^.*", ".*$"})
+OTHERS: Final = ("additionalProperties", "unevaluatedProperties")
+CLOSED_OR_OPEN: Final[tuple[object, ...]] = (True, False, {})
+UNNAMING: Final = frozenset({"minProperties", "propertyNames", "$dynamicRef", "$recursiveRef"})
+"""Keywords by which a schema counts on properties that it does not name."""
 
 
 class _Reader:
@@ -425,6 +529,18 @@ class _Reader:
     def _node(self, schema: object) -> Node:
         return self._table.read(schema, self._resource, self._side, self._depth + 1)
 
+    def _value(self, schema: object) -> Node:
+        """A schema of something inside this value."""
+        return self._table.read_value(schema, self._resource, self._side, self._depth + 1)
+
+    def _exact(self, schema: object) -> Node:
+        """A schema that decides what others say, or is negated: it is never read in a relaxed way."""
+        return self._table.read(schema, self._resource, self._side.exact, self._depth + 1)
+
+    def _others(self, value: object, names: frozenset[str]) -> frozenset[str]:
+        """The names that a schema of all other properties passes over."""
+        return names | self._side.ignored if value is False else names
+
     def _nodes(self, schemas: object) -> tuple[Node, ...]:
         if not isinstance(schemas, list):
             raise TypeError(schemas)
@@ -443,11 +559,11 @@ class _Reader:
                 nodes = self._nodes(value)
                 yield self._listing(keyword, nodes) or make(Some if keyword == "anyOf" else One, nodes)
             case "not":
-                yield make(Not, self._node(value))
+                yield make(Not, self._exact(value))
             case "if":
                 then, otherwise = self._node(schema.get("then", True)), self._node(schema.get("else", True))
                 if then is not otherwise or then is not self._table.anything:
-                    yield make(Conditional, self._node(value), then, otherwise)
+                    yield make(Conditional, self._exact(value), then, otherwise)
             case "$ref" | "$dynamicRef":
                 yield self._table.reference(schema, keyword, self._resource, self._side)
             case "$recursiveRef" if self._draft == 2019:
@@ -478,19 +594,21 @@ class _Reader:
         match keyword:
             case "items" if isinstance(value, list):
                 for index, each in enumerate(value):
-                    yield make(ItemAt, keyword, index, self._node(each))
+                    yield make(ItemAt, keyword, index, self._value(each))
             case "items":
                 start = len(_list(schema.get("prefixItems"))) if self._draft >= 2020 else 0
-                yield make(ItemsFrom, keyword, start, self._node(value))
+                yield make(ItemsFrom, keyword, start, self._value(value))
             case "prefixItems" if self._draft >= 2020:
-                for index, node in enumerate(self._nodes(value)):
-                    yield make(ItemAt, keyword, index, node)
+                if not isinstance(value, list):
+                    raise TypeError(value)
+                for index, each in enumerate(value):
+                    yield make(ItemAt, keyword, index, self._value(each))
             case "additionalItems" if isinstance(items := schema.get("items"), list):
-                yield make(ItemsFrom, keyword, len(items), self._node(value))
+                yield make(ItemsFrom, keyword, len(items), self._value(value))
             case "contains":
                 has_counts = self._draft >= 2019
                 least, most = schema.get("minContains") if has_counts else None, schema.get("maxContains")
-                node, most_count = self._node(value), None if most is None or not has_counts else _count(most)
+                node, most_count = self._exact(value), None if most is None or not has_counts else _count(most)
                 yield make(Contains, node, 1 if least is None else _count(least), most_count)
             case "uniqueItems" if value is True:
                 yield make(Unique)
@@ -500,31 +618,33 @@ class _Reader:
                 if found is None:
                     yield self._table.part(Opaque, keyword, "depends on the value", self._side.text(schema))
                 elif not found.is_all:
-                    yield make(ItemsFrom, keyword, found.items, self._node(value))
+                    yield make(ItemsFrom, keyword, found.items, self._value(value))
 
     def _property_keyword(self, keyword: str, value: object, schema: dict[str, object]) -> Iterator[Part]:
         make = self._table.part
         match keyword:
             case "properties":
                 for name, each in _dict(value).items():
-                    yield make(Property, name, self._node(each))
+                    yield make(Property, name, self._value(each))
             case "patternProperties":
                 for pattern, each in _dict(value).items():
                     if pattern in ALWAYS_MATCH:
-                        yield make(OtherProperties, f"{keyword}/{pattern}", frozenset(), frozenset(), self._node(each))
+                        yield make(OtherProperties, f"{keyword}/{pattern}", frozenset(), frozenset(), self._value(each))
                     else:
-                        yield make(PatternProperties, pattern, self._node(each))
+                        yield make(PatternProperties, pattern, self._value(each))
             case "additionalProperties":
                 own = _properties_of(schema)
                 if own.patterns.isdisjoint(ALWAYS_MATCH):
-                    yield make(OtherProperties, keyword, own.names, own.patterns, self._node(value))
+                    names = self._others(value, own.names)
+                    yield make(OtherProperties, keyword, names, own.patterns, self._value(value))
             case "unevaluatedProperties":
                 rest = {name: each for name, each in schema.items() if name != keyword}
                 found = self._table.evaluated(rest, self._resource, self._side, items=False)
                 if found is None:
                     yield self._table.part(Opaque, keyword, "depends on the value", self._side.text(schema))
                 elif not found.is_all and found.patterns.isdisjoint(ALWAYS_MATCH):
-                    yield make(OtherProperties, keyword, found.names, found.patterns, self._node(value))
+                    names = self._others(value, found.names)
+                    yield make(OtherProperties, keyword, names, found.patterns, self._value(value))
             case "propertyNames":
                 yield make(Names, self._node(value))
             case "required":

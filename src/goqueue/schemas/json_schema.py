@@ -144,9 +144,12 @@ class JsonValidator:
 
 
 class JsonFormat:
-    """The format of that name."""
+    """The format of that name. A lenient one compares schemas under the policy LENIENT."""
 
     name: Final = "JSON"
+
+    def __init__(self, *, is_lenient: bool = False) -> None:
+        self._is_lenient = is_lenient
 
     def parse(self, text: str, references: Mapping[str, ParsedSchema]) -> JsonSchema:
         """Read a schema and check it against the schema of its draft."""
@@ -156,11 +159,14 @@ class JsonFormat:
     def incompatibilities(self, reader: ParsedSchema, writer: ParsedSchema) -> list[str]:
         """Each kind of value that the writer's schema allows and the reader's does not."""
         return incompatibilities(
-            cast(JsonSchema, reader).references.bundled(), cast(JsonSchema, writer).references.bundled()
+            cast(JsonSchema, reader).references.bundled(),
+            cast(JsonSchema, writer).references.bundled(),
+            is_lenient=self._is_lenient,
         )
 
 
 JSON: Final = JsonFormat()
+LENIENT_JSON: Final = JsonFormat(is_lenient=True)
 
 
 def _document(text: str) -> Any:

@@ -34,9 +34,11 @@ from goqueue.schemas.formats import AVRO_NAME, JSON_NAME, NAMES, PROTOBUF_NAME, 
 from goqueue.schemas.subjects import (
     DEFAULT_LEVEL,
     DEFAULT_MODE,
+    DEFAULT_POLICY,
     LAST_ID_KEY,
     Level,
     Mode,
+    Policy,
     StoredSchema,
     StoredVersion,
     Subject,
@@ -46,7 +48,9 @@ from goqueue.schemas.subjects import (
     mode_key,
     parse_level,
     parse_mode,
+    parse_policy,
     parse_version,
+    policy_key,
     schema_key,
     version_key,
 )
@@ -139,6 +143,7 @@ class Registry:
         self._referrers: dict[tuple[str, int], set[int]] = {}
         self._last_id = 0
         self._level = DEFAULT_LEVEL
+        self._policy: Policy | None = None
         self._mode = DEFAULT_MODE
         self._kept: dict[int, _Kept] = {}  # the last ones used are at the end
         self._kept_bytes = 0
@@ -180,6 +185,12 @@ class Registry:
                     self._subject(rest).level = level
                 else:
                     self._level = level or DEFAULT_LEVEL
+            case b"policy":
+                policy = None if value is None else Policy(value.decode())
+                if rest:
+                    self._subject(rest).policy = policy
+                else:
+                    self._policy = policy
             case b"mode":
                 mode = None if value is None else Mode(value.decode())
                 if rest:
@@ -430,7 +441,7 @@ class Registry:
         self, candidate: _Candidate, level: Level, state: Subject, against: Sequence[int]
     ) -> list[str]:
         """Each reason why the schema does not fit one of these versions."""
-        form = format_of(candidate.schema_type)
+        form = format_of(candidate.schema_type, state.policy or self._policy or DEFAULT_POLICY)
         reasons = []
         for number in against if level is not Level.NONE else ():
             schema_id = state.versions[number].id
@@ -600,6 +611,8 @@ class Registry:
         facts = self._deletion(found, numbers, permanent=permanent)
         if found.level is not None:
             facts[level_key(subject)] = None
+        if found.policy is not None:
+            facts[policy_key(subject)] = None
         if found.mode is not None:
             facts[mode_key(subject)] = None
         return Change(facts, numbers)
@@ -635,30 +648,50 @@ class Registry:
         uses = self._uses.get(schema_id, set())
         return {use for use in uses if deleted or not self._subjects[use[0]].versions[use[1]].deleted}
 
-    # --- levels and modes ----------------------------------------------------------------------
+    # --- levels, policies and modes ------------------------------------------------------------
 
     def level(self, subject: str | None = None, *, default_to_global: bool = False) -> str:
         """The compatibility level of a subject, or of all that have none."""
         if subject is None:
             return str(self._level)
-        own = self._subjects[subject].level if subject in self._subjects else None
-        if own is None and not default_to_global:
+        own = self._subjects.get(subject) or Subject(subject)
+        if own.level is None and own.policy is None and not default_to_global:
             raise SubjectNotFound(subject, "no compatibility level is set for it", error_code=40408)
-        return str(own or self._level)
+        return str(own.level or self._level)
 
-    def set_level(self, subject: str | None, level: str) -> Change[str]:
-        """Plan another compatibility level."""
-        wanted = parse_level(level)
+    def set_level(self, subject: str | None, level: str, *, policy: str | None = None) -> Change[str]:
+        """Plan another compatibility level, and another policy if one is given."""
+        wanted, wanted_policy = parse_level(level), None if policy is None else parse_policy(policy)
         if subject is not None:
             check_subject(subject)
         self._check_writable(subject)
-        return Change({level_key(subject): wanted.encode()}, str(wanted))
+        facts: Facts = {level_key(subject): wanted.encode()}
+        if wanted_policy is not None:
+            facts[policy_key(subject)] = wanted_policy.encode()
+        return Change(facts, str(wanted))
 
     def delete_level(self, subject: str | None) -> Change[str]:
-        """Plan to go back to the default; the result is the level that it was."""
+        """Plan to go back to the default level and policy; the result is the level that it was."""
         was = self.level(subject)
         self._check_writable(subject)
-        return Change({level_key(subject): None}, was)
+        facts: Facts = {level_key(subject): None}
+        if (self._policy if subject is None else self._subjects[subject].policy) is not None:
+            facts[policy_key(subject)] = None
+        return Change(facts, was)
+
+    def policy(self, subject: str | None = None, *, default_to_global: bool = False) -> str:
+        """The compatibility policy that is set for a subject, or for all that have none; empty if none is set."""
+        own = self._subjects[subject].policy if subject is not None and subject in self._subjects else None
+        found = own or (self._policy if subject is None or default_to_global else None)
+        return found or ""
+
+    def set_policy(self, subject: str | None, policy: str | None) -> Change[str]:
+        """Plan another compatibility policy; None resets it."""
+        wanted = None if policy is None else parse_policy(policy)
+        if subject is not None:
+            check_subject(subject)
+        self._check_writable(subject)
+        return Change({policy_key(subject): wanted.encode() if wanted else None}, wanted or "")
 
     def mode(self, subject: str | None = None, *, default_to_global: bool = False) -> str:
         """The mode of a subject, or of all that have none."""

@@ -5,6 +5,7 @@
     highest/<subject>         the highest number that was ever given there, once it could be forgotten
     last-id                   the highest id that was ever given, likewise
     level, level/<subject>    the compatibility level that was set
+    policy, policy/<subject>  the compatibility policy that was set
     mode, mode/<subject>      the mode that was set
 
 A version counts when its fact is there, so it is written behind its schema; a schema without a version is one that
@@ -49,6 +50,13 @@ class Level(StrEnum):
         return self.startswith(("FORWARD", "FULL"))
 
 
+class Policy(StrEnum):
+    """How much JSON Schemas must have in common to be compatible: see `json_compatibility.py`."""
+
+    STRICT = "STRICT"
+    LENIENT = "LENIENT"
+
+
 class Mode(StrEnum):
     """What may be done to subjects. IMPORT takes what was good elsewhere, without holding it against anything."""
 
@@ -58,6 +66,7 @@ class Mode(StrEnum):
 
 
 DEFAULT_LEVEL: Final = Level.BACKWARD
+DEFAULT_POLICY: Final = Policy.STRICT
 DEFAULT_MODE: Final = Mode.READWRITE
 
 
@@ -85,13 +94,14 @@ class StoredVersion(msgspec.Struct, frozen=True):
 class Subject:
     """A subject: its versions by number, in their order, and what is set for it."""
 
-    __slots__ = ("highest", "level", "mode", "name", "versions")
+    __slots__ = ("highest", "level", "mode", "name", "policy", "versions")
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.versions: dict[int, StoredVersion] = {}
         self.highest = 0
         self.level: Level | None = None
+        self.policy: Policy | None = None
         self.mode: Mode | None = None
 
     def numbers(self, *, deleted: bool = False, deleted_only: bool = False) -> list[int]:
@@ -120,6 +130,14 @@ def parse_level(text: str) -> Level:
         return Level(text.upper())
     except ValueError:
         raise InvalidSchemaRequest("compatibility level", text[:100], f"must be one of {', '.join(Level)}") from None
+
+
+def parse_policy(text: str) -> Policy:
+    """The compatibility policy of that name, in any letter case."""
+    try:
+        return Policy(text.upper())
+    except ValueError:
+        raise InvalidSchemaRequest("compatibility policy", text[:100], f"must be one of {', '.join(Policy)}") from None
 
 
 def parse_mode(text: str) -> Mode:
@@ -165,6 +183,10 @@ def highest_key(subject: str) -> bytes:
 
 def level_key(subject: str | None) -> bytes:
     return b"level" if subject is None else b"level/" + subject.encode()
+
+
+def policy_key(subject: str | None) -> bytes:
+    return b"policy" if subject is None else b"policy/" + subject.encode()
 
 
 def mode_key(subject: str | None) -> bytes:

@@ -291,6 +291,11 @@ def test_levels_and_modes_are_the_client_s_to_set(registry: SchemaRegistryClient
     assert config.compatibility_level == ConfigCompatibilityLevel.FULL
     registry.set_config(subject, config)
     registry.set_config(subject, ServerConfig(compatibility=ConfigCompatibilityLevel.NONE))
+    # This client has no name for the policy: what it does not send stays, and what it does not know it passes over.
+    rest = registry._rest_client
+    assert rest.put(f"config/{subject}", {"compatibilityPolicy": "lenient"})["compatibilityPolicy"] == "LENIENT"
+    registry.set_config(subject, registry.get_config(subject))
+    assert rest.get(f"config/{subject}")["compatibilityPolicy"] == "LENIENT"
     assert registry.delete_config(subject).compatibility_level == ConfigCompatibilityLevel.NONE
     assert refusal(lambda: registry.set_compatibility(subject, "sometimes")) == (422, 42203)
 

@@ -382,6 +382,54 @@ def test_levels_are_set_for_all_and_for_a_subject(door: OpenDoor) -> None:
             assert refused(door.request("PUT", path, bad)) == (422, 42203)
 
 
+OPEN_ORDER = {"type": "object", "properties": {"id": {"type": "integer"}}, "required": ["id"]}
+OPEN_ORDER_WITH_NOTE = {**OPEN_ORDER, "properties": {**OPEN_ORDER["properties"], "note": {"type": "string"}}}  # type: ignore[dict-item]
+
+
+def test_an_optional_property_is_added_to_an_open_schema_under_the_policy_lenient(door: OpenDoor) -> None:
+    register(door, "orders-value", OPEN_ORDER)
+    asked = "/schemas/compatibility/subjects/orders-value/versions/latest"
+    assert door.post(asked, body_of(OPEN_ORDER_WITH_NOTE)).json == {"is_compatible": False}
+
+    answer = door.request("PUT", "/schemas/config/orders-value", {"compatibilityPolicy": "lenient"})
+
+    lenient = {"compatibility": "BACKWARD", "compatibilityLevel": "BACKWARD", "compatibilityPolicy": "LENIENT"}
+    assert (answer.status, answer.json) == (200, lenient)
+    assert door.get("/schemas/config/orders-value").json == lenient
+    assert door.post(asked, body_of(OPEN_ORDER_WITH_NOTE)).json == {"is_compatible": True}
+    assert register(door, "orders-value", OPEN_ORDER_WITH_NOTE)["version"] == 2
+    required = {**OPEN_ORDER_WITH_NOTE, "required": ["id", "note"]}
+    assert refused(door.post("/schemas/subjects/orders-value/versions", body_of(required))) == (409, 409)
+
+
+def test_a_policy_is_set_for_all_and_for_a_subject_with_or_without_a_level(door: OpenDoor) -> None:
+    def put(path: str, **fields: str) -> dict[str, str]:
+        answer = door.request("PUT", path, fields)
+        assert answer.status == 200
+        found: dict[str, str] = answer.json
+        return found
+
+    assert "compatibilityPolicy" not in door.get("/schemas/config").json
+    assert (
+        put("/schemas/config", compatibility="full", compatibilityPolicy="Lenient")["compatibilityPolicy"] == "LENIENT"
+    )
+    assert door.get("/schemas/config").json["compatibilityLevel"] == "FULL"
+    assert refused(door.get("/schemas/config/orders-value")) == (404, 40408)
+    inherited = door.get("/schemas/config/orders-value?defaultToGlobal=true").json
+    assert inherited == {"compatibility": "FULL", "compatibilityLevel": "FULL", "compatibilityPolicy": "LENIENT"}
+    assert put("/schemas/config/orders-value", compatibilityPolicy="strict")["compatibilityPolicy"] == "STRICT"
+    kept = put("/schemas/config/orders-value", compatibility="NONE")
+    assert kept == {"compatibility": "NONE", "compatibilityLevel": "NONE", "compatibilityPolicy": "STRICT"}
+    assert door.request("DELETE", "/schemas/config/orders-value").json == kept
+    assert refused(door.get("/schemas/config/orders-value")) == (404, 40408)
+    assert door.request("DELETE", "/schemas/config").json["compatibilityPolicy"] == "LENIENT"
+    assert "compatibilityPolicy" not in door.get("/schemas/config").json
+    for path in ("/schemas/config", "/schemas/config/a"):
+        assert refused(door.request("PUT", path, {"compatibilityPolicy": "GENEROUS"})) == (422, 42203)
+        assert refused(door.request("PUT", path, {"compatibility": "FULL", "compatibilityPolicy": ""})) == (422, 42203)
+    assert door.get("/schemas/config").json["compatibility"] == "BACKWARD"
+
+
 def test_a_read_only_subject_takes_no_schema(door: OpenDoor) -> None:
     assert door.get("/schemas/mode").json == {"mode": "READWRITE"}
     assert refused(door.get("/schemas/mode/orders-value")) == (404, 40409)

@@ -70,6 +70,9 @@ def create(
     ] = None,
     end: Annotated[str | None, typer.Option(metavar="TIME", parser=arguments.moment, help="No run after then.")] = None,
     paused: Annotated[bool, typer.Option("--paused", help="Do not run before it is resumed.")] = False,
+    exist_ok: Annotated[
+        bool, typer.Option("--exist-ok", help="A schedule that exists already stays as it is.")
+    ] = False,
     server: ServerOption = DEFAULT_SERVER,
     output: FormatOption = Format.TABLE,
 ) -> None:
@@ -102,7 +105,7 @@ def create(
     )
     content = _content(value_file or STANDARD_INPUT) if value is None else os.fsencode(value)
     with connected(server) as client:
-        made = client.schedule(topic, content, name=name, paused=paused, **wanted)
+        made = client.schedule(topic, content, name=name, paused=paused, exist_ok=exist_ok, **wanted)
     _say(made, output, _next(made))
 
 

@@ -19,11 +19,14 @@ if TYPE_CHECKING:
 
 app = typer.Typer(help="Say what messages must look like, and look at how that changed.", no_args_is_help=True)
 config_app = typer.Typer(help="How a new schema must fit those before it.", no_args_is_help=True)
+policy_app = typer.Typer(help="How strictly JSON Schemas are compared.", no_args_is_help=True)
 mode_app = typer.Typer(help="Whether schemas can be registered.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
+app.add_typer(policy_app, name="policy")
 app.add_typer(mode_app, name="mode")
 
 LEVELS = ("NONE", "BACKWARD", "BACKWARD_TRANSITIVE", "FORWARD", "FORWARD_TRANSITIVE", "FULL", "FULL_TRANSITIVE")
+POLICIES = ("STRICT", "LENIENT")
 MODES = ("READWRITE", "READONLY", "IMPORT")
 BAD_DATA = 1
 
@@ -221,8 +224,9 @@ def get_level(
 ) -> None:
     """Show the compatibility level."""
     with connected(server) as client:
-        level = client.schema_config(subject)
-    show({"compatibility": level, "compatibilityLevel": level}, output, plain(level))
+        level, policy = client.schema_config(subject), client.schema_policy(subject)
+    data = {"compatibility": level, "compatibilityLevel": level, "compatibilityPolicy": policy}
+    show(data, output, plain(level))
 
 
 @config_app.command("set")
@@ -248,6 +252,43 @@ def set_level(
         now = client.schema_config(subject)
     whose = "subjects without their own" if subject is None else subject
     show({"compatibility": now, "compatibilityLevel": now}, output, plain(f"{whose}: {now}"))
+
+
+@policy_app.command("get")
+def get_policy(
+    subject: MaybeSubjectArgument = None, server: ServerOption = DEFAULT_SERVER, output: FormatOption = Format.TABLE
+) -> None:
+    """Show the compatibility policy of JSON Schemas."""
+    with connected(server) as client:
+        policy = client.schema_policy(subject)
+    show({"compatibilityPolicy": policy}, output, plain(policy))
+
+
+@policy_app.command("set")
+def set_policy(
+    policy: Annotated[
+        str,
+        typer.Argument(
+            metavar="POLICY",
+            help=f"One of {', '.join(POLICIES)}; default resets it.",
+            autocompletion=lambda: list(POLICIES),
+        ),
+    ],
+    subject: MaybeSubjectArgument = None,
+    server: ServerOption = DEFAULT_SERVER,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Set the compatibility policy of JSON Schemas. LENIENT lets optional properties come and go.
+
+    goqueue schema policy set LENIENT orders-value
+    goqueue schema policy set LENIENT
+    goqueue schema policy set default orders-value
+    """
+    with connected(server) as client:
+        client.set_schema_policy(subject, None if policy.lower() == "default" else policy)
+        now = client.schema_policy(subject)
+    whose = "subjects without their own" if subject is None else subject
+    show({"compatibilityPolicy": now}, output, plain(f"{whose}: {now}"))
 
 
 @mode_app.command("get")

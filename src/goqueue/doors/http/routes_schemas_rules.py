@@ -18,17 +18,19 @@ DefaultToGlobal = Annotated[
 
 
 class LevelBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """A compatibility level, under either of its names."""
+    """A compatibility level, under either of its names, and a policy; at least one of the two."""
 
     compatibility: str | None = None
     compatibility_level: str | None = None
+    compatibility_policy: str | None = None
 
 
 class ShownLevel(msgspec.Struct, kw_only=True, rename="camel"):
-    """A compatibility level, under both of its names."""
+    """A compatibility level, under both of its names, and the policy if one was set."""
 
     compatibility: str
     compatibility_level: str
+    compatibility_policy: str | msgspec.UnsetType = UNSET
 
 
 class ModeBody(msgspec.Struct, kw_only=True):
@@ -82,20 +84,20 @@ async def check_compatibility_with(
 @get("/schemas/config", summary="The compatibility level of all subjects")
 async def show_level(context: Shared) -> ShownLevel:
     """It holds for subjects that have none of their own."""
-    return _level(context.service.schemas.level())
+    return _level(context.service.schemas.level(), context.service.schemas.policy())
 
 
-@put("/schemas/config", summary="Set the compatibility level of all subjects")
+@put("/schemas/config", summary="Set the compatibility level or policy of all subjects")
 async def set_level(context: Shared, data: JSONBody[LevelBody]) -> ShownLevel:
-    """NONE, BACKWARD, FORWARD, FULL, or one of the last three with _TRANSITIVE."""
-    pending = context.service.schemas.set_level(None, _asked_level(data))
-    return _level(await context.answered(pending, "set level"))
+    """NONE, BACKWARD, FORWARD, FULL, or one of the last three with _TRANSITIVE; STRICT or LENIENT."""
+    return await _configured(context, None, data)
 
 
-@delete("/schemas/config", summary="Reset the compatibility level of all subjects")
+@delete("/schemas/config", summary="Reset the compatibility level and policy of all subjects")
 async def reset_level(context: Shared) -> ShownLevel:
-    """Back to BACKWARD; answers what it was."""
-    return _level(await context.answered(context.service.schemas.delete_level(None), "reset level"))
+    """Back to BACKWARD and STRICT; answers what it was."""
+    policy = context.service.schemas.policy()
+    return _level(await context.answered(context.service.schemas.delete_level(None), "reset level"), policy)
 
 
 @get("/schemas/config/{subject:str}", summary="The compatibility level of a subject")
@@ -103,20 +105,22 @@ async def show_level_of(
     context: Shared, subject: FromPath[str], default_to_global: DefaultToGlobal = None
 ) -> ShownLevel:
     """Its own."""
-    return _level(context.service.schemas.level(subject, default_to_global=is_true(default_to_global)))
+    schemas, is_global = context.service.schemas, is_true(default_to_global)
+    level = schemas.level(subject, default_to_global=is_global)
+    return _level(level, schemas.policy(subject, default_to_global=is_global))
 
 
-@put("/schemas/config/{subject:str}", summary="Set the compatibility level of a subject")
+@put("/schemas/config/{subject:str}", summary="Set the compatibility level or policy of a subject")
 async def set_level_of(context: Shared, subject: FromPath[str], data: JSONBody[LevelBody]) -> ShownLevel:
     """The subject need not be there yet."""
-    pending = context.service.schemas.set_level(subject, _asked_level(data))
-    return _level(await context.answered(pending, "set level"))
+    return await _configured(context, subject, data)
 
 
-@delete("/schemas/config/{subject:str}", summary="Reset the compatibility level of a subject")
+@delete("/schemas/config/{subject:str}", summary="Reset the compatibility level and policy of a subject")
 async def reset_level_of(context: Shared, subject: FromPath[str]) -> ShownLevel:
     """Back to that of all; answers what it was."""
-    return _level(await context.answered(context.service.schemas.delete_level(subject), "reset level"))
+    policy = context.service.schemas.policy(subject)
+    return _level(await context.answered(context.service.schemas.delete_level(subject), "reset level"), policy)
 
 
 @get("/schemas/mode", summary="The mode of all subjects")
@@ -159,11 +163,23 @@ async def reset_mode_of(context: Shared, subject: FromPath[str]) -> ShownMode:
     return ShownMode(mode=await context.answered(context.service.schemas.delete_mode(subject), "reset mode"))
 
 
-def _asked_level(body: LevelBody) -> str:
+async def _configured(context: Shared, subject: str | None, body: LevelBody) -> ShownLevel:
+    """Set what the body has; the other one stays."""
+    schemas, level, policy = context.service.schemas, _asked_level(body), body.compatibility_policy
+    if level is not None:
+        await context.answered(schemas.set_level(subject, level, policy=policy), "set level")
+    else:
+        await context.answered(schemas.set_policy(subject, policy), "set policy")
+    return _level(schemas.level(subject, default_to_global=True), schemas.policy(subject))
+
+
+def _asked_level(body: LevelBody) -> str | None:
     first, second = body.compatibility, body.compatibility_level
     level = second if first is None else first
     if level is None:
-        raise InvalidSchemaRequest("compatibility level", None, "compatibility is required")
+        if body.compatibility_policy is None:
+            raise InvalidSchemaRequest("compatibility level", None, "compatibility is required")
+        return None
     if second is not None and second.upper() != level.upper():
         raise InvalidSchemaRequest("compatibility level", second, f"compatibility says {level!r}")
     return level
@@ -175,8 +191,8 @@ def _asked_mode(body: ModeBody) -> str:
     return body.mode
 
 
-def _level(level: str) -> ShownLevel:
-    return ShownLevel(compatibility=level, compatibility_level=level)
+def _level(level: str, policy: str) -> ShownLevel:
+    return ShownLevel(compatibility=level, compatibility_level=level, compatibility_policy=policy or UNSET)
 
 
 def _compatibility(found: Compatibility, verbose: str | None) -> ShownCompatibility:
