@@ -18,7 +18,7 @@ import tempfile
 import urllib.request
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from benchmarks.harness import SIZES, Result, machine_facts, print_table
@@ -156,7 +156,9 @@ def resident_mb(pid: int) -> float:
 
 def measured(kinds: list[str], *, warm_up: int, rounds: int) -> Iterator[Result]:
     """The resident memory after the first and after all rounds, kind by kind in one broker, and in all."""
-    with tempfile.TemporaryDirectory() as directory, broker_process(Path(directory)) as (pid, address, http):
+    with ExitStack() as opened:
+        directory = opened.enter_context(tempfile.TemporaryDirectory())
+        pid, address, http = opened.enter_context(broker_process(Path(directory)))
         with Client(address) as client:
             prepare(client)
             for kind in kinds:

@@ -751,7 +751,7 @@ class Connection(asyncio.BufferedProtocol):
         arguments = _decode_arguments(payload)
         pending = calls.call(self._service, asked.name, arguments)
         if asked.name == "groups.leave":
-            self._door.polls.pop((arguments["group"], arguments["member_id"]), None)
+            self._door.polls.pop((str(arguments["group"]), str(arguments["member_id"])), None)
         self._later(Verb.CALL, correlation, pending, lambda value: self._send_value(Verb.CALL, correlation, value))
 
     def _send_value(self, kind: int, correlation: int, value: object) -> None:

@@ -66,8 +66,8 @@ class Snapshot(msgspec.Struct, array_like=True, frozen=True):
 class Sequences:
     """Every producer that published to one partition lately.
 
-    The state of a producer is one array: its epoch, then the last batches, oldest first, each as `Known` has it. So an id
-    that is used once costs 200 bytes; with an object per batch and per number it was 700.
+    The state of a producer is one array: its epoch, then the last batches, oldest first, each as `Known` has it. So an
+    id that is used once costs 200 bytes, a third of what an object per batch and per number would take.
     """
 
     def __init__(self, *, producers_max: int = PRODUCERS_MAX) -> None:
