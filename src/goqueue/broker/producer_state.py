@@ -112,6 +112,8 @@ class ProducerState:
                     self.markers = MarkerCounts(saved.markers)
                     return max(offset, self._log.start_offset)
                 transactions.forget_open()
+        # The log has no trace of the markers that compaction took out; they were counted until the snapshot was lost.
+        self.markers.add(self._log.start_offset, self._log.control_missing)
         return self._log.start_offset
 
     def _mended(self, replay_from: int) -> BitMap64:

@@ -909,5 +909,5 @@ def _topic_state(info: TopicInfo) -> verbs.TopicState:
         info.created_at_ns,
         dict(info.settings),
         list(info.defaults),
-        [verbs.PartitionState(*partition[:7]) for partition in info.partitions],
+        [verbs.PartitionState(*partition[:7], partition.message_count) for partition in info.partitions],
     )
