@@ -11,6 +11,7 @@ from benchmarks import (
     bench_spark,
     bench_tracing,
     bench_transactions,
+    soak_churn,
 )
 from benchmarks.harness import Result, machine_facts, print_table, to_json
 from tests.spark.conftest import spark  # noqa: F401
@@ -26,6 +27,11 @@ def test_a_benchmark_runs_at_its_small_size(benchmark) -> None:  # type: ignore[
 
     assert results
     assert [result for result in results if result.value <= 0] == []
+
+
+@pytest.mark.parametrize("kind", soak_churn.KINDS)
+def test_a_broker_keeps_nothing_of_what_was_created_and_deleted(kind: str) -> None:
+    assert soak_churn.growth(kind, **soak_churn.SMALL) == {}
 
 
 @pytest.mark.usefixtures("spark")

@@ -319,6 +319,9 @@ def test_compaction_keeps_what_was_committed_and_never_lets_what_was_aborted_sta
     assert last_of_each_key(node) == expected
     assert not of("aborted", values)
     assert not of("aborted", uncommitted(node))
+    total = len(uncommitted(node))
+    assert node.live().log.next_offset > total
+    assert node.broker.describe_topic("orders").total_messages == total
 
     disk = disk_of(node).crash(keep="nothing")
     if is_snapshot_lost:
@@ -328,6 +331,7 @@ def test_compaction_keeps_what_was_committed_and_never_lets_what_was_aborted_sta
     for _ in range(2):
         again = Node(disk, node.clock)
         assert again.values() == values
+        assert again.broker.describe_topic("orders").total_messages == total
         assert sorted(delivered(again)) == sorted(values)
         assert stable(again) == again.live().high_watermark
         disk = disk.crash(keep="nothing")
@@ -368,7 +372,9 @@ def test_a_compacted_partition_goes_on_with_aborts_and_commits(node: Node) -> No
         expected |= {b"k%d" % number: value(f"committed{turn}", number) for number in range(turn, 8)}
         compacted(node)
         assert last_of_each_key(node) == expected
+        assert node.broker.describe_topic("orders").total_messages == len(uncommitted(node))
         node = restarted(node, keep="nothing")
+        assert node.broker.describe_topic("orders").total_messages == len(uncommitted(node))
         owner = Owner(node)
         assert last_of_each_key(node) == expected
         assert stable(node) == node.live().high_watermark

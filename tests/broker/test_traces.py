@@ -1,6 +1,7 @@
 """Traces: for any message, what happened to it, all of it and in order."""
 
 import json
+from collections import Counter
 from errno import EIO, ENOSPC
 
 import pytest
@@ -760,6 +761,54 @@ def test_traces_in_numbers(node: TracedNode) -> None:
     assert stats.sampling_rate == 1.0
 
 
+def check_numbers(node: TracedNode) -> None:
+    """The statistics tell what a search finds."""
+    found = node.find(limit=1_000)
+    stats = node.broker.traces.stats()
+    outcomes = Counter(trace.outcome for trace in found)
+    assert {
+        "total": stats.traces_total,
+        "completed": stats.traces_completed,
+        "error": stats.traces_error,
+        "pending": stats.traces_pending,
+    } == {"total": len(found), **{outcome: outcomes[outcome] for outcome in OUTCOMES}}
+    assert stats.by_topic == Counter(trace.topic for trace in found)
+    done = [trace.end_ns - trace.start_ns for trace in found if trace.outcome == "completed"]
+    assert stats.average_latency_ns == (sum(done) // len(done) if done else 0)
+
+
+def test_the_numbers_are_those_of_the_traces_that_a_search_finds(node: TracedNode) -> None:
+    node.publish(*[b"x"] * 10)
+    publish_named(node, *[{"traceparent": traceparent()}] * 3, {"traceparent": traceparent(1)})
+    node.messages(NewMessage(b"later", deliver_at_ns=node.clock.wall_ns() + 60 * SECOND))
+    node.messages(NewMessage(b"never", deliver_at_ns=node.clock.wall_ns() + 60 * SECOND))
+    node.messages(NewMessage(b"short", expires_at_ns=node.clock.wall_ns() + 90 * SECOND))
+    node.done(node.broker.delays.cancel("orders", partition=0, offset=15))
+    check_numbers(node)
+
+    consumer, other = patient(node), patient(node, "other")
+    got = consumer.poll()
+    node.clock.advance(1)
+    consumer.ack(got[:3])
+    other.settle("nack", other.poll(3))
+    consumer.settle("reject", got[3:5])
+    consumer.ack(got[10:12])  # two of the three that name one trace
+    node.written()
+    check_numbers(node)
+
+    node.clock.advance(1)
+    redrive(node)
+    check_numbers(node)
+
+    node.clock.advance(2)
+    consumer.ack(consumer.poll(1))
+    check_numbers(node)
+    node.clock.advance(100)
+    node.tick()
+    consumer.poll()
+    check_numbers(node)
+
+
 def test_a_message_that_recovers_is_counted_once(node: TracedNode) -> None:
     node.publish(b"x")
     consumer = Consumer(node)
@@ -1283,6 +1332,7 @@ def test_whatever_happens_to_messages_their_timelines_tell_it(steps: list[tuple[
         getattr(model, str(name))(*arguments)
         model.node.clock.advance(0.001)
     model.check()
+    check_numbers(model.node)
 
 
 @settings(max_examples=30)

@@ -55,6 +55,7 @@ def test_json_and_yaml_hold_the_same(server: str) -> None:
         "log_end_offset": 0,
         "high_watermark": 0,
         "last_stable_offset": 0,
+        "messages": 0,
         "size_bytes": 0,
     }
     assert yaml.safe_load(succeed("topic", "list", "-o", "yaml", server=server)) == ["orders"]

@@ -96,8 +96,8 @@ def test_a_deleted_group_is_gone_and_its_members_are_told() -> None:
     assert group.state is State.DEAD
     assert coordinator.take_events() == [
         MemberLeft(group="billing", member_id="app-1", reason="error"),
-        GroupStateChanged(group="billing", state="Dead"),
         GroupChanged(group="billing", generation=2, members=0, assigned_partitions=0),
+        GroupStateChanged(group="billing", state="Dead"),
     ]
     for call in (
         lambda: coordinator.get("billing"),

@@ -109,6 +109,7 @@ def test_the_series_of_a_group_and_of_a_topic_go_with_it(metrics: Metrics) -> No
     for event, _, _ in MOVES:
         metrics.observe(event)
     metrics.render(False)
+    metrics.observe(events.Delivered("t", 0, "g", 7, 700, 2))  # nobody looked since
     metrics.observe(events.GroupStateChanged(group="g", state="Dead"))
     assert 'consumer_group="g"' not in metrics.render(False)[0].decode()
 

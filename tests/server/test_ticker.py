@@ -89,6 +89,25 @@ def test_it_hurries_when_something_is_due_before_its_next_tick(clock: ManualCloc
     run(main)
 
 
+@pytest.mark.parametrize(("blocked_s", "warned"), [(0.0, []), (3.0, [3.0])])
+def test_a_time_that_is_over_is_no_sign_of_a_blocked_loop_and_hides_none(
+    clock: ManualClock, caplog: pytest.LogCaptureFixture, blocked_s: float, warned: list[float]
+) -> None:
+    async def main() -> None:
+        clock.advance(60)
+        ticked = asyncio.Event()
+        ticker = Ticker(asyncio.get_running_loop(), clock, ticked.set, interval_ns=SECOND)
+        clock.advance(1 + blocked_s if blocked_s else 0)
+
+        ticker.hurry(clock.monotonic_ns() - 30 * SECOND)  # a delay whose time came while the broker was down
+        await ticked.wait()
+        ticker.stop()
+
+    run(main)
+
+    assert [record.seconds for record in caplog.records] == warned  # type: ignore[attr-defined]
+
+
 def test_what_a_tick_asks_for_is_not_forgotten(clock: ManualClock) -> None:
     async def main() -> None:
         second = asyncio.Event()

@@ -51,6 +51,22 @@ def test_the_dirty_ratio_is_the_share_of_new_sealed_bytes() -> None:
     assert dirty_ratio([], 0) == 0.0
 
 
+@pytest.mark.parametrize("rounds", [1, 2, 5])
+def test_it_is_known_how_many_records_are_left_and_a_start_need_not_count_them(disk: MemoryDisk, rounds: int) -> None:
+    log = open_log(disk, **COMPACTED)
+    for round in range(rounds):
+        for number in range(40):
+            put(log, f"{number % 7}", f"{round}-{number}")
+        compact(log)
+        assert log.record_count == len(read_all(log)[0]) < log.next_offset
+    log.close()
+
+    again = open_log(disk, **COMPACTED)
+    assert again.record_count == log.record_count == len(read_all(again)[0])
+    crashed = open_log(disk.crash(keep="nothing"), **COMPACTED)
+    assert crashed.record_count == len(read_all(crashed)[0])
+
+
 def test_only_the_last_value_of_each_key_stays(disk: MemoryDisk) -> None:
     log = open_log(disk, **COMPACTED)
     for round in range(20):

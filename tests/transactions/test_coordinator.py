@@ -290,7 +290,7 @@ def test_what_has_something_open_is_not_forgotten() -> None:
 
 
 def test_beyond_the_limit_the_idlest_plain_producer_goes_and_a_new_transactional_id_is_refused() -> None:
-    desk = Desk(producers_max=2)
+    desk = Desk(producers_max=2, plain_producers_max=2)
     for _ in range(3):
         desk.init(None)
     desk.init("a")
@@ -1133,7 +1133,7 @@ def test_whoever_was_used_last_goes_last_also_after_a_restart() -> None:
     desk.core.heartbeat(103, 0, wall_ns=desk.wall_ns)
     desk.put(desk.core.take_facts())
     desk.stored = dict(reversed(desk.stored.items()))
-    core = Coordinator(TransactionLimits(producers_max=1))
+    core = Coordinator(TransactionLimits(plain_producers_max=1))
     core.load({key: raw for key, raw in desk.stored.items() if key[:2] == b"p:"}, now_ns=0, wall_ns=WALL_NS)
     assert core.take_facts() == {b"p:104": None}
 

@@ -1,5 +1,6 @@
 """A batch that is sent again is recognised, through restarts, for as long as its producer can be remembered."""
 
+import tracemalloc
 from dataclasses import dataclass, field
 
 import pytest
@@ -10,7 +11,17 @@ from goqueue.errors import GoQueueError, OutOfOrderSequence, ProducerFenced
 from goqueue.record import kernel
 from goqueue.record.headers import PRODUCER
 from goqueue.record.identity import BatchIdentity
-from goqueue.transactions.sequences import IDLE_NS_MAX, WINDOW, YOUNG_FACTOR, YOUNG_NS, Known, Sequences
+from goqueue.transactions.sequences import (
+    EVICTED_PART,
+    IDLE_NS_MAX,
+    LOOK_NS,
+    SINGLE_IDLE_NS_MAX,
+    WINDOW,
+    YOUNG_FACTOR,
+    YOUNG_NS,
+    Known,
+    Sequences,
+)
 
 TIME = 1_700_000_000 * 10**9
 
@@ -204,10 +215,10 @@ def test_a_malformed_identity_in_the_log_is_passed_over(raw: bytes) -> None:
 
 def test_the_producer_that_was_silent_for_longest_is_forgotten_first() -> None:
     sequences = Sequences(producers_max=3)
-    for producer_id in (1, 2, 3, 1, 4):
+    for offset, producer_id in enumerate((1, 2, 3, 1, 4)):
         following = 1 if sequences._producers.get(producer_id) else 0
         now_ns = TIME + (YOUNG_NS if producer_id == 4 else 0)
-        sequences.note(BatchIdentity(producer_id, 0, following, 1), first_offset=0, timestamp_ns=now_ns)
+        sequences.note(BatchIdentity(producer_id, 0, following, 1), first_offset=offset, timestamp_ns=now_ns)
 
     assert len(sequences) == 3
     assert said(sequences, BatchIdentity(1, 0, 2, 1)) is None
@@ -229,10 +240,10 @@ def test_a_producer_that_may_still_be_sending_again_is_spared_while_there_is_roo
 
 def test_a_producer_is_forgotten_after_seven_silent_days_and_not_before() -> None:
     sequences = Sequences()
-    sequences.note(BatchIdentity(1, 0, 0, 1), first_offset=0, timestamp_ns=TIME)
-    sequences.note(BatchIdentity(2, 0, 0, 1), first_offset=1, timestamp_ns=TIME + 1)
+    sequences.note(BatchIdentity(1, 0, 0, 2), first_offset=0, timestamp_ns=TIME)
+    sequences.note(BatchIdentity(2, 0, 0, 2), first_offset=2, timestamp_ns=TIME + 1 + LOOK_NS)
 
-    sequences.forget_idle(now_ns=TIME + IDLE_NS_MAX - 1)
+    sequences.forget_idle(now_ns=TIME + IDLE_NS_MAX - LOOK_NS - 1)
     assert len(sequences) == 2
     sequences.forget_idle(now_ns=TIME + IDLE_NS_MAX)
     assert len(sequences) == 1
@@ -240,16 +251,59 @@ def test_a_producer_is_forgotten_after_seven_silent_days_and_not_before() -> Non
     assert len(sequences) == 0
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_producer_that_only_ever_sent_one_record_is_forgotten_after_a_day(first: int) -> None:
+    sequences = Sequences()
+    sequences.note(BatchIdentity(1, 0, first, 1), first_offset=0, timestamp_ns=TIME)
+    sequences.note(BatchIdentity(2, 0, first, 2), first_offset=1, timestamp_ns=TIME)  # a batch of two
+    sequences.note(BatchIdentity(3, 0, first, 1), first_offset=3, timestamp_ns=TIME)  # two batches
+    sequences.note(BatchIdentity(3, 0, first + 1, 1), first_offset=4, timestamp_ns=TIME)
+    sequences.note(BatchIdentity(4, 1, first, 1), first_offset=5, timestamp_ns=TIME)  # fences an older epoch
+
+    sequences.forget_idle(now_ns=TIME + SINGLE_IDLE_NS_MAX - LOOK_NS)
+    assert len(sequences) == 4
+    sequences.forget_idle(now_ns=TIME + SINGLE_IDLE_NS_MAX)
+
+    assert len(sequences) == 3
+    assert said(sequences, BatchIdentity(1, 0, 1, 1)) is None
+    assert said(sequences, BatchIdentity(3, 0, first, 1)) == Known(first, 1, 3, TIME)
+
+
+def test_an_id_that_was_used_once_costs_a_few_hundred_bytes() -> None:
+    count = 10_000
+    tracemalloc.start()
+    try:
+        sequences = Sequences()
+        before = tracemalloc.get_traced_memory()[0]
+        for producer_id in range(2**40, 2**40 + count):
+            sequences.note(BatchIdentity(producer_id, 0, 1, 1), first_offset=producer_id, timestamp_ns=TIME)
+        used = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+
+    assert used / count < 300
+
+
+def test_the_search_for_the_oldest_is_made_once_for_many_of_them() -> None:
+    sequences = Sequences(producers_max=100)
+    for producer_id in range(1, 102):
+        now_ns = TIME + producer_id * YOUNG_NS
+        sequences.note(BatchIdentity(producer_id, 0, 0, 1), first_offset=0, timestamp_ns=now_ns)
+
+    assert len(sequences) == 100 - 100 // EVICTED_PART
+    assert said(sequences, BatchIdentity(101, 0, 0, 1)) == Known(0, 1, 0, TIME + 101 * YOUNG_NS)
+
+
 def test_a_snapshot_brings_back_the_window_and_who_was_silent_for_longest() -> None:
     sequences = Sequences(producers_max=2)
     for number in range(9):
         sequences.note(BatchIdentity(7, 1, number, 1), first_offset=number, timestamp_ns=TIME)
-    sequences.note(BatchIdentity(8, 0, 0, 1), first_offset=9, timestamp_ns=TIME)
+    sequences.note(BatchIdentity(8, 0, 0, 1), first_offset=9, timestamp_ns=TIME + 1)
 
     restored = Sequences(producers_max=2)
     assert restored.restore(sequences.snapshot(10)) == 10
     restored.note(BatchIdentity(9, 0, 0, 1), first_offset=10, timestamp_ns=TIME + YOUNG_NS)
 
     assert len(restored) == 2
-    assert said(restored, BatchIdentity(8, 0, 0, 1)) == Known(0, 1, 9, TIME)
+    assert said(restored, BatchIdentity(8, 0, 0, 1)) == Known(0, 1, 9, TIME + 1)
     assert said(restored, BatchIdentity(7, 0, 0, 1)) is None

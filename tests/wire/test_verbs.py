@@ -61,7 +61,7 @@ def test_what_an_older_end_leaves_out_has_a_default(meta: type[msgspec.Struct]) 
 
 def test_the_state_of_the_largest_topic_fits_a_frame() -> None:
     most = 2**63 - 1
-    partitions = [verbs.PartitionState(n, most, most, most, most, most, 2**31) for n in range(PARTITIONS_MAX)]
+    partitions = [verbs.PartitionState(n, most, most, most, most, most, 2**31, most) for n in range(PARTITIONS_MAX)]
     settings = TopicConfig().settings()
     state = verbs.TopicState("t" * 249, "f" * 32, 3, most, settings, list(settings), partitions)
 

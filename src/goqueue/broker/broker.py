@@ -830,7 +830,7 @@ class Broker:
             log.size,
             self._config.node_id,
             0,
-            live.producers.markers.total,
+            live.message_count,
         )
 
     def _check_running(self) -> None:

@@ -57,6 +57,9 @@ class GroupVerbs(Protocol):
     def rebalance_stats(self, group: str | None = None) -> reports.RebalanceReport: ...
     def blocked(self, group: str) -> list[reports.BlockedKey]: ...
 
+    def has_member(self, group: str, member_id: str) -> bool:
+        """Whether there is such a member."""
+
     def positions(self, group: str, topic: str | None = None) -> list[reports.Position]:
         """Where the group stands; nothing for a group that is not there."""
 

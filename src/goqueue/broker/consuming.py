@@ -183,6 +183,11 @@ class Groups:
         """The names, sorted."""
         return [group.name for group in self._coordinator]
 
+    def has_member(self, group: str, member_id: str) -> bool:
+        """Whether there is such a member."""
+        found = self._coordinator.find(group)
+        return found is not None and member_id in found.members
+
     def describe(self, group: str) -> reports.GroupInfo:
         """The group as it is now."""
         found = self._coordinator.get(group)

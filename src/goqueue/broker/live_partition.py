@@ -159,6 +159,12 @@ class LivePartition:
         return self.high_watermark if first_open is None else min(self.high_watermark, first_open)
 
     @property
+    def message_count(self) -> int:
+        """How many messages the log holds, those of open and aborted transactions included."""
+        control_count = self.producers.markers.total - self.log.control_missing
+        return self.log.record_count - max(0, control_count)
+
+    @property
     def aborted(self) -> BitMap64 | None:
         """Records that no reader of what is committed may see; None if there never were any."""
         return self.producers.transactions.aborted if self.producers.transactions is not None else None

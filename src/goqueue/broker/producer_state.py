@@ -117,17 +117,18 @@ class ProducerState:
 
     def _restored(self, transactions: PartitionTransactions, saved: _Saved | None) -> int:
         """From where on the log has to be read; one that cannot be read or speaks of records that are gone is none."""
-        if saved is None:
-            return self._log.start_offset
         try:
-            offset = transactions.restore(saved.transactions)
+            offset = None if saved is None else transactions.restore(saved.transactions)
         except msgspec.DecodeError as error:
+            offset = None
             self._unreadable.pass_over(TRANSACTIONS_KEY, error)
-            return self._log.start_offset
-        if offset <= self._log.next_offset:
-            self.markers = MarkerCounts(saved.markers)
-            return max(offset, self._log.start_offset)
-        transactions.forget_open()
+        if saved is not None and offset is not None:
+            if offset <= self._log.next_offset:
+                self.markers = MarkerCounts(saved.markers)
+                return max(offset, self._log.start_offset)
+            transactions.forget_open()
+        # The log has no trace of the markers that compaction took out; they were counted until the snapshot was lost.
+        self.markers.add(self._log.start_offset, self._log.control_missing)
         return self._log.start_offset
 
     def _mended(self, replay_from: int) -> BitMap64:

@@ -60,6 +60,8 @@ from goqueue.wire.reports import ScheduleInfo, ScheduleRun
 _DEFINITION = b"definition/"
 _STATE = b"state/"
 _HISTORY = b"history/"
+STALE_MAX = 64
+"""Entries of the heap whose schedule was deleted or moved, in excess of two per schedule; then they are removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -368,7 +370,7 @@ class Scheduling:
         slot.version += 1
         if slot.schedule.next_at_ns is not None and not slot.schedule.claim:
             heapq.heappush(self._heap, (slot.schedule.next_at_ns, slot.version, next(self._order), slot))
-        if len(self._heap) > 2 * self._count + 1_024:
+        if len(self._heap) > 2 * self._count + STALE_MAX:
             self._heap = [entry for entry in self._heap if entry[1] == entry[3].version]
             heapq.heapify(self._heap)
         self._arm()

@@ -44,7 +44,7 @@ class PartitionInfo(NamedTuple):
     size_bytes: int
     leader: int
     leader_epoch: int
-    control_count: int = 0  # records that are no messages
+    message_count: int = 0  # without control records, and without what compaction has taken out
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,7 +61,7 @@ class TopicInfo:
 
     @property
     def total_messages(self) -> int:
-        return sum(one.end_offset - one.start_offset - one.control_count for one in self.partitions)
+        return sum(one.message_count for one in self.partitions)
 
     @property
     def total_size_bytes(self) -> int:

@@ -4,6 +4,9 @@ import heapq
 from collections.abc import Callable
 from itertools import count
 
+SWEPT_FROM = 64
+"""Fewer entries than that are never looked through for cancelled timers."""
+
 
 class Timer:
     """One call that is to come; `cancel` calls it off."""
@@ -24,7 +27,7 @@ class Timers:
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Timer]] = []
         self._order = count()
-        self._cancelled_max = 1_024
+        self._cancelled_max = SWEPT_FROM
 
     def __len__(self) -> int:
         return len(self._heap)
@@ -48,4 +51,4 @@ class Timers:
         """Throw out what was cancelled, so that it cannot pile up before its time."""
         self._heap = [entry for entry in self._heap if entry[2].callback]
         heapq.heapify(self._heap)
-        self._cancelled_max = max(1_024, 2 * len(self._heap))
+        self._cancelled_max = max(SWEPT_FROM, 2 * len(self._heap))

@@ -22,7 +22,6 @@ from goqueue.broker.live_partition import LivePartition
 from goqueue.broker.pending import Pending
 from goqueue.broker.record_fetcher import RecordFetcher
 from goqueue.clock import MS, Clock
-from goqueue.delivery.dead_letter import DLQ_SUFFIX
 from goqueue.delivery.offsets import between
 from goqueue.errors import BrokerUnavailable, GoQueueError, InvalidRequest, NotFound, StorageError
 from goqueue.names import TopicPartition
@@ -37,7 +36,7 @@ from goqueue.tracing.export import Export, Sink
 from goqueue.tracing.journeys import Journey, journey, parent_span_id, span_id
 from goqueue.tracing.lookup import STEP, RowsBySource, Stamps, by_source, candidates, grouped, rows_of
 from goqueue.tracing.recorder import Recorder
-from goqueue.tracing.rows import PUBLISH, EventType, Moment, Place, Row, moments
+from goqueue.tracing.rows import NOWHERE, PUBLISH, EventType, Moment, Place, Row, moments
 from goqueue.tracing.table import StoredRow, encode_line, read_lines
 from goqueue.wire import trace_reports as reports
 
@@ -235,13 +234,23 @@ class Traces:
         return self._report(known, found[0], with_spans=True)
 
     def stats(self) -> reports.TraceStats:
-        """The traces in numbers; those of the ring."""
+        """The traces in numbers; those of the ring. They are what a search of the ring finds."""
         ring = self.recorder.ring
         counts = TraceCounts()
         for row in ring:
-            if row.count and not row.source.topic.endswith(DLQ_SUFFIX):
+            if row.count:
                 counts.add(row)
+        traces = self._of_several(counts)
         total, completed, error, by_topic = counts.sum_up()
+        latency_count, latency_ns = counts.latency(ring)
+        for trace in traces:
+            total += 1
+            by_topic[trace.topic] = by_topic.get(trace.topic, 0) + 1
+            error += trace.outcome == "error"
+            if trace.outcome == "completed":
+                completed += 1
+                latency_count += 1
+                latency_ns += trace.end_ns - trace.start_ns
         return reports.TraceStats(
             enabled=self._config.enabled,
             spans_in_buffer=ring.event_count,
@@ -253,9 +262,34 @@ class Traces:
             traces_completed=completed,
             traces_pending=total - completed - error,
             traces_error=error,
-            average_latency_ns=counts.average_latency_ns(ring),
+            average_latency_ns=latency_ns // latency_count if latency_count else 0,
             by_topic=by_topic,
         )
+
+    def _of_several(self, counts: TraceCounts) -> list[reports.Trace]:
+        """The traces of several messages, which are left out of the counts; so are copies of messages that are not.
+
+        Of `EXAMINED_MAX` of them, that is: the rest is counted message by message.
+        """
+        explicit = self.recorder.explicit
+        ids = dict.fromkeys(explicit.shared())
+        copies = [row for row in self.recorder.ring if row.origin is not NOWHERE]
+        for row in copies:
+            for origin in counts.unseen(row.origin, BitMap64(row.origin_offsets.values())):
+                offset = next(copy for copy, one in row.origin_offsets.items() if one == origin)
+                context = explicit.context(Place(*row.source, offset))
+                if context is not None:
+                    ids[context.trace_id] = None
+        for row in copies:
+            counts.leave_out(row.source, row.offset_set())
+        examined: dict[str, Place | None] = dict.fromkeys(islice(ids, EXAMINED_MAX))
+        if not examined:
+            return []
+        known = self._known()
+        for places in self._places(known, examined).values():
+            for source, offsets in by_source(places).items():
+                counts.leave_out(source, offsets)
+        return [self._report(known, one) for one in self._journeys(known, examined)]
 
     # --- what is known -------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ import msgspec
 
 from goqueue.client import forks, messages, telemetry
 from goqueue.client.accumulator import Batch, Message, PartitionQueue, Request, TopicQueues
-from goqueue.client.connections import Connections, any_turn, retry_wait_ns
+from goqueue.client.connections import TOPICS_MAX, Connections, any_turn, retry_wait_ns
 from goqueue.client.handles import Handle, Published, published
 from goqueue.client.lookout import Lookout
 from goqueue.client.messages import Duration, Time
@@ -366,6 +366,8 @@ class DirectPublisher:
         if self._identity is None:
             session = await self._connections.any()
             self._identity = await session.ask(Verb.INIT_PRODUCER, verbs.Empty(), verbs.ProducerIdentity)
+        if len(self._topics) >= TOPICS_MAX:  # one message is sent at a time, so there is nothing left in its queues
+            self._forget(next(iter(self._topics)))
         queues = self._topics[topic] = TopicQueues(
             topic,
             len(metadata.leaders),

@@ -27,6 +27,8 @@ from goqueue.wire.verbs import Verb
 
 RETRY_INITIAL_NS = 20 * MS
 RETRY_MAX_NS = 2 * SECOND
+TOPICS_MAX = 1_000
+"""Of so many topics it is remembered who leads them; of others it is asked again."""
 
 T = TypeVar("T")
 
@@ -131,6 +133,8 @@ class Connections:
         (metadata,) = answer.topics
         if metadata.error:
             raise codes.restore(metadata.error.code, metadata.error.text, metadata.error.facts)
+        if len(self._topics) >= TOPICS_MAX:
+            del self._topics[next(iter(self._topics))]
         self._topics[name] = metadata
         return metadata
 

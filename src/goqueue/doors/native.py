@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any, TypeVar, cast
 
 import msgspec
@@ -43,6 +44,8 @@ logger = logging.getLogger("goqueue.native")
 OFFSET_BYTES = 8
 POLLS_MAX = 10_000
 """Of so many members it is known what their last poll brought. Of others, what is lost on the way runs out."""
+POLLS_CHECKED = 1_000
+"""Of so many it is checked every second whether they are still members."""
 _EMPTY = verbs.encode(verbs.Empty())
 RESPONSE = int(FrameFlags.RESPONSE)
 RESPONSE_OF_RECORDS = int(FrameFlags.RESPONSE | FrameFlags.SELF_CHECKED)
@@ -234,6 +237,15 @@ class NativeDoor:
         now_ns = self.clock.monotonic_ns()
         for connection in list(self.connections):
             connection.check_time(now_ns)
+        self.forget_polls()
+
+    def forget_polls(self) -> None:
+        """Forget the last polls of members that are gone; `POLLS_CHECKED` of them are looked at per call."""
+        polls, groups = self.polls, self.service.groups
+        for member in list(islice(polls, POLLS_CHECKED)):
+            last = polls.pop(member)
+            if groups.has_member(*member):
+                polls[member] = last
 
     def _sweep_regularly(self, loop: asyncio.AbstractEventLoop) -> None:
         self.sweep()
@@ -580,14 +592,8 @@ class Connection(asyncio.BufferedProtocol):
         self._answer(Verb.OFFSETS, correlation, verbs.OffsetsAnswer(offsets))
 
     def _init_producer(self, correlation: int, _meta: memoryview, _payload: memoryview) -> None:
-        self._later(
-            Verb.INIT_PRODUCER,
-            correlation,
-            self._service.transactions.init(),
-            lambda one: self._answer(
-                Verb.INIT_PRODUCER, correlation, verbs.ProducerIdentity(one.producer_id, one.epoch)
-            ),
-        )
+        one = self._service.init_producer()  # partitions know it by its batches; nothing else has to
+        self._answer(Verb.INIT_PRODUCER, correlation, verbs.ProducerIdentity(one.producer_id, one.epoch))
 
     def _publish(self, correlation: int, meta: memoryview, payload: memoryview) -> None:
         asked = _decode_publish(meta)
@@ -748,7 +754,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def _call(self, correlation: int, meta: memoryview, payload: memoryview) -> None:
         asked = _decode_call(meta)
-        pending = calls.call(self._service, asked.name, _decode_arguments(payload))
+        arguments = _decode_arguments(payload)
+        pending = calls.call(self._service, asked.name, arguments)
+        if asked.name == "groups.leave":
+            self._door.polls.pop((str(arguments["group"]), str(arguments["member_id"])), None)
         self._later(Verb.CALL, correlation, pending, lambda value: self._send_value(Verb.CALL, correlation, value))
 
     def _send_value(self, kind: int, correlation: int, value: object) -> None:
@@ -906,5 +915,5 @@ def _topic_state(info: TopicInfo) -> verbs.TopicState:
         info.created_at_ns,
         dict(info.settings),
         list(info.defaults),
-        [verbs.PartitionState(*partition[:7]) for partition in info.partitions],
+        [verbs.PartitionState(*partition[:7], partition.message_count) for partition in info.partitions],
     )

@@ -335,8 +335,8 @@ class Group:
         self._begin_generation()
         self._partition_counts = {}
         self._wake_ns = None
-        self._turn(Turn.DELETED)
         self._tell_change()
+        self._turn(Turn.DELETED)  # last: an observer forgets the group with it
 
     def snapshot(self) -> bytes:
         """Everything that outlives the coordinator."""

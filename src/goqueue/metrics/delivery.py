@@ -263,6 +263,8 @@ class DeliveryMetrics:
 
     def _group_deleted(self, group: str) -> None:
         self._poll_series.pop(group, None)
+        for key in [key for key in self._tallies if key[1] == group]:
+            del self._tallies[key]
         for series in vars(self).values():
             if isinstance(series, Counter | Gauge | Histogram) and "consumer_group" in series._labelnames:
                 series.remove_by_labels({"consumer_group": group})

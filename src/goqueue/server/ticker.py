@@ -49,9 +49,12 @@ class Ticker:
         self._next.cancel()
 
     def hurry(self, time_ns: int) -> None:
-        """There is something to do at that time: tick then, if not before."""
+        """There is something to do at that time: tick then, if not before.
+
+        A time that is over is not when the loop ought to have ticked, so it is no sign of a stall.
+        """
         if time_ns < self._due_ns - HURRY_NS:
-            self._due_ns = time_ns
+            self._due_ns = min(self._due_ns, max(time_ns, self._clock.monotonic_ns()))
             if not self._is_running:
                 self._schedule()
 

@@ -21,7 +21,7 @@ Steps 1, 2 and 4 block and are jobs for a thread; step 3 is a few renames by the
 
 import struct
 from array import array
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from pyroaring import BitMap64
@@ -42,6 +42,8 @@ _KIND = b"GQCO"
 _HEAD = struct.Struct(">QI")
 _REPLACEMENT = struct.Struct(">QII")
 _BASE = struct.Struct(">Q")
+_COUNT = struct.Struct(">I")
+_GAPS = struct.Struct(">QQQ")
 
 
 class Cancelled(Exception):
@@ -54,6 +56,17 @@ class Source(NamedTuple):
     base_offset: int
     end_offset: int
     size: int
+    control_missing: int = 0  # control records that an earlier compaction has taken out
+
+
+class Gaps(NamedTuple):
+    """How many offsets of a segment have no record any more, and how many of those had a control record."""
+
+    missing: int
+    control_missing: int
+
+
+NO_GAPS = Gaps(0, 0)
 
 
 class Replacement(NamedTuple):
@@ -62,6 +75,7 @@ class Replacement(NamedTuple):
     sources: tuple[int, ...]
     size: int
     crc: int  # of the whole file: by it a copy is known again
+    gaps: Gaps = NO_GAPS
 
     @property
     def base_offset(self) -> int:
@@ -69,10 +83,13 @@ class Replacement(NamedTuple):
 
 
 class State(NamedTuple):
-    """What the file `compaction` says: up to where the log is compacted, and what is to be swapped."""
+    """What the file `compaction` says: up to where the log is compacted, what is to be swapped, and, by base offset,
+    the gaps in segments, as they are after that. A file without gaps was written before they were counted.
+    """
 
     cleaned_offset: int
     swap: tuple[Replacement, ...] = ()
+    gaps: Mapping[int, Gaps] = {}
 
 
 def load_state(disk: Disk, directory: str) -> State:
@@ -91,14 +108,22 @@ def load_state(disk: Disk, directory: str) -> State:
         sources = tuple(base for (base,) in _BASE.iter_unpack(payload[position:end]))
         swap.append(Replacement(sources, size, crc))
         position = end
-    return State(cleaned_offset, tuple(swap))
+    gaps: dict[int, Gaps] = {}
+    if position < len(payload):
+        (count,) = _COUNT.unpack_from(payload, position)
+        position += _COUNT.size
+        for base, *counts in _GAPS.iter_unpack(payload[position : position + count * _GAPS.size]):
+            gaps[base] = Gaps(*counts)
+    return State(cleaned_offset, tuple(swap), gaps)
 
 
 def store_state(disk: Disk, directory: str, state: State) -> None:
     """Make the state durable."""
     payload = _HEAD.pack(state.cleaned_offset, len(state.swap))
-    for sources, size, crc in state.swap:
+    for sources, size, crc, _ in state.swap:
         payload += _REPLACEMENT.pack(size, crc, len(sources)) + b"".join(map(_BASE.pack, sources))
+    payload += _COUNT.pack(len(state.gaps))
+    payload += b"".join(_GAPS.pack(base, *gaps) for base, gaps in state.gaps.items())
     small_file.replace(disk, directory, COMPACTION, _KIND, payload)
 
 
@@ -124,7 +149,7 @@ def finish_swap(disk: Disk, directory: str, state: State, cleaned: Sequence[str]
         disk.remove(path)
     if state.swap:
         disk.sync_directory(directory)
-        store_state(disk, directory, State(state.cleaned_offset))
+        store_state(disk, directory, State(state.cleaned_offset, gaps=state.gaps))
 
 
 def _is_copy(disk: Disk, path: str, replacement: Replacement) -> bool:
@@ -174,6 +199,7 @@ class CompactJob(CancellableJob):
         self.replacements: list[Replacement] = []
         self.cleaned_offset = cleaned_offset
         self.damage: list[Damage] = []  # what kept the job from being done
+        self._control_missing = 0  # in the copy that is being written
 
     @property
     def end_offset(self) -> int:
@@ -191,6 +217,7 @@ class CompactJob(CancellableJob):
                 output = None
             if output is None:
                 output = _Copy(self._disk, self._directory, source.base_offset)
+                self._control_missing = 0
             output.sources.append(source)
             for run in self._runs(source):
                 for records in self._kept(run, latest):
@@ -225,6 +252,8 @@ class CompactJob(CancellableJob):
         hidden = self._hidden(run)
         for start, end, hide_flags in ((first, markers_end, Flags.CONTROL), (max(first, markers_end), last + 1, 0)):
             if start < end:
+                if hide_flags:
+                    self._control_missing += _control_count(run, start, end)
                 yield kernel.filter(
                     run.records,
                     from_offset=start,
@@ -275,36 +304,45 @@ class CompactJob(CancellableJob):
         else:
             output.finish()
             sources = tuple(source.base_offset for source in output.sources)
-            self.replacements.append(Replacement(sources, output.size, output.crc))
+            offsets = sum(source.end_offset - source.base_offset for source in output.sources)
+            control_missing = self._control_missing + sum(source.control_missing for source in output.sources)
+            gaps = Gaps(offsets - output.record_count, control_missing)
+            self.replacements.append(Replacement(sources, output.size, output.crc, gaps))
 
 
 class SwapJob(CancellableJob):
     """Step 2: from here on the copies are going to replace their sources, crash or not."""
 
-    def __init__(self, disk: Disk, directory: str, compacted: CompactJob) -> None:
+    def __init__(self, disk: Disk, directory: str, compacted: CompactJob, gaps: Mapping[int, Gaps]) -> None:
         super().__init__()
         self._disk = disk
         self._directory = directory
         self.compacted = compacted
+        replaced = {base for replacement in compacted.replacements for base in replacement.sources}
+        self.gaps = {base: one for base, one in gaps.items() if base not in replaced}
+        self.gaps |= {replacement.base_offset: replacement.gaps for replacement in compacted.replacements}
 
     def _work(self) -> None:
-        state = State(self.compacted.cleaned_offset, tuple(self.compacted.replacements))
+        state = State(self.compacted.cleaned_offset, tuple(self.compacted.replacements), self.gaps)
         store_state(self._disk, self._directory, state)
 
 
 class FinishJob(CancellableJob):
     """Step 4: the names are in place; make that durable and take the old files away."""
 
-    def __init__(self, disk: Disk, directory: str, cleaned_offset: int, paths: list[str]) -> None:
+    def __init__(
+        self, disk: Disk, directory: str, cleaned_offset: int, gaps: Mapping[int, Gaps], paths: list[str]
+    ) -> None:
         super().__init__()
         self._disk = disk
         self._directory = directory
         self._cleaned_offset = cleaned_offset
+        self._gaps = gaps
         self.paths = paths
 
     def _work(self) -> None:
         self._disk.sync_directory(self._directory)
-        store_state(self._disk, self._directory, State(self._cleaned_offset))
+        store_state(self._disk, self._directory, State(self._cleaned_offset, gaps=self._gaps))
         for path in self.paths:
             self._disk.remove(path)
 
@@ -319,6 +357,7 @@ class _Copy:
         self._files = [disk.open(path, create=True) for path in self._paths]
         self._next_index_at = 0
         self.sources: list[Source] = []
+        self.record_count = 0
         self.size = 0
         self.crc = 0
 
@@ -331,6 +370,7 @@ class _Copy:
             offset_index.append(summary.offset_entries)
             time_index.append(summary.time_entries)
             self._next_index_at = summary.next_index_at
+            self.record_count += summary.record_count
             self.size += len(records)
             self.crc = kernel.crc32c(records, self.crc)
 
@@ -342,3 +382,10 @@ class _Copy:
     def remove(self) -> None:
         for path in self._paths:
             self._disk.remove(path)
+
+
+def _control_count(run: Run, start: int, end: int) -> int:
+    """How many control records there are in that part of the run."""
+    everything = kernel.filter(run.records, from_offset=start, to_offset=end)
+    others = kernel.filter(run.records, from_offset=start, to_offset=end, hide_flags=Flags.CONTROL)
+    return kernel.scan(everything).record_count - kernel.scan(others).record_count

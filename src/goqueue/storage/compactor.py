@@ -50,7 +50,7 @@ class Compactor:
         if not config.compacts or self.is_running or resting:
             return None
         sources = [
-            compaction.Source(segment.base_offset, end_offset, segment.size)
+            compaction.Source(segment.base_offset, end_offset, segment.size, segment.control_missing)
             for segment, end_offset in self._segments.sealed()
             if end_offset <= to_offset
         ]
@@ -76,7 +76,7 @@ class Compactor:
             self._running = None
             job.discard()
             return None
-        self._running = compaction.SwapJob(self._disk, self._directory, job)
+        self._running = compaction.SwapJob(self._disk, self._directory, job, self._gaps())
         return self._running
 
     def decided(self, job: compaction.SwapJob, *, is_noted: bool) -> Job | None:
@@ -98,7 +98,7 @@ class Compactor:
                 segments_after=len(self._segments),
             )
         )
-        self._running = compaction.FinishJob(self._disk, self._directory, self.cleaned_offset, leftovers)
+        self._running = compaction.FinishJob(self._disk, self._directory, self.cleaned_offset, self._gaps(), leftovers)
         return self._running
 
     def finished(self) -> None:
@@ -116,7 +116,8 @@ class Compactor:
             case compaction.SwapJob() if end_offset < job.compacted.end_offset:
                 with suppress(OSError):
                     job.cancel()
-                compaction.store_state(self._disk, self._directory, compaction.State(self.cleaned_offset))
+                state = compaction.State(self.cleaned_offset, gaps=self._gaps())
+                compaction.store_state(self._disk, self._directory, state)
             case _:
                 return
         self._called_off = True
@@ -128,12 +129,21 @@ class Compactor:
             with suppress(OSError):
                 job.cancel()
 
+    def _gaps(self) -> dict[int, compaction.Gaps]:
+        """Those of the segments as they are now."""
+        return {
+            segment.base_offset: compaction.Gaps(segment.missing, segment.control_missing)
+            for segment, _ in self._segments.sealed()
+            if segment.missing
+        }
+
     def _put_in_place(self, replacements: list[compaction.Replacement]) -> list[str]:
         """Let the copies take the places of their sources; the paths of what is left to be removed."""
         copies: dict[int, Segment] = {}
         renamed: set[Segment] = set()
         for replacement in replacements:
             copy = Segment(self._disk, self._directory, replacement.base_offset, replacement.size, self._observe)
+            copy.missing, copy.control_missing = replacement.gaps
             copies.update(dict.fromkeys(replacement.sources, copy))
         try:
             for copy in dict.fromkeys(copies.values()):

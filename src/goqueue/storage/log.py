@@ -162,6 +162,9 @@ class Log:
             sync_ancestors(disk, directory)
             if not any(listing.log_sizes.values()):  # else it was lost, and is written anew once all is synced
                 checkpoint_file.write(checkpoint, sync=True)
+        for segment in recovered.segments:
+            gaps = state.gaps.get(segment.base_offset, compaction.NO_GAPS)
+            segment.missing, segment.control_missing = gaps
         segments = SegmentList(recovered.segments, recovered.next_offset, open_segments)
         flusher = Flusher(disk, directory, checkpoint_file, checkpoint)
         compactor = Compactor(disk, directory, segments, state.cleaned_offset, observe)
@@ -207,6 +210,16 @@ class Log:
     def cleaned_offset(self) -> int:
         """Below it the log was compacted: the last of each key is there, and nothing of what was aborted."""
         return self._compactor.cleaned_offset
+
+    @property
+    def record_count(self) -> int:
+        """How many records there are, control records included."""
+        return self._segments.next_offset - self._segments.start_offset - self._segments.missing
+
+    @property
+    def control_missing(self) -> int:
+        """How many control records compaction has taken out."""
+        return self._segments.control_missing
 
     @property
     def size(self) -> int:

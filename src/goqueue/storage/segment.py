@@ -44,7 +44,9 @@ class Segment:
         "_offsets",
         "_times",
         "base_offset",
+        "control_missing",
         "known_first_timestamp",
+        "missing",
         "next_index_at",
         "size",
         "unsynced",
@@ -62,6 +64,8 @@ class Segment:
         self._times: TimeIndex | None = None
         self.known_first_timestamp: int | None = None
         self._last_timestamp: int | None = None
+        self.missing = 0  # offsets without a record: compaction has taken it out
+        self.control_missing = 0  # those of them that had a control record
         self.unsynced = False  # holds bytes that no sync has covered; its descriptors must stay open
 
     @classmethod

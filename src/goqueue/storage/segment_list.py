@@ -26,6 +26,7 @@ class SegmentList:
         self._segments = segments
         self._bases = [segment.base_offset for segment in segments]
         self._sealed_bytes = sum(segment.size for segment in segments[:-1])
+        self._count_gaps()
         self._open_segments = open_segments
         self.next_offset = next_offset
         self.generation = 0
@@ -110,7 +111,12 @@ class SegmentList:
         self._segments = segments
         self._bases = [segment.base_offset for segment in segments]
         self._sealed_bytes = sum(segment.size for segment in segments[:-1])
+        self._count_gaps()
         self.generation += 1
+
+    def _count_gaps(self) -> None:
+        self.missing = sum(segment.missing for segment in self._segments)
+        self.control_missing = sum(segment.control_missing for segment in self._segments)
 
     def _forget(self, segments: list[Segment]) -> list[Segment]:
         for segment in segments:

@@ -1,4 +1,8 @@
-"""How many messages of the ring are through, and how long that took: sets of offsets, and nothing once per message."""
+"""How many messages of the ring are through, and how long that took: sets of offsets, and nothing once per message.
+
+A message is a trace, unless it shares its trace with others: copies of it, or messages that name the same one. Those
+are left out here, and counted by whoever can put a trace together.
+"""
 
 from collections.abc import Iterable
 
@@ -33,11 +37,25 @@ class TraceCounts:
             case _:
                 pass
 
+    def leave_out(self, source: TopicPartition, offsets: BitMap64) -> None:
+        """These are counted elsewhere."""
+        for by_source in (self._seen, self._done):
+            if source in by_source:
+                by_source[source] -= offsets
+        for by_group in (self._open, self._wrong):
+            for group in [group for group in by_group if group[0] == source]:
+                by_group[group] -= offsets
+
+    def unseen(self, source: TopicPartition, offsets: BitMap64) -> BitMap64:
+        """Those of the messages that no row speaks of."""
+        return offsets - self._seen.get(source, BitMap64())
+
     def sum_up(self) -> tuple[int, int, int, dict[str, int]]:
         """All messages, those that are through, those with which something is wrong; and all by topic."""
         by_topic: dict[str, int] = {}
         for source, seen in self._seen.items():
-            by_topic[source.topic] = by_topic.get(source.topic, 0) + len(seen)
+            if seen:
+                by_topic[source.topic] = by_topic.get(source.topic, 0) + len(seen)
         completed = sum(len(self.completed(source)) for source in self._seen)
         error = sum(len(self.error(source)) for source in self._seen)
         return sum(by_topic.values()), completed, error, by_topic
@@ -55,8 +73,10 @@ class TraceCounts:
         """The messages of a partition with which something is wrong."""
         return self._of(self._wrong, source)
 
-    def average_latency_ns(self, rows: Iterable[Row]) -> int:
-        """From publish to the last ack, of the messages of which both is known."""
+    def latency(self, rows: Iterable[Row]) -> tuple[int, int]:
+        """Of how many messages that are through it is known when they were published, and the sum of the nanoseconds
+        from there to their last ack.
+        """
         ordered = list(rows)
         published: dict[TopicPartition, BitMap64] = {}
         for row in ordered:
@@ -74,7 +94,7 @@ class TraceCounts:
                 left[row.source] -= last
             elif row.kind == PUBLISH:
                 total_ns -= row.time_ns * len(row.among(acked[row.source]))
-        return total_ns // count if count else 0
+        return count, total_ns
 
     def _of(self, table: dict[tuple[TopicPartition, str], BitMap64], source: TopicPartition) -> BitMap64:
         return BitMap64().union(*(offsets for (owner, _), offsets in table.items() if owner == source))

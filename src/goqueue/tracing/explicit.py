@@ -5,7 +5,7 @@ Ids that are derived need no index, these do. It is bounded: the oldest go first
 
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from pyroaring import BitMap64
 
@@ -105,6 +105,10 @@ class ExplicitTraces:
     def places(self, trace_id: str) -> Iterable[Place]:
         """The messages that name the trace, oldest first."""
         return tuple(self._places.get(trace_id, ()))
+
+    def shared(self) -> Iterator[str]:
+        """The traces that more than one message names."""
+        return (trace_id for trace_id, places in self._places.items() if len(places) > 1)
 
     def forget(self, topic: str) -> None:
         """The topic is gone."""

@@ -77,7 +77,7 @@ Facts = dict[bytes, bytes | None]
 
 FORGET_COUNT_MAX = 1_000
 """Per tick, so that a tick is short."""
-_STALE_DEADLINES_MAX = 1_024
+_STALE_DEADLINES_MAX = 64
 _NUMBER_UNIT_NS = 1_000
 _NUMBERS_AHEAD_MAX = 10**9
 """How far a producer may be ahead that numbers its transactions by itself, so that numbers cannot be used up."""
@@ -308,9 +308,10 @@ class Coordinator:
     def published(self, producer_id: int, *, wall_ns: int) -> None:
         """A batch came from the producer, which counts as use; ids that nobody initiated are nothing to us."""
         producer = self._producers.find_id(producer_id)
-        if producer and wall_ns - producer.saved_at_ns >= self.limits.refresh_ns:
+        if producer:
             self._producers.use(producer, wall_ns=wall_ns)
-            self._tell(producer)
+            if wall_ns - producer.saved_at_ns >= self.limits.refresh_ns:
+                self._tell(producer)
 
     # Open transactions
 

@@ -13,7 +13,10 @@ class TransactionLimits:
 
     timeout_ms_max: int = 900_000  # an abandoned transaction holds up all readers of its partitions for that long
     open_max: int = 100_000  # at once; each costs memory here and in its partitions
-    producers_max: int = 1_000_000  # of each kind, with and without a transactional id
+    producers_max: int = 1_000_000  # with a transactional id; more are refused
+    plain_producers_max: int = (
+        10_000  # without one; the least recently used are forgotten, and only heartbeats miss them
+    )
     partitions_max: int = 10_000  # per transaction; as many positions, and sets of acks
     together_max: int = 10_000  # transactions that are committed in one step
     decision_bytes_max: int = 8 * 1024 * 1024  # it is one record, and a record has a limit

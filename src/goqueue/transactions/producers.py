@@ -122,7 +122,7 @@ class Producers:
             self._states[producer.state] += 1
             return None
         self._plain[producer.producer_id] = producer
-        if len(self._plain) <= self._limits.producers_max:
+        if len(self._plain) <= self._limits.plain_producers_max:
             return None
         oldest = next(iter(self._plain.values()))
         self.forget(oldest)

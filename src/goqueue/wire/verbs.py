@@ -160,6 +160,7 @@ class PartitionState(_Meta):
     last_stable_offset: int
     size_bytes: int
     leader: int = 0
+    message_count: int = 0
 
 
 class TopicState(_Meta):

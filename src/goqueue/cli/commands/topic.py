@@ -112,8 +112,7 @@ def _show(state: Any, output: Format) -> None:
 
 
 def _row(one: Any) -> tuple[object, ...]:
-    count = one.end_offset - one.start_offset
-    return one.partition, one.leader, one.start_offset, one.end_offset, count, size(one.size_bytes)
+    return one.partition, one.leader, one.start_offset, one.end_offset, one.message_count, size(one.size_bytes)
 
 
 def _data(state: Any) -> dict[str, object]:
@@ -131,6 +130,7 @@ def _data(state: Any) -> dict[str, object]:
                 "log_end_offset": one.end_offset,
                 "high_watermark": one.high_watermark,
                 "last_stable_offset": one.last_stable_offset,
+                "messages": one.message_count,
                 "size_bytes": one.size_bytes,
             }
             for one in state.partitions
