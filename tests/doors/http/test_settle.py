@@ -257,7 +257,7 @@ def test_a_lease_that_is_over_settles_nothing(
 
 
 def test_who_settles_does_not_matter(orders: OpenDoor, messages: list[dict[str, Any]]) -> None:
-    assert settle(orders, "ack", messages[0], consumer_id="somebody", colour="green").status == 200
+    assert settle(orders, "ack", messages[0], consumer_id="somebody").status == 200
 
 
 def test_a_transaction_that_is_not_there_is_not_found(orders: OpenDoor, messages: list[dict[str, Any]]) -> None:

@@ -37,6 +37,7 @@ from goqueue.doors.http.docs_page import DOCS_PAGE
 from goqueue.doors.http.openapi import describe
 from goqueue.doors.http.refusals import ErrorBody, allowed_methods, body_of, encode, headers_of, understood
 from goqueue.doors.http.schema_answers import SchemaResponse, is_below, refusal
+from goqueue.doors.http.strictness import LENIENT, refuse_unknown
 
 ROUTES: tuple[HTTPRouteHandler, ...] = (
     routes_health.health,
@@ -163,6 +164,7 @@ def routes() -> Litestar:
         [*_options(), *ROUTES, openapi, docs],
         dependencies={"context": Provide(context_of, sync_to_thread=False)},
         exception_handlers={Exception: refuse},
+        guards=[refuse_unknown],
         request_class=JsonRequest,
         response_class=JsonResponse,
         openapi_config=None,
@@ -188,7 +190,7 @@ def _options() -> Iterator[HTTPRouteHandler]:
 
 
 def _options_of(path: str, allowed: str) -> HTTPRouteHandler:
-    @route(path, http_method=HttpMethod.OPTIONS, status_code=204)
+    @route(path, http_method=HttpMethod.OPTIONS, status_code=204, opt=LENIENT)
     async def options() -> Response[None]:
         return Response(None, headers={"allow": allowed})
 

@@ -12,6 +12,7 @@ import msgspec
 
 from goqueue.broker.new_message import NewMessage
 from goqueue.doors.http.shapes import Text, Time
+from goqueue.doors.http.strictness import Body
 from goqueue.errors import InvalidMessage, InvalidPartition
 from goqueue.record.header import OFFSET_MAX, Priority
 from goqueue.record.headers import RESERVED_PREFIX
@@ -27,13 +28,13 @@ ProducerId = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 Epoch = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
 
-class HeaderBytes(msgspec.Struct, gc=False):
+class HeaderBytes(Body, gc=False):
     """A header that is not text."""
 
     base64: str
 
 
-class DueBody(msgspec.Struct, kw_only=True, gc=False):
+class DueBody(Body, kw_only=True, gc=False):
     """When a message is due; a delay wins over a time."""
 
     delay: Text = None

@@ -30,6 +30,7 @@ from goqueue.doors.http.shapes import (
     time_text,
 )
 from goqueue.doors.http.stored_messages import Encoding, ShownMessage, show
+from goqueue.doors.http.strictness import Body
 from goqueue.errors import InvalidRequest
 from goqueue.names import TopicPartition
 from goqueue.record import kernel
@@ -41,7 +42,7 @@ REDRIVES_MAX = 3
 COUNT_MAX = 2**31 - 1
 
 
-class FilterBody(msgspec.Struct, kw_only=True):
+class FilterBody(Body, kw_only=True):
     """Which dead letters are meant: all that is given must match."""
 
     reason: Text = None
@@ -58,7 +59,7 @@ class FilterBody(msgspec.Struct, kw_only=True):
     min_attempts: int | None = None
 
 
-class RedriveBody(msgspec.Struct, kw_only=True):
+class RedriveBody(Body, kw_only=True):
     """Which dead letters to put back, where and how fast."""
 
     filter: FilterBody | None = None

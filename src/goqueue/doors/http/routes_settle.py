@@ -19,6 +19,7 @@ from goqueue.doors.http.new_messages import delay_ns
 from goqueue.doors.http.refusals import ErrorBody, body_of, too_many
 from goqueue.doors.http.routes_publish import fail_as_a_whole
 from goqueue.doors.http.shapes import Text, duration_ns, one_of, time_text
+from goqueue.doors.http.strictness import Body
 from goqueue.errors import GoQueueError, InvalidRequest, TransactionNotFound
 from goqueue.times import format_duration
 from goqueue.wire import reports
@@ -27,7 +28,7 @@ UNSET = msgspec.UNSET
 REJECTED = "rejected by consumer"
 
 
-class SettleBody(msgspec.Struct, kw_only=True):
+class SettleBody(Body, kw_only=True):
     """Which messages."""
 
     receipt_handle: Text = None
