@@ -203,6 +203,7 @@ def test_a_name_is_taken_once(orders: OpenDoor) -> None:
         ({"headers": {"gq-x": "y"}}, "invalid header"),
         ({"partition": -1}, "invalid partition ID"),
         ({"delay": "soon"}, "invalid delay format"),
+        ({"delay": "-1s"}, "invalid delay"),
         ({"ttl": "long"}, "invalid ttl format"),
         ({"ttl": "0s"}, "invalid ttl"),
         ({"deliver_at": "2024-02-01T00:00:00Z"}, "invalid deliver_at"),

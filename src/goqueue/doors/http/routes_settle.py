@@ -190,7 +190,7 @@ async def ack(context: Shared, data: JSONBody[AckBody]) -> JsonResponse[Acked | 
 @post(["/messages/nack", "/messages/nack/batch"], tags=["settling"], summary="Return messages", status_code=200)
 async def nack(context: Shared, data: JSONBody[NackBody]) -> JsonResponse[Nacked | SettledMany]:
     """They are delivered again after a while, their own or one that grows; dead letters after the last attempt."""
-    delay = None if data.delay is None else max(0, delay_ns(data.delay))
+    delay = None if data.delay is None else delay_ns(data.delay)
     return await _settle(context, data, reports.Settlement("nack", delay, data.reason or ""), _nacked)
 
 

@@ -27,7 +27,7 @@ from goqueue.doors.http.context import Context, Shared, note_wait
 from goqueue.doors.http.refusals import body_of, understood
 from goqueue.doors.http.routes_read import FromTime, Offsets, ToTime
 from goqueue.doors.http.shapes import format_offsets, parse_offsets, parse_partitions, parse_time_query
-from goqueue.doors.http.stored_messages import Encoding, shown
+from goqueue.doors.http.stored_messages import Encoding, Values, shown
 from goqueue.doors.http.waiting import leaving
 from goqueue.errors import BrokerUnavailable, PartitionNotFound
 from goqueue.names import TopicPartition
@@ -80,6 +80,7 @@ async def follow(
     to_time: ToTime = None,
     isolation: FromQuery[Isolation] = Isolation.READ_COMMITTED,
     encoding: FromQuery[Encoding] = Encoding.TEXT,
+    values: FromQuery[Values] = Values.TEXT,
     start: Annotated[Start, QueryParameter(description="where to begin if no offset or time says so")] = Start.LATEST,
     limit: Annotated[int | None, QueryParameter(ge=1, description="how many messages; no end by default")] = None,
     last_event_id: Annotated[str | None, HeaderParameter(name="Last-Event-ID", description="where to go on")] = None,
@@ -109,6 +110,7 @@ async def follow(
         to_time_ns=None if to_time is None else parse_time_query(to_time, "to_time", now_ns=now_ns),
         isolation=isolation,
         encoding=encoding,
+        values=values,
         limit=limit,
     )
 
@@ -126,6 +128,7 @@ class EventStream(ASGIResponse):
         to_time_ns: int | None,
         isolation: Isolation,
         encoding: Encoding,
+        values: Values,
         limit: int | None,
     ) -> None:
         super().__init__(media_type=EVENT_STREAM)
@@ -136,6 +139,7 @@ class EventStream(ASGIResponse):
         self._to_time_ns = to_time_ns
         self._isolation = isolation
         self._encoding = encoding
+        self._values = values
         self._limit = limit
         self._subscriptions: dict[int, Subscription] = {}
         self._ended: set[int] = set()
@@ -201,7 +205,7 @@ class EventStream(ASGIResponse):
         after = "".join(f",{other}:{at}" for other, at in self._positions.items() if other > number)
         chunk = bytearray()
         origin = TopicPartition(self._topic, number)
-        for message, view, _ in shown(result.records, origin, self._encoding):
+        for message, view, _ in shown(result.records, origin, self._encoding, self._values):
             if message.timestamp_ns < self._from_time_ns:  # which lies in the future, or did when the stream began
                 continue
             if self._limit is not None:
