@@ -172,6 +172,15 @@ def test_a_value_over_the_limit_of_its_topic_is_413_and_says_which(orders: OpenD
     assert (refused["index"], refused["details"]["index"]) == (2, 2)
 
 
+def test_a_key_has_up_to_65_535_bytes(orders: OpenDoor) -> None:
+    assert orders.post(URL, {"value": "a", "key": "x" * 65_535}).status == 200
+
+    refused = orders.post(URL, {"value": "a", "key": "x" * 65_536})
+
+    assert (refused.status, refused.code) == (413, "MESSAGE_TOO_LARGE")
+    assert refused.json["details"] == {"field": "key", "size": 65_536, "limit": 65_535, "index": 0}
+
+
 @pytest.mark.parametrize(
     "field", [{"key": "x" * 65_536}, {"headers": {"a": "x" * 65_536}}, {"headers": {"x" * 65_536: ""}}]
 )
