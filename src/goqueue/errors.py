@@ -123,14 +123,19 @@ class RequestError(GoQueueError):
 
 
 class InvalidRequest(RequestError):
-    """A field is missing, malformed or out of its range; `path` says which, where that is known."""
+    """A field is missing, unknown, malformed or out of its range; `path` says which, where that is known.
+
+    `nearest` is the known field that an unknown one is most like.
+    """
 
     code = "INVALID_REQUEST"
 
-    def __init__(self, reason: str, *, path: str | None = None) -> None:
+    def __init__(self, reason: str, *, path: str | None = None, nearest: str | None = None) -> None:
         super().__init__(reason)
         if path is not None:
             self.path = path
+        if nearest is not None:
+            self.nearest = nearest
 
 
 class RequestTooLarge(RequestError):
@@ -172,17 +177,20 @@ class TopicError(GoQueueError):
 
 
 class InvalidTopic(TopicError):
-    """A topic has a name or a setting that cannot be."""
+    """A topic has a name or a setting that cannot be; `nearest` is the setting that an unknown one is most like."""
 
     code = "INVALID_TOPIC"
+    path: str  # where the setting is in the request, if a door says so
 
-    def __init__(self, name: object, reason: str, *, setting: str | None = None) -> None:
+    def __init__(self, name: object, reason: str, *, setting: str | None = None, nearest: str | None = None) -> None:
         what = f"invalid topic name {name!r}" if setting is None else f"invalid topic setting {setting}"
         super().__init__(f"{what}: {reason}")
         self.name = name
         self.reason = reason
         if setting is not None:
             self.setting = setting
+        if nearest is not None:
+            self.nearest = nearest
 
 
 class InvalidPartition(TopicError):

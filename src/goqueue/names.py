@@ -1,8 +1,12 @@
 """What things are called."""
 
+from collections.abc import Iterable
+from difflib import SequenceMatcher
 from typing import NamedTuple
 
 VERSION = "0.1.0"
+_COMPARED_CHARS = 100
+_ALIKE = 0.6
 
 
 class TopicPartition(NamedTuple):
@@ -10,3 +14,21 @@ class TopicPartition(NamedTuple):
 
     topic: str
     partition: int
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name that is most like the given one; None if there are no known names."""
+    return max(known, key=lambda other: _likeness(name, other), default=None)
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """How an error about an unknown name goes on: with the nearest known one if that is alike, else with all."""
+    names = list(known)
+    best = nearest(name, names)
+    if best is None:
+        return "there are none"
+    return f"did you mean {best}?" if _likeness(name, best) >= _ALIKE else f"known are {', '.join(names)}"
+
+
+def _likeness(name: str, other: str) -> float:
+    return SequenceMatcher(None, name[:_COMPARED_CHARS].lower(), other.lower()).ratio()

@@ -151,7 +151,11 @@ def test_a_redrive_that_is_slow_can_be_stopped(one: Client) -> None:
 def test_a_filter_that_does_not_exist_is_named(one: Client) -> None:
     with pytest.raises(InvalidRequest, match="'colour'") as caught:
         one.redrive("t", where={"colour": "red"})
-    assert caught.value.path == "where"
+    assert caught.value.path == "where.colour"
+    for verb in (one.redrive, one.plan_redrive, one.dead_letters):
+        with pytest.raises(InvalidRequest, match="did you mean reason") as caught:
+            verb("t", where={"reasn": "TIMEOUT"})
+        assert caught.value.nearest == "reason"
     with pytest.raises(InvalidRequest, match="from_time"):
         one.dead_letters("t", where={"from_time": "soon"})
     with pytest.raises(InvalidRequest):

@@ -288,6 +288,9 @@ def test_every_call_takes_its_arguments_by_name_and_says_what_does_not_fit() -> 
         ]
         for name, arguments in wrong:
             assert type(error_in(await call(peer, name, **arguments))) is InvalidRequest, name
+        error = error_in(await call(peer, "dead_letters.redrive", topic="t", wanted=[], max_redrive=1))
+        assert isinstance(error, InvalidRequest)
+        assert (error.path, error.nearest) == ("max_redrive", "max_redrives")
         for payload in (b"", b"\xc0", b"\x93", b"[1]", verbs.encode([1, 2])):
             frame = await answered(peer, Verb.CALL, verbs.Call("groups.names"), payload)
             assert type(error_in(frame)) is InvalidRequest

@@ -4,6 +4,8 @@ import json
 import os
 import signal
 import socket
+from contextlib import closing
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
@@ -45,6 +47,18 @@ def test_both_doors_are_open_on_ports_that_the_system_chose(tmp_path: Path) -> N
         socket.create_connection((host, int(port))).close()
         assert ports(tmp_path)["http"] == {"host": host, "port": int(port)}
 
+        assert served.stop()[0] == ExitCode.STOPPED
+
+
+def test_the_connections_of_each_door_are_counted(tmp_path: Path) -> None:
+    with serving(tmp_path, "--http", "127.0.0.1:0") as served, Peer(served.address):
+        host, _, port = served.facts["http"].rpartition(":")
+        with closing(HTTPConnection(host, int(port), timeout=10)) as connection:
+            connection.request("GET", "/metrics")
+            text = connection.getresponse().read().decode()
+
+        assert 'broker_active_connections{door="native"} 1.0' in text
+        assert 'broker_active_connections{door="http"} 1.0' in text
         assert served.stop()[0] == ExitCode.STOPPED
 
 

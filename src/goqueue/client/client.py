@@ -42,6 +42,7 @@ from goqueue.errors import (
     TopicExists,
     TopicNotFound,
 )
+from goqueue.names import nearest, suggestion
 from goqueue.record.header import OFFSET_MAX, Priority
 from goqueue.times import format_duration, parse_duration
 from goqueue.wire import verbs
@@ -89,6 +90,19 @@ _DURATION_SETTINGS = frozenset(
         "ttl",
         "tombstone_retention",
     )
+)
+_FILTER_FIELDS = (
+    "reason",
+    "group",
+    "key",
+    "key_prefix",
+    "header",
+    "error_contains",
+    "from_time",
+    "to_time",
+    "partition",
+    "offsets",
+    "min_attempts",
 )
 _NOT_REPEATABLE = frozenset(
     (
@@ -1109,6 +1123,10 @@ class AsyncClient:
     def _filter(self, where: Mapping[str, Any] | None) -> DeadLetterFilter:
         """The filter as the broker takes it."""
         given = dict(where or {})
+        for name in given:
+            if name not in _FILTER_FIELDS:
+                reason = f"unknown filter {name!r}: {suggestion(str(name), _FILTER_FIELDS)}"
+                raise InvalidRequest(reason, path=f"where.{name}", nearest=nearest(str(name), _FILTER_FIELDS))
         for name in ("key", "key_prefix"):
             if name in given:
                 given[name] = messages.key_bytes(given[name])
@@ -1117,9 +1135,6 @@ class AsyncClient:
                 given[f"{name}_ns"] = self._time_ns(given.pop(name), name)
         if "header" in given:
             given["headers"] = given.pop("header")
-        unknown = given.keys() - set(DeadLetterFilter.__struct_fields__)
-        if unknown:
-            raise InvalidRequest(f"unknown filter {min(unknown)!r}", path="where")
         return DeadLetterFilter(**given)
 
     async def _ask(self, verb: Verb, meta: msgspec.Struct, answer_type: type[M], *, is_repeatable: bool = True) -> M:

@@ -18,6 +18,7 @@ from goqueue.broker.schema_service import SchemaVerbs
 from goqueue.broker.service import Service
 from goqueue.broker.trace_service import TraceVerbs
 from goqueue.broker.transaction_service import TransactionVerbs
+from goqueue.doors.unknown import unknown_field
 from goqueue.errors import InvalidRequest
 from goqueue.wire.reports import RecurringMessage
 
@@ -79,6 +80,8 @@ def call(service: Service, name: str, arguments: Mapping[str, object]) -> Pendin
     try:
         checked = msgspec.convert(arguments, verb.arguments)
     except msgspec.ValidationError as error:
+        if refusal := unknown_field(error, verb.arguments, what="argument", caller=f"{name}: "):
+            raise refusal from None
         raise InvalidRequest(f"{name}: {error}") from None
     function: Callable[..., Any] = getattr(getattr(service, verb.noun), verb.name)
     values = {field: _taken(getattr(checked, field)) for field in verb.arguments.__struct_fields__}

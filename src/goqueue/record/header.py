@@ -32,7 +32,7 @@ OFFSET_POSITION = 8
 INDEX_STRIDE_BYTES = 4096
 """A record gets an index entry when it starts this far, or further, behind the last one that got one."""
 
-KEY_BYTES_MAX = 0xFFFF
+KEY_BYTES_MAX = 0xFFFF  # klen and hlen have two bytes: 65,535, one less than 64 KiB
 HEADERS_BYTES_MAX = 0xFFFF
 VALUE_BYTES_MAX = 16 * 1024 * 1024
 

@@ -164,7 +164,7 @@ def _http_door(broker: Broker, clock: Clock, config: ServerConfig, metrics: Metr
         streams_max=config.limits.streams_max,
         bodies_bytes_max=config.limits.bodies_bytes_max,
     )
-    return HttpDoor(
+    door = HttpDoor(
         broker,
         clock=clock,
         config=limits,
@@ -172,6 +172,8 @@ def _http_door(broker: Broker, clock: Clock, config: ServerConfig, metrics: Metr
         metrics=metrics.render,
         build=Build(version=VERSION),
     )
+    metrics.watch_connections({"http": lambda: door.connections_open})
+    return door
 
 
 async def _listen(name: str, door: Door, address: Address, doors: list[Door]) -> Address:

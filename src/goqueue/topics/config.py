@@ -16,6 +16,7 @@ from typing import Protocol
 
 from goqueue.clock import MS
 from goqueue.errors import Forbidden, InvalidTopic
+from goqueue.names import nearest, suggestion
 from goqueue.record.header import VALUE_BYTES_MAX, Priority
 from goqueue.storage.config import NUMBER_MAX, Cleanup, Flush, LogConfig
 from goqueue.storage.directory import TOPIC_NAME_RULE, is_topic_name
@@ -324,9 +325,15 @@ _SETTINGS: dict[str, _Setting] = {
 }
 
 
+def is_setting(name: str) -> bool:
+    """Whether topics have a setting of that name."""
+    return name in _SETTINGS
+
+
 def _known(name: str, topic: str) -> _Setting:
     if name not in _SETTINGS:
-        raise InvalidTopic(topic, f"there is no such setting; there are {' '.join(_SETTINGS)}", setting=str(name))
+        reason = f"there is no such setting; {suggestion(str(name), _SETTINGS)}"
+        raise InvalidTopic(topic, reason, setting=str(name), nearest=nearest(str(name), _SETTINGS))
     return _SETTINGS[name]
 
 

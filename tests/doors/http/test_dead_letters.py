@@ -26,8 +26,9 @@ def kill(door: OpenDoor, *values: str, reason: str = "rotten", group: str = "bil
     publish(door, *values, **fields)
     member = join(door, group)
     for message in take(door, member, group=group):
-        verb = "reject" if message["value"] in values else "ack"
-        assert settle(door, verb, message, reason=reason).status == 200
+        is_victim = message["value"] in values
+        settled = settle(door, "reject", message, reason=reason) if is_victim else settle(door, "ack", message)
+        assert settled.status == 200
     door.post(f"/groups/{group}/leave", {"member_id": member["member_id"]})
 
 
@@ -253,7 +254,7 @@ def test_only_what_matches_is_put_back(orders: OpenDoor) -> None:
         ({"partition": 1}, ["b"]),
         ({"offsets": [1]}, ["a2"]),
         ({"min_attempts": 2}, []),
-        ({"key": None, "colour": "red"}, ["a1", "a2", "b"]),
+        ({"key": None}, ["a1", "a2", "b"]),
     ],
 )
 def test_each_field_of_a_filter_counts(

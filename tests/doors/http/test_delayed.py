@@ -187,7 +187,6 @@ def test_a_message_that_was_delivered_cannot_be_cancelled(orders: OpenDoor, cloc
         ({"delay": "5m"}, "2024-01-01T00:05:00.000000000Z"),
         ({"deliver_at": "2024-01-01T00:07:00Z"}, "2024-01-01T00:07:00.000000000Z"),
         ({"deliverAt": 1704067800}, "2024-01-01T00:10:00.000000000Z"),
-        ({"delay": "5m", "deliver_at": "1999-01-01T00:00:00Z"}, "2024-01-01T00:05:00.000000000Z"),
         ({"delay": "106000d"}, "2262-04-11T23:47:16.854775807Z"),
     ],
 )
@@ -200,7 +199,7 @@ def test_a_message_can_be_put_off_or_forward(orders: OpenDoor, due: dict[str, An
     assert orders.get(f"{DELAYED}/1/0").json == answer.json
 
 
-@pytest.mark.parametrize("due", [{"delay": "0s"}, {"delay": "-1h"}, {"deliver_at": "2h ago"}])
+@pytest.mark.parametrize("due", [{"delay": "0s"}, {"deliver_at": "2h ago"}])
 def test_a_time_that_is_over_means_now(orders: OpenDoor, due: dict[str, Any]) -> None:
     publish(orders, "a", partition=1, delay="1h")
     member = join(orders)
@@ -262,7 +261,8 @@ def test_all_of_a_key_can_be_put_off(orders: OpenDoor) -> None:
 @pytest.mark.parametrize("method", ["DELETE", "PATCH"])
 @pytest.mark.parametrize("query", ["", "?key=", "?key_base64="])
 def test_a_key_is_required_to_change_all_of_it(orders: OpenDoor, method: str, query: str) -> None:
-    answer = orders.request(method, f"{DELAYED}{query}", {"delay": "1h"})
+    body = {"delay": "1h"} if method == "PATCH" else None
+    answer = orders.request(method, f"{DELAYED}{query}", body)
 
     assert (answer.status, answer.json["error"]) == (400, "key is required")
 
@@ -325,3 +325,16 @@ def test_delays_are_counted(orders: OpenDoor, clock: ManualClock) -> None:
         "avg_delay": "2m",
         "by_topic": {"orders": 1},
     }
+
+
+@pytest.mark.parametrize("due", [{"delay": "-1h"}, {"delay": "5m", "deliver_at": "2024-01-01T00:07:00Z"}])
+@pytest.mark.parametrize("path", ["/1/0", "?key=k"])
+def test_a_delay_is_not_negative_and_not_beside_a_time(orders: OpenDoor, path: str, due: dict[str, Any]) -> None:
+    publish(orders, "a", partition=1, key="k", delay="1h")
+    before = orders.get(f"{DELAYED}/1/0").json
+
+    answer = orders.request("PATCH", f"{DELAYED}{path}", due)
+
+    assert (answer.status, answer.code) == (400, "INVALID_MESSAGE")
+    assert "delay" in answer.json["error"]
+    assert orders.get(f"{DELAYED}/1/0").json == before

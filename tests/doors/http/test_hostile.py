@@ -78,6 +78,44 @@ def test_a_body_that_is_announced_as_too_large_is_refused_unread(
     assert body["details"] == {"size": limit + 1, "limit": limit}
 
 
+@pytest.mark.parametrize("version", ["HTTP/1.1", "HTTP/1.0"])
+@pytest.mark.parametrize("path", ["/topics", URL, "/nope"])
+def test_a_body_that_is_too_large_does_not_cost_its_sender_the_answer(
+    orders: OpenDoor, path: str, version: str
+) -> None:
+    size = 48 * MIB
+    lines = (f"POST {path} {version}", "Host: here", "Connection: close", f"Content-Length: {size}", "", "")
+    with orders.raw("\r\n".join(lines).encode()) as connection:
+        connection.sendall(bytes(size))
+        status, body = refusal(receive_all(connection))
+
+    assert (status, body["code"]) == ((404, "NOT_FOUND") if path == "/nope" else (413, "REQUEST_TOO_LARGE"))
+    orders.until(lambda: not orders.door.connections_open)
+
+
+def test_a_sender_that_does_not_stop_is_cut_off(tmp_path: Path) -> None:
+    with OpenDoor(tmp_path, config=HttpConfig(arrival_s_max=0.1)) as door:
+        with door.raw(head("POST", "/topics", "Connection: close", f"Content-Length: {2 * MIB}")) as connection:
+            status, _ = refusal(receive_all(connection))
+            door.until(lambda: not door.door.connections_open)
+    assert status == 413
+
+
+@pytest.mark.parametrize("hosts", [(), ("Host: here", "Host: there")])
+@pytest.mark.parametrize(("method", "path"), [("GET", "/health"), ("POST", URL)])
+def test_http_1_1_names_one_host(orders: OpenDoor, method: str, path: str, hosts: tuple[str, ...]) -> None:
+    lines = (f"{method} {path} HTTP/1.1", *hosts, "Connection: close", "Content-Length: 0", "", "")
+    with orders.raw("\r\n".join(lines).encode()) as connection:
+        status, body = refusal(receive_all(connection))
+
+    assert (status, body["code"], body["details"]) == (400, "INVALID_REQUEST", {"path": "Host"})
+
+
+def test_http_1_0_need_not_name_a_host(door: OpenDoor) -> None:
+    with door.raw(b"GET /health HTTP/1.0\r\n\r\n") as connection:
+        assert receive_all(connection).startswith(b"HTTP/1.1 200 OK")
+
+
 def chunks(count: int, chunk: bytes) -> Iterator[bytes]:
     for _ in range(count):
         yield chunk

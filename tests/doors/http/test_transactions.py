@@ -251,6 +251,18 @@ REQUIRED = {
 }
 
 
+MORE = {"publish": ["value"], "acks": ["transactional_id"], "offsets": ["transactional_id"]}
+
+
+def test_a_transactional_id_that_is_not_needed_is_checked(orders: OpenDoor) -> None:
+    identity = {**begun(orders).identity, "topic": "orders", "value": "v"}
+
+    stored = orders.post("/transactions/publish", {**identity, "transactional_id": "billing-1"})
+    refused = orders.post("/transactions/publish", {**identity, "transactional_id": "other"})
+
+    assert (stored.status, refused.code) == (200, "PRODUCER_NOT_FOUND")
+
+
 def test_what_is_required_is_missed_by_its_name(orders: OpenDoor) -> None:
     whole = {
         **begun(orders).owner,
@@ -263,7 +275,8 @@ def test_what_is_required_is_missed_by_its_name(orders: OpenDoor) -> None:
     }
     for route, name in ((route, name) for route, names in REQUIRED.items() for name in names):
         for without in ({key: value for key, value in whole.items() if key != name}, {**whole, name: None}):
-            answer = orders.post(f"/transactions/{route}", without)
+            known = {key: value for key, value in without.items() if key in REQUIRED[route] + MORE.get(route, [])}
+            answer = orders.post(f"/transactions/{route}", known)
             assert (route, name, answer.status, answer.code) == (route, name, 400, "INVALID_REQUEST")
             assert answer.json["error"] in (f"{name} is required", f"{name} are required")
             assert answer.json["details"]["path"] == name

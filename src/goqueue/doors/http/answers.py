@@ -3,11 +3,10 @@
 from functools import cache
 from typing import Any, Final, TypeVar
 
-import msgspec
 from litestar import Request, Response
 from litestar.types import Empty
 
-from goqueue.doors.http.bodies import check_braces, decode
+from goqueue.doors.http.bodies import BodyDecoder, check_braces
 from goqueue.doors.http.context import context_of
 from goqueue.doors.http.refusals import encode
 from goqueue.errors import InvalidRequest
@@ -36,13 +35,13 @@ class JsonRequest(Request[Any, Any, Any]):
             if field and field.is_optional:
                 return None
             raise InvalidRequest("invalid JSON: there is none")
-        return decode(_decoder(field.annotation if field else Any), body)
+        return _decoder(field.annotation if field else Any).decode(body, self.scope["headers"])
 
 
 @cache
-def _decoder(shape: Any) -> "msgspec.json.Decoder[Any]":
+def _decoder(shape: Any) -> BodyDecoder[Any]:
     """Litestar alone would take "3" for 3."""
-    return msgspec.json.Decoder(shape)
+    return BodyDecoder(shape)
 
 
 class JsonResponse(Response[T]):

@@ -37,6 +37,7 @@ from goqueue.doors.http.docs_page import DOCS_PAGE
 from goqueue.doors.http.openapi import describe
 from goqueue.doors.http.refusals import ErrorBody, allowed_methods, body_of, encode, headers_of, understood
 from goqueue.doors.http.schema_answers import SchemaResponse, is_below, refusal
+from goqueue.doors.http.strictness import LENIENT, refuse_unknown
 from goqueue.topics.config import refuse_internal
 
 ROUTES: tuple[HTTPRouteHandler, ...] = (
@@ -165,6 +166,7 @@ def routes() -> Litestar:
         dependencies={"context": Provide(context_of, sync_to_thread=False)},
         before_request=refuse_internal_topic,
         exception_handlers={Exception: refuse},
+        guards=[refuse_unknown],
         request_class=JsonRequest,
         response_class=JsonResponse,
         openapi_config=None,
@@ -197,7 +199,7 @@ def _options() -> Iterator[HTTPRouteHandler]:
 
 
 def _options_of(path: str, allowed: str) -> HTTPRouteHandler:
-    @route(path, http_method=HttpMethod.OPTIONS, status_code=204, opt={SHOWS_INTERNAL: True})
+    @route(path, http_method=HttpMethod.OPTIONS, status_code=204, opt={**LENIENT, SHOWS_INTERNAL: True})
     async def options() -> Response[None]:
         return Response(None, headers={"allow": allowed})
 

@@ -2,16 +2,22 @@
 
 A length that is announced is checked before anything is read, the rest while it comes in: so no request makes the
 broker hold more than its limit, and a crowd of large ones together not more than theirs.
+
+Bodies are strict: a field that the shape does not know is refused. msgspec checks that while it decodes, so it costs
+nothing. A lenient request is decoded in the same way; only if that fails because of an unknown field, its body is
+decoded without a shape, freed of unknown fields and decoded once more.
 """
 
-from collections.abc import Mapping
-from typing import Any, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 from litestar.types import Receive
 
 from goqueue.doors.http.config import MIB
 from goqueue.doors.http.refusals import malformed, too_many
+from goqueue.doors.http.strictness import is_lenient
+from goqueue.doors.unknown import unknown_field, without_unknown
 from goqueue.errors import BrokerUnavailable, InvalidRequest, RequestTooLarge
 
 T = TypeVar("T")
@@ -68,17 +74,59 @@ def check_braces(body: bytes, *, limit: int) -> None:
         raise too_many(body.count(b"{"), "objects", limit)
 
 
-def decode(decoder: "msgspec.json.Decoder[T]", body: bytes) -> T:
-    """The body as what it is meant to be, or `InvalidRequest` with the place where it is not."""
-    try:
+class BodyDecoder(Generic[T]):
+    """Bodies of one shape."""
+
+    def __init__(self, shape: Any) -> None:
+        self._shape = shape
+        self._decoder: msgspec.json.Decoder[T] = msgspec.json.Decoder(shape)
+
+    def decode(self, body: bytes, headers: Iterable[tuple[bytes, bytes]]) -> T:
+        """The body as what it is meant to be, or `InvalidRequest` with the place where it is not."""
         if not body.isascii():
-            body.decode()  # the decoder passes over fields that nobody knows; JSON is UTF-8 there, too
-        return decoder.decode(body)
-    except UnicodeDecodeError as error:
-        raise InvalidRequest(f"invalid JSON: no UTF-8 at byte {error.start}") from None
+            _check_utf8(body)  # the decoder passes over parts that it does not need; JSON is UTF-8 there, too
+        try:
+            return self._decoder.decode(body)
+        except RecursionError:
+            raise InvalidRequest("invalid JSON: nested too deeply") from None
+        except msgspec.ValidationError as error:
+            _check_json(body)  # which matters more, wherever it is in the body
+            unknown = unknown_field(error, self._shape)
+            if unknown is None:
+                raise malformed(error) from None
+            if not is_lenient(headers):
+                raise unknown from None
+        except msgspec.DecodeError as error:
+            raise InvalidRequest(f"invalid JSON: {error}") from None
+        return self._decode_known(body)
+
+    def _decode_known(self, body: bytes) -> T:
+        try:
+            known = without_unknown(_ANYTHING.decode(body), self._shape)
+            return self._decoder.decode(msgspec.json.encode(known))
+        except RecursionError:
+            raise InvalidRequest("invalid JSON: nested too deeply") from None
+        except msgspec.ValidationError as error:
+            raise malformed(error) from None
+        except msgspec.DecodeError as error:
+            raise InvalidRequest(f"invalid JSON: {error}") from None
+
+
+_ANYTHING: Final = msgspec.json.Decoder()
+_UNREAD: Final = msgspec.json.Decoder(msgspec.Raw)
+
+
+def _check_json(body: bytes) -> None:
+    try:
+        _UNREAD.decode(body)
     except RecursionError:
         raise InvalidRequest("invalid JSON: nested too deeply") from None
-    except msgspec.ValidationError as error:
-        raise malformed(error) from None
     except msgspec.DecodeError as error:
         raise InvalidRequest(f"invalid JSON: {error}") from None
+
+
+def _check_utf8(body: bytes) -> None:
+    try:
+        body.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidRequest(f"invalid JSON: no UTF-8 at byte {error.start}") from None

@@ -46,6 +46,11 @@ class HttpDoor:
         return self._front.requests_in_flight if self._front else 0
 
     @property
+    def connections_open(self) -> int:
+        """How many clients are connected."""
+        return self._listener.connections_open if self._listener else 0
+
+    @property
     def streams_open(self) -> int:
         """How many clients follow a topic."""
         return self._context.streams_open if self._context else 0

@@ -21,6 +21,7 @@ from goqueue.doors.http.paths import path_of
 from goqueue.doors.http.refusals import REQUEST_ID, body_of, encode, has_head, headers_of, understood
 from goqueue.doors.http.routes_publish import ROUTE as PUBLISH_ROUTE
 from goqueue.doors.http.routes_publish import Publishing
+from goqueue.errors import InvalidRequest
 
 _PUBLISH = re.compile(r"(?:/v1)?/topics/([^/]+)/messages(?:/batch)?/*")
 _VERSIONED = re.compile(r"^/v1(?=/|$)")
@@ -44,12 +45,14 @@ class Front:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         began_ns = self._context.clock.monotonic_ns() if self._observe else 0
-        request_id = self._request_id(scope["headers"])
+        request_id, hosts = self._head(scope["headers"])
         scope["state"] |= {REQUEST_ID: request_id, CONTEXT: self._context}
         match = _PUBLISH.fullmatch(scope["path"]) if scope["method"] == "POST" else None
         route = PUBLISH_ROUTE if match else ""
         self.requests_in_flight += 1
         try:
+            if hosts != 1 and scope["http_version"] == "1.1":
+                raise InvalidRequest("one Host header is required", path="Host")
             if match:
                 status = await self._publishing(match[1], scope, receive, send, request_id.encode())
             else:
@@ -90,11 +93,15 @@ class Front:
             understood(error, scope)  # which logs it; the answer that was begun is cut off
         return _PARAMETER_TYPE.sub("", inner.get("path_template", "")), status
 
-    def _request_id(self, headers: Iterable[tuple[bytes, bytes]]) -> str:
+    def _head(self, headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, int]:
+        """The id of the request, its own or a new one, and how often it names a host."""
+        request_id, hosts = "", 0
         for name, value in headers:
-            if name == b"x-request-id" and _REQUEST_ID.fullmatch(value):
-                return value.decode()
-        return f"{self._own_prefix}-{next(self._own_ids):x}"
+            if name == b"host":
+                hosts += 1
+            elif name == b"x-request-id" and not request_id and _REQUEST_ID.fullmatch(value):
+                request_id = value.decode()
+        return request_id or f"{self._own_prefix}-{next(self._own_ids):x}", hosts
 
 
 async def _refuse(error: Exception, scope: Scope, send: Send, request_id: str) -> int:

@@ -4,6 +4,10 @@ uvicorn's own server is a program: it takes the signals, ends the process when a
 times a second whether it should stop. A door is a part of a program, so only the protocol is used here. It gets the
 bounds that it does not have by itself: for the size of a request's head, for the time a request takes to arrive, for
 the number of connections. And what is no HTTP at all is refused in the same shape as everything else.
+
+A connection that is closed before its request has arrived as a whole lingers: the answer is followed by the end of
+the stream, and what still comes is read and dropped, until the client closes or the time for a request is over. If the
+socket were closed at once, the kernel would reset the connection and the client would lose the answer.
 """
 
 import asyncio
@@ -78,6 +82,11 @@ class Listener:
         if self._timer:
             self._timer.cancel()
 
+    @property
+    def connections_open(self) -> int:
+        """How many clients are connected."""
+        return len(self._state.connections)
+
     def _connect(self) -> "Connection":
         return Connection(self._uvicorn, self._state, self._config, self._lost)
 
@@ -117,7 +126,8 @@ class Connection(HttpToolsProtocol):
         self._head_bytes = 0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(_Gathering(transport, self.loop))
+        self._output = _Output(transport, self.loop, is_arriving=lambda: self._is_request)
+        super().connection_made(self._output)
         if len(self.connections) > self._limits.connections_max:
             self.refuse(BrokerUnavailable(f"there are {len(self.connections)} connections already"))
 
@@ -126,6 +136,8 @@ class Connection(HttpToolsProtocol):
         self._lost()
 
     def data_received(self, data: bytes) -> None:
+        if self._output.is_lingering:
+            return
         super().data_received(data)
         if self._in_head:
             self._head_bytes += len(data)
@@ -158,7 +170,9 @@ class Connection(HttpToolsProtocol):
         since_s, limit_s = self._arriving_since_s, self._limits.arrival_s_max
         if since_s is None or now_s - since_s <= limit_s:
             return
-        if self._is_request:
+        if self._output.is_lingering:
+            self.transport.abort()
+        elif self._is_request:
             self.refuse(RequestTimeout("the arrival of the request", limit_s))
         else:
             self.transport.close()
@@ -172,18 +186,22 @@ class Connection(HttpToolsProtocol):
         self.transport.close()
 
 
-class _Gathering(asyncio.Transport):
-    """A transport that writes at once what was written within one turn of the loop.
+class _Output(asyncio.Transport):
+    """A transport that writes at once what was written within one turn of the loop, and closes without a reset.
 
     uvicorn writes the head of an answer and its body apart. Each would be a system call and a packet, and the client
     would be woken for half an answer.
     """
 
-    def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop, *, is_arriving: Callable[[], bool]
+    ) -> None:
         super().__init__()
         self._transport = transport
         self._loop = loop
+        self._is_arriving = is_arriving
         self._gathered: list[Any] = []
+        self.is_lingering = False
 
     def write(self, data: Any) -> None:
         if not self._gathered:
@@ -191,8 +209,14 @@ class _Gathering(asyncio.Transport):
         self._gathered.append(data)
 
     def close(self) -> None:
+        """Close; while a request is arriving, only the half that is written to. A second call closes both."""
         self._flush()
-        self._transport.close()
+        if self.is_lingering or not self._is_arriving() or self._transport.is_closing():
+            self._transport.close()
+        else:
+            self.is_lingering = True
+            self._transport.write_eof()
+            self._transport.resume_reading()
 
     def abort(self) -> None:
         self._gathered.clear()
@@ -202,7 +226,7 @@ class _Gathering(asyncio.Transport):
         return self._transport.get_extra_info(name, default)
 
     def is_closing(self) -> bool:
-        return self._transport.is_closing()
+        return self.is_lingering or self._transport.is_closing()
 
     def pause_reading(self) -> None:
         self._transport.pause_reading()

@@ -12,6 +12,7 @@ import msgspec
 
 from goqueue.broker.new_message import NewMessage
 from goqueue.doors.http.shapes import Text, Time
+from goqueue.doors.http.strictness import Body
 from goqueue.errors import InvalidMessage, InvalidPartition
 from goqueue.record.header import OFFSET_MAX, Priority
 from goqueue.record.headers import RESERVED_PREFIX
@@ -20,6 +21,10 @@ from goqueue.times import parse_duration, parse_time
 ORIGIN: Final = "gq-origin"
 """The one name of the broker's own that users may write: where a message was copied from."""
 
+SHOWN_MAX: Final = 40
+UNSET: Final = msgspec.UNSET
+_decode_json = msgspec.json.Decoder().decode
+_encode_json = msgspec.json.Encoder().encode
 _PRIORITY_CODES: Final = {priority.name.lower(): int(priority) for priority in Priority}
 
 SequenceNumber = Annotated[int, msgspec.Meta(ge=0, le=2**62 - 1)]
@@ -27,14 +32,14 @@ ProducerId = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 Epoch = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
 
-class HeaderBytes(msgspec.Struct, gc=False):
+class HeaderBytes(Body, gc=False):
     """A header that is not text."""
 
     base64: str
 
 
-class DueBody(msgspec.Struct, kw_only=True, gc=False):
-    """When a message is due; a delay wins over a time."""
+class DueBody(Body, kw_only=True, gc=False):
+    """When a message is due: after a delay, or at a time."""
 
     delay: Text = None
     deliver_at: Time = None
@@ -45,6 +50,7 @@ class MessageBody(DueBody, kw_only=True, gc=False):
     """One message to publish."""
 
     value: Text = None
+    value_json: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     value_base64: Text = None
     tombstone: bool | None = None
     key: Text = None
@@ -69,7 +75,7 @@ class PublishBody(MessageBody, kw_only=True, gc=False):
 
 def new_message(body: MessageBody, index: int, now_ns: int) -> NewMessage:
     """The message that is meant. Raises `InvalidMessage` or `InvalidPartition`, about the one at `index`."""
-    if body.value is not None and body.value_base64 is None and not body.tombstone:
+    if body.value is not None and body.value_base64 is None and body.value_json is UNSET and not body.tombstone:
         value: bytes | None = body.value.encode()
     else:
         value = _value(body, index)
@@ -99,7 +105,7 @@ def new_message(body: MessageBody, index: int, now_ns: int) -> NewMessage:
 def given_fields(body: MessageBody, index: int = 0) -> dict[str, object]:
     """Those of value, key, headers, partition and priority that are given; text as UTF-8."""
     given: dict[str, object] = {}
-    if body.tombstone or body.value is not None or body.value_base64 is not None:
+    if body.tombstone or _values_given(body):
         given["value"] = _value(body, index)
     if body.key is not None or body.key_base64 is not None:
         given["key"] = _either(body.key, body.key_base64, "key", index)
@@ -115,19 +121,31 @@ def given_fields(body: MessageBody, index: int = 0) -> dict[str, object]:
 
 def due_ns(body: DueBody, index: int, now_ns: int) -> int | None:
     """When the message is due, if that is said; it may have been long ago."""
-    if body.delay is not None:
-        return min(now_ns + delay_ns(body.delay, index), OFFSET_MAX)
     if body.deliver_at is None and body.deliver_at_camel is None:
-        return None
+        return None if body.delay is None else min(now_ns + delay_ns(body.delay, index), OFFSET_MAX)
     if body.deliver_at is not None and body.deliver_at_camel is not None:
         raise InvalidMessage("deliver_at and deliverAt are two names of one thing; give one", index=index)
+    if body.delay is not None:
+        name = "deliverAt" if body.deliver_at is None else "deliver_at"
+        raise InvalidMessage(f"delay and {name} exclude each other; give one", index=index)
     given = body.deliver_at_camel if body.deliver_at is None else body.deliver_at
     return min(_time_ns(given, "deliverAt", index, now_ns), OFFSET_MAX)
 
 
 def delay_ns(text: str, index: int = 0) -> int:
-    """A delay; raises `InvalidMessage`."""
-    return _duration_ns(text, "delay", index)
+    """A delay, which is not negative; raises `InvalidMessage`."""
+    delay = _duration_ns(text, "delay", index)
+    if delay < 0:
+        raise InvalidMessage(f"invalid delay: {text[:SHOWN_MAX]} is negative", index=index)
+    return delay
+
+
+def ttl_ns(text: str, index: int = 0) -> int:
+    """A time to live, which is positive; raises `InvalidMessage`."""
+    ttl = _duration_ns(text, "ttl", index)
+    if ttl <= 0:
+        raise InvalidMessage(f"invalid ttl: {text[:SHOWN_MAX]} is not positive", index=index)
+    return ttl
 
 
 def base64_chars(body: MessageBody) -> int:
@@ -136,13 +154,38 @@ def base64_chars(body: MessageBody) -> int:
 
 
 def _value(body: MessageBody, index: int) -> bytes | None:
+    given = _values_given(body)
     if body.tombstone:
-        if body.value is not None or body.value_base64 is not None:
+        if given:
             raise InvalidMessage("a tombstone has no value", index=index)
         return None
-    if body.value is None and body.value_base64 is None:
+    if not given:
         raise InvalidMessage("value is required", index=index)
+    if len(given) > 1:
+        raise InvalidMessage(f"{given[0]} and {given[1]} are two names of one thing; give one", index=index)
+    if isinstance(body.value_json, msgspec.Raw) and given == ["value_json"]:
+        return _from_json(body.value_json, index)
     return _either(body.value, body.value_base64, "value", index)
+
+
+def _values_given(body: MessageBody) -> list[str]:
+    """Under which names there is a value; null means that there is none."""
+    values = {
+        "value": body.value is not None,
+        "value_json": body.value_json is not UNSET and bytes(body.value_json) != b"null",
+        "value_base64": body.value_base64 is not None,
+    }
+    return [name for name, is_given in values.items() if is_given]
+
+
+def _from_json(raw: msgspec.Raw, index: int) -> bytes:
+    """The value in UTF-8 and without spaces."""
+    try:
+        return _encode_json(_decode_json(raw))
+    except RecursionError:
+        raise InvalidMessage("invalid value_json: nested too deeply", index=index) from None
+    except msgspec.DecodeError as error:
+        raise InvalidMessage(f"invalid value_json: {error}", index=index) from None
 
 
 def _either(text: Text, base64: Text, name: str, index: int) -> bytes:
@@ -178,7 +221,7 @@ def _priority(priority: str | int, index: int) -> int:
     else:
         code = priority if 0 <= priority <= Priority.BACKGROUND else None
     if code is None:
-        shown = str(priority)[:40]
+        shown = str(priority)[:SHOWN_MAX]
         raise InvalidMessage(f"invalid priority {shown}: must be {', '.join(_PRIORITY_CODES)} or 0 to 4", index=index)
     return code
 
@@ -190,7 +233,7 @@ def _expires_at_ns(body: MessageBody, index: int, now_ns: int, deliver_at_ns: in
     if body.expires_at is not None:
         raise InvalidMessage("ttl and expires_at are two names of one thing; give one", index=index)
     born_ns = now_ns if deliver_at_ns is None else deliver_at_ns
-    return min(born_ns + _duration_ns(body.ttl, "ttl", index), OFFSET_MAX)
+    return min(born_ns + ttl_ns(body.ttl, index), OFFSET_MAX)
 
 
 def _duration_ns(text: str, name: str, index: int) -> int:

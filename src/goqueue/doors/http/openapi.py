@@ -27,7 +27,9 @@ SCHEMA_ERROR: Final = {"$ref": "#/components/responses/SchemaError"}
 SCHEMAS: Final = "/schemas"
 DESCRIPTION: Final = (
     "One durable log that serves as both a Kafka and an SQS. JSON in and out, and one shape for every error. "
-    "Durations are text such as 250ms, 30s or 7d; times are RFC 3339, epoch seconds or 2h ago."
+    "Durations are text such as 250ms, 30s or 7d; times are RFC 3339, epoch seconds or 2h ago. "
+    "A field or query parameter that a route does not know is refused, except below /schemas; "
+    "with Prefer: handling=lenient it is ignored."
 )
 
 
@@ -50,6 +52,7 @@ def describe(routes: Sequence[HTTPRouteHandler], *, version: str) -> dict[str, A
     document["paths"] = dict(sorted(document["paths"].items()))
     _declare_errors(document)
     _declare_results(document["components"]["schemas"])
+    _declare_bodies(routes, document["components"]["schemas"])
     return document
 
 
@@ -82,6 +85,14 @@ def _declare_results(schemas: dict[str, Any]) -> None:
     ):
         refs = [{"$ref": REF.format(name=shape.__name__)} for shape in results]
         schemas[answer.__name__]["properties"]["results"]["items"] = {"anyOf": refs}
+
+
+def _declare_bodies(routes: Sequence[HTTPRouteHandler], schemas: dict[str, Any]) -> None:
+    """What a request may hold; Litestar would not say that other fields are refused, nor that a number is from 0 on."""
+    parameters = [route.parsed_fn_signature.parameters for route in routes]
+    bodies = [one["data"].annotation for one in parameters if "data" in one]
+    _, shapes = msgspec.json.schema_components(bodies, ref_template=REF)
+    schemas.update(shapes)
 
 
 def _plain(node: Any) -> Any:

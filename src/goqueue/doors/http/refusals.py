@@ -89,7 +89,7 @@ def understood(error: Exception, scope: Mapping[str, Any]) -> GoQueueError:
         case NotFoundException():
             return NotFound(f"{method} {path[:SHOWN_MAX]}")
         case ValidationException():
-            return _invalid(error)
+            return _invalid(error, scope)
         case HTTPException() if error.status_code < 500:
             return InvalidRequest(error.detail)
     request_id = request_id_of(scope)
@@ -129,14 +129,22 @@ def has_head(path: str) -> bool:
     return not _WITHOUT_HEAD.fullmatch(path)
 
 
-def _invalid(error: ValidationException) -> InvalidRequest:
+def _invalid(error: ValidationException, scope: Mapping[str, Any]) -> InvalidRequest:
     """The first thing that Litestar found wrong with a parameter or a body."""
     first: Any = next(iter(error.extra or ()), {})
     if not isinstance(first, dict) or "key" not in first:
         return InvalidRequest(error.detail)
     if first.get("source") == "body":
         return _unfit(first["message"], "$" if first["key"] == "data" else first["key"])
-    return InvalidRequest(f"invalid {first['key']}: {first['message']}", path=first["key"])
+    name = _public_name(first["key"], scope)
+    return InvalidRequest(f"invalid {name}: {first['message']}", path=name)
+
+
+def _public_name(name: str, scope: Mapping[str, Any]) -> str:
+    """What clients call a parameter that may be called otherwise in Python."""
+    handler = scope.get("route_handler")
+    field = handler.parsed_fn_signature.parameters.get(name) if handler else None
+    return getattr(field.kwarg_definition, "name", None) or name if field else name
 
 
 def _unfit(what: str, path: str) -> InvalidRequest:

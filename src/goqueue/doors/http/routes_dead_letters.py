@@ -29,7 +29,8 @@ from goqueue.doors.http.shapes import (
     time_ns,
     time_text,
 )
-from goqueue.doors.http.stored_messages import Encoding, ShownMessage, show
+from goqueue.doors.http.stored_messages import Encoding, ShownMessage, Values, show
+from goqueue.doors.http.strictness import Body
 from goqueue.errors import InvalidRequest
 from goqueue.names import TopicPartition
 from goqueue.record import kernel
@@ -50,7 +51,7 @@ RedriveTo = Annotated[
 ]
 
 
-class FilterBody(msgspec.Struct, kw_only=True):
+class FilterBody(Body, kw_only=True):
     """Which dead letters are meant: all that is given must match."""
 
     reason: Text = None
@@ -67,7 +68,7 @@ class FilterBody(msgspec.Struct, kw_only=True):
     min_attempts: int | None = None
 
 
-class RedriveBody(msgspec.Struct, kw_only=True):
+class RedriveBody(Body, kw_only=True):
     """Which dead letters to put back, where and how fast."""
 
     filter: FilterBody | None = None
@@ -193,6 +194,7 @@ async def list_dead_letters(
     offsets: Annotated[str | None, QueryParameter(description="which offsets: 3,4,17")] = None,
     min_attempts: FromQuery[int | None] = None,
     encoding: FromQuery[Encoding] = Encoding.TEXT,
+    values: FromQuery[Values] = Values.TEXT,
 ) -> DeadLetters:
     """Those that match all that is given. A page ends early where they are large: `count` says how many came."""
     now_ns = context.clock.wall_ns()
@@ -210,7 +212,7 @@ async def list_dead_letters(
         min_attempts=min_attempts,
     )
     found = context.service.dead_letters.list(topic, wanted, skip=skip, limit=min(limit, context.config.read_limit_max))
-    messages = _letters(topic, found, encoding)
+    messages = _letters(topic, found, encoding, values)
     return DeadLetters(messages=messages, count=len(messages))
 
 
@@ -226,6 +228,7 @@ async def redrive(
     topic: FromPath[str],
     data: JSONBody[RedriveBody | None] = None,
     encoding: FromQuery[Encoding] = Encoding.TEXT,
+    values: FromQuery[Values] = Values.TEXT,
 ) -> JsonResponse[ShownRedrive]:
     """Those that match all that is given, or all of them. Each is put back and marked in one step."""
     body = data or RedriveBody()
@@ -241,7 +244,7 @@ async def redrive(
             dry_run=True,
             matched=plan.matched,
             skipped_loop=plan.skipped_loop,
-            sample=_letters(topic, plan.sample, encoding),
+            sample=_letters(topic, plan.sample, encoding, values),
         )
         return JsonResponse(answer, status_code=200)
     pending = dead_letters.redrive(
@@ -298,12 +301,14 @@ def _header(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _letters(topic: str, found: Sequence[reports.DeadLetter], encoding: Encoding) -> list[ShownDeadLetter]:
+def _letters(
+    topic: str, found: Sequence[reports.DeadLetter], encoding: Encoding, values: Values
+) -> list[ShownDeadLetter]:
     letters: list[ShownDeadLetter] = []
     total = 0
     for letter in found:
         (message,) = kernel.decode(letter.record, TopicPartition(dead_letter_topic(topic), letter.partition), Message)
-        view, size = show(message, encoding, ShownDeadLetter)
+        view, size = show(message, encoding, values, ShownDeadLetter)
         total += size
         if letters and total > READ_BYTES_MAX:
             break

@@ -23,6 +23,7 @@ from goqueue.doors.http.shapes import (
     time_text,
 )
 from goqueue.doors.http.stored_messages import Encoding, show_key
+from goqueue.doors.http.strictness import Body
 from goqueue.errors import GroupNotFound, InvalidRequest, NotGroupMember
 from goqueue.groups.member import Join
 from goqueue.times import format_duration
@@ -31,7 +32,7 @@ from goqueue.wire import reports
 UNSET = msgspec.UNSET
 
 
-class JoinBody(msgspec.Struct, kw_only=True):
+class JoinBody(Body, kw_only=True):
     """Who joins, and what it wants."""
 
     client_id: str
@@ -65,7 +66,7 @@ class JoinedGroup(msgspec.Struct, kw_only=True):
     heartbeat_interval: str
 
 
-class MemberBody(msgspec.Struct, kw_only=True):
+class MemberBody(Body, kw_only=True):
     """Which member it is."""
 
     member_id: str
@@ -98,7 +99,7 @@ class CooperativeHeartbeat(msgspec.Struct, kw_only=True):
     revocation_deadline: str | msgspec.UnsetType = UNSET
 
 
-class RevokedPartition(msgspec.Struct, kw_only=True):
+class RevokedPartition(Body, kw_only=True):
     """A partition that was given back."""
 
     topic: str

@@ -19,7 +19,7 @@ from goqueue.broker.pending import Pending
 from goqueue.broker.service import READ_BYTES_MAX
 from goqueue.doors.http.context import Shared
 from goqueue.doors.http.shapes import Client, duration_ms, one_of, time_text, wait_ms
-from goqueue.doors.http.stored_messages import Encoding, ShownMessage, show
+from goqueue.doors.http.stored_messages import Encoding, ShownMessage, Values, show
 from goqueue.errors import GoQueueError, InvalidRequest
 from goqueue.names import TopicPartition
 from goqueue.record import kernel
@@ -102,6 +102,7 @@ async def poll(
     wait: Wait = None,
     visibility_timeout: FromQuery[str | None] = None,
     encoding: FromQuery[Encoding] = Encoding.TEXT,
+    values: FromQuery[Values] = Values.TEXT,
 ) -> PolledMessages:
     """Messages as soon as there are any, else nothing when the time is over. Counts as a heartbeat."""
     if not member_id:
@@ -128,16 +129,18 @@ async def poll(
         _release(groups, _deliveries(result))
 
     result = await context.held(ask, hold_ms, request, give_back=give_back)
-    return _answer(groups, result, max_bytes, encoding)
+    return _answer(groups, result, max_bytes, encoding, values)
 
 
-def _answer(groups: GroupVerbs, result: PollResult, max_bytes: int, encoding: Encoding) -> PolledMessages:
+def _answer(
+    groups: GroupVerbs, result: PollResult, max_bytes: int, encoding: Encoding, values: Values
+) -> PolledMessages:
     polled = result.polled
     deliveries = sorted(_deliveries(result), key=lambda delivery: delivery.message.priority_code)
     messages: list[DeliveredMessage] = []
     total = 0
     for delivery in deliveries:
-        view, size = show(delivery.message, encoding, DeliveredMessage)
+        view, size = show(delivery.message, encoding, values, DeliveredMessage)
         total += size
         if messages and total > max_bytes and delivery.is_leased:
             break

@@ -9,6 +9,7 @@ from litestar.params import FromPath, FromQuery, JSONBody
 
 from goqueue.doors.http.context import Shared
 from goqueue.doors.http.shapes import Offset, Partition, Text, Time, parse_partition, time_ns, time_text
+from goqueue.doors.http.strictness import Body
 from goqueue.errors import GroupNotFound, InvalidRequest
 from goqueue.record.header import OFFSET_MAX
 from goqueue.wire import reports
@@ -41,7 +42,7 @@ class Positions(msgspec.Struct, kw_only=True):
     updated_at: str
 
 
-class CommitEntry(msgspec.Struct, kw_only=True):
+class CommitEntry(Body, kw_only=True):
     """A position to commit."""
 
     topic: str
@@ -50,7 +51,7 @@ class CommitEntry(msgspec.Struct, kw_only=True):
     metadata: Text = None
 
 
-class CommitBody(msgspec.Struct, kw_only=True):
+class CommitBody(Body, kw_only=True):
     """Positions to commit, as a map or as a list."""
 
     member_id: Text = None
@@ -68,7 +69,7 @@ class Committed(msgspec.Struct, kw_only=True):
     offsets: OffsetMap
 
 
-class ResetBody(msgspec.Struct, kw_only=True):
+class ResetBody(Body, kw_only=True):
     """Where to go."""
 
     strategy: str

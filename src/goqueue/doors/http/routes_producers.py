@@ -8,12 +8,13 @@ from goqueue.broker.transaction_service import TIMEOUT_MS
 from goqueue.doors.http.context import Shared
 from goqueue.doors.http.new_messages import Epoch
 from goqueue.doors.http.shapes import Text
+from goqueue.doors.http.strictness import Body
 from goqueue.errors import InvalidRequest
 
 _DIGITS_MAX = 19
 
 
-class InitBody(msgspec.Struct, kw_only=True):
+class InitBody(Body, kw_only=True):
     """A producer that is to be; one without a transactional id is idempotent only."""
 
     transactional_id: Text = None
@@ -27,7 +28,7 @@ class ShownProducer(msgspec.Struct, kw_only=True):
     epoch: int
 
 
-class ProducerHeartbeatBody(msgspec.Struct, kw_only=True):
+class ProducerHeartbeatBody(Body, kw_only=True):
     """A producer that is still there."""
 
     epoch: Epoch

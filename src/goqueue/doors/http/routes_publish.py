@@ -20,12 +20,13 @@ from litestar.types import Receive, Send
 from goqueue.broker.new_message import NewMessage
 from goqueue.broker.pending import Pending
 from goqueue.broker.service import Producer, Stored
-from goqueue.doors.http.bodies import check_braces, decode
+from goqueue.doors.http.bodies import BodyDecoder, check_braces
 from goqueue.doors.http.config import HttpConfig
 from goqueue.doors.http.context import Context
 from goqueue.doors.http.new_messages import MessageBody, PublishBody, base64_chars, new_message
 from goqueue.doors.http.refusals import RETRY_AFTER_STATUS, ErrorBody, body_of, encode, too_many
 from goqueue.doors.http.shapes import PRIORITIES, time_text
+from goqueue.doors.http.strictness import check_query
 from goqueue.doors.http.trace_headers import continue_trace, trace_headers
 from goqueue.errors import GoQueueError, InvalidRequest, RequestTooLarge
 from goqueue.topics.config import Acks
@@ -83,14 +84,16 @@ class Publishing:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._config = context.config
-        self._decoder = msgspec.json.Decoder(PublishBody)
+        self._decoder: BodyDecoder[PublishBody] = BodyDecoder(PublishBody)
 
     async def __call__(
         self, topic: str, scope: Mapping[str, Any], receive: Receive, send: Send, request_id: bytes
     ) -> int:
         """Answer one request; returns the status."""
+        if scope["query_string"]:
+            check_query(scope["query_string"], (), scope["headers"])
         raw = await self._context.bodies.read(scope, receive, limit=self._config.publish_bytes_max)
-        body = self._decode(raw)
+        body = self._decode(raw, scope["headers"])
         messages = [body] if body.messages is None else body.messages
         self._check(body, messages, len(raw))
 
@@ -112,9 +115,9 @@ class Publishing:
         await send({"type": "http.response.body", "body": content, "more_body": False})
         return status
 
-    def _decode(self, raw: bytes) -> PublishBody:
+    def _decode(self, raw: bytes, headers: Iterable[tuple[bytes, bytes]]) -> PublishBody:
         check_braces(raw, limit=self._config.braces_max)
-        return decode(self._decoder, raw)
+        return self._decoder.decode(raw, headers)
 
     def _check(self, body: PublishBody, messages: Sequence[MessageBody], size: int) -> None:
         """Refuse what is wrong with the request as a whole."""

@@ -16,7 +16,7 @@ from goqueue.broker.service import READ_BYTES, READ_BYTES_MAX, Isolation, ReadRe
 from goqueue.clock import MS
 from goqueue.doors.http.context import Context, Shared
 from goqueue.doors.http.shapes import Client, one_of, parse_offsets, parse_partition, parse_time_query, wait_ms
-from goqueue.doors.http.stored_messages import Encoding, ShownGap, ShownMessage, shown
+from goqueue.doors.http.stored_messages import Encoding, ShownGap, ShownMessage, Values, shown
 from goqueue.errors import PartitionNotFound
 from goqueue.names import TopicPartition
 from goqueue.record.header import OFFSET_MAX
@@ -66,6 +66,7 @@ class Asked(NamedTuple):
     to_time_ns: int | None
     isolation: Isolation
     encoding: Encoding
+    values: Values
 
 
 class Page(NamedTuple):
@@ -91,9 +92,10 @@ async def read_partition(
     timeout: Wait = None,
     isolation: FromQuery[Isolation] = Isolation.READ_COMMITTED,
     encoding: FromQuery[Encoding] = Encoding.TEXT,
+    values: FromQuery[Values] = Values.TEXT,
 ) -> PartitionPage:
     """Visible records in the order of their offsets; `next_offset` is where to go on."""
-    asked = _asked(context, limit, max_bytes, from_time, to_time, isolation, encoding)
+    asked = _asked(context, limit, max_bytes, from_time, to_time, isolation, encoding, values)
     hold_ms = wait_ms(one_of(wait, timeout, "wait and timeout"), request.headers.get("prefer"), context.config)
     number = parse_partition(partition)
 
@@ -138,9 +140,10 @@ async def read_topic(
     timeout: Wait = None,
     isolation: FromQuery[Isolation] = Isolation.READ_COMMITTED,
     encoding: FromQuery[Encoding] = Encoding.TEXT,
+    values: FromQuery[Values] = Values.TEXT,
 ) -> TopicPage:
     """Visible records of all partitions; `next_offset` says for each where to go on."""
-    asked = _asked(context, limit, max_bytes, from_time, to_time, isolation, encoding)
+    asked = _asked(context, limit, max_bytes, from_time, to_time, isolation, encoding, values)
     hold_ms = wait_ms(one_of(wait, timeout, "wait and timeout"), request.headers.get("prefer"), context.config)
     reading = _TopicReading(context, topic, parse_offsets(offsets or "", "offsets"), asked)
     await reading.read()
@@ -275,6 +278,7 @@ def _asked(
     to_time: str | None,
     isolation: Isolation,
     encoding: Encoding,
+    values: Values,
 ) -> Asked:
     now_ns = context.clock.wall_ns()
     return Asked(
@@ -284,6 +288,7 @@ def _asked(
         None if to_time is None else parse_time_query(to_time, "to_time", now_ns=now_ns),
         isolation,
         encoding,
+        values,
     )
 
 
@@ -291,7 +296,7 @@ def _page(result: ReadResult, origin: TopicPartition, asked: Asked) -> Page:
     """The messages of the result, cut where compressed values turn out larger than was asked for."""
     messages: list[ShownMessage] = []
     total = 0
-    for message, view, size in shown(result.records, origin, asked.encoding):
+    for message, view, size in shown(result.records, origin, asked.encoding, asked.values):
         total += size
         if messages and total > asked.max_bytes:
             pending = result.first_pending_offset

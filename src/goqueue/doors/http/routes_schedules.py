@@ -7,7 +7,7 @@ from litestar import delete, get, patch, post
 from litestar.params import FromPath, JSONBody
 
 from goqueue.doors.http.context import Context, Shared
-from goqueue.doors.http.new_messages import MessageBody, delay_ns, given_fields, new_message
+from goqueue.doors.http.new_messages import MessageBody, delay_ns, given_fields, new_message, ttl_ns
 from goqueue.doors.http.shapes import Text, Time, duration_ns, time_ns, time_text
 from goqueue.errors import InvalidRequest
 from goqueue.times import format_duration
@@ -180,8 +180,8 @@ def _times(context: Context, body: ChangeScheduleBody) -> dict[str, Any]:
         "catch_up": body.catch_up,
         "start_ns": time_ns(body.start, "start", now_ns=now_ns),
         "end_ns": time_ns(body.end, "end", now_ns=now_ns),
-        "delay_ns": None if body.delay is None else max(0, delay_ns(body.delay)),
-        "ttl_ns": None if body.ttl is None else duration_ns(body.ttl, "ttl"),
+        "delay_ns": None if body.delay is None else delay_ns(body.delay),
+        "ttl_ns": None if body.ttl is None else ttl_ns(body.ttl),
         "paused": body.paused,
     }
     return {name: value for name, value in times.items() if value is not None}

@@ -19,6 +19,7 @@ from goqueue.doors.http.new_messages import delay_ns
 from goqueue.doors.http.refusals import ErrorBody, body_of, too_many
 from goqueue.doors.http.routes_publish import fail_as_a_whole
 from goqueue.doors.http.shapes import Text, duration_ns, one_of, time_text
+from goqueue.doors.http.strictness import Body
 from goqueue.errors import GoQueueError, InvalidRequest, TransactionNotFound
 from goqueue.times import format_duration
 from goqueue.wire import reports
@@ -27,7 +28,7 @@ UNSET = msgspec.UNSET
 REJECTED = "rejected by consumer"
 
 
-class SettleBody(msgspec.Struct, kw_only=True):
+class SettleBody(Body, kw_only=True):
     """Which messages."""
 
     receipt_handle: Text = None
@@ -189,7 +190,7 @@ async def ack(context: Shared, data: JSONBody[AckBody]) -> JsonResponse[Acked | 
 @post(["/messages/nack", "/messages/nack/batch"], tags=["settling"], summary="Return messages", status_code=200)
 async def nack(context: Shared, data: JSONBody[NackBody]) -> JsonResponse[Nacked | SettledMany]:
     """They are delivered again after a while, their own or one that grows; dead letters after the last attempt."""
-    delay = None if data.delay is None else max(0, delay_ns(data.delay))
+    delay = None if data.delay is None else delay_ns(data.delay)
     return await _settle(context, data, reports.Settlement("nack", delay, data.reason or ""), _nacked)
 
 

@@ -28,7 +28,7 @@ from goqueue.doors.http.context import Context, Shared, note_wait
 from goqueue.doors.http.refusals import body_of, understood
 from goqueue.doors.http.routes_read import FromTime, Offsets, ToTime, shown_gaps
 from goqueue.doors.http.shapes import format_offsets, parse_offsets, parse_partitions, parse_time_query
-from goqueue.doors.http.stored_messages import Encoding, ShownGap, shown
+from goqueue.doors.http.stored_messages import Encoding, ShownGap, Values, shown
 from goqueue.doors.http.waiting import leaving
 from goqueue.errors import BrokerUnavailable, PartitionNotFound
 from goqueue.names import TopicPartition
@@ -87,6 +87,7 @@ async def follow(
     to_time: ToTime = None,
     isolation: FromQuery[Isolation] = Isolation.READ_COMMITTED,
     encoding: FromQuery[Encoding] = Encoding.TEXT,
+    values: FromQuery[Values] = Values.TEXT,
     start: Annotated[Start, QueryParameter(description="where to begin if no offset or time says so")] = Start.LATEST,
     limit: Annotated[int | None, QueryParameter(ge=1, description="how many messages; no end by default")] = None,
     last_event_id: Annotated[str | None, HeaderParameter(name="Last-Event-ID", description="where to go on")] = None,
@@ -116,6 +117,7 @@ async def follow(
         to_time_ns=None if to_time is None else parse_time_query(to_time, "to_time", now_ns=now_ns),
         isolation=isolation,
         encoding=encoding,
+        values=values,
         limit=limit,
     )
 
@@ -133,6 +135,7 @@ class EventStream(ASGIResponse):
         to_time_ns: int | None,
         isolation: Isolation,
         encoding: Encoding,
+        values: Values,
         limit: int | None,
     ) -> None:
         super().__init__(media_type=EVENT_STREAM)
@@ -143,6 +146,7 @@ class EventStream(ASGIResponse):
         self._to_time_ns = to_time_ns
         self._isolation = isolation
         self._encoding = encoding
+        self._values = values
         self._limit = limit
         self._subscriptions: dict[int, Subscription] = {}
         self._ended: set[int] = set()
@@ -211,7 +215,7 @@ class EventStream(ASGIResponse):
         if result.gaps:
             passed = PassedOver(shown_gaps(number, result))
             chunk += _event("gaps", _encode(passed), f"{before}{number}:{result.gaps[-1].next_offset}{after}")
-        for message, view, _ in shown(result.records, origin, self._encoding):
+        for message, view, _ in shown(result.records, origin, self._encoding, self._values):
             if message.timestamp_ns < self._from_time_ns:  # which lies in the future, or did when the stream began
                 continue
             if self._limit is not None:

@@ -1,5 +1,7 @@
 """Topics: create, look at, change, delete; where their partitions begin and end."""
 
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import msgspec
@@ -8,12 +10,14 @@ from litestar.params import FromPath, FromQuery, JSONBody
 
 from goqueue.broker.service import PartitionInfo, TopicInfo
 from goqueue.doors.http.context import SHOWS_INTERNAL, Shared
-from goqueue.doors.http.shapes import is_true, one_of, parse_time_query, time_text
-from goqueue.errors import InvalidRequest, InvalidTopic
+from goqueue.doors.http.shapes import Client, is_true, one_of, parse_time_query, time_text
+from goqueue.doors.http.strictness import Body, is_lenient
+from goqueue.errors import InvalidTopic
 from goqueue.times import format_duration, parse_duration
+from goqueue.topics.config import is_setting
 
 
-class CreateTopicBody(msgspec.Struct, kw_only=True):
+class CreateTopicBody(Body, kw_only=True):
     """A topic to create."""
 
     name: str
@@ -113,21 +117,21 @@ class OffsetsByPartition(msgspec.Struct, kw_only=True):
 
 
 @post("/topics", tags=["topics"], summary="Create a topic")
-async def create_topic(context: Shared, data: JSONBody[CreateTopicBody]) -> CreatedTopic:
+async def create_topic(context: Shared, request: Client, data: JSONBody[CreateTopicBody]) -> CreatedTopic:
     """Returns once the topic is on the medium."""
-    settings = {name: value for name, value in (data.config or {}).items() if value is not None}
+    settings = {name: value for name, value in _settings_given(data.config or {}, request) if value is not None}
     if data.retention_hours is not None:
-        if "retention" in settings:
-            raise InvalidRequest("retention_hours and config.retention are two names of one thing; give one")
+        one_of(data.retention_hours, settings.get("retention"), "retention_hours and config.retention")
         settings["retention"] = _hours(data.retention_hours, data.name)
-    pending = context.service.create_topic(
-        data.name,
-        partitions=one_of(data.num_partitions, data.partitions, "num_partitions and partitions"),
-        replication_factor=one_of(
-            data.replication_factor, data.replication_factor_camel, "replication_factor and replicationFactor"
-        ),
-        settings=settings,
-    )
+    with _named("config."):
+        pending = context.service.create_topic(
+            data.name,
+            partitions=one_of(data.num_partitions, data.partitions, "num_partitions and partitions"),
+            replication_factor=one_of(
+                data.replication_factor, data.replication_factor_camel, "replication_factor and replicationFactor"
+            ),
+            settings=settings,
+        )
     topic = await context.answered(pending, "create topic")
     return CreatedTopic(
         name=topic.name,
@@ -177,9 +181,13 @@ async def show_config(context: Shared, topic: FromPath[str]) -> TopicSettings:
 
 
 @patch("/topics/{topic:str}/config", tags=["topics"], summary="Change settings of a topic")
-async def change_config(context: Shared, topic: FromPath[str], data: JSONBody[dict[str, Any]]) -> TopicSettings:
+async def change_config(
+    context: Shared, request: Client, topic: FromPath[str], data: JSONBody[dict[str, Any]]
+) -> TopicSettings:
     """Any of the settings; null takes one back to its default."""
-    return _settings(await context.answered(context.service.alter_topic(topic, data), "change topic"))
+    with _named():
+        pending = context.service.alter_topic(topic, dict(_settings_given(data, request)))
+    return _settings(await context.answered(pending, "change topic"))
 
 
 @get("/topics/{topic:str}/partitions", tags=["topics"], summary="List the partitions of a topic")
@@ -198,6 +206,24 @@ async def find_offsets(context: Shared, topic: FromPath[str], time: FromQuery[st
         time_ns = parse_time_query(time, "time", now_ns=context.clock.wall_ns())
         offsets = context.service.offsets(topic, time_ns=time_ns)
     return OffsetsByPartition(topic=topic, offsets={str(partition): offset for partition, offset in enumerate(offsets)})
+
+
+def _settings_given(given: dict[str, Any], request: Client) -> Iterable[tuple[str, Any]]:
+    """The settings of a request; without those that topics do not have, if it is a lenient one."""
+    if is_lenient(request.scope["headers"]):
+        return [(name, value) for name, value in given.items() if is_setting(name)]
+    return given.items()
+
+
+@contextmanager
+def _named(prefix: str = "") -> Iterator[None]:
+    """Let an error about a setting say where in the request that is."""
+    try:
+        yield
+    except InvalidTopic as error:
+        if "setting" in vars(error):
+            error.path = f"{prefix}{error.setting}"
+        raise
 
 
 def _hours(hours: float, topic: str) -> str:

@@ -30,6 +30,7 @@ from goqueue.doors.http.routes_publish import (
 from goqueue.doors.http.routes_settle import acked, answer_many, check_receipts
 from goqueue.doors.http.routes_settle import results_of as results_of_acks
 from goqueue.doors.http.shapes import Client, Offset, ShownPartitionName, Text, shown_partitions, time_text
+from goqueue.doors.http.strictness import Body
 from goqueue.errors import GoQueueError, InvalidPartition, InvalidRequest
 from goqueue.times import format_duration
 from goqueue.wire import transaction_reports as reports
@@ -38,7 +39,7 @@ UNSET: Final = msgspec.UNSET
 ADDED: Final = "added"
 
 
-class ProducerBody(msgspec.Struct, kw_only=True):
+class ProducerBody(Body, kw_only=True):
     """Who asks."""
 
     producer_id: ProducerId
@@ -77,6 +78,7 @@ class TransactionalPublishBody(AddressedMessage, kw_only=True, gc=False):
 
     producer_id: ProducerId
     epoch: Epoch
+    transactional_id: Text = None
     messages: list[AddressedMessage] | None = None
 
 
@@ -92,6 +94,7 @@ class PublishedInTransaction(PublishAnswer, kw_only=True):
 class TransactionalOffsetsBody(ProducerBody, kw_only=True):
     """Positions of a group that take effect with the commit, as a map or as a list."""
 
+    transactional_id: Text = None
     group: str
     member_id: Text = None
     generation: int | None = None
@@ -108,6 +111,7 @@ class OffsetsAdded(msgspec.Struct, kw_only=True):
 class TransactionalAcksBody(ProducerBody, kw_only=True):
     """Messages that are done when the transaction is committed."""
 
+    transactional_id: Text = None
     receipt_handles: list[str]
 
 
@@ -213,6 +217,7 @@ async def publish_in_transaction(
     messages = [data] if data.messages is None else data.messages
     check_messages(messages, len(await request.body()), context.config)
     topics = [_topic(message, data, index) for index, message in enumerate(messages)]
+    _check_owner(context, data)
     transaction_id = context.service.transactions.current(data.producer_id, data.epoch)
     understood = understood_messages(messages, request.scope["headers"], now_ns=context.clock.wall_ns())
     pending = _publish(context, transaction_id, data, topics, understood)
@@ -235,6 +240,7 @@ async def add_offsets(context: Shared, data: JSONBody[TransactionalOffsetsBody])
     """All of them or none. The group is there as soon as the transaction is committed."""
     if not data.offsets:
         raise InvalidRequest("offsets are required", path="offsets")
+    _check_owner(context, data)
     pending = context.service.transactions.add_offsets(
         data.producer_id,
         data.epoch,
@@ -252,6 +258,7 @@ async def add_acks(context: Shared, data: JSONBody[TransactionalAcksBody]) -> Js
     """They are done when the transaction is committed; until its outcome, nobody else gets them."""
     receipts = data.receipt_handles
     check_receipts(receipts)
+    _check_owner(context, data)
     pending = context.service.transactions.add_acks(data.producer_id, data.epoch, receipts)
     outcomes = await context.answered(pending, "add acks")
     results, failed = results_of_acks(receipts, outcomes, acked)
@@ -331,6 +338,14 @@ async def abort_by_admin(context: Shared, transaction_id: FromPath[str]) -> Outc
 
 async def _aborted(context: Context, pending: Pending[reports.TransactionOutcome]) -> Outcome:
     return Outcome(status=(await context.answered(pending, "abort")).status)
+
+
+def _check_owner(
+    context: Context, body: TransactionalPublishBody | TransactionalOffsetsBody | TransactionalAcksBody
+) -> None:
+    """Hold a transactional id that was not needed against the producer all the same."""
+    if body.transactional_id is not None:
+        context.service.transactions.heartbeat(body.producer_id, body.epoch, transactional_id=body.transactional_id)
 
 
 def _topic(message: AddressedMessage, body: TransactionalPublishBody, index: int) -> str:

@@ -17,6 +17,7 @@ from litestar.handlers import HTTPRouteHandler
 from goqueue.doors.http.answers import JsonResponse
 from goqueue.doors.http.paths import decode_path
 from goqueue.doors.http.refusals import ErrorBody, body_of
+from goqueue.doors.http.strictness import LENIENT
 from goqueue.errors import GoQueueError
 
 JSON: Final = "application/json"
@@ -89,6 +90,7 @@ _SHARED: Final[dict[str, Any]] = {
     "response_class": SchemaResponse,
     "before_request": decode_path,
     "operation_id": _operation_id,
+    "opt": LENIENT,
 }
 
 

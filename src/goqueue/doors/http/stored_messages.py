@@ -1,8 +1,8 @@
 """A stored message as JSON shows it.
 
-Bytes that are text are shown as text, others as base64 beside a null. Compressed values are shown as they were
-before; one that cannot be decompressed is a null beside an `error`. The broker's own note of who published a batch is
-not shown.
+Bytes that are text are shown as text, others as base64 beside a null. If that was asked for, values that are JSON are
+shown as such, in `value_json` beside a null. Compressed values are shown as they were before; one that cannot be
+decompressed is a null beside an `error`. The broker's own note of who published a batch is not shown.
 """
 
 from base64 import b64encode
@@ -34,6 +34,13 @@ class Encoding(StrEnum):
     BASE64 = "base64"
 
 
+class Values(StrEnum):
+    """How values are shown: as text where they are text, or as JSON where they are JSON."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
 class ShownHeader(msgspec.Struct, gc=False):
     """A header that is not text."""
 
@@ -50,6 +57,7 @@ class ShownMessage(msgspec.Struct, kw_only=True, gc=False):
     key: str | msgspec.UnsetType | None = msgspec.UNSET
     key_base64: str | msgspec.UnsetType = msgspec.UNSET
     value: str | None
+    value_json: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     value_base64: str | msgspec.UnsetType = msgspec.UNSET
     priority: str
     headers: dict[str, str | ShownHeader]
@@ -78,13 +86,15 @@ class ShownKey(NamedTuple):
 M = TypeVar("M", bound=ShownMessage)
 
 
-def shown(records: Buffer, origin: TopicPartition, encoding: Encoding) -> Iterator[tuple[Message, ShownMessage, int]]:
+def shown(
+    records: Buffer, origin: TopicPartition, encoding: Encoding, values: Values
+) -> Iterator[tuple[Message, ShownMessage, int]]:
     """Each message of the records with what is shown of it, and how many bytes that stands for."""
     for message in kernel.decode(records, origin, Message):
-        yield message, *show(message, encoding, ShownMessage)
+        yield message, *show(message, encoding, values, ShownMessage)
 
 
-def show(message: Message, encoding: Encoding, shape: type[M]) -> tuple[M, int]:
+def show(message: Message, encoding: Encoding, values: Values, shape: type[M]) -> tuple[M, int]:
     """What is shown of the message, and how many bytes that stands for."""
     topic, partition = message.origin
     as_text = encoding is Encoding.TEXT
@@ -113,6 +123,8 @@ def show(message: Message, encoding: Encoding, shape: type[M]) -> tuple[M, int]:
     elif unreadable is not None:
         view.error = f"the value cannot be decompressed: {unreadable.reason}"
         view.code = unreadable.code
+    elif values is Values.JSON and (raw := _json(value)) is not None:
+        view.value_json = raw
     else:
         view.value = _text(value) if as_text else None
         if view.value is None:
@@ -140,6 +152,16 @@ def _show_headers(raw: bytes, view: ShownMessage, as_text: bool) -> None:
         view.headers[name.decode("utf-8", "backslashreplace")] = (
             ShownHeader(b64encode(value).decode()) if text is None else text
         )
+
+
+def _json(data: bytes) -> msgspec.Raw | None:
+    """The value as it stands in an answer, if it is JSON: numbers keep all of their digits, line breaks go."""
+    if _text(data) is None:
+        return None
+    try:
+        return msgspec.Raw(msgspec.json.format(data, indent=-1))
+    except (msgspec.DecodeError, RecursionError):
+        return None
 
 
 def _text(data: bytes) -> str | None:
