@@ -25,6 +25,7 @@ PUBLIC = {
     "DirectoryUnusable",
     "ForeignFile",
     "GoQueueError",
+    "GoQueueWarning",
     "GroupError",
     "GroupModeConflict",
     "GroupNotFound",

@@ -66,6 +66,7 @@ class Connections:
         self._topics: dict[str, verbs.TopicMetadata] = {}
         self._nodes: dict[int, str] = {}
         self._is_closed = False
+        self.before_use: Callable[[], None] | None = None  # called once, in the loop, before the first connection
         self._closing_first: WeakSet[Closes] = WeakSet()
 
     def close_first(self, user: Closes) -> None:
@@ -191,6 +192,9 @@ class Connections:
         if task is not None and task.done() and (task.cancelled() or task.exception() or task.result().is_closed):
             task = None
         if task is None:
+            before_use, self.before_use = self.before_use, None
+            if before_use is not None:
+                before_use()
             connecting = Session.connect(address, client_id=self.client_id, api_key=self.api_key)
             task = self._sessions[address] = asyncio.ensure_future(connecting)
         return await asyncio.shield(task)

@@ -12,6 +12,7 @@ from typing import TypeVar, cast
 
 import msgspec
 
+from goqueue.client import exits
 from goqueue.errors import (
     AvailabilityError,
     BrokerUnavailable,
@@ -91,6 +92,7 @@ class Session(asyncio.BufferedProtocol):
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                host = exits.numeric_host(host, port)
                 _, session = await loop.create_connection(lambda: cls(address, loop), host, port)
         except (OSError, TimeoutError) as error:
             reason = getattr(error, "strerror", None) or str(error) or "no answer in time"

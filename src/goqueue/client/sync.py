@@ -99,23 +99,27 @@ class Client:
             raise
         self._direct = self._client.direct()
         self._lines = self._client.lines()
+        self._loop.keep(self._client.kept_by, self._direct.close, self._lines.close)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self._leave(error)
 
-    def close(self) -> None:
-        """Flush what producers have, abort open transactions and hang up."""
+    def _leave(self, error: BaseException | None) -> None:
         if self._loop.is_closed:
             return
         self._lines.close()
         try:
-            self._loop.run(self._client.close())
+            self._loop.run(self._client.leave(error))
         finally:
             self._direct.close()
             self._loop.close()
+
+    def close(self) -> None:
+        """Flush what producers have, abort open transactions, leave groups and hang up."""
+        self._leave(None)
 
     def create_topic(
         self,
@@ -220,21 +224,18 @@ class Client:
         delivery_timeout: Duration = "120s",
     ) -> Producer:
         """A producer that gathers messages into batches."""
-        return Producer(
-            self._loop.call(
-                lambda: self._client.producer(
-                    acks=acks,
-                    linger=linger,
-                    batch_count=batch_count,
-                    batch_bytes=batch_bytes,
-                    compression=compression,
-                    idempotent=idempotent,
-                    buffer_bytes=buffer_bytes,
-                    delivery_timeout=delivery_timeout,
-                )
-            ).core,
-            self._loop.run,
-        )
+        return self._loop.call(
+            lambda: self._client.producer(
+                acks=acks,
+                linger=linger,
+                batch_count=batch_count,
+                batch_bytes=batch_bytes,
+                compression=compression,
+                idempotent=idempotent,
+                buffer_bytes=buffer_bytes,
+                delivery_timeout=delivery_timeout,
+            )
+        ).blocking(self._loop.run)
 
     def transaction(
         self, transactional_id: str, *, timeout: Duration = "60s", marker: str | None = None
