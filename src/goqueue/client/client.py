@@ -106,6 +106,9 @@ _decode_names = msgspec.msgpack.Decoder(list[str]).decode
 class AsyncClient:
     """Talks to a broker, or to a cluster of them: `"host:port[,host:port...]"`.
 
+    Requests are tried again for up to `timeout`. If no broker was ever reached, the first one fails after
+    `connect_timeout`.
+
     In an application that uses OpenTelemetry, messages carry the context of the span in which they are published, and
     it is current again inside `with message:`. `telemetry=False`, or `GOQUEUE_TELEMETRY=off`, switches that off.
     """
@@ -117,6 +120,7 @@ class AsyncClient:
         api_key: str | None = None,
         client_id: str = "",
         timeout: Duration = "30s",
+        connect_timeout: Duration = "3s",
         clock: Clock | None = None,
         telemetry: bool | None = None,
     ) -> None:
@@ -133,6 +137,7 @@ class AsyncClient:
             api_key=environment.default_api_key() if api_key is None else api_key,
             timeout_s=self._timeout_ns / SECOND,
             awake_ns=environment.default_awake_ns(),
+            connect_timeout_s=_milliseconds(connect_timeout, "connect_timeout") / 1_000,
         )
         self._telemetry = environment.default_telemetry() if telemetry is None else telemetry
         self._spare: list[ProducerCore] = []  # of `publish_many`: an identity is not used up by one call
@@ -766,7 +771,7 @@ class AsyncClient:
             catch_up=catch_up,
             start_ns=self._maybe_time_ns(start, "start"),
             end_ns=self._maybe_time_ns(end, "end"),
-            ttl_ns=None if ttl is None else messages.asked_duration_ns(ttl, "ttl"),
+            ttl_ns=None if ttl is None else messages.ttl_ns(ttl),
             paused=paused,
         )
 
@@ -1128,9 +1133,9 @@ class AsyncClient:
     def _due_ns(self, delay: Duration | None, deliver_at: Time | None) -> int:
         now_ns = self._clock.wall_ns()
         if delay is not None and deliver_at is None:
-            return now_ns + messages.asked_duration_ns(delay, "delay")
+            return now_ns + messages.asked_delay_ns(delay)
         if deliver_at is None or delay is not None:
-            raise InvalidRequest("either delay or deliver_at is required", path="delay")
+            raise InvalidRequest("one of delay and deliver_at is required, and not both", path="delay")
         return messages.asked_time_ns(deliver_at, "deliver_at", now_ns) or 0
 
     def _time_ns(self, value: Time, name: str) -> int:

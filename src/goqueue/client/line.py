@@ -304,7 +304,9 @@ class BlockingLine(Line):
             connections.hang_up()
 
     def _ask(self, request: Request) -> Frame:
-        deadline_ns = self._clock.monotonic_ns() + int(self._connections.timeout_s * SECOND) + request.wait_ms * MS
+        reach = self._connections.reach
+        began_ns = self._clock.monotonic_ns()
+        deadline_ns = began_ns + int(self._connections.timeout_s * SECOND) + request.wait_ms * MS
         tries = 0
         while True:
             self.check_open()
@@ -313,8 +315,13 @@ class BlockingLine(Line):
             except GoQueueError as error:
                 tries += 1
                 wait_ns = retry_wait_ns(tries)
-                is_late = self._clock.monotonic_ns() + wait_ns > deadline_ns
+                now_ns = self._clock.monotonic_ns()
+                left_s = reach.time_left_s((deadline_ns - now_ns) / SECOND, (now_ns - began_ns) / SECOND)
+                is_late = wait_ns / SECOND > left_s
                 if not error.retryable or is_late or (request.only_once and request.was_lost):
+                    explained = reach.explained(error)
+                    if explained is not error:
+                        raise explained from error
                     raise
                 self.check_open()
                 self._pause.wait(wait_ns / SECOND)

@@ -75,6 +75,9 @@ class Messages:
 class Client:
     """Talks to a broker, or to a cluster of them: `"host:port[,host:port...]"`.
 
+    Requests are tried again for up to `timeout`. If no broker was ever reached, the first one fails after
+    `connect_timeout`.
+
     In an application that uses OpenTelemetry, messages carry the context of the span in which they are published, and
     it is current again inside `with message:`. `telemetry=False`, or `GOQUEUE_TELEMETRY=off`, switches that off.
     """
@@ -86,13 +89,20 @@ class Client:
         api_key: str | None = None,
         client_id: str = "",
         timeout: Duration = "30s",
+        connect_timeout: Duration = "3s",
         clock: Clock | None = None,
         telemetry: bool | None = None,
     ) -> None:
         self._loop = LoopThread()
         try:
             self._client = AsyncClient(
-                server, api_key=api_key, client_id=client_id, timeout=timeout, clock=clock, telemetry=telemetry
+                server,
+                api_key=api_key,
+                client_id=client_id,
+                timeout=timeout,
+                connect_timeout=connect_timeout,
+                clock=clock,
+                telemetry=telemetry,
             )
         except BaseException:
             self._loop.close()
