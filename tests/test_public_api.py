@@ -1,6 +1,9 @@
 """The public names, written down: to change one is a decision, not an accident."""
 
 import inspect
+from typing import get_args, get_type_hints
+
+import pytest
 
 import goqueue
 import goqueue.testing
@@ -10,28 +13,43 @@ PUBLIC = {
     "AlreadyExists",
     "AsyncClient",
     "AsyncConsumer",
+    "AsyncConsumption",
+    "AsyncDelivered",
     "AsyncHandle",
     "AsyncMessages",
     "AsyncProducer",
+    "AsyncScan",
+    "AsyncStaging",
     "AsyncTransaction",
     "AvailabilityError",
+    "BlockedKey",
     "BrokerUnavailable",
     "Client",
+    "Compatibility",
     "Conflict",
     "Consumer",
+    "Consumption",
     "CorruptRecord",
     "DataDirectoryError",
     "DataLossWarning",
     "DamagedFile",
+    "DeadLetter",
+    "DeadLetterQueue",
+    "DelayReport",
+    "DelayedMessage",
+    "Delivered",
     "DirectoryLocked",
     "DirectoryUnusable",
     "Forbidden",
     "ForeignFile",
     "GoQueueError",
+    "GoQueueWarning",
     "GroupError",
+    "GroupInfo",
     "GroupModeConflict",
     "GroupNotFound",
     "Handle",
+    "HiddenRange",
     "InternalError",
     "InvalidBatch",
     "InvalidConfig",
@@ -42,6 +60,7 @@ PUBLIC = {
     "InvalidSchemaRequest",
     "InvalidTopic",
     "InvalidTransactionState",
+    "LaneReport",
     "Message",
     "MessageError",
     "MessageNotFound",
@@ -53,8 +72,12 @@ PUBLIC = {
     "NotLeader",
     "OffsetOutOfRange",
     "OutOfOrderSequence",
+    "PartitionName",
     "PartitionNotAssigned",
     "PartitionNotFound",
+    "Piece",
+    "Position",
+    "PositionReset",
     "Priority",
     "Producer",
     "ProducerError",
@@ -63,21 +86,32 @@ PUBLIC = {
     "Published",
     "ReadFailed",
     "RebalanceInProgress",
+    "RebalanceReport",
     "ReceiptError",
     "ReceiptExpired",
     "ReceiptMalformed",
     "ReceiptUnknown",
+    "RedriveInfo",
+    "RedrivePlan",
     "RequestError",
     "RequestTimeout",
     "RequestTooLarge",
+    "Scan",
+    "ScannedPart",
+    "ScheduleInfo",
     "SchemaError",
     "SchemaIncompatible",
+    "SchemaInfo",
     "SchemaNotFound",
     "SchemaOperationRefused",
+    "SchemaReference",
     "SchemaRejected",
+    "SchemaStats",
     "SchemaVersionNotFound",
     "SessionExpired",
+    "Staging",
     "StaleGeneration",
+    "Stats",
     "StorageError",
     "StorageFailed",
     "StorageFull",
@@ -86,11 +120,18 @@ PUBLIC = {
     "TopicExists",
     "TopicNotFound",
     "TopicPartition",
+    "TopicState",
+    "Trace",
+    "TraceStats",
     "Transaction",
     "TopicQuarantined",
     "TransactionAborted",
     "TransactionError",
+    "TransactionInfo",
     "TransactionNotFound",
+    "TransactionOutcome",
+    "TransactionOwner",
+    "TransactionStats",
     "UnsupportedFormat",
     "__version__",
 }
@@ -124,3 +165,20 @@ def test_every_error_says_what_is_wrong_and_carries_it() -> None:
     assert (too_large.field, too_large.size, too_large.limit, too_large.index) == ("key", 70_000, 65_535, 3)
     assert "key of 70000 bytes" in str(too_large)
     assert not too_large.retryable
+
+
+def _named_types(annotation: object) -> set[str]:
+    """The types of this package in an annotation."""
+    if inspect.isclass(annotation) and annotation.__module__.startswith("goqueue"):
+        return {annotation.__name__}
+    return {name for inside in get_args(annotation) for name in _named_types(inside)}
+
+
+@pytest.mark.parametrize("name", ["Client", "AsyncClient", "Consumer", "Producer", "Transaction", "Scan", "Staging"])
+def test_every_type_that_a_public_method_returns_is_public(name: str) -> None:
+    public = getattr(goqueue, name)
+    inside = {"direct", "lines", "kept_by", "end", "unstored", "core", "blocking", "course"}
+    for method, function in inspect.getmembers(public, inspect.isfunction):
+        if not method.startswith("_") and method not in inside:
+            returned = get_type_hints(function).get("return")
+            assert _named_types(returned) <= PUBLIC, (method, returned)

@@ -18,6 +18,7 @@ from goqueue.errors import (
     Forbidden,
     ForeignFile,
     GoQueueError,
+    GoQueueWarning,
     GroupError,
     GroupModeConflict,
     GroupNotFound,
@@ -79,15 +80,92 @@ from goqueue.names import VERSION, TopicPartition
 from goqueue.record.header import Priority
 
 if TYPE_CHECKING:
-    from goqueue.client.client import AsyncClient
-    from goqueue.client.consumer import AsyncConsumer, Consumer
+    from goqueue.client.client import (
+        AsyncClient,
+    )
+    from goqueue.client.consumer import (
+        AsyncConsumer,
+        AsyncConsumption,
+        Consumer,
+        Consumption,
+    )
     from goqueue.client.damage import DataLossWarning
-    from goqueue.client.handles import AsyncHandle, Handle, Published
-    from goqueue.client.producer import AsyncProducer, Producer
-    from goqueue.client.reading import AsyncMessages
-    from goqueue.client.received import Message
-    from goqueue.client.sync import Client, Messages
-    from goqueue.client.transactions import AsyncTransaction, Transaction
+    from goqueue.client.delivered import (
+        AsyncDelivered,
+        Delivered,
+    )
+    from goqueue.client.handles import (
+        AsyncHandle,
+        Handle,
+        Published,
+    )
+    from goqueue.client.producer import (
+        AsyncProducer,
+        Producer,
+    )
+    from goqueue.client.reading import (
+        AsyncMessages,
+    )
+    from goqueue.client.received import (
+        Message,
+    )
+    from goqueue.client.scanning import (
+        AsyncScan,
+        Scan,
+        ScannedPart,
+    )
+    from goqueue.client.staging import (
+        AsyncStaging,
+        Staging,
+    )
+    from goqueue.client.sync import (
+        Client,
+        Messages,
+    )
+    from goqueue.client.transactions import (
+        AsyncTransaction,
+        Transaction,
+    )
+    from goqueue.wire.reports import (
+        BlockedKey,
+        DeadLetter,
+        DeadLetterQueue,
+        DelayedMessage,
+        DelayReport,
+        GroupInfo,
+        LaneReport,
+        PartitionName,
+        Position,
+        PositionReset,
+        RebalanceReport,
+        RedriveInfo,
+        RedrivePlan,
+        ScheduleInfo,
+    )
+    from goqueue.wire.scan_reports import (
+        HiddenRange,
+        Piece,
+    )
+    from goqueue.wire.schema_reports import (
+        Compatibility,
+        SchemaInfo,
+        SchemaReference,
+        SchemaStats,
+    )
+    from goqueue.wire.trace_reports import (
+        Trace,
+        TraceStats,
+    )
+    from goqueue.wire.transaction_reports import (
+        TransactionInfo,
+        TransactionOutcome,
+        TransactionOwner,
+        TransactionStats,
+    )
+    from goqueue.wire.verbs import (
+        Stats,
+        TopicState,
+    )
 
 __version__ = VERSION
 
@@ -95,28 +173,43 @@ __all__ = [
     "AlreadyExists",
     "AsyncClient",
     "AsyncConsumer",
+    "AsyncConsumption",
+    "AsyncDelivered",
     "AsyncHandle",
     "AsyncMessages",
     "AsyncProducer",
+    "AsyncScan",
+    "AsyncStaging",
     "AsyncTransaction",
     "AvailabilityError",
+    "BlockedKey",
     "BrokerUnavailable",
     "Client",
+    "Compatibility",
     "Conflict",
     "Consumer",
+    "Consumption",
     "CorruptRecord",
     "DamagedFile",
     "DataDirectoryError",
     "DataLossWarning",
+    "DeadLetter",
+    "DeadLetterQueue",
+    "DelayReport",
+    "DelayedMessage",
+    "Delivered",
     "DirectoryLocked",
     "DirectoryUnusable",
     "Forbidden",
     "ForeignFile",
     "GoQueueError",
+    "GoQueueWarning",
     "GroupError",
+    "GroupInfo",
     "GroupModeConflict",
     "GroupNotFound",
     "Handle",
+    "HiddenRange",
     "InternalError",
     "InvalidBatch",
     "InvalidConfig",
@@ -127,6 +220,7 @@ __all__ = [
     "InvalidSchemaRequest",
     "InvalidTopic",
     "InvalidTransactionState",
+    "LaneReport",
     "Message",
     "MessageError",
     "MessageNotFound",
@@ -138,8 +232,12 @@ __all__ = [
     "NotLeader",
     "OffsetOutOfRange",
     "OutOfOrderSequence",
+    "PartitionName",
     "PartitionNotAssigned",
     "PartitionNotFound",
+    "Piece",
+    "Position",
+    "PositionReset",
     "Priority",
     "Producer",
     "ProducerError",
@@ -148,21 +246,32 @@ __all__ = [
     "Published",
     "ReadFailed",
     "RebalanceInProgress",
+    "RebalanceReport",
     "ReceiptError",
     "ReceiptExpired",
     "ReceiptMalformed",
     "ReceiptUnknown",
+    "RedriveInfo",
+    "RedrivePlan",
     "RequestError",
     "RequestTimeout",
     "RequestTooLarge",
+    "Scan",
+    "ScannedPart",
+    "ScheduleInfo",
     "SchemaError",
     "SchemaIncompatible",
+    "SchemaInfo",
     "SchemaNotFound",
     "SchemaOperationRefused",
+    "SchemaReference",
     "SchemaRejected",
+    "SchemaStats",
     "SchemaVersionNotFound",
     "SessionExpired",
+    "Staging",
     "StaleGeneration",
+    "Stats",
     "StorageError",
     "StorageFailed",
     "StorageFull",
@@ -172,10 +281,17 @@ __all__ = [
     "TopicNotFound",
     "TopicPartition",
     "TopicQuarantined",
+    "TopicState",
+    "Trace",
+    "TraceStats",
     "Transaction",
     "TransactionAborted",
     "TransactionError",
+    "TransactionInfo",
     "TransactionNotFound",
+    "TransactionOutcome",
+    "TransactionOwner",
+    "TransactionStats",
     "UnsupportedFormat",
     "__version__",
 ]
@@ -184,19 +300,56 @@ __all__ = [
 _LAZY = {
     "AsyncClient": "client.client",
     "AsyncConsumer": "client.consumer",
+    "AsyncConsumption": "client.consumer",
+    "AsyncDelivered": "client.delivered",
     "AsyncHandle": "client.handles",
     "AsyncMessages": "client.reading",
     "AsyncProducer": "client.producer",
+    "AsyncScan": "client.scanning",
+    "AsyncStaging": "client.staging",
+    "AsyncTransaction": "client.transactions",
+    "BlockedKey": "wire.reports",
     "Client": "client.sync",
+    "Compatibility": "wire.schema_reports",
     "Consumer": "client.consumer",
     "DataLossWarning": "client.damage",
+    "Consumption": "client.consumer",
+    "DeadLetter": "wire.reports",
+    "DeadLetterQueue": "wire.reports",
+    "DelayReport": "wire.reports",
+    "DelayedMessage": "wire.reports",
+    "Delivered": "client.delivered",
+    "GroupInfo": "wire.reports",
     "Handle": "client.handles",
+    "HiddenRange": "wire.scan_reports",
+    "LaneReport": "wire.reports",
     "Message": "client.received",
     "Messages": "client.sync",
+    "PartitionName": "wire.reports",
+    "Piece": "wire.scan_reports",
+    "Position": "wire.reports",
+    "PositionReset": "wire.reports",
     "Producer": "client.producer",
     "Published": "client.handles",
-    "AsyncTransaction": "client.transactions",
+    "RebalanceReport": "wire.reports",
+    "RedriveInfo": "wire.reports",
+    "RedrivePlan": "wire.reports",
+    "Scan": "client.scanning",
+    "ScannedPart": "client.scanning",
+    "ScheduleInfo": "wire.reports",
+    "SchemaInfo": "wire.schema_reports",
+    "SchemaReference": "wire.schema_reports",
+    "SchemaStats": "wire.schema_reports",
+    "Staging": "client.staging",
+    "Stats": "wire.verbs",
+    "TopicState": "wire.verbs",
+    "Trace": "wire.trace_reports",
+    "TraceStats": "wire.trace_reports",
     "Transaction": "client.transactions",
+    "TransactionInfo": "wire.transaction_reports",
+    "TransactionOutcome": "wire.transaction_reports",
+    "TransactionOwner": "wire.transaction_reports",
+    "TransactionStats": "wire.transaction_reports",
 }
 
 if not TYPE_CHECKING:

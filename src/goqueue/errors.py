@@ -80,6 +80,10 @@ from typing import ClassVar, Self
 _PLAIN = (str, int, float, bool, type(None))
 
 
+class GoQueueWarning(RuntimeWarning):
+    """The application goes on, and loses messages or time by what it does."""
+
+
 class GoQueueError(Exception):
     """The base of all errors of this package."""
 

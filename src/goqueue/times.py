@@ -52,6 +52,22 @@ def parse_duration(value: str | int | float | timedelta) -> int:
     return _bounded(_seconds(value), value)
 
 
+def parse_delay(value: str | int | float | timedelta) -> int:
+    """The nanoseconds of a delay, which is a duration of 0 or more."""
+    ns = parse_duration(value)
+    if ns < 0:
+        raise ValueError(f"{_shown(value)} is negative; a delay is 0 or more")
+    return ns
+
+
+def parse_ttl(value: str | int | float | timedelta) -> int:
+    """The nanoseconds of a time to live, which is a duration of more than 0."""
+    ns = parse_duration(value)
+    if ns <= 0:
+        raise ValueError(f"{_shown(value)} is not positive; a time to live is more than 0")
+    return ns
+
+
 def format_duration(ns: int) -> str:
     """The duration in hours, minutes and seconds, or in one smaller unit: `26h3m0.5s`, `1.5ms`, `0s`."""
     if ns == 0:

@@ -12,6 +12,7 @@ from goqueue import (
     BrokerUnavailable,
     Client,
     Conflict,
+    GoQueueWarning,
     InvalidMessage,
     RequestTimeout,
     TopicExists,
@@ -108,7 +109,7 @@ def test_leaving_the_block_flushes_and_raises_what_nobody_saw(gq: Client, addres
     run(address, work)
 
 
-def test_an_exception_in_the_block_does_not_flush(gq: Client, address: str) -> None:
+def test_what_was_sent_is_flushed_when_an_exception_leaves_the_block(gq: Client, address: str) -> None:
     gq.create_topic("t", partitions=1)
 
     async def work(client: AsyncClient) -> None:
@@ -117,11 +118,62 @@ def test_an_exception_in_the_block_does_not_flush(gq: Client, address: str) -> N
         with pytest.raises(ZeroDivisionError):
             async with producer:
                 raise ZeroDivisionError
-        with pytest.raises(Conflict):
-            await handle
+        assert (await handle).offset == 0
 
     run(address, work)
-    assert list(gq.read("t")) == []
+
+
+def test_a_cancelled_task_flushes_what_it_has_sent(gq: Client, address: str) -> None:
+    gq.create_topic("t", partitions=1)
+
+    async def work(client: AsyncClient) -> None:
+        has_sent = asyncio.Event()
+
+        async def send() -> None:
+            async with client.producer(linger="1h") as producer:
+                await producer.send("t", b"v")
+                has_sent.set()
+                await asyncio.Event().wait()
+
+        task = asyncio.create_task(send())
+        await has_sent.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    run(address, work)
+    assert [message.value for message in gq.read("t")] == [b"v"]
+
+
+def test_a_second_cancellation_cuts_the_flush_short_with_a_warning(gq: Client, address: str) -> None:
+    gq.create_topic("t", partitions=1)
+
+    async def work(client: AsyncClient) -> None:
+        has_sent, is_flushing = asyncio.Event(), asyncio.Event()
+
+        async def send() -> None:
+            producer = client.producer(linger="1h")
+            async with producer:
+                await producer.send("t", b"v")
+                await producer.flush()
+                proxy.mute()
+                await producer.send("t", b"lost")
+                has_sent.set()
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    is_flushing.set()
+
+        task = asyncio.create_task(send())
+        await has_sent.wait()
+        task.cancel()
+        await is_flushing.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    with Proxy(address) as proxy, pytest.warns(GoQueueWarning, match="1 message was sent and not stored: 1 of t"):
+        run(proxy.address, work)
 
 
 def test_whoever_does_not_want_to_wait_for_ever_gets_a_request_timeout(gq: Client, address: str) -> None:

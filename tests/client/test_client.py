@@ -2,8 +2,10 @@
 
 import inspect
 import os
+import socket
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -32,6 +34,7 @@ from goqueue import (
     TopicNotFound,
 )
 from goqueue.client import producer as producers
+from goqueue.testing import EmbeddedBroker
 
 ROOT = Path(__file__).parents[2]
 WAIT = "10s"
@@ -82,7 +85,7 @@ def public(client: type) -> dict[str, inspect.Signature]:
 
 def test_both_clients_have_the_same_methods_with_the_same_arguments() -> None:
     plain, asynchronous = public(Client), public(AsyncClient)
-    for name in ("direct", "lines"):  # what the other one is made of
+    for name in ("direct", "lines", "kept_by", "leave", "end", "unstored"):  # what the other one is made of
         del asynchronous[name]
 
     assert plain.keys() == asynchronous.keys()
@@ -95,6 +98,7 @@ def test_what_they_hand_out_has_the_same_methods_with_the_same_arguments(kinds: 
     plain, asynchronous = (public(getattr(producers, kind)) for kind in kinds)
     for methods in (plain, asynchronous):
         methods.pop("__init__", None)
+        methods.pop("blocking", None)
 
     assert plain.keys() == asynchronous.keys()
     for name in plain:
@@ -212,7 +216,6 @@ def test_stats_say_what_the_broker_costs(gq: Client) -> None:
         ({"id": 1}, b'{"id":1}'),
         ([1, 2.5, None, True], b"[1,2.5,null,true]"),
         (17, b"17"),
-        (None, b"null"),
         (datetime(2024, 1, 1, tzinfo=UTC), b'"2024-01-01T00:00:00Z"'),
         (("one", "two", "three"), b'["one","two","three"]'),
     ],
@@ -539,6 +542,61 @@ def test_a_broker_that_is_not_there_is_unavailable_within_the_timeout(ask: Any) 
 
         assert datetime.now(UTC) - before < timedelta(seconds=2)
         assert (caught.value.code, caught.value.retryable) == ("BROKER_NOT_AVAILABLE", True)
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda gq: gq.topics(),
+        lambda gq: gq.publish("t", b"v"),
+        lambda gq: gq.producer().send("t", b"v"),
+        lambda gq: list(gq.read("t")),
+        lambda gq: gq.consumer("t", group="g").poll(),
+        lambda gq: list(gq.consume("t", group="g")),
+        lambda gq: gq.transaction("tx").__enter__(),
+    ],
+)
+def test_the_first_call_without_a_broker_fails_soon_and_says_how_to_start_one(ask: Any) -> None:
+    with Client("127.0.0.1:1", connect_timeout="300ms") as client, warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        before = datetime.now(UTC)
+        with pytest.raises(BrokerUnavailable, match="127.0.0.1:1: .*start a broker with `goqueue serve`"):
+            ask(client)
+
+        assert datetime.now(UTC) - before < timedelta(seconds=3)
+
+
+@pytest.mark.parametrize("ask", [lambda gq: gq.topics(), lambda gq: gq.publish("t", b"v")])
+def test_an_address_that_never_answers_is_given_up_in_time(ask: Any) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with Client(address, connect_timeout="300ms") as client:
+            before = datetime.now(UTC)
+            with pytest.raises(BrokerUnavailable, match=f"{address}: .*start a broker"):
+                ask(client)
+
+            assert datetime.now(UTC) - before < timedelta(seconds=3)
+
+
+def test_a_later_outage_is_tried_for_as_long_as_the_timeout_says_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+    with EmbeddedBroker(http=False) as broker, Client(broker.address, timeout="2s", connect_timeout="100ms") as client:
+        client.create_topic("t", partitions=1)
+        client.publish("t", b"v")
+        broker.stop()
+        before = datetime.now(UTC)
+        with pytest.raises(BrokerUnavailable) as caught:
+            client.topics()
+
+    assert datetime.now(UTC) - before > timedelta(seconds=1)
+    assert "goqueue serve" not in str(caught.value)
+    (logged,) = [record for record in caplog.records if record.name == "goqueue.client"]
+    assert (logged.levelname, "trying again" in logged.getMessage()) == ("WARNING", True)
+
+
+def test_a_connect_timeout_is_a_duration_of_more_than_nothing() -> None:
+    for wrong in ("0s", "-1s", "3"):
+        with pytest.raises(InvalidRequest, match="connect_timeout"):
+            Client("127.0.0.1:1", connect_timeout=wrong)
 
 
 def test_a_closed_client_can_be_closed_again_and_does_nothing_more(gq: Client, address: str) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from goqueue import AsyncClient, Client, Conflict, ReceiptUnknown
+from goqueue import AsyncClient, Client, Conflict, GoQueueWarning, ReceiptUnknown
 from goqueue.wire.verbs import Verb
 from tests.client.faulty_network import Proxy
 from tests.client.test_consumer import eventually, floor, values
@@ -114,8 +114,9 @@ def test_a_loop_that_is_left_gives_back_what_nobody_saw(one: Client) -> None:
 
 
 def test_what_was_seen_and_not_settled_has_been_delivered(one: Client) -> None:
-    for _ in one.consume("t", group="g", limit=2):
-        pass
+    with pytest.warns(GoQueueWarning, match="not settled"):
+        for _ in one.consume("t", group="g", limit=2):
+            pass
 
     with one.consumer("t", group="g") as consumer:
         assert [(int(m.value), m.delivery_count) for m in consumer.poll(3)] == [(0, 2), (1, 2), (2, 1)]
@@ -130,6 +131,54 @@ def test_a_loop_without_leases_commits_no_more_than_was_seen(one: Client, at: in
     assert floor(one) == at  # whether the last one is done is not known
     assert [message.offset for message in one.consume("t", group="g", ack="auto", stop="empty")] == list(range(at, 10))
     assert floor(one) == 10
+
+
+# --- messages that are left unsettled -----------------------------------------------------------
+
+
+def test_a_message_that_is_left_unsettled_is_told_once_per_loop_with_the_fix(one: Client) -> None:
+    for _ in range(2):
+        with pytest.warns(GoQueueWarning) as caught:
+            for _ in one.consume("t", group="g", limit=5):
+                pass
+
+        (warning,) = caught
+        assert "t-0 @ 0 is not settled" in str(warning.message)
+        assert "`with message:`" in str(warning.message)
+        assert warning.filename == __file__
+        one.delete_group("g")
+
+
+def test_a_message_that_is_only_extended_is_unsettled(one: Client) -> None:
+    loop = iter(one.consume("t", group="g", limit=2))
+    next(loop).extend("1m")
+
+    with pytest.warns(GoQueueWarning, match="0 @ 0 is not settled"):
+        next(loop)
+
+
+def test_a_task_is_told_of_a_message_that_is_left_unsettled(one: Client, address: str) -> None:
+    async def work(client: AsyncClient) -> None:
+        async for _ in client.consume("t", group="g", limit=5):
+            pass
+
+    with pytest.warns(GoQueueWarning, match="`async with message:`") as caught:
+        run(address, work)
+    assert [warning.filename for warning in caught] == [__file__]
+
+
+@pytest.mark.parametrize("how", ["block", "ack", "nack", "reject", "transaction", "auto", "offsets"])
+def test_a_message_that_is_settled_in_any_way_makes_no_sound(one: Client, how: str) -> None:
+    ack = how if how in ("auto", "offsets") else "each"
+    for message in one.consume("t", group="g", limit=3, ack=ack):
+        if how == "block":
+            with message:
+                pass
+        elif how == "transaction":
+            with one.transaction("tx") as tx:
+                tx.ack(message)
+        elif ack == "each":
+            getattr(message, how)()
 
 
 # --- the background -----------------------------------------------------------------------------
@@ -170,6 +219,7 @@ def test_acks_in_the_background_travel_together(one: Client, address: str) -> No
         assert floor(one) == 10
 
 
+@pytest.mark.filterwarnings("ignore:the next message:goqueue.GoQueueWarning")
 def test_acks_from_other_threads_are_none_lost(one: Client) -> None:
     one.publish_many("t", [b"%d" % number for number in range(10, 2_000)])
 

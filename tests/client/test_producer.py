@@ -13,6 +13,7 @@ import pytest
 from goqueue import (
     Client,
     Conflict,
+    GoQueueWarning,
     Handle,
     InvalidConfig,
     InvalidMessage,
@@ -235,8 +236,7 @@ def test_whoever_waits_for_room_is_told_when_the_producer_is_closed(gq: Client, 
         proxy.mute()
         handle = producer.send("t", b"v" * 3_000)
         waiting = threads.submit(producer.send, "t", b"v" * 3_000)
-        with pytest.raises(RuntimeError), producer:
-            raise RuntimeError("the block fails, so nothing is flushed")
+        producer._run(producer._core.close(flush=False))
 
         with pytest.raises(Conflict, match="closed"):
             waiting.result(timeout=10)
@@ -283,18 +283,72 @@ def test_a_failure_that_somebody_saw_is_not_raised_again(gq: Client) -> None:
             handle.result(timeout=WAIT)
 
 
-def test_an_exception_in_the_block_is_raised_and_nothing_is_flushed(gq: Client) -> None:
+@pytest.mark.parametrize("error", [ZeroDivisionError, KeyboardInterrupt, SystemExit])
+def test_what_was_sent_is_flushed_when_an_exception_leaves_the_block(gq: Client, error: type[BaseException]) -> None:
     gq.create_topic("t", partitions=1)
 
     producer = gq.producer(linger="1h")
     handle = producer.send("t", b"v")
 
-    with pytest.raises(ZeroDivisionError), producer:
+    with pytest.raises(error), producer:
+        raise error
+
+    assert handle.result(timeout=WAIT).offset == 0
+    assert values(gq) == [b"v"]
+
+
+@pytest.mark.parametrize("error", [ZeroDivisionError, SystemExit])
+def test_what_was_sent_is_flushed_when_an_exception_leaves_the_block_of_the_client(
+    gq: Client, address: str, error: type[BaseException]
+) -> None:
+    gq.create_topic("t", partitions=1)
+
+    client = Client(address)
+    producer = client.producer(linger="1h")
+    producer.send("t", b"v")
+    with pytest.raises(error), client:
+        raise error
+
+    assert values(gq) == [b"v"]
+
+
+def test_a_failure_to_flush_does_not_replace_the_exception_that_leaves_the_block(gq: Client) -> None:
+    gq.create_topic("gone", partitions=1)
+    producer = gq.producer(linger="1h")
+    handle = producer.send("gone", b"v")
+    gq.delete_topic("gone")
+
+    with pytest.raises(ZeroDivisionError) as caught, producer:
         raise ZeroDivisionError
 
-    with pytest.raises(Conflict, match="closed before"):
+    assert caught.value.__notes__ == ["1 message was sent and not stored: 1 of gone (topic not found: gone)"]
+    with pytest.raises(TopicNotFound):
         handle.result(timeout=WAIT)
-    assert values(gq) == []
+
+
+def test_an_exit_has_no_traceback_so_a_failure_to_flush_is_a_warning(gq: Client) -> None:
+    gq.create_topic("gone", partitions=1)
+    producer = gq.producer(linger="1h")
+    producer.send("gone", b"v")
+    gq.delete_topic("gone")
+
+    with pytest.warns(GoQueueWarning, match="1 of gone"), pytest.raises(SystemExit), producer:
+        raise SystemExit
+
+
+def test_a_failure_to_flush_does_not_replace_the_exception_that_leaves_the_block_of_the_client(
+    gq: Client, address: str
+) -> None:
+    gq.create_topic("gone", partitions=1)
+
+    client = Client(address)
+    producer = client.producer(linger="1h")
+    producer.send("gone", b"v")
+    gq.delete_topic("gone")
+    with pytest.raises(ZeroDivisionError) as caught, client:
+        raise ZeroDivisionError
+
+    assert caught.value.__notes__ == ["1 message was sent and not stored: 1 of gone (topic not found: gone)"]
 
 
 def test_a_closed_producer_takes_nothing_more(gq: Client) -> None:

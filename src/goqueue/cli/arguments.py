@@ -7,7 +7,7 @@ import typer
 
 from goqueue.clock import SystemClock
 from goqueue.server.settings import scalar
-from goqueue.times import parse_duration, parse_time
+from goqueue.times import parse_delay, parse_duration, parse_time, parse_ttl
 
 NOT_SETTINGS = ("name", "partitions", "replication_factor", "exist_ok")
 
@@ -16,6 +16,24 @@ def duration(text: str) -> str:
     """A duration as it was written, once it is known to be one."""
     try:
         parse_duration(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    return text
+
+
+def delay(text: str) -> str:
+    """A delay as it was written, once it is known to be one."""
+    try:
+        parse_delay(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+    return text
+
+
+def ttl(text: str) -> str:
+    """A time to live as it was written, once it is known to be one."""
+    try:
+        parse_ttl(text)
     except ValueError as error:
         raise typer.BadParameter(str(error)) from None
     return text

@@ -46,7 +46,7 @@ def connected(server: str) -> Iterator["Client"]:
         with Client(server, client_id="goqueue-cli", timeout=RETRY) as client, _data_loss_on_stderr():
             yield client
     except CannotConnect as error:
-        raise BrokerNotReached(server, error.reason.rpartition(": ")[2]) from error
+        raise BrokerNotReached(server, error.why.rpartition(": ")[2]) from error
 
 
 @contextmanager

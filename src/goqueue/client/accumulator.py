@@ -212,6 +212,7 @@ class Batch:
         "callbacks",
         "count_max",
         "error",
+        "failed_count",
         "first_offset",
         "handles",
         "has_messages",
@@ -239,6 +240,7 @@ class Batch:
         self.first_offset = -1
         self.timestamp_ns = 0
         self.error: GoQueueError | None = None
+        self.failed_count = 0  # how many messages have the error
         self.is_done = False
         self.is_seen = False  # whether somebody was told the error
         self.callbacks: deque[Callable[[], None]] = NO_CALLBACKS
@@ -277,6 +279,8 @@ class Batch:
         self.error = error
         for index, handle in enumerate(self.held):
             handle.item = index
+        if error:
+            self.failed_count = len(self.held)
         self.is_done = True
         self.held = self.held[:1] if error else []
 
@@ -296,6 +300,8 @@ class Bulk(Batch):
     def settle(self, error: GoQueueError | None = None) -> None:
         """They are stored, or never will be."""
         self.error = error
+        if error:
+            self.failed_count = len(self.held)
         self.is_done = True
         self.held = self.held[:1] if error else []
         self.columns = Columns(())

@@ -24,7 +24,6 @@ from goqueue.client.lookout import Lookout
 from goqueue.client.messages import Duration, Time
 from goqueue.client.session import (
     ANSWER_TIMEOUT_S,
-    CONNECT_TIMEOUT_S,
     CannotConnect,
     check_size,
     decode,
@@ -78,11 +77,13 @@ class BlockingSession:
         self._frame_bytes_max = frames.FRAME_BYTES_MAX
 
     @classmethod
-    def connect(cls, address: str, *, client_id: str, api_key: str, timeout_s: float, awake_ns: int) -> Self:
+    def connect(
+        cls, address: str, *, client_id: str, api_key: str, timeout_s: float, awake_ns: int, connect_timeout_s: float
+    ) -> Self:
         """Connect and say HELLO. No answer takes longer than the timeout."""
         host, port = split_address(address)
         try:
-            connection = socket.create_connection((host, port), min(CONNECT_TIMEOUT_S, timeout_s))
+            connection = socket.create_connection((host, port), min(connect_timeout_s, timeout_s))
         except OSError as error:
             raise CannotConnect(address, error.strerror or str(error)) from error
         session = cls(address, connection, awake_ns)
@@ -215,18 +216,26 @@ class BlockingConnections(Connections):
             timeout_s=like.timeout_s,
             awake_ns=like.awake_ns,
         )
+        self.reach = like.reach
         self._open: dict[str, BlockingSession] = {}
 
     async def _to(self, address: str) -> Any:
         session = self._open.get(address)
         if session is None or session.is_closed:
-            session = self._open[address] = BlockingSession.connect(
-                address,
-                client_id=self.client_id,
-                api_key=self.api_key,
-                timeout_s=self.timeout_s,
-                awake_ns=self.awake_ns,
-            )
+            try:
+                session = self._open[address] = BlockingSession.connect(
+                    address,
+                    client_id=self.client_id,
+                    api_key=self.api_key,
+                    timeout_s=self.timeout_s,
+                    awake_ns=self.awake_ns,
+                    connect_timeout_s=self.reach.attempt_s,
+                )
+            except CannotConnect as error:
+                self.reach.failed(error)
+                raise
+            if not self.reach.is_up:
+                self.reach.reached(address)
         return session
 
     def interrupt(self) -> None:
@@ -380,6 +389,8 @@ class DirectPublisher:
         return queues
 
     def _retrying(self, attempt: Callable[[], Coroutine[Any, Any, T]], deadline_ns: int) -> T:
+        reach = self._connections.reach
+        began_ns = self._clock.monotonic_ns()
         tries = 0
         while True:
             try:
@@ -387,7 +398,11 @@ class DirectPublisher:
             except GoQueueError as error:
                 tries += 1
                 wait_ns = retry_wait_ns(tries)
-                is_late = self._clock.monotonic_ns() + wait_ns > deadline_ns
-                if not error.retryable or is_late or self._is_closed:
+                now_ns = self._clock.monotonic_ns()
+                left_s = reach.time_left_s((deadline_ns - now_ns) / SECOND, (now_ns - began_ns) / SECOND)
+                if not error.retryable or wait_ns / SECOND > left_s or self._is_closed:
+                    explained = reach.explained(error)
+                    if explained is not error:
+                        raise explained from error
                     raise
                 self._pause.wait(wait_ns / SECOND)

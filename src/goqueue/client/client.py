@@ -21,6 +21,7 @@ from goqueue.client.connections import Connections
 from goqueue.client.consumer import AsyncConsumer, AsyncConsumption, Limits
 from goqueue.client.consumer_core import ConsumerConfig
 from goqueue.client.damage import OnDamage, check_on_damage
+from goqueue.client.exits import FLUSH_TIMEOUT_S, OpenClient, Unstored
 from goqueue.client.handles import AsyncHandle, Published
 from goqueue.client.messages import Duration, Time
 from goqueue.client.producer import AsyncProducer, ProducerCore
@@ -122,6 +123,9 @@ _decode_names = msgspec.msgpack.Decoder(list[str]).decode
 class AsyncClient:
     """Talks to a broker, or to a cluster of them: `"host:port[,host:port...]"`.
 
+    Requests are tried again for up to `timeout`. If no broker was ever reached, the first one fails after
+    `connect_timeout`.
+
     In an application that uses OpenTelemetry, messages carry the context of the span in which they are published, and
     it is current again inside `with message:`. `telemetry=False`, or `GOQUEUE_TELEMETRY=off`, switches that off.
     """
@@ -133,6 +137,7 @@ class AsyncClient:
         api_key: str | None = None,
         client_id: str = "",
         timeout: Duration = "30s",
+        connect_timeout: Duration = "3s",
         clock: Clock | None = None,
         telemetry: bool | None = None,
     ) -> None:
@@ -149,12 +154,25 @@ class AsyncClient:
             api_key=environment.default_api_key() if api_key is None else api_key,
             timeout_s=self._timeout_ns / SECOND,
             awake_ns=environment.default_awake_ns(),
+            connect_timeout_s=_milliseconds(connect_timeout, "connect_timeout") / 1_000,
         )
         self._telemetry = environment.default_telemetry() if telemetry is None else telemetry
         self._spare: list[ProducerCore] = []  # of `publish_many`: an identity is not used up by one call
         self._single: ProducerCore | None = None  # publishes what is published one by one
         self._producers: list[ProducerCore] = []
         self._transactional: dict[str, TransactionalProducer] = {}
+        self._opened: OpenClient | None = None
+        self._connections.before_use = self._close_with_loop
+
+    def kept_by(self, loop: asyncio.AbstractEventLoop) -> OpenClient:
+        """What closes the client if the application does not, for one that has a loop in a thread of its own."""
+        self._connections.before_use = None
+        self._opened = OpenClient(self, loop, has_thread=True)
+        return self._opened
+
+    def _close_with_loop(self) -> None:
+        self._opened = OpenClient(self, asyncio.get_running_loop(), has_thread=False)
+        self._opened.watch_loop()
 
     def direct(self) -> DirectPublisher:
         """A publisher for a thread without an event loop."""
@@ -167,26 +185,47 @@ class AsyncClient:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, *_: object) -> None:
-        await self.close()
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        await self.leave(error)
 
     async def close(self) -> None:
-        """Flush what producers have, abort open transactions and hang up."""
-        transactional, self._transactional = list(self._transactional.values()), {}
-        producers, self._producers, self._spare = [*self._producers, *self._spare], [], []
-        failure: GoQueueError | None = None
+        """Flush what producers have, abort open transactions, leave groups and hang up."""
+        await self.leave(None)
+
+    async def leave(self, error: BaseException | None) -> None:
+        """Close at the end of a block. What could not be stored is raised, or noted on the error that leaves it."""
+        timeout_s = None if error is None or isinstance(error, Exception) else FLUSH_TIMEOUT_S
         try:
-            for one in transactional:
-                await one.close()
-            for producer in producers:
-                try:
-                    await producer.close()
-                except GoQueueError as error:
-                    failure = failure or error
+            unstored = await self.end(timeout_s)
+        finally:
+            if self._opened is not None:
+                await self._opened.closed()
+        if error is not None:
+            unstored.note_on(error)
+        elif unstored.error is not None:
+            raise unstored.error
+
+    async def end(self, timeout_s: float | None) -> Unstored:
+        """Flush for so long, abort transactions, leave groups and hang up; what is not stored. May be called twice."""
+        unstored = Unstored()
+        producers = [*self._producers, *self._spare]
+        transactional = list(self._transactional.values())
+        try:
+            aborting = asyncio.gather(*[one.close() for one in transactional])
+            for found in await asyncio.gather(*[producer.finish(timeout_s) for producer in producers]):
+                unstored.add(found)
+            await aborting
         finally:
             await self._connections.close()
-        if failure:
-            raise failure
+        self._producers, self._spare, self._transactional = [], [], {}
+        return unstored
+
+    def unstored(self) -> Unstored:
+        """What producers were given that is not stored now, as far as the application was not told."""
+        unstored = Unstored()
+        for producer in self._producers:
+            unstored.add(producer.unstored())
+        return unstored
 
     # --- topics --------------------------------------------------------------------------------
 
@@ -326,7 +365,8 @@ class AsyncClient:
                     buffer_bytes=buffer_bytes,
                     delivery_timeout_ns=messages.asked_duration_ns(delivery_timeout, "delivery_timeout"),
                 )
-            )
+            ),
+            is_own=True,
         )
 
     # --- transactions --------------------------------------------------------------------------
@@ -809,7 +849,7 @@ class AsyncClient:
                 catch_up=catch_up,
                 start_ns=self._maybe_time_ns(start, "start"),
                 end_ns=self._maybe_time_ns(end, "end"),
-                ttl_ns=None if ttl is None else messages.asked_duration_ns(ttl, "ttl"),
+                ttl_ns=None if ttl is None else messages.ttl_ns(ttl),
                 paused=paused,
             )
         except AlreadyExists:
@@ -1192,9 +1232,9 @@ class AsyncClient:
     def _due_ns(self, delay: Duration | None, deliver_at: Time | None) -> int:
         now_ns = self._clock.wall_ns()
         if delay is not None and deliver_at is None:
-            return now_ns + messages.asked_duration_ns(delay, "delay")
+            return now_ns + messages.asked_delay_ns(delay)
         if deliver_at is None or delay is not None:
-            raise InvalidRequest("either delay or deliver_at is required", path="delay")
+            raise InvalidRequest("one of delay and deliver_at is required, and not both", path="delay")
         return messages.asked_time_ns(deliver_at, "deliver_at", now_ns) or 0
 
     def _time_ns(self, value: Time, name: str) -> int:

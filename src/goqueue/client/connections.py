@@ -12,7 +12,8 @@ from typing import Protocol, TypeVar
 from weakref import WeakSet
 
 from goqueue.backoff import backoff_ns
-from goqueue.client.session import CannotConnect, Session
+from goqueue.client.reach import Reach
+from goqueue.client.session import CONNECT_TIMEOUT_S, CannotConnect, Session
 from goqueue.clock import MS, SECOND
 from goqueue.errors import (
     BrokerUnavailable,
@@ -56,18 +57,27 @@ class Connections:
     """
 
     def __init__(
-        self, addresses: Sequence[str], *, client_id: str, api_key: str, timeout_s: float, awake_ns: int = 0
+        self,
+        addresses: Sequence[str],
+        *,
+        client_id: str,
+        api_key: str,
+        timeout_s: float,
+        awake_ns: int = 0,
+        connect_timeout_s: float = CONNECT_TIMEOUT_S,
     ) -> None:
         self.addresses = list(addresses)
         self.client_id = client_id
         self.api_key = api_key
         self.timeout_s = timeout_s
         self.awake_ns = awake_ns
+        self.reach = Reach(self.addresses, min(connect_timeout_s, timeout_s))
         self._sessions: dict[str, asyncio.Task[Session]] = {}
         self._preferred = 0
         self._topics: dict[str, verbs.TopicMetadata] = {}
         self._nodes: dict[int, str] = {}
         self._is_closed = False
+        self.before_use: Callable[[], None] | None = None  # called once, in the loop, before the first connection
         self._closing_first: WeakSet[Closes] = WeakSet()
 
     def close_first(self, user: Closes) -> None:
@@ -145,18 +155,22 @@ class Connections:
     async def retrying(
         self, attempt: Callable[[], Awaitable[T]], *, only_unsent: bool = False, extra_s: float = 0
     ) -> T:
-        """The result of the first attempt that does not fail for a passing reason, within the client's timeout.
+        """The result of the first attempt that does not fail for a passing reason, within the client's timeout; if no
+        broker was ever reached, within that for connecting.
 
         `extra_s` is how long the broker is allowed to wait before it answers. With `only_unsent`, an attempt that may
         have reached the broker is not repeated.
         """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + self.timeout_s + extra_s
+        began = loop.time()
+        deadline = began + self.timeout_s + extra_s
         failure: GoQueueError | None = None
         tries = 0
         while True:
             tries += 1
             try:
+                if not self.reach.was_reached:
+                    await self._first(began, deadline)
                 async with asyncio.timeout_at(deadline):
                     if only_unsent:
                         await self.any()
@@ -167,9 +181,23 @@ class Connections:
                 failure = error
                 wait_s = retry_wait_ns(tries) / SECOND
                 may_repeat = not only_unsent or isinstance(error, CannotConnect)
-                if not error.retryable or self._is_closed or not may_repeat or loop.time() + wait_s > deadline:
+                now = loop.time()
+                is_late = wait_s > self.reach.time_left_s(deadline - now, now - began)
+                if not error.retryable or self._is_closed or not may_repeat or is_late:
+                    explained = self.reach.explained(error)
+                    if explained is not error:
+                        raise explained from error
                     raise
                 await asyncio.sleep(wait_s)
+
+    async def _first(self, began: float, deadline: float) -> None:
+        """Reach a broker for the first time, or raise that there is none."""
+        now = asyncio.get_running_loop().time()
+        try:
+            async with asyncio.timeout(self.reach.time_left_s(deadline - now, now - began)):
+                await self.any()
+        except TimeoutError:
+            raise self.reach.no_answer() from None
 
     async def close(self) -> None:
         """End all sessions."""
@@ -195,6 +223,18 @@ class Connections:
         if task is not None and task.done() and (task.cancelled() or task.exception() or task.result().is_closed):
             task = None
         if task is None:
-            connecting = Session.connect(address, client_id=self.client_id, api_key=self.api_key)
+            before_use, self.before_use = self.before_use, None
+            if before_use is not None:
+                before_use()
+            connecting = Session.connect(
+                address, client_id=self.client_id, api_key=self.api_key, timeout_s=self.reach.attempt_s
+            )
             task = self._sessions[address] = asyncio.ensure_future(connecting)
-        return await asyncio.shield(task)
+        try:
+            session = await asyncio.shield(task)
+        except CannotConnect as error:
+            self.reach.failed(error)
+            raise
+        if not self.reach.is_up:
+            self.reach.reached(address)
+        return session

@@ -7,10 +7,14 @@ A loop over a consumer (`consume`) settles in the background: leaving the `with`
 is sent with others a few milliseconds later, and before the next poll at the latest. What is settled by a call is
 settled when the call returns, or it raises.
 
+A loop over a consumer warns once if it is asked for the next message while the last one is not settled: such messages
+come again when their lease is over, and end as dead letters.
+
 A consumer leaves its group when it is closed, when its client is, or when nobody has it any more. A loop that is left
 early gives back what it has polled and not shown to anybody, as if it had never been delivered.
 """
 
+import warnings
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from typing import NamedTuple, Self
 
@@ -23,7 +27,7 @@ from goqueue.client.loop_thread import LoopThread
 from goqueue.client.messages import Duration
 from goqueue.client.settling import extension_of, nack_of, reject_of
 from goqueue.clock import MS, Clock
-from goqueue.errors import Conflict, InvalidRequest
+from goqueue.errors import Conflict, GoQueueWarning, InvalidRequest
 from goqueue.names import TopicPartition
 from goqueue.record.message import Message
 from goqueue.wire.reports import PartitionName, Settlement
@@ -92,6 +96,20 @@ class _Shell:
             name = TopicPartition(message.topic, message.partition)
             done[name] = min(done.get(name, message.offset), message.offset)
         return done
+
+    @property
+    def _warns_of_unsettled(self) -> bool:
+        """Whether its messages have to be settled one by one."""
+        return self._line.core.config.ack == "each"
+
+    def _warn_of_unsettled(self, message: Message, block: str) -> None:
+        """The next message is asked for, and this one is not settled."""
+        text = (
+            f"the next message is asked for while {message.topic}-{message.partition} @ {message.offset} is not "
+            f"settled: it will be delivered to group {self.group} again. Do your work inside `{block} message:`, "
+            "or call message.ack(); to work on several at a time, use gq.consumer(...).poll()"
+        )
+        warnings.warn(text, GoQueueWarning, stacklevel=3)
 
     def __repr__(self) -> str:
         state = "closed" if self._line.is_closed else "joined" if self._line.core.is_member else "not joined"
@@ -190,17 +208,22 @@ class AsyncConsumption:
 
     async def __aiter__(self) -> AsyncIterator[AsyncDelivered]:
         consumer, limits, left = self._consumer, self._limits, self._limits.limit
+        line, warns = consumer._line, consumer._warns_of_unsettled
         try:
             while left is None or left > 0:
                 batch = await consumer.poll(limits.count(left), limits.timeout)
                 if not batch and consumer._has_nothing_more(limits):
                     return
                 for index, message in enumerate(batch):
+                    line.unsettled_id = id(message)
                     try:
                         yield message
                     except BaseException:
                         await consumer._close_within(batch, index)
                         raise
+                    if line.unsettled_id and warns:
+                        warns = False
+                        consumer._warn_of_unsettled(message, "async with")
                 left = None if left is None else left - len(batch)
         finally:
             await consumer.close()
@@ -314,17 +337,22 @@ class Consumption:
 
     def __iter__(self) -> Iterator[Delivered]:
         consumer, limits, left = self._consumer, self._limits, self._limits.limit
+        line, warns = consumer._line, consumer._warns_of_unsettled
         try:
             while left is None or left > 0:
                 batch = consumer.poll(limits.count(left), limits.timeout)
                 if not batch and consumer._has_nothing_more(limits):
                     return
                 for index, message in enumerate(batch):
+                    line.unsettled_id = id(message)
                     try:
                         yield message
                     except BaseException:
                         consumer._close_within(batch, index)
                         raise
+                    if line.unsettled_id and warns:
+                        warns = False
+                        consumer._warn_of_unsettled(message, "with")
                 left = None if left is None else left - len(batch)
         finally:
             consumer.close()

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from typing import Literal, NamedTuple, get_args
 
-from goqueue.errors import CorruptRecord, InvalidRequest, lost_text
+from goqueue.errors import CorruptRecord, GoQueueWarning, InvalidRequest, lost_text
 from goqueue.names import TopicPartition
 from goqueue.record.message import Undecodable
 from goqueue.wire.reports import Gap, PartitionGap
@@ -40,7 +40,7 @@ class Lost(NamedTuple):
         return f"{self.kind} ({self.reason})"
 
 
-class DataLossWarning(UserWarning):
+class DataLossWarning(GoQueueWarning):
     """Messages were passed over because they cannot be read; the attributes say which."""
 
     def __init__(self, topic: str, partition: int, first_offset: int, next_offset: int, reason: str, cure: str) -> None:

@@ -21,7 +21,7 @@ from goqueue.client.member import AHEAD_NS_MAX, Member
 from goqueue.client.session import ANSWER_TIMEOUT_S, decode
 from goqueue.client.settling import settlement_of
 from goqueue.clock import MS, SECOND, Clock
-from goqueue.errors import AvailabilityError, Conflict, GoQueueError
+from goqueue.errors import AvailabilityError, Conflict, GoQueueError, InvalidRequest
 from goqueue.names import TopicPartition
 from goqueue.record.message import Message
 from goqueue.wire.frames import Frame
@@ -47,6 +47,15 @@ class Line(Settles, ABC):
     def __init__(self, config: ConsumerConfig, clock: Clock) -> None:
         self.core = ConsumerCore(config, clock)
         self.member: Member
+        self.unsettled_id = 0  # the identity of the message that a loop has shown last, until it is settled
+
+    def note_settled(self, messages: Message | Sequence[Message], settlement: Settlement) -> None:
+        """The application has seen to the messages."""
+        shown = self.unsettled_id
+        if shown and settlement.action != "extend":
+            given = (messages,) if isinstance(messages, Message) else messages
+            if shown in map(id, given):
+                self.unsettled_id = 0
 
     @property
     def is_closed(self) -> bool:
@@ -61,6 +70,7 @@ class Line(Settles, ABC):
     def settle_soon(self, messages: Message | Sequence[Message], settlement: Settlement) -> None:
         """Settle in the background."""
         self.check_open()
+        self.note_settled(messages, settlement)
         if self.member.background.note([messages] if isinstance(messages, Message) else messages, settlement):
             self.post(self.member.flush_soon)
 
@@ -95,12 +105,25 @@ class AsyncLine(Line):
 
     async def settle(self, messages: Message | Iterable[Message], settlement: Settlement) -> None:
         """Settle, and return when that is done."""
+        messages = listed(messages)
+        self.note_settled(messages, settlement)
         await self.drive(self.core.settle(messages, settlement))
         self.hurry()
 
     async def drive(self, steps: Steps[T]) -> T:
         """The result of the steps."""
         return await self.member.drive(steps, self.check_open)
+
+
+def listed(messages: Message | Iterable[Message]) -> Message | Sequence[Message]:
+    """The message, or several that can be gone through twice."""
+    if isinstance(messages, Message | list):
+        return messages
+    try:
+        return list(messages)
+    except TypeError:
+        text = f"invalid messages {messages!r:.100}: must be a message or several"
+        raise InvalidRequest(text, path="messages") from None
 
 
 class Ahead(NamedTuple):
@@ -170,6 +193,8 @@ class BlockingLine(Line):
 
     def settle(self, messages: Message | Iterable[Message], settlement: Settlement) -> None:
         """Settle, and return when that is done."""
+        messages = listed(messages)
+        self.note_settled(messages, settlement)
         self.drive(self.core.settle(messages, settlement))
         self.hurry()
 
@@ -279,7 +304,9 @@ class BlockingLine(Line):
             connections.hang_up()
 
     def _ask(self, request: Request) -> Frame:
-        deadline_ns = self._clock.monotonic_ns() + int(self._connections.timeout_s * SECOND) + request.wait_ms * MS
+        reach = self._connections.reach
+        began_ns = self._clock.monotonic_ns()
+        deadline_ns = began_ns + int(self._connections.timeout_s * SECOND) + request.wait_ms * MS
         tries = 0
         while True:
             self.check_open()
@@ -288,8 +315,13 @@ class BlockingLine(Line):
             except GoQueueError as error:
                 tries += 1
                 wait_ns = retry_wait_ns(tries)
-                is_late = self._clock.monotonic_ns() + wait_ns > deadline_ns
+                now_ns = self._clock.monotonic_ns()
+                left_s = reach.time_left_s((deadline_ns - now_ns) / SECOND, (now_ns - began_ns) / SECOND)
+                is_late = wait_ns / SECOND > left_s
                 if not error.retryable or is_late or (request.only_once and request.was_lost):
+                    explained = reach.explained(error)
+                    if explained is not error:
+                        raise explained from error
                     raise
                 self.check_open()
                 self._pause.wait(wait_ns / SECOND)

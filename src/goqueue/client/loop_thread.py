@@ -1,7 +1,8 @@
 """An event loop in a thread of its own, for those who have none.
 
 It starts with the first call and ends with `close`. It is a daemon: an application that forgets to close its client can
-still end, and loses then what it did not flush.
+still end; what was sent is flushed then (`goqueue.client.exits`). The thread does not hold its `LoopThread`, which
+everything that is made from a client does: when the application has dropped all of that, the client is closed.
 """
 
 import asyncio
@@ -12,6 +13,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from goqueue.client import forks
+from goqueue.client.exits import OpenClient, Unstored
 from goqueue.errors import Conflict
 
 T = TypeVar("T")
@@ -25,16 +27,24 @@ class LoopThread:
         self._fork = forks.generation
         self._loop = _new_loop()
         self._is_closed = False
-        self._thread = threading.Thread(target=self._run, name="goqueue-client", daemon=True)
+        self._kept: OpenClient | None = None
+        self._closers: tuple[Callable[[], None], ...] = ()
+        self._thread = threading.Thread(target=_run, args=(self._loop,), name="goqueue-client", daemon=True)
         self._thread.start()
+
+    def keep(self, keeping: Callable[[asyncio.AbstractEventLoop], OpenClient], *closers: Callable[[], None]) -> None:
+        """Close the client, and call the closers, when nobody has it any more."""
+        self._kept = keeping(self._loop)
+        self._closers = closers
 
     @property
     def is_closed(self) -> bool:
-        return self._is_closed or self._fork != forks.generation
+        is_ended = self._kept is not None and self._kept.is_ended
+        return self._is_closed or is_ended or self._fork != forks.generation
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of the coroutine; Ctrl-C ends the wait and the coroutine."""
-        if self._is_closed or self._fork != forks.generation:
+        if self.is_closed:
             work.close()
             why = "after a fork" if self._fork != forks.generation else "after close"
             raise Conflict(f"a client cannot be used {why}")
@@ -74,13 +84,33 @@ class LoopThread:
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
 
-    def _run(self) -> None:
-        asyncio.set_event_loop(self._loop)
-        try:
-            self._loop.run_forever()
-            self._loop.run_until_complete(_cancel_all())
-        finally:
-            self._loop.close()
+    def __del__(self) -> None:
+        kept = getattr(self, "_kept", None)
+        if kept is None or self.is_closed:
+            return
+        ending = kept.begin_end(None)
+        if ending is not None:
+            ending.add_done_callback(lambda ended: _dropped_client_ended(kept, ended))
+        for close in self._closers:
+            close()
+        kept.warn_unclosed()
+
+
+def _dropped_client_ended(kept: OpenClient, ended: "Future[Unstored]") -> None:
+    """Called in the loop."""
+    kept.ended()
+    kept.loop.stop()
+    if not ended.cancelled() and not ended.exception():
+        ended.result().warn()
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+        loop.run_until_complete(_cancel_all())
+    finally:
+        loop.close()
 
 
 async def _cancel_all() -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import datetime, timedelta
+from math import isfinite
 from typing import Any
 
 import msgspec
@@ -10,19 +11,20 @@ from goqueue.client.accumulator import NORMAL, Message
 from goqueue.errors import InvalidMessage, InvalidRequest, MessageTooLarge
 from goqueue.record.header import HEADERS_BYTES_MAX, KEY_BYTES_MAX, Priority
 from goqueue.record.headers import DELIVER_AT, EXPIRES_AT, RESERVED_PREFIX, encode_headers
-from goqueue.times import NS_MAX, parse_duration, parse_time
+from goqueue.times import NS_MAX, parse_delay, parse_duration, parse_time, parse_ttl
 
 Duration = str | int | float | timedelta
 Time = datetime | str | int | float
 
 _encode_json = msgspec.json.Encoder().encode
+_NULL = b"null"
 _ORIGIN = "gq-origin"
 _ROOM_FOR_PRODUCER = 100
 """Kept free in the headers of each message: the first one of a batch has to say who sent it."""
 
 
 def value_bytes(value: Any) -> bytes:
-    """Bytes as they are, text as UTF-8, anything else as JSON."""
+    """Bytes as they are, text as UTF-8, anything else as JSON, which has no NaN and no infinities."""
     if isinstance(value, bytes):
         return value
     if isinstance(value, str):
@@ -30,9 +32,21 @@ def value_bytes(value: Any) -> bytes:
     if isinstance(value, bytearray | memoryview):
         return bytes(value)
     try:
-        return _encode_json(value)
+        encoded = _encode_json(value)
+        if _NULL in encoded and not _is_finite(msgspec.to_builtins(value)):  # an encoder writes NaN as null
+            raise ValueError("NaN and infinities are no numbers in JSON")
     except (TypeError, ValueError, RecursionError) as error:
         raise InvalidMessage(f"value cannot be written as JSON: {error}") from error
+    return encoded
+
+
+def _is_finite(value: object) -> bool:
+    """Whether all numbers in the value are finite."""
+    if isinstance(value, float):
+        return isfinite(value)
+    if isinstance(value, dict):
+        return all(map(_is_finite, value)) and all(map(_is_finite, value.values()))
+    return not isinstance(value, list | tuple) or all(map(_is_finite, value))
 
 
 def key_bytes(key: bytes | str | None) -> bytes | None:
@@ -70,16 +84,21 @@ def message(
     *,
     now_ns: int,
 ) -> Message:
-    """Check what was given, and turn times into headers. A delay wins over a time; zero or the past means now."""
+    """Check what was given, and turn times into headers. A value of None is a tombstone. A delay of zero, or a time
+    that is past, means now.
+    """
     if headers is None and deliver_at is None and ttl is None and not tombstone:
-        delay_ns = 0 if delay is None else duration_ns(delay, "delay")
+        delay_ns = 0 if delay is None else _delay_ns(delay)
         due = {DELIVER_AT: _stamp(now_ns + delay_ns, "delay")} if delay_ns > 0 else None
         if type(value) is bytes and key is None and priority is None:  # as most are that come in great numbers
             return Message(value, None, due, NORMAL)
-        return Message(value_bytes(value), key_bytes(key), due, priority_code(priority))
+        raw_key = key_bytes(key)
+        return Message(_value(value, raw_key), raw_key, due, priority_code(priority))
     own: dict[str, str | bytes] = {}
+    if delay is not None and deliver_at is not None:
+        raise InvalidMessage("delay and deliver_at both say when the message is due; give one of them")
     if delay is not None:
-        due_ns = now_ns + duration_ns(delay, "delay")
+        due_ns = now_ns + _delay_ns(delay)
     elif deliver_at is not None:
         due_ns = time_ns(deliver_at, "deliverAt", now_ns)
     else:
@@ -87,7 +106,7 @@ def message(
     if due_ns > now_ns:
         own[DELIVER_AT] = _stamp(due_ns, "delay")
     if ttl is not None:
-        own[EXPIRES_AT] = _stamp(max(due_ns, now_ns) + duration_ns(ttl, "ttl"), "ttl")
+        own[EXPIRES_AT] = _stamp(max(due_ns, now_ns) + ttl_ns(ttl), "ttl")
     if headers:
         for name in headers:
             if str(name).startswith(RESERVED_PREFIX) and name != _ORIGIN:
@@ -97,17 +116,35 @@ def message(
         if len(encode_headers(own)) > HEADERS_BYTES_MAX - _ROOM_FOR_PRODUCER:
             raise MessageTooLarge("headers", len(encode_headers(own)), HEADERS_BYTES_MAX - _ROOM_FOR_PRODUCER)
     raw_key = key_bytes(key)
-    if tombstone and raw_key is None:
-        raise InvalidMessage("a tombstone needs the key that it deletes")
-    return Message(None if tombstone else value_bytes(value), raw_key, own or None, priority_code(priority))
+    if tombstone:
+        if value is not None and value not in (b"", ""):
+            raise InvalidMessage("a tombstone has no value: publish None, or an empty value")
+        value = None
+    return Message(_value(value, raw_key), raw_key, own or None, priority_code(priority))
 
 
-def duration_ns(value: Duration, name: str) -> int:
-    """A duration in the message; `name` says whose."""
+def _value(value: Any, key: bytes | None) -> bytes | None:
+    """The value as it is stored: None, which deletes the key, or bytes."""
+    if value is not None:
+        return value_bytes(value)
+    if key is None:
+        raise InvalidMessage("value is required: None is a tombstone, and a tombstone needs the key that it deletes")
+    return None
+
+
+def _delay_ns(value: Duration) -> int:
     try:
-        return parse_duration(value)
+        return parse_delay(value)
     except ValueError as error:
-        raise InvalidMessage(f"invalid {name} format: {error}") from None
+        raise InvalidMessage(f"invalid delay format: {error}") from None
+
+
+def ttl_ns(value: Duration) -> int:
+    """How long a message may be delivered."""
+    try:
+        return parse_ttl(value)
+    except ValueError as error:
+        raise InvalidMessage(f"invalid ttl format: {error}") from None
 
 
 def time_ns(value: Time, name: str, now_ns: int) -> int:
@@ -124,6 +161,14 @@ def asked_duration_ns(value: Duration, name: str) -> int:
         return parse_duration(value)
     except ValueError as error:
         raise InvalidRequest(f"invalid {name} format: {error}", path=name) from None
+
+
+def asked_delay_ns(value: Duration) -> int:
+    """A delay in a request."""
+    try:
+        return parse_delay(value)
+    except ValueError as error:
+        raise InvalidRequest(f"invalid delay format: {error}", path="delay") from None
 
 
 def asked_time_ns(value: Time | None, name: str, now_ns: int) -> int | None:

@@ -2,15 +2,20 @@
 
 Any number of threads add messages; one event loop sends them. A small value costs its `send` a handle and an append to
 a list, without a lock (`Batch` says why that is safe); all else is done once per batch.
+
+What was sent is flushed however the block of a producer is left, also by an exception, Ctrl-C and `sys.exit`; and at
+the end of the process or the loop (`goqueue.client.exits`).
 """
 
 import asyncio
-from collections import deque
+import warnings
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from contextlib import suppress
 from threading import Lock
 from typing import Any, Self, cast
 
-from goqueue.client import forks, messages, telemetry
+from goqueue.client import exits, forks, messages, telemetry
 from goqueue.client.accumulator import (
     BULK_BYTES,
     SMALL_RECORD_BYTES,
@@ -26,6 +31,7 @@ from goqueue.client.accumulator import (
     TopicQueues,
 )
 from goqueue.client.connections import Connections, any_turn, retry_wait_ns
+from goqueue.client.exits import Unstored
 from goqueue.client.handles import AsyncHandle, Handle, call_all, wait_for, when_done
 from goqueue.client.messages import Duration, Time
 from goqueue.client.session import Session, decode
@@ -45,6 +51,9 @@ from goqueue.wire.verbs import Verb
 
 FAILURES_KEPT = 100
 LOCKED_WAIT_S = 0.001
+
+_finishing: set[asyncio.Task[None]] = set()
+"""Producers that are flushed because the application dropped them."""
 
 
 class ProducerCore:
@@ -94,6 +103,8 @@ class ProducerCore:
         self._tasks: set[asyncio.Task[None]] = set()
         self._room: deque[Callable[[], None]] = deque()  # whom to tell when there is room again
         self._failed: list[AnyHandle] = []
+        self._more_failed: Counter[str] = Counter()  # by topic, messages that failed and have no place in `_failed`
+        self._last_error: GoQueueError | None = None  # why nothing is stored at the moment
         self._is_closed = False
 
     # --- any thread ----------------------------------------------------------------------------
@@ -341,6 +352,9 @@ class ProducerCore:
     async def flush(self) -> None:
         """Send everything that was added, and return when it is settled."""
         self.send_now()
+        for queue in self._queues():
+            if queue.has_more:  # whoever was to connect for it may have been cancelled, at the end of the loop
+                self._pump_one(queue)
         open_batches = [batch for queue in self._queues() for batch in queue.unsettled()]
         done = asyncio.Event()
         remaining = 1
@@ -363,26 +377,90 @@ class ProducerCore:
 
     async def close(self, *, flush: bool = True, raises: bool = True) -> None:
         """Flush, then raise what could not be stored if nobody was told."""
-        if self._is_closed:
+        if not flush:
+            self._shut()
             return
-        if flush:
-            await self.flush()
+        unstored = await self.finish(None)
+        if raises and unstored.error is not None:
+            raise unstored.error
+
+    async def leave(self, error: BaseException | None) -> None:
+        """The block of the producer is left: flush. What could not be stored never covers an error on its way."""
+        if error is None:
+            await self.close()
+        elif not self._is_closed:
+            timeout_s = None if isinstance(error, Exception) else exits.FLUSH_TIMEOUT_S
+            (await self.finish(timeout_s)).note_on(error)
+
+    async def finish(self, timeout_s: float | None) -> Unstored:
+        """Flush for so long, and close; what is not stored, as far as the sender was not told.
+
+        If that is cut short, by a second Ctrl-C or a cancelled task, a warning says it.
+        """
+        try:
+            if not self._is_closed:
+                async with asyncio.timeout(timeout_s):
+                    await self.flush()
+        except TimeoutError:
+            pass
+        except BaseException:
+            self._shut().warn()
+            raise
+        return self._shut()
+
+    def unstored(self) -> Unstored:
+        """What is not stored now, as far as the sender was not told."""
+        failed = [handle.batch for handle in self._failed if not handle.batch.is_seen]
+        counts = Counter(self._more_failed)
+        for batch in failed:
+            counts[batch.queue.topic] += batch.failed_count
+        for queue in self._queues():
+            for batch in queue.unsettled():
+                counts[queue.topic] += len(batch.held)
+            if queue.open is not None:
+                counts[queue.topic] += len(queue.open.handles)
+        for batch in list(self._sealed):
+            counts[batch.queue.topic] += len(batch.held)
+        error = next((batch.error for batch in failed), None) or self._last_error
+        return Unstored(counts, error if counts else None)
+
+    def let_go(self) -> None:
+        """The application has dropped the producer without closing it: flush in the background, and close."""
+        with suppress(RuntimeError):  # its loop is closed; whoever closed that knows what was not stored
+            self._loop.call_soon_threadsafe(self._finish_alone)
+
+    def _finish_alone(self) -> None:
+        async def finish() -> None:
+            await self.flush()  # the end of the loop cancels this, and then closes the client
+            self._shut().warn()
+
+        task = self._loop.create_task(finish())
+        _finishing.add(task)
+        task.add_done_callback(_finishing.discard)
+
+    def _shut(self) -> Unstored:
+        """Take no more messages and send no more; what is not stored fails. What the sender was not told."""
+        if self._is_closed:
+            return Unstored()
         self._is_closed = True
         self.open.clear()
         self.seal_all()
         self._pump()
-        closed = Conflict("the producer was closed before the message was stored")
+        reason = f": {self._last_error}" if self._last_error else ""
+        closed = Conflict(f"the producer was closed before the message was stored{reason}")
         self._settled([batch for queue in self._queues() for batch in queue.give_up(closed)])
         self._tell_room()
         for task in list(self._tasks):
             task.cancel()
+        unstored = self.unstored()
         failed = next((handle for handle in self._failed if not handle.batch.is_seen), None)
         self._failed = []
-        if flush and raises and failed is not None and failed.batch.error is not None:
+        self._more_failed.clear()
+        if failed is not None and failed.batch.error is not None:
             failed.batch.is_seen = True
-            error = failed.batch.error
-            error.handle = failed  # type: ignore[attr-defined]
-            raise error
+            unstored.error = failed.batch.error
+            unstored.error.handle = failed  # type: ignore[attr-defined]
+        return unstored
 
     def _queues(self) -> Iterable[PartitionQueue]:
         return (queue for queues in self._topics.values() for queue in queues)
@@ -477,6 +555,7 @@ class ProducerCore:
             settled = queue.stored(request, first_offset=answer.first_offset, timestamp_ns=answer.timestamp_ns)
         else:
             assert error is not None
+            self._last_error = error
             wait_ns = retry_wait_ns(queue.attempt + 1)
             settled = queue.failed(request, error, now_ns=self._clock.monotonic_ns(), wait_ns=wait_ns)
         if isinstance(error, NotLeader):
@@ -520,6 +599,8 @@ class ProducerCore:
             self._failed = [handle for handle in self._failed if not handle.batch.is_seen]
         if len(self._failed) < FAILURES_KEPT:
             self._failed += batch.held
+        else:
+            self._more_failed[batch.queue.topic] += batch.failed_count
         batch.held = []
 
     async def _connect(self, queue: PartitionQueue) -> None:
@@ -529,8 +610,10 @@ class ProducerCore:
             while not self._is_closed:
                 try:
                     await self._connections.leader(queue.topic, queue.partition)
+                    self._last_error = None
                     break
                 except GoQueueError as error:
+                    self._last_error = error
                     attempt += 1
                     self._give_up(queue, error)
                     if queue.is_empty:
@@ -556,10 +639,19 @@ class ProducerCore:
 
 
 class AsyncProducer:
-    """Publishes messages in batches. Made by `AsyncClient.producer`; leaving its block flushes."""
+    """Publishes messages in batches. Made by `AsyncClient.producer`; leaving its block flushes.
 
-    def __init__(self, core: ProducerCore) -> None:
+    One that `is_own` belongs to the application: if it is dropped and was not closed, that is a `ResourceWarning`.
+    """
+
+    def __init__(self, core: ProducerCore, *, is_own: bool = False) -> None:
         self._core = core
+        self._is_own = is_own
+
+    def blocking(self, run: Callable[[Coroutine[Any, Any, None]], None]) -> "Producer":
+        """The same for threads without an event loop."""
+        self._is_own = False
+        return Producer(self._core, run, is_own=True)
 
     @property
     def core(self) -> ProducerCore:
@@ -609,17 +701,24 @@ class AsyncProducer:
     async def __aenter__(self) -> Self:
         return self
 
-    async def __aexit__(self, exc_type: type[BaseException] | None, exc: object, trace: object) -> None:
-        await self._core.close(flush=exc_type is None)
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        await self._core.leave(error)
+
+    def __del__(self) -> None:
+        if getattr(self, "_is_own", False):
+            _dropped(self, self._core)
 
 
 class Producer:
     """Publishes messages in batches, from any thread. Made by `Client.producer`; leaving its block flushes."""
 
-    __slots__ = ("_bare", "_context", "_core", "_open", "_run")
+    __slots__ = ("_bare", "_context", "_core", "_is_own", "_open", "_run")
 
-    def __init__(self, core: ProducerCore, run: Callable[[Coroutine[Any, Any, None]], None]) -> None:
+    def __init__(
+        self, core: ProducerCore, run: Callable[[Coroutine[Any, Any, None]], None], *, is_own: bool = False
+    ) -> None:
         core.share()
+        self._is_own = is_own
         self._core = core
         self._run = run
         self._open = core.open
@@ -709,17 +808,29 @@ class Producer:
 
     def close(self) -> None:
         """Flush; raises if a message could not be stored and nobody asked its handle."""
-        self._close(flush=True)
+        self._leave(None)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, exc_type: type[BaseException] | None, exc: object, trace: object) -> None:
-        self._close(flush=exc_type is None)
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self._leave(error)
 
-    def _close(self, *, flush: bool) -> None:
+    def _leave(self, error: BaseException | None) -> None:
         if self._core.fork == forks.generation and not self._core.is_closed:
-            self._run(self._core.close(flush=flush))
+            self._run(self._core.leave(error))
+
+    def __del__(self) -> None:
+        if getattr(self, "_is_own", False):
+            _dropped(self, self._core)
+
+
+def _dropped(producer: AsyncProducer | Producer, core: ProducerCore) -> None:
+    """Nobody has the producer any more. One that is not closed is flushed in the background."""
+    if not core.is_closed and core.fork == forks.generation:
+        core.let_go()
+        text = f"unclosed {type(producer).__name__}: use it in a `with` block, or call its close()"
+        warnings.warn(text, ResourceWarning, stacklevel=2, source=producer)
 
 
 def _size(value: bytes | None) -> int:

@@ -12,6 +12,7 @@ from typing import TypeVar, cast
 
 import msgspec
 
+from goqueue.client import exits
 from goqueue.errors import (
     AvailabilityError,
     BrokerUnavailable,
@@ -24,7 +25,7 @@ from goqueue.wire import codes, frames, verbs
 from goqueue.wire.frames import BadFrame, Frame, FrameFlags, FrameReader
 from goqueue.wire.verbs import Verb
 
-CONNECT_TIMEOUT_S = 5.0
+CONNECT_TIMEOUT_S = 3.0
 ANSWER_TIMEOUT_S = 30.0
 WRITE_BUFFER_BYTES = 4 * 1024 * 1024
 
@@ -62,8 +63,11 @@ def hung_up(address: str, frame: Frame) -> BrokerUnavailable:
 class CannotConnect(BrokerUnavailable):
     """No connection came about, so nothing was sent."""
 
-    def __init__(self, address: str, reason: str) -> None:
-        super().__init__(f"cannot connect to {address}: {reason}")
+    def __init__(self, address: str, why: str, advice: str = "") -> None:
+        super().__init__(f"cannot connect to {address}: {why}{advice}")
+        self.address = address
+        self.why = why
+        self.advice = advice
 
 
 class Session(asyncio.BufferedProtocol):
@@ -85,19 +89,22 @@ class Session(asyncio.BufferedProtocol):
         self._may_write.set()
 
     @classmethod
-    async def connect(cls, address: str, *, client_id: str = "", api_key: str = "") -> "Session":
-        """Connect and say HELLO."""
+    async def connect(
+        cls, address: str, *, client_id: str = "", api_key: str = "", timeout_s: float = CONNECT_TIMEOUT_S
+    ) -> "Session":
+        """Connect and say HELLO. Neither takes longer than the timeout."""
         host, port = split_address(address)
         loop = asyncio.get_running_loop()
         try:
-            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+            async with asyncio.timeout(timeout_s):
+                host = exits.numeric_host(host, port)
                 _, session = await loop.create_connection(lambda: cls(address, loop), host, port)
         except (OSError, TimeoutError) as error:
             reason = getattr(error, "strerror", None) or str(error) or "no answer in time"
             raise CannotConnect(address, reason) from error
         try:
             hello = verbs.Hello(client_id=client_id, api_key=api_key)
-            session.welcome = await session.ask(Verb.HELLO, hello, verbs.Welcome, timeout_s=CONNECT_TIMEOUT_S)
+            session.welcome = await session.ask(Verb.HELLO, hello, verbs.Welcome, timeout_s=timeout_s)
         except AvailabilityError as error:
             session.close()
             raise CannotConnect(address, str(error)) from error

@@ -77,6 +77,9 @@ class Messages:
 class Client:
     """Talks to a broker, or to a cluster of them: `"host:port[,host:port...]"`.
 
+    Requests are tried again for up to `timeout`. If no broker was ever reached, the first one fails after
+    `connect_timeout`.
+
     In an application that uses OpenTelemetry, messages carry the context of the span in which they are published, and
     it is current again inside `with message:`. `telemetry=False`, or `GOQUEUE_TELEMETRY=off`, switches that off.
     """
@@ -88,36 +91,47 @@ class Client:
         api_key: str | None = None,
         client_id: str = "",
         timeout: Duration = "30s",
+        connect_timeout: Duration = "3s",
         clock: Clock | None = None,
         telemetry: bool | None = None,
     ) -> None:
         self._loop = LoopThread()
         try:
             self._client = AsyncClient(
-                server, api_key=api_key, client_id=client_id, timeout=timeout, clock=clock, telemetry=telemetry
+                server,
+                api_key=api_key,
+                client_id=client_id,
+                timeout=timeout,
+                connect_timeout=connect_timeout,
+                clock=clock,
+                telemetry=telemetry,
             )
         except BaseException:
             self._loop.close()
             raise
         self._direct = self._client.direct()
         self._lines = self._client.lines()
+        self._loop.keep(self._client.kept_by, self._direct.close, self._lines.close)
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self._leave(error)
 
-    def close(self) -> None:
-        """Flush what producers have, abort open transactions and hang up."""
+    def _leave(self, error: BaseException | None) -> None:
         if self._loop.is_closed:
             return
         self._lines.close()
         try:
-            self._loop.run(self._client.close())
+            self._loop.run(self._client.leave(error))
         finally:
             self._direct.close()
             self._loop.close()
+
+    def close(self) -> None:
+        """Flush what producers have, abort open transactions, leave groups and hang up."""
+        self._leave(None)
 
     def create_topic(
         self,
@@ -222,21 +236,18 @@ class Client:
         delivery_timeout: Duration = "120s",
     ) -> Producer:
         """A producer that gathers messages into batches."""
-        return Producer(
-            self._loop.call(
-                lambda: self._client.producer(
-                    acks=acks,
-                    linger=linger,
-                    batch_count=batch_count,
-                    batch_bytes=batch_bytes,
-                    compression=compression,
-                    idempotent=idempotent,
-                    buffer_bytes=buffer_bytes,
-                    delivery_timeout=delivery_timeout,
-                )
-            ).core,
-            self._loop.run,
-        )
+        return self._loop.call(
+            lambda: self._client.producer(
+                acks=acks,
+                linger=linger,
+                batch_count=batch_count,
+                batch_bytes=batch_bytes,
+                compression=compression,
+                idempotent=idempotent,
+                buffer_bytes=buffer_bytes,
+                delivery_timeout=delivery_timeout,
+            )
+        ).blocking(self._loop.run)
 
     def transaction(
         self, transactional_id: str, *, timeout: Duration = "60s", marker: str | None = None

@@ -61,11 +61,11 @@ def produce(
     ] = None,
     delay: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", parser=arguments.duration, help="Deliver only after this, such as 30m."),
+        typer.Option(metavar="DURATION", parser=arguments.delay, help="Deliver only after this, such as 30m."),
     ] = None,
     ttl: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", parser=arguments.duration, help="Do not deliver after this, such as 1h."),
+        typer.Option(metavar="DURATION", parser=arguments.ttl, help="Do not deliver after this, such as 1h."),
     ] = None,
     compression: Annotated[
         str | None, typer.Option(help="none, zstd or lz4; the topic's unless set.", metavar="KIND")
