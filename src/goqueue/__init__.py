@@ -115,7 +115,9 @@ if TYPE_CHECKING:
         ScannedPart,
     )
     from goqueue.client.staging import (
+        AsyncKeeping,
         AsyncStaging,
+        Keeping,
         Staging,
     )
     from goqueue.client.sync import (
@@ -132,6 +134,7 @@ if TYPE_CHECKING:
         DeadLetterQueue,
         DelayedMessage,
         DelayReport,
+        DoneAbove,
         GroupInfo,
         LaneReport,
         PartitionName,
@@ -176,6 +179,7 @@ __all__ = [
     "AsyncConsumption",
     "AsyncDelivered",
     "AsyncHandle",
+    "AsyncKeeping",
     "AsyncMessages",
     "AsyncProducer",
     "AsyncScan",
@@ -200,6 +204,7 @@ __all__ = [
     "Delivered",
     "DirectoryLocked",
     "DirectoryUnusable",
+    "DoneAbove",
     "Forbidden",
     "ForeignFile",
     "GoQueueError",
@@ -220,6 +225,7 @@ __all__ = [
     "InvalidSchemaRequest",
     "InvalidTopic",
     "InvalidTransactionState",
+    "Keeping",
     "LaneReport",
     "Message",
     "MessageError",
@@ -303,6 +309,9 @@ _LAZY = {
     "AsyncConsumption": "client.consumer",
     "AsyncDelivered": "client.delivered",
     "AsyncHandle": "client.handles",
+    "AsyncKeeping": "client.staging",
+    "DoneAbove": "wire.reports",
+    "Keeping": "client.staging",
     "AsyncMessages": "client.reading",
     "AsyncProducer": "client.producer",
     "AsyncScan": "client.scanning",
