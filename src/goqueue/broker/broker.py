@@ -530,6 +530,7 @@ class Broker:
                 hurry=self._hurry,
             )
             live.delivery = found
+            self.groups.delivery_opened(found)
             found.resume()
         return found
 

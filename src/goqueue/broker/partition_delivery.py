@@ -299,7 +299,10 @@ class PartitionDelivery:
         return one
 
     def keep_key_order(self, one: GroupCursor) -> None:
-        """Hold the keys of what is delivered; what was before a restart is looked up."""
+        """Hold the keys of what is delivered or was, and is not settled; after a restart they are looked up.
+
+        That has to be before anything happens to these messages: one that fails is to hold its key.
+        """
         if one.keys is None:
             one.keys = KeyOrder()
             now_ns = self._clock.wall_ns()
@@ -307,10 +310,9 @@ class PartitionDelivery:
                 for offset, key in self.fetcher.keys(delivery.offsets):
                     if key is not None:
                         one.keys.resume(offset, key, delivery.member, in_flight=True, now_ns=now_ns)
-            for _, offsets in one.cursor.state().waiting:
-                for offset, key in self.fetcher.keys(offsets):
-                    if key is not None:
-                        one.keys.resume(offset, key, "", in_flight=False, now_ns=now_ns)
+            for offset, key in self.fetcher.keys(one.cursor.returned):
+                if key is not None:
+                    one.keys.resume(offset, key, "", in_flight=False, now_ns=now_ns)
 
     def end_key_order(self, one: GroupCursor) -> None:
         """The group does not go by keys any more: nothing is held back."""
@@ -583,6 +585,8 @@ class PartitionDelivery:
         before, last = one.handed.pop(member, (BitMap64(), BitMap64()))
         if before or last:
             one.cursor.put_back(before | last, now_ns=self._clock.monotonic_ns())
+            if one.keys is not None:
+                self._unpark(one, one.keys.returned(before | last))
             self._wake(one.group)
 
     def release_member(self, one: GroupCursor, member: str, *, is_lost: bool) -> None:

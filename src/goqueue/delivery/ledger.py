@@ -113,6 +113,7 @@ class Snapshot(msgspec.Struct, array_like=True, frozen=True):
     waiting: list[tuple[int, bytes]]
     burials: list[Burial]
     metadata: str = ""
+    given_back: bytes = b""
 
 
 encode = msgspec.msgpack.Encoder().encode
@@ -176,6 +177,7 @@ def snapshot(cursor: Cursor, *, salt: bytes, burials: Iterable[Burial], metadata
         [(at_ns + shift_ns, blob(offsets)) for at_ns, offsets in state.waiting],
         list(burials),
         metadata,
+        blob(state.given_back) if state.given_back else b"",
     )
 
 
@@ -195,6 +197,7 @@ def restore(cursor: Cursor, saved: Snapshot, *, shift_ns: int) -> None:
             {second: offsets_of(raw) for second, raw in saved.first.items()},
             deliveries,
             [(at_ns - shift_ns, offsets_of(raw)) for at_ns, raw in saved.waiting],
+            offsets_of(saved.given_back) if saved.given_back else BitMap64(),
         )
     )
     for burial in saved.burials:
