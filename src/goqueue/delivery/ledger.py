@@ -8,8 +8,8 @@ number, and that one came after a snapshot which holds the first. So nothing tha
 ledger stays as small as its cursors are.
 
 Leases are noted as well as acks: after a restart a message that is being worked on is not given to somebody else, and
-its receipt is still good. Times in the ledger are wall clock; `shift_ns` (wall minus monotonic) leads from one to the
-other.
+its receipt is still good. Times in the ledger are wall clock, but never before that of an earlier record; `shift_ns`
+(that minus monotonic) leads from one to the other.
 """
 
 from collections.abc import Iterable
