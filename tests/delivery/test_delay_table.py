@@ -153,3 +153,16 @@ def test_what_comes_late_may_be_due_first() -> None:
     assert table.soonest(every, 1) == [(4, 50, 0)]
     table.move(250, 3)
     assert table.soonest(every, 1) == [(3, 250, 0)]
+
+
+def test_all_are_moved_by_the_same_time_and_found_at_the_new_one() -> None:
+    table = DelayTable(chunk_entries=4)
+    table.put_many(columns({offset: (100 - offset, 0, 0) for offset in range(10)}))
+
+    table.shift(-1_000)
+    assert [table.due_ns(offset) for offset in (0, 4, 9)] == [-900, -904, -909]
+    assert table.soonest(BitMap64(range(10)), 1) == [(-909, 9, 0)]
+    table.shift(2**63 - 1)
+    table.shift(2**63 - 1)
+
+    assert table.due_ns(0) == 2**63 - 1

@@ -587,3 +587,18 @@ def test_it_does_what_a_dict_of_messages_does(steps: list[tuple[str, object]]) -
 
     world.fire(world.now_ns + 40_000 * 24 * HOUR)
     assert not world.delays.waiting
+
+
+@pytest.mark.parametrize("by", [-HOUR, HOUR, 7, -7 * SECOND])
+def test_messages_that_are_moved_with_the_clock_fire_as_if_it_had_not_been_set(by: int) -> None:
+    delays = waiting_for({1: NOW + SECOND, 2: NOW + 5 * SECOND, 3: NOW + HOUR})
+    delays.apply(9, due_ns=NOW + 2 * SECOND)  # the log is yet to show it
+
+    delays.shift(by, now_ns=NOW + by)
+    delays.schedule(entries({9: NOW + HOUR}), now_ns=NOW + by)
+
+    assert list(delays.fire(NOW + by + SECOND - TICK_NS).offsets) == []
+    assert list(delays.fire(NOW + by + 2 * SECOND + TICK_NS).offsets) == [1, 9]
+    assert delays.due_ns(3) == NOW + HOUR + by
+    again = restored(delays.snapshot(10), now_ns=NOW + by)
+    assert list(again.fire(NOW + by + 2 * HOUR).offsets) == [2, 3]

@@ -577,6 +577,7 @@ class Broker:
                 hurry=self._hurry,
             )
             live.delivery = found
+            self.groups.delivery_opened(found)
             found.resume()
         return found
 

@@ -15,6 +15,7 @@ from goqueue import events
 from goqueue.broker.delivery_reports import lane_report
 from goqueue.broker.happened import Happened
 from goqueue.broker.journal import Journal
+from goqueue.broker.partition_delivery import PartitionDelivery
 from goqueue.broker.pending import Pending, after, all_of, chained
 from goqueue.broker.places import Places, up_to_date
 from goqueue.broker.polling import Polling, Waits
@@ -93,7 +94,21 @@ class Groups:
                 for partition in self._places.partitions_of([topic for topic in member.topics if topic in counts]):
                     with suppress(StorageError):  # then its first poll tells why
                         self._places.at(group.name, partition, start=member.start)
+        for topic, count in counts.items():
+            for number in range(count):
+                delivery = self._topics.live(topic, number).delivery
+                if isinstance(delivery, PartitionDelivery):  # some were opened before the groups were known
+                    self.delivery_opened(delivery)
         self._tell()
+
+    def delivery_opened(self, delivery: PartitionDelivery) -> None:
+        """The cursors of a partition are known again after a restart: the keys of what they have delivered are held
+        before anybody settles anything and before any lease runs out.
+        """
+        for one in delivery.cursors.values():
+            group = self._coordinator.find(one.group)
+            if group is not None and group.mode == "key-shared":
+                delivery.keep_key_order(one)
 
     # --- membership ----------------------------------------------------------------------------
 

@@ -83,9 +83,17 @@ class GroupCursors:
         self._make_salt = make_salt
 
     @property
-    def shift_ns(self) -> int:
-        """From the monotonic clock to that of the wall, which stands in the ledger."""
-        return self._clock.wall_ns() - self._clock.monotonic_ns()
+    def ledger_shift_ns(self) -> int:
+        """From the monotonic clock to that of the ledger."""
+        return self.ledger_time(self._clock.wall_ns()) - self._clock.monotonic_ns()
+
+    def ledger_time(self, wall_ns: int) -> int:
+        """The wall clock as the ledger has it, whose records never go back in time.
+
+        All times in the ledger are relative to that of the record they stand in. So whatever the wall clock shows after
+        a restart, no lease and no backoff is longer than it was when it was written down.
+        """
+        return max(wall_ns, self._live.ledger.log.last_timestamp)
 
     def find(self, tag: bytes) -> GroupCursor | None:
         """The cursor that gave out receipts with that tag."""
@@ -131,7 +139,7 @@ class GroupCursors:
     def write_whole(self, one: GroupCursor, cursor: Cursor, *, flush: bool = True) -> int:
         """Write down the whole cursor."""
         saved = ledger.snapshot(
-            cursor, salt=one.salt, burials=one.burials, metadata=one.metadata, shift_ns=self.shift_ns
+            cursor, salt=one.salt, burials=one.burials, metadata=one.metadata, shift_ns=self.ledger_shift_ns
         )
         raw = ledger.encode(saved)
         try:
@@ -171,11 +179,11 @@ class GroupCursors:
         one.burials = list(saved.burials)
         one.metadata = saved.metadata
         one.snapshot_bytes = size
-        ledger.restore(one.cursor, saved, shift_ns=self.shift_ns)
+        ledger.restore(one.cursor, saved, shift_ns=self.ledger_shift_ns)
         self._add(one)
 
     def _replay_change(self, one: GroupCursor, change: Change) -> None:
-        ledger.replay(one.cursor, change, shift_ns=self.shift_ns, now_ns=self._clock.monotonic_ns())
+        ledger.replay(one.cursor, change, shift_ns=self.ledger_shift_ns, now_ns=self._clock.monotonic_ns())
         match change:
             case Burial():
                 one.burials = [*one.without_burial(change), change]

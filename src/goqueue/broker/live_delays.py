@@ -13,10 +13,13 @@ from goqueue.broker.live_ledger import Fact
 from goqueue.delivery.delay_index import DelayState
 from goqueue.delivery.delays import Fired, PartitionDelays
 from goqueue.delivery.offsets import between
+from goqueue.delivery.wall_anchor import KnownBehind
 from goqueue.record.header import Buffer
 from goqueue.storage.delay_file import DelayFile
 
 CHANGE_KEY = b"x"
+BEHIND_KEY = b"t"
+"""The fact that the wall clock is behind the newest record: `delivery/wall_anchor.py`."""
 COVERED_STEP = 100_000
 """How many offsets the file may lag behind the log before that is worth a write: so many are read after a crash."""
 
@@ -29,6 +32,22 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(_DelayChange).decode
 
 
+_decode_behind = msgspec.msgpack.Decoder(KnownBehind).decode
+
+
+def behind_fact(known: KnownBehind) -> Fact:
+    """What the ledger is told of a clock that is behind."""
+    return BEHIND_KEY, _encode(known)
+
+
+def read_behind(raw: bytes | None) -> KnownBehind | None:
+    """The way back; None if it says nothing."""
+    try:
+        return None if raw is None else _decode_behind(raw)
+    except msgspec.DecodeError:
+        return None
+
+
 class LiveDelays:
     """What waits in one partition."""
 
@@ -38,6 +57,7 @@ class LiveDelays:
         self.table = PartitionDelays(now_ns=wall_ns)
         self.cancelled = BitMap64()
         self.stale_keys: list[bytes] = []  # what the ledger says of records that the log has lost
+        self._rescheduled = BitMap64()  # the ledger has given them another time
         self._file = file
         self._next_offset = next_offset
         self._is_used = is_used or file.exists
@@ -60,6 +80,7 @@ class LiveDelays:
             self.table.apply(offset, state=DelayState.CANCELLED)
         else:
             self.table.apply(offset, due_ns=change.due_ns)
+            self._rescheduled.add(offset)
 
     def schedule(self, entries: Buffer, *, end_offset: int, wall_ns: int) -> None:
         """The log holds these; it was seen up to the end."""
@@ -92,7 +113,26 @@ class LiveDelays:
         else:
             for offset in offsets:
                 self.table.reschedule(offset, due_ns, now_ns=wall_ns)
+            self._rescheduled |= offsets
         self.save()
+
+    def shift(self, by_ns: int, *, wall_ns: int) -> list[Fact]:
+        """The wall clock was set by that much, and shows `wall_ns` now: what waits is due that much later, or earlier.
+
+        What the ledger is to be told of messages that it has given other times.
+        """
+        if not self._is_used:
+            return []
+        self.table.shift(by_ns, now_ns=wall_ns)
+        self._is_whole = False
+        self.save()
+        self._rescheduled &= self.table.waiting
+        return [fact for offset in self._rescheduled for fact in self.facts(BitMap64([offset]), self._due_ns(offset))]
+
+    def _due_ns(self, offset: int) -> int:
+        due_ns = self.table.due_ns(offset)
+        assert due_ns is not None
+        return due_ns
 
     def abort(self, offsets: BitMap64) -> None:
         """The transaction of these was aborted, which the log itself says: the ledger need not be told."""

@@ -45,6 +45,7 @@ from goqueue.delivery.ledger import Burial, Change
 from goqueue.delivery.offsets import between, span
 from goqueue.delivery.receipts import make_nonce
 from goqueue.delivery.retry import RetryPolicy
+from goqueue.delivery.wall_anchor import TOLERANCE_NS, KnownBehind, WallAnchor, earliest_now
 from goqueue.errors import (
     GoQueueError,
     OffsetOutOfRange,
@@ -138,6 +139,8 @@ class PartitionDelivery:
             wall_ns=clock.wall_ns(),
             is_used=log.has_delays,
         )
+        self._anchor = WallAnchor(now_ns=clock.monotonic_ns(), wall_ns=clock.wall_ns())
+        self._known_behind: KnownBehind | None = None
         self._due_lately = DueLately()
         self.redrive_facts: dict[bytes, bytes] = {}
         self.due_ns: int | None = None  # when `tick` has something to do, at the earliest
@@ -147,6 +150,7 @@ class PartitionDelivery:
         if live.aborted:  # which the delay file may not know
             self.delays.abort(live.aborted & self.delays.table.waiting)
             self.delays.cancelled -= live.aborted  # the file does not tell one from the other
+        self._correct_delays()
         self.delays.mend()
         self._note_time(self.delays.table.next_ns, is_wall=True)
 
@@ -255,7 +259,7 @@ class PartitionDelivery:
     def hidden(self, start: int, end: int) -> BitMap64:
         """What a reader may not see in that range: it is not due yet, or never will be."""
         next_ns = self.delays.table.next_ns
-        if next_ns is not None and next_ns <= self._clock.wall_ns():
+        if next_ns is not None and next_ns <= self._wall_ns():
             self._fire()
         return self.delays.hidden(start, end)
 
@@ -280,7 +284,10 @@ class PartitionDelivery:
         ttl_ns = None if self.config.ttl_ms is None else self.config.ttl_ms * MS
         outline = kernel.outline(records)
         self.index.cover(start, end, outline, ttl_ns=ttl_ns)
-        self.delays.schedule(outline.delayed, end_offset=end, wall_ns=self._clock.wall_ns())
+        if outline.delayed:
+            self.delays.schedule(outline.delayed, end_offset=end, wall_ns=self._wall_ns())
+        else:
+            self.delays.schedule(b"", end_offset=end, wall_ns=0)
         self._note_time(self.delays.table.next_ns, is_wall=True)
         self._note_time(self.index.next_expiry_ns, is_wall=True)
         if outline.delayed:
@@ -301,6 +308,7 @@ class PartitionDelivery:
         if len(waiting) < len(offsets):
             dues_ns = [due_ns for offset, due_ns in zip(offsets, dues_ns, strict=True) if offset in waiting]
         if waiting:
+            self._note_if_behind()
             self.live.observe(events.DelaysBegun(*self.live.origin, waiting, array("q", dues_ns)))
 
     # --- cursors -------------------------------------------------------------------------------
@@ -314,7 +322,10 @@ class PartitionDelivery:
         return one
 
     def keep_key_order(self, one: GroupCursor) -> None:
-        """Hold the keys of what is delivered; what was before a restart is looked up."""
+        """Hold the keys of what is delivered or was, and is not settled; after a restart they are looked up.
+
+        That has to be before anything happens to these messages: one that fails is to hold its key.
+        """
         if one.keys is None:
             one.keys = KeyOrder()
             now_ns = self._clock.wall_ns()
@@ -322,10 +333,9 @@ class PartitionDelivery:
                 for offset, key in self.fetcher.keys(delivery.offsets):
                     if key is not None:
                         one.keys.resume(offset, key, delivery.member, in_flight=True, now_ns=now_ns)
-            for _, offsets in one.cursor.state().waiting:
-                for offset, key in self.fetcher.keys(offsets):
-                    if key is not None:
-                        one.keys.resume(offset, key, "", in_flight=False, now_ns=now_ns)
+            for offset, key in self.fetcher.keys(one.cursor.returned):
+                if key is not None:
+                    one.keys.resume(offset, key, "", in_flight=False, now_ns=now_ns)
 
     def end_key_order(self, one: GroupCursor) -> None:
         """The group does not go by keys any more: nothing is held back."""
@@ -425,7 +435,8 @@ class PartitionDelivery:
             before, last = one.handed.get(member, (BitMap64(), BitMap64()))
             one.handed[member] = (before | last, delivered)
         else:
-            change = ledger.Leased(delivery_id, member, wall_ns, wall_ns + lease_ns, ledger.blob(delivered))
+            until_ns = self._written.ledger_time(wall_ns) + lease_ns
+            change = ledger.Leased(delivery_id, member, wall_ns, until_ns, ledger.blob(delivered))
             try:
                 self._written.note(one, change, flush=False)
             except StorageError:
@@ -580,7 +591,7 @@ class PartitionDelivery:
         if not failed.requeued:
             return Settling(graves)
         first = min(failed.requeued, key=lambda part: part.at_ns)
-        waits = self._stored(end, at_ns=first.at_ns + self._written.shift_ns, next_count=first.next_count)
+        waits = self._stored(end, at_ns=first.at_ns + self._clock.wall_ns() - now_ns, next_count=first.next_count)
         return waits if not failed.dead else waits._replace(stored=chained(waits.stored, lambda _: graves))
 
     def _reject(self, one: GroupCursor, delivery_id: int, offsets: BitMap64, reason: str) -> "Pending[Graves]":
@@ -591,7 +602,8 @@ class PartitionDelivery:
 
     def _extend(self, one: GroupCursor, delivery_id: int, offsets: BitMap64, by_ns: int) -> "Settling":
         now_ns, wall_ns = self._clock.monotonic_ns(), self._clock.wall_ns()
-        self._written.note(one, ledger.Extended(delivery_id, wall_ns + by_ns, ledger.blob(offsets)), flush=False)
+        until_ns = self._written.ledger_time(wall_ns) + by_ns
+        self._written.note(one, ledger.Extended(delivery_id, until_ns, ledger.blob(offsets)), flush=False)
         one.cursor.extend(delivery_id, offsets, deadline_ns=now_ns + by_ns)
         self._note_time(now_ns + by_ns)
         self._tell_settled(one, "extend", offsets, one.cursor.deliveries[delivery_id])
@@ -608,6 +620,8 @@ class PartitionDelivery:
         before, last = one.handed.pop(member, (BitMap64(), BitMap64()))
         if before or last:
             one.cursor.put_back(before | last, now_ns=self._clock.monotonic_ns())
+            if one.keys is not None:
+                self._unpark(one, one.keys.returned(before | last))
             self._wake(one.group)
 
     def release_member(self, one: GroupCursor, member: str, *, is_lost: bool) -> None:
@@ -666,7 +680,7 @@ class PartitionDelivery:
     def change_delays(self, offsets: BitMap64, due_ns: int | None) -> Pending[None]:
         """Cancel messages that wait, or give them another time; done when that is certain."""
         end = self.live.ledger.write(self.delays.facts(offsets, due_ns))
-        self.delays.change(offsets, due_ns, wall_ns=self._clock.wall_ns())
+        self.delays.change(offsets, due_ns, wall_ns=self._wall_ns())
         self.live.wrote_ledger()
         if due_ns is None:
             for one in self.cursors.values():
@@ -684,7 +698,8 @@ class PartitionDelivery:
 
     def tick(self) -> None:
         """Do what is due."""
-        now_ns, wall_ns = self._clock.monotonic_ns(), self._clock.wall_ns()
+        wall_ns = self._wall_ns()
+        now_ns = self._clock.monotonic_ns()
         if (self.due_ns is None or now_ns < self.due_ns) and wall_ns < self._wall_due_ns:
             if self.due_ns is not None:
                 self._hurry(self.due_ns)
@@ -703,7 +718,7 @@ class PartitionDelivery:
 
     def _fire(self) -> None:
         """Let the delayed messages go that are due."""
-        wall_ns = self._clock.wall_ns()
+        wall_ns = self._wall_ns()
         fired = self.delays.fire(wall_ns)
         if fired.offsets:
             lateness_ns = wall_ns - fired.oldest_due_ns
@@ -715,12 +730,66 @@ class PartitionDelivery:
                 if one.cursor.ripen(fired.offsets, now_ns=self._clock.monotonic_ns()):
                     self._wake(one.group)
 
+    def _wall_ns(self) -> int:
+        """The wall clock. If it was set, what waits is moved with it first, so that it passes as if it had not been."""
+        now_ns, wall_ns = self._clock.monotonic_ns(), self._clock.wall_ns()
+        jump_ns = self._anchor.jump_ns(now_ns=now_ns, wall_ns=wall_ns)
+        if not jump_ns:
+            return wall_ns
+        if self._clock.monotonic_ns() - now_ns > TOLERANCE_NS:  # it was this process that stood still in between
+            return wall_ns
+        self._anchor.shift_ns += jump_ns
+        self._move_delays(jump_ns, wall_ns)
+        for one in self.cursors.values():
+            if one.cursor.next_ns is not None:  # leases and backoffs stand in the ledger as the clock was before
+                with suppress(StorageError):
+                    self._written.write_whole(one, one.cursor, flush=False)
+        self.due_ns = now_ns  # when messages expire by the wall clock has changed, too
+        self._hurry(now_ns)
+        return wall_ns
+
+    def _move_delays(self, by_ns: int, wall_ns: int) -> None:
+        facts = self.delays.shift(by_ns, wall_ns=wall_ns)
+        if facts:
+            with suppress(StorageError):
+                self.live.ledger.write(facts, flush=False)
+                self.live.wrote_ledger()
+        if by_ns < 0:
+            self._known_behind = None
+            self._note_if_behind()
+
+    def _note_if_behind(self) -> None:
+        """Note that the clock is behind the newest record, and delays are not: a restart is not to correct them."""
+        wall_ns, newest_ns = self._clock.wall_ns(), self._newest_ns
+        known = self._known_behind
+        if newest_ns - wall_ns <= TOLERANCE_NS or not self.delays.table.waiting:
+            return
+        if known is None or known.newest_ns < newest_ns:
+            self._known_behind = KnownBehind(newest_ns, wall_ns)
+            with suppress(StorageError):
+                self.live.ledger.write([live_delays.behind_fact(self._known_behind)], flush=False)
+                self.live.wrote_ledger()
+
+    @property
+    def _newest_ns(self) -> int:
+        """The time of the newest record of the log and the ledger."""
+        live = self.live
+        ledger_ns = live.ledger.log.last_timestamp if live.partition.has_ledger else 0
+        return max(live.log.last_timestamp, ledger_ns)
+
+    def _correct_delays(self) -> None:
+        """After a restart: a clock that is behind what it has shown before does not make anything wait longer."""
+        wall_ns = self._clock.wall_ns()
+        behind_ns = earliest_now(self._newest_ns, self._known_behind) - wall_ns
+        if behind_ns > TOLERANCE_NS and self.delays.table.waiting:
+            self._move_delays(-behind_ns, wall_ns)
+
     def _note_time(self, at_ns: int | None, *, is_wall: bool = False) -> None:
         """There is something to do at that time; by the wall clock also if that is set meanwhile."""
         if at_ns is not None:
             if is_wall:
                 self._wall_due_ns = min(self._wall_due_ns, at_ns)
-            due_ns = at_ns - self._written.shift_ns if is_wall else at_ns
+            due_ns = at_ns - self._anchor.shift_ns if is_wall else at_ns
             if self.due_ns is None or due_ns < self.due_ns:
                 self.due_ns = due_ns
                 self._hurry(due_ns)
@@ -769,7 +838,7 @@ class PartitionDelivery:
         return end
 
     def _retried(self, delivery_id: int, failed: Failed) -> Change:
-        shift_ns = self._written.shift_ns
+        shift_ns = self._written.ledger_shift_ns
         parts = [(part.at_ns + shift_ns, ledger.blob(part.offsets)) for part in failed.requeued]
         return ledger.Retried(delivery_id, parts)
 
@@ -872,6 +941,8 @@ class PartitionDelivery:
                     self.delays.replay(key, value)
                 except ValueError as error:
                     self.live.unreadable.pass_over(key, error)
+            elif key == live_delays.BEHIND_KEY:
+                self._known_behind = live_delays.read_behind(value)
             elif redrive_facts.is_about_redrives(key):
                 self._take_redrive_fact(key, value)
             else:

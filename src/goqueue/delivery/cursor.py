@@ -122,6 +122,7 @@ class CursorState(NamedTuple):
     first: dict[int, BitMap64]  # second of the first delivery -> the offsets that failed since
     deliveries: list[Delivery]
     waiting: list[tuple[int, BitMap64]]
+    given_back: BitMap64
 
 
 class Cursor:
@@ -143,6 +144,7 @@ class Cursor:
         self._waiting_number = 0
         self._deadlines: list[tuple[int, int]] = []  # a heap; may hold deliveries that are over or were extended
         self._deadlines_max = DEADLINES_MIN
+        self.given_back = BitMap64()  # released as if they had not been delivered; until their next delivery
         self._counts: dict[int, BitMap64] = {}  # finished deliveries -> the offsets that have had so many
         self._first: dict[int, BitMap64] = {}  # second of the first delivery -> the offsets that failed since
 
@@ -180,6 +182,18 @@ class Cursor:
             if having.intersect(offsets)
             for offset in having & offsets
         }
+
+    @property
+    def returned(self) -> BitMap64:
+        """What was delivered, came back, and is to be delivered again: waiting or ready."""
+        returned = self.given_back.union(*self._counts.values())
+        if returned:
+            returned -= self.dying
+            for delivery in self.deliveries.values():
+                returned -= delivery.offsets
+            for held in (one for holds in self.held.values() for one in holds):
+                returned -= held.offsets
+        return returned
 
     def first_delivery_ns(self, offset: int) -> int | None:
         """When a message that failed was first delivered, to the second."""
@@ -257,6 +271,8 @@ class Cursor:
         """The taken offsets go to the member."""
         delivery = self.deliveries[delivery_id] = Delivery(delivery_id, member, wall_ns)
         delivery.lease(offsets, deadline_ns)
+        if self.given_back:
+            self.given_back -= offsets
         self._note_deadline(deadline_ns, delivery_id)
         self.in_flight[member] = self.in_flight.get(member, 0) + len(offsets)
 
@@ -325,6 +341,8 @@ class Cursor:
         claimed = self._claim(delivery_id, offsets)
         if counts and delivery:
             self._count(claimed, delivery.started_ns)
+        else:
+            self.given_back |= claimed
         self.put_back(claimed, now_ns=now_ns)
 
     def finish(self, offsets: BitMap64) -> None:
@@ -332,6 +350,8 @@ class Cursor:
         if offsets:
             self._busy -= offsets
             self.dying -= offsets
+            if self.given_back:
+                self.given_back -= offsets
             self._forget_counts(offsets)
             if self.held:
                 self._end_holds(offsets)
@@ -447,6 +467,7 @@ class Cursor:
         Others will get these offsets. Whether anything was forgotten.
         """
         over = between(self.acked | self._busy, end, OFFSET_MAX)
+        self.given_back = between(self.given_back, 0, end)
         if not over and self.floor <= end:
             return False
         self._end_leases(over)
@@ -471,7 +492,8 @@ class Cursor:
             delivery = Delivery(held.delivery_id, held.member, held.started_ns)
             delivery.parts = [*(deliveries[delivery.id].parts if delivery.id in deliveries else ()), (0, held.offsets)]
             deliveries[delivery.id] = delivery
-        return CursorState(self.floor, self.acked, self._counts, self._first, list(deliveries.values()), waiting)
+        leased = list(deliveries.values())
+        return CursorState(self.floor, self.acked, self._counts, self._first, leased, waiting, self.given_back)
 
     def restore(self, state: CursorState) -> None:
         """Be what the state says; for a cursor that was just made."""
@@ -479,6 +501,7 @@ class Cursor:
         self.acked = state.acked
         self._counts = state.counts
         self._first = state.first
+        self.given_back = state.given_back
         for delivery in state.deliveries:
             self.resume(delivery)
         for at_ns, offsets in state.waiting:
@@ -491,6 +514,7 @@ class Cursor:
         if offsets.intersect(self._busy):
             self._end_leases(offsets)
         self._busy |= offsets
+        self.given_back -= offsets
         self.deliveries[delivery.id] = delivery
         self.in_flight[delivery.member] = self.in_flight.get(delivery.member, 0) + len(offsets)
         for deadline_ns, _ in delivery.parts:

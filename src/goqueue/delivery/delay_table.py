@@ -18,6 +18,7 @@ from typing import NamedTuple
 from pyroaring import BitMap64
 
 CHUNK_ENTRIES = 8_192
+DUE_NS_MAX = 2**63 - 1
 _FEW = 16
 """If less than one in so many places of a chunk is wanted, each of them is looked up by itself."""
 
@@ -171,6 +172,13 @@ class DelayTable:
         dues_ns[place] = due_ns
         chunk.soonest_ns = min(chunk.soonest_ns, due_ns)
         return was_ns
+
+    def shift(self, by_ns: int) -> None:
+        """Let all messages be due that much later, or earlier."""
+        for chunk in self._chunks:
+            dues_ns = [max(-DUE_NS_MAX, min(due_ns + by_ns, DUE_NS_MAX)) for due_ns in chunk.columns.dues_ns]
+            chunk.columns = chunk.columns._replace(dues_ns=array("q", dues_ns))
+            chunk.soonest_ns = min(dues_ns)
 
     def select(self, offsets: BitMap64) -> Columns:
         """All that is known of these offsets, which are in the table."""

@@ -19,7 +19,7 @@ from pyroaring import BitMap64
 
 from goqueue.delivery import delay_index
 from goqueue.delivery.delay_index import BLOCK_ENTRIES, ENTRY_BYTES, HEADER_BYTES, DelayState
-from goqueue.delivery.delay_table import Columns, DelayTable
+from goqueue.delivery.delay_table import DUE_NS_MAX, Columns, DelayTable
 from goqueue.delivery.wheel import TICK_NS, Wheel
 from goqueue.record.header import Buffer
 
@@ -27,7 +27,6 @@ SCHEDULED_BYTES = 24
 """An entry from the kernel, in machine order: offset u64, deliver at i64 (ns), CRC-32C of the key u32, priority u32."""
 SETTLED_MAX = 10_000
 """How many messages are remembered, per partition, that no longer wait."""
-DUE_NS_MAX = 2**63 - 1
 _BATCH_ENTRIES = 8_192
 
 
@@ -194,6 +193,17 @@ class PartitionDelays:
             )  # of the tick that has begun, so as not to wait for the next
         self._move(offset, due_ns)
         return True
+
+    def shift(self, by_ns: int, *, now_ns: int) -> None:
+        """The clock was set: let all messages that wait be due that much later, or earlier. It shows `now_ns` now."""
+        self._ahead = {
+            offset: change if isinstance(change, DelayState) else _within_range(change + by_ns)
+            for offset, change in self._ahead.items()
+        }
+        self._wheel = Wheel(start_ns=now_ns, dues_of=self._table.dues_ns)
+        if self.waiting:
+            self._table.shift(by_ns)
+            self._wheel.add_many(self.waiting.to_array(), self._table.dues_ns(self.waiting))
 
     def apply(self, offset: int, *, state: DelayState | None = None, due_ns: int | None = None) -> None:
         """Let what the ledger says of a message hold: that it no longer waits, or that it does for another time.

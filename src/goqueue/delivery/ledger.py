@@ -8,8 +8,8 @@ number, and that one came after a snapshot which holds the first. So nothing tha
 ledger stays as small as its cursors are.
 
 Leases are noted as well as acks: after a restart a message that is being worked on is not given to somebody else, and
-its receipt is still good. Times in the ledger are wall clock; `shift_ns` (wall minus monotonic) leads from one to the
-other.
+its receipt is still good. Times in the ledger are wall clock, but never before that of an earlier record; `shift_ns`
+(that minus monotonic) leads from one to the other.
 """
 
 from collections.abc import Iterable
@@ -118,6 +118,7 @@ class Snapshot(msgspec.Struct, array_like=True, frozen=True):
     waiting: list[tuple[Time, bytes]]
     burials: list[Burial]
     metadata: str = ""
+    given_back: bytes = b""
 
 
 encode = msgspec.msgpack.Encoder().encode
@@ -178,6 +179,7 @@ def snapshot(cursor: Cursor, *, salt: bytes, burials: Iterable[Burial], metadata
         [(at_ns + shift_ns, blob(offsets)) for at_ns, offsets in state.waiting],
         list(burials),
         metadata,
+        blob(state.given_back) if state.given_back else b"",
     )
 
 
@@ -197,6 +199,7 @@ def restore(cursor: Cursor, saved: Snapshot, *, shift_ns: int) -> None:
             {second: offsets_of(raw) for second, raw in saved.first.items()},
             deliveries,
             [(at_ns - shift_ns, offsets_of(raw)) for at_ns, raw in saved.waiting],
+            offsets_of(saved.given_back) if saved.given_back else BitMap64(),
         )
     )
     for burial in saved.burials:

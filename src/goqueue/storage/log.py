@@ -241,6 +241,11 @@ class Log:
 
     # --- writing -------------------------------------------------------------------------------
 
+    @property
+    def last_timestamp(self) -> int:
+        """The time of the newest record, which never goes back; 0 before the first."""
+        return self._last_timestamp
+
     def append(
         self,
         batch: bytearray | memoryview,
