@@ -16,6 +16,7 @@ from goqueue.broker.consuming import GROUPS_TOPIC, Groups
 from goqueue.broker.dead_letters import DeadLetters
 from goqueue.broker.delaying import Delays
 from goqueue.broker.happened import Happened
+from goqueue.broker.health import Health
 from goqueue.broker.housekeeping import Housekeeping
 from goqueue.broker.journal import Journal
 from goqueue.broker.live_partition import LivePartition, Workers
@@ -65,7 +66,7 @@ from goqueue.names import TopicPartition
 from goqueue.record.header import OFFSET_MAX
 from goqueue.record.identity import identity_of
 from goqueue.storage.directory import DataDirectory
-from goqueue.storage.file import Disk
+from goqueue.storage.file import Disk, Space
 from goqueue.topics.catalog import AlterTopic, Catalog, CreateTopic, DeleteTopic, Topic
 from goqueue.topics.config import TopicConfig, VerifyCompression, is_internal, refuse_internal
 from goqueue.tracing.config import TraceConfig
@@ -157,6 +158,13 @@ class Broker:
         self._housekeeping = Housekeeping(config, self._timers, self._unflushed)
         self._housekeeping.watch([live for topic in self._topics.values() for live in topic.partitions])
         self._started_ns = clock.monotonic_ns()
+        self.node = Health(
+            self._partitions,
+            quarantined=catalog.quarantined,
+            space=self.disk_space,
+            stats=self.stats,
+            is_stopping=lambda: self._stopping,
+        )
         self._begin()
 
     def _begin(self) -> None:
@@ -451,24 +459,14 @@ class Broker:
 
     def health(self) -> Mapping[str, Check]:
         """Aspect by aspect."""
-        failed = [live.partition.name for live in self._partitions() if live.log.failure]
-        damaged = [live.partition.name for live in self._partitions() if live.log.damage]
-        unreadable = [live.partition.name for live in self._partitions() if live.unreadable]
-        storage = Check("pass")
-        warnings = []
-        if damaged:
-            warnings.append(f"damaged records in {_listed(damaged)}")
-        if unreadable:
-            count = sum(live.unreadable.count for live in self._partitions())
-            warnings.append(f"{count} stored facts of {_listed(unreadable)} cannot be understood and are passed over")
-        if self._catalog.quarantined:
-            errors = self._catalog.quarantined.values()
-            warnings.append(f"not served: {_listed([f'{error.topic} ({error.reason})' for error in errors])}")
-        if warnings:
-            storage = Check("warn", "; ".join(warnings))
-        if failed:
-            storage = Check("fail", f"a disk error stopped {_listed(failed)}")
-        return {"broker": Check("fail", "stopping") if self._stopping else Check("pass"), "storage": storage}
+        return self.node.checks()
+
+    def disk_space(self) -> Space | None:
+        """The room on the disk of the data; None if the disk does not tell."""
+        try:
+            return self._data.space()
+        except OSError:
+            return None
 
     @property
     def is_ready(self) -> bool:
@@ -846,8 +844,3 @@ def _in_no_hurry(time_ns: int) -> None:
 def _is_answer(reading: Reading, result: ReadResult) -> bool:
     """Whether the result says something: with more behind it that is not looked at yet, it says where to go on."""
     return bool(result.record_count or result.gaps) or result.end_of_range or reading.has_more
-
-
-def _listed(names: Sequence[str]) -> str:
-    shown = ", ".join(names[:5])
-    return f"{shown} and {len(names) - 5} more" if len(names) > 5 else shown

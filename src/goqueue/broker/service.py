@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 
 from goqueue.broker.consumer_service import DeadLetterVerbs, DelayVerbs, GroupVerbs, ScheduleVerbs
 from goqueue.broker.new_message import NewMessage
+from goqueue.broker.node_service import NodeVerbs
 from goqueue.broker.pending import Pending
 from goqueue.broker.scan_service import Delayed, ScanVerbs
 from goqueue.broker.schema_service import SchemaVerbs
@@ -240,6 +241,8 @@ class Service(Protocol):
     def traces(self) -> TraceVerbs: ...
     @property
     def scans(self) -> ScanVerbs: ...
+    @property
+    def node(self) -> NodeVerbs: ...
 
     # --- about the node
 

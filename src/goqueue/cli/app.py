@@ -11,6 +11,7 @@ from goqueue.cli.commands import (
     delayed,
     demo,
     dlq,
+    doctor,
     group,
     lanes,
     log,
@@ -42,6 +43,7 @@ app.add_typer(trace.app, name="trace")
 app.add_typer(pipeline_reports.app, name="pipeline")
 app.add_typer(bench.app, name="bench")
 app.add_typer(log.app, name="log")
+app.command("doctor")(doctor.doctor)
 app.command("demo")(demo.demo)
 
 

@@ -58,6 +58,7 @@ from goqueue.wire.reports import (
     DoneAbove,
     GroupInfo,
     LaneReport,
+    NodeHealth,
     Position,
     PositionCommit,
     PositionReset,
@@ -263,6 +264,10 @@ class AsyncClient:
         altered = await self._ask(Verb.ALTER_TOPIC, asked, TopicState)
         self._connections.forget_topic(name)
         return altered
+
+    async def health(self) -> NodeHealth:
+        """How the broker is, aspect by aspect, and how much room its disk has."""
+        return await self._call("node.health", NodeHealth)
 
     async def topics(self, *, internal: bool = False) -> list[str]:
         """The names of all topics, sorted."""

@@ -30,6 +30,7 @@ from goqueue.wire.reports import (
     DoneAbove,
     GroupInfo,
     LaneReport,
+    NodeHealth,
     Position,
     PositionReset,
     RebalanceReport,
@@ -156,6 +157,10 @@ class Client:
     def alter_topic(self, name: str, changes: Mapping[str, object] | None = None, **settings: Any) -> TopicState:
         """Change settings of a topic; None resets one to its default."""
         return self._loop.run(self._client.alter_topic(name, changes, **settings))
+
+    def health(self) -> NodeHealth:
+        """How the broker is, aspect by aspect, and how much room its disk has."""
+        return self._loop.run(self._client.health())
 
     def topics(self, *, internal: bool = False) -> list[str]:
         """The names of all topics, sorted."""

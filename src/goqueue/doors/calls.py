@@ -12,6 +12,7 @@ import msgspec
 
 from goqueue.broker.consumer_service import DeadLetterVerbs, DelayVerbs, GroupVerbs, ScheduleVerbs
 from goqueue.broker.new_message import NewMessage
+from goqueue.broker.node_service import NodeVerbs
 from goqueue.broker.pending import Pending
 from goqueue.broker.scan_service import ScanVerbs
 from goqueue.broker.schema_service import SchemaVerbs
@@ -31,6 +32,7 @@ _NOUNS: Final[Mapping[str, type]] = {
     "traces": TraceVerbs,
     "transactions": TransactionVerbs,
     "scans": ScanVerbs,
+    "node": NodeVerbs,
 }
 _HOT = frozenset(
     (

@@ -18,6 +18,7 @@ from prometheus_client.process_collector import ProcessCollector
 from goqueue import events
 from goqueue.metrics.delivery import DeliveryMetrics
 from goqueue.metrics.schemas import SchemaMetrics
+from goqueue.metrics.storage import StorageMetrics
 from goqueue.metrics.tracing import TraceMetrics
 from goqueue.metrics.transactions import TransactionMetrics
 from goqueue.names import VERSION
@@ -91,6 +92,8 @@ class Metrics:
         }
         self.delivery = DeliveryMetrics(registry, self._consumed, self._consumed_bytes)
         counts.update(self.delivery.handlers)
+        self.storage = StorageMetrics(registry)
+        counts.update(self.storage.handlers)
         self._schemas = SchemaMetrics(registry)
         counts.update(self._schemas.handlers)
         counts.update(TransactionMetrics(registry).handlers)
@@ -136,6 +139,7 @@ class Metrics:
         for series in self._by_topic:
             series.labels(event.topic)
         self.delivery.topic_created(event.topic)
+        self.storage.topic_created(event.topic, event.partitions)
         self._consumed.labels(event.topic, "")
         self._consumed_bytes.labels(event.topic, "")
         self._partitions.labels(event.topic).set(event.partitions)
@@ -148,6 +152,7 @@ class Metrics:
         for series in self._by_topic:
             series.remove(event.topic)
         self.delivery.topic_deleted(event.topic)
+        self.storage.topic_deleted(event.topic)
         self._schemas.topic_deleted(event.topic)
         self._consumed.remove_by_labels({"topic": event.topic})
         self._consumed_bytes.remove_by_labels({"topic": event.topic})

@@ -21,6 +21,7 @@ from goqueue.doors.native import NativeConfig, NativeDoor
 from goqueue.errors import GoQueueError
 from goqueue.metrics.registry import Metrics
 from goqueue.names import VERSION
+from goqueue.server.build import build_facts
 from goqueue.server.config import ServerConfig
 from goqueue.server.exporting import ExporterThread, close_all
 from goqueue.server.settings import Address
@@ -100,6 +101,7 @@ async def running(config: ServerConfig, *, clock: Clock, observe: events.Observe
         native_door = _native_door(broker, clock, config)
         metrics.delivery.watch(broker.groups.standings, lambda: broker.delays.stats().by_topic)
         metrics.tracing.watch(broker.traces.recorder.tallies, lambda: broker.traces.recorder.ring.event_count)
+        metrics.storage.watch(broker.disk_space)
         metrics.watch_connections({"native": lambda: len(native_door.connections)})
         native = await _listen("native", native_door, config.native, doors)
         http = None
@@ -170,7 +172,7 @@ def _http_door(broker: Broker, clock: Clock, config: ServerConfig, metrics: Metr
         config=limits,
         node_id=config.node_id,
         metrics=metrics.render,
-        build=Build(version=VERSION),
+        build=Build(VERSION, *build_facts()),
     )
     metrics.watch_connections({"http": lambda: door.connections_open})
     return door

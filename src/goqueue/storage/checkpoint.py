@@ -54,7 +54,7 @@ class CheckpointFile:
     def load(self) -> Checkpoint | None:
         """The newest valid slot, or None if there is none."""
         try:
-            file = self._disk.open(self._path)
+            file = self._disk.open(self._path, write=False)
         except FileNotFoundError:
             return None
         data = file.pread(0, SLOT_COUNT * SLOT_STRIDE_BYTES)
@@ -103,3 +103,14 @@ class CheckpointFile:
         for index in range(SLOT_COUNT):
             file.pwrite(index * SLOT_STRIDE_BYTES, bytes(SLOT_BYTES))
         file.close()
+
+
+def damaged_slots(data: bytes) -> list[int]:
+    """The numbers of the slots in the content of the file that were written and are not what was written."""
+    found = []
+    for index in range(SLOT_COUNT):
+        slot = data[index * SLOT_STRIDE_BYTES :][:SLOT_BYTES]
+        is_valid = len(slot) == SLOT_BYTES and slot[:4] == MAGIC and slot[-4:] == crc32c(slot[:-4]).to_bytes(4, "big")
+        if any(slot) and not is_valid:
+            found.append(index)
+    return found

@@ -95,9 +95,14 @@ class State(NamedTuple):
 def load_state(disk: Disk, directory: str) -> State:
     """The state as stored. A damaged file means that all is to be compacted again, which harms nothing."""
     try:
-        payload = small_file.load(disk, directory, COMPACTION, _KIND)
+        return check_state(disk, directory)
     except (FileNotFoundError, CorruptRecord):
         return State(0)
+
+
+def check_state(disk: Disk, directory: str) -> State:
+    """The state as stored. Raises `CorruptRecord` or `FileNotFoundError`."""
+    payload = small_file.load(disk, directory, COMPACTION, _KIND)
     cleaned_offset, swap_count = _HEAD.unpack_from(payload)
     position = _HEAD.size
     swap = []

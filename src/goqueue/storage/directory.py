@@ -23,7 +23,7 @@ from goqueue.errors import (
     UnsupportedFormat,
 )
 from goqueue.storage.config import LogConfig
-from goqueue.storage.file import NO_ROOM, Disk, Lock
+from goqueue.storage.file import NO_ROOM, Disk, Lock, Space
 from goqueue.storage.layout import NEW
 from goqueue.storage.log import Log
 from goqueue.storage.open_segments import OPEN_SEGMENTS_MAX, OpenSegments
@@ -77,6 +77,10 @@ class DataDirectory:
         """The directory that has one directory for each topic."""
         return f"{self.path}/topics"
 
+    def space(self) -> Space:
+        """How much room there is on its file system. Raises `OSError`."""
+        return self._disk.space(self.path)
+
     def open_log(
         self,
         topic: str,
@@ -128,19 +132,15 @@ def is_topic_name(name: str) -> bool:
     return _TOPIC.fullmatch(name) is not None and name not in (".", "..")
 
 
-def _refuse_foreign(disk: Disk, path: str) -> None:
-    for name, _, _ in disk.entries(path):
-        if name not in _OWN_NAMES and name not in TOLERATED:
-            raise ForeignFile(f"{path}/{name}", "not a file of GoQueue; give it a data directory of its own")
+def is_own_name(name: str) -> bool:
+    """Whether a file or directory of that name belongs into a data directory."""
+    return name in _OWN_NAMES
 
 
-def _check_format(disk: Disk, path: str) -> None:
+def check_format(disk: Disk, path: str) -> int:
+    """The format of the data directory. Raises `UnsupportedFormat` if this version does not know it, or `OSError`."""
     format_path = f"{path}/{_FORMAT_FILE}"
-    try:
-        file = disk.open(format_path)
-    except FileNotFoundError:
-        _write_format(disk, path)
-        return
+    file = disk.open(format_path, write=False)
     text = file.pread(0, 64).decode("ascii", "replace").strip()
     file.close()
     if not text.startswith(_FORMAT_TEXT) or not text.removeprefix(_FORMAT_TEXT).isdigit():
@@ -149,6 +149,20 @@ def _check_format(disk: Disk, path: str) -> None:
         raise UnsupportedFormat(
             format_path, f"data format {text.removeprefix(_FORMAT_TEXT)}; this GoQueue knows {FORMAT}"
         )
+    return FORMAT
+
+
+def _refuse_foreign(disk: Disk, path: str) -> None:
+    for name, _, _ in disk.entries(path):
+        if name not in _OWN_NAMES and name not in TOLERATED:
+            raise ForeignFile(f"{path}/{name}", "not a file of GoQueue; give it a data directory of its own")
+
+
+def _check_format(disk: Disk, path: str) -> None:
+    try:
+        check_format(disk, path)
+    except FileNotFoundError:
+        _write_format(disk, path)
 
 
 def _write_format(disk: Disk, path: str) -> None:

@@ -76,6 +76,13 @@ class Entry(NamedTuple):
     is_directory: bool
 
 
+class Space(NamedTuple):
+    """How much room a file system has: for this process, and in all."""
+
+    free_bytes: int
+    total_bytes: int
+
+
 class Lock(Protocol):
     """Held until released, at the latest when the process ends."""
 
@@ -118,6 +125,10 @@ class Disk(Protocol):
 
     def lock(self, path: str) -> Lock:
         """Take the lock file, or raise `BlockingIOError` if another holder has it."""
+        ...
+
+    def space(self, path: str) -> Space:
+        """How much room there is on the file system that the path is on."""
         ...
 
 
@@ -279,3 +290,7 @@ class OsDisk:
             os.close(fd)
             raise
         return OsLock(fd)
+
+    def space(self, path: str) -> Space:
+        found = os.statvfs(path)
+        return Space(found.f_bavail * found.f_frsize, found.f_blocks * found.f_frsize)

@@ -100,6 +100,7 @@ class Log:
         self.damage: list[Damage] = []  # what was found since the log was opened
         self.failure: StorageFailed | None = None  # why the log takes no more writes, if that is so
         self._disk = disk
+        self._refused: tuple[int, str] | None = None  # where the log ended when there was no room, and why
         self._damaged_places: set[tuple[str, int]] = set()
         self._segments = segments
         self._flusher = flusher
@@ -447,9 +448,17 @@ class Log:
     def _write_failed(self, segment: Segment, error: OSError) -> StorageError:
         if error.errno in NO_ROOM:
             reason = error.strerror or str(error)
+            self._refused = (self.next_offset, reason)
             self._observe(events.WriteRefused(log=self.directory, reason=reason))
             return StorageFull(str(error.filename or segment.path(LOG)), reason)
         return self._fail("write", error, path=segment.path(LOG))
+
+    @property
+    def refusal(self) -> str | None:
+        """Why the last write was refused, if there was no room for it and none has succeeded since."""
+        if self._refused is None or self._refused[0] != self.next_offset:
+            return None
+        return self._refused[1]
 
     def _fail(self, operation: str, error: Exception, *, path: str | None = None) -> StorageFailed:
         if self.failure is None:  # the first one is why; what fails behind it is told nothing else

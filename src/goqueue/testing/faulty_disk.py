@@ -26,7 +26,7 @@ from threading import Lock as Mutex
 from typing import Literal, NamedTuple, TypeAlias, get_args
 
 from goqueue.record.header import Buffer
-from goqueue.storage.file import Disk, Entry, File, Lock
+from goqueue.storage.file import Disk, Entry, File, Lock, Space
 from goqueue.testing.memory_disk import MemoryFile
 
 Operation: TypeAlias = Literal[
@@ -287,3 +287,6 @@ class FaultyDisk:
     def lock(self, path: str) -> Lock:
         self._injector.strike_whole("lock", path)
         return self.inner.lock(path)
+
+    def space(self, path: str) -> Space:
+        return self.inner.space(path)

@@ -25,8 +25,10 @@ from random import Random
 from threading import RLock
 
 from goqueue.record.header import Buffer
-from goqueue.storage.file import Entry
+from goqueue.storage.file import Entry, Space
 from goqueue.testing.inode import DirectoryNode, FileNode, Keep, Node, survivor
+
+UNLIMITED_BYTES = 2**40
 
 
 class PowerLoss(BaseException):
@@ -297,6 +299,11 @@ class MemoryDisk(_Machine):
             if node.locked:
                 raise _error(EWOULDBLOCK, path)
             return MemoryLock(self, node)
+
+    def space(self, path: str) -> Space:
+        """Without a limit it has a terabyte, all of it free."""
+        room = self._room()
+        return Space(UNLIMITED_BYTES, UNLIMITED_BYTES) if room is None else Space(room, self.capacity_bytes or 0)
 
     def crash(self, seed: int | None = None, *, keep: Keep | None = None) -> "MemoryDisk":
         """Pull the plug, and return the disk as the next start of the machine finds it.

@@ -304,7 +304,7 @@ class Catalog:
         first: Exception | None = None
         for name, _, is_directory in sorted(_entries(self._disk, self._data.topics_path)):
             path = f"{self._data.topics_path}/{name}"
-            if is_directory and _DELETED in name:
+            if is_directory and is_deleted(name):
                 self._disk.remove_tree(path)
             elif is_directory and is_topic_name(name):
                 try:
@@ -370,6 +370,11 @@ class Catalog:
 
     def _directory(self, name: str) -> str:
         return f"{self._data.topics_path}/{name}"
+
+
+def is_deleted(name: str) -> bool:
+    """Whether a directory of that name holds what is left of a topic that was deleted."""
+    return _DELETED in name
 
 
 def _check(error: Exception | None, path: str) -> None:

@@ -448,3 +448,22 @@ class DeadLetterQueue(_Report):
     by_group: dict[str, int]
     by_error: dict[str, int]
     redrives: list[RedriveInfo] = []
+
+
+class HealthCheck(_Report):
+    """One aspect of a node: `pass`, `warn` or `fail`, and why."""
+
+    status: str
+    message: str = ""
+
+
+class NodeHealth(_Report):
+    """How a node is: `ok`, `degraded` or `fail`. Bytes are those of the disk of its data, None if it does not tell."""
+
+    status: str
+    node_id: int
+    version: str
+    uptime_ns: int
+    checks: dict[str, HealthCheck]
+    disk_free_bytes: int | None = None
+    disk_total_bytes: int | None = None

@@ -1,6 +1,6 @@
 import platform
 import re
-from errno import EIO
+from errno import EIO, ENOSPC
 from pathlib import Path
 
 import pytest
@@ -122,3 +122,43 @@ def test_a_broker_without_metrics_has_an_empty_page(door: OpenDoor) -> None:
 
     assert (answer.status, answer.body) == (200, b"")
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+
+
+def test_a_full_disk_degrades_it_and_the_check_names_the_topic() -> None:
+    disk = FaultyDisk(MemoryDisk(), seed=1)
+    with OpenDoor(Path("/data"), disk=disk) as door:
+        door.post("/topics", {"name": "orders", "partitions": 1})
+        disk.fail_next("pwrite", ENOSPC, path_suffix="orders/0/log/00000000000000000000.log")
+
+        refused = door.post("/topics/orders/messages", {"value": "a"})
+        health, alive, ready = door.get("/health"), door.get("/livez"), door.get("/readyz?verbose=true")
+        taken = door.post("/topics/orders/messages", {"value": "a"})
+        again = door.get("/health")
+
+    assert (refused.status, refused.code) == (507, "STORAGE_FULL")
+    assert (health.status, health.json["status"]) == (200, "degraded")
+    assert (alive.status, ready.status) == (200, 200)
+    check = ready.json["checks"]["storage"]
+    assert check["status"] == "warn"
+    assert "writes to orders-0 are refused (No space left on device)" in check["message"]
+    assert taken.status == 200
+    assert again.json["status"] == "ok"
+
+
+def test_a_damaged_topic_degrades_it_and_answers_with_the_cure(tmp_path: Path) -> None:
+    with OpenDoor(tmp_path) as door:
+        for name in ("orders", "payments"):
+            door.post("/topics", {"name": name, "partitions": 1})
+    (tmp_path / "topics/orders/topic.json").write_text("{}")
+
+    with OpenDoor(tmp_path) as door:
+        health, alive, ready = door.get("/health"), door.get("/livez"), door.get("/readyz?verbose=true")
+        refused = door.post("/topics/orders/messages", {"value": "a"})
+        taken = door.post("/topics/payments/messages", {"value": "a"})
+
+    assert (health.status, health.json["status"]) == (200, "degraded")
+    assert (alive.status, ready.status) == (200, 200)
+    assert "not served: orders" in ready.json["checks"]["storage"]["message"]
+    assert (refused.status, refused.code) == (503, "STORAGE_FAILED")
+    assert "topic.json" in refused.json["error"]
+    assert taken.status == 200

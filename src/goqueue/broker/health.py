@@ -1,0 +1,111 @@
+"""How a node is, aspect by aspect: what probes, operators and `goqueue doctor` are told.
+
+    fail   a log has failed: after a disk error it takes no more writes until the broker is started again
+    warn   something is wrong that a restart does not cure, or that only some requests notice: the disk refuses writes
+           or is nearly full, stored records are damaged, a topic is in quarantine, stored facts cannot be understood
+
+Every message names the topics or partitions that it is about.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from goqueue.broker.live_partition import LivePartition
+from goqueue.broker.service import Check, NodeStats
+from goqueue.errors import TopicQuarantined
+from goqueue.names import VERSION
+from goqueue.storage.file import Space
+from goqueue.wire.reports import HealthCheck, NodeHealth
+
+LOW_SPACE_BYTES = 64 * 1024 * 1024
+LOW_SPACE_PERCENT = 1
+"""A disk with less room than either is nearly full."""
+NAMES_MAX = 5
+
+
+class Health:
+    """The health of one broker."""
+
+    def __init__(
+        self,
+        partitions: Callable[[], Iterable[LivePartition]],
+        *,
+        quarantined: Mapping[str, TopicQuarantined],
+        space: Callable[[], Space | None],
+        stats: Callable[[], NodeStats],
+        is_stopping: Callable[[], bool],
+    ) -> None:
+        self._partitions = partitions
+        self._quarantined = quarantined
+        self._space = space
+        self._stats = stats
+        self._is_stopping = is_stopping
+
+    def checks(self) -> dict[str, Check]:
+        """Aspect by aspect."""
+        broker = Check("fail", "stopping") if self._is_stopping() else Check("pass")
+        return {"broker": broker, "storage": self._storage()}
+
+    def health(self) -> NodeHealth:
+        """All of it, with the room on the disk."""
+        checks = self.checks()
+        found = {check.status for check in checks.values()}
+        status = "fail" if "fail" in found else "degraded" if "warn" in found else "ok"
+        space, stats = self._space(), self._stats()
+        return NodeHealth(
+            status,
+            stats.node_id,
+            VERSION,
+            stats.uptime_ns,
+            {name: HealthCheck(check.status, check.message) for name, check in checks.items()},
+            None if space is None else space.free_bytes,
+            None if space is None else space.total_bytes,
+        )
+
+    def _storage(self) -> Check:
+        failed, refusing, damaged, unreadable = [], [], [], []
+        unreadable_count = 0
+        reason = ""
+        for live in self._partitions():
+            for log in live.partition.open_logs:
+                if log.failure:
+                    failed.append(f"{live.partition.name} ({log.failure.operation}: {log.failure.reason})")
+                elif log.refusal:
+                    refusing.append(live.partition.name)
+                    reason = log.refusal
+                if log.damage:
+                    damaged.append(live.partition.name)
+            if live.unreadable:
+                unreadable.append(live.partition.name)
+                unreadable_count += live.unreadable.count
+        messages = []
+        if failed:
+            messages.append(f"a disk error stopped {_listed(failed)}; check the disk, then start the broker again")
+        if refusing:
+            messages.append(f"writes to {_listed(refusing)} are refused ({reason}); make room, reads go on")
+        messages += self._low_space()
+        if damaged:
+            messages.append(f"damaged records in {_listed(damaged)}")
+        if unreadable:
+            names = _listed(unreadable)
+            messages.append(f"{unreadable_count} stored facts of {names} cannot be understood and are passed over")
+        if self._quarantined:
+            names = _listed([f"{error.topic} ({error.reason})" for error in self._quarantined.values()])
+            messages.append(f"not served: {names}")
+        if not messages:
+            return Check("pass")
+        return Check("fail" if failed else "warn", "; ".join(messages))
+
+    def _low_space(self) -> list[str]:
+        space = self._space()
+        if space is None:
+            return ["the disk does not tell how much room it has"]
+        if space.free_bytes >= max(LOW_SPACE_BYTES, space.total_bytes * LOW_SPACE_PERCENT // 100):
+            return []
+        free, total = (count // (1024 * 1024) for count in space)
+        return [f"the disk is nearly full: {free} MiB of {total} MiB are free"]
+
+
+def _listed(names: Sequence[str]) -> str:
+    names = list(dict.fromkeys(names))
+    shown = ", ".join(names[:NAMES_MAX])
+    return f"{shown} and {len(names) - NAMES_MAX} more" if len(names) > NAMES_MAX else shown

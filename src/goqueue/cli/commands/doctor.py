@@ -1,0 +1,83 @@
+"""`goqueue doctor`: is this broker well, and is what it has on its disk."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
+
+from goqueue.cli.broker import DEFAULT_SERVER, BrokerNotReached, ServerOption, connected
+from goqueue.cli.output import Format, FormatOption, lasting, show, size, table
+from goqueue.errors import DirectoryUnusable, GoQueueError
+from goqueue.server.verification import is_in_use, verify
+from goqueue.storage.file import OsDisk
+
+FAILED_EXIT_CODE = 1
+DAMAGED_EXIT_CODE = 3
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at: `pass`, `warn` or `fail`."""
+
+    check: str
+    status: str
+    message: str
+
+
+def doctor(
+    directory: Annotated[
+        Path | None, typer.Argument(help="Also check the files in this data directory; they are not changed.")
+    ] = None,
+    server: ServerOption = DEFAULT_SERVER,
+    output: FormatOption = Format.TABLE,
+) -> None:
+    """Check a running broker and, with a directory, the files on its disk.
+
+    Exit code 0 if nothing is wrong or only warns, 1 if a check fails, 3 if files are damaged. With a directory that no
+    broker has open, only the files are checked.
+    """
+    path = None if directory is None else str(directory.absolute())
+    is_running = path is None or is_in_use(OsDisk(), path)
+    findings = list(_broker(server)) if is_running else [Finding("broker", "warn", "none has this directory open")]
+    damaged = False
+    if path is not None:
+        for finding in _files(path):
+            damaged |= finding.status == "fail"
+            findings.append(finding)
+    data = [finding._asdict() for finding in findings]
+    show(data, output, table(("check", "status", "message"), findings, whole=("check", "status")))
+    if damaged:
+        raise typer.Exit(DAMAGED_EXIT_CODE)
+    if any(finding.status == "fail" for finding in findings):
+        raise typer.Exit(FAILED_EXIT_CODE)
+
+
+def _broker(server: str) -> Iterator[Finding]:
+    try:
+        with connected(server) as client:
+            health = client.health()
+    except BrokerNotReached as error:
+        yield Finding("broker", "fail", str(error))
+        return
+    except GoQueueError as error:
+        yield Finding("broker", "fail", f"{server} does not tell: {error}")
+        return
+    about = f"node {health.node_id}, goqueue {health.version}, up for {lasting(health.uptime_ns)}"
+    for name, check in health.checks.items():
+        yield Finding(name, check.status, check.message or (about if name == "broker" else "-"))
+    if health.disk_free_bytes is not None and health.disk_total_bytes is not None:
+        room = f"{size(health.disk_free_bytes)} of {size(health.disk_total_bytes)} free"
+        yield Finding("disk", "pass", room)
+
+
+def _files(path: str) -> Iterator[Finding]:
+    disk = OsDisk()
+    count = 0
+    try:
+        for report in verify(disk, path):
+            count += 1
+            for found in report.damage:
+                yield Finding("files", "fail", found if found.startswith(report.path) else f"{report.path}: {found}")
+    except OSError as error:
+        raise DirectoryUnusable(str(error.filename or path), error.strerror or str(error)) from error
+    yield Finding("files", "pass", f"{count:,} files checked")

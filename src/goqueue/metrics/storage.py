@@ -1,0 +1,65 @@
+"""What the disk refuses: writes and flushes that failed, logs that have stopped, and the room that is left."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge
+
+from goqueue import events
+
+
+class StorageMetrics:
+    """The series of the disk. `watch` says whom to ask for the room on it."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        topic = ("topic",)
+        self._log_failed = Gauge(
+            "goqueue_storage_log_failed",
+            "1 once the log refuses writes after a disk error",
+            ("topic", "partition"),
+            registry=registry,
+        )
+        self._write_errors = Counter("goqueue_storage_write_errors", "Writes that failed", topic, registry=registry)
+        self._fsync_errors = Counter("goqueue_storage_fsync_errors", "Flushes that failed", topic, registry=registry)
+        self._free = Gauge("goqueue_storage_disk_free_bytes", "Room on the disk of the data", registry=registry)
+        self._total = Gauge("goqueue_storage_disk_total_bytes", "Size of the disk of the data", registry=registry)
+        self._partitions: dict[str, int] = {}
+        self.handlers: Mapping[type[events.Event], Callable[[Any], None]] = {
+            events.WriteRefused: self._count_refused,
+            events.LogFailed: self._count_failed,
+        }
+
+    def watch(self, space: Callable[[], tuple[int, int] | None]) -> None:
+        """Ask this for the free and the total bytes, whenever somebody wants to know."""
+        self._free.set_function(lambda: (space() or (float("nan"), 0))[0])
+        self._total.set_function(lambda: (space() or (0, float("nan")))[1])
+
+    def topic_created(self, topic: str, partitions: int) -> None:
+        """All its series are there from now on."""
+        self._partitions[topic] = partitions
+        for number in range(partitions):
+            self._log_failed.labels(topic, str(number))
+        self._write_errors.labels(topic)
+        self._fsync_errors.labels(topic)
+
+    def topic_deleted(self, topic: str) -> None:
+        """Its series go with it."""
+        for number in range(self._partitions.pop(topic)):
+            self._log_failed.remove(topic, str(number))
+        self._write_errors.remove(topic)
+        self._fsync_errors.remove(topic)
+
+    def _count_refused(self, event: events.WriteRefused) -> None:
+        topic, _ = _place(event.log)
+        self._write_errors.labels(topic).inc()
+
+    def _count_failed(self, event: events.LogFailed) -> None:
+        topic, partition = _place(event.log)
+        self._log_failed.labels(topic, partition).set(1)
+        (self._fsync_errors if event.operation == "sync" else self._write_errors).labels(topic).inc()
+
+
+def _place(log: str) -> tuple[str, str]:
+    """The topic and the partition whose log, or ledger, stands in that directory."""
+    _, topic, partition, _ = log.rsplit("/", 3)
+    return topic, partition
