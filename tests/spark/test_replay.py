@@ -1,4 +1,5 @@
 from collections.abc import Iterator
+from contextlib import chdir
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -239,3 +240,36 @@ def test_what_makes_no_sense_is_refused() -> None:
         ReplayConfig(target="x")
     with pytest.raises(InvalidConfig, match="rate"):
         ReplayConfig(target="x", topic="t", rate=0)
+
+
+def test_a_run_without_a_name_is_told_from_others_by_what_it_reads_and_writes(
+    topics: Client, job: Job, tmp_path: Path
+) -> None:
+    archives.run(job, ArchiveConfig(topic="orders", directory=str(tmp_path / "one" / "archive")))
+    archives.run(job, ArchiveConfig(topic="orders", directory=str(tmp_path / "two" / "archive")))
+    (tmp_path / "link").symlink_to(tmp_path / "one")
+
+    def name(archive: str, **more: Any) -> str:
+        return replays.default_name(job, ReplayConfig(target="again", archive=archive, **more), ("2h ago", None))
+
+    with chdir(tmp_path / "one"):
+        first, same = name("archive"), name(f"{tmp_path}/link/./archive")
+    with chdir(tmp_path / "two"):
+        second = name("archive")
+    assert first == same != second
+    assert first != name(f"{tmp_path}/one/archive", where="true")
+
+    topics.delete_topic("again")
+    topics.create_topic("again", partitions=2)
+    assert name(f"{tmp_path}/one/archive") != first
+
+
+def test_a_named_run_is_not_gone_on_with_into_another_topic_of_the_same_name(
+    topics: Client, job: Job, tmp_path: Path
+) -> None:
+    config = ReplayConfig(target="again", topic="orders")
+    run(job, config, tmp_path)
+    topics.delete_topic("again")
+    topics.create_topic("again", partitions=2)
+    with pytest.raises(RunChanged):
+        run(job, config, tmp_path)

@@ -340,7 +340,7 @@ class _Run:
         spans = self._archive.manifest.archived.values()
         positions = {(self._config.topic, span.partition): span.end for span in spans}
         if positions:
-            self._job.client.commit_group(group_of(NAME, self._config.topic), positions)
+            self._job.client.commit_group(group_of(NAME, self._config.topic), positions, pending={})
 
 
 def _nothing(partition: Any) -> Span:

@@ -6,7 +6,7 @@ time to be delivered at only if it is still to come. Headers are kept, but for t
 says where the message was: topic:partition:offset.
 
 First everything that is chosen is counted, by stretches of offsets. Out of that come the total and the parts in which
-it is published: one transaction each, which must be done before it times out, at the rate that was asked for. The plan
+it is published: one transaction each, at the rate that was asked for. The plan
 is settled before the first part (see `runs.py`), so a run that is killed goes on with the same parts, and publishes
 none of them twice. What comes to the topic after that belongs to another run.
 """
@@ -23,7 +23,7 @@ from goqueue.errors import InvalidConfig, InvalidRequest, TopicNotFound
 from goqueue.spark.pipelines.archive import rows_of, topic_rows, within
 from goqueue.spark.pipelines.job import Job, group_of
 from goqueue.spark.pipelines.manifest import Archive, OffsetsLost, Span, looked_at
-from goqueue.spark.pipelines.runs import Run, RunChanged, resumed
+from goqueue.spark.pipelines.runs import Run, RunChanged, archive_identity, resumed, run_name
 from goqueue.spark.pipelines.store import ForeignArchive, LocalStore
 from goqueue.times import format_time
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 NAME = "replay"
-PART_S = 300  # how long a part takes at the rate that was asked for: a transaction lives three times as long
+PART_S = 300  # how long a part takes at the rate that was asked for: readers see it when it is whole
 PART_MESSAGES = 2_000_000
 STRETCH_OFFSETS = 10_000
 ORIGIN = "gq-origin"
@@ -84,6 +84,7 @@ class ReplayPlan(msgspec.Struct, frozen=True):
     settled_at_ns: int
     from_time_ns: int | None
     to_time_ns: int | None
+    target_id: str = ""  # of plans that were settled before it was noted it is not known
 
     @property
     def message_count(self) -> int:
@@ -159,6 +160,18 @@ def count(job: Job, config: ReplayConfig) -> ReplayPlan:
     """What a run would publish if it began now."""
     job.client.describe_topic(config.target)
     return _plan(job, config)
+
+
+def default_name(job: Job, config: ReplayConfig, times: Sequence[str | None] = ()) -> str:
+    """The name of a run that was given none; `times` are those of the command, as they were typed."""
+    described = job.client.describe_topic
+    sources = (
+        None if config.topic is None else described(config.topic).topic_id,
+        None if config.archive is None else archive_identity(config.archive),
+    )
+    chosen = (config.partition, config.from_offset, config.to_offset, config.keys, config.where, config.keep_partitions)
+    when = times or (config.from_time_ns, config.to_time_ns)
+    return run_name(NAME, described(config.target).topic_id, *sources, *when, *chosen)
 
 
 def run(job: Job, config: ReplayConfig, *, directory: str, name: str) -> ReplaySummary:
@@ -246,6 +259,8 @@ def _settled(job: Job, config: ReplayConfig, going: Run[ReplayPlan]) -> ReplayPl
         raise RunChanged(going.name)
     if config.topic is not None and job.client.describe_topic(config.topic).topic_id != plan.topic_id:
         raise RunChanged(going.name)
+    if plan.target_id not in ("", job.client.describe_topic(config.target).topic_id):
+        raise RunChanged(going.name)
     return plan
 
 
@@ -258,7 +273,8 @@ def _arguments(config: ReplayConfig) -> str:
 def _plan(job: Job, config: ReplayConfig) -> ReplayPlan:
     topic, topic_id, spans, archived = _sources(job, config)
     times = (job.clock.wall_ns(), config.from_time_ns, config.to_time_ns)
-    plan = ReplayPlan(_arguments(config), topic, topic_id, spans, archived, [], *times)
+    target_id = job.client.describe_topic(config.target).topic_id
+    plan = ReplayPlan(_arguments(config), topic, topic_id, spans, archived, [], *times, target_id)
     looked_at_count = plan.looked_at_count
     job.report("counts", 0, looked_at_count, pending=looked_at_count)
     messages_max = config.part_messages
@@ -366,6 +382,6 @@ def _archive(directory: str, plan: ReplayPlan) -> Archive:
 def _publish_positions(job: Job, name: str, plan: ReplayPlan, part: Part) -> None:
     positions = {(plan.topic, span.partition): span.end for span in part.spans}
     try:
-        job.client.commit_group(group_of(NAME, name), positions)
+        job.client.commit_group(group_of(NAME, name), positions, pending={})
     except TopicNotFound:
         return  # an archive may outlive its topic
