@@ -221,7 +221,7 @@ def replay(
     another one. The header gq-origin says where a message was.
 
     goqueue pipeline replay orders-again --topic orders --from '2h ago' --dry-run
-    goqueue pipeline replay orders --archive /archive/orders --where "headers['region'] = 'eu'" --rate 500 --run june
+    goqueue pipeline replay orders --archive /archive/orders --where "header['region'] = 'eu'" --rate 500 --run june
     """
     now_ns = SystemClock().wall_ns()
     _check(server, target, *((topic,) if topic else ()))

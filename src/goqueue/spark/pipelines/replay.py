@@ -3,7 +3,8 @@
 From both, the archive is read as far as it goes, and the topic from there on. What is chosen comes in the order of its
 partition: one task has all of a partition, so that messages with one key keep their order. The priority is kept; a
 time to be delivered at only if it is still to come. Headers are kept, but for those of GoQueue itself; `gq-origin`
-says where the message was: topic:partition:offset.
+says where the message was: topic:partition:offset. A predicate sees the columns of the source, and beside them
+`header`, which is the headers as a map<string,string>.
 
 First everything that is chosen is counted, by stretches of offsets. Out of that come the total and the parts in which
 it is published: one transaction each, at the rate that was asked for. The plan
@@ -21,6 +22,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from goqueue.clock import SECOND
 from goqueue.errors import InvalidConfig, InvalidRequest, TopicNotFound
 from goqueue.spark.pipelines.archive import rows_of, topic_rows, within
+from goqueue.spark.pipelines.headers import texts, with_pairs
 from goqueue.spark.pipelines.job import Job, group_of
 from goqueue.spark.pipelines.manifest import Archive, OffsetsLost, Span, looked_at
 from goqueue.spark.pipelines.runs import Run, RunChanged, archive_identity, resumed, run_name
@@ -51,7 +53,7 @@ class ReplayConfig:
     from_offset: int | None = None  # of each partition that is asked for
     to_offset: int | None = None
     keys: tuple[bytes, ...] = ()
-    where: str | None = None  # SQL over the columns of the source
+    where: str | None = None  # SQL over the columns of the source, and `header`
     rate: float | None = None
     keep_partitions: bool = False
     part_messages: int = PART_MESSAGES
@@ -129,22 +131,24 @@ def selected(rows: "DataFrame", config: ReplayConfig) -> "DataFrame":
         conditions.append(F.col("timestamp") < F.timestamp_micros(F.lit(config.to_time_ns // 1_000)))
     if config.keys:
         conditions.append(F.col("key").isin(*(F.lit(bytearray(key)) for key in config.keys)))
-    if config.where:
-        conditions.append(F.expr(config.where))
     for condition in conditions:
         rows = rows.where(condition)
+    if config.where:
+        rows = rows.withColumn("header", texts(rows)).where(F.expr(config.where)).drop("header")
     return rows
 
 
 def republished(rows: "DataFrame", config: ReplayConfig, *, now_ns: int) -> "DataFrame":
     """The rows as the sink takes them, in the order of their partitions, with a note where they come from."""
-    own = F.map_filter("headers", lambda name, _: ~name.startswith(RESERVED_PREFIX))
+    rows = with_pairs(rows)
+    own = F.filter("headers", lambda pair: ~pair["key"].startswith(RESERVED_PREFIX))
     origin = F.concat_ws(":", F.col("topic"), F.col("partition"), F.col("offset"))
+    note = F.struct(F.lit(ORIGIN).alias("key"), origin.cast("binary").alias("value"))
     due = F.timestamp_micros(F.lit(now_ns // 1_000))
     columns = [
         F.col("key"),
         F.col("value"),
-        F.map_concat(own, F.create_map(F.lit(ORIGIN), origin)).alias("headers"),
+        F.concat(own, F.array(note)).alias("headers"),
         F.col("priority"),
         F.when(F.col("deliver_at") > due, F.col("deliver_at")).alias("deliver_at"),
     ]
