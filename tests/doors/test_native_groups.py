@@ -302,7 +302,10 @@ def test_every_call_takes_its_arguments_by_name_and_says_what_does_not_fit() -> 
 def test_every_verb_of_the_service_can_be_called_but_those_that_have_frames() -> None:
     assert set(calls.VERBS) == {
         *(f"groups.{name}" for name in ("heartbeat", "revoke", "leave", "names", "describe", "delete", "blocked")),
-        *(f"groups.{name}" for name in ("rebalance_stats", "positions", "commit", "reset", "reliability", "lanes")),
+        *(
+            f"groups.{name}"
+            for name in ("rebalance_stats", "positions", "done_above", "commit", "reset", "reliability", "lanes")
+        ),
         *(f"delays.{name}" for name in ("list", "get", "cancel", "reschedule", "stats")),
         *(f"schedules.{name}" for name in ("create", "list", "get", "alter", "delete", "pause", "resume", "run")),
         *(f"dead_letters.{name}" for name in ("queues", "describe", "list", "plan", "redrive")),
@@ -316,7 +319,7 @@ def test_every_verb_of_the_service_can_be_called_but_those_that_have_frames() ->
         *(f"schemas.{name}" for name in ("uses", "versions", "with_metadata")),
         *(f"transactions.{name}" for name in ("abort", "abort_by_admin", "add_offsets", "add_partition", "begin")),
         *(f"transactions.{name}" for name in ("commit", "current", "describe", "heartbeat", "init")),
-        *(f"transactions.{name}" for name in ("list", "stats")),
+        *(f"transactions.{name}" for name in ("abort_job", "keep", "keep_job", "list", "stats")),
     }
 
 

@@ -101,7 +101,7 @@ def rows_archived(rows: "DataFrame") -> list[Row]:
             None if row["value"] is None else bytes(row["value"]),
             row["timestamp"],
             row["priority"],
-            row["headers"],
+            {pair["key"]: bytes(pair["value"]).decode("utf-8", "surrogateescape") for pair in row["headers"]},
         )
         for row in rows.collect()
     )

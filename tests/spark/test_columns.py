@@ -79,7 +79,7 @@ def shown(message: Message) -> dict[str, Any]:
     """What Spark should show of a message."""
     raw = message.headers.get("gq-deliver-at")
     deliver_at = None if raw is None else parse_time(raw.encode("utf-8", "surrogateescape"))
-    seen = {readable(name): readable(value) for name, value in message.headers.items()}
+    seen = [(readable(name), value.encode("utf-8", "surrogateescape")) for name, value in message.headers.items()]
     return {
         "key": message.key,
         "value": None if message.tombstone else message.value,
@@ -89,7 +89,7 @@ def shown(message: Message) -> dict[str, Any]:
         "timestamp": message.timestamp,
         "priority": message.priority_code,
         "deliver_at": None if deliver_at is None else datetime.fromtimestamp(0, UTC) + micro(deliver_at),
-        "headers": list(seen.items()),
+        "headers": [{"key": name, "value": value} for name, value in seen],
     }
 
 
@@ -103,10 +103,6 @@ def readable(text: str) -> str:
     return text.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
 
 
-def sorted_headers(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return [row | {"headers": sorted(row["headers"])} for row in rows]
-
-
 @given(messages)
 def test_a_row_is_what_a_python_client_sees(batch):
     records, flags = encoded(batch)
@@ -114,7 +110,19 @@ def test_a_row_is_what_a_python_client_sees(batch):
 
     rows = rows_of(BatchMaker("orders", 3, ALL), records, flags)
 
-    assert sorted_headers(rows) == sorted_headers([shown(message) for message in seen])
+    assert rows == [shown(message) for message in seen]
+
+
+@given(messages)
+def test_headers_are_a_map_of_texts_for_those_who_ask_for_that(batch):
+    records, flags = encoded(batch)
+    seen = decode_messages(bytes(records), TopicPartition("orders", 3), flags=flags)
+
+    rows = rows_of(BatchMaker("orders", 3, ["headers"], has_header_map=True), records, flags)
+
+    assert [dict(row["headers"]) for row in rows] == [
+        {readable(name): readable(value) for name, value in message.headers.items()} for message in seen
+    ]
 
 
 @given(messages, st.lists(st.sampled_from(ALL), unique=True, min_size=1))
@@ -167,18 +175,36 @@ def test_the_header_of_producers_is_not_shown_whatever_it_holds():
         b"a", b"b", b"c", headers=[{"gq-producer": b"\xff\x00", "x": "1"}, None, {"y": "2", "gq-producer": "p"}]
     )
 
-    rows = rows_of(BatchMaker("orders", 0, ["headers"]), records, flags)
+    for is_map in (False, True):
+        rows = rows_of(BatchMaker("orders", 0, ["headers"], has_header_map=is_map), records, flags)
+        assert texts_of(rows) == [[("x", "1")], [], [("y", "2")]]
 
-    assert [row["headers"] for row in rows] == [[("x", "1")], [], [("y", "2")]]
+
+def texts_of(rows: list[dict[str, Any]]) -> list[list[tuple[str, str]]]:
+    """Headers, of either form."""
+    return [
+        [(pair["key"], pair["value"].decode()) if isinstance(pair, dict) else pair for pair in row["headers"]]
+        for row in rows
+    ]
 
 
-def test_of_a_header_that_stands_twice_the_last_one_counts():
+def test_a_header_that_stands_twice_is_there_twice_and_in_a_map_the_last_one_counts():
     records, flags = plain(b"a", b"b", headers=[{"x": "1", "y": "2"}, {"x": "3", "y": "4"}])
     twice = bytes(records).replace(b"\x00\x01y", b"\x00\x01x")
 
     rows = rows_of(BatchMaker("orders", 0, ["headers"]), twice, flags)
+    maps = rows_of(BatchMaker("orders", 0, ["headers"], has_header_map=True), twice, flags)
 
-    assert [row["headers"] for row in rows] == [[("x", "2")], [("x", "4")]]
+    assert texts_of(rows) == [[("x", "1"), ("x", "2")], [("x", "3"), ("x", "4")]]
+    assert texts_of(maps) == [[("x", "2")], [("x", "4")]]
+
+
+def test_the_bytes_of_a_header_are_kept():
+    records, flags = plain(b"a", headers=[{"id": bytes(range(256))}])
+
+    (row,) = rows_of(BatchMaker("orders", 0, ["headers"]), records, flags)
+
+    assert row["headers"] == [{"key": "id", "value": bytes(range(256))}]
 
 
 def test_headers_of_different_records_may_have_the_same_name():
@@ -186,7 +212,7 @@ def test_headers_of_different_records_may_have_the_same_name():
 
     rows = rows_of(BatchMaker("orders", 0, ["headers"]), records, flags)
 
-    assert [row["headers"] for row in rows] == [[("same", str(number))] for number in range(300)]
+    assert texts_of(rows) == [[("same", str(number))] for number in range(300)]
 
 
 def test_many_rows_are_cut_into_batches():
@@ -357,5 +383,5 @@ def test_the_types_are_those_of_the_specification():
         "timestamp": "timestamp",
         "priority": "int",
         "deliver_at": "timestamp",
-        "headers": "map<string,string>",
+        "headers": "array<struct<key:string,value:binary>>",
     }

@@ -107,6 +107,31 @@ def test_a_topic_is_compacted_into_another_in_parts_each_once(topics: Client, jo
     assert len(found) == 6
 
 
+def test_what_comes_to_the_source_makes_another_run_once_the_last_one_is_done(
+    topics: Client, job: Job, tmp_path: Path
+) -> None:
+    config = CompactConfig(topic="customers", target_topic="now", part_messages=12)
+
+    def again() -> tuple[int, int]:
+        summary = compacts.run(job, config, directory=str(tmp_path))
+        return summary.messages, summary.run_messages
+
+    assert [again(), again()] == [(6, 6), (0, 6)]
+    topics.publish("customers", "of the next night", key="key-0")
+    (part, *_) = sorted(tmp_path.glob("*/parts/*"))
+    part.unlink()  # as if it was killed
+    assert again()[1] == 6
+    assert [again(), again()] == [(6, 6), (0, 6)]
+    texts = [message.text() for message in topics.read("now")]
+    assert texts.count("of the next night") == 1
+    assert len(texts) == 12
+
+    topics.delete_topic("now")
+    topics.create_topic("now", partitions=3)
+    assert again() == (6, 6)
+    assert len(list(topics.read("now"))) == 6
+
+
 @pytest.mark.parametrize(
     "arguments",
     [

@@ -10,6 +10,7 @@ from goqueue.spark.options import (
     OPTIONS,
     Delayed,
     Edge,
+    HeadersFormat,
     Isolation,
     Offsets,
     ReadFrom,
@@ -58,6 +59,7 @@ def test_every_option_is_understood() -> None:
         readFrom="files",
         dataDir="/data",
         includeHeaders="true",
+        headersFormat="MAP",
         valueSchema="id long",
     )
     assert options == SourceOptions(
@@ -79,6 +81,7 @@ def test_every_option_is_understood() -> None:
         read_from=ReadFrom.FILES,
         data_dir="/data",
         include_headers=True,
+        headers_format=HeadersFormat.MAP,
         value_schema="id long",
     )
     assert pickle.loads(pickle.dumps(options)) == options

@@ -71,6 +71,23 @@ def test_a_topic_is_compacted(server: str, client: Client, tmp_path: Path) -> No
     assert (done["messages"], done["looked_at"]) == (5, 40)
 
 
+def test_the_same_command_does_its_work_again_where_there_is_other_work(
+    server: str, client: Client, tmp_path: Path
+) -> None:
+    compact = ("compact", "--topic", "orders", "--to-topic", "again", "--state", str(tmp_path))
+    assert data(*compact, server=server)["messages"] == 5
+    assert "0, and 5 when it ran before" in succeed(*compact, server=server)
+    client.publish("orders", "more", key="another")
+    assert data(*compact, server=server)["messages"] == 6
+
+    replay = ("replay", "again", "--topic", "orders", "--state", str(tmp_path))
+    assert data(*replay, server=server)["messages"] == 41
+    client.delete_topic("again")
+    client.create_topic("again", partitions=2)
+    assert data(*replay, server=server)["messages"] == 41
+    assert len(list(client.read("again"))) == 41
+
+
 @pytest.mark.parametrize(
     ("arguments", "reason"),
     [

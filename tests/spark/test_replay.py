@@ -1,4 +1,5 @@
 from collections.abc import Iterator
+from contextlib import chdir
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -157,13 +158,14 @@ def test_only_what_is_still_to_come_is_delayed_and_headers_of_ours_are_left_out(
 
     sent = republished(rows, ReplayConfig(target="x", topic="t"), now_ns=20 * SECOND).collect()
 
-    by_origin = {row["headers"]["gq-origin"]: row for row in sent}
+    headers = [{pair["key"]: bytes(pair["value"]).decode() for pair in row["headers"]} for row in sent]
+    by_origin = {found["gq-origin"]: row for found, row in zip(headers, sent, strict=True)}
     assert {origin: row["deliver_at"] is not None for origin, row in by_origin.items()} == {
         "t:0:0": False,
         "t:1:1": False,
         "t:0:2": True,
     }
-    assert by_origin["t:1:1"]["headers"] == {"own": "1", "gq-origin": "t:1:1"}
+    assert {"own": "1", "gq-origin": "t:1:1"} in headers
 
 
 def table(spark: "SparkSession", offsets: list[tuple[int, int]]) -> "DataFrame":
@@ -239,3 +241,48 @@ def test_what_makes_no_sense_is_refused() -> None:
         ReplayConfig(target="x")
     with pytest.raises(InvalidConfig, match="rate"):
         ReplayConfig(target="x", topic="t", rate=0)
+
+
+def test_a_run_without_a_name_is_told_from_others_by_what_it_reads_and_writes(
+    topics: Client, job: Job, tmp_path: Path
+) -> None:
+    archives.run(job, ArchiveConfig(topic="orders", directory=str(tmp_path / "one" / "archive")))
+    archives.run(job, ArchiveConfig(topic="orders", directory=str(tmp_path / "two" / "archive")))
+    (tmp_path / "link").symlink_to(tmp_path / "one")
+
+    def name(archive: str, **more: Any) -> str:
+        return replays.default_name(job, ReplayConfig(target="again", archive=archive, **more), ("2h ago", None))
+
+    with chdir(tmp_path / "one"):
+        first, same = name("archive"), name(f"{tmp_path}/link/./archive")
+    with chdir(tmp_path / "two"):
+        second = name("archive")
+    assert first == same != second
+    assert first != name(f"{tmp_path}/one/archive", where="true")
+
+    topics.delete_topic("again")
+    topics.create_topic("again", partitions=2)
+    assert name(f"{tmp_path}/one/archive") != first
+
+
+def test_a_named_run_is_not_gone_on_with_into_another_topic_of_the_same_name(
+    topics: Client, job: Job, tmp_path: Path
+) -> None:
+    config = ReplayConfig(target="again", topic="orders")
+    run(job, config, tmp_path)
+    topics.delete_topic("again")
+    topics.create_topic("again", partitions=2)
+    with pytest.raises(RunChanged):
+        run(job, config, tmp_path)
+
+
+def test_headers_are_kept_byte_by_byte_and_a_predicate_sees_them_as_texts(
+    topics: Client, job: Job, tmp_path: Path
+) -> None:
+    topics.publish("orders", "european", headers={"region": "eu", "id": b"\xff\x00"})
+    topics.publish("orders", "other", headers={"region": "us"})
+
+    run(job, ReplayConfig(target="again", topic="orders", where="header['region'] = 'eu'"), tmp_path)
+
+    (message,) = topics.read("again")
+    assert (message.text(), message.headers["region"], message.headers["id"]) == ("european", "eu", "\udcff\x00")

@@ -36,6 +36,12 @@ def schema(ddl: str) -> StructType:
     return StructType(fields)
 
 
+def pairs_type(name: str, key: str, value: str) -> dict[str, object]:
+    fields = [{"name": name, "type": key}, {"name": "value", "type": value}]
+    element = {"type": "struct", "fields": [field | {"nullable": True, "metadata": {}} for field in fields]}
+    return {"type": "array", "elementType": element, "containsNull": True}
+
+
 _TYPES: dict[str, DataType] = {
     kind: StructType.fromJson({"type": "struct", "fields": [field]}).fields[0].dataType
     for kind, field in {
@@ -55,6 +61,9 @@ _TYPES: dict[str, DataType] = {
             "void": "void",
             "map": {"type": "map", "keyType": "string", "valueType": "string", "valueContainsNull": True},
             "bytemap": {"type": "map", "keyType": "string", "valueType": "binary", "valueContainsNull": True},
+            "pairs": pairs_type("key", "string", "binary"),
+            "misnamed": pairs_type("name", "string", "binary"),
+            "intpairs": pairs_type("key", "string", "integer"),
             "intmap": {"type": "map", "keyType": "integer", "valueType": "string", "valueContainsNull": True},
         }.items()
     }.items()
@@ -84,8 +93,13 @@ def only(rows: RowReader, **columns: Any) -> Messages:
         ("value string, priority double", "column priority must be a whole number or a string, not double"),
         ("value string, deliver_at date", "column deliver_at must be timestamp, not date"),
         ("value string, deliver_at timestamp_ntz", "column deliver_at must be timestamp, not timestamp_ntz"),
-        ("value string, headers string", "column headers must be map<string, string>, not string"),
-        ("value string, headers intmap", "column headers must be map<string, string>"),
+        (
+            "value string, headers string",
+            "array<struct<key: string, value: binary>> or map<string, string>, not string",
+        ),
+        ("value string, headers misnamed", "column headers must be array<struct<key: string, value: binary>>"),
+        ("value string, headers intpairs", "column headers must be array<struct<key: string, value: binary>>"),
+        ("value string, headers intmap", "or map<string, string>, not map<int,string>"),
         ("value string, a int", "unknown column a: a message has value, key"),
         ("value string, offset bigint, timestamp timestamp", "unknown columns offset, timestamp"),
         ("value string, VALUE string", "column VALUE stands there twice"),
@@ -162,6 +176,15 @@ def test_priorities_may_be_names() -> None:
     assert messages.priorities == [0, 2, 3]
     with pytest.raises(InvalidMessage, match="invalid priority 'urgent'"):
         only(reader("value string, priority string"), value=["a"], priority=["urgent"])
+
+
+def test_headers_are_pairs_as_the_source_has_them() -> None:
+    pair = pa.struct([("key", pa.string()), ("value", pa.binary())])
+    made = pa.array(
+        [[("not", b"this")], [("a", b"\xff"), ("b", b"2")], None, [], [("c", b"1"), ("c", b"2")]], pa.list_(pair)
+    )
+    found = only(reader("value string, headers pairs"), value=["a", "b", "c", "d"], headers=made[1:])
+    assert found.headers == [{"a": b"\xff", "b": b"2"}, None, None, {"c": b"2"}]
 
 
 def test_bytes_may_be_headers() -> None:

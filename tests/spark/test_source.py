@@ -29,6 +29,7 @@ from goqueue.client.sync import Client
 from goqueue.errors import CorruptRecord, InvalidConfig, PartitionNotFound, TopicNotFound
 from goqueue.record.header import Flags
 from goqueue.spark import GoQueueDataSource
+from goqueue.spark.columns import SPARK_TYPES
 from goqueue.spark.link import Link
 from goqueue.spark.plan import DataLost
 from goqueue.spark.source import GoQueueReader, PushdownReader, Ranges
@@ -80,7 +81,11 @@ class Source:
             for batch in reader.read(partition):
                 assert batch.schema.equals(wanted)
                 rows += batch.to_pylist()
-        return [row | {"headers": dict(row["headers"])} if "headers" in row else row for row in rows]
+        return [row | {"headers": headers_of(row["headers"])} if "headers" in row else row for row in rows]
+
+
+def headers_of(pairs: Any) -> dict[str, str]:
+    return {pair["key"]: bytes(pair["value"]).decode() for pair in pairs}
 
 
 @pytest.fixture
@@ -185,7 +190,19 @@ class TestRows:
             row["key"], row["value"] = [None if row[name] is None else bytes(row[name]) for name in ("key", "value")]
             for name in ("timestamp", "deliver_at"):
                 row[name] = row[name] and row[name].astimezone(UTC)
+            row["headers"] = headers_of(row["headers"])
         assert shown(rows) == expected
+
+    def test_headers_may_be_a_map(self, gq: Client, source: Source) -> None:
+        gq.create_topic("t", partitions=1)
+        gq.publish("t", b"a", headers={"a": "1", "b": b"\xff"})
+        asked = {"subscribe": "t", "columns": "headers", "headersFormat": "map"}
+        reader = source.reader(**asked)
+        (batch,) = reader.read(reader.partitions()[0])
+        assert batch.to_pylist() == [{"headers": [("a", "1"), ("b", "\ufffd")]}]
+        pairs = source.reader(StructType([StructField("headers", SPARK_TYPES["headers"])]), **asked)
+        with pytest.raises(InvalidConfig, match="must be map<string,string>"):
+            pairs.partitions()
 
     def test_nothing_of_an_aborted_transaction_is_seen(self, gq: Client, source: Source) -> None:
         publish(gq, "t", 3)

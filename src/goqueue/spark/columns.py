@@ -18,10 +18,12 @@ longer columns, which Arrow's writer cuts without copying.
     timestamp   timestamp             when the broker took the message in, rounded down to microseconds
     priority    int                   0 is critical, 2 normal, 4 background
     deliver_at  timestamp             unless delayed
-    headers     map<string,string>    never: no headers are an empty map
+    headers     array<struct<         never: no headers are an empty array
+                key:string,value:binary>>
 
-Headers are those that a Python client shows. A string of Spark's is UTF-8, so bytes that are not come as U+FFFD; and
-where a name stands twice, the last one counts.
+Headers are those that a Python client shows, in their order, with their bytes. A name is a string of Spark's, which is
+UTF-8, so bytes of it that are not come as U+FFFD. With `headersFormat=map` headers are a map<string,string> instead:
+values that are not UTF-8 are mangled in the same way, and where a name stands twice, the last one counts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,6 +33,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import (
+    ArrayType,
     BinaryType,
     DataType,
     IntegerType,
@@ -62,14 +65,17 @@ SPARK_TYPES: Final[Mapping[str, DataType]] = {
     "timestamp": TimestampType(),
     "priority": IntegerType(),
     "deliver_at": TimestampType(),
-    HEADERS: MapType(StringType(), StringType()),
+    HEADERS: ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
 }
+HEADER_MAP: Final = MapType(StringType(), StringType())
 NULLABLE: Final = ("key", "value", "deliver_at")
 """Of the columns that every topic has. That the others are never null spares Spark a look at each of them."""
 _FIELDS: Final = {name: StructField(name, type, name in NULLABLE) for name, type in SPARK_TYPES.items()}
 ARROW_TYPES: Final[Mapping[str, Any]] = {
     field.name: field.type for field in to_arrow_schema(StructType(list(_FIELDS.values())), timezone="UTC")
 }
+_MAP_FIELD: Final = StructField(HEADERS, HEADER_MAP, False)
+_ARROW_MAP: Final = to_arrow_schema(StructType([_MAP_FIELD]), timezone="UTC").field(HEADERS).type
 """By name, the types of the columns that every topic has."""
 
 _FLAGS_POSITION = 3  # of a record
@@ -98,14 +104,18 @@ class TypedValues(Protocol):
 
 
 def spark_schema(
-    names: Sequence[str] | None = None, *, include_headers: bool = False, value_fields: StructType | None = None
+    names: Sequence[str] | None = None,
+    *,
+    include_headers: bool = False,
+    has_header_map: bool = False,
+    value_fields: StructType | None = None,
 ) -> StructType:
     """The named columns in their order; without names all of them, with `headers` if these are to be included.
 
     `value_fields` stand in the place of `value`, with `_corrupt` behind them. A name that is none of the columns, or
     stands twice, raises `InvalidConfig`.
     """
-    columns = _FIELDS
+    columns = _FIELDS | ({HEADERS: _MAP_FIELD} if has_header_map else {})
     if value_fields is not None:
         typed = {field.name: field for field in value_fields} | {CORRUPT: StructField(CORRUPT, BinaryType())}
         columns = {"key": columns["key"], **typed} | {name: columns[name] for name in columns if name != "value"}
@@ -133,10 +143,12 @@ class BatchMaker:
         *,
         value: TypedValues | None = None,
         registry: Any = None,
+        has_header_map: bool = False,
     ) -> None:
-        self.schema = to_arrow_schema(
-            spark_schema(names, value_fields=None if value is None else value.fields), timezone="UTC"
-        )
+        fields = None if value is None else value.fields
+        wanted = spark_schema(names, has_header_map=has_header_map, value_fields=fields)
+        self.schema = to_arrow_schema(wanted, timezone="UTC")
+        self._headers = _header_maps if has_header_map else _headers
         self._topic = topic
         self._partition = partition
         self._names = tuple(names)
@@ -191,7 +203,7 @@ class BatchMaker:
                 case "key":
                     made[name] = _array(name, row_count, filled.key_validity, filled.key_offsets, filled.key_data)
                 case "headers":
-                    made[name] = _headers(filled)
+                    made[name] = self._headers(filled)
         return made
 
     def _constant(self, name: str, row_count: int) -> Any:
@@ -260,6 +272,21 @@ def _array(name: str, row_count: int, validity: bytearray | None, *buffers: byte
 
 
 def _headers(filled: kernel.Columns) -> Any:
+    """Pairs of name and bytes, as Spark's Kafka source has them."""
+    offsets, names, values = _shown_headers(filled)
+    made = pa.StructArray.from_arrays([_strings(names), values], fields=list(ARROW_TYPES[HEADERS].value_type))
+    return pa.ListArray.from_arrays(offsets, made, type=ARROW_TYPES[HEADERS])
+
+
+def _header_maps(filled: kernel.Columns) -> Any:
+    offsets, names, values = _shown_headers(filled)
+    names = _strings(names)
+    made = pa.MapArray.from_arrays(offsets, names, _strings(values), type=_ARROW_MAP)
+    return _last_of_each_name(made) if _has_a_name_twice(offsets, names) else made
+
+
+def _shown_headers(filled: kernel.Columns) -> tuple[Any, Any, Any]:
+    """Where the headers of each row begin, and the names and values of all, without those that users do not see."""
     row_count = filled.row_count
     offsets = pa.Array.from_buffers(pa.int32(), row_count + 1, [None, pa.py_buffer(filled.header_offsets)])
     names = _binaries(filled.header_name_offsets, filled.header_name_data)
@@ -269,9 +296,7 @@ def _headers(filled: kernel.Columns) -> Any:
         shown_before = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(is_shown.cast(pa.int32()))])
         offsets = shown_before.take(offsets)
         names, values = names.filter(is_shown), values.filter(is_shown)
-    names = _strings(names)
-    made = pa.MapArray.from_arrays(offsets, names, _strings(values), type=ARROW_TYPES[HEADERS])
-    return _last_of_each_name(made) if _has_a_name_twice(offsets, names) else made
+    return offsets, names, values
 
 
 def _binaries(offsets: bytearray, data: bytearray) -> Any:

@@ -22,7 +22,7 @@ class GoQueueDataSource(DataSource):
     """Topics of GoQueue as tables and streams: `spark.read.format("goqueue")`, and likewise readStream and write.
 
     Columns: key binary, value binary, topic string, partition int, offset long, timestamp timestamp, priority int,
-    deliver_at timestamp, and headers map<string,string> if asked for.
+    deliver_at timestamp, and headers array<struct<key:string,value:binary>> if asked for.
 
     Where the broker is:
         server                host:port[,host:port...]; GOQUEUE_SERVER, else localhost:7000
@@ -62,6 +62,7 @@ class GoQueueDataSource(DataSource):
                               and a new topic is read from its beginning.
         columns               names of the columns to read; the fewer, the faster
         includeHeaders        false
+        headersFormat         array; map makes headers a map<string,string>, which mangles values that are not UTF-8
         valueSchema           registry, or columns as in SQL: `value` becomes typed columns, and what does not fit goes
                               to `_corrupt`
         filterPushdown        false; true turns filters on topic, partition, offset and timestamp into ranges, and needs

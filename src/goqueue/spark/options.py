@@ -57,6 +57,7 @@ OPTIONS: Final = (
     "readFrom",
     "dataDir",
     "includeHeaders",
+    "headersFormat",
     "valueSchema",
 )
 _SPARKS_OWN: Final = frozenset(("path", "paths", "checkpointlocation", "serialization.format"))
@@ -80,6 +81,13 @@ class Delayed(StrEnum):
 
     INCLUDE = "include"
     DUE = "due"
+
+
+class HeadersFormat(StrEnum):
+    """What the column `headers` is: pairs of a name and bytes, or a map of texts."""
+
+    ARRAY = "array"
+    MAP = "map"
 
 
 class ReadFrom(StrEnum):
@@ -142,6 +150,7 @@ class SourceOptions:
     read_from: ReadFrom = ReadFrom.BROKER
     data_dir: str | None = None
     include_headers: bool = False
+    headers_format: HeadersFormat = HeadersFormat.ARRAY
     value_schema: str | None = None
 
     @classmethod
@@ -169,6 +178,7 @@ class SourceOptions:
             read_from=_choice(given, "readFrom", ReadFrom.BROKER),
             data_dir=given.text("dataDir"),
             include_headers=_flag(given, "includeHeaders", False),
+            headers_format=_choice(given, "headersFormat", HeadersFormat.ARRAY),
             value_schema=given.text("valueSchema"),
         )
         if _flag(given, "tls", False):

@@ -3,7 +3,8 @@
     column      type                     what it is
     value       binary, string           the payload; null is a tombstone. Required, but for valueFormat=json
     key         binary, string           null is none
-    headers     map<string, string>      or binary values
+    headers     array<struct<key: string, value: binary>>, as the source has them, or map<string, string>; the values
+                may be binary or strings in both. Of several with one name the last counts
     topic       string                   where the message goes; null is the option `topic`
     partition   a whole number           null leaves it to the key
     priority    a whole number, string   0 to 4, or a name; null is normal
@@ -140,11 +141,24 @@ class RowReader:
             topic,
             values,
             self._bytes(batch, "key"),
-            self._list(batch, "headers"),
+            self._headers(batch),
             self._priorities(batch),
             self._times_ns(batch),
             self._list(batch, "partition"),
         )
+
+    def _headers(self, batch: Any) -> list[Any] | None:
+        column = self._column(batch, "headers")
+        if column is None or pa.types.is_map(column.type):
+            return self._list(batch, "headers")
+        pairs = column.flatten()
+        names, values = pairs.field(0).to_pylist(), pairs.field(1).to_pylist()
+        counts = pc.fill_null(pc.list_value_length(column), 0).to_pylist()
+        end, found = 0, []
+        for count in counts:
+            start, end = end, end + count
+            found.append(dict(zip(names[start:end], values[start:end], strict=True)) if count else None)
+        return found
 
     def _column(self, batch: Any, name: str) -> Any:
         place = self.places.get(name)
@@ -191,15 +205,26 @@ def _objects(batch: Any, places: Mapping[str, int]) -> list[bytes | None]:
 
 def _check_part(name: str, found: DataType) -> None:
     if name == "headers":
-        if not (
-            isinstance(found, MapType) and isinstance(found.keyType, StringType) and isinstance(found.valueType, _TEXT)
-        ):
-            wanted = "map<string, string>"
+        if not _are_headers(found):
+            wanted = "array<struct<key: string, value: binary>> or map<string, string>"
             raise InvalidRequest(f"column headers must be {wanted}, not {found.simpleString()}", path=name)
         return
     types, wanted = _TYPES[name]
     if not isinstance(found, types):
         raise InvalidRequest(f"column {name} must be {wanted}, not {found.simpleString()}", path=name)
+
+
+def _are_headers(found: DataType) -> bool:
+    match found:
+        case MapType(keyType=StringType(), valueType=values):
+            return isinstance(values, _TEXT)
+        case ArrayType(elementType=StructType(fields=[key, value])):
+            names = (key.name.lower(), value.name.lower())
+            return (
+                names == ("key", "value") and isinstance(key.dataType, StringType) and isinstance(value.dataType, _TEXT)
+            )
+        case _:
+            return False
 
 
 def _check_json(name: str, found: DataType) -> None:

@@ -56,7 +56,7 @@ from goqueue.record.message import Undecodable, decode_messages
 from goqueue.spark.columns import BatchMaker, TypedValues, spark_schema
 from goqueue.spark.files import DamagedSegment, read_files, sealed_end, why_not_here
 from goqueue.spark.link import Link, readable_errors
-from goqueue.spark.options import Delayed, Edge, Offsets, Place, ReadFrom, SourceOptions, Timestamp
+from goqueue.spark.options import Delayed, Edge, HeadersFormat, Offsets, Place, ReadFrom, SourceOptions, Timestamp
 from goqueue.spark.plan import (
     TASK_BYTES_MAX,
     Condition,
@@ -151,7 +151,13 @@ def columns_of(options: SourceOptions) -> tuple[StructType, TypedValues | None]:
     """All columns that the options ask for, and what parses values; asks the broker only for registered schemas."""
     parser = parser_of(options)
     fields = None if parser is None else parser.fields
-    return spark_schema(options.columns, include_headers=options.include_headers, value_fields=fields), parser
+    schema = spark_schema(
+        options.columns,
+        include_headers=options.include_headers,
+        has_header_map=options.headers_format is HeadersFormat.MAP,
+        value_fields=fields,
+    )
+    return schema, parser
 
 
 def parser_of(options: SourceOptions) -> TypedValues | None:
@@ -182,7 +188,9 @@ class _Reading:
         """What parses values. Raises `InvalidConfig` if the columns are not those that the source has."""
         self._parser = parser = self._parser or parser_of(self._options)
         fields = None if parser is None else parser.fields
-        known = {field.name: field.dataType for field in spark_schema(include_headers=True, value_fields=fields)}
+        is_map = self._options.headers_format is HeadersFormat.MAP
+        every = spark_schema(include_headers=True, has_header_map=is_map, value_fields=fields)
+        known = {field.name: field.dataType for field in every}
         for field in self._schema:
             if field.name not in known:
                 raise InvalidConfig("schema", field.name, f"must be of {', '.join(known)}")
@@ -262,7 +270,9 @@ class _Reading:
         wanted = to_arrow_schema(self._schema, timezone="UTC")
         topic, partition, _, _ = planned.range
         registry = None if parser is None else self._link.client
-        maker = BatchMaker(topic, partition, self._schema.fieldNames(), value=parser, registry=registry)
+        is_map = self._options.headers_format is HeadersFormat.MAP
+        names = self._schema.fieldNames()
+        maker = BatchMaker(topic, partition, names, value=parser, registry=registry, has_header_map=is_map)
         is_same = maker.schema.equals(wanted)
         for records, flags in self._records(planned, maker.unused_parts):
             for batch in self._decoded(maker, TopicPartition(topic, partition), records, flags):

@@ -221,7 +221,7 @@ def replay(
     another one. The header gq-origin says where a message was.
 
     goqueue pipeline replay orders-again --topic orders --from '2h ago' --dry-run
-    goqueue pipeline replay orders --archive /archive/orders --where "headers['region'] = 'eu'" --rate 500 --run june
+    goqueue pipeline replay orders --archive /archive/orders --where "header['region'] = 'eu'" --rate 500 --run june
     """
     now_ns = SystemClock().wall_ns()
     _check(server, target, *((topic,) if topic else ()))
@@ -229,7 +229,7 @@ def replay(
 
     check_installed()
     from goqueue.spark.pipelines import replay as replays
-    from goqueue.spark.pipelines.runs import run_name, runs_directory
+    from goqueue.spark.pipelines.runs import runs_directory
 
     config = replays.ReplayConfig(
         target=target,
@@ -245,12 +245,11 @@ def replay(
         rate=rate,
         keep_partitions=keep_partitions,
     )
-    asked = (topic, archive, from_time, to_time, partition, from_offset, to_offset, key, where, keep_partitions)
-    name = run or run_name("replay", server, target, *asked)
     with started("replay", server, master=master, conf=conf, spark_log=spark_log) as job:
         if dry_run:
             plan = replays.count(job, config)
         else:
+            name = run or replays.default_name(job, config, (from_time, to_time))
             summary = replays.run(job, config, directory=state or runs_directory("replay"), name=name)
     if dry_run:
         _show_plan(plan, target, output)
@@ -291,6 +290,9 @@ def compact(
 ) -> None:
     """Keep the last message of each key, of a topic or an archive, in another topic or directory.
 
+    Into a topic, a run reads as far as the source went when it began. Killed and started again it goes on; started
+    after more came to the source, it is the next run. One that is named with `--run` does nothing once it is done.
+
     goqueue pipeline compact --archive /archive/customers --to /archive/customers-now
     goqueue pipeline compact --topic customers --to-topic customers-now
     """
@@ -299,7 +301,7 @@ def compact(
 
     check_installed()
     from goqueue.spark.pipelines import compact as compacts
-    from goqueue.spark.pipelines.runs import run_name, runs_directory
+    from goqueue.spark.pipelines.runs import runs_directory
 
     config = compacts.CompactConfig(
         topic=topic,
@@ -309,12 +311,12 @@ def compact(
         keep_tombstones=keep_tombstones,
         compression=compression,
     )
-    name = run or run_name("compact", server, topic, archive, to_topic, keep_tombstones)
     with started("compact", server, master=master, conf=conf, spark_log=spark_log) as job:
-        summary = compacts.run(job, config, directory=state or runs_directory("compact"), name=name)
+        summary = compacts.run(job, config, directory=state or runs_directory("compact"), name=run)
+    before = summary.run_messages - summary.messages
     known = {
         "compacted into": summary.target,
-        "messages": f"{summary.messages:,}",
+        "messages": f"{summary.messages:,}" + (f", and {before:,} when it ran before" if before else ""),
         "out of": number(summary.looked_at, "offset"),
         "took": f"{lasting(summary.elapsed_ns)}, {summary.rate:,.0f}/s",
     }

@@ -25,8 +25,10 @@ from pyspark.sql.types import StructType
 from goqueue.clock import SECOND
 from goqueue.errors import InvalidConfig
 from goqueue.spark.columns import spark_schema
+from goqueue.spark.pipelines.headers import comparable, with_pairs
 from goqueue.spark.pipelines.job import Job, group_of
 from goqueue.spark.pipelines.manifest import (
+    MAP,
     Archive,
     ArchivedFile,
     Bounds,
@@ -143,9 +145,9 @@ def archived(rows: "DataFrame", config: ArchiveConfig | None = None) -> "DataFra
     return rows.select(*COLUMNS, day.alias(DAY))
 
 
-def schema() -> StructType:
+def schema(*, has_header_map: bool = False) -> StructType:
     """The columns of an archive, which are those of the source with headers."""
-    return spark_schema(COLUMNS, include_headers=True, value_fields=None)
+    return spark_schema(COLUMNS, include_headers=True, has_header_map=has_header_map)
 
 
 def read(
@@ -160,8 +162,13 @@ def rows_of(
 ) -> "DataFrame":
     """The same, of an archive that is open."""
     days = (first_day or "", last_day or "9999-12-31")
-    paths = [path for path in archive.manifest.files if days[0] <= _day(path) <= days[1]]
-    return _parquet(spark, archive.urls(paths))
+    files = [file for path, file in archive.manifest.files.items() if days[0] <= _day(path) <= days[1]]
+    paths = [file.path for file in files if file.headers != MAP]
+    older = [file.path for file in files if file.headers == MAP]
+    if not older:
+        return _parquet(spark, archive.urls(paths))
+    rows = with_pairs(_parquet(spark, archive.urls(older), has_header_map=True))
+    return rows.unionByName(_parquet(spark, archive.urls(paths))) if paths else rows
 
 
 def run(job: Job, config: ArchiveConfig, *, store: Store | None = None) -> ArchiveSummary:
@@ -239,10 +246,10 @@ def damaged_files(archive: Archive) -> Iterator[str]:
             yield f"{file.path} is not what was written: {size_bytes} bytes with CRC-32C {crc32c:08x}"
 
 
-def checksums(rows: "DataFrame") -> "DataFrame":
+def checksums(rows: "DataFrame", *, is_text: bool = False) -> "DataFrame":
     """Count, xor and sum of the hashes of all rows, per partition: the same for the same rows in any order."""
     return (
-        rows.select("partition", fingerprint().alias("hash"))
+        rows.select("partition", fingerprint(is_text=is_text).alias("hash"))
         .groupBy("partition")
         .agg(
             F.count(F.lit(1)).alias("count"),
@@ -252,10 +259,12 @@ def checksums(rows: "DataFrame") -> "DataFrame":
     )
 
 
-def fingerprint() -> "Column":
-    """A hash over all columns of a row. Which are null counts too: by itself it would not."""
+def fingerprint(*, is_text: bool = False) -> "Column":
+    """A hash over all columns of a row, of headers only their texts if so asked. Which columns are null counts too: by
+    itself it would not.
+    """
     plain = [F.col(name) for name in COLUMNS if name != "headers"]
-    return F.xxhash64(*plain, F.map_entries("headers"), *(F.isnull(F.col(name)) for name in _NULLABLE))
+    return F.xxhash64(*plain, comparable(is_text=is_text), *(F.isnull(F.col(name)) for name in _NULLABLE))
 
 
 class _Run:
@@ -344,7 +353,7 @@ class _Run:
         spans = self._archive.manifest.archived.values()
         positions = {(self._config.topic, span.partition): span.end for span in spans}
         if positions:
-            self._job.client.commit_group(group_of(NAME, self._config.topic), positions)
+            self._job.client.commit_group(group_of(NAME, self._config.topic), positions, pending={})
 
 
 def _nothing(partition: Any) -> Span:
@@ -370,8 +379,9 @@ def _json(data: object) -> str:
     return msgspec.json.encode(data).decode()
 
 
-def _parquet(spark: "SparkSession", urls: Sequence[str]) -> "DataFrame":
-    return spark.read.schema(schema()).parquet(*urls) if urls else spark.createDataFrame([], schema())
+def _parquet(spark: "SparkSession", urls: Sequence[str], *, has_header_map: bool = False) -> "DataFrame":
+    columns = schema(has_header_map=has_header_map)
+    return spark.read.schema(columns).parquet(*urls) if urls else spark.createDataFrame([], columns)
 
 
 def staged_files(archive: Archive) -> list[str]:
@@ -383,23 +393,25 @@ def _day(path: str) -> str:
     return path.partition("/")[0].removeprefix(f"{DAY}=")
 
 
-def small_files(files: Sequence[ArchivedFile], *, below_bytes: int, files_min: int) -> dict[str, list[ArchivedFile]]:
-    """The small files of each folder, where there are so many that merging pays."""
-    by_folder: dict[str, list[ArchivedFile]] = {}
+def small_files(
+    files: Sequence[ArchivedFile], *, below_bytes: int, files_min: int
+) -> dict[tuple[str, str], list[ArchivedFile]]:
+    """The small files of each folder and form of headers, where there are so many that merging pays."""
+    found: dict[tuple[str, str], list[ArchivedFile]] = {}
     for file in files:
         if file.size_bytes < below_bytes:
-            by_folder.setdefault(file.path.rpartition("/")[0], []).append(file)
-    return {folder: found for folder, found in sorted(by_folder.items()) if len(found) >= max(2, files_min)}
+            found.setdefault((file.path.rpartition("/")[0], file.headers), []).append(file)
+    return {place: alike for place, alike in sorted(found.items()) if len(alike) >= max(2, files_min)}
 
 
 def _merge(job: Job, config: ArchiveConfig, archive: Archive, *, files_min: int) -> int:
     """Merge small files, folder by folder, each in a commit of its own."""
     manifest = archive.manifest
     found = small_files(list(manifest.files.values()), below_bytes=config.merge_below_bytes, files_min=files_min)
-    for folder, files in found.items():
+    for (folder, headers), files in found.items():
         row_count = sum(file.record_count for file in files)
         job.report(f"merges {folder}", 0, row_count, pending=row_count)
-        rows = _parquet(job.spark, archive.urls([file.path for file in files]))
+        rows = _parquet(job.spark, archive.urls([file.path for file in files]), has_header_map=headers == MAP)
         count = -(-sum(file.size_bytes for file in files) // config.file_bytes)
         archive.store.remove(archive.staging)
         ordered = rows.coalesce(count).sortWithinPartitions("partition", "offset")
@@ -414,6 +426,7 @@ def _merge(job: Job, config: ArchiveConfig, archive: Archive, *, files_min: int)
             staged=staged_files(archive),
             removed=[file.path for file in files],
             record_count=row_count,
+            headers=headers,
         )
         job.report(f"merges {folder}", row_count, row_count)
     return sum(map(len, found.values()))
@@ -429,14 +442,17 @@ def _compared(
     job.report("compares", 0, total, pending=total)
     kept = rows_of(job.spark, archive).where(within(wanted))
     logged = topic_rows(job, config.topic, wanted, accept_loss=True)  # which is told below
-    sides = checksums(kept).withColumn("side", F.lit(0)).unionByName(checksums(logged).withColumn("side", F.lit(1)))
+    is_text = any(file.headers == MAP for file in archive.manifest.files.values())  # there is no more to compare then
+    mine, its = checksums(kept, is_text=is_text), checksums(logged, is_text=is_text)
+    sides = mine.withColumn("side", F.lit(0)).unionByName(its.withColumn("side", F.lit(1)))
     sums: dict[tuple[int, int], tuple[int, int, int]] = {
         (row["side"], row["partition"]): (row["count"], row["xor"], row["sum"]) for row in sides.collect()
     }
     nothing = (0, 0, 0)
     pairs = {span: (sums.get((0, span.partition), nothing), sums.get((1, span.partition), nothing)) for span in wanted}
     verdicts = {
-        span: PartitionVerdict(*span, archive_count=mine[0], topic_count=its[0]) for span, (mine, its) in pairs.items()
+        span: PartitionVerdict(*span, archive_count=kept_sums[0], topic_count=logged_sums[0])
+        for span, (kept_sums, logged_sums) in pairs.items()
     }
     damage = [
         gap
@@ -444,10 +460,14 @@ def _compared(
         if verdict.topic_count < span.end - span.start  # else nothing can be damaged
         for gap in _damage(job, config.topic, span)
     ]
-    doubted = [span for span, (mine, its) in pairs.items() if mine != its]
+    doubted = [span for span, (kept_sums, logged_sums) in pairs.items() if kept_sums != logged_sums]
     if doubted:
         found = _differences(
-            kept.where(within(doubted)), logged.where(within(doubted)), is_forgetful=is_forgetful, damage=damage
+            kept.where(within(doubted)),
+            logged.where(within(doubted)),
+            is_forgetful=is_forgetful,
+            is_text=is_text,
+            damage=damage,
         )
         by_partition = {row["partition"]: row for row in found.collect()}
         for span in doubted:
@@ -492,15 +512,17 @@ def within(spans: Sequence[Span]) -> "Column":
     return chosen
 
 
-def _differences(kept: "DataFrame", logged: "DataFrame", *, is_forgetful: bool, damage: Sequence[Span]) -> "DataFrame":
+def _differences(
+    kept: "DataFrame", logged: "DataFrame", *, is_forgetful: bool, is_text: bool, damage: Sequence[Span]
+) -> "DataFrame":
     """For each partition, how many messages are missing, changed, repeated, unknown and forgotten."""
     place = ["partition", "offset"]
     mine = kept.groupBy(*place).agg(
         F.count(F.lit(1)).alias("times"),
-        F.max(fingerprint()).alias("archived"),
+        F.max(fingerprint(is_text=is_text)).alias("archived"),
         F.max(F.isnotnull("deliver_at")).alias("delayed"),
     )
-    both = mine.join(logged.select(*place, fingerprint().alias("logged")), place, "full_outer")
+    both = mine.join(logged.select(*place, fingerprint(is_text=is_text).alias("logged")), place, "full_outer")
     is_only_here = F.isnull("logged")
     is_forgotten = is_only_here & (F.lit(is_forgetful) | F.col("delayed") | within(damage))
     judged = both.select(

@@ -9,7 +9,8 @@ so values are not sent around and sorted.
 
 Into a directory, the result is an archive with a manifest: made in one commit, and when it is made again, it takes the
 place of the one before in one commit. Into a topic, messages come in parts, by the hash of their key, each in one
-transaction (see `runs.py`).
+transaction (see `runs.py`). A run has settled how far it reads. Started again it goes on until that is done; then, if
+the source has more by now, the next one begins, which publishes the last messages of all keys again.
 """
 
 from dataclasses import dataclass
@@ -25,12 +26,14 @@ from goqueue.spark.pipelines.archive import DAY, archived, read, schema, staged_
 from goqueue.spark.pipelines.job import Job
 from goqueue.spark.pipelines.manifest import COMPACT, Span, looked_at, opened
 from goqueue.spark.pipelines.replay import PART_MESSAGES, ReplayConfig, republished, write_part
-from goqueue.spark.pipelines.runs import RunChanged, resumed
+from goqueue.spark.pipelines.runs import RunChanged, archive_identity, resumed, run_name
 from goqueue.spark.pipelines.store import LocalStore
 from goqueue.times import format_time
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+NAME = "compact"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +66,7 @@ class CompactPlan(msgspec.Struct, frozen=True):
     spans: list[Span]
     part_count: int
     settled_at_ns: int
+    target_id: str = ""  # of plans that were settled before it was noted it is not known
 
 
 class CompactSummary(NamedTuple):
@@ -70,8 +74,10 @@ class CompactSummary(NamedTuple):
 
     target: str
     looked_at: int
-    messages: int
+    messages: int  # of this start
     elapsed_ns: int
+    run_messages: int  # of the whole run
+    run: str = ""
 
     @property
     def rate(self) -> float:
@@ -90,12 +96,32 @@ def latest(rows: "DataFrame", config: CompactConfig | None = None) -> "DataFrame
     return kept.unionByName(rows.where("key IS NULL"))
 
 
-def run(job: Job, config: CompactConfig, *, directory: str, name: str) -> CompactSummary:
-    """Compact what there is when the run begins; started again, it goes on."""
+def run(job: Job, config: CompactConfig, *, directory: str, name: str | None = None) -> CompactSummary:
+    """Compact what there is when the run begins; started again, it goes on. Without a name, what came to the source
+    since the last run makes another one.
+    """
     if config.target_directory is not None:
         return _into_directory(job, config, config.target_directory)
     assert config.target_topic is not None
-    return _into_topic(job, config, config.target_topic, directory, name)
+    return _into_topic(job, config, config.target_topic, directory, name or _next_name(job, config, directory))
+
+
+def _next_name(job: Job, config: CompactConfig, directory: str) -> str:
+    """The run that is not done yet; or the last one if it has read all that there is now; or the next."""
+    assert config.target_topic is not None
+    _, topic_id, spans = _source(job, config)
+    source = topic_id if config.archive is None else archive_identity(config.archive)
+    base = run_name(NAME, source, job.client.describe_topic(config.target_topic).topic_id, config.keep_tombstones)
+    ends = [(span.partition, span.end) for span in spans]
+    number = 1
+    while True:
+        with resumed(directory, f"{base}-{number}", CompactPlan) as going:
+            plan = going.plan()
+            if plan is None or len(going.done()) < plan.part_count:
+                return going.name
+            if [(span.partition, span.end) for span in plan.spans] == ends:
+                return going.name
+        number += 1
 
 
 def _into_directory(job: Job, config: CompactConfig, target: str) -> CompactSummary:
@@ -122,12 +148,13 @@ def _into_directory(job: Job, config: CompactConfig, target: str) -> CompactSumm
         )
         job.report("compacts", total, total)
         count = sum(file.record_count for file in commit.files)
-        return CompactSummary(store.directory, total, count, job.clock.monotonic_ns() - began_ns)
+        return CompactSummary(store.directory, total, count, job.clock.monotonic_ns() - began_ns, count)
 
 
 def _into_topic(job: Job, config: CompactConfig, target: str, directory: str, name: str) -> CompactSummary:
     began_ns = job.clock.monotonic_ns()
-    job.client.describe_topic(target)
+    target_id = job.client.describe_topic(target).topic_id
+    messages = 0
     with resumed(directory, name, CompactPlan) as going:
         plan = going.plan()
         arguments = repr((config.topic, config.archive, target, config.keep_tombstones))
@@ -136,8 +163,8 @@ def _into_topic(job: Job, config: CompactConfig, target: str, directory: str, na
             total = sum(span.end - span.start for span in spans)
             part_count = -(-max(1, total) // config.part_messages)  # as if every message had a key of its own
             now_ns = job.clock.wall_ns()
-            plan = going.settle(CompactPlan(arguments, topic, topic_id, spans, part_count, now_ns))
-        elif (plan.arguments, plan.topic_id) != (arguments, topic_id):
+            plan = going.settle(CompactPlan(arguments, topic, topic_id, spans, part_count, now_ns, target_id))
+        elif (plan.arguments, plan.topic_id) != (arguments, topic_id) or plan.target_id not in ("", target_id):
             raise RunChanged(name)
         total = sum(span.end - span.start for span in plan.spans)
         counts = going.done()
@@ -156,8 +183,10 @@ def _into_topic(job: Job, config: CompactConfig, target: str, directory: str, na
             write_part(job, sent.observe(counted, F.count(F.lit(1)).alias("count")), target, run=name, part=part)
             counts[part] = counted.get["count"]
             going.note(part, counts[part])
+            messages += counts[part]
         job.report("compacts", total, total)
-        return CompactSummary(target, total, sum(counts.values()), job.clock.monotonic_ns() - began_ns)
+        elapsed_ns = job.clock.monotonic_ns() - began_ns
+        return CompactSummary(target, total, messages, elapsed_ns, sum(counts.values()), name)
 
 
 def _source(job: Job, config: CompactConfig) -> tuple[str, str, list[Span]]:

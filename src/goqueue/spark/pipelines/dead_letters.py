@@ -25,6 +25,7 @@ from pyspark.sql import functions as sql
 from goqueue.client.sync import Client
 from goqueue.clock import SECOND
 from goqueue.errors import GoQueueError, InvalidConfig, NotFound
+from goqueue.spark.pipelines.headers import texts
 from goqueue.spark.pipelines.job import Job
 from goqueue.spark.pipelines.plots import Chart, Series
 from goqueue.spark.pipelines.reports import Rows, Tables, kept, where
@@ -124,6 +125,7 @@ def dead_letter_topic(topic: str) -> str:
 
 def letters(source: DataFrame) -> DataFrame:
     """One row per dead letter, of a source with headers: where it is, what it holds, and what it tells of its death."""
+    source = source.withColumn("headers", texts(source))
     origin = _header("gq-origin")
     return source.select(
         sql.col("topic"),

@@ -39,6 +39,8 @@ LOCK = f"{OWN}/lock"
 WHOLE_EVERY = 100
 SUMMED_AT_ONCE = 2
 COMPACT = "compact"
+MAP = "map"
+PAIRS = "array"
 _COMMIT = re.compile(rf"{OWN}/(\d{{20}})\.json")
 _DATA = re.compile(r"(?:[^/]+=[^/]*/)*\d{20}-\d{5,}\.parquet")
 
@@ -72,6 +74,7 @@ class ArchivedFile(msgspec.Struct, frozen=True):
     record_count: int
     size_bytes: int
     crc32c: int
+    headers: str = MAP  # the form of that column; files from before there was another do not say it
 
 
 class Commit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -203,6 +206,7 @@ class Archive:
         lost: Sequence[Span] = (),
         removed: Sequence[str] = (),
         record_count: int | None = None,
+        headers: str = PAIRS,
     ) -> Commit:
         """Make files that lie below `staging` count, and those that are `removed` not any more, in one step.
 
@@ -217,7 +221,7 @@ class Archive:
         for number, (path, (size_bytes, crc32c)) in enumerate(zip(paths, sums, strict=True)):
             folder = path.removeprefix(f"{self.staging}/").rpartition("/")[0]
             place = f"{folder}/{sequence:020d}-{number:05d}.parquet".removeprefix("/")
-            files.append(ArchivedFile(place, self.store.row_count(path), size_bytes, crc32c))
+            files.append(ArchivedFile(place, self.store.row_count(path), size_bytes, crc32c, headers))
             moves[path] = place
         if record_count is not None and (found := sum(file.record_count for file in files)) != record_count:
             raise ArchiveDamaged(self.store.url(self.staging), f"has {found} rows, and should have {record_count}")

@@ -3,10 +3,11 @@
 From both, the archive is read as far as it goes, and the topic from there on. What is chosen comes in the order of its
 partition: one task has all of a partition, so that messages with one key keep their order. The priority is kept; a
 time to be delivered at only if it is still to come. Headers are kept, but for those of GoQueue itself; `gq-origin`
-says where the message was: topic:partition:offset.
+says where the message was: topic:partition:offset. A predicate sees the columns of the source, and beside them
+`header`, which is the headers as a map<string,string>.
 
 First everything that is chosen is counted, by stretches of offsets. Out of that come the total and the parts in which
-it is published: one transaction each, which must be done before it times out, at the rate that was asked for. The plan
+it is published: one transaction each, at the rate that was asked for. The plan
 is settled before the first part (see `runs.py`), so a run that is killed goes on with the same parts, and publishes
 none of them twice. What comes to the topic after that belongs to another run.
 """
@@ -21,9 +22,10 @@ from pyspark.sql import functions as F  # noqa: N812
 from goqueue.clock import SECOND
 from goqueue.errors import InvalidConfig, InvalidRequest, TopicNotFound
 from goqueue.spark.pipelines.archive import rows_of, topic_rows, within
+from goqueue.spark.pipelines.headers import texts, with_pairs
 from goqueue.spark.pipelines.job import Job, group_of
 from goqueue.spark.pipelines.manifest import Archive, OffsetsLost, Span, looked_at
-from goqueue.spark.pipelines.runs import Run, RunChanged, resumed
+from goqueue.spark.pipelines.runs import Run, RunChanged, archive_identity, resumed, run_name
 from goqueue.spark.pipelines.store import ForeignArchive, LocalStore
 from goqueue.times import format_time
 
@@ -31,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 NAME = "replay"
-PART_S = 300  # how long a part takes at the rate that was asked for: a transaction lives three times as long
+PART_S = 300  # how long a part takes at the rate that was asked for: readers see it when it is whole
 PART_MESSAGES = 2_000_000
 STRETCH_OFFSETS = 10_000
 ORIGIN = "gq-origin"
@@ -51,7 +53,7 @@ class ReplayConfig:
     from_offset: int | None = None  # of each partition that is asked for
     to_offset: int | None = None
     keys: tuple[bytes, ...] = ()
-    where: str | None = None  # SQL over the columns of the source
+    where: str | None = None  # SQL over the columns of the source, and `header`
     rate: float | None = None
     keep_partitions: bool = False
     part_messages: int = PART_MESSAGES
@@ -84,6 +86,7 @@ class ReplayPlan(msgspec.Struct, frozen=True):
     settled_at_ns: int
     from_time_ns: int | None
     to_time_ns: int | None
+    target_id: str = ""  # of plans that were settled before it was noted it is not known
 
     @property
     def message_count(self) -> int:
@@ -128,22 +131,24 @@ def selected(rows: "DataFrame", config: ReplayConfig) -> "DataFrame":
         conditions.append(F.col("timestamp") < F.timestamp_micros(F.lit(config.to_time_ns // 1_000)))
     if config.keys:
         conditions.append(F.col("key").isin(*(F.lit(bytearray(key)) for key in config.keys)))
-    if config.where:
-        conditions.append(F.expr(config.where))
     for condition in conditions:
         rows = rows.where(condition)
+    if config.where:
+        rows = rows.withColumn("header", texts(rows)).where(F.expr(config.where)).drop("header")
     return rows
 
 
 def republished(rows: "DataFrame", config: ReplayConfig, *, now_ns: int) -> "DataFrame":
     """The rows as the sink takes them, in the order of their partitions, with a note where they come from."""
-    own = F.map_filter("headers", lambda name, _: ~name.startswith(RESERVED_PREFIX))
+    rows = with_pairs(rows)
+    own = F.filter("headers", lambda pair: ~pair["key"].startswith(RESERVED_PREFIX))
     origin = F.concat_ws(":", F.col("topic"), F.col("partition"), F.col("offset"))
+    note = F.struct(F.lit(ORIGIN).alias("key"), origin.cast("binary").alias("value"))
     due = F.timestamp_micros(F.lit(now_ns // 1_000))
     columns = [
         F.col("key"),
         F.col("value"),
-        F.map_concat(own, F.create_map(F.lit(ORIGIN), origin)).alias("headers"),
+        F.concat(own, F.array(note)).alias("headers"),
         F.col("priority"),
         F.when(F.col("deliver_at") > due, F.col("deliver_at")).alias("deliver_at"),
     ]
@@ -159,6 +164,18 @@ def count(job: Job, config: ReplayConfig) -> ReplayPlan:
     """What a run would publish if it began now."""
     job.client.describe_topic(config.target)
     return _plan(job, config)
+
+
+def default_name(job: Job, config: ReplayConfig, times: Sequence[str | None] = ()) -> str:
+    """The name of a run that was given none; `times` are those of the command, as they were typed."""
+    described = job.client.describe_topic
+    sources = (
+        None if config.topic is None else described(config.topic).topic_id,
+        None if config.archive is None else archive_identity(config.archive),
+    )
+    chosen = (config.partition, config.from_offset, config.to_offset, config.keys, config.where, config.keep_partitions)
+    when = times or (config.from_time_ns, config.to_time_ns)
+    return run_name(NAME, described(config.target).topic_id, *sources, *when, *chosen)
 
 
 def run(job: Job, config: ReplayConfig, *, directory: str, name: str) -> ReplaySummary:
@@ -246,6 +263,8 @@ def _settled(job: Job, config: ReplayConfig, going: Run[ReplayPlan]) -> ReplayPl
         raise RunChanged(going.name)
     if config.topic is not None and job.client.describe_topic(config.topic).topic_id != plan.topic_id:
         raise RunChanged(going.name)
+    if plan.target_id not in ("", job.client.describe_topic(config.target).topic_id):
+        raise RunChanged(going.name)
     return plan
 
 
@@ -258,7 +277,8 @@ def _arguments(config: ReplayConfig) -> str:
 def _plan(job: Job, config: ReplayConfig) -> ReplayPlan:
     topic, topic_id, spans, archived = _sources(job, config)
     times = (job.clock.wall_ns(), config.from_time_ns, config.to_time_ns)
-    plan = ReplayPlan(_arguments(config), topic, topic_id, spans, archived, [], *times)
+    target_id = job.client.describe_topic(config.target).topic_id
+    plan = ReplayPlan(_arguments(config), topic, topic_id, spans, archived, [], *times, target_id)
     looked_at_count = plan.looked_at_count
     job.report("counts", 0, looked_at_count, pending=looked_at_count)
     messages_max = config.part_messages
@@ -366,6 +386,6 @@ def _archive(directory: str, plan: ReplayPlan) -> Archive:
 def _publish_positions(job: Job, name: str, plan: ReplayPlan, part: Part) -> None:
     positions = {(plan.topic, span.partition): span.end for span in part.spans}
     try:
-        job.client.commit_group(group_of(NAME, name), positions)
+        job.client.commit_group(group_of(NAME, name), positions, pending={})
     except TopicNotFound:
         return  # an archive may outlive its topic

@@ -8,8 +8,10 @@ transaction; what happened in between a broker recognises by the marker.
     <directory>/<run>/plan.json         what is to be done; written once
     <directory>/<run>/parts/000007      that part is done
 
-A run has a name. Unless it is given one, that is made of the arguments: so the same command, started again, is the same
-run and goes on, and once it is done does nothing.
+A run has a name. Unless it is given one, that is made of what it reads, what it writes and how: so the same command,
+started again, is the same run and goes on, and once it is done does nothing. A topic counts by its id there and an
+archive by its real path and the id of its topic: a target that was deleted and made again is another one, and so is
+`./archive` in another directory.
 """
 
 import hashlib
@@ -22,6 +24,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from goqueue.errors import Conflict, InvalidConfig
+from goqueue.spark.pipelines.manifest import looked_at
 from goqueue.spark.pipelines.store import ArchiveBusy, LocalStore
 
 PLAN = "plan.json"
@@ -101,6 +104,12 @@ def resumed(directory: str, name: str, kind: type[PlanType]) -> Iterator[Run[Pla
 def run_name(pipeline: str, *arguments: object) -> str:
     """The name of the run with those arguments."""
     return f"{pipeline}-{hashlib.sha256(repr(arguments).encode()).hexdigest()[:12]}"
+
+
+def archive_identity(directory: str) -> tuple[str, str]:
+    """Which archive that is, wherever the command is started: its real path, and the id of its topic."""
+    store = LocalStore(directory)
+    return os.path.realpath(store.directory), looked_at(store).manifest.topic_id
 
 
 def runs_directory(pipeline: str) -> str:
