@@ -65,7 +65,7 @@ AHEAD_MAX = 200_000
 """How many messages may be ready before no more of the log is looked at than is needed."""
 CANDIDATES_MAX = 20_000
 """How many messages one poll of a key-shared group may find parked before it gives up until the next."""
-DELAYED_BYTES = 24
+TIMESTAMP_AT = 16  # in a record
 """An entry of `Outline.delayed`."""
 _PLAIN_PRIORITIES = 1 << Priority.NORMAL
 _SPECIAL = int(Flags.HAS_HEADERS | Flags.CONTROL)
@@ -257,12 +257,10 @@ class PartitionDelivery:
         ttl_ns = None if self.config.ttl_ms is None else self.config.ttl_ms * MS
         outline = kernel.outline(records)
         self.index.cover(start, end, outline, ttl_ns=ttl_ns)
-        self.delays.schedule(outline.delayed, end_offset=end, wall_ns=self._clock.wall_ns())
+        stored_ns = int.from_bytes(memoryview(records)[TIMESTAMP_AT : TIMESTAMP_AT + 8]) if outline.delayed else 0
+        self.delays.schedule(outline.delayed, end_offset=end, wall_ns=self._clock.wall_ns(), stored_ns=stored_ns)
         self._note_time(self.delays.table.next_ns, is_wall=True)
         self._note_time(self.index.next_expiry_ns, is_wall=True)
-        if outline.delayed:
-            count = len(outline.delayed) // DELAYED_BYTES
-            self.live.observe(events.DelaysScheduled(self.live.origin.topic, count))
         return outline.delayed
 
     def _tell_delayed(self, entries: bytes) -> None:
@@ -275,6 +273,7 @@ class PartitionDelivery:
         if len(waiting) < len(offsets):
             dues_ns = [due_ns for offset, due_ns in zip(offsets, dues_ns, strict=True) if offset in waiting]
         if waiting:
+            self.live.observe(events.DelaysScheduled(self.live.origin.topic, len(waiting)))
             self.live.observe(events.DelaysBegun(*self.live.origin, waiting, array("q", dues_ns)))
 
     # --- cursors -------------------------------------------------------------------------------
