@@ -151,6 +151,14 @@ class PassedOver(Event):
 
 
 @dataclass(slots=True)
+class LaneBoosted(Event):
+    """A lane that had waited for too long was served first."""
+
+    topic: str
+    lane: int
+
+
+@dataclass(slots=True)
 class MessagesExpired(Event):
     """The time to live of messages ended before anybody had processed them."""
 

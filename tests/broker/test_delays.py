@@ -5,6 +5,7 @@ from contextlib import suppress
 
 import pytest
 
+from goqueue import events
 from goqueue.broker.new_message import NewMessage
 from goqueue.clock import SECOND
 from goqueue.delivery.delays import SETTLED_MAX
@@ -538,3 +539,35 @@ def test_what_the_file_says_of_records_that_a_power_cut_took_is_not_said_of_othe
     assert fourth.values() == [b"another"]
     stopped(fourth)
     assert Node(fourth.disk, clock).values() == [b"another"]
+
+
+# --- averages ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("keep", ["nothing", "everything"])
+def test_how_long_messages_are_delayed_on_average_is_known_after_a_restart(node: Node, keep: Keep) -> None:
+    node.create()
+    later(node, 60, 120)
+    later(node, 180)
+    assert node.broker.delays.stats().average_delay_ns == 120 * SECOND
+    node.tick(61)
+    node.done(node.broker.delays.reschedule("orders", node.clock.wall_ns() + 239 * SECOND, partition=0, offset=2))
+    before = node.broker.delays.stats()
+    assert before.average_delay_ns == (60 + 120 + 300) * SECOND // 3
+
+    again = restarted(node, keep=keep)
+    again.tick()
+
+    assert again.broker.delays.stats() == before
+
+
+def test_a_message_is_scheduled_once_however_often_the_log_is_looked_at(disk: MemoryDisk, clock: ManualClock) -> None:
+    told: list[events.Event] = []
+    node = Node(disk, clock)
+    node.broker._observe = events.Observers(node.broker._observe, told.append)
+    node.create()
+    later(node, 60, 120)
+    later(node, 60)
+    node.broker.groups.lanes("orders")
+
+    assert [one.count for one in told if isinstance(one, events.DelaysScheduled)] == [2, 1]

@@ -37,12 +37,13 @@ def test_a_clock_that_goes_back_loses_nothing() -> None:
     assert rate.per_second(111 * SECOND) == 1
 
 
-def test_the_wait_is_averaged_over_messages_and_is_never_negative() -> None:
-    stats = LaneStats(0)
-    stats.delivered(2, 3, 4 * SECOND)
-    stats.delivered(2, 1, 0)
-    stats.delivered(3, 1, -SECOND)
+def test_waits_are_summed_lane_by_lane_and_a_lane_that_never_moved_has_no_rate() -> None:
+    stats = LaneStats()
+    stats.waited(2, 3, 4_000_000)
+    stats.waited(2, 1, 0)
+    stats.served(2, 7 * SECOND)
+    stats.done(2, 12, now_ns=100 * SECOND)
 
-    assert stats.average_wait_ns(2) == 3 * SECOND
-    assert stats.average_wait_ns(3) == 0
-    assert stats.average_wait_ns(0) == 0
+    assert (stats.delivered, stats.waited_us(2), stats.waited_us(3)) == ([0, 0, 4, 0, 0], 4_000_000, 0)
+    assert stats.served_ns == [None, None, 7 * SECOND, None, None]
+    assert (stats.done_per_second(2, 101 * SECOND), stats.done_per_second(0, 101 * SECOND)) == (6, 0)

@@ -84,10 +84,29 @@ def test_a_lane_that_waits_too_long_goes_first_once() -> None:
     lanes = full(LaneConfig(strict=True))
     assert [lane for lane, _ in lanes.take(10, now_ns=29 * SECOND)] == [0]
 
-    boosted = [[lane for lane, _ in lanes.take(10, now_ns=(30 + step) * SECOND)] for step in range(6)]
+    boosted = []
+    for step in range(6):
+        runs = lanes.take(10, now_ns=(30 + step) * SECOND)
+        boosted.append((runs[0].lane, lanes.boosted))
 
-    assert [runs[0] for runs in boosted] == [1, 2, 3, 4, 0, 0]
-    assert lanes.boosts == [0, 1, 1, 1, 1]
+    assert boosted == [(1, 1), (2, 2), (3, 3), (4, 4), (0, None), (0, None)]
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_lane_of_which_nothing_went_out_was_not_served(strict: bool) -> None:
+    lanes = full(LaneConfig(strict=strict), count=100)
+    taken = lanes.take(10, now_ns=31 * SECOND)
+    first = lanes.boosted
+    assert first == taken[0].lane
+
+    lanes.put_back(taken[:1])  # it does not fit
+    assert lanes.boosted is None
+    again = lanes.take(10, now_ns=31 * SECOND)
+    assert (again[0].lane, lanes.boosted) == (first, first)
+    lanes.put_back([Run(first, again[0].offsets[1:])])  # one of them does
+
+    assert lanes.boosted == first
+    assert lanes.take(10, now_ns=31 * SECOND)[0].lane != first
 
 
 def test_a_lane_that_was_just_filled_does_not_wait_yet() -> None:

@@ -38,6 +38,7 @@ MOVES: list[tuple[events.Event, str, float]] = [
     (events.DelaysCancelled("t", 5), 'goqueue_broker_delayed_messages_cancelled_total{topic="t"}', 5),
     (events.DelaysExpired("t", 5), 'goqueue_broker_delayed_messages_expired_total{topic="t"}', 5),
     (events.DeadLettered("t", "g", "REJECTED", 2), 'goqueue_broker_dlq_routed_total{reason="rejected",topic="t"}', 2),
+    (events.LaneBoosted("t", 3), 'goqueue_broker_priority_boosts_total{priority="low",topic="t"}', 1),
     (events.Redriven("t", 2), 'goqueue_broker_dlq_redriven_total{topic="t"}', 2),
     (events.LedgerWritten("t", 0, 2, 99), 'goqueue_ledger_bytes_written_total{topic="t"}', 99),
     (events.PositionCommitted("t", 0, "g", 9), f"goqueue_consumer_offset_commits_total{{{BOTH}}}", 1),

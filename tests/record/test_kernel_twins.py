@@ -292,6 +292,11 @@ def test_latest_notes_the_same(batch):
     assert list(tables[0]) == list(tables[1])
 
 
+@given(any_batches, st.integers(-(2**63), 2**63 - 1))
+def test_waits_are_the_same(batch, now):
+    assert_equal("waits", batch, now)
+
+
 @hostile_examples
 @given(any_batches)
 def test_outline_notes_the_same(batch):

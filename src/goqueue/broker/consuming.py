@@ -296,9 +296,9 @@ class Groups:
             raise TopicNotFound(topic)
         if group is not None:
             self._coordinator.get(group)
-        now_ns = self._clock.monotonic_ns()
+        now_ns, wall_ns = self._now()
         return [
-            lane_report(self._topics.delivery(self._topics.live(name, number)), group, now_ns=now_ns)
+            lane_report(self._topics.delivery(self._topics.live(name, number)), group, now_ns=now_ns, wall_ns=wall_ns)
             for name in sorted(counts)
             if topic in (None, name)
             for number in range(counts[name])

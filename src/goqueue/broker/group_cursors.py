@@ -15,6 +15,7 @@ from goqueue.clock import Clock
 from goqueue.delivery import ledger
 from goqueue.delivery.cursor import Cursor
 from goqueue.delivery.key_order import KeyOrder
+from goqueue.delivery.lane_stats import LaneStats
 from goqueue.delivery.ledger import Burial, Change
 from goqueue.delivery.receipts import group_tag
 from goqueue.errors import StorageError
@@ -37,6 +38,7 @@ class GroupCursor:
         "handed",
         "is_dirty",
         "keys",
+        "lane_stats",
         "lost",
         "metadata",
         "salt",
@@ -56,6 +58,7 @@ class GroupCursor:
         self.snapshot_bytes = 0
         self.is_dirty = False  # memory knows more than the ledger
         self.keys: KeyOrder | None = None
+        self.lane_stats = LaneStats()
         self.handed: dict[str, tuple[BitMap64, BitMap64]] = {}  # without leases: before its last poll, and in it
         self.lost = BitMap64()  # damaged records that the cursor passed over and no poll was told of
 

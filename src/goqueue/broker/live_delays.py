@@ -82,12 +82,12 @@ class LiveDelays:
             self.table.apply(offset, due_ns=change.due_ns)
             self._rescheduled.add(offset)
 
-    def schedule(self, entries: Buffer, *, end_offset: int, wall_ns: int) -> None:
-        """The log holds these; it was seen up to the end."""
+    def schedule(self, entries: Buffer, *, end_offset: int, wall_ns: int, stored_ns: int = 0) -> None:
+        """The log holds these, the first of them since `stored_ns`; it was seen up to the end."""
         is_behind = end_offset - self.covered_offset >= COVERED_STEP
         self.covered_offset = max(self.covered_offset, end_offset)
         if len(entries):
-            self.table.schedule(entries, now_ns=wall_ns)
+            self.table.schedule(entries, now_ns=wall_ns, stored_ns=stored_ns)
             self._is_used = True
             self.save()
         elif is_behind:

@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import count as counter
+from operator import sub
 from typing import NamedTuple, TypeAlias
 
 import msgspec
@@ -39,7 +40,6 @@ from goqueue.delivery.dead_letter import (
 from goqueue.delivery.due_lately import DueLately
 from goqueue.delivery.index import PartitionIndex
 from goqueue.delivery.key_order import KeyOrder
-from goqueue.delivery.lane_stats import LaneStats
 from goqueue.delivery.lanes import LaneConfig, Run
 from goqueue.delivery.ledger import Burial, Change
 from goqueue.delivery.offsets import between, span
@@ -69,8 +69,6 @@ CANDIDATES_MAX = 20_000
 GAPS_MAX = 100
 """How much damage one answer tells of."""
 TIMESTAMP_AT = 16  # in a record
-DELAYED_BYTES = 24
-"""An entry of `Outline.delayed`."""
 _PLAIN_PRIORITIES = 1 << Priority.NORMAL
 _SPECIAL = int(Flags.HAS_HEADERS | Flags.CONTROL)
 
@@ -129,7 +127,6 @@ class PartitionDelivery:
         self._hurry = hurry
         self.fetcher = RecordFetcher(live)
         self._retries = _policy(config)
-        self.lane_stats = LaneStats(clock.monotonic_ns())
         log, file = live.log, live.partition.delay_file
         unseen_from = log.start_offset if file.exists else live.delays_from
         self.delays = LiveDelays(
@@ -169,9 +166,6 @@ class PartitionDelivery:
             self.delays.schedule(b"", end_offset=end, wall_ns=0)
         else:
             self._tell_delayed(self._cover(first, end, records))
-        now_ns = self._clock.monotonic_ns()
-        for lane, part in self.index.split(span(first, end)):
-            self.lane_stats.enqueued[lane].add(len(part), now_ns=now_ns)
 
     def configured(self, config: TopicConfig) -> None:
         """The settings have changed."""
@@ -285,17 +279,15 @@ class PartitionDelivery:
         outline = kernel.outline(records)
         self.index.cover(start, end, outline, ttl_ns=ttl_ns)
         if outline.delayed:
-            self.delays.schedule(outline.delayed, end_offset=end, wall_ns=self._wall_ns())
+            stored_ns = int.from_bytes(memoryview(records)[TIMESTAMP_AT : TIMESTAMP_AT + 8])
+            self.delays.schedule(outline.delayed, end_offset=end, wall_ns=self._wall_ns(), stored_ns=stored_ns)
+            if not self.live.log.has_delays:
+                with suppress(StorageError):  # then with the next one
+                    self.live.log.mark_delayed()
         else:
             self.delays.schedule(b"", end_offset=end, wall_ns=0)
         self._note_time(self.delays.table.next_ns, is_wall=True)
         self._note_time(self.index.next_expiry_ns, is_wall=True)
-        if outline.delayed:
-            if not self.live.log.has_delays:
-                with suppress(StorageError):  # then with the next one
-                    self.live.log.mark_delayed()
-            count = len(outline.delayed) // DELAYED_BYTES
-            self.live.observe(events.DelaysScheduled(self.live.origin.topic, count))
         return outline.delayed
 
     def _tell_delayed(self, entries: bytes) -> None:
@@ -309,6 +301,7 @@ class PartitionDelivery:
             dues_ns = [due_ns for offset, due_ns in zip(offsets, dues_ns, strict=True) if offset in waiting]
         if waiting:
             self._note_if_behind()
+            self.live.observe(events.DelaysScheduled(self.live.origin.topic, len(waiting)))
             self.live.observe(events.DelaysBegun(*self.live.origin, waiting, array("q", dues_ns)))
 
     # --- cursors -------------------------------------------------------------------------------
@@ -447,7 +440,7 @@ class PartitionDelivery:
             cursor.lease(delivery_id, member, delivered, deadline_ns=now_ns + lease_ns, wall_ns=wall_ns)
             self._note_time(now_ns + lease_ns)
         size = sum(map(len, records))
-        self._count_delivered(delivered, records[0], wall_ns)
+        self._count_delivered(one, records, BitMap64(counts), wall_ns)
         told = events.Delivered(
             *self.live.origin, one.group, len(delivered), size, len(counts), member, delivered, counts
         )
@@ -455,11 +448,30 @@ class PartitionDelivery:
         deadline_ns = 0 if lease_ns is None else wall_ns + lease_ns
         return Delivered(delivery_id, delivered.copy(), records, flags, counts, deadline_ns)
 
-    def _count_delivered(self, offsets: BitMap64, records: Buffer, wall_ns: int) -> None:
-        """Note how long messages have waited, all as long as the first of them."""
-        stored_ns = int.from_bytes(memoryview(records)[TIMESTAMP_AT : TIMESTAMP_AT + 8])
+    def _count_delivered(
+        self, one: GroupCursor, records: Sequence[Buffer], redelivered: BitMap64, wall_ns: int
+    ) -> None:
+        """Note which lanes were served, and how long messages have waited; those that go out again have not."""
+        stats, boosted = one.lane_stats, one.cursor.lanes.boosted
+        for part in records:
+            counts, waited_us = kernel.waits(part, wall_ns)
+            again: Sequence[int] = ()
+            if redelivered:
+                chosen = kernel.select(part, redelivered.to_array(), max_bytes=len(part))
+                again, waited_again_us = kernel.waits(chosen.records, wall_ns)
+                waited_us = tuple(map(sub, waited_us, waited_again_us))
+            for lane, count in enumerate(counts):
+                if count:
+                    stats.served(lane, wall_ns)
+                    stats.waited(lane, count - again[lane] if again else count, waited_us[lane])
+        if boosted is not None:
+            stats.boosts[boosted] += 1
+            self.live.observe(events.LaneBoosted(self.live.origin.topic, boosted))
+
+    def _count_done(self, one: GroupCursor, offsets: BitMap64) -> None:
+        now_ns = self._clock.monotonic_ns()
         for lane, part in self.index.split(offsets):
-            self.lane_stats.delivered(lane, len(part), wall_ns - stored_ns)
+            one.lane_stats.done(lane, len(part), now_ns=now_ns)
 
     def _in_key_order(
         self, keys: KeyOrder, member: str, records: Sequence[Buffer], offsets: BitMap64
@@ -571,9 +583,7 @@ class PartitionDelivery:
         one.cursor.ack(delivery_id, offsets)
         if one.keys is not None:
             self._unpark(one, one.keys.settled(offsets))
-        now_ns = self._clock.monotonic_ns()
-        for lane, part in self.index.split(offsets):
-            self.lane_stats.dequeued[lane].add(len(part), now_ns=now_ns)
+        self._count_done(one, offsets)
         self._tell_settled(one, "ack", offsets, delivery)
         return end
 
@@ -657,6 +667,7 @@ class PartitionDelivery:
         one.cursor.finish(offsets)
         if one.keys is not None:
             self._unpark(one, one.keys.settled(offsets))
+        self._count_done(one, offsets)
         return end
 
     def commit(self, one: GroupCursor, offset: int, metadata: str, pending: BitMap64 | None = None) -> int:
@@ -816,6 +827,7 @@ class PartitionDelivery:
             self._begin_burial(one, 0, over, EXPIRED, "its time to live was over", "")
         else:
             one.cursor.finish(over)
+            self._count_done(one, over)
             self._let_go(one, over)
             self._written.note_if_possible(one, ledger.Finished(ledger.blob(over)))
 
@@ -917,6 +929,7 @@ class PartitionDelivery:
         end = self._written.note(one, ledger.Committed(ledger.blob(offsets), metadata))
         one.metadata = metadata
         one.cursor.settle(offsets)
+        self._count_done(one, offsets)
         self._let_go(one, offsets)
         self.live.observe(events.PassedOver(*self.live.origin, one.group, offsets))
         return end

@@ -4,7 +4,7 @@
     +------+-----+-----------+----------------+
     | GQD  | ver | crc       | covered offset |                      the header: what is covered without any entry
     +------+-----+-----------+----------------+
-    | GQDB       | crc       | covered offset | count | state | 0  |  a block, before so many entries
+    | GQDB       | crc       | covered offset | count | state | avg|  a block, before so many entries
     +------------+-----------+----------------+-------+-------+----+
     | offset                 | deliver at     | key   | prio  | 0  |  an entry
     +------------------------+----------------+-------+-------+----+
@@ -18,6 +18,8 @@ field). A later entry for an offset counts instead of the earlier ones.
 It is not synced, so a crash may cost the end of it or leave a hole. Blocks behind a hole still count, but what they
 claim to cover does not: something that the hole has swallowed would be missing, and a message would be delivered before
 its time. So the log is read again from the offset that the last block before the hole covers.
+
+`avg` is how long messages were delayed on average, in nanoseconds, when the block was written; 0 if that is not known.
 
 Numbers are in the byte order of the machine; for one of the other order the file is a stranger, and is made anew.
 """
@@ -72,6 +74,8 @@ class Decoded(NamedTuple):
     covered_offset: int
     is_whole: bool
     """Nothing is damaged or missing before the end of the file; otherwise it is to be written anew."""
+    average_delay_ns: int = 0
+    """As the last block has it that knows it."""
 
 
 def header(covered_offset: int) -> bytes:
@@ -80,7 +84,7 @@ def header(covered_offset: int) -> bytes:
     return _HEADER.pack(_MAGIC, VERSION, crc, covered_offset)
 
 
-def encode(state: DelayState, columns: Columns, covered_offset: int) -> bytes:
+def encode(state: DelayState, columns: Columns, covered_offset: int, *, average_delay_ns: int = 0) -> bytes:
     """Blocks with all of these entries; one without entries if there are none, for what it covers.
 
     What waits is covered block by block, anything else by the last one only.
@@ -92,11 +96,11 @@ def encode(state: DelayState, columns: Columns, covered_offset: int) -> bytes:
         covered = covered_offset
         if end < len(offsets):
             covered = min(covered, offsets[end]) if state is DelayState.PENDING else 0
-        chunks += _block(state, columns.between(start, end), covered)
+        chunks += _block(state, columns.between(start, end), covered, average_delay_ns)
     return b"".join(chunks)
 
 
-def _block(state: DelayState, columns: Columns, covered_offset: int) -> tuple[bytes, bytearray]:
+def _block(state: DelayState, columns: Columns, covered_offset: int, average_delay_ns: int) -> tuple[bytes, bytearray]:
     count = len(columns.offsets)
     body = bytearray(count * ENTRY_BYTES)
     if count:
@@ -105,7 +109,7 @@ def _block(state: DelayState, columns: Columns, covered_offset: int) -> tuple[by
             view.cast("q")[1::4] = memoryview(columns.dues_ns)
             view.cast("I")[4::8] = memoryview(columns.key_crcs)
             view.cast("I")[5::8] = memoryview(columns.priorities)
-    fields = (covered_offset, count, _STATES.index(state), 0)
+    fields = (covered_offset, count, _STATES.index(state), average_delay_ns)
     crc = crc32c(body, crc32c(_BLOCK.pack(_BLOCK_MAGIC, 0, *fields)[_CRC_END:]))
     return _BLOCK.pack(_BLOCK_MAGIC, crc, *fields), body
 
@@ -118,14 +122,16 @@ def decode(raw: bytes) -> Decoded:
     blocks: list[Block] = []
     is_whole = True
     position = HEADER_BYTES
-    for start, end, covered, block in _read_blocks(raw):
+    average_delay_ns = 0
+    for start, end, covered, average_ns, block in _read_blocks(raw):
+        average_delay_ns = average_ns or average_delay_ns
         is_whole = is_whole and start == position
         if block.columns.offsets:
             blocks.append(block)
         if is_whole:
             covered_offset = max(covered_offset, covered)
         position = end
-    return Decoded(blocks, covered_offset, is_whole and position == len(raw))
+    return Decoded(blocks, covered_offset, is_whole and position == len(raw), average_delay_ns)
 
 
 def _read_header(raw: bytes) -> int | None:
@@ -136,17 +142,17 @@ def _read_header(raw: bytes) -> int | None:
     return covered_offset if raw[:HEADER_BYTES] == header(covered_offset) else None
 
 
-def _read_blocks(raw: bytes) -> Iterator[tuple[int, int, int, Block]]:
-    """(start, end, covered offset, block) for each valid block, wherever it stands."""
+def _read_blocks(raw: bytes) -> Iterator[tuple[int, int, int, int, Block]]:
+    """(start, end, covered offset, average delay, block) for each valid block, wherever it stands."""
     view = memoryview(raw)
     start = raw.find(_BLOCK_MAGIC, HEADER_BYTES)
     while 0 <= start <= len(raw) - ENTRY_BYTES:
-        _, crc, covered_offset, count, state, _ = _BLOCK.unpack_from(raw, start)
+        _, crc, covered_offset, count, state, average_ns = _BLOCK.unpack_from(raw, start)
         body = start + ENTRY_BYTES
         end = body + count * ENTRY_BYTES
         is_valid = count <= BLOCK_ENTRIES and state < len(_STATES) and end <= len(raw)
         if is_valid and crc == crc32c(view[start + _CRC_END : end]):
-            yield start, end, covered_offset, Block(_STATES[state], _read_entries(view[body:end]))
+            yield start, end, covered_offset, average_ns, Block(_STATES[state], _read_entries(view[body:end]))
             start = raw.find(_BLOCK_MAGIC, end)
         else:
             start = raw.find(_BLOCK_MAGIC, start + 1)

@@ -73,7 +73,7 @@ class PartitionDelays:
         self.waiting = BitMap64()
         """All that wait. This object stays the same one; it is not the reader's to change."""
         self.total_delay_ns = 0
-        """The sum of the delays of the `delay_count` messages that were scheduled since the start."""
+        """The sum of the delays of `delay_count` messages: all that were scheduled, as far as they are remembered."""
         self.delay_count = 0
         self._table = DelayTable()
         self._wheel = Wheel(start_ns=now_ns, dues_of=self._table.dues_ns)
@@ -97,6 +97,11 @@ class PartitionDelays:
         return self._wheel.tick
 
     @property
+    def average_delay_ns(self) -> int:
+        """How long messages are delayed on average."""
+        return max(0, self.total_delay_ns) // max(1, self.delay_count)
+
+    @property
     def counts(self) -> DelayCounts:
         """What became of the messages, as far as this instance has seen."""
         pending_count = len(self.waiting)
@@ -108,21 +113,23 @@ class PartitionDelays:
             pending=pending_count,
         )
 
-    def schedule(self, entries: Buffer, *, now_ns: int) -> BitMap64:
+    def schedule(self, entries: Buffer, *, now_ns: int, stored_ns: int | None = None) -> BitMap64:
         """Let these messages wait for their time; returns those that do, the others are due already.
 
-        The entries are those of the kernel, sorted by offset. One that is known already stays as it is.
+        The entries are those of the kernel, sorted by offset. One that is known already stays as it is. They were
+        stored at `stored_ns`, now if nothing is said: a log that is read again after a crash tells of the past.
         """
+        stored_ns = now_ns if stored_ns is None else stored_ns
         scheduled = BitMap64()
         view = memoryview(entries).cast("B")
         for start in range(0, len(view), _BATCH_ENTRIES * SCHEDULED_BYTES):
             batch = bytes(view[start : start + _BATCH_ENTRIES * SCHEDULED_BYTES])
             words, halves = array("Q", batch), array("I", batch)
             dues_ns = array("q", words[1::3].tobytes())
-            scheduled |= self._schedule(Columns(words[0::3], dues_ns, halves[4::6], halves[5::6]), now_ns)
+            scheduled |= self._schedule(Columns(words[0::3], dues_ns, halves[4::6], halves[5::6]), now_ns, stored_ns)
         return scheduled
 
-    def _schedule(self, columns: Columns, now_ns: int) -> BitMap64:
+    def _schedule(self, columns: Columns, now_ns: int, stored_ns: int) -> BitMap64:
         all_offsets = BitMap64(columns.offsets)
         if columns.offsets[0] < self._known_end:
             known = [offset in self.waiting or offset in self._settled for offset in columns.offsets]
@@ -134,7 +141,7 @@ class PartitionDelays:
         if columns.offsets and min(columns.dues_ns) <= now_ns:
             columns = columns.where([due_ns > now_ns for due_ns in columns.dues_ns])
         if columns.offsets:
-            self.total_delay_ns += sum(columns.dues_ns) - len(columns.offsets) * now_ns
+            self.total_delay_ns += sum(columns.dues_ns) - len(columns.offsets) * stored_ns
             self.delay_count += len(columns.offsets)
             self._wait_for(columns)
             self._changed[DelayState.PENDING] |= BitMap64(columns.offsets)
@@ -263,7 +270,10 @@ class PartitionDelays:
         if not parts:
             parts.append((DelayState.PENDING, Columns.empty()))
         self._forget_changes()
-        return b"".join(delay_index.encode(state, columns, covered_offset) for state, columns in parts)
+        average_ns = self.average_delay_ns
+        return b"".join(
+            delay_index.encode(state, columns, covered_offset, average_delay_ns=average_ns) for state, columns in parts
+        )
 
     def snapshot(self, covered_offset: int, *, cancelled: BitMap64 | None = None) -> bytes:
         """A whole delay index, with all that wait and all that are remembered; changes start from it.
@@ -278,7 +288,8 @@ class PartitionDelays:
                     offsets |= cancelled
                 if offsets:
                     chunks.append(delay_index.encode(state, self._settled_columns(offsets), 0))
-        chunks.append(delay_index.encode(DelayState.PENDING, self._table.select(self.waiting), covered_offset))
+        pending, average_ns = self._table.select(self.waiting), self.average_delay_ns
+        chunks.append(delay_index.encode(DelayState.PENDING, pending, covered_offset, average_delay_ns=average_ns))
         self._forget_changes()
         first_offset = min(covered_offset, self.waiting.min()) if self.waiting else covered_offset
         return b"".join([delay_index.header(first_offset), *chunks])
@@ -292,7 +303,7 @@ class PartitionDelays:
     def restore(self, raw: bytes, *, next_offset: int) -> Restored:
         """Begin with what a delay index says of the records below `next_offset`, where the log ends."""
         assert not self._known_end, "only a new instance can be restored"
-        blocks, covered_offset, is_whole = delay_index.decode(raw)
+        blocks, covered_offset, is_whole, average_ns = delay_index.decode(raw)
         for state, columns in blocks:
             present = columns
             if columns.offsets[-1] >= next_offset:
@@ -306,6 +317,9 @@ class PartitionDelays:
             self._wheel.add_many(columns.offsets, columns.dues_ns)
         for settled in self._settled.values():
             self._counts[settled.state] += 1
+        if average_ns:
+            self.delay_count = self.counts.scheduled
+            self.total_delay_ns = average_ns * self.delay_count
         return Restored(self._seen_end, is_whole and covered_offset <= next_offset)
 
     def _restore_block(self, state: DelayState, columns: Columns) -> None:

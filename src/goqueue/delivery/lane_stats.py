@@ -39,21 +39,38 @@ class Rate:
 
 
 class LaneStats:
-    """The movement of the lanes of one partition, all groups together."""
+    """The movement of the lanes of one partition, as one group sees them."""
 
-    __slots__ = ("_delivered", "_waited_ns", "dequeued", "enqueued")
+    __slots__ = ("_dequeued", "_waited_us", "boosts", "delivered", "served_ns")
 
-    def __init__(self, now_ns: int) -> None:
-        self.enqueued = [Rate(now_ns) for _ in range(LANE_COUNT)]
-        self.dequeued = [Rate(now_ns) for _ in range(LANE_COUNT)]
-        self._waited_ns = [0] * LANE_COUNT
-        self._delivered = [0] * LANE_COUNT
+    def __init__(self) -> None:
+        self._dequeued: list[Rate | None] = [None] * LANE_COUNT
+        self._waited_us = [0] * LANE_COUNT
+        self.delivered = [0] * LANE_COUNT  # for the first time; a wait is over then
+        self.boosts = [0] * LANE_COUNT
+        self.served_ns: list[int | None] = [None] * LANE_COUNT  # the last delivery, as the calendar shows it
 
-    def delivered(self, lane: int, count: int, waited_ns: int) -> None:
-        """So many messages went out; the first of them was stored that long ago."""
-        self._waited_ns[lane] += count * max(0, waited_ns)
-        self._delivered[lane] += count
+    def served(self, lane: int, wall_ns: int) -> None:
+        """Messages of the lane went out, for the first time or again."""
+        self.served_ns[lane] = wall_ns
 
-    def average_wait_ns(self, lane: int) -> int:
-        """How long messages of the lane wait before they go out."""
-        return self._waited_ns[lane] // max(1, self._delivered[lane])
+    def waited(self, lane: int, count: int, waited_us: int) -> None:
+        """So many messages went out for the first time; they had waited so long, all together."""
+        self.delivered[lane] += count
+        self._waited_us[lane] += waited_us
+
+    def done(self, lane: int, count: int, *, now_ns: int) -> None:
+        """The group is done with so many messages more."""
+        rate = self._dequeued[lane]
+        if rate is None:
+            rate = self._dequeued[lane] = Rate(now_ns)
+        rate.add(count, now_ns=now_ns)
+
+    def done_per_second(self, lane: int, now_ns: int) -> float:
+        """Over the last minute, or since the first one if that is shorter."""
+        rate = self._dequeued[lane]
+        return rate.per_second(now_ns) if rate is not None else 0.0
+
+    def waited_us(self, lane: int) -> int:
+        """How long those that were delivered have waited, all together."""
+        return self._waited_us[lane]

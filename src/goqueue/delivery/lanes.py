@@ -47,16 +47,28 @@ class Run(NamedTuple):
 class Lanes:
     """The ready messages of one cursor."""
 
-    __slots__ = ("_before", "_deficits", "_served_ns", "_turn", "boosts", "config", "ready")
+    __slots__ = (
+        "_before",
+        "_deficits",
+        "_served_before",
+        "_served_ns",
+        "_taken",
+        "_turn",
+        "boosted",
+        "config",
+        "ready",
+    )
 
     def __init__(self, config: LaneConfig, *, now_ns: int) -> None:
         self.config = config
         self.ready: tuple[BitMap64, ...] = tuple(BitMap64() for _ in range(LANE_COUNT))
         self._deficits = [0] * LANE_COUNT
         self._served_ns = [now_ns] * LANE_COUNT  # or when it was last empty
+        self._served_before: list[int] = []  # and how that was before the last take
+        self._taken: dict[int, int] = {}  # how many the last take has taken, by lane
         self._turn = 0
         self._before: tuple[list[int], int, list[int], int] | None = None  # the round, before the last take
-        self.boosts = [0] * LANE_COUNT
+        self.boosted: int | None = None  # the lane that the last take has put first, because it had waited for long
 
     @property
     def filled(self) -> int:
@@ -104,6 +116,11 @@ class Lanes:
         """These were taken just now and not delivered after all; the round goes on as if they had not been taken."""
         for lane, offsets in runs:
             self.ready[lane].update(offsets)
+            self._taken[lane] = self._taken.get(lane, 0) - len(offsets)
+            if not self._taken[lane]:  # nothing of the lane went out, so it was not served
+                self._served_ns[lane] = self._served_before[lane]
+                if lane == self.boosted:
+                    self.boosted = None
         if runs and self._before is not None:
             self._deficits, self._turn, left, count = self._before
             self._before = None
@@ -112,7 +129,7 @@ class Lanes:
     def take(self, count: int, *, now_ns: int) -> list[Run]:
         """Up to `count` offsets, in the order in which they are to be delivered; they are not ready any more."""
         filled = [lane for lane in range(LANE_COUNT) if self.ready[lane]]
-        self._before = None
+        self._before = self.boosted = None
         if not filled:
             return []
         if len(filled) == 1:
@@ -122,6 +139,8 @@ class Lanes:
             self._turn = 0
         else:
             taken = [self._cut(lane, share) for lane, share in self._shares(count, now_ns)]
+        self._served_before = list(self._served_ns)
+        self._taken = {run.lane: len(run.offsets) for run in taken}
         for run in taken:
             self._served_ns[run.lane] = now_ns
         return taken
@@ -142,7 +161,7 @@ class Lanes:
         shares = [0] * LANE_COUNT
         boosted = self._starved(left, now_ns)
         if boosted is not None:
-            self.boosts[boosted] += 1
+            self.boosted = boosted
             shares[boosted] = min(count, left[boosted], self.config.weights[boosted])
             left[boosted] -= shares[boosted]
         count = min(count - sum(shares), sum(left))

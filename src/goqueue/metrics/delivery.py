@@ -16,6 +16,7 @@ LATENCY = (0.0001, 0.00025, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1,
 LATENESS = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2, 5)
 REBALANCE = (0.01, 0.05, 0.1, 0.25, 0.5, 1, 2, 5, 10, 30)
 SIZES = (0, 1, 5, 10, 25, 50, 100, 250, 500, 1000)
+PRIORITIES = ("critical", "high", "normal", "low", "background")
 STATES = ("Empty", "Stable", "Rebalancing", "Dead")
 
 
@@ -83,6 +84,7 @@ class DeliveryMetrics:
         self.delays_pending = gauge("broker_delayed_messages_pending", "Messages that wait for their time", "topic")
         self.lateness = histogram("broker_delay_lateness_seconds", "How late delayed messages fire", LATENESS, "topic")
         self.dead = counter("broker_dlq_routed", "Dead letters written", "topic", "reason")
+        self.boosts = counter("broker_priority_boosts", "Lanes served first after a long wait", "topic", "priority")
         self.redriven = counter("broker_dlq_redriven", "Dead letters put back", "topic")
         self.ledger_records = counter("ledger_records", "Facts appended to ledgers", "topic")
         self.ledger_bytes = counter("ledger_bytes_written", "Bytes appended to ledgers", "topic")
@@ -124,6 +126,7 @@ class DeliveryMetrics:
             self.timeouts,
             self.in_flight,
             self.dead,
+            self.boosts,
             self.acked_ranges,
             self.committed,
             self.lag,
@@ -139,6 +142,7 @@ class DeliveryMetrics:
             events.DelaysCancelled: lambda e: self.delays["cancelled"].labels(e.topic).inc(e.count),
             events.DelaysExpired: lambda e: self.delays["expired"].labels(e.topic).inc(e.count),
             events.DeadLettered: lambda e: self.dead.labels(e.topic, e.reason.lower()).inc(e.count),
+            events.LaneBoosted: lambda e: self.boosts.labels(e.topic, PRIORITIES[e.lane]).inc(),
             events.Redriven: lambda e: self.redriven.labels(e.topic).inc(e.count),
             events.LedgerWritten: self._ledger,
             events.PositionCommitted: lambda e: self._count(self.commits, e, 1),
@@ -212,6 +216,8 @@ class DeliveryMetrics:
         """Its series begin at zero."""
         for series in self._by_topic:
             series.labels(topic)
+        for priority in PRIORITIES:
+            self.boosts.labels(topic, priority)
 
     def topic_deleted(self, topic: str) -> None:
         """Its series go."""

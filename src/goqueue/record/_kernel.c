@@ -2121,6 +2121,44 @@ static PyObject *kernel_latest(PyObject *Py_UNUSED(module), PyObject *args)
     return done ? Py_BuildValue("(in)", (int)fault, (Py_ssize_t)at) : NULL;
 }
 
+/* How long the messages of each priority have waited at `now`: since they were stored, or since they were due. The
+ * sums are in microseconds, because a few old messages in nanoseconds are more than 64 bits hold. */
+static PyObject *kernel_waits(PyObject *Py_UNUSED(module), PyObject *args)
+{
+    Py_buffer view;
+    long long now;
+    if (!PyArg_ParseTuple(args, "y*L:waits", &view, &now))
+        return NULL;
+
+    const uint8_t *buffer = view_bytes(&view);
+    size_t bytes = (size_t)view.len, at = 0;
+    uint64_t counts[PRIORITY_MAX + 1] = {0}, waited[PRIORITY_MAX + 1] = {0};
+    Fault fault = FAULT_NONE;
+    while (at < bytes) {
+        Header header;
+        fault = read_stored(buffer + at, bytes - at, false, &header);
+        if (fault)
+            break;
+        if (!(header.flags & FLAG_CONTROL)) {
+            int64_t since = header.timestamp;
+            if (header.headers_bytes) {
+                Times times = find_times(buffer + at, &header);
+                if (times.is_delayed && times.deliver_at > since)
+                    since = times.deliver_at;
+            }
+            counts[header.priority]++;
+            if (now > since)
+                waited[header.priority] += ((uint64_t)now - (uint64_t)since) / 1000;
+        }
+        at += (size_t)header.bytes;
+    }
+    PyBuffer_Release(&view);
+    return Py_BuildValue("(in(KKKKK)(KKKKK))", (int)fault, (Py_ssize_t)at, (unsigned long long)counts[0],
+                         (unsigned long long)counts[1], (unsigned long long)counts[2], (unsigned long long)counts[3],
+                         (unsigned long long)counts[4], (unsigned long long)waited[0], (unsigned long long)waited[1],
+                         (unsigned long long)waited[2], (unsigned long long)waited[3], (unsigned long long)waited[4]);
+}
+
 /* ---- outline and select ---- */
 
 /* Small entries of one size in memory of their own, which may grow while the GIL is released. */
@@ -2468,6 +2506,7 @@ static PyMethodDef kernel_methods[] = {
      " -> (fault, position, visible)"},
     {"strip", kernel_strip, METH_VARARGS, "strip(buffer, keep) -> (fault, position, stripped)"},
     {"latest", kernel_latest, METH_VARARGS, "latest(buffer, table) -> (fault, position)"},
+    {"waits", kernel_waits, METH_VARARGS, "waits(buffer, now) -> (fault, position, counts, waited_us)"},
     {"outline", kernel_outline, METH_VARARGS,
      "outline(buffer) -> (fault, position, record_count, first_offset, last_offset, lanes, control, delayed, expiring,"
      " holes, addressed)"},

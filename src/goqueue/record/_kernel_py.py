@@ -879,6 +879,17 @@ def latest(buffer: Buffer, table: dict[bytes, int]) -> tuple[int, int]:
     return int(run.fault), run.position
 
 
+def waits(buffer: Buffer, now: int) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
+    run = _Run(_readable(buffer), verify=False)
+    counts, waited = [0] * len(Priority), [0] * len(Priority)
+    for stored in run:
+        if not stored.flags & _CONTROL:
+            since = max(stored.timestamp, stored.deliver_at if stored.deliver_at is not None else stored.timestamp)
+            counts[stored.priority] += 1
+            waited[stored.priority] = (waited[stored.priority] + max(0, now - since) // 1000) % 2**64
+    return int(run.fault), run.position, tuple(counts), tuple(waited)
+
+
 # outline and select
 
 

@@ -298,6 +298,16 @@ def latest(buffer: Buffer, table: dict[bytes, int]) -> None:
         raise CorruptRecord(describe(Fault(fault)), position)
 
 
+def waits(buffer: Buffer, now_ns: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """By priority, how many messages there are, and the sum of the microseconds that they have waited: since they were
+    stored or, if they were delayed, since they were due. Crcs are not checked.
+    """
+    fault, position, counts, waited_us = _impl.waits(buffer, now_ns)
+    if fault:
+        raise CorruptRecord(describe(Fault(fault)), position)
+    return counts, waited_us
+
+
 def outline(buffer: Buffer) -> Outline:
     """What delivery has to know of the records beyond that they are there, in one pass.
 

@@ -305,6 +305,9 @@ class LaneReport(_Report):
     dequeue_rate: list[float]
     oldest_pending_ns: list[int | None]
     average_wait_ns: list[int]
+    delivered: list[int] = []  # since the broker started, each message once per group; the wait is an average over them
+    boosts: list[int] = []
+    last_served_ns: list[int | None] = []
 
 
 # --- delays ------------------------------------------------------------------------------------

@@ -47,13 +47,13 @@ def _row(one: "LaneReport", lane: Priority, now_ns: int) -> tuple[object, ...]:
         f"{one.enqueue_rate[lane]:,.1f}",
         f"{one.dequeue_rate[lane]:,.1f}",
         "-" if oldest_ns is None else lasting(max(0, now_ns - oldest_ns)),
-        lasting(one.average_wait_ns[lane]) if one.consumed[lane] else "-",
+        lasting(one.average_wait_ns[lane]) if one.delivered[lane] else "-",
     )
 
 
 def _data(one: "LaneReport", lane: Priority) -> dict[str, object]:
     """The words of the HTTP door, for one lane."""
-    oldest_ns = one.oldest_pending_ns[lane]
+    oldest_ns, served_ns = one.oldest_pending_ns[lane], one.last_served_ns[lane]
     return {
         "topic": one.topic,
         "partition": one.partition,
@@ -67,4 +67,6 @@ def _data(one: "LaneReport", lane: Priority) -> dict[str, object]:
         "dequeue_rate": one.dequeue_rate[lane],
         "oldest_pending": None if oldest_ns is None else format_time(oldest_ns),
         "avg_wait_time": format_duration(one.average_wait_ns[lane]),
+        "boosts": one.boosts[lane],
+        "last_served": None if served_ns is None else format_time(served_ns),
     }

@@ -88,6 +88,6 @@ def _total(lanes: Sequence[reports.LaneReport]) -> list[int]:
 
 def _wait_ns(lanes: Sequence[reports.LaneReport], lane: int) -> int:
     """The average over the partitions, each as heavy as what was delivered of it."""
-    delivered = [report.consumed[lane] + report.in_flight[lane] for report in lanes]
+    delivered = [report.delivered[lane] for report in lanes]
     waited_ns = sum(report.average_wait_ns[lane] * count for report, count in zip(lanes, delivered, strict=True))
     return waited_ns // max(1, sum(delivered))
