@@ -297,7 +297,7 @@ def test_a_batch_is_settled_by_its_nonce(node: Node) -> None:
     rest = node.done(groups.settle_batch("orders", 0, batch.nonce, b"", reports.Settlement("ack")))
 
     assert (some.settled, [(one.offset, one.code) for one in some.refused]) == (2, [(9, UNKNOWN)])
-    assert (rest.settled, rest.refused, rest.committed_offset, rest.in_flight_count) == (4, [], 5, 0)
+    assert (rest.settled, rest.refused, rest.committed_offset, rest.in_flight_count) == (4, [], 6, 0)
 
 
 def _raw(*numbers: int) -> bytes:

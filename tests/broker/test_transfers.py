@@ -52,7 +52,7 @@ def test_a_rejected_message_is_a_dead_letter_with_its_story(node: Node, clock: M
         0,
         0,
     )
-    assert result.committed_offset == 0
+    assert result.committed_offset == 1
     (letter,) = dead_letters(node)
     assert (letter.value, letter.key, letter.priority_code) == (b"bad", b"k", Priority.HIGH)
     assert letter.headers["mine"] == "yes"

@@ -71,9 +71,9 @@ def test_a_member_joins_polls_and_settles() -> None:
         assert (batch.count, batch.next_offset, batch.lease_ns) == (3, 3, 30 * 10**9)
 
         ((done, error),) = await settle(peer, "ack", (batch.nonce, [0, 1]))
-        assert (done.settled, done.refused, done.committed_offset, error) == (2, [], 1, None)
+        assert (done.settled, done.refused, done.committed_offset, error) == (2, [], 2, None)
         ((done, _),) = await settle(peer, "ack", (batch.nonce, []))
-        assert (done.settled, done.committed_offset) == (1, 2)
+        assert (done.settled, done.committed_offset) == (1, 3)
         ((done, _),) = await settle(peer, "ack", (batch.nonce, [0, 2]))
         assert (done.settled, [one.facts["reason"] for one in done.refused]) == (0, ["settled", "settled"])
 

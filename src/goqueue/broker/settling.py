@@ -115,7 +115,7 @@ class Settlements:
             return reports.Settled(
                 *name,
                 outcome if grave is None or settlement.action == "reject" else "dlq",
-                one.cursor.floor - 1,
+                one.cursor.floor,
                 in_flight,
                 settling.next_count,
                 settling.at_ns,
@@ -150,13 +150,13 @@ class Settlements:
                 refused.append(reports.Refusal(offset, error.code, str(error), error.facts()))
         if not held:
             in_flight = self._places.in_flight(one.group, member_id)
-            return Pending.of(reports.SettledBatch(0, refused, one.cursor.floor - 1, in_flight))
+            return Pending.of(reports.SettledBatch(0, refused, one.cursor.floor, in_flight))
         settling = self._settle(delivery, one, delivery_id, held, settlement)
         in_flight = self._places.in_flight(one.group, member_id)
         self._polling.run_woken()
 
         def answer(graves: Graves) -> reports.SettledBatch:
-            committed = one.cursor.floor - 1
+            committed = one.cursor.floor
             return reports.SettledBatch(len(held), refused, committed, in_flight, len(graves), settling.at_ns)
 
         return after(settling.stored, answer)

@@ -237,7 +237,7 @@ class Settled(_Report):
     partition: int
     offset: int
     action: str  # ack, requeued, dlq, rejected, extended, released
-    committed_offset: int = -1  # the last offset below the floor
+    committed_offset: int = 0  # the next one to read: all below it are done
     in_flight_count: int = 0  # of the member
     delivery_count: int = 0  # requeued: of the next delivery
     at_ns: int = 0  # requeued: when it is visible again; extended: the new deadline
@@ -249,7 +249,7 @@ class Settled(_Report):
     @property
     def offset_advanced(self) -> bool:
         """Whether the floor is past this message."""
-        return self.committed_offset >= self.offset
+        return self.committed_offset > self.offset
 
 
 class Refusal(_Report):
@@ -266,7 +266,7 @@ class SettledBatch(_Report):
 
     settled: int
     refused: list[Refusal]
-    committed_offset: int
+    committed_offset: int  # the next one to read: all below it are done
     in_flight_count: int
     dead: int = 0  # of those that were settled, how many went to the dead letters
     at_ns: int = 0  # nack: when the first is visible again; extend: the new deadline

@@ -338,3 +338,10 @@ def test_a_delay_is_not_negative_and_not_beside_a_time(orders: OpenDoor, path: s
     assert (answer.status, answer.code) == (400, "INVALID_MESSAGE")
     assert "delay" in answer.json["error"]
     assert orders.get(f"{DELAYED}/1/0").json == before
+
+
+def test_an_unknown_state_is_named(orders: OpenDoor) -> None:
+    answer = orders.get(f"{DELAYED}?state=bogus")
+
+    assert (answer.status, answer.json["details"]) == (400, {"path": "state"})
+    assert answer.json["error"].startswith("invalid state: ")

@@ -94,10 +94,11 @@ def test_a_body_that_is_too_large_does_not_cost_its_sender_the_answer(
 
 
 def test_a_sender_that_does_not_stop_is_cut_off(tmp_path: Path) -> None:
-    with OpenDoor(tmp_path, config=HttpConfig(arrival_s_max=0.1)) as door:
-        with door.raw(head("POST", "/topics", "Connection: close", f"Content-Length: {2 * MIB}")) as connection:
-            status, _ = refusal(receive_all(connection))
-            door.until(lambda: not door.door.connections_open)
+    announced = head("POST", "/topics", "Connection: close", f"Content-Length: {2 * MIB}")
+    with OpenDoor(tmp_path, config=HttpConfig(arrival_s_max=0.1)) as door, door.raw(announced) as connection:
+        status, _ = refusal(receive_all(connection))
+        door.until(lambda: not door.door.connections_open)
+
     assert status == 413
 
 

@@ -34,7 +34,8 @@ def test_the_replication_factor_has_two_names(door: OpenDoor, name: str) -> None
     refused = door.post("/topics", {"name": "more", name: 3})
 
     assert (refused.status, refused.code) == (400, "INVALID_TOPIC")
-    assert refused.json["details"]["setting"] == "replication_factor"
+    assert refused.json["details"]["path"] == refused.json["details"]["setting"] == name
+    assert name in refused.json["error"]
 
 
 @pytest.mark.parametrize(("hours", "shown"), [(1, "1h"), (0.5, "30m"), (1000, "1000h")])
@@ -221,3 +222,10 @@ def test_a_name_in_a_path_is_percent_decoded(door: OpenDoor) -> None:
     assert door.get("/topics/caf%C3%A9").json["error"] == "topic not found: café"
     assert door.get("/topics/%FF%00").code == "TOPIC_NOT_FOUND"
     assert door.get("/topics/a%2Fb").status == 404
+
+
+def test_an_error_names_the_field_that_was_sent(door: OpenDoor) -> None:
+    for field, value in (("partitions", 0), ("num_partitions", 0), ("retention_hours", -1)):
+        refused = door.post("/topics", {"name": "orders", field: value})
+        assert (refused.status, refused.json["details"]["path"]) == (400, field)
+        assert f"setting {field}:" in refused.json["error"]

@@ -67,7 +67,7 @@ class _Settled(msgspec.Struct, kw_only=True):
 
 
 class Acked(_Settled, kw_only=True):
-    """A message that is done. `committed_offset` is the last one below which everything is."""
+    """A message that is done. `committed_offset` is the next one to read: everything below it is done."""
 
     acknowledged: bool = True
     topic: str

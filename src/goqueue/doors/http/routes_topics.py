@@ -1,6 +1,6 @@
 """Topics: create, look at, change, delete; where their partitions begin and end."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -120,10 +120,15 @@ class OffsetsByPartition(msgspec.Struct, kw_only=True):
 async def create_topic(context: Shared, request: Client, data: JSONBody[CreateTopicBody]) -> CreatedTopic:
     """Returns once the topic is on the medium."""
     settings = {name: value for name, value in _settings_given(data.config or {}, request) if value is not None}
+    names = {
+        "num_partitions": "num_partitions" if data.partitions is None else "partitions",
+        "replication_factor": "replication_factor" if data.replication_factor_camel is None else "replicationFactor",
+    }
     if data.retention_hours is not None:
         one_of(data.retention_hours, settings.get("retention"), "retention_hours and config.retention")
         settings["retention"] = _hours(data.retention_hours, data.name)
-    with _named("config."):
+        names["retention"] = "retention_hours"
+    with _named("config.", names):
         pending = context.service.create_topic(
             data.name,
             partitions=one_of(data.num_partitions, data.partitions, "num_partitions and partitions"),
@@ -216,14 +221,18 @@ def _settings_given(given: dict[str, Any], request: Client) -> Iterable[tuple[st
 
 
 @contextmanager
-def _named(prefix: str = "") -> Iterator[None]:
-    """Let an error about a setting say where in the request that is."""
+def _named(prefix: str = "", names: Mapping[str, str] = {}) -> Iterator[None]:
+    """Let an error about a setting say where in the request that is, and call it what the request called it."""
     try:
         yield
     except InvalidTopic as error:
-        if "setting" in vars(error):
-            error.path = f"{prefix}{error.setting}"
-        raise
+        if "setting" not in vars(error):
+            raise
+        path = names.get(error.setting, f"{prefix}{error.setting}")
+        if error.setting in names:
+            error = InvalidTopic(error.name, error.reason, setting=path)
+        error.path = path
+        raise error from None
 
 
 def _hours(hours: float, topic: str) -> str:
