@@ -23,6 +23,7 @@ class SavedMember(msgspec.Struct, frozen=True, omit_defaults=True):
     joined_at_ns: int
     last_heartbeat_ns: int
     generation: int
+    auto_commit_interval_ms: int = 5_000
     assigned: tuple[TopicPartition, ...] = ()  # in the mode `partitioned`
     is_settled: bool = True
     target: tuple[TopicPartition, ...] = ()  # unless it is what is assigned
