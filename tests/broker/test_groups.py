@@ -156,6 +156,62 @@ def test_with_offsets_nothing_is_leased_and_positions_are_committed_by_and_by(no
     assert after_two == 2  # the last poll may still be worked on
 
 
+def test_a_poll_that_brings_nothing_from_a_partition_says_that_its_messages_are_done(node: Node) -> None:
+    node.create(partitions=2)
+    node.publish(*numbered(3))
+    member = Consumer(node, ack="offsets", session_timeout_ms=300_000)
+
+    assert len(member.poll()) == 3
+    node.pass_time(5.1)
+    assert floor(node) == 0  # the last poll may still be worked on
+    waiting = member.wait(wait_ms=60_000)
+    node.pass_time(5.1)
+    assert floor(node) == 3
+
+    node.publish(b"other", partition=1)
+    assert [message.value for message in got(waiting.result())] == [b"other"]
+    node.pass_time(11)
+    assert floor(node, partition=1) == 0
+
+
+def test_the_interval_of_auto_commit_is_that_of_the_member(node: Node) -> None:
+    node.create(partitions=2)
+    node.publish(*numbered(3))
+    node.publish(*numbered(3), partition=1)
+    asked = {"ack": "offsets", "session_timeout_ms": 300_000}
+    quick = Consumer(node, "quick", auto_commit_interval_ms=200, **asked)
+    slow = Consumer(node, "slow", auto_commit_interval_ms=60_000, **asked)
+
+    for member in (quick, slow):
+        member.poll()
+        member.poll()
+    node.pass_time(0.3)
+    assert (floor(node, "quick"), floor(node, "slow")) == (3, 0)
+    node.pass_time(58, step=1)
+    assert floor(node, "slow") == 0
+    node.pass_time(3, step=1)
+    assert floor(node, "slow") == 3
+
+
+@pytest.mark.parametrize("wrong_ms", [0, 99, 3_600_001])
+def test_an_interval_of_auto_commit_that_cannot_be_is_refused(node: Node, wrong_ms: int) -> None:
+    node.create()
+
+    with pytest.raises(InvalidRequest, match="auto_commit_interval"):
+        Consumer(node, ack="offsets", auto_commit_interval_ms=wrong_ms)
+
+
+@pytest.mark.parametrize(
+    ("session_ms", "heartbeat_ms"), [(30_000, 3_000), (9_000, 3_000), (3_000, 1_000), (1_000, 333)]
+)
+def test_a_member_is_told_to_be_heard_of_three_times_per_session(
+    node: Node, session_ms: int, heartbeat_ms: int
+) -> None:
+    node.create()
+
+    assert Consumer(node, session_timeout_ms=session_ms).joined.heartbeat_interval_ms == heartbeat_ms
+
+
 def test_a_member_without_leases_that_leaves_has_committed_and_one_that_is_lost_has_not(node: Node) -> None:
     node.create()
     node.publish(*numbered(6))

@@ -3,7 +3,7 @@
 import signal
 
 from goqueue import Client
-from tests.careless.scripts import Script
+from tests.careless.scripts import Script, run
 
 SENDING = """
     with Client(address) as gq:
@@ -108,3 +108,31 @@ def test_what_was_confirmed_survives_sigkill(address: str, topic: str, gq: Clien
     stored = [int(message.value) for message in gq.read(topic)]
     assert ended.code == -signal.SIGKILL
     assert stored[: confirmed + 1] == list(range(confirmed + 1))
+
+
+def test_an_interrupt_at_any_moment_loses_nothing_that_send_has_taken(address: str, topic: str, gq: Client) -> None:
+    source = """
+        signal.signal(signal.SIGALRM, signal.default_int_handler)
+        number, taken = 0, []
+        with Client(address) as gq:
+            for round in range(200):
+                try:
+                    with gq.producer(linger="1ms", batch_count=3) as p:
+                        p.send(topic, b"%d" % -round).result()
+                        signal.setitimer(signal.ITIMER_REAL, 0.0002 + 0.00001 * round)
+                        while True:
+                            number += 1
+                            p.send(topic, b"%d" % number, key=b"k" if number % 2 else None)
+                            taken.append(number)
+                except KeyboardInterrupt:
+                    pass
+        say(*taken)
+    """
+    ended = run(source, address, topic)
+
+    assert (ended.code, ended.err) == (0, "")
+    taken = {int(number) for number in ended.out.split()}
+    stored = [int(message.value) for message in gq.read(topic)]
+    assert len(taken) > 500
+    assert len(stored) == len(set(stored))
+    assert taken <= set(stored)

@@ -176,7 +176,10 @@ def consuming(server: str, *arguments: str, stdout: int = subprocess.PIPE) -> "I
             process.kill()
 
 
-def test_ctrl_c_leaves_the_group_and_what_was_printed_stays_done(server: str, client: Client) -> None:
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143)])
+def test_a_signal_leaves_the_group_and_what_was_printed_stays_done(
+    server: str, client: Client, number: signal.Signals, code: int
+) -> None:
     with consuming(server, "--follow") as follower:
         assert follower.stdout
         printed = [follower.stdout.readline() for _ in range(10)]
@@ -184,11 +187,11 @@ def test_ctrl_c_leaves_the_group_and_what_was_printed_stays_done(server: str, cl
         printed.append(follower.stdout.readline())
         assert len(client.describe_group("billing").members) == 1
 
-        follower.send_signal(signal.SIGINT)
+        follower.send_signal(number)
         output, errors = follower.communicate(timeout=60)
 
-    assert printed == [*(f"value {number}\n".encode() for number in range(10)), b"later\n"]
-    assert (follower.returncode, output, errors) == (0, b"", b"")
+    assert printed == [*(f"value {value}\n".encode() for value in range(10)), b"later\n"]
+    assert (follower.returncode, output, errors) == (code, b"", b"")
     assert client.describe_group("billing").members == []
     assert consumed(server) == []
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from goqueue.cli.interrupts import interrupts_held_back
+from goqueue.cli.interrupts import Terminated, interrupts_held_back, termination_raised
 
 
 def press_ctrl_c() -> None:
@@ -70,3 +70,30 @@ def test_other_threads_have_nothing_to_hold_back() -> None:
     thread.join()
 
     assert done == ["inside"]
+
+
+def test_a_sigterm_takes_effect_after_the_block_too() -> None:
+    done: list[str] = []
+
+    def work() -> None:
+        with termination_raised(), interrupts_held_back():
+            os.kill(os.getpid(), signal.SIGTERM)
+            done.append("inside")
+        done.append("after")
+
+    with pytest.raises(Terminated):
+        work()
+    assert done == ["inside"]
+    assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+
+
+def test_a_sigterm_that_has_a_handler_keeps_it() -> None:
+    came: list[int] = []
+    signal.signal(signal.SIGTERM, lambda number, frame: came.append(number))
+    try:
+        with termination_raised():
+            os.kill(os.getpid(), signal.SIGTERM)
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+    assert came == [signal.SIGTERM]

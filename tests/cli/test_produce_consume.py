@@ -144,6 +144,8 @@ def test_text_and_yaml_are_formats_too(server: str) -> None:
         (("produce", "orders", "x", "--partition", "9"), 1, "error partition not found: orders-9"),
         (("produce", "orders", "x", "--priority", "urgent"), 1, "error invalid priority"),
         (("produce", "orders", "x", "--delay", "soon"), 2, "'soon' is not a duration"),
+        (("produce", "orders", "x", "--delay", "-5s"), 2, "a delay is 0 or more"),
+        (("produce", "orders", "x", "--ttl", "0s"), 2, "a time to live is more than 0"),
         (("produce", "orders", "x", "-H", "source"), 2, "'source' is not NAME=VALUE"),
         (("produce", "orders", "x", "--file", "y"), 2, "give a value or a file, not both"),
         (("produce", "orders", "--file", "/no/such"), 2, "/no/such: No such file or directory"),
@@ -181,6 +183,41 @@ def test_follow_prints_what_comes_at_once_and_ctrl_c_leaves_cleanly(server: str)
         output, errors = follower.communicate(timeout=60)
 
     assert (follower.returncode, output, errors) == (0, b"", b"")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_lines_that_were_read_are_stored_when_a_signal_ends_it(server: str, number: signal.Signals, code: int) -> None:
+    command = [sys.executable, "-m", "goqueue.cli", "produce", "orders", "--server", server, "--partition", "0"]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with Client(server) as client, subprocess.Popen(command, **pipes) as process:
+        try:
+            assert process.stdin
+            process.stdin.write(b"".join(b"%d\n" % line for line in range(100)))
+            process.stdin.flush()
+            next(iter(client.follow("orders", start="earliest")))
+            process.stdin.write(b"last\n")
+            process.stdin.flush()
+            process.send_signal(number)
+            _, errors = process.communicate(timeout=60)
+        finally:
+            process.kill()
+        stored = [message.value for message in client.read("orders", partition=0)]
+
+    assert process.returncode == code, errors
+    assert b"interrupted after 10" in errors
+    assert stored[:100] == [b"%d" % line for line in range(100)]
+    assert len(stored) == int(errors.split()[-4])
+
+
+def test_sigterm_ends_a_follower_cleanly(server: str) -> None:
+    with Client(server) as client, consuming(server, "-f", "--offset", "0", "-o", "raw") as follower:
+        assert follower.stdout
+        client.publish("orders", "first")
+        assert follower.stdout.readline() == b"first\n"
+        follower.send_signal(signal.SIGTERM)
+        output, errors = follower.communicate(timeout=60)
+
+    assert (follower.returncode, output, errors) == (143, b"", b"")
 
 
 def test_follow_ends_by_itself_at_its_limit(server: str) -> None:

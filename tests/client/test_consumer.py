@@ -660,6 +660,10 @@ WRONG: dict[str, tuple[str, Callable[[Client, Consumer, Any], object]]] = {
         "session_timeout",
         lambda gq, consumer, message: gq.consumer("t", group="g", session_timeout="-1s"),
     ),
+    "an interval of 0": (
+        "auto_commit_interval",
+        lambda gq, consumer, message: gq.consumer("t", group="g", auto_commit_interval=0),
+    ),
     "max_in_flight of 0": (
         "max_in_flight",
         lambda gq, consumer, message: gq.consumer("t", group="g", max_in_flight=0),
@@ -1134,3 +1138,43 @@ def test_a_broker_that_restarts_loses_none_of_many_that_were_on_their_way(broker
             seen += worked_off(consumer)
 
     assert sorted(seen) == list(range(10 * LARGE_BATCH))
+
+
+# --- intervals ----------------------------------------------------------------------------------
+
+
+def test_a_member_with_a_short_session_that_works_for_longer_stays(gq: Client) -> None:
+    gq.create_topic("t", partitions=1)
+    with gq.consumer("t", group="g", session_timeout="1s") as consumer:
+        consumer.join()
+        with gq.consumer("t", group="other") as other:
+            assert other.poll(timeout="2500ms") == []
+
+        info = gq.describe_group("g")
+        assert ([member.member_id for member in info.members], info.generation) == ([consumer.member_id], 1)
+    gq.delete_group("g")
+    gq.delete_group("other")
+
+
+def test_auto_commit_comes_to_the_end_of_an_idle_partition_within_its_interval(gq: Client) -> None:
+    gq.create_topic("t", partitions=1)
+    gq.publish_many("t", [b"v"] * 5)
+    with gq.consumer("t", group="g", ack="auto", auto_commit_interval="100ms") as consumer:
+        assert len(consumer.poll()) == 5
+        assert consumer.poll(timeout="1s") == []
+
+        assert floor(gq) == 5
+    gq.delete_group("g")
+
+
+def test_a_loop_commits_what_it_has_worked_through_within_its_interval(gq: Client) -> None:
+    gq.create_topic("t", partitions=1)
+    gq.publish_many("t", [b"v"] * 5)
+
+    with ThreadPoolExecutor(1) as threads, Client(gq._client._connections.addresses[0]) as client:
+        loop = client.consume("t", group="g", ack="auto", auto_commit_interval="100ms", limit=6)
+        done = threads.submit(list, loop)
+        eventually(lambda: floor(gq) == 5)
+        gq.publish("t", b"last")
+        assert len(done.result(timeout=10)) == 6
+    gq.delete_group("g")

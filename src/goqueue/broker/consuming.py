@@ -21,7 +21,7 @@ from goqueue.broker.places import Places, up_to_date
 from goqueue.broker.polling import Polling, Waits
 from goqueue.broker.positions import Positions
 from goqueue.broker.settling import Settlements
-from goqueue.clock import SECOND, Clock
+from goqueue.clock import MS, SECOND, Clock
 from goqueue.errors import StorageError, TopicNotFound
 from goqueue.groups.coordinator import Coordinator
 from goqueue.groups.group import Group
@@ -32,7 +32,8 @@ from goqueue.wire import reports
 from goqueue.wire.reports import PartitionName
 
 GROUPS_TOPIC = "__groups"
-AUTO_COMMIT_NS = 5 * SECOND
+AUTO_COMMIT_CHECK_NS = 5 * SECOND
+"""How often to look for members whose positions are committed for them, while there are none."""
 _GROUP = b"g"
 
 
@@ -53,7 +54,7 @@ class Groups:
         self._clock = clock
         self._happened = happened
         self._observe = observe
-        self._auto_commit_ns = clock.monotonic_ns()
+        self._auto_commit_at_ns = 0
         self._touched_ns = clock.monotonic_ns()
         places = self._places = Places(topics)
         polling = self._polling = Polling(coordinator, topics, places, clock=clock, observe=observe)
@@ -135,6 +136,8 @@ class Groups:
             now_ns=now_ns,
             wall_ns=wall_ns,
         )
+        member.commit_at_ns = now_ns + member.auto_commit_interval_ms * MS
+        self._auto_commit_at_ns = min(self._auto_commit_at_ns, member.commit_at_ns)
         for partition in self._places.partitions_of(member.topics):  # it stands everywhere from its first moment on
             self._places.at(group, partition, start=member.start)
         self._tell()
@@ -342,9 +345,8 @@ class Groups:
             self._polling.touch(now_ns=now_ns, wall_ns=wall_ns)
         self._coordinator.tick(now_ns=now_ns)
         self._tell()
-        if now_ns - self._auto_commit_ns >= AUTO_COMMIT_NS:
-            self._auto_commit_ns = now_ns
-            self._auto_commit()
+        if now_ns >= self._auto_commit_at_ns:
+            self._auto_commit(now_ns)
         self._polling.run_woken()
 
     def topics_changed(self) -> None:
@@ -414,13 +416,19 @@ class Groups:
         for partition, (delivery, one) in self._places.of(name).items():
             if partitions is None or partition in partitions:
                 with suppress(StorageError):
-                    delivery.commit_handed(one, member.id, is_leaving=is_leaving)
+                    delivery.commit_handed(one, member.id, poll=member.poll_count, is_leaving=is_leaving)
 
-    def _auto_commit(self) -> None:
+    def _auto_commit(self, now_ns: int) -> None:
+        """Commit for members whose interval is over; the next look is when that of the next one is."""
+        next_ns = now_ns + AUTO_COMMIT_CHECK_NS
         for group in self._coordinator:
             if group.ack == "offsets":
                 for member in group.members.values():
-                    self._commit_handed(group.name, member, None)
+                    if now_ns >= member.commit_at_ns:
+                        self._commit_handed(group.name, member, None)
+                        member.commit_at_ns = now_ns + member.auto_commit_interval_ms * MS
+                    next_ns = min(next_ns, member.commit_at_ns)
+        self._auto_commit_at_ns = next_ns
 
     def _check_topics(self, asked: Join) -> None:
         for topic in asked.topics:
@@ -438,7 +446,7 @@ class Groups:
             group.mode,
             group.protocol,
             member.session_timeout_ms,
-            self._coordinator.config.heartbeat_interval_ms,
+            group.heartbeat_interval_ms(member),
         )
 
     def _store(self, name: str) -> Pending[None]:

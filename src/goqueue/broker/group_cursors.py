@@ -7,6 +7,7 @@ have become more than the cursor itself.
 
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Final, NamedTuple
 
 from pyroaring import BitMap64
 
@@ -24,6 +25,19 @@ CHANGES_MAX = 100_000
 CHANGE_BYTES_MIN = 256 * 1024
 """A cursor is written whole when its changes are larger than that, and than twice the cursor."""
 CHANGE_OVERHEAD_BYTES = 50
+
+
+class Handed(NamedTuple):
+    """What a member of a group without leases was given and is not committed: before its last poll of this partition
+    that brought something, and by that one, whose number it is.
+    """
+
+    before: BitMap64
+    last: BitMap64
+    poll: int
+
+
+NOTHING_HANDED: Final = Handed(BitMap64(), BitMap64(), 0)
 
 
 class GroupCursor:
@@ -59,7 +73,7 @@ class GroupCursor:
         self.is_dirty = False  # memory knows more than the ledger
         self.keys: KeyOrder | None = None
         self.lane_stats = LaneStats()
-        self.handed: dict[str, tuple[BitMap64, BitMap64]] = {}  # without leases: before its last poll, and in it
+        self.handed: dict[str, Handed] = {}  # by member, without leases
         self.lost = BitMap64()  # damaged records that the cursor passed over and no poll was told of
 
     def without_burial(self, burial: Burial) -> list[Burial]:

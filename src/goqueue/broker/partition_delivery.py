@@ -21,7 +21,7 @@ from pyroaring import BitMap64
 
 from goqueue import events
 from goqueue.broker import live_delays
-from goqueue.broker.group_cursors import GroupCursor, GroupCursors
+from goqueue.broker.group_cursors import NOTHING_HANDED, GroupCursor, GroupCursors, Handed
 from goqueue.broker.live_delays import LiveDelays
 from goqueue.broker.live_partition import LivePartition
 from goqueue.broker.pending import Pending, after, chained
@@ -368,10 +368,12 @@ class PartitionDelivery:
         max_bytes: int,
         lease_ns: int | None,
         is_fed: bool = False,
+        poll: int = 0,
     ) -> Delivered | None:
         """The next messages for the member; without a lease they are handed over, until the position is committed.
 
-        `is_fed` says that the cursor has just been fed with at least that count.
+        `is_fed` says that the cursor has just been fed with at least that count; `poll` is which poll of the member
+        this is.
         """
         now_ns = self._clock.monotonic_ns()
         cursor = one.cursor
@@ -384,7 +386,7 @@ class PartitionDelivery:
             runs = self._take(one, count, now_ns)
             if not runs:
                 return None
-            delivered = self._lease(one, member, runs, max_bytes, lease_ns, now_ns)
+            delivered = self._lease(one, member, runs, max_bytes, lease_ns, now_ns, poll)
             if delivered:
                 return delivered
         self._wake(one.group)
@@ -408,7 +410,14 @@ class PartitionDelivery:
         return []
 
     def _lease(
-        self, one: GroupCursor, member: str, runs: list[Run], max_bytes: int, lease_ns: int | None, now_ns: int
+        self,
+        one: GroupCursor,
+        member: str,
+        runs: list[Run],
+        max_bytes: int,
+        lease_ns: int | None,
+        now_ns: int,
+        poll: int,
     ) -> Delivered | None:
         cursor = one.cursor
         try:
@@ -425,8 +434,8 @@ class PartitionDelivery:
         wall_ns = self._clock.wall_ns()
         delivery_id = next(self._ids)
         if lease_ns is None:
-            before, last = one.handed.get(member, (BitMap64(), BitMap64()))
-            one.handed[member] = (before | last, delivered)
+            before, last, _ = one.handed.get(member, NOTHING_HANDED)
+            one.handed[member] = Handed(before | last, delivered, poll)
         else:
             until_ns = self._written.ledger_time(wall_ns) + lease_ns
             change = ledger.Leased(delivery_id, member, wall_ns, until_ns, ledger.blob(delivered))
@@ -627,7 +636,7 @@ class PartitionDelivery:
 
     def take_back(self, one: GroupCursor, member: str) -> None:
         """The member lost the partition: what was handed over to it without a lease is ready again."""
-        before, last = one.handed.pop(member, (BitMap64(), BitMap64()))
+        before, last, _ = one.handed.pop(member, NOTHING_HANDED)
         if before or last:
             one.cursor.put_back(before | last, now_ns=self._clock.monotonic_ns())
             if one.keys is not None:
@@ -650,15 +659,19 @@ class PartitionDelivery:
                 self._written.note_if_possible(one, ledger.Released(delivery.id, True, ledger.blob(offsets)))
         self._wake(one.group)
 
-    def commit_handed(self, one: GroupCursor, member: str, *, is_leaving: bool) -> int:
-        """What the member got before its last poll is done; when it leaves, all it got."""
-        before, last = one.handed.get(member, (BitMap64(), BitMap64()))
-        done = before | last if is_leaving else before
+    def commit_handed(self, one: GroupCursor, member: str, *, poll: int, is_leaving: bool) -> int:
+        """What the member got before its last poll, whose number is given, is done; when it leaves, all it got.
+
+        A poll says that what came before is worked through, whichever partitions it brings something from.
+        """
+        before, last, last_poll = one.handed.get(member, NOTHING_HANDED)
+        is_last_done = is_leaving or last_poll < poll
+        done = before | last if is_last_done else before
         if not done:
             return 0
         end = self.finish(one, done)
         self.live.observe(events.PassedOver(*self.live.origin, one.group, done))
-        one.handed[member] = (BitMap64(), BitMap64() if is_leaving else last)
+        one.handed[member] = Handed(BitMap64(), BitMap64() if is_last_done else last, last_poll)
         return end
 
     def finish(self, one: GroupCursor, offsets: BitMap64) -> int:
@@ -1026,8 +1039,8 @@ class PartitionDelivery:
 
     def _let_go(self, one: GroupCursor, done: BitMap64) -> None:
         """These are done, whoever had them."""
-        for member, (before, last) in one.handed.items():
-            one.handed[member] = (before - done, last - done)
+        for member, (before, last, poll) in one.handed.items():
+            one.handed[member] = Handed(before - done, last - done, poll)
         if one.keys is not None:
             self._unpark(one, one.keys.drop(done))
 

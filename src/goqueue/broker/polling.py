@@ -110,6 +110,7 @@ class Polling:
         member = found.check(member_id, generation)
         now_ns, wall_ns = self._clock.monotonic_ns(), self._clock.wall_ns()
         found.touch(member_id, now_ns=now_ns, wall_ns=wall_ns)
+        member.poll_count += 1
         poll = Poll(member, max_messages, max(1, max_bytes), visibility_timeout_ms)
         try:
             result = self._attempt(found, poll)
@@ -182,6 +183,7 @@ class Polling:
                     max_bytes=poll.max_bytes - size,
                     lease_ns=lease_ns,
                     is_fed=is_fed,
+                    poll=member.poll_count,
                 )
             except StorageError as error:  # what came from the others is leased, and has to go out
                 refused = error

@@ -1,6 +1,7 @@
 """The `goqueue` command: runs it, and turns our errors into one readable line.
 
-Exit codes: 0 all went well, 1 the request failed, 2 it was malformed, 3 damage was found, 130 it was interrupted.
+Exit codes: 0 all went well, 1 the request failed, 2 it was malformed, 3 damage was found, 130 it was interrupted by
+Ctrl-C, 143 by SIGTERM.
 `goqueue serve` has two more: 4 the data directory cannot be used, 5 an address cannot be listened on.
 """
 

@@ -220,6 +220,7 @@ class Batch:
         "is_done",
         "is_sealed",
         "is_seen",
+        "is_taken",
         "message_count",
         "opened_ns",
         "queue",
@@ -236,6 +237,7 @@ class Batch:
         self.message_count = 0  # of these
         self.has_messages = False  # whether there are others that are more than a value, but not larger
         self.is_sealed = False
+        self.is_taken = False  # by the loop that sends it
         self.opened_ns = now_ns
         self.first_offset = -1
         self.timestamp_ns = 0
@@ -252,11 +254,12 @@ class Batch:
         self.handles.append(handle)
 
     def seal(self) -> None:
-        """Nothing more comes in."""
+        """Nothing more comes in. A Ctrl-C may end this between any two steps, and then all of it is done again."""
         self.is_sealed = True
-        self.held = self.handles.copy()
+        if not self.held:
+            self.held = self.handles.copy()
+            self.size += (len(self.held) - self.message_count) * SMALL_RECORD_BYTES
         self.handles = []
-        self.size += (len(self.held) - self.message_count) * SMALL_RECORD_BYTES
 
     def holds(self, handle: AnyHandle) -> bool:
         """Whether the handle was in time."""

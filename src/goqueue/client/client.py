@@ -615,8 +615,11 @@ class AsyncClient:
         assignor: str = "sticky",
         session_timeout: Duration = "30s",
         member_id: str | None = None,
+        auto_commit_interval: Duration = "5s",
     ) -> AsyncConsumer:
         """A member of the group. It joins with its first poll, and leaves with `close`.
+
+        `ack="auto"` commits positions every `auto_commit_interval`, up to what came before the last poll.
 
         With a `member_id` of its own it keeps its partitions over a restart. Whoever comes under the same id later
         takes its place.
@@ -637,6 +640,7 @@ class AsyncClient:
             visibility_ms=None if visibility is None else _milliseconds(visibility, "visibility"),
             max_in_flight=max_in_flight,
             session_timeout_ms=_milliseconds(session_timeout, "session_timeout"),
+            auto_commit_interval_ms=_milliseconds(auto_commit_interval, "auto_commit_interval"),
             telemetry=self._telemetry,
         )
         return AsyncConsumer(config, self._connections, self._clock)
@@ -657,6 +661,7 @@ class AsyncClient:
         ack: str = "each",
         auto_extend: bool = True,
         member_id: str | None = None,
+        auto_commit_interval: Duration = "5s",
     ) -> AsyncConsumption:
         """The messages of a group, one by one and for ever: `async with message` acknowledges each.
 
@@ -672,6 +677,7 @@ class AsyncClient:
             ack=ack,
             auto_extend=auto_extend,
             member_id=member_id,
+            auto_commit_interval=auto_commit_interval,
         )
         return AsyncConsumption(consumer, Limits(stop, limit, idle, batch))
 

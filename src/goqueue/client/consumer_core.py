@@ -70,7 +70,7 @@ from goqueue.wire.verbs import Verb
 
 LEASE_AHEAD_NS_MIN = 5 * SECOND
 """Nothing is polled before it is asked for where leases are shorter."""
-HEARTBEAT_NS = 3 * SECOND
+HEARTBEAT_NS_MAX = 3 * SECOND
 WAIT_MS_MAX = 20_000
 """How long one request waits at the broker; a longer poll asks again."""
 EXTENDED_NS_MAX = 12 * 3_600 * SECOND
@@ -119,6 +119,7 @@ class ConsumerConfig:
     visibility_ms: int | None = None
     max_in_flight: int | None = None
     session_timeout_ms: int = 30_000
+    auto_commit_interval_ms: int = 5_000
     telemetry: bool = True  # the context of a message is current in its block
 
     def __post_init__(self) -> None:
@@ -196,6 +197,7 @@ class ConsumerCore:
         self._known: frozenset[tuple[str, int]] = frozenset()  # the same
         self.positions: dict[TopicPartition, int] = {}
         self.must_beat = False  # something has changed: the next heartbeat should not wait
+        self.heartbeat_ns = min(HEARTBEAT_NS_MAX, config.session_timeout_ms * MS // 3)  # until the broker says another
         self.extend_at_ns: int | None = None  # when the leases of the last poll have to be extended
         self.reason = ""  # why the last poll brought nothing
         self._clock = clock
@@ -228,11 +230,13 @@ class ConsumerCore:
             commits if auto_commit is None else auto_commit,
             config.visibility_ms,
             config.max_in_flight,
+            config.auto_commit_interval_ms,
         )
         self._may_be_member = True
         frame = yield Request(Verb.JOIN, asked)
         joined = decode(frame.payload, Joined)
         self.generation = joined.generation
+        self.heartbeat_ns = max(1, joined.heartbeat_interval_ms) * MS
         self._has(joined.partitions)
         self.must_beat = joined.rebalance_required
         self.positions.clear()

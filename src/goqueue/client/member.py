@@ -13,7 +13,7 @@ from typing import Any, Protocol, TypeVar
 from weakref import ref
 
 from goqueue.client.connections import Connections
-from goqueue.client.consumer_core import HEARTBEAT_NS, ConsumerCore, Request, Steps
+from goqueue.client.consumer_core import ConsumerCore, Request, Steps
 from goqueue.client.session import ANSWER_TIMEOUT_S
 from goqueue.clock import MS, SECOND, Clock
 from goqueue.errors import AvailabilityError, GoQueueError
@@ -177,7 +177,7 @@ class Member:
                     logger.warning("%s of %d messages failed: %s", settlement.action, len(together), error)
 
     async def _keep(self) -> None:
-        beat_ns = self._clock.monotonic_ns() + HEARTBEAT_NS
+        beat_ns = self._clock.monotonic_ns() + self.core.heartbeat_ns
         while self._owner() is not None:
             now_ns = self._clock.monotonic_ns()
             extend_ns = self.core.next_extension_ns()
@@ -194,7 +194,7 @@ class Member:
             try:
                 await self.drive(self.core.extend_leases())
                 if now_ns >= beat_ns or self.core.must_beat:
-                    beat_ns = now_ns + HEARTBEAT_NS
+                    beat_ns = now_ns + self.core.heartbeat_ns
                     await self.drive(self.core.heartbeat())
             except GoQueueError as error:
                 logger.warning("cannot keep the membership of %s: %s", self.core.config.group, error)

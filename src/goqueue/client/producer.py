@@ -63,6 +63,10 @@ class ProducerCore:
     on belongs to the loop. Between them stand a few things that are safe without a lock: a deque of sealed
     batches one way, settled batches and their callbacks the other. So the loop never waits for a thread that lost its
     turn while it held the lock.
+
+    Ctrl-C may raise in the thread of the application between any two calls, also while it holds the lock. What is done
+    there leaves nothing behind that cannot be completed: a batch stays the open one until the loop has it, and whoever
+    finds a sealed one open completes that.
     """
 
     def __init__(
@@ -151,6 +155,8 @@ class ProducerCore:
             if message.value is not None and len(message.value) > queues.value_bytes_max:
                 raise MessageTooLarge("value", len(message.value), queues.value_bytes_max)
             queue = queues.choose(message.key, partition) or self.turns[topic]
+            if queue.open is not None and queue.open.is_sealed:
+                self._seal(queue)
             batch = queue.open or self._open_batch(queue)
             handle.batch = batch
             if message is item or len(message.value or b"") > SMALL_VALUE_BYTES:
@@ -198,22 +204,28 @@ class ProducerCore:
 
     def _seal(self, queue: PartitionQueue) -> None:
         """The open batch is to be sent. The lock is held."""
-        batch, queue.open = queue.open, None
+        batch = queue.open
         if batch is None:
             return
         if self.turns.get(queue.topic) is queue:
             self.turns[queue.topic] = self._topics[queue.topic].next_turn()
             self.open.pop(queue.topic, None)
         batch.seal()
-        self._hand_over(batch)
+        if batch.held:  # a Ctrl-C may have come before the first message was added
+            self._hand_over(batch)
+        queue.open = None
 
     def _hand_over(self, batch: Batch) -> None:
-        """Let the loop have it. The lock is held."""
-        self._sealed_bytes += batch.size
+        """Let the loop have it, which takes it once. The lock is held."""
         self._sealed.append(batch)
+        self._sealed_bytes += batch.size
         if not self._is_woken:
             self._is_woken = True
-            self._wake(self._pump)
+            try:
+                self._wake(self._pump)
+            except BaseException:
+                self._is_woken = False
+                raise
 
     def seal_all(self) -> None:
         """Everything that was added is to be sent."""
@@ -245,7 +257,11 @@ class ProducerCore:
         batch.count_max = self._count_max(batch)
         if not self._is_lingering and self.batch_count > 1:
             self._is_lingering = True
-            self._wake(self._linger)
+            try:
+                self._wake(self._linger)
+            except BaseException:
+                self._is_lingering = False
+                raise
         return batch
 
     def _count_max(self, batch: Batch) -> int:
@@ -499,8 +515,10 @@ class ProducerCore:
         queues: dict[PartitionQueue, None] = {}
         while sealed:
             batch = sealed.popleft()
-            batch.queue.ready.append(batch)
-            queues[batch.queue] = None
+            if not batch.is_taken:
+                batch.is_taken = True
+                batch.queue.ready.append(batch)
+                queues[batch.queue] = None
         for queue in queues:
             self._pump_one(queue)
 

@@ -452,8 +452,11 @@ class Client:
         assignor: str = "sticky",
         session_timeout: Duration = "30s",
         member_id: str | None = None,
+        auto_commit_interval: Duration = "5s",
     ) -> Consumer:
         """A member of the group. It joins with its first poll, and leaves with `close`.
+
+        `ack="auto"` commits positions every `auto_commit_interval`, up to what came before the last poll.
 
         With a `member_id` of its own it keeps its partitions over a restart. Whoever comes under the same id later
         takes its place.
@@ -471,6 +474,7 @@ class Client:
             assignor=assignor,
             session_timeout=session_timeout,
             member_id=member_id,
+            auto_commit_interval=auto_commit_interval,
         ).blocking(self._loop)
 
     def consume(
@@ -489,6 +493,7 @@ class Client:
         ack: str = "each",
         auto_extend: bool = True,
         member_id: str | None = None,
+        auto_commit_interval: Duration = "5s",
     ) -> Consumption:
         """The messages of a group, one by one and for ever: `with message` acknowledges each.
 
@@ -508,6 +513,7 @@ class Client:
             ack=ack,
             auto_extend=auto_extend,
             member_id=member_id,
+            auto_commit_interval=auto_commit_interval,
         ).blocking(self._loop)
 
     def groups(self) -> list[str]:

@@ -14,7 +14,7 @@ class GroupConfig:
     topics_max: int = 1_000  # per member
     session_timeout_ms_min: int = 1_000  # less, and a pause of the network is a death
     session_timeout_ms_max: int = 3_600_000  # more, and a dead member blocks its partitions for a shift
-    heartbeat_interval_ms: int = 3_000  # what members are told to keep to; two of them late is worth a word
+    heartbeat_interval_ms: int = 3_000  # at most; a third of a session that is shorter. Two of them late is an event
     expired_max: int = 1_000  # members of a group that are told, when they come back, that they were too late
 
     def __post_init__(self) -> None:

@@ -27,7 +27,7 @@ class Coordinator:
         self._gone = RebalanceStats()  # of the groups that were deleted
         self._gone_events: list[GroupEvent] = []
         self._wake_ns: int | None = None
-        self._nearest_ns = min(self.config.session_timeout_ms_min, 2 * self.config.heartbeat_interval_ms) * MS
+        self._nearest_ns = min(self.config.session_timeout_ms_min * 2 // 3, 2 * self.config.heartbeat_interval_ms) * MS
 
     def __len__(self) -> int:
         return len(self._groups)

@@ -239,7 +239,7 @@ class Group:
             if self._rebalance:
                 self._hand_over(now_ns=now_ns)
         member.generation = self.generation
-        self._wake_at(min(member.session_deadline_ns, now_ns + self._late_ns))
+        self._wake_at(min(member.session_deadline_ns, now_ns + self._late_ns(member)))
         self._tell_change()
         return member
 
@@ -270,7 +270,7 @@ class Group:
         member = self.member(member_id)
         self._learn_calendar(now_ns, wall_ns)
         if member.is_late:
-            self._wake_at(now_ns + self._late_ns)
+            self._wake_at(now_ns + self._late_ns(member))
         member.heard(now_ns=now_ns, wall_ns=wall_ns)
 
     def revoke(
@@ -320,7 +320,7 @@ class Group:
             self._go_on(Trigger.TIMEOUT, now_ns=now_ns)
         self._take_overdue(now_ns)
         for member in self._members.values():
-            if not member.is_late and member.heard_ns + self._late_ns <= now_ns:
+            if not member.is_late and member.heard_ns + self._late_ns(member) <= now_ns:
                 member.is_late = True
                 self._events.append(HeartbeatLate(group=self.name, member_id=member.id))
         self._wake_ns = min((self._deadline_of(member) for member in self._members.values()), default=None)
@@ -510,13 +510,16 @@ class Group:
             self.stats.succeeded(duration_ns, wall_ns=self._calendar_ns + now_ns)
         self._events.append(RebalanceEnded(group=self.name, kind=self.protocol, duration_ns=duration_ns, failed=failed))
 
-    @property
-    def _late_ns(self) -> int:
-        return 2 * self._config.heartbeat_interval_ms * MS
+    def heartbeat_interval_ms(self, member: Member) -> int:
+        """How often the member should be heard of: often enough that two lost heartbeats do not end its session."""
+        return min(self._config.heartbeat_interval_ms, member.session_timeout_ms // 3)
+
+    def _late_ns(self, member: Member) -> int:
+        return 2 * self.heartbeat_interval_ms(member) * MS
 
     def _deadline_of(self, member: Member) -> int:
         deadline_ns = min((member.session_deadline_ns, *member.asked.values()))
-        return deadline_ns if member.is_late else min(deadline_ns, member.heard_ns + self._late_ns)
+        return deadline_ns if member.is_late else min(deadline_ns, member.heard_ns + self._late_ns(member))
 
     def _wake_at(self, time_ns: int) -> None:
         """Be ticked by then. What is asked back needs no such call: its deadline is never before the session's."""
@@ -582,4 +585,5 @@ def _update(member: Member, asked: Join) -> None:
     member.auto_commit = asked.auto_commit
     member.visibility_timeout_ms = asked.visibility_timeout_ms
     member.max_in_flight = asked.max_in_flight
+    member.auto_commit_interval_ms = asked.auto_commit_interval_ms
     member.confirms_revocations = asked.confirms_revocations

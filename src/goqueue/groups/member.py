@@ -19,6 +19,8 @@ from goqueue.names import TopicPartition
 NAME_CHARACTERS_MAX = 255
 INTERNAL_PREFIX = "__"
 VISIBILITY_TIMEOUT_MS_MAX = 12 * 3_600_000
+AUTO_COMMIT_INTERVAL_MS_MIN = 100
+AUTO_COMMIT_INTERVAL_MS_MAX = 3_600_000
 
 MODES = ("partitioned", "shared", "key-shared")
 PROTOCOLS = ("cooperative", "eager")
@@ -41,6 +43,7 @@ class Join(NamedTuple):
     auto_commit: bool = True
     visibility_timeout_ms: int | None = None
     max_in_flight: int | None = None
+    auto_commit_interval_ms: int = 5_000
     confirms_revocations: bool = False  # is asked to give back what moves, and says when it has
 
 
@@ -77,6 +80,8 @@ def validate_join(asked: Join, config: GroupConfig) -> None:
         raise InvalidRequest("visibility_timeout must be positive and at most 12h", path="visibility_timeout")
     if asked.max_in_flight is not None and asked.max_in_flight < 1:
         raise InvalidRequest("max_in_flight must be positive", path="max_in_flight")
+    if not AUTO_COMMIT_INTERVAL_MS_MIN <= asked.auto_commit_interval_ms <= AUTO_COMMIT_INTERVAL_MS_MAX:
+        raise InvalidRequest("auto_commit_interval must be 100ms to 1h", path="auto_commit_interval")
 
 
 def _validate_choice(field: str, value: str, choices: Collection[str]) -> None:
@@ -98,6 +103,9 @@ class Member:
     auto_commit: bool = False
     visibility_timeout_ms: int | None = None
     max_in_flight: int | None = None
+    auto_commit_interval_ms: int = 5_000
+    commit_at_ns: int = 0  # when positions are committed for it next
+    poll_count: int = 0  # a poll says that all before it are worked through
     confirms_revocations: bool = False
     last_heartbeat_ns: int = 0  # as the calendar shows it
     heard_ns: int = 0  # the same, by the clock that never jumps

@@ -39,6 +39,7 @@ class SavedMember(msgspec.Struct, frozen=True, omit_defaults=True):
     joined_at_ns: Whole
     last_heartbeat_ns: Whole
     generation: Whole
+    auto_commit_interval_ms: Whole = 5_000
     assigned: tuple[TopicPartition, ...] = ()  # in the mode `partitioned`
     is_settled: bool = True
     target: tuple[TopicPartition, ...] = ()  # unless it is what is assigned

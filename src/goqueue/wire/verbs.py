@@ -285,6 +285,7 @@ class Join(_Meta):
     auto_commit: bool = True
     visibility_timeout_ms: int | None = None
     max_in_flight: int | None = None
+    auto_commit_interval_ms: int = 5_000
 
 
 class MemberHeartbeat(_Meta):

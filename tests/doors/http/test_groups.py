@@ -66,6 +66,19 @@ def test_a_member_says_what_it_wants(orders: OpenDoor) -> None:
     assert orders.get(BILLING).json["assignor"] == "range"
 
 
+def test_a_short_session_asks_for_more_heartbeats(orders: OpenDoor) -> None:
+    assert join(orders, session_timeout="1s")["heartbeat_interval"] == "333ms"
+
+
+def test_the_interval_of_auto_commit_is_asked_for(orders: OpenDoor) -> None:
+    assert join(orders, ack="offsets", auto_commit_interval="250ms")["generation"] == 1
+
+    asked = {"client_id": "c", "topics": ["orders"], "auto_commit_interval": "1ms"}
+    answer = orders.post(f"{BILLING}/join", asked)
+    assert (answer.status, answer.code) == (400, "INVALID_REQUEST")
+    assert answer.json["details"] == {"path": "auto_commit_interval"}
+
+
 @pytest.mark.parametrize("absent", [{}, {"client_id": None}, {"client_id": ""}])
 def test_a_member_has_a_client_id(orders: OpenDoor, absent: dict[str, Any]) -> None:
     answer = orders.post(f"{BILLING}/join", {"topics": ["orders"], **absent})

@@ -14,6 +14,7 @@ import typer
 from goqueue.cli import arguments
 from goqueue.cli.arguments import given
 from goqueue.cli.broker import DEFAULT_SERVER, ServerOption, connected
+from goqueue.cli.interrupts import EXIT_TERMINATED, Terminated, termination_raised
 from goqueue.cli.membership import Ack, Mode, Start, Stop, take
 from goqueue.cli.output import complain
 from goqueue.cli.rendering import Render, renderer
@@ -105,7 +106,7 @@ def consume(
     """Print the messages of a topic, ordered by offset within each partition.
 
     With --group, take them as a member of that group: each goes to one member,
-    and is acknowledged once it is printed. Ctrl-C leaves the group.
+    and is acknowledged once it is printed. Ctrl-C and SIGTERM leave the group.
 
       goqueue consume orders --from '2h ago'
       goqueue consume orders --follow -o json
@@ -139,7 +140,7 @@ def consume(
         if follow and stop:
             raise typer.BadParameter("whoever follows does not stop", param_hint="--stop")
     try:
-        with connected(server) as client:
+        with termination_raised(), connected(server) as client:
             if group is None:
                 where: dict[str, Any] = given({**ranges, "limit": limit})
                 messages = client.follow(topics[0], **where) if follow else client.read(topics[0], **where)
@@ -149,6 +150,8 @@ def consume(
                 wanted: dict[str, Any] = given({**membership, "ack": how.of_consumer, "stop": None})
                 with client.consumer(topics, group=group, **wanted) as consumer:
                     take(consumer, renderer(format, topics=len(topics)), ack=how, limit=limit, follow=follow)
+    except Terminated:
+        raise typer.Exit(EXIT_TERMINATED) from None
     except KeyboardInterrupt:
         pass
     except OSError as error:

@@ -1,6 +1,7 @@
 """`goqueue produce`: publish one message, or every line of a file or of standard input, in a transaction or without.
 
 In a transaction all of it is seen together when the last line is stored; or nothing of it, if anything goes wrong.
+Without one, Ctrl-C and SIGTERM store the lines that were read before the process ends.
 """
 
 import os
@@ -14,7 +15,8 @@ import typer
 
 from goqueue.cli import arguments
 from goqueue.cli.broker import DEFAULT_SERVER, ServerOption, connected
-from goqueue.cli.output import Format, FormatOption, errors, plain, show, size
+from goqueue.cli.interrupts import EXIT_INTERRUPTED, EXIT_TERMINATED, Terminated, termination_raised
+from goqueue.cli.output import Format, FormatOption, errors, plain, show, size, warn
 from goqueue.clock import SECOND, SystemClock
 from goqueue.errors import GoQueueError
 
@@ -112,7 +114,7 @@ def produce(
     }
     message = {name: content for name, content in given.items() if content is not None}
     separator = None if key_separator is None else os.fsencode(key_separator)
-    with connected(server) as client:
+    with termination_raised(), connected(server) as client:
         sender: Sender = client.producer(**arguments.given({"acks": acks, "compression": compression}))
         if transactional_id is not None:
             chosen = arguments.given({"timeout": transaction_timeout, "marker": marker})
@@ -155,21 +157,25 @@ def _publish_lines(
     clock = SystemClock()
     started_ns = clock.monotonic_ns()
     count = byte_count = 0
-    with sender as producer, _progress(lines) as advance:
-        if _was_committed(producer, output):
-            return
-        for line in lines:
-            count += 1
-            value = line.removesuffix(b"\n").removesuffix(b"\r")
-            if separator is not None:
-                key, found, value = value.partition(separator)
-                if not found:
-                    raise _without_key(producer, count, separator)
-                producer.send(topic, value, **message, key=key)
-            else:
-                producer.send(topic, value, **message)
-            byte_count += len(value)
-            advance(len(line))
+    try:
+        with sender as producer, _progress(lines) as advance:
+            if _was_committed(producer, output):
+                return
+            for line in lines:
+                value = line.removesuffix(b"\n").removesuffix(b"\r")
+                if separator is not None:
+                    key, found, value = value.partition(separator)
+                    if not found:
+                        raise _without_key(producer, count + 1, separator)
+                    producer.send(topic, value, **message, key=key)
+                else:
+                    producer.send(topic, value, **message)
+                count += 1
+                byte_count += len(value)
+                advance(len(line))
+    except KeyboardInterrupt as interrupt:
+        warn(f"interrupted after {count:,} messages to {topic}")
+        raise typer.Exit(EXIT_TERMINATED if isinstance(interrupt, Terminated) else EXIT_INTERRUPTED) from None
     seconds = (clock.monotonic_ns() - started_ns) / SECOND
     data = {"topic": topic, "count": count, "bytes": byte_count, "seconds": round(seconds, 6)}
     rate = count / seconds if seconds else 0

@@ -47,6 +47,7 @@ class JoinBody(Body, kw_only=True):
     auto_commit: bool | None = None
     visibility_timeout: Text = None
     max_in_flight: int | None = None
+    auto_commit_interval: Text = None
 
 
 class JoinedGroup(msgspec.Struct, kw_only=True):
@@ -395,6 +396,7 @@ async def _join(context: Context, group: str, body: JoinBody, *, confirms_revoca
         "auto_commit": body.auto_commit,
         "visibility_timeout_ms": duration_ms(body.visibility_timeout, "visibility_timeout"),
         "max_in_flight": body.max_in_flight,
+        "auto_commit_interval_ms": duration_ms(body.auto_commit_interval, "auto_commit_interval"),
     }
     asked = Join(
         body.client_id,
