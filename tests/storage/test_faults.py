@@ -436,6 +436,25 @@ def test_a_flipped_bit_on_its_way_from_the_disk_is_never_taken_for_data(rate: fl
         log.close()
 
 
+def test_a_time_that_was_looked_up_on_a_bad_day_of_the_disk_is_not_remembered() -> None:
+    disk = MemoryDisk()
+    log = open_log(disk, segment_bytes=20_000)
+    fill(log, 400)
+    log.close()
+    for seed in range(20):
+        faulty = FaultyDisk(disk, seed=seed)
+        log = open_log(faulty, segment_bytes=20_000)
+        faulty.rates["bit_flip"] = 0.9
+
+        for offset in range(0, 400, 20):
+            log.offset_at_time(NOW_NS + offset * 1_000_000)
+        faulty.heal()
+
+        found = [log.offset_at_time(NOW_NS + offset * 1_000_000) for offset in range(0, 400, 20)]
+        assert found == list(range(0, 400, 20))
+        log.close()
+
+
 @pytest.mark.parametrize("rate", [0.02, 0.1])
 def test_a_flipped_bit_while_a_log_is_opened_costs_no_record_before_the_checkpoint(rate: float) -> None:
     for seed in range(100):
@@ -672,7 +691,7 @@ def test_a_checkpoint_that_was_written_but_not_synced_is_not_trusted_by_the_next
 @pytest.mark.parametrize("cut_off", ["pwrite", "sync"])
 def test_two_checkpoints_that_are_cut_off_in_a_row_cost_no_record(disk: MemoryDisk, cut_off: str) -> None:
     faulty = FaultyDisk(disk, seed=0)
-    log = open_log(faulty, **SETTINGS, retention_bytes=300)
+    log = open_log(faulty, **SETTINGS, retention_bytes=402)
     values = fill(log, 5)
     log.flush()
     values += fill(log, 5)
@@ -680,7 +699,7 @@ def test_two_checkpoints_that_are_cut_off_in_a_row_cost_no_record(disk: MemoryDi
     with pytest.raises(StorageFailed):
         log.flush()
 
-    log = open_log(faulty, **SETTINGS, retention_bytes=300)
+    log = open_log(faulty, **SETTINGS, retention_bytes=402)
     acked = log.durable_offset
     log.maintain(now_ns=NOW_NS, monotonic_ns=0)
     start = log.start_offset

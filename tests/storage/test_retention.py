@@ -99,3 +99,10 @@ def test_a_quiet_log_expires_completely_once_its_segment_is_old(disk: MemoryDisk
     assert (log.start_offset, log.next_offset, log.size) == (1, 1, 0)
     log.close()
     assert open_log(disk).next_offset == 1
+
+
+def test_a_segment_that_is_larger_than_the_whole_room_goes() -> None:
+    config = LogConfig(retention_ms=0, retention_bytes=99)
+
+    assert bases(config, now_ms=0, segments=SEGMENTS[:1], active_bytes=0) == [0]
+    assert bases(LogConfig(retention_ms=0, retention_bytes=100), now_ms=0, segments=SEGMENTS[:1], active_bytes=0) == []

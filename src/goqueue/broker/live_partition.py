@@ -447,13 +447,7 @@ class LivePartition:
         )
 
     def _keep_from(self, log: Log) -> int | None:
-        """Where the records begin that retention has to leave: what waits, and what is not decided yet."""
-        if log is not self.log:
-            return None
-        waiting = None if self.delivery is None else self.delivery.keep_from
-        transactions = self.producers.transactions
-        open_from = None if transactions is None else transactions.first_open_offset
-        return min((offset for offset in (waiting, open_from) if offset is not None), default=None)
+        return self.delivery.keep_from if log is self.log and self.delivery is not None else None
 
     def configured(self) -> None:
         """The settings have changed, perhaps the flush mode, or the retention: room may be needed now."""

@@ -183,19 +183,30 @@ class Segment:
         """When its first record was stored; None for a segment without any."""
         if self.known_first_timestamp is None:
             start = Spot(0, self.base_offset)
+            is_damaged = False
             for found in self.walk(start, end_offset=end_offset, window_bytes=FIRST_WINDOW_BYTES):
                 if isinstance(found, Run):
+                    if is_damaged:  # the first record may be read the next time: a bit can flip on its way
+                        return found.summary.first_timestamp
                     self.known_first_timestamp = found.summary.first_timestamp
                     break
+                is_damaged = True
         return self.known_first_timestamp
 
     def last_timestamp(self, *, end_offset: int) -> int | None:
         """When its last record was stored; None for a segment without any."""
         if self._last_timestamp is None:
             start = self._last_indexed(end_offset) or Spot(0, self.base_offset)
+            last: int | None = None
+            is_damaged = False
             for found in self.walk(start, end_offset=end_offset):
                 if isinstance(found, Run):
-                    self._last_timestamp = found.summary.last_timestamp
+                    last = found.summary.last_timestamp
+                else:
+                    is_damaged = True
+            if is_damaged:  # the last record may be read the next time
+                return last
+            self._last_timestamp = last
         return self._last_timestamp
 
     def rebuild_indexes(self, *, end_offset: int) -> None:
