@@ -3,19 +3,21 @@
 from collections import Counter
 from dataclasses import replace
 from errno import EIO, ENOSPC
+from itertools import product
 
 import pytest
 
 from goqueue.broker.new_message import NewMessage
 from goqueue.clock import SECOND
 from goqueue.delivery.receipts import Receipt
-from goqueue.errors import ReceiptUnknown, StorageError, StorageFailed, StorageFull
+from goqueue.errors import GoQueueError, ReceiptUnknown, StorageError, StorageFailed, StorageFull
 from goqueue.record import kernel
 from goqueue.record.header import Priority
 from goqueue.testing import FaultyDisk, ManualClock, MemoryDisk
 from goqueue.wire import reports
 from tests.broker.brokers import Node
 from tests.broker.consumers import Consumer, floor, got, offsets, outcomes, restarted
+from tests.broker.transactional import Owner
 
 LEDGER = "orders/0/ledger/00000000000000000000.log"
 UNKNOWN, EXPIRED, MALFORMED = "RECEIPT_HANDLE_UNKNOWN", "RECEIPT_HANDLE_EXPIRED", "RECEIPT_HANDLE_MALFORMED"
@@ -280,6 +282,81 @@ def test_receipts_stay_good_after_the_member_lost_the_partition(node: Node) -> N
     Consumer(node)
 
     assert outcomes(one.ack(messages)) == ["ack"] * 4
+
+
+FATES = ("ack", "nack", "release", "reject", "hold", "extend", "expire")
+
+
+@pytest.mark.parametrize("fates", list(product(FATES, repeat=3)), ids="-".join)
+def test_why_a_receipt_is_not_good_does_not_depend_on_the_others_of_its_delivery(
+    node: Node, fates: tuple[str, ...]
+) -> None:
+    node.create(visibility_timeout="10s", backoff_initial="30s", max_deliveries=5)
+    node.publish(*numbered(4))
+    member = Consumer(node, session_timeout_ms=300_000)
+    messages = member.poll(3)
+    owner = Owner(node, "billing", timeout_ms=300_000)
+    owner.begin()
+    for fate, message in zip(fates, messages, strict=True):
+        if fate == "hold":
+            owner.ack([message])
+        elif fate != "expire":
+            member.settle(fate, [message], delay=60)
+    if "release" in fates:
+        assert UNKNOWN in outcomes(member.ack([messages[fates.index("release")]]))
+    node.pass_time(11, step=1)
+
+    (nonce,) = {Receipt.parse(message.receipt).nonce for message in messages}
+    raw = _raw(*range(4))
+    refused = node.done(node.broker.groups.settle_batch("orders", 0, nonce, raw, reports.Settlement("extend", SECOND)))
+    why = {one.offset: (one.code, one.facts.get("reason")) for one in refused.refused}
+    settled = {"ack", "nack", "release", "reject", "hold"}
+    for fate, message in zip(fates, messages, strict=True):
+        (result,) = member.settle("extend", [message], delay=60)
+        if fate == "extend":
+            assert message.offset not in why
+            assert isinstance(result, reports.Settled)
+            continue
+        expected = (UNKNOWN, "settled") if fate in settled else (EXPIRED, None)
+        assert why[message.offset] == expected, fate
+        assert isinstance(result, GoQueueError)
+        assert (result.code, result.facts().get("reason")) == expected, fate
+    forged = Receipt.parse(messages[0].receipt)._replace(offset=3)
+    is_under_way = "extend" in fates
+    assert outcomes(node.done(member.begin("ack", [str(forged)]))) == [UNKNOWN if is_under_way else EXPIRED]
+
+
+@pytest.mark.parametrize("is_whole", [False, True])
+def test_why_a_receipt_is_not_good_is_known_after_a_restart(node: Node, is_whole: bool) -> None:
+    node.create(visibility_timeout="10s", backoff_initial="30s")
+    node.publish(*numbered(4))
+    member = Consumer(node, session_timeout_ms=300_000)
+    late, long, done = member.poll(3)
+    member.settle("extend", [long], delay=100)
+    member.ack([done])
+    node.pass_time(11, step=1)
+    if is_whole:
+        delivery = node.broker.delivery(node.live())
+        delivery._written.write_whole(delivery.cursors["workers"], delivery.cursors["workers"].cursor)
+
+    member = member.moved_to(restarted(node))
+
+    forged = str(Receipt.parse(late.receipt)._replace(offset=3))
+    results = member.node.done(member.begin("ack", [late.receipt, done.receipt, forged, long.receipt]))
+    assert outcomes(results) == [EXPIRED, UNKNOWN, UNKNOWN, "ack"]
+
+
+def test_a_message_that_was_given_back_and_delivered_again_has_an_expired_receipt(node: Node) -> None:
+    node.create()
+    node.publish(b"a", b"b")
+    member = Consumer(node)
+    first, second = member.poll()
+    member.settle("nack", [first], delay=0)
+    node.pass_time(1)
+    (again,) = member.poll()
+
+    assert outcomes(member.ack([first])) == [EXPIRED]
+    assert outcomes(member.ack([again, second])) == ["ack", "ack"]
 
 
 # --- batches at once ---------------------------------------------------------------------------

@@ -553,13 +553,14 @@ class PartitionDelivery:
     def refusal(self, one: GroupCursor, delivery_id: int, offset: int) -> GoQueueError:
         """Why a receipt that was given out, or pretends to be, is not good."""
         topic, partition = self.live.origin
-        if one.cursor.is_done(offset) or one.cursor.is_held(offset):
+        cursor = one.cursor
+        if cursor.is_done(offset) or cursor.is_held(offset) or cursor.is_settled_back(delivery_id, offset):
             return ReceiptUnknown(topic, partition, offset, "settled")
-        delivery = one.cursor.deliveries.get(delivery_id)
-        is_under_way = delivery is not None and offset not in delivery.late(now_ns=self._clock.monotonic_ns())
-        if is_under_way or offset >= self.live.last_stable_offset:
-            return ReceiptUnknown(topic, partition, offset)
-        return ReceiptExpired(topic, partition, offset)
+        delivery = cursor.deliveries.get(delivery_id)
+        was_given_out = offset < self.live.last_stable_offset
+        if delivery is not None:  # others of it are leased still, so all that it had are known
+            was_given_out = offset in delivery.left or offset in delivery.late(now_ns=self._clock.monotonic_ns())
+        return (ReceiptExpired if was_given_out else ReceiptUnknown)(topic, partition, offset)
 
     def settle(
         self, one: GroupCursor, delivery_id: int, offsets: BitMap64, settlement: reports.Settlement
@@ -577,6 +578,7 @@ class PartitionDelivery:
             case _:
                 self._written.note(one, ledger.Released(delivery_id, False, ledger.blob(offsets)), flush=False)
                 self._release(one, delivery_id, offsets, counts=False)
+                one.cursor.note_settled_back(delivery_id, offsets)
                 return Settling(Pending.of({}))
 
     def _stored(self, ledger_end: int, *, at_ns: int = 0, next_count: int = 0) -> "Settling":
@@ -604,6 +606,8 @@ class PartitionDelivery:
         failed = one.cursor.judge(offsets, self._retries, now_ns=now_ns, delay_ns=settlement.delay_ns)
         end = self._written.note(one, self._retried(delivery_id, failed)) if failed.requeued else 0
         one.cursor.fail(delivery_id, failed)
+        for part in failed.requeued:
+            one.cursor.note_settled_back(delivery_id, part.offsets)
         error = settlement.reason or "not acknowledged"
         self._tell_settled(one, "nack", offsets, delivery, error)
         graves = self._follow_failure(one, delivery_id, delivery.member, failed, MAX_DELIVERIES, error)

@@ -43,13 +43,14 @@ DEADLINES_MIN = 1_000
 class Delivery:
     """What went to a member in one answer and is not settled; it is leased until the deadlines in `parts`."""
 
-    __slots__ = ("id", "member", "parts", "started_ns")
+    __slots__ = ("id", "left", "member", "parts", "started_ns")
 
     def __init__(self, delivery_id: int, member: str, started_ns: int) -> None:
         self.id = delivery_id
         self.member = member
         self.started_ns = started_ns  # wall clock: people see it on dead letters
         self.parts: list[tuple[int, BitMap64]] = []  # deadlines and offsets; one, unless some were extended
+        self.left = BitMap64()  # were in it, and came back: their receipts are told from those that were made up
 
     @property
     def offsets(self) -> BitMap64:
@@ -145,6 +146,7 @@ class Cursor:
         self._deadlines: list[tuple[int, int]] = []  # a heap; may hold deliveries that are over or were extended
         self._deadlines_max = DEADLINES_MIN
         self.given_back = BitMap64()  # released as if they had not been delivered; until their next delivery
+        self._settled_back: dict[int, BitMap64] = {}  # delivery -> what its member gave back; until the next delivery
         self._counts: dict[int, BitMap64] = {}  # finished deliveries -> the offsets that have had so many
         self._first: dict[int, BitMap64] = {}  # second of the first delivery -> the offsets that failed since
 
@@ -273,6 +275,8 @@ class Cursor:
         delivery.lease(offsets, deadline_ns)
         if self.given_back:
             self.given_back -= offsets
+        if self._settled_back:
+            self._forget_settled_back(offsets)
         self._note_deadline(deadline_ns, delivery_id)
         self.in_flight[member] = self.in_flight.get(member, 0) + len(offsets)
 
@@ -316,6 +320,7 @@ class Cursor:
         for at_ns, offsets in parts if delivery else ():
             claimed = self._claim(delivery_id, offsets)
             if delivery and claimed:
+                delivery.left |= claimed
                 self._count(claimed, delivery.started_ns)
                 self._wait(claimed, at_ns)
 
@@ -339,6 +344,8 @@ class Cursor:
         """Those that the delivery has are ready at once. Without `counts` it is as if they had not been delivered."""
         delivery = self.deliveries.get(delivery_id)
         claimed = self._claim(delivery_id, offsets)
+        if delivery:
+            delivery.left |= claimed
         if counts and delivery:
             self._count(claimed, delivery.started_ns)
         else:
@@ -352,6 +359,8 @@ class Cursor:
             self.dying -= offsets
             if self.given_back:
                 self.given_back -= offsets
+            if self._settled_back:
+                self._forget_settled_back(offsets)
             self._forget_counts(offsets)
             if self.held:
                 self._end_holds(offsets)
@@ -382,6 +391,14 @@ class Cursor:
         self.dying -= offsets
         self.put_back(offsets, now_ns=now_ns)
 
+    def note_settled_back(self, delivery_id: int, offsets: BitMap64) -> None:
+        """The member itself gave these back: until they are delivered again, its receipts are settled, not expired."""
+        self._settled_back.setdefault(delivery_id, BitMap64()).update(offsets)
+
+    def is_settled_back(self, delivery_id: int, offset: int) -> bool:
+        """Whether the member of that delivery gave the message back, and nobody has got it since."""
+        return delivery_id in self._settled_back and offset in self._settled_back[delivery_id]
+
     # --- transactions --------------------------------------------------------------------------
 
     def hold(self, transaction: Transaction, delivery_id: int, offsets: BitMap64) -> None:
@@ -409,6 +426,8 @@ class Cursor:
             for part in failed.requeued:
                 self._wait(part.offsets, part.at_ns)
             self.dying |= failed.dead
+            if delivery := self.deliveries.get(one.delivery_id):
+                delivery.left |= one.offsets
             outcomes.append((one, failed))
         return outcomes
 
@@ -490,10 +509,13 @@ class Cursor:
         deliveries = dict(self.deliveries)
         for held in (one for holds in self.held.values() for one in holds):
             delivery = Delivery(held.delivery_id, held.member, held.started_ns)
-            delivery.parts = [*(deliveries[delivery.id].parts if delivery.id in deliveries else ()), (0, held.offsets)]
+            leased = deliveries.get(delivery.id)
+            delivery.parts = [*(leased.parts if leased else ()), (0, held.offsets)]
+            delivery.left = leased.left if leased else BitMap64()
             deliveries[delivery.id] = delivery
-        leased = list(deliveries.values())
-        return CursorState(self.floor, self.acked, self._counts, self._first, leased, waiting, self.given_back)
+        return CursorState(
+            self.floor, self.acked, self._counts, self._first, list(deliveries.values()), waiting, self.given_back
+        )
 
     def restore(self, state: CursorState) -> None:
         """Be what the state says; for a cursor that was just made."""
@@ -583,6 +605,12 @@ class Cursor:
                 if not table[key]:
                     del table[key]
 
+    def _forget_settled_back(self, offsets: BitMap64) -> None:
+        for delivery_id in [one for one, given in self._settled_back.items() if given.intersect(offsets)]:
+            self._settled_back[delivery_id] -= offsets
+            if not self._settled_back[delivery_id]:
+                del self._settled_back[delivery_id]
+
     def _make_ready(self, offsets: BitMap64, *, now_ns: int) -> None:
         """What lies behind the frontier becomes ready when it is admitted."""
         if offsets:
@@ -613,6 +641,7 @@ class Cursor:
                 ended |= part & offsets
                 part.difference_update(offsets)
             if ended:
+                delivery.left |= ended
                 delivery.parts = [part for part in delivery.parts if part[1]]
                 self._unlease(delivery, ended)
         kept = [(at_ns, number, part - offsets) for at_ns, number, part in self._waiting]

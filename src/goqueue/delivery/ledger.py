@@ -119,6 +119,7 @@ class Snapshot(msgspec.Struct, array_like=True, frozen=True):
     burials: list[Burial]
     metadata: str = ""
     given_back: bytes = b""
+    left: dict[int, bytes] = {}  # what came back from deliveries that are under way
 
 
 encode = msgspec.msgpack.Encoder().encode
@@ -180,6 +181,7 @@ def snapshot(cursor: Cursor, *, salt: bytes, burials: Iterable[Burial], metadata
         list(burials),
         metadata,
         blob(state.given_back) if state.given_back else b"",
+        {one.id: blob(one.left) for one in state.deliveries if one.left},
     )
 
 
@@ -190,6 +192,8 @@ def restore(cursor: Cursor, saved: Snapshot, *, shift_ns: int) -> None:
         delivery = Delivery(delivery_id, member, started_ns)
         for deadline_ns, raw in parts:
             delivery.lease(offsets_of(raw), deadline_ns - shift_ns)
+        if delivery_id in saved.left:
+            delivery.left = offsets_of(saved.left[delivery_id])
         deliveries.append(delivery)
     cursor.restore(
         CursorState(

@@ -261,6 +261,20 @@ def test_a_lease_that_is_over_settles_nothing(
     assert (answer.status, answer.code) == (410, "RECEIPT_HANDLE_EXPIRED")
 
 
+def test_a_late_receipt_is_expired_also_while_another_of_its_poll_was_extended(
+    orders: OpenDoor, clock: ManualClock
+) -> None:
+    messages = take(orders, join(orders), visibility_timeout="5s")
+    assert settle(orders, "visibility", messages[0], timeout="10m").status == 200
+    clock.advance(6)
+    orders.until(lambda: orders.broker.groups.reliability().expired == 4)
+
+    late = settle(orders, "ack", messages[1])
+
+    assert (late.status, late.code) == (410, "RECEIPT_HANDLE_EXPIRED")
+    assert settle(orders, "ack", messages[0]).status == 200
+
+
 def test_who_settles_does_not_matter(orders: OpenDoor, messages: list[dict[str, Any]]) -> None:
     assert settle(orders, "ack", messages[0], consumer_id="somebody").status == 200
 
