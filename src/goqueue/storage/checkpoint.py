@@ -51,10 +51,10 @@ class CheckpointFile:
         self._sequences = [0] * SLOT_COUNT  # of what stands in each slot; 0 for nothing
         self.is_settled = False  # both synced slots were found to say the same: the last write of them was not cut off
 
-    def load(self) -> Checkpoint | None:
-        """The newest valid slot, or None if there is none."""
+    def load(self, *, write: bool = True) -> Checkpoint | None:
+        """The newest valid slot, or None if there is none. Without `write` the permission to read is enough."""
         try:
-            file = self._disk.open(self._path, write=False)
+            file = self._disk.open(self._path, write=write)
         except FileNotFoundError:
             return None
         data = file.pread(0, SLOT_COUNT * SLOT_STRIDE_BYTES)

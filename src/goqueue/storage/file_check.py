@@ -101,7 +101,7 @@ def _txn_index(_disk: Disk, _directory: str, path: str, report: SegmentReport, r
 def _checkpoint(disk: Disk, _directory: str, path: str) -> FileReport:
     raw = _content(disk, path) or b""
     try:
-        found = checkpoint.CheckpointFile(disk, path).load()
+        found = checkpoint.CheckpointFile(disk, path).load(write=False)
     except GoQueueError as error:
         return FileReport(path, "", (str(error),))
     damage = [f"slot {index} fails its checksum" for index in checkpoint.damaged_slots(raw)]
