@@ -31,6 +31,7 @@ class LiveDelays:
     def __init__(self, file: DelayFile, *, start_offset: int, next_offset: int, wall_ns: int) -> None:
         self.table = PartitionDelays(now_ns=wall_ns)
         self.cancelled = BitMap64()
+        self.rescheduled: dict[int, int] = {}  # the time that took the place of the one in the record, by offset
         self.stale_keys: list[bytes] = []  # what the ledger says of records that the log has lost
         self._file = file
         self._next_offset = next_offset
@@ -49,8 +50,10 @@ class LiveDelays:
                     return
                 if change.due_ns is None:
                     self.cancelled.add(offset)
+                    self.rescheduled.pop(offset, None)
                     self.table.apply(offset, state=DelayState.CANCELLED)
                 else:
+                    self.rescheduled[offset] = change.due_ns
                     self.table.apply(offset, due_ns=change.due_ns)
 
     def schedule(self, entries: Buffer, *, end_offset: int, wall_ns: int) -> None:
@@ -81,8 +84,11 @@ class LiveDelays:
         if due_ns is None:
             self.table.cancel_many(offsets)
             self.cancelled |= offsets
+            for offset in offsets if self.rescheduled else ():
+                self.rescheduled.pop(offset, None)
         else:
             for offset in offsets:
+                self.rescheduled[offset] = due_ns
                 self.table.reschedule(offset, due_ns, now_ns=wall_ns)
         self.save()
 
@@ -96,6 +102,8 @@ class LiveDelays:
         """Records that the log does not have any more."""
         if self.cancelled and self.cancelled.min() < below:
             self.cancelled.remove_range(0, below)
+        if self.rescheduled:
+            self.rescheduled = {offset: due_ns for offset, due_ns in self.rescheduled.items() if offset >= below}
         return self.table.drop(below)
 
     def hidden(self, start: int, end: int) -> BitMap64:
