@@ -101,6 +101,31 @@ def test_what_is_hidden_is_the_same_after_a_restart(node: Node) -> None:
     assert found == [HiddenRange(0, 1), HiddenRange(2, 3)]
 
 
+def test_a_message_that_was_rescheduled_is_told_with_its_new_time_as_long_as_the_log_has_it(node: Node) -> None:
+    node.create()
+    for value in (b"a", b"b", b"c", b"d"):
+        delayed(node, value)
+    new_ns = node.clock.wall_ns() + 7 * SECOND
+    for offset in (0, 1, 3):
+        node.done(node.broker.delays.reschedule("orders", partition=0, offset=offset, deliver_at_ns=new_ns + offset))
+    node.done(node.broker.delays.reschedule("orders", partition=0, offset=1, deliver_at_ns=new_ns))
+    node.done(node.broker.delays.cancel("orders", partition=0, offset=0))
+
+    def told(node: Node, start: int = 0, end: int = 9) -> list[tuple[int, int]]:
+        found = node.broker.scans.rescheduled("orders", 0, start_offset=start, end_offset=end)
+        return [(one.offset, one.due_ns) for one in found]
+
+    assert told(node) == [(1, new_ns), (3, new_ns + 3)]
+    assert (told(node, 2), told(node, 0, 3)) == ([(3, new_ns + 3)], [(1, new_ns)])
+    node.pass_time(60, step=60)
+    assert told(node) == [(1, new_ns), (3, new_ns + 3)]  # what was delivered, too
+    node.broker.close()
+    again = Node(node.disk, node.clock)
+    assert told(again) == [(1, new_ns), (3, new_ns + 3)]
+    with pytest.raises(InvalidRequest):
+        again.broker.scans.rescheduled("orders", 0, start_offset=2, end_offset=1)
+
+
 def test_pieces_cover_the_range_without_a_gap(node: Node) -> None:
     node.create(segment_bytes=64 * 1024)
     for _ in range(30):

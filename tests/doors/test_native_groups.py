@@ -311,7 +311,7 @@ def test_every_verb_of_the_service_can_be_called_but_those_that_have_frames() ->
         *(f"dead_letters.{name}" for name in ("queues", "describe", "list", "plan", "redrive")),
         *(f"dead_letters.{name}" for name in ("redrive_info", "stop_redrive")),
         *(f"traces.{name}" for name in ("recent", "search", "get", "stats")),
-        *(f"scans.{name}" for name in ("pieces", "hidden")),
+        *(f"scans.{name}" for name in ("pieces", "hidden", "rescheduled")),
         *(f"schemas.{name}" for name in ("by_guid", "by_id", "check", "compatibility", "delete_level")),
         *(f"schemas.{name}" for name in ("delete_mode", "delete_subject", "delete_version", "find", "get")),
         *(f"schemas.{name}" for name in ("level", "lookup", "mode", "policy", "referenced_by", "register")),

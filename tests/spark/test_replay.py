@@ -286,3 +286,19 @@ def test_headers_are_kept_byte_by_byte_and_a_predicate_sees_them_as_texts(
 
     (message,) = topics.read("again")
     assert (message.text(), message.headers["region"], message.headers["id"]) == ("european", "eu", "\udcff\x00")
+
+
+def test_a_delayed_message_is_replayed_to_the_time_that_it_was_rescheduled_to(
+    topics: Client, job: Job, tmp_path: Path
+) -> None:
+    later = topics.publish("orders", "later", delay="1h", key="later")
+    topics.reschedule(later, deliver_at="2040-01-01T00:00:00Z")
+    config = ArchiveConfig(topic="orders", directory=str(tmp_path / "archive"))
+    archives.run(job, config)
+
+    run(job, ReplayConfig(target="again", topic="orders", keys=(b"later",)), tmp_path, "topic")
+    run(job, ReplayConfig(target="again", archive=config.directory, keys=(b"later",)), tmp_path, "archive")
+
+    assert {one.deliver_at_ns for one in topics.delayed("again")} == {2_208_988_800 * SECOND}
+    topics.reschedule(later, deliver_at="2041-01-01T00:00:00Z")
+    assert archives.verify(job, config).is_good

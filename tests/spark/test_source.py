@@ -249,6 +249,27 @@ class TestRows:
         assert [row["value"] for row in source.read(reader, partitions)] == [b"first"]
         assert [row["value"] for row in source.rows(subscribe="t", delayed="due")] == [b"first", b"soon"]
 
+    def test_a_message_that_was_rescheduled_has_its_new_time(
+        self, gq: Client, source: Source, shared_broker: EmbeddedBroker
+    ) -> None:
+        gq.create_topic("t", partitions=1, segment_bytes=1_024)
+        first, second, _ = (gq.publish("t", "x" * 600, delay="1h") for _ in range(3))
+        gq.publish("t", "now")
+        new = datetime(2040, 1, 1, 0, 0, 0, 5, tzinfo=UTC)
+        gq.reschedule(second, deliver_at=new)
+        before = {row["offset"]: row["deliver_at"] for row in source.rows(subscribe="t", columns="offset,deliver_at")}
+        assert before[second.offset] == new
+        assert before[3] is None
+        assert len({before[0], before[2], new}) == 3
+        files = {"readFrom": "files", "dataDir": str(shared_broker.data)}
+        assert [row["deliver_at"] for row in source.rows(subscribe="t", **files)] == list(before.values())
+
+        gq.reschedule(first, delay="0s")
+        while len(gq.delayed("t")) > 2:
+            pass
+        row, *_ = source.rows(subscribe="t", columns="deliver_at")
+        assert row["deliver_at"] < datetime.now(UTC) + timedelta(minutes=1)
+
     def test_a_compacted_topic_has_holes_and_is_read_whole(self, gq: Client, source: Source) -> None:
         gq.create_topic("t", partitions=1, cleanup="compact", segment_bytes=1_024, dirty_ratio=0.01)
         for first in range(0, 400, 20):  # each call an append, so that there are segments

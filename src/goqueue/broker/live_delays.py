@@ -56,8 +56,9 @@ class LiveDelays:
     ) -> None:
         self.table = PartitionDelays(now_ns=wall_ns)
         self.cancelled = BitMap64()
+        self.rescheduled: dict[int, int] = {}  # the time that took the place of the one in the record, by offset
+        self._dropped_below = start_offset
         self.stale_keys: list[bytes] = []  # what the ledger says of records that the log has lost
-        self._rescheduled = BitMap64()  # the ledger has given them another time
         self._file = file
         self._next_offset = next_offset
         self._is_used = is_used or file.exists
@@ -77,10 +78,11 @@ class LiveDelays:
             self.stale_keys.append(key)
         elif change.due_ns is None:
             self.cancelled.add(offset)
+            self.rescheduled.pop(offset, None)
             self.table.apply(offset, state=DelayState.CANCELLED)
         else:
+            self.rescheduled[offset] = change.due_ns
             self.table.apply(offset, due_ns=change.due_ns)
-            self._rescheduled.add(offset)
 
     def schedule(self, entries: Buffer, *, end_offset: int, wall_ns: int, stored_ns: int = 0) -> None:
         """The log holds these, the first of them since `stored_ns`; it was seen up to the end."""
@@ -110,10 +112,12 @@ class LiveDelays:
         if due_ns is None:
             self.table.cancel_many(offsets)
             self.cancelled |= offsets
+            for offset in offsets if self.rescheduled else ():
+                self.rescheduled.pop(offset, None)
         else:
             for offset in offsets:
+                self.rescheduled[offset] = due_ns
                 self.table.reschedule(offset, due_ns, now_ns=wall_ns)
-            self._rescheduled |= offsets
         self.save()
 
     def shift(self, by_ns: int, *, wall_ns: int) -> list[Fact]:
@@ -126,13 +130,12 @@ class LiveDelays:
         self.table.shift(by_ns, now_ns=wall_ns)
         self._is_whole = False
         self.save()
-        self._rescheduled &= self.table.waiting
-        return [fact for offset in self._rescheduled for fact in self.facts(BitMap64([offset]), self._due_ns(offset))]
-
-    def _due_ns(self, offset: int) -> int:
-        due_ns = self.table.due_ns(offset)
-        assert due_ns is not None
-        return due_ns
+        waiting, due_ns_of = self.table.waiting, self.table.due_ns
+        moved = {
+            offset: due_ns_of(offset) or due_ns for offset, due_ns in self.rescheduled.items() if offset in waiting
+        }
+        self.rescheduled.update(moved)
+        return [fact for offset, due_ns in moved.items() for fact in self.facts(BitMap64([offset]), due_ns)]
 
     def abort(self, offsets: BitMap64) -> None:
         """The transaction of these was aborted, which the log itself says: the ledger need not be told."""
@@ -144,6 +147,9 @@ class LiveDelays:
         """Records that the log does not have any more."""
         if self.cancelled and self.cancelled.min() < below:
             self.cancelled.remove_range(0, below)
+        if self.rescheduled and below > self._dropped_below:
+            self._dropped_below = below
+            self.rescheduled = {offset: due_ns for offset, due_ns in self.rescheduled.items() if offset >= below}
         return self.table.drop(below)
 
     def hidden(self, start: int, end: int) -> BitMap64:

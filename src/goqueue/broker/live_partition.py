@@ -11,7 +11,7 @@ the first record of an open transaction: that is the last stable offset, and it 
 """
 
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
@@ -85,6 +85,10 @@ class Following(Protocol):
     @property
     def cancelled(self) -> BitMap64:
         """What never will be."""
+
+    @property
+    def rescheduled(self) -> Mapping[int, int]:
+        """The times that took the place of those in the records, by offset."""
 
     def aborted(self, offsets: BitMap64) -> None:
         """The transaction of these was aborted."""

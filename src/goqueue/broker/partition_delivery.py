@@ -10,7 +10,7 @@ cursor.
 """
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from itertools import count as counter
 from operator import sub
@@ -249,6 +249,11 @@ class PartitionDelivery:
     def cancelled(self) -> BitMap64:
         """Delayed messages that will never be due."""
         return self.delays.cancelled
+
+    @property
+    def rescheduled(self) -> Mapping[int, int]:
+        """When delayed messages are due, or were, that got another time, by offset."""
+        return self.delays.rescheduled
 
     def hidden(self, start: int, end: int) -> BitMap64:
         """What a reader may not see in that range: it is not due yet, or never will be."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Protocol
 
-from goqueue.wire.scan_reports import HiddenRange, Piece
+from goqueue.wire.scan_reports import DueTime, HiddenRange, Piece
 
 
 class Delayed(StrEnum):
@@ -33,3 +33,6 @@ class ScanVerbs(Protocol):
         delayed: str = Delayed.DUE,
     ) -> Sequence[HiddenRange]:
         """What of the range is not to be seen, besides control records, in ranges that rise."""
+
+    def rescheduled(self, topic: str, partition: int, *, start_offset: int, end_offset: int) -> Sequence[DueTime]:
+        """The messages of the range that got another time than their record says, and that time, by offset."""

@@ -11,7 +11,7 @@ from goqueue.broker.scan_service import Delayed
 from goqueue.broker.service import Isolation
 from goqueue.delivery.offsets import between, runs
 from goqueue.errors import InvalidRequest
-from goqueue.wire.scan_reports import HiddenRange, Piece
+from goqueue.wire.scan_reports import DueTime, HiddenRange, Piece
 
 PIECES_MAX = 10_000
 PIECE_BYTES_MIN = 4096
@@ -56,6 +56,13 @@ class Scans:
         if is_committed and live.aborted:
             found = found | between(live.aborted, start, end)
         return [HiddenRange(*each) for each in runs(found)]
+
+    def rescheduled(self, topic: str, partition: int, *, start_offset: int, end_offset: int) -> list[DueTime]:
+        """The messages of the range that got another time than their record says, and that time, by offset."""
+        live = self._partition_of(topic, partition)
+        _check_range(start_offset, end_offset)
+        times_ns = (live.delivery or live.begin_delivery()).rescheduled
+        return [DueTime(*one) for one in sorted(times_ns.items()) if start_offset <= one[0] < end_offset]
 
 
 def _check_range(start_offset: int, end_offset: int) -> None:

@@ -68,7 +68,7 @@ from goqueue.wire.reports import (
     RedrivePlan,
     ScheduleInfo,
 )
-from goqueue.wire.scan_reports import HiddenRange, Piece
+from goqueue.wire.scan_reports import DueTime, HiddenRange, Piece
 from goqueue.wire.schema_reports import Compatibility, NewSchema, SchemaInfo, SchemaReference, SchemaStats
 from goqueue.wire.trace_reports import Trace, TraceQuery, TraceStats
 from goqueue.wire.transaction_reports import TransactionInfo, TransactionOutcome, TransactionOwner, TransactionStats
@@ -565,6 +565,17 @@ class AsyncClient:
             end_offset=end_offset,
             isolation=isolation,
             delayed=delayed,
+        )
+
+    async def rescheduled_times(self, topic: str, partition: int, start_offset: int, end_offset: int) -> list[DueTime]:
+        """The messages of the range that were rescheduled, by offset: a record keeps the time of its publisher."""
+        return await self._call(
+            "scans.rescheduled",
+            list[DueTime],
+            topic=topic,
+            partition=partition,
+            start_offset=start_offset,
+            end_offset=end_offset,
         )
 
     def follow(

@@ -38,7 +38,7 @@ from goqueue.wire.reports import (
     RedrivePlan,
     ScheduleInfo,
 )
-from goqueue.wire.scan_reports import HiddenRange, Piece
+from goqueue.wire.scan_reports import DueTime, HiddenRange, Piece
 from goqueue.wire.schema_reports import Compatibility, SchemaInfo, SchemaReference, SchemaStats
 from goqueue.wire.trace_reports import Trace, TraceStats
 from goqueue.wire.transaction_reports import TransactionInfo, TransactionOutcome, TransactionOwner, TransactionStats
@@ -407,6 +407,10 @@ class Client:
         return self._loop.run(
             self._client.hidden_ranges(topic, partition, start_offset, end_offset, isolation=isolation, delayed=delayed)
         )
+
+    def rescheduled_times(self, topic: str, partition: int, start_offset: int, end_offset: int) -> list[DueTime]:
+        """The messages of the range that were rescheduled, by offset: a record keeps the time of its publisher."""
+        return self._loop.run(self._client.rescheduled_times(topic, partition, start_offset, end_offset))
 
     def follow(
         self,

@@ -17,7 +17,7 @@ longer columns, which Arrow's writer cuts without copying.
     offset      long
     timestamp   timestamp             when the broker took the message in, rounded down to microseconds
     priority    int                   0 is critical, 2 normal, 4 background
-    deliver_at  timestamp             unless delayed
+    deliver_at  timestamp             unless delayed; of a message that was rescheduled the new time
     headers     array<struct<         never: no headers are an empty array
                 key:string,value:binary>>
 
@@ -26,7 +26,7 @@ UTF-8, so bytes of it that are not come as U+FFFD. With `headersFormat=map` head
 values that are not UTF-8 are mangled in the same way, and where a name stands twice, the last one counts.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import pyarrow as pa
@@ -49,6 +49,7 @@ from goqueue.errors import CorruptRecord, InvalidConfig
 from goqueue.record import compression, kernel
 from goqueue.record.header import HEADER, Buffer, Flags
 from goqueue.record.headers import PRODUCER
+from goqueue.wire.scan_reports import DueTime
 
 ROWS_MAX: Final = 16_384
 BATCH_BYTES: Final = 8 * 1024 * 1024
@@ -78,6 +79,7 @@ _MAP_FIELD: Final = StructField(HEADERS, HEADER_MAP, False)
 _ARROW_MAP: Final = to_arrow_schema(StructType([_MAP_FIELD]), timezone="UTC").field(HEADERS).type
 """By name, the types of the columns that every topic has."""
 
+_NS_PER_US = 1_000
 _FLAGS_POSITION = 3  # of a record
 _OFFSET_FIELD = 4
 _CHEAPEST = "priority"
@@ -144,10 +146,13 @@ class BatchMaker:
         value: TypedValues | None = None,
         registry: Any = None,
         has_header_map: bool = False,
+        rescheduled: Callable[[], Sequence[DueTime]] | None = None,
     ) -> None:
         fields = None if value is None else value.fields
         wanted = spark_schema(names, has_header_map=has_header_map, value_fields=fields)
         self.schema = to_arrow_schema(wanted, timezone="UTC")
+        self._rescheduled = rescheduled  # asked once, and only if a record is delayed at all
+        self._new_times: tuple[Any, Any] | None = None
         self._headers = _header_maps if has_header_map else _headers
         self._topic = topic
         self._partition = partition
@@ -156,7 +161,7 @@ class BatchMaker:
         self._registry = registry
         self._has_values = any(name == "value" or name not in SPARK_TYPES for name in names)
         decoded = {name for name in names if name in kernel.COLUMN_BITS} | ({"value"} if self._has_values else set())
-        self._decoded = decoded or {_CHEAPEST}
+        self._decoded = decoded | ({"offset"} if "deliver_at" in decoded else set()) or {_CHEAPEST}
         looks_for_ids = self._has_values and value is not None and value.uses_ids
         used = decoded | ({HEADERS} if looks_for_ids or "deliver_at" in decoded else set())
         self.unused_parts = tuple(part for part in kernel.PART_BITS if part not in used)
@@ -199,12 +204,26 @@ class BatchMaker:
                 case "priority":
                     made[name] = _array(name, row_count, None, filled.priorities)
                 case "deliver_at":
-                    made[name] = _array(name, row_count, filled.deliver_at_validity, filled.deliver_at_us)
+                    made[name] = self._due_times(filled)
                 case "key":
                     made[name] = _array(name, row_count, filled.key_validity, filled.key_offsets, filled.key_data)
                 case "headers":
                     made[name] = self._headers(filled)
         return made
+
+    def _due_times(self, filled: kernel.Columns) -> Any:
+        times = _array("deliver_at", filled.row_count, filled.deliver_at_validity, filled.deliver_at_us)
+        if self._rescheduled is None or times.null_count == filled.row_count:
+            return times
+        if self._new_times is None:
+            found = self._rescheduled()
+            new = pa.array([one.due_ns // _NS_PER_US for one in found], pa.int64()).cast(ARROW_TYPES["deliver_at"])
+            self._new_times = pa.array([one.offset for one in found], pa.int64()), new
+        offsets, new_times = self._new_times
+        if not len(offsets):
+            return times
+        places = pc.index_in(_array("offset", filled.row_count, None, filled.offsets), value_set=offsets)
+        return pc.coalesce(new_times.take(places), times)
 
     def _constant(self, name: str, row_count: int) -> Any:
         known = self._repeated.get(name)

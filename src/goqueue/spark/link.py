@@ -20,7 +20,7 @@ from goqueue.spark.options import Delayed, Isolation, SourceOptions
 from goqueue.spark.plan import Bounds, OffsetRange, Positions, TopicBounds, World
 from goqueue.spark.spans import Spans, minus
 from goqueue.times import format_time
-from goqueue.wire.scan_reports import HiddenRange, Piece
+from goqueue.wire.scan_reports import DueTime, HiddenRange, Piece
 from goqueue.wire.verbs import TopicState
 
 FIRST_CONTACT: Final = "4s"
@@ -122,6 +122,10 @@ class Link:
     def hidden(self, one: OffsetRange, isolation: Isolation, delayed: Delayed) -> list[HiddenRange]:
         """What of the range is not to be seen now, besides control records."""
         return self.client.hidden_ranges(*one, isolation=isolation.value, delayed=delayed.value)
+
+    def rescheduled(self, one: OffsetRange) -> list[DueTime]:
+        """The delayed messages of the range that have another time than their record says."""
+        return self.client.rescheduled_times(*one)
 
     def scan(self, one: OffsetRange, isolation: Isolation, delayed: Delayed, *, without: Sequence[str] = ()) -> Scan:
         """The visible records of the range, part by part."""

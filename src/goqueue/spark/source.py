@@ -272,7 +272,15 @@ class _Reading:
         registry = None if parser is None else self._link.client
         is_map = self._options.headers_format is HeadersFormat.MAP
         names = self._schema.fieldNames()
-        maker = BatchMaker(topic, partition, names, value=parser, registry=registry, has_header_map=is_map)
+        maker = BatchMaker(
+            topic,
+            partition,
+            names,
+            value=parser,
+            registry=registry,
+            has_header_map=is_map,
+            rescheduled=lambda: self._link.rescheduled(planned.range),
+        )
         is_same = maker.schema.equals(wanted)
         for records, flags in self._records(planned, maker.unused_parts):
             for batch in self._decoded(maker, TopicPartition(topic, partition), records, flags):

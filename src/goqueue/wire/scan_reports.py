@@ -10,6 +10,13 @@ class Piece(msgspec.Struct, array_like=True, frozen=True):
     size_bytes: int
 
 
+class DueTime(msgspec.Struct, array_like=True, frozen=True):
+    """When a delayed message that was rescheduled is due."""
+
+    offset: int
+    due_ns: int
+
+
 class HiddenRange(msgspec.Struct, array_like=True, frozen=True):
     """Offsets [first_offset, end_offset) that a reader does not see."""
 

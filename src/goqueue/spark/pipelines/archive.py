@@ -261,9 +261,10 @@ def checksums(rows: "DataFrame", *, is_text: bool = False) -> "DataFrame":
 
 def fingerprint(*, is_text: bool = False) -> "Column":
     """A hash over all columns of a row, of headers only their texts if so asked. Which columns are null counts too: by
-    itself it would not.
+    itself it would not. The time of a delayed message may change after it was archived, by a reschedule; the one that
+    it was published with is among its headers.
     """
-    plain = [F.col(name) for name in COLUMNS if name != "headers"]
+    plain = [F.col(name) for name in COLUMNS if name not in ("headers", "deliver_at")]
     return F.xxhash64(*plain, comparable(is_text=is_text), *(F.isnull(F.col(name)) for name in _NULLABLE))
 
 
