@@ -612,8 +612,10 @@ class PartitionDelivery:
         done = before | last if is_leaving else before
         if not done:
             return 0
+        floor = one.cursor.floor
         end = self.finish(one, done)
         self.live.observe(events.PassedOver(*self.live.origin, one.group, done))
+        self.tell_position(one, floor)
         one.handed[member] = (BitMap64(), BitMap64() if is_leaving else last)
         return end
 
@@ -813,8 +815,10 @@ class PartitionDelivery:
         held = one.cursor.held_by(transaction)
         if not held:
             return 0
+        floor = one.cursor.floor
         end = self.finish(one, held)
         self._tell_settled(one, "ack", held)
+        self.tell_position(one, floor)
         self._wake(one.group)
         return end
 
@@ -873,6 +877,11 @@ class PartitionDelivery:
             pass
 
     # --- inside --------------------------------------------------------------------------------
+
+    def tell_position(self, one: GroupCursor, before: int) -> None:
+        """Tell of the group's position if it has advanced since it was there."""
+        if one.cursor.floor > before:
+            self.live.observe(events.PositionCommitted(*self.live.origin, one.group, one.cursor.floor))
 
     def _tell_settled(
         self, one: GroupCursor, kind: str, offsets: BitMap64, delivery: Delivery | None = None, reason: str = ""

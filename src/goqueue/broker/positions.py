@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 
-from goqueue import events
 from goqueue.broker.pending import Pending, after, all_of, chained
 from goqueue.broker.places import Place, Places, Topics, up_to_date
 from goqueue.broker.polling import Polling
@@ -26,7 +25,6 @@ class Positions:
         *,
         found_group: Callable[[str], Pending[None]],
         clock: Clock,
-        observe: events.Observer,
     ) -> None:
         self._coordinator = coordinator
         self._topics = topics
@@ -34,7 +32,6 @@ class Positions:
         self._polling = polling
         self._found_group = found_group
         self._clock = clock
-        self._observe = observe
 
     def positions(self, group: str, topic: str | None = None) -> list[reports.Position]:
         """Where the group stands."""
@@ -152,10 +149,11 @@ class Positions:
             place = self._places.at(group, TopicPartition(one.topic, one.partition))
             delivery, cursor = place
             offset = min(one.offset, delivery.live.last_stable_offset)
+            before = cursor.cursor.floor
             end = delivery.commit(cursor, offset, one.metadata)
             waits.append(delivery.live.ledger.when_stored(end))
             stored.append(reports.PositionCommit(one.topic, one.partition, cursor.cursor.floor, one.metadata))
-            self._observe(events.PositionCommitted(one.topic, one.partition, group, cursor.cursor.floor))
+            delivery.tell_position(cursor, before)
         self._polling.wake(group)
         self._polling.run_woken()
         return after(all_of(waits), lambda _: stored)
