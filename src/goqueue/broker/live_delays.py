@@ -32,6 +32,7 @@ class LiveDelays:
         self.table = PartitionDelays(now_ns=wall_ns)
         self.cancelled = BitMap64()
         self.stale_keys: list[bytes] = []  # what the ledger says of records that the log has lost
+        self._changed = BitMap64()  # of these the ledger tells something
         self._file = file
         self._next_offset = next_offset
         self._is_used = file.exists
@@ -47,6 +48,7 @@ class LiveDelays:
                 if offset >= self._next_offset:
                     self.stale_keys.append(key)
                     return
+                self._changed.add(offset)
                 if change.due_ns is None:
                     self.cancelled.add(offset)
                     self.table.apply(offset, state=DelayState.CANCELLED)
@@ -78,6 +80,7 @@ class LiveDelays:
 
     def change(self, offsets: BitMap64, due_ns: int | None, *, wall_ns: int) -> None:
         """They are cancelled, or have another time."""
+        self._changed |= offsets
         if due_ns is None:
             self.table.cancel_many(offsets)
             self.cancelled |= offsets
@@ -97,6 +100,12 @@ class LiveDelays:
         if self.cancelled and self.cancelled.min() < below:
             self.cancelled.remove_range(0, below)
         return self.table.drop(below)
+
+    def forgotten(self, below: int) -> list[Fact]:
+        """What the ledger need not tell any more: the log begins at that offset."""
+        gone = between(self._changed, 0, below)
+        self._changed -= gone
+        return [(CHANGE_KEY + offset.to_bytes(8), None) for offset in gone]
 
     def hidden(self, start: int, end: int) -> BitMap64:
         """What may not be seen in that range: it waits, or was cancelled."""

@@ -209,6 +209,10 @@ class PartitionDelivery:
         """Retention has taken what lies below the offset."""
         self.index.drop_below(offset)
         gone = self.delays.drop(offset)
+        if facts := self.delays.forgotten(offset):
+            with suppress(StorageError):  # they are in the way of nobody
+                self.live.ledger.write(facts, flush=False)
+                self.live.wrote_ledger()
         if gone:
             topic, partition = self.live.origin
             self.live.observe(events.DelaysExpired(topic, len(gone), partition, gone))
