@@ -23,3 +23,32 @@ def faults(*, is_told: bool) -> int:
 def test_what_was_freed_is_not_fetched_anew() -> None:
     assert faults(is_told=True) < 10_240
     assert faults(is_told=False) > 10 * 10_240
+
+
+THREADS = """
+import threading
+from pathlib import Path
+from goqueue.memory import keep_what_is_freed
+assert {told} is None or keep_what_is_freed() is True
+def work():
+    [bytearray(b"x") * (100 << 10) for _ in range(100)]
+    done.release()
+    end.wait()
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+before = resident()
+done, end = threading.Semaphore(0), threading.Event()
+for _ in range(4):
+    threading.Thread(target=work).start()
+    done.acquire()
+print(resident() - before)
+end.set()
+"""
+
+
+def test_what_one_thread_has_freed_another_one_uses() -> None:
+    """Each of four threads takes and frees 10 MB, one after the other, and lives on."""
+    program = THREADS.format(told=True)
+    grown = int(subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True).stdout)
+
+    assert grown < 15_000_000

@@ -180,7 +180,7 @@ class Polled(Event):
 
 @dataclass(slots=True)
 class PositionCommitted(Event):
-    """A group committed its position in a partition."""
+    """The position of a group in a partition advanced, by a commit or by acks; told once per request."""
 
     topic: str
     partition: int

@@ -3,6 +3,10 @@
 By itself glibc gives every large block back to the system as soon as it is freed, and gets new pages, one fault each,
 for the next. Whoever moves megabytes all the time, as a broker and a bulk reader do, pays more for that than for the
 copying. So such a process may keep what it frees, up to a bound.
+
+It also gives each thread a heap of its own, and each of them keeps what it frees. A compaction, which runs in any of
+the threads of a broker, would then leave its 10 MB in each of them. So all threads share one heap; they wait for one
+another in Python anyway.
 """
 
 import ctypes
@@ -14,13 +18,19 @@ LARGEST_KEPT_BYTES: Final = 32 * 1024 * 1024  # glibc refuses more
 
 _M_TRIM_THRESHOLD = -1  # malloc.h
 _M_MMAP_THRESHOLD = -3
+_M_ARENA_MAX = -8
 
 
 @cache
 def keep_what_is_freed() -> bool:
-    """Have large blocks reused instead of given back; false where the C library is not one that can be told so."""
+    """Have large blocks reused instead of given back, by all threads; false where the C library cannot be told so."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):
         return False
-    return bool(mallopt(_M_MMAP_THRESHOLD, LARGEST_KEPT_BYTES) and mallopt(_M_TRIM_THRESHOLD, KEPT_BYTES_MAX))
+    settings = (
+        (_M_ARENA_MAX, 1),
+        (_M_MMAP_THRESHOLD, LARGEST_KEPT_BYTES),
+        (_M_TRIM_THRESHOLD, KEPT_BYTES_MAX),
+    )
+    return all(mallopt(*setting) for setting in settings)

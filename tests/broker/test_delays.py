@@ -571,3 +571,19 @@ def test_a_message_is_scheduled_once_however_often_the_log_is_looked_at(disk: Me
     node.broker.groups.lanes("orders")
 
     assert [one.count for one in told if isinstance(one, events.DelaysScheduled)] == [2, 1]
+
+
+def test_the_ledger_forgets_changes_of_messages_that_the_log_does_not_have_any_more(node: Node) -> None:
+    node.create(segment_bytes=1_024, retention="60s")
+    later(node, 30, 30, 30)
+    node.done(node.broker.delays.cancel("orders", partition=0, offset=0))
+    node.done(node.broker.delays.reschedule("orders", node.clock.wall_ns() + 40 * SECOND, partition=0, offset=1))
+    for number in range(30):
+        node.publish(b"%d" % number * 50)
+    assert {key for key, value in node.live().ledger.facts() if value is not None} != set()
+
+    node.pass_time(300, step=10)
+
+    assert node.live().log.start_offset > 2
+    assert {key for key, value in dict(node.live().ledger.facts()).items() if value is not None} == set()
+    assert node.values() == restarted(node).values()

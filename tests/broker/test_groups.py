@@ -4,8 +4,10 @@ from random import Random
 
 import pytest
 
+from goqueue.broker.group_cursors import GroupCursor
 from goqueue.broker.new_message import NewMessage
 from goqueue.clock import SECOND
+from goqueue.delivery.cursor import Cursor
 from goqueue.errors import GroupNotFound, InvalidRequest, PartitionNotAssigned, TopicNotFound
 from goqueue.testing import ManualClock
 from goqueue.wire import reports
@@ -525,3 +527,31 @@ def test_after_a_kill_a_topic_that_was_deleted_does_not_trouble_its_groups(node:
     again = restarted(node)
 
     assert [message.value for message in member.moved_to(again).poll()] == [b"a"]
+
+
+def ledger_keys(node: Node) -> set[bytes]:
+    """The keys whose last fact is no tombstone."""
+    last = dict(node.live().ledger.facts())
+    return {key for key, value in last.items() if value is not None}
+
+
+def test_a_group_that_is_deleted_leaves_nothing_in_the_ledger(node: Node) -> None:
+    node.create()
+    node.publish(*numbered(20))
+    before = ledger_keys(node)
+    for restarts in (False, True):
+        member = Consumer(node, session_timeout_ms=3_600_000)
+        for message in member.poll(8):
+            member.ack([message])
+        node.broker.delivery(node.live())._written.write_whole(*whole(node))  # its changes begin again
+        member.ack(member.poll(1))
+        if restarts:
+            node = restarted(node)
+        node.done(node.broker.groups.delete("workers"))
+
+        assert ledger_keys(node) == before
+
+
+def whole(node: Node) -> tuple[GroupCursor, Cursor]:
+    one = node.broker.delivery(node.live()).cursors["workers"]
+    return one, one.cursor

@@ -17,7 +17,7 @@ from goqueue.broker.happened import Happened
 from goqueue.broker.journal import Journal
 from goqueue.broker.partition_delivery import PartitionDelivery
 from goqueue.broker.pending import Pending, after, all_of, chained
-from goqueue.broker.places import Places, up_to_date
+from goqueue.broker.places import Place, Places, look_ahead, up_to_date
 from goqueue.broker.polling import Polling, Waits
 from goqueue.broker.positions import Positions
 from goqueue.broker.settling import Settlements
@@ -56,13 +56,12 @@ class Groups:
         self._observe = observe
         self._auto_commit_at_ns = 0
         self._touched_ns = clock.monotonic_ns()
+        self._knows_all_places = False  # also those of groups that nobody has asked for since the start
         places = self._places = Places(topics)
         polling = self._polling = Polling(coordinator, topics, places, clock=clock, observe=observe)
         self.settlements = Settlements(coordinator, topics, places, polling, clock=clock)
         found_group = self._found_group
-        positions = Positions(
-            coordinator, topics, places, polling, found_group=found_group, clock=clock, observe=observe
-        )
+        positions = Positions(coordinator, topics, places, polling, found_group=found_group, clock=clock)
         self.poll = polling.poll
         self.wake = polling.wake
         self.run_woken = polling.run_woken
@@ -307,9 +306,17 @@ class Groups:
             for number in range(counts[name])
         ]
 
+    def _all_places(self) -> Iterator[tuple[str, TopicPartition, Place]]:
+        """Every position of every group. The first call after a start reads the ledgers that nobody has read yet."""
+        if not self._knows_all_places:
+            self._knows_all_places = True
+            self._places.find_all(group.name for group in self._coordinator)
+        return iter(self._places)
+
     def standings(self) -> Iterator[Standing]:
-        """Where the groups stand, as far as somebody has asked for them since the start."""
-        for group, partition, place in self._places:
+        """Where the groups stand."""
+        for group, partition, place in self._all_places():
+            look_ahead(place, 1)
             cursor = place.cursor.cursor
             ranges = len(cursor.acked) - cursor.acked.intersection_cardinality(cursor.acked.shift(1))
             yield Standing(*partition, group, cursor.floor, place.lag, cursor.in_flight_count, ranges)
@@ -317,7 +324,7 @@ class Groups:
     def reliability(self) -> reports.ReliabilityReport:
         """What became of messages since the broker started."""
         happened = self._happened
-        cursors = [place.cursor.cursor for _, _, place in self._places]
+        cursors = [place.cursor.cursor for _, _, place in self._all_places()]
         return reports.ReliabilityReport(
             happened.acked,
             happened.nacked,

@@ -11,6 +11,7 @@ from typing import Final, NamedTuple
 
 from pyroaring import BitMap64
 
+from goqueue.broker.live_ledger import Fact
 from goqueue.broker.live_partition import LivePartition
 from goqueue.clock import Clock
 from goqueue.delivery import ledger
@@ -46,6 +47,7 @@ class GroupCursor:
     __slots__ = (
         "burials",
         "change_bytes",
+        "change_keys",
         "changes",
         "cursor",
         "group",
@@ -68,6 +70,9 @@ class GroupCursor:
         self.burials: list[Burial] = []
         self.metadata = ""
         self.changes = 0
+        self.change_keys = (
+            0  # how many keys of changes the ledger has; those beyond `changes` are older than the cursor
+        )
         self.change_bytes = 0
         self.snapshot_bytes = 0
         self.is_dirty = False  # memory knows more than the ledger
@@ -127,7 +132,9 @@ class GroupCursors:
         one = self.by_group.get(group)
         if one is None:
             return 0
-        end = self._live.ledger.write([(ledger.cursor_key(group), None)])
+        facts: list[Fact] = [(ledger.cursor_key(group), None)]
+        facts += [(ledger.change_key(group, number), None) for number in range(one.change_keys)]
+        end = self._live.ledger.write(facts)
         self._drop(one)
         self._live.wrote_ledger()
         return end
@@ -144,6 +151,7 @@ class GroupCursors:
             one.is_dirty = True
             raise
         one.changes += 1
+        one.change_keys = max(one.change_keys, one.changes)
         one.change_bytes += len(raw) + len(one.group) + CHANGE_OVERHEAD_BYTES
         self._live.wrote_ledger()
         return end
@@ -189,10 +197,13 @@ class GroupCursors:
         elif one is not None and entry.value is not None:
             self._replay_change(one, entry.value)
             one.changes += 1
+            one.change_keys = max(one.change_keys, ledger.change_number(key) + 1)
             one.change_bytes += len(value or b"") + len(key)
 
     def _restore(self, group: str, saved: ledger.Snapshot, size: int) -> None:
         one = GroupCursor(group, self._make_cursor(saved.floor), saved.salt)
+        before = self.by_group.get(group)
+        one.change_keys = before.change_keys if before is not None else 0
         one.burials = list(saved.burials)
         one.metadata = saved.metadata
         one.snapshot_bytes = size

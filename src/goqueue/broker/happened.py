@@ -21,6 +21,7 @@ class Happened:
                 events.LeasesExpired: self._lease_expired,
                 events.DeadLettered: self._dead,
                 events.TransferFailed: self._transfer_failed,
+                events.TopicDeleted: self._topic_deleted,
             }
         )
 
@@ -45,6 +46,9 @@ class Happened:
     def _dead(self, event: Any) -> None:
         self.dead_by_reason[event.reason] = self.dead_by_reason.get(event.reason, 0) + event.count
         self.dead_by_topic[event.topic] = self.dead_by_topic.get(event.topic, 0) + event.count
+
+    def _topic_deleted(self, event: Any) -> None:
+        self.dead_by_topic.pop(event.topic, None)
 
     def _transfer_failed(self, event: Any) -> None:
         if event.in_creation:

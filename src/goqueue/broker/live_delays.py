@@ -59,6 +59,7 @@ class LiveDelays:
         self.rescheduled: dict[int, int] = {}  # the time that took the place of the one in the record, by offset
         self._dropped_below = start_offset
         self.stale_keys: list[bytes] = []  # what the ledger says of records that the log has lost
+        self._changed = BitMap64()  # of these the ledger tells something
         self._file = file
         self._next_offset = next_offset
         self._is_used = is_used or file.exists
@@ -76,7 +77,9 @@ class LiveDelays:
         offset, change = int.from_bytes(key[1:]), _decode(value)
         if offset >= self._next_offset:
             self.stale_keys.append(key)
-        elif change.due_ns is None:
+            return
+        self._changed.add(offset)
+        if change.due_ns is None:
             self.cancelled.add(offset)
             self.rescheduled.pop(offset, None)
             self.table.apply(offset, state=DelayState.CANCELLED)
@@ -109,6 +112,7 @@ class LiveDelays:
 
     def change(self, offsets: BitMap64, due_ns: int | None, *, wall_ns: int) -> None:
         """They are cancelled, or have another time."""
+        self._changed |= offsets
         if due_ns is None:
             self.table.cancel_many(offsets)
             self.cancelled |= offsets
@@ -151,6 +155,12 @@ class LiveDelays:
             self._dropped_below = below
             self.rescheduled = {offset: due_ns for offset, due_ns in self.rescheduled.items() if offset >= below}
         return self.table.drop(below)
+
+    def forgotten(self, below: int) -> list[Fact]:
+        """What the ledger need not tell any more: the log begins at that offset."""
+        gone = between(self._changed, 0, below)
+        self._changed -= gone
+        return [(CHANGE_KEY + offset.to_bytes(8), None) for offset in gone]
 
     def hidden(self, start: int, end: int) -> BitMap64:
         """What may not be seen in that range: it waits, or was cancelled."""

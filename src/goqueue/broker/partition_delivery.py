@@ -229,6 +229,10 @@ class PartitionDelivery:
         if self.fetcher.damage.offsets:
             self.fetcher.damage.drop_below(offset)
         gone = self.delays.drop(offset)
+        if facts := self.delays.forgotten(offset):
+            with suppress(StorageError):  # they are in the way of nobody
+                self.live.ledger.write(facts, flush=False)
+                self.live.wrote_ledger()
         if gone:
             topic, partition = self.live.origin
             self.live.observe(events.DelaysExpired(topic, len(gone), partition, gone))
@@ -678,8 +682,10 @@ class PartitionDelivery:
         done = before | last if is_last_done else before
         if not done:
             return 0
+        floor = one.cursor.floor
         end = self.finish(one, done)
         self.live.observe(events.PassedOver(*self.live.origin, one.group, done))
+        self.tell_position(one, floor)
         one.handed[member] = Handed(BitMap64(), BitMap64() if is_last_done else last, last_poll)
         return end
 
@@ -941,8 +947,10 @@ class PartitionDelivery:
         held = one.cursor.held_by(transaction)
         if not held:
             return 0
+        floor = one.cursor.floor
         end = self.finish(one, held)
         self._tell_settled(one, "ack", held)
+        self.tell_position(one, floor)
         self._wake(one.group)
         return end
 
@@ -1029,6 +1037,11 @@ class PartitionDelivery:
             self.delays.abort(self.live.aborted & self.delays.table.waiting)
 
     # --- inside --------------------------------------------------------------------------------
+
+    def tell_position(self, one: GroupCursor, before: int) -> None:
+        """Tell of the group's position if it has advanced since it was there."""
+        if one.cursor.floor > before:
+            self.live.observe(events.PositionCommitted(*self.live.origin, one.group, one.cursor.floor))
 
     def _tell_settled(
         self, one: GroupCursor, kind: str, offsets: BitMap64, delivery: Delivery | None = None, reason: str = ""

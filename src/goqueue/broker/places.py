@@ -4,7 +4,7 @@ A place is made when somebody first needs it, and forgotten with its topic. Noth
 at what the log has.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from goqueue.broker.group_cursors import GroupCursor
@@ -14,6 +14,9 @@ from goqueue.broker.partition_delivery import PartitionDelivery
 from goqueue.broker.pending import Pending
 from goqueue.groups.group import Group
 from goqueue.names import TopicPartition
+
+STRETCHES_MAX = 4
+"""How many unseen stretches of a log, of 4 MiB each, are read for one question about lag."""
 
 
 class Topics(Protocol):
@@ -41,10 +44,18 @@ class Place(NamedTuple):
 
     @property
     def lag(self) -> int:
-        """Readable messages that are not done."""
-        cursor, live = self.cursor.cursor, self.delivery.live
-        start = max(cursor.floor, live.log.start_offset)
-        return max(0, live.last_stable_offset - start - len(cursor.acked))
+        """Readable messages that are not done: without what waits for its time, and what no group ever gets.
+
+        What the index has not seen yet counts as messages, control records and gaps of compaction included.
+        """
+        cursor, delivery = self.cursor.cursor, self.delivery
+        start, end = max(cursor.floor, delivery.live.log.start_offset), delivery.live.last_stable_offset
+        if start >= end:
+            return 0
+        hidden = delivery.delays.table.waiting.range_cardinality(start, end)
+        if cursor.frontier < end:  # below it the cursor counts as done what nobody gets
+            hidden += (delivery.never - cursor.acked).range_cardinality(max(start, cursor.frontier), end)
+        return max(0, end - start - len(cursor.acked) - hidden)
 
 
 class Places:
@@ -86,6 +97,16 @@ class Places:
                             found[partition] = self.at(group.name, partition)
         return found
 
+    def find_all(self, groups: Iterable[str]) -> None:
+        """Know the places of these groups everywhere; partitions that no group ever had are not looked at."""
+        wanted = set(groups)
+        for topic, count in self._topics.partition_counts().items():
+            for number in range(count):
+                live = self._topics.live(topic, number)
+                if live.delivery is not None or live.partition.has_ledger:
+                    for group in wanted.intersection(self._topics.delivery(live).cursors):
+                        self.at(group, live.origin)
+
     def in_flight(self, group: str, member_id: str) -> int:
         """How many messages the member has leased."""
         in_flight = 0
@@ -114,6 +135,15 @@ _NOWHERE: Mapping[TopicPartition, Place] = {}
 
 def up_to_date(places: Mapping[TopicPartition, Place]) -> Mapping[TopicPartition, Place]:
     """The same places; after a restart what is no message is passed over only when the log is looked at."""
-    for delivery, one in places.values():
-        delivery.feed(one, 1)
+    for place in places.values():
+        look_ahead(place, STRETCHES_MAX)
     return places
+
+
+def look_ahead(place: Place, stretches: int) -> None:
+    """Let the index see more of what the group has before it, up to so many stretches that nobody has looked at."""
+    delivery, one = place
+    delivery.feed(one, 1)
+    for _ in range(stretches):
+        if not delivery.cover_next(one.cursor.frontier, delivery.live.last_stable_offset):
+            return

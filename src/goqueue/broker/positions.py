@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 
 from pyroaring import BitMap64
 
-from goqueue import events
 from goqueue.broker.pending import Pending, after, all_of, chained
 from goqueue.broker.places import Place, Places, Topics, up_to_date
 from goqueue.broker.polling import Polling
@@ -29,7 +28,6 @@ class Positions:
         *,
         found_group: Callable[[str], Pending[None]],
         clock: Clock,
-        observe: events.Observer,
     ) -> None:
         self._coordinator = coordinator
         self._topics = topics
@@ -37,7 +35,6 @@ class Positions:
         self._polling = polling
         self._found_group = found_group
         self._clock = clock
-        self._observe = observe
 
     def positions(self, group: str, topic: str | None = None) -> list[reports.Position]:
         """Where the group stands."""
@@ -175,10 +172,11 @@ class Positions:
             for first, last in one.pending or ():
                 assert pending is not None
                 pending.add_range(first, last)
+            before = cursor.cursor.floor
             end = delivery.commit(cursor, offset, one.metadata, pending)
             waits.append(delivery.live.ledger.when_stored(end))
             stored.append(reports.PositionCommit(one.topic, one.partition, cursor.cursor.floor, one.metadata))
-            self._observe(events.PositionCommitted(one.topic, one.partition, group, cursor.cursor.floor))
+            delivery.tell_position(cursor, before)
         self._polling.wake(group)
         self._polling.run_woken()
         return after(all_of(waits), lambda _: stored)

@@ -85,16 +85,25 @@ class Settlements:
 
         if not receipts:
             gathered.resolve([])
+        floors: dict[GroupCursor, tuple[PartitionDelivery, int]] = {}
         for index, text in enumerate(receipts):
             try:
-                pending = self._settle_one(Receipt.parse(text), settlement)
+                pending = self._settle_one(Receipt.parse(text), settlement, floors)
             except GoQueueError as error:
                 pending = Pending.failed(error)
             pending.then(partial(settled, index))
+        for one, (delivery, floor) in floors.items():
+            delivery.tell_position(one, floor)
         self._polling.run_woken()
         return gathered
 
-    def _settle_one(self, receipt: Receipt, settlement: reports.Settlement) -> Pending[reports.Settled]:
+    def _settle_one(
+        self,
+        receipt: Receipt,
+        settlement: reports.Settlement,
+        floors: dict[GroupCursor, tuple[PartitionDelivery, int]],
+    ) -> Pending[reports.Settled]:
+        """Settle one message; where its cursor was before the first one is noted."""
         delivery, one = self._addressee(receipt.topic, receipt.partition, receipt.offset, receipt.nonce)
         offsets = BitMap64([receipt.offset])
         name = (receipt.topic, receipt.partition, receipt.offset)
@@ -106,6 +115,7 @@ class Settlements:
         if receipt.delivery_count != one.cursor.deliveries_of(receipt.offset) + 1:
             raise ReceiptUnknown(*name)
         member_id = one.cursor.deliveries[delivery_id].member
+        floors.setdefault(one, (delivery, one.cursor.floor))
         settling = self._settle(delivery, one, delivery_id, offsets, settlement)
         in_flight = self._places.in_flight(one.group, member_id)
         outcome = "held" if settlement.transaction_id else _OUTCOMES[settlement.action]
@@ -151,7 +161,9 @@ class Settlements:
         if not held:
             in_flight = self._places.in_flight(one.group, member_id)
             return Pending.of(reports.SettledBatch(0, refused, one.cursor.floor, in_flight))
+        floor = one.cursor.floor
         settling = self._settle(delivery, one, delivery_id, held, settlement)
+        delivery.tell_position(one, floor)
         in_flight = self._places.in_flight(one.group, member_id)
         self._polling.run_woken()
 

@@ -137,6 +137,11 @@ def change_key(group: str, number: int) -> bytes:
     return b"%b%b\0%b" % (CHANGE_KEY, group.encode(), number.to_bytes(4))
 
 
+def change_number(key: bytes) -> int:
+    """The number in the key of a change."""
+    return int.from_bytes(key[-4:])
+
+
 class LedgerEntry(NamedTuple):
     """One record of the ledger that is about a cursor; without a value, the cursor was deleted."""
 

@@ -35,14 +35,14 @@ class Standing(NamedTuple):
 class Tally:
     """What happened between a group and a topic since somebody last looked."""
 
-    __slots__ = ("bytes", "delivered", "ledger_bytes", "ledger_records", "redelivered", "settled")
+    __slots__ = ("bytes", "commits", "delivered", "ledger_bytes", "ledger_records", "redelivered", "settled")
 
     def __init__(self) -> None:
         self.clear()
 
     def clear(self) -> None:
         """Begin anew."""
-        self.delivered = self.bytes = self.redelivered = self.ledger_records = self.ledger_bytes = 0
+        self.commits = self.delivered = self.bytes = self.redelivered = self.ledger_records = self.ledger_bytes = 0
         self.settled: dict[str, int] = {}
 
 
@@ -116,9 +116,8 @@ class DeliveryMetrics:
             self.delays_pending,
             self.lateness,
             self.redriven,
-            self.ledger_records,
-            self.ledger_bytes,
         )
+        self._by_any_topic: tuple[Any, ...] = (self.ledger_records, self.ledger_bytes)  # internal ones, too
         self._of_topic: tuple[Any, ...] = (
             self.redelivered,
             self.expired,
@@ -145,7 +144,7 @@ class DeliveryMetrics:
             events.LaneBoosted: lambda e: self.boosts.labels(e.topic, PRIORITIES[e.lane]).inc(),
             events.Redriven: lambda e: self.redriven.labels(e.topic).inc(e.count),
             events.LedgerWritten: self._ledger,
-            events.PositionCommitted: lambda e: self._count(self.commits, e, 1),
+            events.PositionCommitted: self._committed,
             events.Polled: self._polled,
             events.MemberJoined: lambda e: self.joins.labels(e.group).inc(),
             events.MemberLeft: self._left,
@@ -168,6 +167,9 @@ class DeliveryMetrics:
     def _settled(self, event: events.Settled) -> None:
         settled = self._tally(event.topic, event.group).settled
         settled[event.kind] = settled.get(event.kind, 0) + event.count
+
+    def _committed(self, event: events.PositionCommitted) -> None:
+        self._tally(event.topic, event.group).commits += 1
 
     def _ledger(self, event: events.LedgerWritten) -> None:
         tally = self._tally(event.topic, "")
@@ -205,6 +207,8 @@ class DeliveryMetrics:
             self.consumed_bytes.labels(topic, group).inc(tally.bytes)
         if tally.redelivered:
             self.redelivered.labels(topic, group).inc(tally.redelivered)
+        if tally.commits:
+            self.commits.labels(topic, group).inc(tally.commits)
         for kind, count in tally.settled.items():
             self.settled[kind].labels(topic, group).inc(count)
         if tally.ledger_records:
@@ -212,18 +216,22 @@ class DeliveryMetrics:
             self.ledger_bytes.labels(topic).inc(tally.ledger_bytes)
         tally.clear()
 
-    def topic_created(self, topic: str) -> None:
+    def topic_created(self, topic: str, *, internal: bool) -> None:
         """Its series begin at zero."""
+        for series in self._by_any_topic:
+            series.labels(topic)
+        if internal:
+            return
         for series in self._by_topic:
             series.labels(topic)
         for priority in PRIORITIES:
             self.boosts.labels(topic, priority)
 
-    def topic_deleted(self, topic: str) -> None:
+    def topic_deleted(self, topic: str, *, internal: bool) -> None:
         """Its series go."""
         for key in [key for key in self._tallies if key[0] == topic]:
             del self._tallies[key]
-        for series in self._by_topic:
+        for series in self._by_any_topic if internal else (*self._by_any_topic, *self._by_topic):
             series.remove(topic)
         for series in self._of_topic:
             series.remove_by_labels({"topic": topic})

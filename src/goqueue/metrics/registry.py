@@ -1,7 +1,8 @@
 """All series of a node, and what feeds them: events of the cores, once per batch, and a look at what is counted anyway.
 
 `Metrics.observe` is an observer of events. It knows a topic by the directory of its log. A series with a topic in its
-labels is there from the creation of the topic on, at zero, and goes with it.
+labels is there from the creation of the topic on, at zero, and goes with it. Internal topics are in the series about
+storage and ledgers only.
 """
 
 import platform
@@ -67,11 +68,8 @@ class Metrics:
         self._segments_created = _counter(registry, "storage_segments_created", "Segments begun", topic)
         self._segments_deleted = _counter(registry, "storage_segments_deleted", "Segments deleted", topic)
         self._corrupt = _counter(registry, "storage_corrupt_records", "Places that fail their checks", topic)
-        self._by_topic = (
-            self._published,
-            self._published_bytes,
-            self._duplicates,
-            self._partitions,
+        self._by_topic: tuple[Any, ...] = (self._published, self._published_bytes, self._duplicates, self._partitions)
+        self._by_any_topic: tuple[Any, ...] = (  # internal ones, too
             self._fsyncs,
             self._fsync_bytes,
             self._segments_created,
@@ -104,16 +102,19 @@ class Metrics:
         _gauge(registry, "kernel_info", "The record kernel", ("implementation",)).labels(kernel.IMPLEMENTATION).set(1)
 
     def _count_published(self, event: events.Published) -> None:
-        tally = self._tallies[event.topic]
-        tally.messages += event.count
-        tally.bytes += event.bytes
+        tally = self._tallies.get(event.topic)
+        if tally is not None:
+            tally.messages += event.count
+            tally.bytes += event.bytes
 
     def _count_consumed(self, event: events.Consumed) -> None:
-        self._consumed.labels(event.topic, event.group).inc(event.count)
-        self._consumed_bytes.labels(event.topic, event.group).inc(event.bytes)
+        if event.topic in self._tallies:
+            self._consumed.labels(event.topic, event.group).inc(event.count)
+            self._consumed_bytes.labels(event.topic, event.group).inc(event.bytes)
 
     def _count_duplicate(self, event: events.DuplicateFound) -> None:
-        self._duplicates.labels(event.topic).inc()
+        if event.topic in self._tallies:
+            self._duplicates.labels(event.topic).inc()
 
     def watch_connections(self, counts: Mapping[str, Callable[[], int]]) -> None:
         """Ask these for the number of connections of each door, whenever somebody wants to know."""
@@ -133,26 +134,32 @@ class Metrics:
         return text, CONTENT_TYPE_LATEST
 
     def _created(self, event: events.TopicCreated) -> None:
-        if not event.internal:
-            self._topics.inc()
-            self._schemas.topic_created(event.topic)
+        for series in self._by_any_topic:
+            series.labels(event.topic)
+        self.delivery.topic_created(event.topic, internal=event.internal)
+        self.storage.topic_created(event.topic, event.partitions)
+        if event.internal:
+            return
+        self._topics.inc()
+        self._schemas.topic_created(event.topic)
         for series in self._by_topic:
             series.labels(event.topic)
-        self.delivery.topic_created(event.topic)
-        self.storage.topic_created(event.topic, event.partitions)
         self._consumed.labels(event.topic, "")
         self._consumed_bytes.labels(event.topic, "")
         self._partitions.labels(event.topic).set(event.partitions)
         self._tallies[event.topic] = _Tally()
 
     def _deleted(self, event: events.TopicDeleted) -> None:
-        if not event.internal:
-            self._topics.dec()
+        for series in self._by_any_topic:
+            series.remove(event.topic)
+        self.delivery.topic_deleted(event.topic, internal=event.internal)
+        self.storage.topic_deleted(event.topic)
+        if event.internal:
+            return
+        self._topics.dec()
         del self._tallies[event.topic]
         for series in self._by_topic:
             series.remove(event.topic)
-        self.delivery.topic_deleted(event.topic)
-        self.storage.topic_deleted(event.topic)
         self._schemas.topic_deleted(event.topic)
         self._consumed.remove_by_labels({"topic": event.topic})
         self._consumed_bytes.remove_by_labels({"topic": event.topic})

@@ -24,7 +24,7 @@ from goqueue.times import format_duration, parse_duration
 
 INTERNAL_PREFIX = "__"
 PARTITIONS_MAX = 1_000
-LEDGER_SEGMENT_BYTES = 8 * 1024 * 1024
+LEDGER_SEGMENT_BYTES = 2 * 1024 * 1024  # a compaction holds all keys of the new segments in memory
 _WEIGHT_MAX = 1_000_000
 _SEGMENT_BYTES_MIN = 1024
 _SHOWN_MAX = 249  # of a name that need not be one
