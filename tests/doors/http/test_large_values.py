@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from goqueue.doors.http.config import MIB
-from goqueue.doors.http.large_values import LARGE_BYTES, SLICE_BYTES, Encoded, LargeValue
+from goqueue.doors.http.large_values import LARGE_BYTES, SLICE_BYTES, Encoded, LargeValue, base64_decoded
 from tests.doors.http.consumers import join, poll_path
 from tests.doors.http.doors import OpenDoor
 
@@ -114,3 +114,20 @@ def test_a_large_json_value_is_stored_compactly(door: OpenDoor) -> None:
 
     assert as_text["value"] == json.dumps(value, separators=(",", ":"))
     assert (as_json["value"], as_json["value_json"]) == (None, value)
+
+
+@pytest.mark.parametrize("length", [MIB, MIB + 1, MIB + 2, SLICE_BYTES * 4])
+def test_base64_is_decoded_in_slices(length: int) -> None:
+    value = bytes(range(256)) * (length // 256) + b"x" * (length % 256)
+    text = b64encode(value).decode()
+
+    assert asyncio.run(base64_decoded(text)) == value
+    for wrong in (text[:-1], text[:5000] + "\n" + text[5000:], text[:8] + "QQ==" + text[12:], "!" + text[1:]):
+        assert asyncio.run(base64_decoded(wrong)) is None
+
+
+def test_a_large_value_that_is_not_base64_is_refused(door: OpenDoor) -> None:
+    door.post("/topics", {"name": "orders", "partitions": 1})
+    answer = door.post("/topics/orders/messages", {"value_base64": "QQ==" * LARGE_BYTES})
+
+    assert (answer.status, answer.json["error"]) == (400, "invalid value_base64: not base64")

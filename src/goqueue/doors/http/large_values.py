@@ -1,16 +1,17 @@
-"""Large values in answers, encoded in slices.
+"""Large values, encoded and decoded in slices.
 
 To show a value of 16 MiB, its UTF-8 is checked and each byte is escaped as JSON needs it, or it becomes base64. As one
 call each of these holds the interpreter for 20 to 200 ms, in whatever thread it runs, and nobody else is served
 meanwhile. So a value above `LARGE_BYTES` is left out when its answer is encoded: a mark is written instead, and the
 answer is sent piece by piece, with the value at the place of the mark. Between two slices of it, others have their
-turn.
+turn. Base64 in requests is decoded in the same way.
 """
 
 import asyncio
 import codecs
 import os
 from base64 import b64encode
+from binascii import a2b_base64
 from typing import Any, Final
 
 import msgspec
@@ -18,6 +19,7 @@ import msgspec
 LARGE_BYTES: Final = 256 * 1024
 SLICE_BYTES: Final = 96 * 1024  # a multiple of 3, so that slices of base64 join up; 1 ms of control characters
 assert SLICE_BYTES % 3 == 0
+BASE64_SLICE_CHARS: Final = SLICE_BYTES // 3 * 4
 
 _encode_text = msgspec.json.Encoder().encode
 _utf8_decoder = codecs.getincrementaldecoder("utf-8")
@@ -58,6 +60,22 @@ class LargeValue:
             await asyncio.sleep(0)
         slices.append(b'"')
         return slices
+
+
+async def base64_decoded(text: str) -> bytes | None:
+    """The bytes that a large text stands for; None if it is not base64."""
+    slices = []
+    for start in range(0, len(text), BASE64_SLICE_CHARS):
+        end = start + BASE64_SLICE_CHARS
+        part = text[start:end]
+        if end < len(text) and "=" in part:  # padding, which only the last slice may have
+            return None
+        try:
+            slices.append(a2b_base64(part, strict_mode=True))
+        except ValueError:
+            return None
+        await asyncio.sleep(0)
+    return b"".join(slices)
 
 
 class Encoded:
