@@ -1,14 +1,16 @@
 """Requests and answers as the routes know them: JSON in, whatever it calls itself, and JSON out with a newline."""
 
+import asyncio
 from functools import cache
 from typing import Any, Final, TypeVar
 
 from litestar import Request, Response
-from litestar.types import Empty
+from litestar.response.base import ASGIResponse
+from litestar.types import Empty, Receive, Scope, Send
 
 from goqueue.doors.http.bodies import BodyDecoder, check_braces
 from goqueue.doors.http.context import context_of
-from goqueue.doors.http.refusals import encode
+from goqueue.doors.http.large_values import Encoded
 from goqueue.errors import InvalidRequest
 
 T = TypeVar("T")
@@ -45,7 +47,33 @@ def _decoder(shape: Any) -> BodyDecoder[Any]:
 
 
 class JsonResponse(Response[T]):
-    """An answer; bytes are sent as they are."""
+    """An answer; bytes are sent as they are, large values in slices."""
+
+    def to_asgi_response(self, app: Any, request: Request[Any, Any, Any], **options: Any) -> ASGIResponse:
+        if isinstance(self.content, bytes):
+            return super().to_asgi_response(app, request, **options)
+        encoded = Encoded(self.content)
+        self._body = b"" if encoded.has_large_values else encoded.whole + b"\n"
+        response = super().to_asgi_response(app, request, **options)
+        return SlicedResponse(response, encoded) if encoded.has_large_values else response
 
     def render(self, content: Any, media_type: str, enc_hook: Any = None) -> bytes:
-        return content if isinstance(content, bytes) else encode(content)
+        return content if isinstance(content, bytes) else self._body
+
+
+class SlicedResponse(ASGIResponse):
+    """An answer that is sent piece by piece, and made while others have their turn."""
+
+    def __init__(self, response: ASGIResponse, encoded: Encoded) -> None:
+        super().__init__(status_code=response.status_code)
+        self.headers = response.headers
+        self._encoded = encoded
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        pieces = [*await self._encoded.pieces(), b"\n"]
+        self.headers["content-length"] = str(sum(map(len, pieces)))
+        await self.start_response(send)
+        for piece in pieces:
+            await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await asyncio.sleep(0)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -23,7 +23,8 @@ from goqueue.broker.service import Producer, Stored
 from goqueue.doors.http.bodies import BodyDecoder, check_braces
 from goqueue.doors.http.config import HttpConfig
 from goqueue.doors.http.context import Context
-from goqueue.doors.http.new_messages import MessageBody, PublishBody, base64_chars, new_message
+from goqueue.doors.http.large_values import LARGE_BYTES
+from goqueue.doors.http.new_messages import MessageBody, PublishBody, base64_chars, decode_large, new_message
 from goqueue.doors.http.refusals import RETRY_AFTER_STATUS, ErrorBody, body_of, encode, too_many
 from goqueue.doors.http.shapes import PRIORITIES, time_text
 from goqueue.doors.http.strictness import check_query
@@ -96,6 +97,8 @@ class Publishing:
         body = self._decode(raw, scope["headers"])
         messages = [body] if body.messages is None else body.messages
         self._check(body, messages, len(raw))
+        if len(raw) > LARGE_BYTES:
+            await decode_large(messages)
 
         understood = understood_messages(messages, scope["headers"], now_ns=self._context.clock.wall_ns())
         pending = self._publish(topic, body, [one for one in understood if isinstance(one, NewMessage)])

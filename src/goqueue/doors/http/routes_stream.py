@@ -12,7 +12,7 @@ once.
 """
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import AsyncIterator
 from enum import StrEnum
 from typing import Annotated
 
@@ -25,6 +25,7 @@ from litestar.types import Receive, Scope, Send
 
 from goqueue.broker.service import READ_RECORDS_MAX, Isolation, ReadResult, Subscription
 from goqueue.doors.http.context import Context, Shared, note_wait
+from goqueue.doors.http.large_values import LARGE_BYTES, Encoded
 from goqueue.doors.http.refusals import body_of, understood
 from goqueue.doors.http.routes_read import FromTime, Offsets, ToTime, shown_gaps
 from goqueue.doors.http.shapes import format_offsets, parse_offsets, parse_partitions, parse_time_query
@@ -35,6 +36,7 @@ from goqueue.names import TopicPartition
 from goqueue.record.header import TIMESTAMP_MIN
 
 EVENT_STREAM = "text/event-stream"
+END_OF_EVENT = b"\n\n"
 _COMMENT = b": still here\n\n"
 _HEADERS = [
     (b"content-type", EVENT_STREAM.encode()),
@@ -196,7 +198,7 @@ class EventStream(ASGIResponse):
                 max_bytes=self._context.config.stream_chunk_bytes,
                 max_records=READ_RECORDS_MAX if self._limit is None else self._limit,
             )
-            for chunk in self._events(number, result):
+            async for chunk in self._events(number, result):
                 await _write(send, chunk)  # waits while the client does not take what it was sent
                 sent = True
                 if left.done():
@@ -206,7 +208,7 @@ class EventStream(ASGIResponse):
                 self._ended.add(number)
         return sent
 
-    def _events(self, number: int, result: ReadResult) -> Iterator[bytes]:
+    async def _events(self, number: int, result: ReadResult) -> AsyncIterator[bytes]:
         """The messages as events, some at a time."""
         before = "".join(f"{other}:{at}," for other, at in self._positions.items() if other < number)
         after = "".join(f",{other}:{at}" for other, at in self._positions.items() if other > number)
@@ -215,12 +217,20 @@ class EventStream(ASGIResponse):
         if result.gaps:
             passed = PassedOver(shown_gaps(number, result))
             chunk += _event("gaps", _encode(passed), f"{before}{number}:{result.gaps[-1].next_offset}{after}")
-        for message, view, _ in shown(result.records, origin, self._encoding, self._values):
+        for message, view, size in shown(result.records, origin, self._encoding, self._values):
             if message.timestamp_ns < self._from_time_ns:  # which lies in the future, or did when the stream began
                 continue
             if self._limit is not None:
                 self._limit -= 1
-            chunk += _event("message", _encode(view), f"{before}{number}:{message.offset + 1}{after}")
+            position = f"{before}{number}:{message.offset + 1}{after}"
+            if size > LARGE_BYTES:
+                yield bytes(chunk) + _head_of_event("message", position)
+                chunk.clear()
+                for piece in await Encoded(view).pieces():
+                    yield piece
+                chunk += END_OF_EVENT
+            else:
+                chunk += _event("message", _encode(view), position)
             if len(chunk) >= self._context.config.stream_chunk_bytes:
                 yield bytes(chunk)
                 chunk.clear()
@@ -259,5 +269,9 @@ async def _write(send: Send, chunk: bytes) -> None:
 
 
 def _event(name: str, data: bytes, position: str = "") -> bytes:
+    return _head_of_event(name, position) + data + END_OF_EVENT
+
+
+def _head_of_event(name: str, position: str) -> bytes:
     identity = f"id: {position}\n" if position else ""
-    return f"{identity}event: {name}\ndata: ".encode() + data + b"\n\n"
+    return f"{identity}event: {name}\ndata: ".encode()

@@ -16,7 +16,7 @@ from goqueue.broker.pending import Pending, after, all_of
 from goqueue.broker.service import Producer, Stored
 from goqueue.doors.http.answers import PUBLISHES, JsonResponse
 from goqueue.doors.http.context import Context, Shared
-from goqueue.doors.http.new_messages import Epoch, MessageBody, ProducerId
+from goqueue.doors.http.new_messages import Epoch, MessageBody, ProducerId, decode_large
 from goqueue.doors.http.paths import decode_path
 from goqueue.doors.http.routes_positions import CommitEntry, OffsetMap, commits_of, offset_map
 from goqueue.doors.http.routes_publish import (
@@ -216,6 +216,7 @@ async def publish_in_transaction(
     """Store messages, to one topic or to several; they are seen when the transaction is committed."""
     messages = [data] if data.messages is None else data.messages
     check_messages(messages, len(await request.body()), context.config)
+    await decode_large(messages)
     topics = [_topic(message, data, index) for index, message in enumerate(messages)]
     _check_owner(context, data)
     transaction_id = context.service.transactions.current(data.producer_id, data.epoch)

@@ -12,6 +12,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import msgspec
 
+from goqueue.doors.http.large_values import LARGE_BYTES, LargeValue
 from goqueue.doors.http.shapes import PRIORITIES, time_text
 from goqueue.errors import CorruptRecord
 from goqueue.names import TopicPartition
@@ -56,7 +57,7 @@ class ShownMessage(msgspec.Struct, kw_only=True, gc=False):
     timestamp: str
     key: str | msgspec.UnsetType | None = msgspec.UNSET
     key_base64: str | msgspec.UnsetType = msgspec.UNSET
-    value: str | None
+    value: str | None  # what follows must stay: a large value may turn out to be base64
     value_json: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     value_base64: str | msgspec.UnsetType = msgspec.UNSET
     priority: str
@@ -125,6 +126,8 @@ def show(message: Message, encoding: Encoding, values: Values, shape: type[M]) -
         view.code = unreadable.code
     elif values is Values.JSON and (raw := _json(value)) is not None:
         view.value_json = raw
+    elif len(value) > LARGE_BYTES:
+        view.value = LargeValue(value, as_text=as_text)  # type: ignore[assignment]  # until it is encoded
     else:
         view.value = _text(value) if as_text else None
         if view.value is None:
