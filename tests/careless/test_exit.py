@@ -2,6 +2,7 @@
 
 import signal
 import socket
+from textwrap import dedent
 
 import pytest
 
@@ -241,8 +242,6 @@ def test_a_warning_tells_what_could_not_be_stored(use: str, topic: str) -> None:
     def testing_broker():
         return EmbeddedBroker(http=False).start()
     """
-    from textwrap import dedent
-
     ended = run(dedent(prelude) + dedent(sources[use]), "unused", topic)
 
     assert ended.code == 0

@@ -87,7 +87,7 @@ class ProducerConfig:
 
     def __post_init__(self) -> None:
         for name, least in (("linger_ns", 0), ("batch_count", 1), ("batch_bytes", 1), ("buffer_bytes", 1)):
-            if getattr(self, name) < least:
+            if not isinstance(getattr(self, name), int) or getattr(self, name) < least:
                 raise InvalidConfig(name, getattr(self, name), f"must be at least {least}")
         if self.delivery_timeout_ns < 1:
             raise InvalidConfig("delivery_timeout_ns", self.delivery_timeout_ns, "must be positive")
@@ -631,7 +631,8 @@ class TopicQueues:
     def choose(self, key: bytes | None, partition: int | None) -> PartitionQueue | None:
         """The partition asked for, or that of the key; None if any will do."""
         if partition is not None:
-            if partition < 0:
+            asked: object = partition
+            if not isinstance(asked, int) or asked < 0:
                 raise InvalidPartition(partition)
             if partition >= len(self.partitions):
                 raise PartitionNotFound(self.topic, partition)

@@ -142,6 +142,8 @@ class AsyncClient:
         clock: Clock | None = None,
         telemetry: bool | None = None,
     ) -> None:
+        if server is not None and not isinstance(server, str):
+            raise InvalidRequest(f"invalid server {server!r}: must be host:port[,host:port...]")
         addresses = [part for part in (server or environment.default_server()).split(",") if part.strip()]
         if not addresses:
             raise InvalidRequest(f"invalid server {server!r}: must be host:port[,host:port...]")
@@ -328,6 +330,7 @@ class AsyncClient:
 
     async def publish_many(self, topic: str, items: Iterable[Any]) -> list[Published]:
         """Publish values, or (key, value) pairs. Those of one partition are stored together or not at all."""
+        items = messages.several(items)
         core = self._spare.pop() if self._spare else self._many_producer()
         producer = AsyncProducer(core)
         handles: list[AsyncHandle] = []
@@ -1324,8 +1327,8 @@ def _which(message: Published | DelayedMessage | str, key: bytes | str | None) -
     return {"topic": message.topic, "partition": message.partition, "offset": message.offset}
 
 
-def _check_range(offset: int, limit: int | None) -> None:
-    if not 0 <= offset <= OFFSET_MAX:
-        raise InvalidRequest(f"invalid offset {offset}: must be 0 or more", path="offset")
-    if limit is not None and limit < 0:
-        raise InvalidRequest(f"invalid limit {limit}: must be 0 or more", path="limit")
+def _check_range(offset: object, limit: object) -> None:
+    if not isinstance(offset, int) or not 0 <= offset <= OFFSET_MAX:
+        raise InvalidRequest(f"invalid offset {offset!r}: must be 0 or more", path="offset")
+    if limit is not None and (not isinstance(limit, int) or limit < 0):
+        raise InvalidRequest(f"invalid limit {limit!r}: must be 0 or more", path="limit")

@@ -100,7 +100,8 @@ class Connections:
 
     async def leader(self, topic: str, partition: int) -> Session:
         """A session to the broker that leads the partition."""
-        if partition < 0:
+        asked: object = partition
+        if not isinstance(asked, int) or asked < 0:
             raise InvalidPartition(partition)
         metadata = await self.topic(topic)
         if partition >= len(metadata.leaders):  # the topic may be another by now

@@ -18,11 +18,10 @@ A child of a fork has copies of its parent's clients; it closes only those that 
 
 import asyncio
 import atexit
-import socket
 import sys
 import warnings
 from collections import Counter
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from types import AsyncGeneratorType
@@ -168,7 +167,6 @@ class OpenClient:
 _open: WeakSet[OpenClient] = WeakSet()
 _with_thread: set[OpenClient] = set()  # those that live as long as their thread
 _ending: set[OpenClient] = set()  # those that nobody else has any more
-_is_exiting = False
 _watched_fork = -1
 
 
@@ -181,27 +179,15 @@ async def _until_the_loop_ends(opened: OpenClient) -> AsyncGenerator[None, None]
 
 def _at_exit() -> None:
     """Close what is open. Ctrl-C cuts it short."""
-    global _is_exiting  # noqa: PLW0603 - as much a fact about the process as its generation
-    _is_exiting = True
     clock = SystemClock()
     deadline_ns = clock.monotonic_ns() + int(FLUSH_TIMEOUT_S * SECOND)
     found = [one for one in {*_open, *_ending} if not one.is_ended and not one.is_foreign]
-    if not found:
-        return
+    ended: dict[OpenClient, Unstored] = {}
+    with suppress(KeyboardInterrupt):
+        _end_all(found, ended, deadline_ns, clock)
     unstored = Unstored()
-    waiting = [(one, one.begin_end(FLUSH_TIMEOUT_S)) for one in found]
-    is_cut_short = False
-    for one, ending in waiting:
-        try:
-            if is_cut_short:
-                unstored.add(_now(one, ending))
-            elif ending is None:
-                unstored.add(one.end_here(max(0.0, (deadline_ns - clock.monotonic_ns()) / SECOND)))
-            else:
-                unstored.add(_wait(one, ending, deadline_ns + int(GRACE_S * SECOND), clock))
-        except KeyboardInterrupt:
-            is_cut_short = True
-            unstored.add(_now(one, ending))
+    for one in found:
+        unstored.add(ended.get(one) or one.unstored())
         one.ended()
     try:
         unstored.warn()
@@ -210,18 +196,22 @@ def _at_exit() -> None:
             one.warn_unclosed()
 
 
-def _wait(one: OpenClient, ending: "Future[Unstored]", deadline_ns: int, clock: SystemClock) -> Unstored:
-    while clock.monotonic_ns() < deadline_ns:
-        with suppress(TimeoutError):
-            return ending.result(NAP_S)
-    return _now(one, ending)
-
-
-def _now(one: OpenClient, ending: "Future[Unstored] | None") -> Unstored:
-    """What is not stored; nobody waits any longer."""
-    if ending is not None and ending.done() and not ending.cancelled() and not ending.exception():
-        return ending.result()
-    return one.unstored()
+def _end_all(
+    found: Sequence[OpenClient], ended: dict[OpenClient, Unstored], deadline_ns: int, clock: SystemClock
+) -> None:
+    """Close them at the same time, and note what each has not stored. What is not noted has not ended in time."""
+    waiting = [(one, one.begin_end(FLUSH_TIMEOUT_S)) for one in found]
+    for one, ending in waiting:
+        if ending is None:
+            ended[one] = one.end_here(max(0.0, (deadline_ns - clock.monotonic_ns()) / SECOND))
+    for one, ending in waiting:
+        while ending is not None and one not in ended and clock.monotonic_ns() < deadline_ns + GRACE_S * SECOND:
+            try:
+                ended[one] = ending.result(NAP_S)
+            except TimeoutError:
+                continue
+            except Exception:  # its loop was stopped, or it cannot be closed; what it has not stored is known
+                break
 
 
 def _watch_worker_process() -> None:
@@ -232,14 +222,6 @@ def _watch_worker_process() -> None:
         return
     _watched_fork = forks.generation
     util.Finalize(None, _at_exit, exitpriority=100)
-
-
-def numeric_host(host: str, port: int) -> str:
-    """The host, by number if the interpreter is exiting: then a loop has no threads any more to look up names in."""
-    if not _is_exiting:
-        return host
-    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return str(found[0][4][0])
 
 
 atexit.register(_at_exit)

@@ -1,9 +1,9 @@
 """What an application hands over, made into what a record holds."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from math import isfinite
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -13,6 +13,7 @@ from goqueue.record.header import HEADERS_BYTES_MAX, KEY_BYTES_MAX, Priority
 from goqueue.record.headers import DELIVER_AT, EXPIRES_AT, RESERVED_PREFIX, encode_headers
 from goqueue.times import NS_MAX, parse_delay, parse_duration, parse_time, parse_ttl
 
+T = TypeVar("T")
 Duration = str | int | float | timedelta
 Time = datetime | str | int | float
 
@@ -47,6 +48,13 @@ def _is_finite(value: object) -> bool:
     if isinstance(value, dict):
         return all(map(_is_finite, value)) and all(map(_is_finite, value.values()))
     return not isinstance(value, list | tuple) or all(map(_is_finite, value))
+
+
+def several(items: Iterable[T]) -> list[T]:
+    """The items as a list. One text is no list of letters."""
+    if isinstance(items, str | bytes | bytearray | Mapping) or not isinstance(items, Iterable):
+        raise InvalidRequest(f"a list of items is required, not one {type(items).__name__}", path="items")
+    return list(items)
 
 
 def key_bytes(key: bytes | str | None) -> bytes | None:

@@ -12,7 +12,6 @@ from typing import TypeVar, cast
 
 import msgspec
 
-from goqueue.client import exits
 from goqueue.errors import (
     AvailabilityError,
     BrokerUnavailable,
@@ -97,8 +96,11 @@ class Session(asyncio.BufferedProtocol):
         loop = asyncio.get_running_loop()
         try:
             async with asyncio.timeout(timeout_s):
-                host = exits.numeric_host(host, port)
-                _, session = await loop.create_connection(lambda: cls(address, loop), host, port)
+                try:
+                    _, session = await loop.create_connection(lambda: cls(address, loop), host, port)
+                except RuntimeError:  # the interpreter is exiting: there are no threads left to look up the name in
+                    found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+                    _, session = await loop.create_connection(lambda: cls(address, loop), str(found[0][4][0]), port)
         except (OSError, TimeoutError) as error:
             reason = getattr(error, "strerror", None) or str(error) or "no answer in time"
             raise CannotConnect(address, reason) from error

@@ -12,7 +12,7 @@ from goqueue.client.consumer import Consumer, Consumption
 from goqueue.client.damage import OnDamage
 from goqueue.client.handles import Published
 from goqueue.client.loop_thread import LoopThread
-from goqueue.client.messages import Duration, Time
+from goqueue.client.messages import Duration, Time, several
 from goqueue.client.producer import Producer
 from goqueue.client.reading import AsyncMessages
 from goqueue.client.received import Message
@@ -226,7 +226,7 @@ class Client:
 
     def publish_many(self, topic: str, items: Iterable[Any]) -> list[Published]:
         """Publish values, or (key, value) pairs. Those of one partition are stored together or not at all."""
-        return self._loop.run(self._client.publish_many(topic, list(items)))
+        return self._loop.run(self._client.publish_many(topic, several(items)))
 
     def producer(
         self,
@@ -293,11 +293,11 @@ class Client:
         """Let all that they have prepared be seen, in one step, and once per marker. One that it `replaces` need not be
         remembered any more.
         """
-        return self._loop.run(self._client.commit_staged(list(owners), marker=marker, replaces=replaces))
+        return self._loop.run(self._client.commit_staged(several(owners), marker=marker, replaces=replaces))
 
     def abort_staged(self, owners: Iterable[TransactionOwner]) -> None:
         """Let nothing that they have prepared ever be seen. What is over already stays as it is."""
-        self._loop.run(self._client.abort_staged(list(owners)))
+        self._loop.run(self._client.abort_staged(several(owners)))
 
     def keep_staged(self, job: str, *, run: str, timeout: Duration = STAGED_TIMEOUT) -> Keeping:
         """While its block is open, nothing that the run of the job has staged with this `timeout` times out."""
@@ -601,7 +601,7 @@ class Client:
 
     def cancel_many(self, topic: str, partition: int, offsets: Iterable[int]) -> list[DelayedMessage]:
         """Never deliver these messages of one partition; those that are not waiting any more are passed over."""
-        return self._loop.run(self._client.cancel_many(topic, partition, list(offsets)))
+        return self._loop.run(self._client.cancel_many(topic, partition, several(offsets)))
 
     def reschedule(
         self,
@@ -625,7 +625,7 @@ class Client:
     ) -> list[DelayedMessage]:
         """Deliver these messages of one partition at another time; those that wait no longer are passed over."""
         return self._loop.run(
-            self._client.reschedule_many(topic, partition, list(offsets), delay=delay, deliver_at=deliver_at)
+            self._client.reschedule_many(topic, partition, several(offsets), delay=delay, deliver_at=deliver_at)
         )
 
     def delay_stats(self) -> DelayReport:
@@ -857,7 +857,7 @@ class Client:
 
     def validate(self, topic: str, values: Iterable[Any]) -> list[str | None]:
         """What is wrong with each value, if it were published to the topic; None where nothing is."""
-        return self._loop.run(self._client.validate(topic, list(values)))
+        return self._loop.run(self._client.validate(topic, several(values)))
 
     def schema_stats(self) -> SchemaStats:
         """The registry in numbers."""

@@ -20,7 +20,7 @@ from typing import Any, Protocol, Self, TypeVar
 from goqueue.client.consumer import AsyncConsumer, Consumer, standing_of
 from goqueue.client.delivered import AsyncDelivered, Delivered, by_line
 from goqueue.client.handles import AsyncHandle, Handle, Published
-from goqueue.client.messages import Duration, Time
+from goqueue.client.messages import Duration, Time, several
 from goqueue.client.producer import AsyncProducer, Producer, ProducerCore
 from goqueue.errors import (
     AvailabilityError,
@@ -407,7 +407,7 @@ class AsyncTransaction(_Transaction):
 
     async def publish_many(self, topic: str, items: Iterable[Any]) -> list[Published]:
         """Publish values, or (key, value) pairs."""
-        handles = [await self.send(topic, value, key) for key, value in map(_pair, items)]
+        handles = [await self.send(topic, value, key) for key, value in map(_pair, several(items))]
         self._producer.core.send_now()
         return [await handle.result() for handle in handles]
 
@@ -508,7 +508,7 @@ class Transaction(_Transaction):
 
     def publish_many(self, topic: str, items: Iterable[Any]) -> list[Published]:
         """Publish values, or (key, value) pairs."""
-        handles = [self.send(topic, value, key) for key, value in map(_pair, items)]
+        handles = [self.send(topic, value, key) for key, value in map(_pair, several(items))]
         self._run(self._sent())
         return [handle.result() for handle in handles]
 
