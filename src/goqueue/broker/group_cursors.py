@@ -33,6 +33,8 @@ class GroupCursor:
         "change_bytes",
         "changes",
         "cursor",
+        "expired_by_member",
+        "expired_leases",
         "group",
         "handed",
         "is_dirty",
@@ -53,6 +55,8 @@ class GroupCursor:
         self.changes = 0
         self.change_bytes = 0
         self.snapshot_bytes = 0
+        self.expired_leases = 0  # since the broker started
+        self.expired_by_member: dict[str, int] = {}
         self.is_dirty = False  # memory knows more than the ledger
         self.keys: KeyOrder | None = None
         self.handed: dict[str, tuple[BitMap64, BitMap64]] = {}  # without leases: before its last poll, and in it
