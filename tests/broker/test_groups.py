@@ -259,6 +259,24 @@ def test_the_next_offset_never_steps_over_what_was_not_handed_out(node: Node, cl
     assert offsets(member.poll()) == [1]
 
 
+def test_leases_that_expire_are_counted_by_group_and_member(node: Node) -> None:
+    node.create(visibility_timeout="5s", backoff_initial="1s", max_deliveries=100)
+    node.publish(*numbered(3))
+    idle = Consumer(node, mode="shared", session_timeout_ms=300_000)
+    other = Consumer(node, mode="shared", session_timeout_ms=300_000)
+    idle.poll(2)
+    other.ack(other.poll(1))
+    node.pass_time(5.1)
+
+    info = node.broker.groups.describe("workers")
+    assert info.expired_leases == 2
+    assert {member.member_id: member.expired_leases for member in info.members} == {idle.id: 2, other.id: 0}
+
+    idle.leave()
+    info = node.broker.groups.describe("workers")
+    assert (info.expired_leases, [member.expired_leases for member in info.members]) == (2, [0])
+
+
 # --- shared ------------------------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ import yaml
 
 from goqueue import Client
 from goqueue.testing import EmbeddedBroker
-from tests.cli.commands import fail, succeed, tidied
+from tests.cli.commands import fail, run, succeed, tidied
 
 RESET = ("group", "reset", "billing")
 
@@ -90,6 +90,22 @@ def test_a_group_is_described_with_its_members(server: str, client: Client) -> N
     assert (member["assigned_partitions"], member["in_flight"]) == (["orders-0"], 2)
     assert (described["assignor"], described["ack"], described["state"]) == ("sticky", "messages", "Stable")
     assert described["created_at"].endswith("Z")
+
+
+def test_a_group_that_never_acknowledges_is_described_with_a_hint(server: str, client: Client) -> None:
+    hint = "messages are delivered and never acknowledged"
+    assert hint not in run("group", "describe", "billing", server=server).complaint
+
+    with client.consumer("orders", group="billing", visibility="10ms", auto_extend=False) as consumer:
+        consumer.poll(2)
+        while client.describe_group("billing").expired_leases < 2:
+            client.topics()
+        shown = run("group", "describe", "billing", server=server)
+        described = yaml.safe_load(succeed("group", "describe", "billing", "-o", "yaml", server=server))
+
+    assert ["expired", "leases", "2"] in cells(shown.output.decode())
+    assert hint in " ".join(shown.complaint.split())
+    assert (described["expired_leases"], described["members"][0]["expired_leases"]) == (2, 2)
 
 
 def test_partitions_that_follow_each_other_stand_together(server: str, client: Client) -> None:

@@ -218,6 +218,7 @@ class Groups:
                 self._places.in_flight(group, member.id),
                 member.joined_at_ns,
                 member.last_heartbeat_ns,
+                sum(place.cursor.expired_by_member.get(member.id, 0) for place in places.values()),
             )
             for member in found.members.values()
         ]
@@ -236,6 +237,7 @@ class Groups:
             lag,
             members,
             found.rebalance_state,
+            sum(place.cursor.expired_leases for place in places.values()),
         )
 
     def delete(self, group: str) -> Pending[None]:

@@ -50,6 +50,8 @@ class GroupCursor:
         "change_keys",
         "changes",
         "cursor",
+        "expired_by_member",
+        "expired_leases",
         "group",
         "handed",
         "is_dirty",
@@ -75,6 +77,8 @@ class GroupCursor:
         )
         self.change_bytes = 0
         self.snapshot_bytes = 0
+        self.expired_leases = 0  # since the broker started
+        self.expired_by_member: dict[str, int] = {}
         self.is_dirty = False  # memory knows more than the ledger
         self.keys: KeyOrder | None = None
         self.lane_stats = LaneStats()

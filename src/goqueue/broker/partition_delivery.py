@@ -659,6 +659,7 @@ class PartitionDelivery:
     def release_member(self, one: GroupCursor, member: str, *, is_lost: bool) -> None:
         """The member is gone: what it has is ready again or, if it was lost, has failed."""
         now_ns = self._clock.monotonic_ns()
+        one.expired_by_member.pop(member, None)
         self.take_back(one, member)
         for delivery in [delivery for delivery in one.cursor.deliveries.values() if delivery.member == member]:
             offsets = delivery.offsets.copy()
@@ -839,6 +840,8 @@ class PartitionDelivery:
         woken = False
         for delivery, failed in one.cursor.expire(self._retries, now_ns=now_ns):
             late = failed.dead.union(*(part.offsets for part in failed.requeued))
+            one.expired_leases += len(late)
+            one.expired_by_member[delivery.member] = one.expired_by_member.get(delivery.member, 0) + len(late)
             self.live.observe(events.LeasesExpired(*self.live.origin, one.group, len(late), delivery.member, late))
             self._failed(one, delivery.id, delivery.member, failed, "the lease ran out")
             woken = True

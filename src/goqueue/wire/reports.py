@@ -72,6 +72,7 @@ class MemberInfo(_Report):
     in_flight: int
     joined_at_ns: int
     last_heartbeat_ns: int
+    expired_leases: int = 0  # since the broker started
 
 
 class GroupInfo(_Report):
@@ -90,6 +91,7 @@ class GroupInfo(_Report):
     lag: int
     members: list[MemberInfo]
     rebalance_state: str
+    expired_leases: int = 0  # since the broker started, also of members that are gone
 
 
 class RebalanceReport(_Report):

@@ -198,6 +198,7 @@ def test_a_group_shows_its_members(orders: OpenDoor) -> None:
         "topics": ["orders"],
         "created_at": NOW,
         "lag": 2,
+        "expired_leases": 0,
         "members": [
             {
                 "id": member["member_id"],
@@ -206,11 +207,25 @@ def test_a_group_shows_its_members(orders: OpenDoor) -> None:
                 "assigned_partitions": ["orders-0", "orders-1", "orders-2"],
                 "assignments": [{"topic": "orders", "partition": number} for number in range(3)],
                 "in_flight": 2,
+                "expired_leases": 0,
                 "last_heartbeat": NOW,
                 "joined_at": NOW,
             }
         ],
     }
+
+
+def test_a_group_shows_leases_that_expire(orders: OpenDoor, clock: ManualClock) -> None:
+    publish(orders, "a", "b")
+    member = join(orders)
+    poll(orders, member, visibility_timeout="5s")
+    clock.advance(6)
+    orders.until(lambda: orders.broker.groups.describe("billing").expired_leases == 2)
+
+    shown = orders.get(BILLING).json
+
+    assert (shown["expired_leases"], shown["members"][0]["expired_leases"]) == (2, 2)
+    assert orders.get(f"{BILLING}/cooperative").json["expired_leases"] == 2
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from goqueue.cli.output import (
     plain,
     show,
     table,
+    warn,
     when,
 )
 from goqueue.cli.rendering import key_data
@@ -70,6 +71,7 @@ def describe(group: GroupArgument, server: ServerOption = DEFAULT_SERVER, output
         "topics": " ".join(found.topics) or "-",
         "leader": found.leader_id or "-",
         "lag": f"{found.lag:,}",
+        "expired leases": f"{found.expired_leases:,}",
         "created": when(found.created_at_ns),
     }
     columns = ("member", "partitions", "in flight", "joined", "heard of")
@@ -90,6 +92,7 @@ def describe(group: GroupArgument, server: ServerOption = DEFAULT_SERVER, output
     )
     data = {**_line(found), "members": [_member(one) for one in found.members]}
     data |= {
+        "expired_leases": found.expired_leases,
         "assignor": found.assignor,
         "ack": found.ack,
         "leader_id": found.leader_id,
@@ -97,6 +100,11 @@ def describe(group: GroupArgument, server: ServerOption = DEFAULT_SERVER, output
         "created_at": format_time(found.created_at_ns),
     }
     show(data, output, Text(found.group, "bold"), facts(known), members)
+    if found.expired_leases and output is Format.TABLE:
+        warn(
+            f"{number(found.expired_leases, 'lease')} of {found.group} expired since the broker started: messages are "
+            "delivered and never acknowledged. Acknowledge them, or extend their leases"
+        )
 
 
 @app.command()
@@ -297,6 +305,7 @@ def _member(member: "MemberInfo") -> dict[str, object]:
         "topics": member.topics,
         "assigned_partitions": [str(name) for name in member.partitions],
         "in_flight": member.in_flight,
+        "expired_leases": member.expired_leases,
         "joined_at": format_time(member.joined_at_ns),
         "last_heartbeat": format_time(member.last_heartbeat_ns),
     }

@@ -159,6 +159,7 @@ class ShownMember(msgspec.Struct, kw_only=True):
     assigned_partitions: list[str]
     assignments: list[ShownPartitionName]
     in_flight: int
+    expired_leases: int
     last_heartbeat: str
     joined_at: str
 
@@ -177,6 +178,7 @@ class ShownGroup(msgspec.Struct, kw_only=True):
     topics: list[str]
     created_at: str
     lag: int
+    expired_leases: int
     members: list[ShownMember]
 
 
@@ -448,6 +450,7 @@ def _group(info: reports.GroupInfo) -> dict[str, Any]:
         "topics": info.topics,
         "created_at": time_text(info.created_at_ns),
         "lag": info.lag,
+        "expired_leases": info.expired_leases,
         "members": [_member(member) for member in info.members],
     }
 
@@ -460,6 +463,7 @@ def _member(member: reports.MemberInfo) -> ShownMember:
         assigned_partitions=[str(name) for name in member.partitions],
         assignments=shown_partitions(member.partitions),
         in_flight=member.in_flight,
+        expired_leases=member.expired_leases,
         last_heartbeat=time_text(member.last_heartbeat_ns),
         joined_at=time_text(member.joined_at_ns),
     )
