@@ -36,7 +36,7 @@ from tests.broker.consumers import Consumer
 from tests.broker.transactional import Owner
 
 ALL = os.environ.get("GOQUEUE_DAMAGE") == "all"
-DELAYS_SURVIVE_DAMAGE = False
+DELAYS_SURVIVE_DAMAGE = True
 """Whether delayed messages stay hidden when the delay file or the ledger of their partition is damaged."""
 
 TOPICS = ("orders", "latest", "orders.dlq")
