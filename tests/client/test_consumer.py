@@ -1145,26 +1145,26 @@ def test_a_broker_that_restarts_loses_none_of_many_that_were_on_their_way(broker
 
 def test_a_member_with_a_short_session_that_works_for_longer_stays(gq: Client) -> None:
     gq.create_topic("t", partitions=1)
-    with gq.consumer("t", group="g", session_timeout="1s") as consumer:
+    with gq.consumer("t", group="short", session_timeout="1s") as consumer:
         consumer.join()
         with gq.consumer("t", group="other") as other:
             assert other.poll(timeout="2500ms") == []
 
-        info = gq.describe_group("g")
+        info = gq.describe_group("short")
         assert ([member.member_id for member in info.members], info.generation) == ([consumer.member_id], 1)
-    gq.delete_group("g")
+    gq.delete_group("short")
     gq.delete_group("other")
 
 
 def test_auto_commit_comes_to_the_end_of_an_idle_partition_within_its_interval(gq: Client) -> None:
     gq.create_topic("t", partitions=1)
     gq.publish_many("t", [b"v"] * 5)
-    with gq.consumer("t", group="g", ack="auto", auto_commit_interval="100ms") as consumer:
+    with gq.consumer("t", group="auto", ack="auto", auto_commit_interval="100ms") as consumer:
         assert len(consumer.poll()) == 5
         assert consumer.poll(timeout="1s") == []
 
-        assert floor(gq) == 5
-    gq.delete_group("g")
+        assert floor(gq, "auto") == 5
+    gq.delete_group("auto")
 
 
 def test_a_loop_commits_what_it_has_worked_through_within_its_interval(gq: Client) -> None:
@@ -1172,9 +1172,9 @@ def test_a_loop_commits_what_it_has_worked_through_within_its_interval(gq: Clien
     gq.publish_many("t", [b"v"] * 5)
 
     with ThreadPoolExecutor(1) as threads, Client(gq._client._connections.addresses[0]) as client:
-        loop = client.consume("t", group="g", ack="auto", auto_commit_interval="100ms", limit=6)
+        loop = client.consume("t", group="auto", ack="auto", auto_commit_interval="100ms", limit=6)
         done = threads.submit(list, loop)
-        eventually(lambda: floor(gq) == 5)
+        eventually(lambda: floor(gq, "auto") == 5)
         gq.publish("t", b"last")
         assert len(done.result(timeout=10)) == 6
-    gq.delete_group("g")
+    gq.delete_group("auto")
