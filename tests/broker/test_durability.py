@@ -216,10 +216,13 @@ def test_a_full_disk_refuses_writes_lets_reads_go_on_and_takes_writes_again_by_i
         assert isinstance(result, StorageFull)
         node.pass_time(11)
     assert node.values() == [b"before"]
-    assert node.broker.health()["storage"].status == "pass"
+    check = node.broker.health()["storage"]
+    assert check.status == "warn"
+    assert "writes to orders-0 are refused" in check.message
 
     disk.capacity_bytes = None
     assert node.publish(b"after").first_offset == 1
+    assert node.broker.health()["storage"].status == "pass"
     assert node.values() == [b"before", b"after"]
 
 
