@@ -43,6 +43,7 @@ PUBLIC = {
     "MessageError",
     "MessageNotFound",
     "MessageTooLarge",
+    "MetadataUnavailable",
     "Messages",
     "MethodNotAllowed",
     "NotFound",

@@ -122,3 +122,12 @@ def test_a_broker_without_metrics_has_an_empty_page(door: OpenDoor) -> None:
 
     assert (answer.status, answer.body) == (200, b"")
     assert answer.headers["content-type"] == "text/plain; version=0.0.4; charset=utf-8"
+
+
+def test_the_first_page_leads_to_the_others(door: OpenDoor) -> None:
+    for path in ("/", "/v1", "/v1/"):
+        page = door.get(path)
+        assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+        for link in ("/docs", "/openapi.json", "/health", "/metrics"):
+            assert f'href="{link}"'.encode() in page.body
+            assert door.get(link).status == 200

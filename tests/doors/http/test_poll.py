@@ -402,7 +402,7 @@ def test_who_polls_is_required(orders: OpenDoor, member: str) -> None:
     ("query", "words"),
     [
         ({"max_messages": "0"}, "invalid max_messages"),
-        ({"max_messages": "1001"}, "invalid max_messages"),
+        ({"max_messages": "10001"}, "invalid max_messages"),
         ({"limit": "0"}, "invalid limit"),
         ({"limit": "many"}, "invalid limit"),
         ({"limit": "1", "max_messages": "1"}, "max_messages and limit are two names"),
@@ -443,3 +443,12 @@ def test_a_group_that_commits_offsets_has_no_receipts(orders: OpenDoor) -> None:
     assert (polled["messages"][0]["delivery_count"], polled["in_flight"]) == (1, 0)
     assert polled["next_offset"] == {"orders-0": 2}
     assert values(poll(orders, member)) == []
+
+
+def test_a_poll_takes_up_to_10_000_messages(door: OpenDoor) -> None:
+    door.post("/topics", {"name": "orders", "partitions": 1})
+    for _ in range(2):
+        door.post("/topics/orders/messages", {"messages": [{"value": ""}] * 6_000})
+    member = join(door, max_in_flight=20_000)
+
+    assert len(poll(door, member, max_messages=10_000)["messages"]) == 10_000

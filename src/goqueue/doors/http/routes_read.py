@@ -94,7 +94,7 @@ async def read_partition(
 ) -> PartitionPage:
     """Visible records in the order of their offsets; `next_offset` is where to go on."""
     asked = _asked(context, limit, max_bytes, from_time, to_time, isolation, encoding, values)
-    hold_ms = wait_ms(one_of(wait, timeout, "wait and timeout"), request.headers.get("prefer"), context.config)
+    hold_ms = _hold_ms(context, request, wait, timeout)
     number = parse_partition(partition)
 
     def read(wait_ms: int) -> Pending[ReadResult]:
@@ -141,7 +141,7 @@ async def read_topic(
 ) -> TopicPage:
     """Visible records of all partitions; `next_offset` says for each where to go on."""
     asked = _asked(context, limit, max_bytes, from_time, to_time, isolation, encoding, values)
-    hold_ms = wait_ms(one_of(wait, timeout, "wait and timeout"), request.headers.get("prefer"), context.config)
+    hold_ms = _hold_ms(context, request, wait, timeout)
     reading = _TopicReading(context, topic, parse_offsets(offsets or "", "offsets"), asked)
     await reading.read()
     if hold_ms:
@@ -257,6 +257,12 @@ class _TopicReading:
 
     def _named(self, by_partition: dict[int, int]) -> dict[str, int]:
         return {f"{self._topic}-{partition}": value for partition, value in by_partition.items()}
+
+
+def _hold_ms(context: Context, request: Client, wait: str | None, timeout: str | None) -> int:
+    asked = one_of(wait, timeout, "wait and timeout")
+    name = "wait" if timeout is None else "timeout"
+    return wait_ms(asked, request.headers.get("prefer"), context.config, name=name)
 
 
 def _asked(
