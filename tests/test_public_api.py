@@ -68,6 +68,7 @@ PUBLIC = {
     "MessageError",
     "MessageNotFound",
     "MessageTooLarge",
+    "MetadataUnavailable",
     "Messages",
     "MethodNotAllowed",
     "NotFound",

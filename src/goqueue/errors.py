@@ -53,6 +53,7 @@
     ├── AvailabilityError        retryable: nobody can answer now
     │   ├── NotLeader
     │   ├── BrokerUnavailable
+    │   ├── MetadataUnavailable  nothing can be created, changed or elected; publish, poll and ack go on
     │   └── RequestTimeout       what became of the request is unknown
     ├── InternalError            a bug
     └── StorageError             the log on the disk
@@ -673,6 +674,16 @@ class BrokerUnavailable(AvailabilityError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"broker unavailable: {reason}")
+        self.reason = reason
+
+
+class MetadataUnavailable(AvailabilityError):
+    """The metadata log does not answer: nothing can be created, changed or elected. Publish, poll and ack go on."""
+
+    code = "METADATA_UNAVAILABLE"
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"metadata unavailable: {reason}")
         self.reason = reason
 
 

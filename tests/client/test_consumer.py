@@ -634,7 +634,7 @@ WRONG: dict[str, tuple[str, Callable[[Client, Consumer, Any], object]]] = {
     "text": ("messages", lambda gq, consumer, message: consumer.ack("message")),
     "a number among messages": ("messages", lambda gq, consumer, message: consumer.nack([message, 7])),
     "max_messages of 0": ("max_messages", lambda gq, consumer, message: consumer.poll(0)),
-    "max_messages of 1001": ("max_messages", lambda gq, consumer, message: consumer.poll(1_001)),
+    "max_messages of 10001": ("max_messages", lambda gq, consumer, message: consumer.poll(10_001)),
     "max_messages as text": ("max_messages", lambda gq, consumer, message: consumer.poll("10")),
     "a timeout without a unit": ("timeout", lambda gq, consumer, message: consumer.poll(timeout="5")),
     "an extension without a unit": ("by", lambda gq, consumer, message: message.extend("5")),

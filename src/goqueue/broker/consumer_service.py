@@ -15,7 +15,7 @@ from goqueue.record.header import Buffer
 from goqueue.wire import reports
 
 POLL_MESSAGES = 100
-POLL_MESSAGES_MAX = 1_000
+POLL_MESSAGES_MAX = 10_000
 POLL_BYTES = 1024 * 1024
 RECEIPTS_MAX = 1_000
 EXTENSION_NS_MAX = 12 * 3600 * 10**9

@@ -32,7 +32,7 @@ from goqueue.names import TopicPartition
 from goqueue.record.message import Message
 from goqueue.wire.reports import PartitionName, Settlement
 
-POLL_MESSAGES_MAX = 1_000
+POLL_MESSAGES_MAX = 10_000
 
 
 class Standing(NamedTuple):

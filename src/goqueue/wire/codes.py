@@ -54,6 +54,7 @@ TABLE: Final[Mapping[str, Row]] = {
     "STORAGE_FULL": Row(505, 507, "RESOURCE_EXHAUSTED", errors.StorageFull),
     "STORAGE_FAILED": Row(506, 503, "UNAVAILABLE", errors.StorageFailed),
     "REQUEST_TIMEOUT": Row(507, 504, "DEADLINE_EXCEEDED", errors.RequestTimeout),
+    "METADATA_UNAVAILABLE": Row(508, 503, "UNAVAILABLE", errors.MetadataUnavailable),
     "FORBIDDEN": Row(601, 403, "PERMISSION_DENIED", errors.Forbidden),
     "INVALID_REQUEST": Row(700, 400, "INVALID_ARGUMENT", errors.InvalidRequest),
     "NOT_FOUND": Row(701, 404, "NOT_FOUND", errors.NotFound),

@@ -162,3 +162,12 @@ def test_a_damaged_topic_degrades_it_and_answers_with_the_cure(tmp_path: Path) -
     assert (refused.status, refused.code) == (503, "STORAGE_FAILED")
     assert "topic.json" in refused.json["error"]
     assert taken.status == 200
+
+
+def test_the_first_page_leads_to_the_others(door: OpenDoor) -> None:
+    for path in ("/", "/v1", "/v1/"):
+        page = door.get(path)
+        assert (page.status, page.headers["content-type"]) == (200, "text/html; charset=utf-8")
+        for link in ("/docs", "/openapi.json", "/health", "/metrics"):
+            assert f'href="{link}"'.encode() in page.body
+            assert door.get(link).status == 200

@@ -201,3 +201,11 @@ def test_a_name_that_is_long_is_not_sent_back_as_a_whole(orders: OpenDoor) -> No
 
     assert (answer.status, answer.code) == (400, "INVALID_REQUEST")
     assert len(answer.body) < 2_000
+
+
+@pytest.mark.parametrize("name", ["wait", "timeout"])
+def test_a_time_to_wait_that_is_none_is_named_as_it_was_sent(orders: OpenDoor, name: str) -> None:
+    for path in ("/topics/orders/messages?", "/topics/orders/partitions/0/messages?", "/groups/g/poll?member_id=a&"):
+        answer = orders.get(f"{path}{name}=5")
+        assert (answer.status, answer.json["details"]) == (400, {"path": name})
+        assert answer.json["error"].startswith("invalid timeout format")

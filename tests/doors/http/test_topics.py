@@ -1,5 +1,6 @@
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -12,8 +13,9 @@ def test_a_topic_is_created_with_what_was_asked_for(door: OpenDoor) -> None:
 
     assert answer.status == 201
     config = answer.json.pop("config")
-    assert answer.json | {"config": None} == {
+    assert answer.json | {"config": None, "id": None} == {
         "name": "orders",
+        "id": None,
         "partitions": 2,
         "num_partitions": 2,
         "replication_factor": 1,
@@ -229,3 +231,13 @@ def test_an_error_names_the_field_that_was_sent(door: OpenDoor) -> None:
         refused = door.post("/topics", {"name": "orders", field: value})
         assert (refused.status, refused.json["details"]["path"]) == (400, field)
         assert f"setting {field}:" in refused.json["error"]
+
+
+def test_a_topic_has_an_id_of_its_own(door: OpenDoor) -> None:
+    created = door.post("/topics", {"name": "orders"}).json["id"]
+    assert str(UUID(created)) == created
+    assert door.get("/topics/orders").json["id"] == created
+
+    door.request("DELETE", "/topics/orders")
+
+    assert door.post("/topics", {"name": "orders"}).json["id"] != created

@@ -33,7 +33,7 @@ from goqueue.doors.http import (
 )
 from goqueue.doors.http.answers import JsonRequest, JsonResponse
 from goqueue.doors.http.context import SHOWS_INTERNAL, Shared, context_of
-from goqueue.doors.http.docs_page import DOCS_PAGE
+from goqueue.doors.http.docs_page import DOCS_PAGE, FIRST_PAGE
 from goqueue.doors.http.openapi import describe
 from goqueue.doors.http.refusals import ErrorBody, allowed_methods, body_of, encode, headers_of, understood
 from goqueue.doors.http.schema_answers import SchemaResponse, is_below, refusal
@@ -162,7 +162,7 @@ ROUTES: tuple[HTTPRouteHandler, ...] = (
 def routes() -> Litestar:
     """All routes. They take long to put together, so all doors of a process share them; requests name their door."""
     return Litestar(
-        [*_options(), *ROUTES, openapi, docs],
+        [*_options(), *ROUTES, openapi, docs, first_page],
         dependencies={"context": Provide(context_of, sync_to_thread=False)},
         before_request=refuse_internal_topic,
         exception_handlers={Exception: refuse},
@@ -214,8 +214,18 @@ def _document(version: str) -> bytes:
 @get("/docs")
 async def docs() -> JsonResponse[bytes]:
     """A page to read about the routes and to try them."""
+    return _page(DOCS_PAGE)
+
+
+@get("/")
+async def first_page() -> JsonResponse[bytes]:
+    """A page with links to what a person may look for."""
+    return _page(FIRST_PAGE)
+
+
+def _page(content: bytes) -> JsonResponse[bytes]:
     headers = {"content-security-policy": "default-src 'self' 'unsafe-inline'"}
-    return JsonResponse(DOCS_PAGE, media_type="text/html", headers=headers)
+    return JsonResponse(content, media_type="text/html", headers=headers)
 
 
 def refuse(request: Request[Any, Any, Any], error: Exception) -> JsonResponse[ErrorBody]:

@@ -1,10 +1,29 @@
-"""The page at /docs: reads the OpenAPI document beside it, shows every route, and can send requests.
+"""The pages for people: links at /, and the page at /docs.
 
-It is one file that loads nothing from anywhere else, so it works on a machine without a network.
+The latter reads the OpenAPI document beside it, shows every route, and can send requests. It is one file that loads
+nothing from anywhere else, so it works on a machine without a network.
 """
 
 from typing import Final
 
+FIRST_PAGE: Final = b"""<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>GoQueue</title>
+<style>
+  :root { color-scheme: light dark; }
+  body { font: 15px/1.7 system-ui, sans-serif; max-width: 40rem; margin: 3rem auto; padding: 0 1rem; }
+</style>
+<h1>GoQueue</h1>
+<p>A broker answers here.</p>
+<ul>
+  <li><a href="/docs">Routes</a>, to read and to try</li>
+  <li><a href="/openapi.json">OpenAPI document</a></li>
+  <li><a href="/health">Health</a></li>
+  <li><a href="/metrics">Metrics</a></li>
+</ul>
+"""
 DOCS_PAGE: Final = rb"""<!doctype html>
 <html lang="en">
 <meta charset="utf-8">

@@ -112,7 +112,12 @@ async def poll(
     max_bytes = min(max_bytes, READ_BYTES_MAX)
     visibility_timeout_ms = duration_ms(visibility_timeout, "visibility_timeout")
     asked_wait = one_of(timeout, wait, "timeout and wait")
-    hold_ms = wait_ms(DEFAULT_WAIT if asked_wait is None else asked_wait, request.headers.get("prefer"), context.config)
+    hold_ms = wait_ms(
+        DEFAULT_WAIT if asked_wait is None else asked_wait,
+        request.headers.get("prefer"),
+        context.config,
+        name="wait" if timeout is None else "timeout",
+    )
 
     def ask(wait_ms: int) -> Pending[PollResult]:
         return groups.poll(

@@ -96,7 +96,7 @@ async def read_partition(
 ) -> PartitionPage:
     """Visible records in the order of their offsets; `next_offset` is where to go on."""
     asked = _asked(context, limit, max_bytes, from_time, to_time, isolation, encoding, values)
-    hold_ms = wait_ms(one_of(wait, timeout, "wait and timeout"), request.headers.get("prefer"), context.config)
+    hold_ms = _hold_ms(context, request, wait, timeout)
     number = parse_partition(partition)
 
     def read(wait_ms: int) -> Pending[ReadResult]:
@@ -144,7 +144,7 @@ async def read_topic(
 ) -> TopicPage:
     """Visible records of all partitions; `next_offset` says for each where to go on."""
     asked = _asked(context, limit, max_bytes, from_time, to_time, isolation, encoding, values)
-    hold_ms = wait_ms(one_of(wait, timeout, "wait and timeout"), request.headers.get("prefer"), context.config)
+    hold_ms = _hold_ms(context, request, wait, timeout)
     reading = _TopicReading(context, topic, parse_offsets(offsets or "", "offsets"), asked)
     await reading.read()
     if hold_ms:
@@ -268,6 +268,12 @@ class _TopicReading:
 def shown_gaps(partition: int, result: ReadResult) -> list[ShownGap]:
     """The damage that a reading has passed over."""
     return [ShownGap(partition, gap.first_offset, gap.next_offset, gap.reason) for gap in result.gaps]
+
+
+def _hold_ms(context: Context, request: Client, wait: str | None, timeout: str | None) -> int:
+    asked = one_of(wait, timeout, "wait and timeout")
+    name = "wait" if timeout is None else "timeout"
+    return wait_ms(asked, request.headers.get("prefer"), context.config, name=name)
 
 
 def _asked(

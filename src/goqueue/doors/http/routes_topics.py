@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
+from uuid import UUID
 
 import msgspec
 from litestar import delete, get, patch, post
@@ -33,6 +34,7 @@ class CreatedTopic(msgspec.Struct, kw_only=True):
     """A topic that was created."""
 
     name: str
+    id: str
     partitions: int
     num_partitions: int
     replication_factor: int
@@ -57,9 +59,10 @@ class PartitionOffsets(msgspec.Struct, kw_only=True):
 
 
 class ShownTopic(msgspec.Struct, kw_only=True):
-    """A topic as it is now."""
+    """A topic as it is now. One of the same name that is created later has another id."""
 
     name: str
+    id: str
     partitions: int
     num_partitions: int
     replication_factor: int
@@ -140,6 +143,7 @@ async def create_topic(context: Shared, request: Client, data: JSONBody[CreateTo
     topic = await context.answered(pending, "create topic")
     return CreatedTopic(
         name=topic.name,
+        id=_uuid(topic.topic_id),
         partitions=len(topic.partitions),
         num_partitions=len(topic.partitions),
         replication_factor=topic.replication_factor,
@@ -161,6 +165,7 @@ async def show_topic(context: Shared, topic: FromPath[str]) -> ShownTopic:
     info = context.service.describe_topic(topic)
     return ShownTopic(
         name=info.name,
+        id=_uuid(info.topic_id),
         partitions=len(info.partitions),
         num_partitions=len(info.partitions),
         replication_factor=info.replication_factor,
@@ -240,6 +245,10 @@ def _hours(hours: float, topic: str) -> str:
         return format_duration(parse_duration(hours * 3_600))
     except ValueError as error:
         raise InvalidTopic(topic, str(error), setting="retention_hours") from None
+
+
+def _uuid(topic_id: str) -> str:
+    return str(UUID(topic_id))
 
 
 def _offsets(partition: PartitionInfo) -> PartitionOffsets:

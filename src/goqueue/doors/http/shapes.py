@@ -155,14 +155,14 @@ def format_offsets(offsets: dict[int, int]) -> str:
     return ",".join(f"{partition}:{offset}" for partition, offset in offsets.items())
 
 
-def wait_ms(wait: str | None, prefer: str | None, config: HttpConfig) -> int:
+def wait_ms(wait: str | None, prefer: str | None, config: HttpConfig, *, name: str = "wait") -> int:
     """How long to hold a long poll: what was asked for, as far as the client can wait for the answer."""
     if wait is None:
         return 0
     try:
         asked_ms = parse_duration(wait) // MS
     except ValueError as error:
-        raise InvalidRequest(f"invalid timeout format: {error}", path="wait") from None
+        raise InvalidRequest(f"invalid timeout format: {error}", path=name) from None
     limit_s = config.wait_s_max
     preferred = _PREFER_WAIT.search(prefer or "")
     if preferred:
