@@ -151,6 +151,23 @@ def test_two_groups_bury_a_message_each_for_itself(node: Node) -> None:
     assert [letter.headers[GROUP] for letter in dead_letters(node)] == ["one", "other"]
 
 
+def test_the_first_delivery_is_told_to_the_nanosecond_also_after_a_restart(node: Node, clock: ManualClock) -> None:
+    node.create(max_deliveries=2, backoff_initial="1s")
+    node.publish(b"a")
+    clock.advance_ns(7_123_456_789)
+    member = Consumer(node, session_timeout_ms=300_000)
+    member.settle("nack", member.poll())
+    clock.advance(3)
+
+    again = restarted(node)
+    again.pass_time(1)
+    member = member.moved_to(again)
+    member.settle("nack", member.poll())
+
+    (letter,) = dead_letters(again)
+    assert letter.headers[FIRST_DELIVERY] == "2024-01-01T00:00:07.123456789Z"
+
+
 # --- crashes ---------------------------------------------------------------------------------------
 
 

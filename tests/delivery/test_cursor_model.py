@@ -417,7 +417,9 @@ class Bench:
         assert not self.cursor.held
         assert not self.cursor._busy
         assert not self.cursor._counts
-        assert not self.cursor._first
+        assert not self.cursor._first.times
+        assert not self.cursor.given_back
+        assert not self.cursor._settled_back
         assert self.cursor.next_ns is None
 
     # --- inside --------------------------------------------------------------------------------
@@ -484,7 +486,7 @@ class Bench:
 
     def _count(self, delivery_id: int, offset: int) -> None:
         self.counts[offset] += 1
-        self.first.setdefault(offset, self.given[delivery_id][1] // SECOND * SECOND)
+        self.first.setdefault(offset, self.given[delivery_id][1])
 
     def _forget_counts(self, offset: int) -> None:
         self.counts[offset] = 0

@@ -26,7 +26,7 @@ from typing import NamedTuple
 
 from pyroaring import BitMap64
 
-from goqueue.clock import SECOND
+from goqueue.delivery.first_deliveries import FirstDeliveries
 from goqueue.delivery.lanes import LANE_COUNT, NORMAL, LaneConfig, Lanes, Run
 from goqueue.delivery.offsets import between, first_gap, span
 from goqueue.delivery.retry import RetryPolicy
@@ -120,7 +120,7 @@ class CursorState(NamedTuple):
     floor: int
     acked: BitMap64
     counts: dict[int, BitMap64]  # finished deliveries -> the offsets that have had so many
-    first: dict[int, BitMap64]  # second of the first delivery -> the offsets that failed since
+    first: dict[int, BitMap64]  # time of the first delivery -> the offsets that failed since
     deliveries: list[Delivery]
     waiting: list[tuple[int, BitMap64]]
     given_back: BitMap64
@@ -148,7 +148,7 @@ class Cursor:
         self.given_back = BitMap64()  # released as if they had not been delivered; until their next delivery
         self._settled_back: dict[int, BitMap64] = {}  # delivery -> what its member gave back; until the next delivery
         self._counts: dict[int, BitMap64] = {}  # finished deliveries -> the offsets that have had so many
-        self._first: dict[int, BitMap64] = {}  # second of the first delivery -> the offsets that failed since
+        self._first = FirstDeliveries()  # of what has a count
 
     # --- what there is -------------------------------------------------------------------------
 
@@ -198,8 +198,8 @@ class Cursor:
         return returned
 
     def first_delivery_ns(self, offset: int) -> int | None:
-        """When a message that failed was first delivered, to the second."""
-        return next((second * SECOND for second, offsets in self._first.items() if offset in offsets), None)
+        """When a message that failed was first delivered."""
+        return self._first.find(offset)
 
     # --- new messages --------------------------------------------------------------------------
 
@@ -514,7 +514,7 @@ class Cursor:
             delivery.left = leased.left if leased else BitMap64()
             deliveries[delivery.id] = delivery
         return CursorState(
-            self.floor, self.acked, self._counts, self._first, list(deliveries.values()), waiting, self.given_back
+            self.floor, self.acked, self._counts, self._first.times, list(deliveries.values()), waiting, self.given_back
         )
 
     def restore(self, state: CursorState) -> None:
@@ -522,7 +522,7 @@ class Cursor:
         self.floor = self.frontier = state.floor
         self.acked = state.acked
         self._counts = state.counts
-        self._first = state.first
+        self._first = FirstDeliveries(state.first)
         self.given_back = state.given_back
         for delivery in state.deliveries:
             self.resume(delivery)
@@ -593,17 +593,17 @@ class Cursor:
                 if not self._counts[count]:
                     del self._counts[count]
             else:
-                self._first.setdefault(started_ns // SECOND, BitMap64()).update(part)
+                self._first.note(part, started_ns)
             self._counts.setdefault(count + 1, BitMap64()).update(part)
 
     def _forget_counts(self, offsets: BitMap64) -> None:
         if not self._counts:
             return
-        for table in (self._counts, self._first):
-            for key in [key for key, having in table.items() if having.intersect(offsets)]:
-                table[key] -= offsets
-                if not table[key]:
-                    del table[key]
+        self._first.forget(offsets)
+        for count in [count for count, having in self._counts.items() if having.intersect(offsets)]:
+            self._counts[count] -= offsets
+            if not self._counts[count]:
+                del self._counts[count]
 
     def _forget_settled_back(self, offsets: BitMap64) -> None:
         for delivery_id in [one for one, given in self._settled_back.items() if given.intersect(offsets)]:

@@ -177,7 +177,7 @@ def snapshot(cursor: Cursor, *, salt: bytes, burials: Iterable[Burial], metadata
         salt,
         blob(state.acked),
         {count: blob(offsets) for count, offsets in state.counts.items()},
-        {second: blob(offsets) for second, offsets in state.first.items()},
+        {time_ns: blob(offsets) for time_ns, offsets in state.first.items()},
         [
             (one.id, one.member, one.started_ns, [(until + shift_ns, blob(offsets)) for until, offsets in one.parts])
             for one in state.deliveries
@@ -205,7 +205,7 @@ def restore(cursor: Cursor, saved: Snapshot, *, shift_ns: int) -> None:
             saved.floor,
             offsets_of(saved.acked),
             {count: offsets_of(raw) for count, raw in saved.counts.items()},
-            {second: offsets_of(raw) for second, raw in saved.first.items()},
+            {time_ns: offsets_of(raw) for time_ns, raw in saved.first.items()},
             deliveries,
             [(at_ns - shift_ns, offsets_of(raw)) for at_ns, raw in saved.waiting],
             offsets_of(saved.given_back) if saved.given_back else BitMap64(),
