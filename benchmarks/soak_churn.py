@@ -71,6 +71,18 @@ def a_delay(client: Client, number: int) -> None:
     client.cancel(client.publish(TOPIC, b"value", delay="1h"))
 
 
+def a_dead_letter(client: Client, number: int) -> None:
+    topic = f"rejected-{number}"
+    client.create_topic(topic, partitions=1)
+    client.publish(topic, b"value")
+    with client.consumer(topic, group=f"rejecting-{number}") as consumer:
+        for message in consumer.poll(1):
+            message.reject(reason="broken")
+    client.delete_group(f"rejecting-{number}")
+    for name in (topic, f"{topic}.dlq"):
+        client.delete_topic(name)
+
+
 KINDS: dict[str, Callable[[Client, int], None]] = {
     "groups": a_group,
     "topics": a_topic,
@@ -78,6 +90,7 @@ KINDS: dict[str, Callable[[Client, int], None]] = {
     "schedules": a_schedule,
     "transactions": a_transaction,
     "delays": a_delay,
+    "dead letters": a_dead_letter,
 }
 
 DELETED = ("groups", "topics", "producers", "schedules")

@@ -1,16 +1,19 @@
 """A workload whose outcome is known, against every number that is told of it, before and after a restart."""
 
+import json
 from collections.abc import Mapping
+from urllib.request import Request, urlopen
 
 import pytest
 
+from goqueue import Client
 from goqueue.broker.broker import Broker
 from goqueue.broker.new_message import NewMessage
 from goqueue.clock import SECOND
 from goqueue.metrics.registry import Metrics
 from goqueue.record.identity import BatchIdentity
 from goqueue.storage.file import Disk
-from goqueue.testing import ManualClock, MemoryDisk
+from goqueue.testing import EmbeddedBroker, ManualClock, MemoryDisk
 from goqueue.wire.reports import DeadLetterFilter, PositionCommit
 from tests.broker.brokers import QUICK, ROOT, ManualWorkers, Node
 from tests.broker.consumers import Consumer
@@ -246,3 +249,53 @@ def test_auto_commits_and_commits_are_counted_when_the_position_advances(node: M
 
     assert node.count("consumer_offset_commits_total", **WORKERS) == 2
     assert node.count("consumer_lag", **WORKERS, partition="0") == 3
+
+
+def test_all_doors_feed_the_same_series() -> None:
+    with EmbeddedBroker() as broker, Client(broker.address) as client:
+        client.create_topic("orders", partitions=1)
+        client.publish("orders", b"1")
+        client.publish_many("orders", [b"2", b"3"])
+        with client.producer() as producer:
+            for _ in range(4):
+                producer.send("orders", b"4")
+        with client.transaction("t") as transaction:
+            transaction.send("orders", b"5")
+        http(broker, "/topics/orders/messages", {"messages": [{"value": "6"}, {"value": "7"}]})
+        client.schedule("orders", b"8", name="s", every="1h")
+        client.run_schedule("orders", "s")
+        assert sum(1 for _ in client.read("orders")) == 11
+        found = json.loads(http(broker, "/topics/orders/partitions/0/messages?offset=0&limit=3"))
+        assert len(found["messages"]) == 3
+        with client.consumer("orders", group="workers") as consumer:
+            got = consumer.poll(5)
+            got[0].ack()
+            got[1].nack()
+            got[2].reject()
+        assert len(got) == 5
+        series = {
+            line.rpartition(" ")[0].removeprefix("goqueue_"): float(line.rpartition(" ")[2])
+            for line in http(broker, "/metrics").decode().splitlines()
+            if line[:1] != "#"
+        }
+
+    workers = '{consumer_group="workers",topic="orders"}'
+    assert {name: series.get(name) for name in series if name.startswith("broker_messages") and series[name]} == {
+        'broker_messages_published_total{topic="orders"}': 11,
+        'broker_messages_published_total{topic="orders.dlq"}': 1,
+        'broker_messages_consumed_total{consumer_group="",topic="orders"}': 14,
+        f"broker_messages_consumed_total{workers}": 5,
+        f"broker_messages_acked_total{workers}": 1,
+        f"broker_messages_nacked_total{workers}": 1,
+        f"broker_messages_rejected_total{workers}": 1,
+    }
+    assert series['broker_dlq_routed_total{reason="rejected",topic="orders"}'] == 1
+    assert series['consumer_lag{consumer_group="workers",partition="0",topic="orders"}'] == 9
+    assert series["broker_topic_count"] == 2
+
+
+def http(broker: EmbeddedBroker, path: str, body: object = None) -> bytes:
+    data = None if body is None else json.dumps(body).encode()
+    request = Request(broker.http_address + path, data=data, headers={"content-type": "application/json"})
+    with urlopen(request) as answer:
+        return bytes(answer.read())

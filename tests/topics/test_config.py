@@ -178,7 +178,7 @@ def test_a_segment_is_sealed_before_its_records_are_due_to_go(retention: str, cl
 def test_a_ledger_is_compacted_kept_for_ever_and_as_safe_as_its_log() -> None:
     ledger = TopicConfig.parse({"flush": "interval", "flush_interval": "5s", "retention": "1h"}).ledger_config()
 
-    assert (ledger.cleanup, ledger.retention_ms, ledger.segment_bytes) == ("compact", 0, 8 * 1024 * 1024)
+    assert (ledger.cleanup, ledger.retention_ms, ledger.segment_bytes) == ("compact", 0, 2 * 1024 * 1024)
     assert (ledger.flush, ledger.flush_interval_ms) == ("interval", 5_000)
 
 

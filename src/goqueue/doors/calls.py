@@ -40,11 +40,12 @@ _HOT = frozenset(
         "groups.poll",
         "groups.settle",
         "groups.settle_batch",
+        "groups.has_member",
         "transactions.add_acks",
         "transactions.add_ack_batch",
     )
 )
-"""They have frames of their own."""
+"""They have frames of their own, or only doors ask for them."""
 
 
 class _Verb(NamedTuple):

@@ -76,6 +76,7 @@ class Sampler:
         for decided in (self._in, self._out):
             for source in [source for source in decided if source.topic == topic]:
                 del decided[source]
+        self._order = deque(one for one in self._order if one[1].topic != topic)
 
     def _by_stretch(self, source: TopicPartition, rate: float, offsets: BitMap64) -> BitMap64:
         chosen = BitMap64()
