@@ -3,11 +3,16 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
+from rich.text import Text
 
 import goqueue
+from goqueue.cli.app import app
 from goqueue.record import kernel
 from goqueue.storage.directory import DataDirectory
 from goqueue.storage.file import OsDisk
@@ -127,3 +132,22 @@ def test_a_command_that_does_not_exist_is_refused() -> None:
 
     assert result.returncode == 2
     assert "No such command" in result.stderr
+
+
+def commands_of(command: Any, *names: str) -> Iterator[tuple[tuple[str, ...], Any]]:
+    yield names, command
+    for name, inner in getattr(command, "commands", {}).items():
+        yield from commands_of(inner, *names, name)
+
+
+def test_no_help_text_has_what_rich_takes_for_a_style_and_swallows() -> None:
+    """A word in brackets is one: `[traces]` is shown as nothing at all."""
+    found = list(commands_of(typer.main.get_command(app)))
+    swallowed = {
+        " ".join(names): text
+        for names, command in found
+        for text in (command.help or "", *(getattr(one, "help", "") or "" for one in command.params))
+        if Text.from_markup(text).plain != text
+    }
+    assert len(found) > 40
+    assert swallowed == {}

@@ -1069,3 +1069,12 @@ def test_any_text_is_a_schema_or_refused(text: str, schema_type: str | None) -> 
 def test_the_errors_say_which_they_are() -> None:
     assert {SubjectNotFound("s").error_code, SchemaVersionNotFound("s", 1).error_code} == {40401, 40402}
     assert {SchemaNotFound("s").error_code, SchemaOperationRefused("s").error_code} == {40403, 42205}
+
+
+def test_a_version_tells_when_it_was_registered_also_after_it_is_deleted(registry: Kept) -> None:
+    registry.do(registry.register(SUBJECT, json_schema(ONE), wall_ns=7))
+    registry.do(registry.register(SUBJECT, json_schema(ONE), wall_ns=9))  # which is the same version
+    assert registry.get(SUBJECT).registered_at_ns == 7
+
+    registry.do(registry.delete_version(SUBJECT, "1"))
+    assert registry.get(SUBJECT, "1", deleted=True).registered_at_ns == 7

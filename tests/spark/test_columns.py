@@ -303,7 +303,7 @@ class Upper:
         self.uses_ids = uses_ids
         self.ids: list[dict[int, int]] = []
 
-    def parse(self, values, topic, *, ids=None, registry=None):
+    def parse(self, values, topic, *, ids=None, times_us=None, registry=None):
         self.ids.append(dict(ids or {}))
         shouted = [f"{topic}:{value.decode().upper()}" for value in values.to_pylist()]
         return {"text": pa.array(shouted, pa.string()), "_corrupt": pa.nulls(len(values), pa.binary())}

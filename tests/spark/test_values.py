@@ -32,10 +32,11 @@ class Registry:
     def __init__(self) -> None:
         self.schemas: list[SchemaInfo] = []
 
-    def add(self, subject: str, schema: Any, type: str = "JSON", references: Any = ()) -> int:
+    def add(self, subject: str, schema: Any, type: str = "JSON", references: Any = (), at_s: int = 0) -> int:
         text = schema if isinstance(schema, str) else json.dumps(schema)
         version = 1 + sum(each.subject == subject for each in self.schemas)
         made = SchemaInfo(subject, version, len(self.schemas) + 1, "", text, type, list(references))
+        made.registered_at_ns = at_s * 10**9
         self.schemas.append(made)
         return made.id
 
@@ -437,6 +438,32 @@ def avro(schema: Any, value: Any) -> bytes:
     return buffer.getvalue()
 
 
+@pytest.mark.parametrize(
+    "parser",
+    [
+        ddl("n bigint, s tinyint, l array<int>"),
+        registered(
+            {
+                "type": "object",
+                "properties": {
+                    "n": {"type": "integer"},
+                    "s": {"type": "integer"},
+                    "l": {"type": "array", "items": {"type": "integer"}},
+                },
+            }
+        ),
+    ],
+    ids=["ddl", "registry"],
+)
+def test_a_number_without_a_fraction_is_an_integer_however_it_is_written(parser: ValueParser) -> None:
+    good = b'{"n": 7.0, "s": 1e2, "l": [1, 2.0, null, 3e0]}'
+    (row,) = parse(parser, good)
+    assert row == {"n": 7, "s": 100, "l": [1, 2, None, 3], "_corrupt": None}
+    assert [type(row[name]) for name in ("n", "s")] == [int, int]
+    for bad in (b'{"n": 7.5}', b'{"n": 1e30}', b'{"n": 9223372036854775808}', b'{"l": [0.1]}', b'{"n": "7"}'):
+        assert parse(parser, bad, good)[0] == dict.fromkeys(row) | {"_corrupt": bad}
+
+
 class TestAvro:
     def test_values_become_columns(self):
         parser = registered(AVRO, "AVRO")
@@ -480,6 +507,42 @@ class TestAvro:
         assert rows[0] == {"number": 7} | epoch
         assert rows[1] == rows[2] == written | {"_corrupt": None}
         assert rows[3] == {"number": 8} | epoch
+
+    def test_a_value_that_names_no_schema_is_read_with_the_one_that_was_the_latest_when_it_was_stored(self):
+        registry = Registry()
+        fields = [
+            [{"name": "a", "type": "int"}],
+            [{"name": "b", "type": "string", "default": ""}, {"name": "a", "type": "int"}],
+            [{"name": "a", "type": "int"}, {"name": "b", "type": "string", "default": ""}],
+        ]
+        schemas = [{"type": "record", "name": "R", "fields": each} for each in fields]
+        for schema, at_s in zip(schemas, (10, 20, 30), strict=True):
+            registry.add("orders-value", schema, "AVRO", at_s=at_s)
+        parser = pickle.loads(pickle.dumps(value_parser("registry", client=registry, topics=["orders"])))
+        written = [avro(schemas[version], {"a": 1, "b": "some text"}) for version in (0, 0, 1, 1, 2)]
+        times_us = pa.array([at_s * 1_000_000 for at_s in (5, 19, 20, 29, 31)], pa.int64())
+
+        rows = parse(parser, *written, times_us=times_us)
+
+        assert [(row["a"], row["b"]) for row in rows] == [(1, ""), (1, ""), *[(1, "some text")] * 3]
+
+    def test_a_symbol_that_the_reader_does_not_have_is_its_default(self):
+        registry = Registry()
+
+        def kind(*symbols: str, **more: str) -> dict[str, Any]:
+            enum = {"type": "enum", "name": "Kind", "symbols": list(symbols), **more}
+            return {"type": "record", "name": "R", "fields": [{"name": "k", "type": enum}]}
+
+        wide, narrow = kind("A", "B", "C"), kind("A", "X", default="X")
+        first = registry.add("orders-value", wide, "AVRO")
+        registry.add("orders-value", narrow, "AVRO")
+        parser = value_parser("registry", client=registry, topics=["orders"])
+        values = [prefixed(first, avro(wide, {"k": symbol})) for symbol in "ABC"]
+        assert [row["k"] for row in parse(parser, *values)] == ["A", "X", "X"]
+
+        registry.add("orders-value", kind("A"), "AVRO")
+        strict = value_parser("registry", client=registry, topics=["orders"])
+        assert parse(strict, *values[:2]) == [{"k": "A", "_corrupt": None}, {"k": None, "_corrupt": values[1]}]
 
     def test_a_schema_that_came_later_is_asked_for(self):
         registry = Registry()
@@ -715,3 +778,19 @@ def test_spark_takes_the_columns(spark, broker, client):
         (None, None, None, None, None, None, None, bytearray(b"no json")),
         (None,) * 8,
     ]
+
+
+def test_bare_avro_of_two_versions_is_read_as_it_was_stored(broker, client):
+    client.create_topic("orders", partitions=1)
+    old = {"type": "record", "name": "R", "fields": [{"name": "a", "type": "int"}]}
+    new = {"type": "record", "name": "R", "fields": [{"name": "b", "type": "string", "default": ""}, *old["fields"]]}
+    for schema, value in ((old, {"a": 5}), (new, {"a": 6, "b": "text"})):
+        client.register_schema("orders-value", json.dumps(schema), type="AVRO")
+        client.publish("orders", avro(schema, value))
+    parser = value_parser("registry", client=client, topics=["orders"])
+    maker = BatchMaker("orders", 0, ["a", "b", "_corrupt"], value=parser, registry=client)
+    (part,) = client.scan("orders", 0, 0, 2)
+
+    rows = [row for batch in maker.batches(part.records, part.flags) for row in batch.to_pylist()]
+
+    assert rows == [{"a": 5, "b": "", "_corrupt": None}, {"a": 6, "b": "text", "_corrupt": None}]

@@ -76,7 +76,8 @@ class Schemas:
 
     def register(self, subject: str, new: NewSchema, *, normalize: bool = False) -> Pending[SchemaInfo]:
         """A new version; the same schema again is the version that it has."""
-        return self._change(lambda: self._registry.register(subject, new, normalize=normalize))
+        wall_ns = self._clock.wall_ns()
+        return self._change(lambda: self._registry.register(subject, new, normalize=normalize, wall_ns=wall_ns))
 
     def lookup(self, subject: str, new: NewSchema, *, deleted: bool = False, normalize: bool = False) -> SchemaInfo:
         """The version of the subject that has this schema."""

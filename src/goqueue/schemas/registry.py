@@ -396,7 +396,9 @@ class Registry:
 
     # --- registering ---------------------------------------------------------------------------
 
-    def register(self, subject: str, new: NewSchema, *, normalize: bool = False) -> Change[SchemaInfo]:
+    def register(
+        self, subject: str, new: NewSchema, *, normalize: bool = False, wall_ns: int = 0
+    ) -> Change[SchemaInfo]:
         """Plan a new version; the same schema again is the version that it has."""
         check_subject(subject)
         candidate = self._candidate(new, normalize)
@@ -415,8 +417,9 @@ class Registry:
         if schema.id not in self._schemas:
             facts[schema_key(schema.id)] = _encode(schema)
         number = state.highest + 1
-        facts[version_key(subject, number)] = _encode(StoredVersion(schema.id))
-        return Change(facts, _info(subject, number, schema, deleted=False))
+        version = StoredVersion(schema.id, registered_at_ns=wall_ns)
+        facts[version_key(subject, number)] = _encode(version)
+        return Change(facts, _info(subject, number, schema, version))
 
     def compatibility(
         self, subject: str, new: NewSchema, *, version: str | None = None, normalize: bool = False
@@ -631,7 +634,7 @@ class Registry:
                 raise SchemaOperationRefused(reason, error_code=42206)
         if not permanent:
             return {
-                version_key(found.name, number): _encode(StoredVersion(found.versions[number].id, deleted=True))
+                version_key(found.name, number): _encode(msgspec.structs.replace(found.versions[number], deleted=True))
                 for number in numbers
             }
         facts: Facts = {LAST_ID_KEY: _encode(self._last_id), highest_key(found.name): _encode(found.highest)}
@@ -782,10 +785,10 @@ class Registry:
 
     def _info(self, subject: Subject, number: int) -> SchemaInfo:
         version = subject.versions[number]
-        return _info(subject.name, number, self._schemas[version.id], deleted=version.deleted)
+        return _info(subject.name, number, self._schemas[version.id], version)
 
 
-def _info(subject: str, number: int, schema: StoredSchema, *, deleted: bool) -> SchemaInfo:
+def _info(subject: str, number: int, schema: StoredSchema, version: StoredVersion) -> SchemaInfo:
     return SchemaInfo(
         subject=subject,
         version=number,
@@ -796,7 +799,8 @@ def _info(subject: str, number: int, schema: StoredSchema, *, deleted: bool) -> 
         references=schema.references,
         metadata=schema.metadata,
         rule_set=schema.rule_set,
-        deleted=deleted,
+        deleted=version.deleted,
+        registered_at_ns=version.registered_at_ns,
     )
 
 

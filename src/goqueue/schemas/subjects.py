@@ -89,6 +89,7 @@ class StoredVersion(msgspec.Struct, frozen=True):
 
     id: int
     deleted: bool = False
+    registered_at_ns: int = 0  # as the calendar shows it; 0 of versions from before that was noted
 
 
 class Subject:

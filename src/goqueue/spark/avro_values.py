@@ -2,7 +2,8 @@
 
 A value is first held against the writer's schema by the registry's validator, which believes no length and no depth;
 what passes is decoded without further checks. Then the fields of the reader's schema are picked by name or alias, and a
-field that the writer did not have gets its default.
+field that the writer did not have gets its default. A symbol that the reader's enum does not have becomes the default
+of that enum; if it has none, the value does not fit.
 
     Avro                             Spark
     boolean, int, long               boolean, int, bigint
@@ -288,6 +289,8 @@ def _leaf(kind: str, logical: str | None, document: Any) -> tuple[DataType, Pick
     decimal = _decimal(document)
     if decimal:
         return DecimalType(*decimal), _as_it_is
+    if kind == "enum":
+        return StringType(), _symbol(document["symbols"], document.get("default"))
     return _SPARK[kind], _PROMOTED.get(kind, _as_it_is)
 
 
@@ -327,6 +330,19 @@ def _converted(read: Read, document: Any) -> Read:
 
 def _as_it_is(value: Any) -> Any:
     return value
+
+
+def _symbol(symbols: list[str], default: str | None) -> Pick:
+    known = dict.fromkeys(symbols)
+
+    def pick(symbol: str) -> str:
+        if symbol in known:
+            return symbol
+        if default is None:
+            raise ValueError(f"{symbol} is no symbol of the enum, which has no default")
+        return default
+
+    return pick
 
 
 def _json_text(value: Any) -> str:

@@ -97,10 +97,16 @@ class TypedValues(Protocol):
 
     @property
     def uses_ids(self) -> bool:
-        """Whether it matters which schema a header names."""
+        """Whether it matters which schema a header names, and when a value was stored."""
 
     def parse(
-        self, values: Any, topic: str, *, ids: Mapping[int, int] | None = None, registry: Any = None
+        self,
+        values: Any,
+        topic: str,
+        *,
+        ids: Mapping[int, int] | None = None,
+        times_us: Any = None,
+        registry: Any = None,
     ) -> Mapping[str, Any]:
         """The columns, `_corrupt` with them, of an Arrow array of binary values."""
 
@@ -161,8 +167,10 @@ class BatchMaker:
         self._registry = registry
         self._has_values = any(name == "value" or name not in SPARK_TYPES for name in names)
         decoded = {name for name in names if name in kernel.COLUMN_BITS} | ({"value"} if self._has_values else set())
-        self._decoded = decoded | ({"offset"} if "deliver_at" in decoded else set()) or {_CHEAPEST}
         looks_for_ids = self._has_values and value is not None and value.uses_ids
+        beside = ({"offset"} if "deliver_at" in decoded else set()) | ({"timestamp"} if looks_for_ids else set())
+        self._decoded = decoded | beside or {_CHEAPEST}
+        self._looks_for_ids = looks_for_ids
         used = decoded | ({HEADERS} if looks_for_ids or "deliver_at" in decoded else set())
         self.unused_parts = tuple(part for part in kernel.PART_BITS if part not in used)
         self._repeated: dict[str, Any] = {}
@@ -171,15 +179,17 @@ class BatchMaker:
         """The records, whole ones with rising offsets, as batches; `flags` are those that any of them may have."""
         if not len(records):
             return
-        has_ids = bool(flags & Flags.HAS_HEADERS and self._has_values and self._value and self._value.uses_ids)
+        has_ids = bool(flags & Flags.HAS_HEADERS and self._looks_for_ids)
         filled = kernel.columns(records, *self._decoded, *([HEADERS] if has_ids else []), verify=False)
         columns = self._columns(filled)
         ids = _schema_ids(filled) if has_ids else {}
+        times_us = _times_us(filled) if self._looks_for_ids else None
         rows_max = max(1, min(ROWS_MAX, BATCH_BYTES * filled.row_count // len(records)))
         for start, end, values in self._value_runs(records, filled, flags):
             made = {name: column.slice(start, end - start) for name, column in columns.items()}
             if values is not None:
-                made |= self._of_values(values, {row - start: found for row, found in ids.items()})
+                times = None if times_us is None else times_us.slice(start, end - start)
+                made |= self._of_values(values, {row - start: found for row, found in ids.items()}, times)
             batch = self._batch(end - start, made)
             for first in range(0, end - start, rows_max):
                 yield batch.slice(first, rows_max)
@@ -232,10 +242,10 @@ class BatchMaker:
             known = self._repeated[name] = pa.repeat(pa.scalar(value, type=ARROW_TYPES[name]), row_count)
         return known.slice(0, row_count)
 
-    def _of_values(self, values: Any, ids: Mapping[int, int]) -> Mapping[str, Any]:
+    def _of_values(self, values: Any, ids: Mapping[int, int], times_us: Any) -> Mapping[str, Any]:
         if self._value is None:
             return {"value": values}
-        return self._value.parse(values, self._topic, ids=ids, registry=self._registry)
+        return self._value.parse(values, self._topic, ids=ids, times_us=times_us, registry=self._registry)
 
     def _value_runs(self, records: Buffer, filled: kernel.Columns, flags: int) -> Iterator[tuple[int, int, Any]]:
         """Rows [start, end) with their values, or None if these are not wanted; one run unless some are compressed."""
@@ -302,6 +312,10 @@ def _header_maps(filled: kernel.Columns) -> Any:
     names = _strings(names)
     made = pa.MapArray.from_arrays(offsets, names, _strings(values), type=_ARROW_MAP)
     return _last_of_each_name(made) if _has_a_name_twice(offsets, names) else made
+
+
+def _times_us(filled: kernel.Columns) -> Any:
+    return pa.Array.from_buffers(pa.int64(), filled.row_count, [None, pa.py_buffer(filled.timestamps_us)])
 
 
 def _shown_headers(filled: kernel.Columns) -> tuple[Any, Any, Any]:

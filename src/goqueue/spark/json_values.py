@@ -13,7 +13,8 @@ documents in a row cannot shift its neighbours.
     one of these or null                     the same
     anything else                            string: the JSON text itself
 
-Numbers are taken as they are written: 1.0 is no integer, and an integer of more than 64 bits fits nowhere.
+An integer is a number without a fraction, however it is written: 7, 7.0 and 1e2, as in JSON Schema. One of more than 64
+bits fits nowhere.
 """
 
 import datetime
@@ -60,12 +61,19 @@ class Shape(NamedTuple):
 
 
 _TEXT: Final = Shape(StringType(), msgspec.Raw, msgspec.Raw(b"null"))
+
+
+def _integer(bits: int) -> Any:
+    lowest, highest = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1
+    return Annotated[int, Meta(ge=lowest, le=highest)] | Annotated[float, Meta(ge=lowest, le=highest, multiple_of=1)]
+
+
 _LEAVES: Final[Mapping[type[DataType], Any]] = {
     BooleanType: bool,
-    **{
-        type: Annotated[int, Meta(ge=-(2 ** (bits - 1)), le=2 ** (bits - 1) - 1)]
-        for type, bits in ((ByteType, 8), (ShortType, 16), (IntegerType, 32), (LongType, 64))
-    },
+    ByteType: _integer(8),
+    ShortType: _integer(16),
+    IntegerType: _integer(32),
+    LongType: _integer(64),
     FloatType: float,
     DoubleType: float,
     DecimalType: Decimal,

@@ -11,12 +11,15 @@ The schema is that of the subject `<topic>-value` or else `<topic>`, in its late
 Several topics may be read at once if their schemas have the same columns. A value may begin with the registry's prefix,
 a zero byte and the schema's id in four, or come without it; the header `schema-id` counts as well. JSON and
 Protobuf are read with the latest schema whatever they name. Avro has to be read with the one it was written with: all
-versions of the subject are known from the start, and others are asked for when they are met.
+versions of the subject are known from the start, and others are asked for when they are met. Avro that names none is
+read with the version that was the latest when the broker stored it, which is what the broker checked it against.
 
 What is planned is pickled and sent to where values are read, so a parser is made of texts, and compiled there.
 """
 
+from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
@@ -39,7 +42,10 @@ from goqueue.spark.protobuf_values import ProtobufReader
 from goqueue.spark.typed_arrays import UNFIT, columns_of
 from goqueue.wire.schema_reports import SchemaInfo
 
+History = tuple[tuple[int, int], ...]
+"""When the versions of a subject were registered, in microseconds since 1970, and their ids."""
 REGISTRY: Final = "registry"
+_NS_PER_US: Final = 1_000
 PREFIX_BYTES: Final = 5
 
 DOES_NOT_FIT: Final = (*UNFIT, LookupError, AttributeError, RecursionError, msgspec.MsgspecError, DecodeError)
@@ -70,12 +76,17 @@ class ValueParser:
     """Turns values into columns. Made by `value_parser`; it can be pickled."""
 
     def __init__(
-        self, columns: StructType, latest: Mapping[str, SchemaText] | None, known: Mapping[int, SchemaText]
+        self,
+        columns: StructType,
+        latest: Mapping[str, SchemaText] | None,
+        known: Mapping[int, SchemaText],
+        history: Mapping[str, History] | None = None,
     ) -> None:
         self.fields = _renamed(columns)
         self._columns = columns
         self._latest = latest  # by topic; None with DDL, which holds for all
         self._known = known  # by id
+        self._history = history or {}  # by topic
         self._decoders: dict[str, _Decoder] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -92,14 +103,16 @@ class ValueParser:
         topic: str,
         *,
         ids: Mapping[int, int] | None = None,
+        times_us: Any = None,
         registry: SchemaSource | None = None,
     ) -> dict[str, Any]:
         """The columns of an Arrow array of binary values, `_corrupt` with them, by name.
 
-        `ids` are schema ids from headers, by row; `registry` is asked for ids that are not known yet.
+        `ids` are schema ids from headers, by row, and `times_us` an Arrow array of when each value was stored;
+        `registry` is asked for ids that are not known yet.
         """
         types = [field.type for field in to_arrow_schema(self.fields, timezone="UTC")]
-        decode = self._decoder(topic).decoding(ids or {}, registry)
+        decode = self._decoder(topic).decoding(ids or {}, times_us, registry)
         rows: list[Any] = []
         corrupt: list[int] = []
         for row, value in enumerate(values.to_pylist()):
@@ -132,7 +145,7 @@ class ValueParser:
             return _JsonDecoder(shape_of_spark(self._columns))
         if topic not in self._latest:
             raise InvalidConfig("valueSchema", REGISTRY, f"topic {topic} was not there when the query was planned")
-        return _compiled(self._latest[topic], self._known)
+        return _compiled(self._latest[topic], self._known, self._history.get(topic, ()))
 
 
 def value_parser(option: str, *, client: SchemaSource | None, topics: Sequence[str]) -> ValueParser:
@@ -149,14 +162,18 @@ def value_parser(option: str, *, client: SchemaSource | None, topics: Sequence[s
         raise InvalidConfig("valueSchema", option, "needs at least one topic whose schema can be looked up")
     latest: dict[str, SchemaText] = {}
     known: dict[int, SchemaText] = {}
+    history: dict[str, History] = {}
     found: StructType | None = None
     for topic in topics:
         info = _latest_schema(client, topic)
         latest[topic] = known[info.id] = _with_references(client, info)
         if info.schema_type == AVRO_NAME:
-            for version in client.schema_versions(info.subject):
-                earlier = client.schema(subject=info.subject, version=version)
-                known[earlier.id] = _with_references(client, earlier)
+            versions = [
+                client.schema(subject=info.subject, version=version, deleted=True)
+                for version in client.schema_versions(info.subject, deleted=True)
+            ]
+            known |= {earlier.id: _with_references(client, earlier) for earlier in versions}
+            history[topic] = tuple((earlier.registered_at_ns // _NS_PER_US, earlier.id) for earlier in versions)
         columns = _columns_of(topic, latest[topic])
         if found is not None and columns != found:
             raise InvalidConfig(
@@ -164,7 +181,7 @@ def value_parser(option: str, *, client: SchemaSource | None, topics: Sequence[s
             )
         found = columns
     assert found is not None
-    return ValueParser(found, latest, known)
+    return ValueParser(found, latest, known, history)
 
 
 def _latest_schema(client: SchemaSource, topic: str) -> SchemaInfo:
@@ -242,14 +259,16 @@ class _Decoder(Protocol):
 
     columns: StructType
 
-    def decoding(self, ids: Mapping[int, int], registry: SchemaSource | None) -> Callable[[int, bytes], Any]:
+    def decoding(
+        self, ids: Mapping[int, int], times_us: Any, registry: SchemaSource | None
+    ) -> Callable[[int, bytes], Any]:
         """What makes a row of a value, given its number."""
 
 
-def _compiled(schema: SchemaText, known: Mapping[int, SchemaText]) -> _Decoder:
+def _compiled(schema: SchemaText, known: Mapping[int, SchemaText], history: "History" = ()) -> _Decoder:
     match schema.type:
         case "AVRO":
-            return _AvroDecoder(schema, known)
+            return _AvroDecoder(schema, known, history)
         case "PROTOBUF":
             return _ProtobufDecoder(schema)
     documents = {name: msgspec.json.decode(text) for name, text in schema.references}
@@ -265,7 +284,9 @@ class _JsonDecoder:
         self.columns = shape.spark
         self._decode = decoder(shape)
 
-    def decoding(self, ids: Mapping[int, int], registry: SchemaSource | None) -> Callable[[int, bytes], Any]:
+    def decoding(
+        self, ids: Mapping[int, int], times_us: Any, registry: SchemaSource | None
+    ) -> Callable[[int, bytes], Any]:
         decode = self._decode
         return lambda row, value: decode(value[PREFIX_BYTES:] if value[:1] == b"\0" else value)
 
@@ -277,7 +298,9 @@ class _ProtobufDecoder:
         self._reader = ProtobufReader(parsed)
         self.columns = self._reader.fields
 
-    def decoding(self, ids: Mapping[int, int], registry: SchemaSource | None) -> Callable[[int, bytes], Any]:
+    def decoding(
+        self, ids: Mapping[int, int], times_us: Any, registry: SchemaSource | None
+    ) -> Callable[[int, bytes], Any]:
         decode = self._reader.decode
         return lambda row, value: decode(_message_of(value) if value[:1] == b"\0" else value)
 
@@ -291,16 +314,21 @@ def _message_of(value: bytes) -> bytes:
 
 
 class _AvroDecoder:
-    def __init__(self, schema: SchemaText, known: Mapping[int, SchemaText]) -> None:
+    def __init__(self, schema: SchemaText, known: Mapping[int, SchemaText], history: "History" = ()) -> None:
         self._latest = _AvroWriting(schema)
+        self._history = history
         self._reader = AvroReader(*_documents(schema))
         self.columns = self._reader.fields
         self._known = known
         self._writers: dict[int, _AvroWriting | None] = {}
 
-    def decoding(self, ids: Mapping[int, int], registry: SchemaSource | None) -> Callable[[int, bytes], Any]:
+    def decoding(
+        self, ids: Mapping[int, int], times_us: Any, registry: SchemaSource | None
+    ) -> Callable[[int, bytes], Any]:
+        times = None if times_us is None or len(self._history) < 2 else times_us.to_pylist()
+
         def decode(row: int, value: bytes) -> Any:
-            writer, payload = self._latest, value
+            writer, payload = self._latest if times is None else self._current(times[row]), value
             named = ids.get(row)
             prefixed = int.from_bytes(value[1:PREFIX_BYTES], "big") if _is_framed(value) else None
             if named is not None or prefixed is not None:
@@ -315,6 +343,11 @@ class _AvroDecoder:
             return self._reader.pick(writer.decode(payload))
 
         return decode
+
+    def _current(self, time_us: int) -> "_AvroWriting":
+        """The version that was the latest at that time; the first one before there was any."""
+        number = max(0, bisect_right(self._history, time_us, key=itemgetter(0)) - 1)
+        return self._writer(self._history[number][1], None) or self._latest
 
     def _writer(self, schema_id: int, registry: SchemaSource | None) -> "_AvroWriting | None":
         """The schema of that id, if there is one of Avro."""

@@ -38,6 +38,7 @@ class SchemaInfo(_Report):
     metadata: dict[str, object] | None = None
     rule_set: dict[str, object] | None = None
     deleted: bool = False
+    registered_at_ns: int = 0  # when the version came to be; 0 if that is not known
 
 
 class SubjectVersion(_Report):

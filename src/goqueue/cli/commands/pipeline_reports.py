@@ -194,7 +194,7 @@ def journeys(
 ) -> None:
     """Show how long messages take from publish to ack, stage by stage, what is delivered again, and the slowest.
 
-    It reads the topic of traces, which a broker keeps with `topic = true` under [traces].
+    It reads the topic of traces, which a broker keeps with the setting `traces.topic = true`.
     --write keeps a row for each message, too.
 
     goqueue pipeline journeys --topic orders --since '1h ago' --plot latency.html
