@@ -11,6 +11,7 @@ import socket
 import subprocess
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from queue import Empty, Queue
 from types import TracebackType
@@ -20,7 +21,7 @@ from tests.docs import rules
 from tests.docs.markdown import Block, commands, is_transcript, transcript
 
 TIMEOUT_S = 60
-SPARK_TIMEOUT_S = 300
+SPARK_TIMEOUT_S = 600
 LINES_MAX = 40
 _END = "the-terminal-is-done-with-that"
 
@@ -151,26 +152,35 @@ class Reader:
         file.write_text(self._rewrite(block.text))
         warnings = [] if rules.SPARK.search(block.text) else ["-W", "error"]
         command = [sys.executable, *warnings, file.name]
-        try:
-            done = subprocess.run(
+        code, output = self._run_alone(command, self._directory / f"line_{block.line}.log")
+        if code is None:
+            raise PageFailed(block, run, block.text, f"not done after {self._timeout_s} s", output)
+        if code:
+            raise PageFailed(block, run, block.text, f"exit code {code}", output)
+        for shown in printed(block.text) if run == 1 else ():
+            if not any(rules.is_as_shown(line, shown) for line in output.splitlines()):
+                raise PageFailed(block, run, block.text, f"it does not print {shown!r}", output)
+
+    def _run_alone(self, command: list[str], log: Path) -> tuple[int | None, str]:
+        """Exit code, None if it did not end in time, and output: a file, which what it started may go on to hold."""
+        with log.open("w") as output:
+            process = subprocess.Popen(
                 command,
                 cwd=self._directory,
                 env=self._env,
                 stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
+                stdout=output,
                 stderr=subprocess.STDOUT,
-                text=True,
-                timeout=self._timeout_s,
-                check=False,
+                start_new_session=True,
             )
-        except subprocess.TimeoutExpired as late:
-            output = late.stdout.decode() if isinstance(late.stdout, bytes) else late.stdout or ""
-            raise PageFailed(block, run, block.text, f"not done after {self._timeout_s} s", output) from None
-        if done.returncode:
-            raise PageFailed(block, run, block.text, f"exit code {done.returncode}", done.stdout)
-        for shown in printed(block.text) if run == 1 else ():
-            if not any(rules.is_as_shown(line, shown) for line in done.stdout.splitlines()):
-                raise PageFailed(block, run, block.text, f"it does not print {shown!r}", done.stdout)
+        try:
+            return process.wait(self._timeout_s), log.read_text()
+        except subprocess.TimeoutExpired:
+            return None, log.read_text()
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
 
     def _run_transcript(self, block: Block, run: int) -> None:
         for index, command in enumerate(transcript(block.text)):
