@@ -14,9 +14,11 @@ from goqueue.broker.broker import Broker
 from goqueue.broker.new_message import NewMessage
 from goqueue.broker.unreadable import REMEMBERED_MAX, UnreadableFacts
 from goqueue.clock import SECOND
+from goqueue.delivery import redrive_facts
 from goqueue.errors import GoQueueError
 from goqueue.testing import ManualClock, MemoryDisk
 from goqueue.transactions import facts
+from goqueue.wire.reports import DeadLetterFilter
 from goqueue.wire.schema_reports import NewSchema
 from tests.broker.brokers import ROOT, ManualWorkers, Node
 from tests.broker.consumers import Consumer
@@ -236,6 +238,16 @@ GARBAGE = {
     "a change of random bytes": Fact("orders", True, b"dworkers\0\0\0\0\0", b"\xc1"),
     "a change of a delay": Fact("orders", True, b"x\0\0\0\0\0\0\0\x16", b"\xc1"),
     "a change of no delay": Fact("orders", True, b"xx", b"x"),
+    "a redrive of random bytes": Fact("orders.dlq", True, b"ro:evil", b"\xc1"),
+    "a redrive under the id of another": Fact(
+        "orders.dlq",
+        True,
+        b"ro:evil",
+        redrive_facts.encode(redrive_facts.Order("good", DeadLetterFilter(), 0, 0, None, 3, "group", 0, [1])),
+    ),
+    "the progress of a redrive without offsets": Fact(
+        "orders.dlq", True, b"rp:evil", redrive_facts.encode(redrive_facts.Progress(0, b"", 0, 0, 0, 0))
+    ),
     "sequences": Fact("orders", True, b"producers", b"\xc1"),
     "transactions": Fact("orders", True, b"transactions", b"\xc1"),
 }

@@ -38,7 +38,7 @@ from goqueue.delivery.dead_letter import DLQ_SUFFIX, GROUP, dead_letter_topic, o
 from goqueue.delivery.dead_letter_counts import Tally
 from goqueue.delivery.dead_letter_filter import LetterFilter
 from goqueue.delivery.offsets import between
-from goqueue.delivery.redrive_facts import Order, Progress
+from goqueue.delivery.redrive_facts import Order, Progress, State
 from goqueue.errors import (
     BrokerUnavailable,
     Conflict,
@@ -194,7 +194,7 @@ class Redrive:
             self.order.to,
         )
 
-    def end(self, state: str, error: str, *, wall_ns: int) -> None:
+    def end(self, state: State, error: str, *, wall_ns: int) -> None:
         """It is over."""
         totals = self.totals
         self.order = msgspec.structs.replace(
@@ -580,7 +580,7 @@ class DeadLetters:
         if redrive.state == "running" and not redrive.in_hand:
             self._end(redrive, "stopped")
 
-    def _end(self, redrive: Redrive, state: str, error: str = "") -> None:
+    def _end(self, redrive: Redrive, state: State, error: str = "") -> None:
         if redrive.timer is not None:
             redrive.timer.cancel()
             redrive.timer = None

@@ -157,9 +157,10 @@ class LetterPartition:
         """What the ledger says about redrives."""
         if self.live.partition.has_ledger:
             for key, value in self._topics.delivery(self.live).redrive_facts.items():
-                fact = redrive_facts.decode(key, value)
-                if fact is not None:
-                    yield fact
+                try:
+                    yield redrive_facts.decode(key, value)
+                except ValueError as error:
+                    self.live.unreadable.pass_over(key, error)
 
     def write(self, facts: Sequence[Fact], *, flush: bool = True) -> Pending[None]:
         """Write down facts about redrives; done when they are safe. Raises `StorageError`."""

@@ -164,7 +164,9 @@ def blob(offsets: BitMap64) -> bytes:
 
 
 def offsets_of(raw: bytes) -> BitMap64:
-    """The way back."""
+    """The way back. Raises `ValueError` for anything else."""
+    if not raw:
+        raise ValueError("no offsets")
     return BitMap64.deserialize(raw)
 
 

@@ -1,21 +1,26 @@
 """Redrives as facts of the ledgers of a dead-letter topic, so that they go on after a restart.
 
-    key "r" id      partition 0: what was asked for, and how it ended
-    key "p" id      every partition: how far the redrive is there; deleted when it is over
+    key "ro:" id    partition 0: what was asked for, and how it ended
+    key "rp:" id    every partition: how far the redrive is there; deleted when it is over
 
 The progress on a partition stands in the ledger of that partition, before the note that its letters are under way.
 So whatever a crash leaves of the ledger, a letter that was put back is one that the progress names: it is counted,
 and counts against the limit. Letters in hand that are still dead were not put back, and are judged again.
 """
 
-from typing import NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import msgspec
 
+from goqueue.delivery.ledger import Whole, offsets_of
 from goqueue.wire.reports import DeadLetterFilter
 
-ORDER_KEY = b"r"
-PROGRESS_KEY = b"p"
+ORDER_KEY = b"ro:"
+PROGRESS_KEY = b"rp:"
+_KEY_BYTES = len(ORDER_KEY)
+
+Rate = Annotated[float, msgspec.Meta(ge=0, lt=1e12)]
+State = Literal["running", "done", "stopped", "failed"]
 
 
 class Order(msgspec.Struct, array_like=True, frozen=True):
@@ -23,28 +28,28 @@ class Order(msgspec.Struct, array_like=True, frozen=True):
 
     id: str
     wanted: DeadLetterFilter
-    rate: float
-    limit: int
+    rate: Rate
+    limit: Whole
     target_topic: str | None
-    max_redrives: int
+    max_redrives: Whole
     to: str
     started_at_ns: int
-    ends: list[int]  # by partition: letters from there on came later
-    state: str = "running"
+    ends: list[Whole]  # by partition: letters from there on came later
+    state: State = "running"
     finished_at_ns: int | None = None
     error: str = ""
-    totals: tuple[int, int, int, int] = (0, 0, 0, 0)  # matched, redriven, skipped_loop, failed
+    totals: tuple[Whole, Whole, Whole, Whole] = (0, 0, 0, 0)  # matched, redriven, skipped_loop, failed
 
 
 class Progress(msgspec.Struct, array_like=True, frozen=True):
     """How far a redrive is in one partition, without the letters in hand."""
 
-    next_offset: int  # all before it were judged
+    next_offset: Whole  # all before it were judged
     in_hand: bytes
-    matched: int
-    redriven: int
-    skipped_loop: int
-    failed: int
+    matched: Whole
+    redriven: Whole
+    skipped_loop: Whole
+    failed: Whole
 
 
 class RedriveFact(NamedTuple):
@@ -61,7 +66,7 @@ _decode_progress = msgspec.msgpack.Decoder(Progress).decode
 
 def is_about_redrives(key: bytes) -> bool:
     """Whether the fact is one of these."""
-    return key[:1] in (ORDER_KEY, PROGRESS_KEY)
+    return key.startswith((ORDER_KEY, PROGRESS_KEY))
 
 
 def order_key(redrive_id: str) -> bytes:
@@ -74,10 +79,14 @@ def progress_key(redrive_id: str) -> bytes:
     return PROGRESS_KEY + redrive_id.encode()
 
 
-def decode(key: bytes, value: bytes) -> RedriveFact | None:
-    """What the fact says; nothing if it is damaged, or from another version."""
-    try:
-        read = _decode_order if key[:1] == ORDER_KEY else _decode_progress
-        return RedriveFact(key[1:].decode(), read(value))
-    except (msgspec.DecodeError, UnicodeDecodeError):
-        return None
+def decode(key: bytes, value: bytes) -> RedriveFact:
+    """What the fact says. Raises `ValueError` if it cannot be understood."""
+    redrive_id = key[_KEY_BYTES:].decode()
+    if key.startswith(PROGRESS_KEY):
+        progress = _decode_progress(value)
+        offsets_of(progress.in_hand)
+        return RedriveFact(redrive_id, progress)
+    order = _decode_order(value)
+    if order.id != redrive_id:
+        raise ValueError(f"it speaks of the redrive {order.id}")
+    return RedriveFact(redrive_id, order)
