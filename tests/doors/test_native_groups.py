@@ -229,7 +229,7 @@ def test_what_is_wrong_with_a_member_is_told() -> None:
             (verbs.Poll("g", "you"), NotGroupMember),
             (verbs.Poll("g", "me", 99), StaleGeneration),
             (verbs.Poll("g", "me", max_messages=0), InvalidRequest),
-            (verbs.Poll("g", "me", max_messages=5_000), InvalidRequest),
+            (verbs.Poll("g", "me", max_messages=10_001), InvalidRequest),
         ]
         for asked, error in wrong:
             assert type(error_in(await answered(peer, Verb.POLL, asked))) is error
