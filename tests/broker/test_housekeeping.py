@@ -1,5 +1,7 @@
 """What time brings: flushes by interval, retention, settings that take effect; and next to nothing when idle."""
 
+from errno import ENOSPC
+
 import pytest
 
 from goqueue.broker.config import BrokerConfig
@@ -16,7 +18,7 @@ from goqueue.errors import (
     TopicNotFound,
 )
 from goqueue.record import kernel
-from goqueue.testing import ManualClock, MemoryDisk
+from goqueue.testing import FaultyDisk, ManualClock, MemoryDisk
 from goqueue.testing.inode import Keep
 from goqueue.testing.memory_disk import PowerLoss
 from tests.broker.brokers import Node, values_of
@@ -416,6 +418,38 @@ def test_a_shorter_retention_makes_room_at_once_also_on_a_full_disk(clock: Manua
 
     assert node.live().log.size == 0
     assert node.publish(b"next").first_offset > 10
+
+
+@pytest.mark.parametrize("changes", [{"retention": "10s"}, {"retention_bytes": 10_000}])
+def test_a_shorter_retention_makes_the_room_that_writing_it_down_needs(
+    clock: ManualClock, changes: dict[str, object]
+) -> None:
+    disk = FaultyDisk(MemoryDisk(), seed=1)
+    node = Node(disk, clock)
+    node.create()
+    node.publish(*[b"x" * 1_000] * 20)
+    node.pass_time(20, step=5)
+    for _ in range(3):  # there is room again when the segments are gone
+        disk.fail_next("append", ENOSPC, path_suffix="topic.json.new")
+
+    altering = node.broker.alter_topic("orders", changes)
+    node.pass_time(2, step=0.1)
+
+    assert node.done(altering).settings.items() >= changes.items()
+    assert node.values() == []
+
+
+def test_a_change_that_keeps_no_less_is_refused_on_a_full_disk(clock: ManualClock) -> None:
+    disk = FaultyDisk(MemoryDisk(), seed=1)
+    node = Node(disk, clock)
+    node.create()
+    node.publish(b"kept")
+    disk.fail_next("append", ENOSPC, path_suffix="topic.json.new")
+
+    with pytest.raises(StorageFull):
+        node.done(node.broker.alter_topic("orders", {"retention": "200h"}))
+
+    assert node.values() == [b"kept"]
 
 
 def test_what_waits_outlives_the_retention_of_a_quiet_topic(node: Node, clock: ManualClock) -> None:

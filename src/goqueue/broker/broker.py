@@ -48,7 +48,7 @@ from goqueue.broker.timers import Timers
 from goqueue.broker.traces import TRACES_SETTINGS, TRACES_TOPIC, Traces
 from goqueue.broker.transactions import Transactions
 from goqueue.broker.transfers import Transfers
-from goqueue.clock import MS, Clock
+from goqueue.clock import MS, SECOND, Clock
 from goqueue.delivery.dead_letter import DLQ_SUFFIX
 from goqueue.errors import (
     BrokerUnavailable,
@@ -58,6 +58,7 @@ from goqueue.errors import (
     InvalidTopic,
     PartitionNotFound,
     StorageError,
+    StorageFull,
     TopicNotFound,
     TopicQuarantined,
 )
@@ -77,6 +78,9 @@ from goqueue.transactions.markers import check_batch
 PRODUCER_ID_BITS = 52  # JSON numbers hold them
 BOOT_BITS = 31  # begin the numbers of deliveries, which never come again
 SALT_BYTES = 16
+MAKE_ROOM_NS = 5 * SECOND
+"""How long a change of retention on a full disk is tried again while segments are deleted."""
+MAKE_ROOM_STEP_NS = 100 * MS
 _JOURNALS = frozenset((GROUPS_TOPIC, SCHEDULES_TOPIC, SCHEMAS_TOPIC, TRANSACTIONS_TOPIC))
 
 T = TypeVar("T")
@@ -294,9 +298,52 @@ class Broker:
         return self._administer(job, lambda _: None)
 
     def alter_topic(self, name: str, changes: Mapping[str, object]) -> Pending[TopicInfo]:
-        """Change settings; None resets one."""
+        """Change settings; None resets one.
+
+        On a full disk there may be no room to write the new settings down. A shorter retention is carried out before
+        that, because it makes the room.
+        """
         self._check_running()
-        return self._administer(self._catalog.begin_alter(name, changes), self._altered)
+        altered: Pending[TopicInfo] = Pending()
+        give_up_ns = self._clock.monotonic_ns() + MAKE_ROOM_NS
+
+        def attempt() -> None:
+            job = self._catalog.begin_alter(name, changes)
+            self._administer(job, self._altered).then(partial(look, job))
+
+        def again() -> None:
+            try:
+                attempt()
+            except GoQueueError as error:
+                altered.fail(error)
+
+        def look(job: AlterTopic, done: Pending[TopicInfo]) -> None:
+            try:
+                altered.resolve(done.result())
+            except StorageFull as error:
+                if self._clock.monotonic_ns() >= give_up_ns or not self._make_room(name, job.config):
+                    altered.fail(error)
+                else:
+                    self._timers.at(self._clock.monotonic_ns() + MAKE_ROOM_STEP_NS, again)
+            except Exception as error:
+                altered.fail(error)
+
+        attempt()
+        return altered
+
+    def _make_room(self, name: str, wanted: TopicConfig) -> bool:
+        """Delete what the wanted retention would not keep; whether it keeps less than the present one."""
+        topic = self._topics.get(name)
+        if topic is None or self._stopping:
+            return False
+        new, old = wanted.log_config(), topic.topic.config.log_config()
+        if not _is_less(new.retention_ms, old.retention_ms) and not _is_less(new.retention_bytes, old.retention_bytes):
+            return False
+        for live in topic.partitions:
+            live.log.config = new
+            live.configured()  # begins the jobs that delete; they look at nothing else of the settings
+            live.log.config = old
+        return True
 
     def list_topics(self, *, internal: bool = False) -> list[str]:
         """The names, sorted."""
@@ -839,6 +886,11 @@ class Broker:
 
 def _in_no_hurry(time_ns: int) -> None:
     """Nobody ticks but at intervals."""
+
+
+def _is_less(new: int, old: int) -> bool:
+    """Whether a retention keeps less; 0 is without end."""
+    return bool(new) and (not old or new < old)
 
 
 def _is_answer(reading: Reading, result: ReadResult) -> bool:

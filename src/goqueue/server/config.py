@@ -41,7 +41,16 @@ from goqueue.wire.frames import FRAME_BYTES_MAX
 NATIVE_ADDRESS = Address("127.0.0.1", 7000)
 HTTP_ADDRESS = Address("127.0.0.1", 8080)
 ENVIRONMENT_PREFIX = "GOQUEUE_"
-NOT_OURS = frozenset({"GOQUEUE_CONFIG", "GOQUEUE_KERNEL", "GOQUEUE_SERVER", "GOQUEUE_API_KEY"})
+NOT_OURS = frozenset(
+    {
+        "GOQUEUE_API_KEY",
+        "GOQUEUE_AWAKE",
+        "GOQUEUE_CONFIG",
+        "GOQUEUE_KERNEL",
+        "GOQUEUE_SERVER",
+        "GOQUEUE_TELEMETRY",
+    }
+)
 _DEFAULT = "default"
 _ALIKE = 0.8
 KIB = 1024
