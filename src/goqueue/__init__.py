@@ -138,6 +138,7 @@ if TYPE_CHECKING:
         DoneAbove,
         GroupInfo,
         LaneReport,
+        NodeHealth,
         PartitionName,
         Position,
         PositionReset,
@@ -147,6 +148,7 @@ if TYPE_CHECKING:
         ScheduleInfo,
     )
     from goqueue.wire.scan_reports import (
+        DueTime,
         HiddenRange,
         Piece,
     )
@@ -206,6 +208,7 @@ __all__ = [
     "DirectoryLocked",
     "DirectoryUnusable",
     "DoneAbove",
+    "DueTime",
     "Forbidden",
     "ForeignFile",
     "GoQueueError",
@@ -235,6 +238,7 @@ __all__ = [
     "Messages",
     "MetadataUnavailable",
     "MethodNotAllowed",
+    "NodeHealth",
     "NotFound",
     "NotGroupMember",
     "NotLeader",
@@ -313,6 +317,7 @@ _LAZY = {
     "AsyncHandle": "client.handles",
     "AsyncKeeping": "client.staging",
     "DoneAbove": "wire.reports",
+    "DueTime": "wire.scan_reports",
     "Keeping": "client.staging",
     "AsyncMessages": "client.reading",
     "AsyncProducer": "client.producer",
@@ -335,6 +340,7 @@ _LAZY = {
     "HiddenRange": "wire.scan_reports",
     "LaneReport": "wire.reports",
     "Message": "client.received",
+    "NodeHealth": "wire.reports",
     "Messages": "client.sync",
     "PartitionName": "wire.reports",
     "Piece": "wire.scan_reports",

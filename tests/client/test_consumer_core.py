@@ -516,7 +516,7 @@ def test_an_answer_that_came_too_late_is_given_back(make: Callable[..., Consumer
 def commits(request: Request) -> list[tuple[int, int]]:
     assert isinstance(request.meta, verbs.Call)
     return [
-        (partition, offset) for _, partition, offset, _ in msgspec.msgpack.decode(request.payload or b"")["commits"]
+        (partition, offset) for _, partition, offset, *_ in msgspec.msgpack.decode(request.payload or b"")["commits"]
     ]
 
 

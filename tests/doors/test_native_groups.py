@@ -313,6 +313,7 @@ def test_every_verb_of_the_service_can_be_called_but_those_that_have_frames() ->
         *(f"traces.{name}" for name in ("recent", "search", "get", "stats")),
         *(f"scans.{name}" for name in ("pieces", "hidden", "rescheduled")),
         *(f"schemas.{name}" for name in ("by_guid", "by_id", "check", "compatibility", "delete_level")),
+        "node.health",
         *(f"schemas.{name}" for name in ("delete_mode", "delete_subject", "delete_version", "find", "get")),
         *(f"schemas.{name}" for name in ("level", "lookup", "mode", "policy", "referenced_by", "register")),
         *(f"schemas.{name}" for name in ("rendered", "set_level", "set_mode", "set_policy", "stats", "subjects")),

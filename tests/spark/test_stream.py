@@ -396,7 +396,7 @@ class TestItsGroup:
         first = Query(shared_broker.address, startingOffsets="earliest", delayed="due", **asked)
         assert first.rest() == [*places("t", 10), *places("t", 31, start=11)]
         assert first.batch() == []
-        assert [(one.offset, one.lag) for one in gq.group_positions("g")] == [(10, 1)]
+        assert [(one.offset, one.lag) for one in gq.group_positions("g")] == [(10, 0)]
         assert [tuple(one.ranges) for one in gq.group_done_above("g")] == [((11, 31),)]
 
         assert Query(shared_broker.address, delayed="due", **asked).rest() == []

@@ -17,10 +17,12 @@ from goqueue.storage.inspection import SegmentReport, inspect
 from goqueue.storage.layout import (
     CHECKPOINT,
     COMPACTION,
+    DELAYED,
     LEADER_EPOCHS,
     LOG,
     OFFSET_INDEX,
     TIME_INDEX,
+    TRANSACTIONS,
     TXN_INDEX,
     segment_path,
     sort_out,
@@ -57,6 +59,9 @@ def check_log(disk: Disk, directory: str) -> Iterator[FileReport]:
             path = segment_path(directory, report.base_offset, suffix)
             if path.rpartition("/")[2] in names and (raw := _content(disk, path)) is not None:
                 yield check(disk, directory, path, report, raw)
+    for name, text in ((TRANSACTIONS, "there were transactions"), (DELAYED, "there were delayed messages")):
+        if name in names:  # that it is there says it all
+            yield FileReport(f"{directory}/{name}", text)
     for name, load in ((CHECKPOINT, _checkpoint), (LEADER_EPOCHS, _epochs), (COMPACTION, _compaction)):
         if name in names:
             yield load(disk, directory, f"{directory}/{name}")

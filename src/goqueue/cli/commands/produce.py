@@ -115,8 +115,10 @@ def produce(
     message = {name: content for name, content in given.items() if content is not None}
     separator = None if key_separator is None else os.fsencode(key_separator)
     with termination_raised(), connected(server) as client:
-        sender: Sender = client.producer(**arguments.given({"acks": acks, "compression": compression}))
-        if transactional_id is not None:
+        sender: Sender
+        if transactional_id is None:
+            sender = client.producer(**arguments.given({"acks": acks, "compression": compression}))
+        else:
             chosen = arguments.given({"timeout": transaction_timeout, "marker": marker})
             sender = client.transaction(transactional_id, **chosen)
         if value is not None:

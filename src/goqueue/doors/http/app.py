@@ -6,8 +6,9 @@ from functools import cache
 from typing import Any
 
 from litestar import HttpMethod, Litestar, Request, Response, get, route
+from litestar.connection import ASGIConnection
 from litestar.di import Provide
-from litestar.handlers import HTTPRouteHandler
+from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 
 from goqueue.doors.http import (
     routes_dead_letters,
@@ -164,9 +165,8 @@ def routes() -> Litestar:
     return Litestar(
         [*_options(), *ROUTES, openapi, docs, first_page],
         dependencies={"context": Provide(context_of, sync_to_thread=False)},
-        before_request=refuse_internal_topic,
         exception_handlers={Exception: refuse},
-        guards=[refuse_unknown],
+        guards=[refuse_internal_topic, refuse_unknown],
         request_class=JsonRequest,
         response_class=JsonResponse,
         openapi_config=None,
@@ -175,10 +175,10 @@ def routes() -> Litestar:
     )
 
 
-async def refuse_internal_topic(request: Request[Any, Any, Any]) -> None:
+async def refuse_internal_topic(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
     """No route takes the name of an internal topic, but for those that say so."""
-    topic = request.scope["path_params"].get("topic")
-    if topic is not None and not request.route_handler.opt.get(SHOWS_INTERNAL):
+    topic = connection.path_params.get("topic")
+    if topic is not None and not handler.opt.get(SHOWS_INTERNAL):
         refuse_internal(topic)
 
 
