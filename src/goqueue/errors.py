@@ -793,7 +793,7 @@ class StorageFailed(StorageError):
 
 
 class TopicQuarantined(StorageError):
-    """The files of the topic cannot be used, so it is not served. They are left as they are, for somebody to repair."""
+    """The files of the topic cannot be used, so it is not served. They stay as they are, for an operator to repair."""
 
     code = "STORAGE_FAILED"
     retryable = True

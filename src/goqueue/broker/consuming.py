@@ -56,7 +56,7 @@ class Groups:
         self._observe = observe
         self._auto_commit_at_ns = 0
         self._touched_ns = clock.monotonic_ns()
-        self._knows_all_places = False  # also those of groups that nobody has asked for since the start
+        self._knows_all_places = False  # also those of groups that were not asked for since the start
         places = self._places = Places(topics)
         polling = self._polling = Polling(coordinator, topics, places, clock=clock, observe=observe)
         self.settlements = Settlements(coordinator, topics, places, polling, clock=clock)
@@ -309,7 +309,7 @@ class Groups:
         ]
 
     def _all_places(self) -> Iterator[tuple[str, TopicPartition, Place]]:
-        """Every position of every group. The first call after a start reads the ledgers that nobody has read yet."""
+        """Every position of every group. The first call after a start reads the ledgers that were not read yet."""
         if not self._knows_all_places:
             self._knows_all_places = True
             self._places.find_all(group.name for group in self._coordinator)

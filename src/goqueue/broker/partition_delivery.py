@@ -230,7 +230,7 @@ class PartitionDelivery:
             self.fetcher.damage.drop_below(offset)
         gone = self.delays.drop(offset)
         if facts := self.delays.forgotten(offset):
-            with suppress(StorageError):  # they are in the way of nobody
+            with suppress(StorageError):  # they do no harm where they are
                 self.live.ledger.write(facts, flush=False)
                 self.live.wrote_ledger()
         if gone:

@@ -53,7 +53,7 @@ class Place(NamedTuple):
         if start >= end:
             return 0
         hidden = delivery.delays.table.waiting.range_cardinality(start, end)
-        if cursor.frontier < end:  # below it the cursor counts as done what nobody gets
+        if cursor.frontier < end:  # below it the cursor counts as done what is never delivered
             hidden += (delivery.never - cursor.acked).range_cardinality(max(start, cursor.frontier), end)
         return max(0, end - start - len(cursor.acked) - hidden)
 
@@ -141,7 +141,7 @@ def up_to_date(places: Mapping[TopicPartition, Place]) -> Mapping[TopicPartition
 
 
 def look_ahead(place: Place, stretches: int) -> None:
-    """Let the index see more of what the group has before it, up to so many stretches that nobody has looked at."""
+    """Let the index see more of what the group has before it, up to so many stretches that were not looked at."""
     delivery, one = place
     delivery.feed(one, 1)
     for _ in range(stretches):

@@ -124,7 +124,7 @@ class OpenClient:
         _with_thread.discard(self)
 
     async def end_with_loop(self) -> None:
-        """Nobody has closed the client, and its loop ends or nobody has it any more."""
+        """The client was not closed, and its loop ends or the last reference to it is gone."""
         if self.is_ended or self.is_foreign:
             return
         _ending.add(self)
@@ -166,7 +166,7 @@ class OpenClient:
 
 _open: WeakSet[OpenClient] = WeakSet()
 _with_thread: set[OpenClient] = set()  # those that live as long as their thread
-_ending: set[OpenClient] = set()  # those that nobody else has any more
+_ending: set[OpenClient] = set()  # those without any other reference
 _watched_fork = -1
 
 

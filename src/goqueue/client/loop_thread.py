@@ -33,7 +33,7 @@ class LoopThread:
         self._thread.start()
 
     def keep(self, keeping: Callable[[asyncio.AbstractEventLoop], OpenClient], *closers: Callable[[], None]) -> None:
-        """Close the client, and call the closers, when nobody has it any more."""
+        """Close the client, and call the closers, when the last reference to it is gone."""
         self._kept = keeping(self._loop)
         self._closers = closers
 

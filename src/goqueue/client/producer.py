@@ -65,8 +65,8 @@ class ProducerCore:
     turn while it held the lock.
 
     Ctrl-C may raise in the thread of the application between any two calls, also while it holds the lock. What is done
-    there leaves nothing behind that cannot be completed: a batch stays the open one until the loop has it, and whoever
-    finds a sealed one open completes that.
+    there leaves nothing behind that cannot be completed: a batch stays the open one until the loop has it, and the next
+    sender that finds a sealed one open completes it.
     """
 
     def __init__(
@@ -369,7 +369,7 @@ class ProducerCore:
         """Send everything that was added, and return when it is settled."""
         self.send_now()
         for queue in self._queues():
-            if queue.has_more:  # whoever was to connect for it may have been cancelled, at the end of the loop
+            if queue.has_more:  # the task that was to connect for it may have been cancelled, at the end of the loop
                 self._pump_one(queue)
         open_batches = [batch for queue in self._queues() for batch in queue.unsettled()]
         done = asyncio.Event()
@@ -442,7 +442,7 @@ class ProducerCore:
 
     def let_go(self) -> None:
         """The application has dropped the producer without closing it: flush in the background, and close."""
-        with suppress(RuntimeError):  # its loop is closed; whoever closed that knows what was not stored
+        with suppress(RuntimeError):  # its loop is closed; the code that closed it knows what was not stored
             self._loop.call_soon_threadsafe(self._finish_alone)
 
     def _finish_alone(self) -> None:
@@ -844,7 +844,7 @@ class Producer:
 
 
 def _dropped(producer: AsyncProducer | Producer, core: ProducerCore) -> None:
-    """Nobody has the producer any more. One that is not closed is flushed in the background."""
+    """The last reference to the producer is gone. One that is not closed is flushed in the background."""
     if not core.is_closed and core.fork == forks.generation:
         core.let_go()
         text = f"unclosed {type(producer).__name__}: use it in a `with` block, or call its close()"

@@ -396,7 +396,7 @@ class Cursor:
         self._settled_back.setdefault(delivery_id, BitMap64()).update(offsets)
 
     def is_settled_back(self, delivery_id: int, offset: int) -> bool:
-        """Whether the member of that delivery gave the message back, and nobody has got it since."""
+        """Whether the member of that delivery gave the message back, and it was not delivered since."""
         return delivery_id in self._settled_back and offset in self._settled_back[delivery_id]
 
     # --- transactions --------------------------------------------------------------------------

@@ -183,7 +183,7 @@ class DeliveryMetrics:
         return tally
 
     def watch(self, standings: Callable[[], Iterable[Standing]], pending: Callable[[], dict[str, int]]) -> None:
-        """Ask these for what is a state, whenever somebody wants to know."""
+        """Ask these for what is a state, when the health of the node is asked for."""
         self._standings = standings
         self._pending = pending
 

@@ -117,7 +117,7 @@ class Metrics:
             self._duplicates.labels(event.topic).inc()
 
     def watch_connections(self, counts: Mapping[str, Callable[[], int]]) -> None:
-        """Ask these for the number of connections of each door, whenever somebody wants to know."""
+        """Ask these for the number of connections of each door, when the health of the node is asked for."""
         for door, count in counts.items():
             self._connections.labels(door).set_function(count)
 

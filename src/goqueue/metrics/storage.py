@@ -30,7 +30,7 @@ class StorageMetrics:
         }
 
     def watch(self, space: Callable[[], tuple[int, int] | None]) -> None:
-        """Ask this for the free and the total bytes, whenever somebody wants to know."""
+        """Ask this for the free and the total bytes, when the health of the node is asked for."""
         self._free.set_function(lambda: (space() or (float("nan"), 0))[0])
         self._total.set_function(lambda: (space() or (0, float("nan")))[1])
 

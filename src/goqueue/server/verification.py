@@ -48,7 +48,7 @@ def is_in_use(disk: Disk, path: str) -> bool:
                 return False
         except BlockingIOError:
             return True
-        except OSError:  # not ours to look at, or not ours to lock: then nobody can tell
+        except OSError:  # not ours to look at, or not ours to lock: then it cannot be told
             return False
         path = path.rpartition("/")[0]
     return False

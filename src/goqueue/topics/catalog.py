@@ -343,7 +343,7 @@ class Catalog:
                 open_ledger = partial(open_log, name, number, kind="ledger", observe=observe)
                 directory = f"{self._directory(name)}/{number}"
                 names = {entry.name for entry in _entries(self._disk, directory)}
-                if "ledger" in names:  # it is opened when somebody needs it, so a stranger in it has to be seen now
+                if "ledger" in names:  # it is opened when it is first needed, so a stranger in it has to be seen now
                     sort_out(f"{directory}/ledger", self._disk.entries(f"{directory}/ledger"))
                 topic.partitions.append(
                     Partition(

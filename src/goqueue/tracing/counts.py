@@ -1,7 +1,7 @@
 """How many messages of the ring are through, and how long that took: sets of offsets, and nothing once per message.
 
 A message is a trace, unless it shares its trace with others: copies of it, or messages that name the same one. Those
-are left out here, and counted by whoever can put a trace together.
+are left out here, and counted where traces are put together.
 """
 
 from collections.abc import Iterable

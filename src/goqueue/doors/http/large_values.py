@@ -1,7 +1,7 @@
 """Large values, encoded and decoded in slices.
 
 To show a value of 16 MiB, its UTF-8 is checked and each byte is escaped as JSON needs it, or it becomes base64. As one
-call each of these holds the interpreter for 20 to 200 ms, in whatever thread it runs, and nobody else is served
+call each of these holds the interpreter for 20 to 200 ms, in whatever thread it runs, and no other request is served
 meanwhile. So a value above `LARGE_BYTES` is left out when its answer is encoded: a mark is written instead, and the
 answer is sent piece by piece, with the value at the place of the mark. Between two slices of it, others have their
 turn. Base64 in requests is decoded in the same way.
