@@ -52,3 +52,25 @@ def test_what_one_thread_has_freed_another_one_uses() -> None:
     grown = int(subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True).stdout)
 
     assert grown < 15_000_000
+
+
+TABLE = """
+from pathlib import Path
+from goqueue.memory import give_back, keep_what_is_freed
+keep_what_is_freed()
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+before = resident()
+{b"key-%d" % number: number for number in range(200_000)}
+freed = resident()
+give_back()
+print(freed - before, resident() - before)
+"""
+
+
+def test_what_a_large_table_has_needed_is_given_back() -> None:
+    printed = subprocess.run([sys.executable, "-c", TABLE], capture_output=True, check=True, text=True).stdout
+    kept, left = map(int, printed.split())
+
+    assert kept > 8_000_000
+    assert left < 3_000_000

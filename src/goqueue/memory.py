@@ -7,6 +7,8 @@ copying. So such a process may keep what it frees, up to a bound.
 It also gives each thread a heap of its own, and each of them keeps what it frees. A compaction, which runs in any of
 the threads of a broker, would then leave its 10 MB in each of them. So all threads share one heap; they wait for one
 another in Python anyway.
+
+What a rare job has needed, and nobody else does, is given back when it is done (`give_back`).
 """
 
 import ctypes
@@ -34,3 +36,15 @@ def keep_what_is_freed() -> bool:
         (_M_TRIM_THRESHOLD, KEPT_BYTES_MAX),
     )
     return all(mallopt(*setting) for setting in settings)
+
+
+def give_back() -> bool:
+    """Give free pages back to the system; false where nothing was, or the C library cannot be told so.
+
+    It takes the lock of the heap for about a millisecond per 100 MB, so it is for a thread that may take its time.
+    """
+    try:
+        trim = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError, TypeError):
+        return False
+    return bool(trim(0))

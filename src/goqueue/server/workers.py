@@ -10,6 +10,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
+from goqueue.memory import give_back
+from goqueue.storage.compaction import CompactJob
 from goqueue.storage.jobs import Job
 
 Done = Callable[[Exception | None], None]
@@ -50,6 +52,8 @@ class ThreadWorkers:
             job.run()
         except Exception as raised:
             error = raised
+        if isinstance(job, CompactJob):  # its table of keys was many times what is needed otherwise
+            give_back()
         with suppress(RuntimeError):  # the loop is closed, and there is nobody to be told
             self._loop.call_soon_threadsafe(self._finished, done, error)
 
