@@ -776,3 +776,15 @@ def test_a_deleted_group_begins_anew(node: Node) -> None:
     assert again.broker.groups.names() == []
     assert outcomes(node.done(member.begin("ack", [messages[2].receipt]))) == [UNKNOWN]
     assert offsets(Consumer(again).poll()) == [0, 1, 2]
+
+
+def test_a_late_ack_of_a_message_that_was_given_up_is_expired_and_not_settled(node: Node) -> None:
+    node.create(visibility_timeout="10s", max_deliveries=1)
+    node.publish(b"slow", b"quick")
+    member = Consumer(node, session_timeout_ms=300_000)
+    slow, quick = member.poll()
+    member.ack([quick])
+    node.pass_time(11, step=1)
+
+    assert outcomes(member.ack([slow])) == ["RECEIPT_HANDLE_EXPIRED"]
+    assert outcomes(member.ack([quick])) == ["RECEIPT_HANDLE_UNKNOWN"]

@@ -572,3 +572,11 @@ def test_a_topic_of_the_same_name_is_another_topic(node: Node) -> None:
     with pytest.raises(TopicNotFound):
         old.read(max_bytes=1_000)
     node.pass_time(1)
+
+
+@pytest.mark.parametrize("size", [100, 1_000, 5_000])
+def test_a_limit_is_reached_whatever_the_size_of_the_records(node: Node, size: int) -> None:
+    node.create()
+    node.publish(*[b"x" * size] * 150)
+
+    assert node.read(max_records=100).record_count == 100

@@ -116,7 +116,7 @@ COUNTERS: list[tuple[str, Mapping[str, str], float]] = [
     ("broker_delayed_messages_cancelled_total", ORDERS, 1),
     ("broker_delayed_messages_expired_total", ORDERS, 0),
     ("broker_dlq_routed_total", {**ORDERS, "reason": "rejected"}, 1),
-    ("broker_dlq_redriven_total", DEAD, 1),
+    ("broker_dlq_redriven_total", ORDERS, 1),
     ("broker_transactions_started_total", {}, 2),
     ("broker_transactions_committed_total", {}, 1),
     ("broker_transactions_aborted_total", {"reason": "client"}, 1),

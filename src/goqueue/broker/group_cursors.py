@@ -26,6 +26,8 @@ CHANGES_MAX = 100_000
 CHANGE_BYTES_MIN = 256 * 1024
 """A cursor is written whole when its changes are larger than that, and than twice the cursor."""
 CHANGE_OVERHEAD_BYTES = 50
+GIVEN_UP_MAX = 10_000
+"""So many dead letters are remembered, to tell a late ack of one from a second ack."""
 
 
 class Handed(NamedTuple):
@@ -52,6 +54,7 @@ class GroupCursor:
         "cursor",
         "expired_by_member",
         "expired_leases",
+        "given_up",
         "group",
         "handed",
         "is_dirty",
@@ -83,7 +86,14 @@ class GroupCursor:
         self.keys: KeyOrder | None = None
         self.lane_stats = LaneStats()
         self.handed: dict[str, Handed] = {}  # by member, without leases
+        self.given_up = BitMap64()  # dead letters since the start whose last lease was over, the newest of them
         self.lost = BitMap64()  # damaged records that the cursor passed over and no poll was told of
+
+    def note_given_up(self, offsets: BitMap64) -> None:
+        """The last leases of these were over, and they become dead letters."""
+        self.given_up |= offsets
+        if len(self.given_up) > GIVEN_UP_MAX:
+            self.given_up.remove_range(0, self.given_up[len(self.given_up) - GIVEN_UP_MAX])
 
     def without_burial(self, burial: Burial) -> list[Burial]:
         """The burials that are under way, but for that one."""

@@ -563,6 +563,8 @@ class PartitionDelivery:
         """Why a receipt that was given out, or pretends to be, is not good."""
         topic, partition = self.live.origin
         cursor = one.cursor
+        if offset in one.given_up:  # by the broker, when its last lease was over; no consumer has settled it
+            return ReceiptExpired(topic, partition, offset)
         if cursor.is_done(offset) or cursor.is_held(offset) or cursor.is_settled_back(delivery_id, offset):
             return ReceiptUnknown(topic, partition, offset, "settled")
         delivery = cursor.deliveries.get(delivery_id)
@@ -712,6 +714,7 @@ class PartitionDelivery:
         cursor.doom(one.cursor.dying)
         end = self._written.write_whole(one, cursor)
         one.cursor = cursor
+        one.given_up.clear()
         one.handed.clear()
         one.keys = None
         self._wake(one.group)
@@ -841,6 +844,8 @@ class PartitionDelivery:
         for delivery, failed in one.cursor.expire(self._retries, now_ns=now_ns):
             late = failed.dead.union(*(part.offsets for part in failed.requeued))
             one.expired_leases += len(late)
+            if failed.dead:
+                one.note_given_up(failed.dead)
             one.expired_by_member[delivery.member] = one.expired_by_member.get(delivery.member, 0) + len(late)
             self.live.observe(events.LeasesExpired(*self.live.origin, one.group, len(late), delivery.member, late))
             self._failed(one, delivery.id, delivery.member, failed, "the lease ran out")

@@ -81,7 +81,7 @@ class Reading:
         if self._from_time_ns is not None:
             self._begin(self._from_time_ns)
         while self.next_offset < limit and not count and scanned < SCANNED_BYTES_MAX and len(gaps) < GAPS_MAX:
-            window = max_bytes if max_records > max_bytes else min(max_bytes, max_records * RECORD_BYTES_GUESS)
+            window = max_bytes if max_records > max_bytes else min(max_bytes, max_records * self._record_bytes)
             chunk = self._read(window, limit)
             scanned += len(chunk.records)
             flags = chunk.flags
@@ -113,6 +113,13 @@ class Reading:
             flags,
             gaps,
         )
+
+    @property
+    def _record_bytes(self) -> int:
+        """Room for a record that is somewhat larger than those of this log are on average."""
+        log = self._live.log
+        average = log.size // max(1, log.next_offset - log.start_offset)
+        return max(RECORD_BYTES_GUESS, average + average // 4)
 
     @property
     def has_more(self) -> bool:

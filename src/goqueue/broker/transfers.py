@@ -22,7 +22,7 @@ from goqueue.broker.pending import Pending, after, chained
 from goqueue.broker.timers import Timers
 from goqueue.clock import SECOND, Clock
 from goqueue.delivery import ledger
-from goqueue.delivery.dead_letter import Death, addressee, dead_headers, origin_of, redriven_headers
+from goqueue.delivery.dead_letter import DLQ_SUFFIX, Death, addressee, dead_headers, origin_of, redriven_headers
 from goqueue.delivery.ledger import Burial
 from goqueue.errors import GoQueueError, TopicNotFound
 from goqueue.record import kernel
@@ -154,7 +154,7 @@ class Transfers:
     def _tell(self, delivery: PartitionDelivery, one: GroupCursor, burial: Burial, graves: Graves) -> None:
         topic, partition = delivery.live.origin
         if burial.target:
-            self._observe(events.Redriven(topic, len(graves)))
+            self._observe(events.Redriven(topic.removesuffix(DLQ_SUFFIX), len(graves)))
             return
         self._observe(
             events.DeadLettered(

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, disable_created_metrics
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.exposition import generate_latest
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.platform_collector import PlatformCollector
@@ -26,6 +26,9 @@ from goqueue.names import VERSION
 from goqueue.record import kernel
 
 BATCH_BYTES = (1024, 16384, 65536, 262144, 1048576, 4194304)
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+"""What the text is; newer names of it are not known to older scrapers."""
 
 
 class _Tally:
@@ -131,7 +134,7 @@ class Metrics:
         if as_openmetrics:
             return openmetrics.generate_latest(self._registry), openmetrics.CONTENT_TYPE_LATEST  # type: ignore[no-untyped-call]
         text: bytes = generate_latest(self._registry)
-        return text, CONTENT_TYPE_LATEST
+        return text, CONTENT_TYPE
 
     def _created(self, event: events.TopicCreated) -> None:
         for series in self._by_any_topic:

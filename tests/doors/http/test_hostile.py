@@ -274,3 +274,13 @@ def test_a_client_that_never_reads_holds_up_nobody(orders: OpenDoor) -> None:
 def test_a_limit_that_cannot_be_is_refused() -> None:
     with pytest.raises(InvalidConfig, match="streams_max"):
         HttpConfig(streams_max=0)
+
+
+def test_a_client_that_waits_to_be_told_to_go_on_is_not_left_waiting_after_a_refusal(tmp_path: Path) -> None:
+    with OpenDoor(tmp_path) as door:
+        expecting = head("POST", "/topics", f"Content-Length: {2 * MIB}", "Expect: 100-continue")
+        with door.raw(expecting) as connection:
+            raw = receive_all(connection)
+
+    assert refusal(raw)[0] == 413
+    assert b"connection: close" in raw

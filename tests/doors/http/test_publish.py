@@ -368,3 +368,10 @@ def test_a_value_of_sixteen_mebibytes_is_stored(door: OpenDoor) -> None:
 
     assert published.status == 200
     assert back.json["messages"][0]["value_base64"] == value
+
+
+@pytest.mark.parametrize(("field", "value"), [("value", "x"), ("key", "k"), ("delay", "1h"), ("deliverAt", 1)])
+def test_a_field_of_a_message_beside_the_list_is_refused(orders: OpenDoor, field: str, value: object) -> None:
+    answer = orders.post("/topics/orders/messages", {"messages": [{"value": "a"}], field: value})
+
+    assert (answer.status, answer.code, answer.json["details"]["path"]) == (400, "INVALID_REQUEST", field)

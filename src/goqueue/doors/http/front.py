@@ -9,6 +9,7 @@ import os
 import re
 from asyncio import CancelledError
 from collections.abc import Iterable
+from http import HTTPStatus
 from itertools import count
 from typing import Any
 
@@ -45,7 +46,9 @@ class Front:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         began_ns = self._context.clock.monotonic_ns() if self._observe else 0
-        request_id, hosts = self._head(scope["headers"])
+        request_id, hosts, expects = self._head(scope["headers"])
+        if expects:
+            send = _closing_refused(send)
         scope["state"] |= {REQUEST_ID: request_id, CONTEXT: self._context}
         match = _PUBLISH.fullmatch(scope["path"]) if scope["method"] == "POST" else None
         route = PUBLISH_ROUTE if match else ""
@@ -93,15 +96,30 @@ class Front:
             understood(error, scope)  # which logs it; the answer that was begun is cut off
         return _PARAMETER_TYPE.sub("", inner.get("path_template", "")), status
 
-    def _head(self, headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, int]:
-        """The id of the request, its own or a new one, and how often it names a host."""
-        request_id, hosts = "", 0
+    def _head(self, headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, int, bool]:
+        """The id of the request, its own or a new one; how often it names a host; and if its body waits for a word."""
+        request_id, hosts, expects = "", 0, False
         for name, value in headers:
             if name == b"host":
                 hosts += 1
+            elif name == b"expect":
+                expects = True
             elif name == b"x-request-id" and not request_id and _REQUEST_ID.fullmatch(value):
                 request_id = value.decode()
-        return request_id or f"{self._own_prefix}-{next(self._own_ids):x}", hosts
+        return request_id or f"{self._own_prefix}-{next(self._own_ids):x}", hosts, expects
+
+
+def _closing_refused(send: Send) -> Send:
+    """Close the connection after a refusal: a client that waits for `100 Continue` does not send the body then, and
+    what it sends next would be taken for it.
+    """
+
+    async def send_closing(event: Any) -> None:
+        if event["type"] == "http.response.start" and event["status"] >= HTTPStatus.BAD_REQUEST:
+            event["headers"] = [*event["headers"], (b"connection", b"close")]
+        await send(event)
+
+    return send_closing
 
 
 async def _refuse(error: Exception, scope: Scope, send: Send, request_id: str) -> int:

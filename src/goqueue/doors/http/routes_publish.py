@@ -34,6 +34,7 @@ from goqueue.topics.config import Acks
 
 UNSET: Final = msgspec.UNSET
 ROUTE: Final = "/topics/{topic}/messages"
+_MESSAGE_FIELDS: Final = tuple(name for name in MessageBody.__struct_fields__ if name != "sequence")
 _CONTENT_TYPE: Final = (b"content-type", b"application/json")
 
 
@@ -124,6 +125,8 @@ class Publishing:
 
     def _check(self, body: PublishBody, messages: Sequence[MessageBody], size: int) -> None:
         """Refuse what is wrong with the request as a whole."""
+        if body.messages is not None and (extra := _beside_messages(body)):
+            raise InvalidRequest(f"{extra} stands beside messages, but belongs to one of them", path=extra)
         check_messages(messages, size, self._config)
         if (body.producer_id is None) != (body.epoch is None):
             missing = "producer_id" if body.producer_id is None else "epoch"
@@ -170,6 +173,14 @@ def check_messages(messages: Sequence[MessageBody], size: int, config: HttpConfi
         size -= sum(map(base64_chars, messages)) // 4
         if size > limit:
             raise RequestTooLarge(size, limit)
+
+
+def _beside_messages(body: PublishBody) -> str:
+    """The field of a message that stands where those of the request stand, if there is one."""
+    for name in _MESSAGE_FIELDS:
+        if getattr(body, name) not in (None, msgspec.UNSET):
+            return "deliverAt" if name == "deliver_at_camel" else name
+    return ""
 
 
 def _any_sequence(messages: Sequence[MessageBody]) -> bool:
