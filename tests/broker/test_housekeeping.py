@@ -383,6 +383,23 @@ def test_a_topic_larger_than_its_room_shrinks_without_a_publish(node: Node) -> N
     assert len(node.values()) >= 9
 
 
+def test_the_newest_messages_outlive_a_limit_that_one_batch_or_a_new_limit_exceeds(node: Node) -> None:
+    node.create(retention_bytes=10_000)
+    node.publish(*[b"x" * 1_000] * 40)
+    node.create("later")
+    node.publish(*[b"x" * 1_000] * 40, topic="later")
+    node.done(node.broker.alter_topic("later", {"retention_bytes": 10_000}))
+
+    node.pass_time(60, step=5)
+
+    assert len(node.values()) == 40
+    assert len(node.values("later")) == 40
+    for _ in range(12):
+        node.publish(b"y" * 1_000)
+    node.pass_time(25, step=5)
+    assert node.values() == [b"y" * 1_000] * 12
+
+
 def fill(node: Node) -> None:
     """Publish until the disk is full."""
     for _ in range(100):

@@ -101,8 +101,10 @@ def test_a_quiet_log_expires_completely_once_its_segment_is_old(disk: MemoryDisk
     assert open_log(disk).next_offset == 1
 
 
-def test_a_segment_that_is_larger_than_the_whole_room_goes() -> None:
+def test_the_newest_messages_stay_even_if_they_are_more_than_the_room_unless_the_disk_is_full() -> None:
     config = LogConfig(retention_ms=0, retention_bytes=99)
+    newest = SEGMENTS[:1]
 
-    assert bases(config, now_ms=0, segments=SEGMENTS[:1], active_bytes=0) == [0]
-    assert bases(LogConfig(retention_ms=0, retention_bytes=100), now_ms=0, segments=SEGMENTS[:1], active_bytes=0) == []
+    assert expired(iter(newest), 100, config, now_ns=0) == []
+    assert expired(iter(newest), 100, config, now_ns=0, is_full=True) == newest
+    assert expired(iter(newest), 100, LogConfig(retention_ms=0, retention_bytes=100), now_ns=0, is_full=True) == []

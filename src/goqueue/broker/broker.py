@@ -340,9 +340,9 @@ class Broker:
         if not _is_less(new.retention_ms, old.retention_ms) and not _is_less(new.retention_bytes, old.retention_bytes):
             return False
         for live in topic.partitions:
-            live.log.config = new
+            live.log.config, live.needs_room = new, True
             live.configured()  # begins the jobs that delete; they look at nothing else of the settings
-            live.log.config = old
+            live.log.config, live.needs_room = old, False
         return True
 
     def list_topics(self, *, internal: bool = False) -> list[str]:

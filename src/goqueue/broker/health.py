@@ -16,9 +16,6 @@ from goqueue.names import VERSION
 from goqueue.storage.file import Space
 from goqueue.wire.reports import HealthCheck, NodeHealth
 
-LOW_SPACE_BYTES = 64 * 1024 * 1024
-LOW_SPACE_PERCENT = 1
-"""A disk with less room than either is nearly full."""
 NAMES_MAX = 5
 
 
@@ -99,7 +96,7 @@ class Health:
         space = self._space()
         if space is None:
             return ["the disk does not tell how much room it has"]
-        if space.free_bytes >= max(LOW_SPACE_BYTES, space.total_bytes * LOW_SPACE_PERCENT // 100):
+        if not space.is_low:
             return []
         free, total = (count // (1024 * 1024) for count in space)
         return [f"the disk is nearly full: {free} MiB of {total} MiB are free"]

@@ -148,6 +148,7 @@ class LivePartition:
         self._snapshot_ns = clock.monotonic_ns()
         self._stable_end = self._visible_end
         self.jobs_running = 0
+        self.needs_room = False  # the disk is full, and a change of retention is to make room
         self._has_rolled = False  # housekeeping sealed a segment, which may go once that is durable
 
     @property
@@ -425,7 +426,7 @@ class LivePartition:
 
     def _expire(self, log: Log, now_ns: int) -> None:
         with suppress(StorageError):
-            expired = log.expire(now_ns=now_ns, keep_from=self._keep_from(log))
+            expired = log.expire(now_ns=now_ns, keep_from=self._keep_from(log), is_full=self.needs_room)
             if expired:
                 self.run(log, expired, lambda: None)
 

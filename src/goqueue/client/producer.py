@@ -405,8 +405,7 @@ class ProducerCore:
         if error is None:
             await self.close()
         elif not self._is_closed:
-            timeout_s = None if isinstance(error, Exception) else exits.FLUSH_TIMEOUT_S
-            (await self.finish(timeout_s)).note_on(error)
+            (await self.finish(exits.FLUSH_TIMEOUT_S)).note_on(error)
 
     async def finish(self, timeout_s: float | None) -> Unstored:
         """Flush for so long, and close; what is not stored, as far as the sender was not told.

@@ -76,11 +76,19 @@ class Entry(NamedTuple):
     is_directory: bool
 
 
+LOW_SPACE_BYTES = 64 * 1024 * 1024
+
+
 class Space(NamedTuple):
     """How much room a file system has: for this process, and in all."""
 
     free_bytes: int
     total_bytes: int
+
+    @property
+    def is_low(self) -> bool:
+        """Whether less is left than a hundredth, or than 64 MiB of a disk that is not small itself."""
+        return self.free_bytes < max(self.total_bytes // 100, min(LOW_SPACE_BYTES, self.total_bytes // 10))
 
 
 class Lock(Protocol):

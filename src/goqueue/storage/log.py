@@ -655,10 +655,10 @@ class Log:
             markers_below=markers_below or 0,
         )
 
-    def expire(self, *, now_ns: int, keep_from: int | None = None) -> DeleteJob | None:
+    def expire(self, *, now_ns: int, keep_from: int | None = None, is_full: bool = False) -> DeleteJob | None:
         """Take out the segments that retention no longer keeps; the job removes their files.
 
-        From `keep_from` on nothing goes, however old it is.
+        From `keep_from` on nothing goes, however old it is. `is_full` says that there is no room on the disk.
         """
         if self._compactor.is_running or self.failure or self._closed:
             return None
@@ -667,7 +667,8 @@ class Log:
             count = min(count, self._segments.count_before(keep_from + 1) - 1)
         sealed = (self._info(index) for index in range(min(count, EXPIRED_SEGMENTS_MAX)))
         with reading():
-            found = retention.expired(sealed, self.size, self.config, now_ns=now_ns)
+            is_full = is_full or self.refusal is not None
+            found = retention.expired(sealed, self.size, self.config, now_ns=now_ns, is_full=is_full)
         if not found:
             return None
         self._cancel_txn_sync()

@@ -10,7 +10,7 @@ from goqueue.cli.broker import DEFAULT_SERVER, BrokerNotReached, ServerOption, c
 from goqueue.cli.output import Format, FormatOption, lasting, show, size, table
 from goqueue.errors import DirectoryUnusable, GoQueueError
 from goqueue.server.verification import is_in_use, verify
-from goqueue.storage.file import OsDisk
+from goqueue.storage.file import OsDisk, Space
 
 FAILED_EXIT_CODE = 1
 DAMAGED_EXIT_CODE = 3
@@ -66,8 +66,9 @@ def _broker(server: str) -> Iterator[Finding]:
     for name, check in health.checks.items():
         yield Finding(name, check.status, check.message or (about if name == "broker" else "-"))
     if health.disk_free_bytes is not None and health.disk_total_bytes is not None:
+        space = Space(health.disk_free_bytes, health.disk_total_bytes)
         room = f"{size(health.disk_free_bytes)} of {size(health.disk_total_bytes)} free"
-        yield Finding("disk", "pass", room)
+        yield Finding("disk", "warn" if space.is_low else "pass", room)
 
 
 def _files(path: str) -> Iterator[Finding]:
