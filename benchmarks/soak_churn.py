@@ -133,7 +133,7 @@ def metrics_lines(http: str) -> int:
 
 
 def growth(kind: str, *, warm_up: int, rounds: int) -> dict[str, int]:
-    """What of the broker grew by half the number of rounds or more, and by how much; without what is bounded."""
+    """What of the broker grew nearly with every round, and by how much; without what is bounded."""
     with EmbeddedBroker(traces_ring=TRACE_ROWS) as broker:
         with Client(broker.address) as client:
             prepare(client)
@@ -143,7 +143,7 @@ def growth(kind: str, *, warm_up: int, rounds: int) -> dict[str, int]:
         with Client(broker.address) as client:
             churn(client, kind, range(warm_up, warm_up + rounds))
         after = count_objects(broker.http_address)
-    grown = {name: count - before[name] for name, count in after.items() if count - before[name] >= rounds // 2}
+    grown = {name: count - before[name] for name, count in after.items() if count - before[name] >= rounds * 9 // 10}
     return {name: count for name, count in grown.items() if name not in BOUNDED.get(kind, ())}
 
 

@@ -56,8 +56,8 @@ def test_a_second_interrupt_cuts_the_flush_short_and_says_what_it_costs(topic: s
                 for _ in range(7):
                     p.send("orders", b"x")
                 broker.stop()
-                say("sent")
                 try:
+                    say("sent")
                     wait_for_signal()
                 finally:
                     say("flushing")

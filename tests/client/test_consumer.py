@@ -442,8 +442,8 @@ def test_two_that_poll_share_the_partitions_at_once(gq: Client) -> None:
         working.append(threads.submit(work, second))
         eventually(lambda: gq.describe_group("two").state == "Stable")
         eventually(lambda: gq.groups() and {len(first.partitions), len(second.partitions)} == {2})
-        assert monotonic() - began < 1.5
-        assert gq.rebalances("two").last_rebalance_duration_ms < 1_000
+        assert monotonic() - began < 10  # far less than the polls wait
+        assert gq.rebalances("two").last_rebalance_duration_ms < 5_000
         assert gq.rebalances("two").total_partitions_revoked == 2
 
         over.set()

@@ -2,8 +2,12 @@
 
 A page is gone through as a new user would: blocks in order, one broker, one terminal, one directory, one home, and
 nothing of them is there for the next page. What cannot be run is in `rules.py`, with the reason.
+
+Each command with Spark in it starts a Java of its own, for ten seconds or more. So pages are gone through once with
+Spark, and twice if `GOQUEUE_DOCS` is `all`.
 """
 
+import os
 from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
@@ -52,7 +56,8 @@ def read(page: Path, directory: Path, *, with_spark: bool) -> None:
 def go_through(page: Path, directory: Path, *, with_spark: bool) -> None:
     found = [block for block in blocks(page) if is_run(block) and not is_left_out(block)]
     with Reader(directory, has_broker=not is_served_by(found)) as reader:
-        for run, block in product((1, 2), found):
+        runs = (1,) if with_spark and os.environ.get("GOQUEUE_DOCS") != "all" else (1, 2)
+        for run, block in product(runs, found):
             if with_spark or not needs_spark(block):
                 reader.go_through(block, run)
 
