@@ -69,7 +69,7 @@ MODULES_ONLY_IN: dict[str, set[str]] = {
     **dict.fromkeys(("threading", "_thread", "concurrent"), THREADS),
     "multiprocessing": {"cli"},
     "time": {"clock"},  # everyone else is told the time
-    "random": {"testing", "client.connections"},  # what is random cannot be repeated; jitter need not be
+    "random": {"testing", "client.connections", "client.retries"},  # what is random cannot be repeated; jitter need not be
     "fcntl": {"storage.file", "spark.pipelines.store"},  # a lock that ends with its holder
     "socket": {"doors", "client", "cluster.link", "server", "spark.daemon"},
     "importlib": {"record.kernel", "spark.python", ""},  # this file sees only imports that are statements

@@ -18,10 +18,11 @@ import msgspec
 
 from goqueue.client import forks, messages, telemetry
 from goqueue.client.accumulator import Batch, Message, PartitionQueue, Request, TopicQueues
-from goqueue.client.connections import TOPICS_MAX, Connections, any_turn, retry_wait_ns
+from goqueue.client.connections import TOPICS_MAX, Connections, any_turn
 from goqueue.client.handles import Handle, Published, published
 from goqueue.client.lookout import Lookout
 from goqueue.client.messages import Duration, Time
+from goqueue.client.retries import Retries, retry_wait_ns
 from goqueue.client.session import (
     ANSWER_TIMEOUT_S,
     CannotConnect,
@@ -389,20 +390,11 @@ class DirectPublisher:
         return queues
 
     def _retrying(self, attempt: Callable[[], Coroutine[Any, Any, T]], deadline_ns: int) -> T:
-        reach = self._connections.reach
-        began_ns = self._clock.monotonic_ns()
-        tries = 0
+        began_s = self._clock.monotonic_ns() / SECOND
+        retries = Retries(self._connections.reach, began_s=began_s, deadline_s=deadline_ns / SECOND)
         while True:
             try:
                 return run_now(attempt())
             except GoQueueError as error:
-                tries += 1
-                wait_ns = retry_wait_ns(tries)
-                now_ns = self._clock.monotonic_ns()
-                left_s = reach.time_left_s((deadline_ns - now_ns) / SECOND, (now_ns - began_ns) / SECOND)
-                if not error.retryable or wait_ns / SECOND > left_s or self._is_closed:
-                    explained = reach.explained(error)
-                    if explained is not error:
-                        raise explained from error
-                    raise
-                self._pause.wait(wait_ns / SECOND)
+                now_s = self._clock.monotonic_ns() / SECOND
+                self._pause.wait(retries.wait_s(error, now_s=now_s, may_repeat=not self._is_closed))

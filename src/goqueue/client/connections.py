@@ -11,10 +11,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar
 from weakref import WeakSet
 
-from goqueue.backoff import backoff_ns
 from goqueue.client.reach import Reach
+from goqueue.client.retries import Retries
 from goqueue.client.session import CONNECT_TIMEOUT_S, CannotConnect, Session
-from goqueue.clock import MS, SECOND
 from goqueue.errors import (
     BrokerUnavailable,
     Conflict,
@@ -26,17 +25,10 @@ from goqueue.errors import (
 from goqueue.wire import codes, verbs
 from goqueue.wire.verbs import Verb
 
-RETRY_INITIAL_NS = 20 * MS
-RETRY_MAX_NS = 2 * SECOND
 TOPICS_MAX = 1_000
 """Of so many topics it is remembered who leads them; of others it is asked again."""
 
 T = TypeVar("T")
-
-
-def retry_wait_ns(attempt: int) -> int:
-    """How long to wait before the attempt."""
-    return backoff_ns(attempt, initial_ns=RETRY_INITIAL_NS, max_ns=RETRY_MAX_NS, jitter=random.random())
 
 
 def any_turn(partition_count: int) -> int:
@@ -166,9 +158,8 @@ class Connections:
         began = loop.time()
         deadline = began + self.timeout_s + extra_s
         failure: GoQueueError | None = None
-        tries = 0
+        retries = Retries(self.reach, began_s=began, deadline_s=deadline)
         while True:
-            tries += 1
             try:
                 if not self.reach.was_reached:
                     await self._first(began, deadline)
@@ -180,16 +171,8 @@ class Connections:
                 raise failure or RequestTimeout("a request", self.timeout_s) from None
             except GoQueueError as error:
                 failure = error
-                wait_s = retry_wait_ns(tries) / SECOND
-                may_repeat = not only_unsent or isinstance(error, CannotConnect)
-                now = loop.time()
-                is_late = wait_s > self.reach.time_left_s(deadline - now, now - began)
-                if not error.retryable or self._is_closed or not may_repeat or is_late:
-                    explained = self.reach.explained(error)
-                    if explained is not error:
-                        raise explained from error
-                    raise
-                await asyncio.sleep(wait_s)
+                may_repeat = not self._is_closed and (not only_unsent or isinstance(error, CannotConnect))
+                await asyncio.sleep(retries.wait_s(error, now_s=loop.time(), may_repeat=may_repeat))
 
     async def _first(self, began: float, deadline: float) -> None:
         """Reach a broker for the first time, or raise that there is none."""

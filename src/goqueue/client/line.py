@@ -14,10 +14,11 @@ from typing import Any, NamedTuple, TypeVar
 
 from goqueue.client import forks
 from goqueue.client.blocking import BlockingConnections, BlockingSession, run_now
-from goqueue.client.connections import Connections, retry_wait_ns
+from goqueue.client.connections import Connections
 from goqueue.client.consumer_core import Batch, ConsumerConfig, ConsumerCore, Request, Settles, Steps
 from goqueue.client.loop_thread import LoopThread
 from goqueue.client.member import AHEAD_NS_MAX, Member
+from goqueue.client.retries import Retries
 from goqueue.client.session import ANSWER_TIMEOUT_S, decode
 from goqueue.client.settling import settlement_of
 from goqueue.clock import MS, SECOND, Clock
@@ -304,27 +305,18 @@ class BlockingLine(Line):
             connections.hang_up()
 
     def _ask(self, request: Request) -> Frame:
-        reach = self._connections.reach
-        began_ns = self._clock.monotonic_ns()
-        deadline_ns = began_ns + int(self._connections.timeout_s * SECOND) + request.wait_ms * MS
-        tries = 0
+        began_s = self._clock.monotonic_ns() / SECOND
+        deadline_s = began_s + self._connections.timeout_s + request.wait_ms / 1000
+        retries = Retries(self._connections.reach, began_s=began_s, deadline_s=deadline_s)
         while True:
             self.check_open()
             try:
                 return self._exchange(request)
             except GoQueueError as error:
-                tries += 1
-                wait_ns = retry_wait_ns(tries)
-                now_ns = self._clock.monotonic_ns()
-                left_s = reach.time_left_s((deadline_ns - now_ns) / SECOND, (now_ns - began_ns) / SECOND)
-                is_late = wait_ns / SECOND > left_s
-                if not error.retryable or is_late or (request.only_once and request.was_lost):
-                    explained = reach.explained(error)
-                    if explained is not error:
-                        raise explained from error
-                    raise
+                may_repeat = not (request.only_once and request.was_lost)
+                wait_s = retries.wait_s(error, now_s=self._clock.monotonic_ns() / SECOND, may_repeat=may_repeat)
                 self.check_open()
-                self._pause.wait(wait_ns / SECOND)
+                self._pause.wait(wait_s)
 
     def _exchange(self, request: Request) -> Frame:
         if request.verb is Verb.POLL and self._ahead is not None:

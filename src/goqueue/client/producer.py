@@ -30,10 +30,11 @@ from goqueue.client.accumulator import (
     Request,
     TopicQueues,
 )
-from goqueue.client.connections import Connections, any_turn, retry_wait_ns
+from goqueue.client.connections import Connections, any_turn
 from goqueue.client.exits import Unstored
 from goqueue.client.handles import AsyncHandle, Handle, call_all, wait_for, when_done
 from goqueue.client.messages import Duration, Time
+from goqueue.client.retries import retry_wait_ns
 from goqueue.client.session import Session, decode
 from goqueue.clock import SECOND, Clock
 from goqueue.errors import (

@@ -15,9 +15,10 @@ from collections.abc import AsyncIterator, Iterable, Sequence
 from itertools import islice
 from typing import Self
 
-from goqueue.client.connections import Connections, retry_wait_ns
+from goqueue.client.connections import Connections
 from goqueue.client.damage import Lost, OnDamage, damaged, error_of, undecodable, warn
 from goqueue.client.received import Message, decode_received
+from goqueue.client.retries import retry_wait_ns
 from goqueue.client.session import Session, decode
 from goqueue.clock import SECOND
 from goqueue.errors import CorruptRecord, GoQueueError
