@@ -431,6 +431,49 @@ def test_a_member_that_starts_again_unasked_has_nothing_left_to_confirm() -> Non
     assert group.state is State.STABLE
 
 
+def test_a_join_that_is_repeated_interrupts_no_member() -> None:
+    group = new_group()
+    join(group, "a", confirms_revocations=False)
+    join(group, "b", confirms_revocations=False)
+    group.take_events()
+
+    again = join(group, "a", confirms_revocations=False, session_timeout_ms=9_000)
+
+    assert (group.generation, again.generation, group.state) == (3, 3, State.STABLE)
+    assert again.session_timeout_ms == 9_000
+    group.heartbeat("b", 2, now_ns=0, wall_ns=WALL_NS)
+    with pytest.raises(StaleGeneration):
+        group.heartbeat("a", 2, now_ns=0, wall_ns=WALL_NS)
+    assert any(isinstance(event, GroupChanged) for event in group.take_events()), "the new timeout is written down"
+
+
+def test_a_cooperative_heartbeat_of_any_older_generation_is_told_the_new_one() -> None:
+    group = new_group()
+    join(group, "a")
+
+    beat = group.cooperative_heartbeat("a", 0, now_ns=0, wall_ns=WALL_NS)
+
+    assert (beat.generation, beat.state) == (1, "complete")
+    with pytest.raises(StaleGeneration):
+        group.heartbeat("a", 0, now_ns=0, wall_ns=WALL_NS)
+    with pytest.raises(StaleGeneration):
+        group.cooperative_heartbeat("a", 2, now_ns=0, wall_ns=WALL_NS)
+
+
+def test_a_member_that_was_too_slow_is_refused_after_a_restart_too() -> None:
+    group = new_group()
+    join(group, "a", session_timeout_ms=10_000)
+    join(group, "b", session_timeout_ms=60_000)
+    group.touch("a", now_ns=9 * SECOND, wall_ns=WALL_NS)
+    group.tick(now_ns=10 * SECOND)
+    assert group.generation == 3
+
+    for one in (group, Group.restore(group.snapshot(), now_ns=0, wall_ns=WALL_NS)):
+        with pytest.raises(StaleGeneration):
+            one.cooperative_heartbeat("a", 2, now_ns=10 * SECOND, wall_ns=WALL_NS)
+        assert one.cooperative_heartbeat("a", 3, now_ns=10 * SECOND, wall_ns=WALL_NS).state == "none"
+
+
 def test_a_topic_that_grew_unheard_is_noticed_when_somebody_joins_again() -> None:
     group = new_group()
     join(group, "a")

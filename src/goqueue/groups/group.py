@@ -16,17 +16,20 @@ and nothing is ever asked back.
 
 **Generations.** They start at 1 and rise with every change: members, their topics, partition counts, a member that
 joins again, partitions taken for want of a confirmation. They do not rise when partitions that were given back find the
-owner they were meant for. A member that is not asked may use the current one only. One that confirms may use any from
-`member.generation` on, so a rebalance in which it loses nothing does not interrupt it. That bound rises to the newest
+owner they were meant for. A member may use any from `member.generation` on. For one that is not asked, that bound rises
+with every rebalance; for one that confirms it does not, so a rebalance in which it loses nothing does not interrupt it.
+For both it rises to the newest
 
-    when it joins again     an older process of the same id is refused from then on;
+    when it joins again     an older process of the same id is refused from then on; other members are not;
     when it was too slow    partitions were taken from it, and it must hear of that: it is refused (`StaleGeneration`)
                             until it uses the generation that the refusal, or a new join, tells it.
 
-What is refused does not count as a sign of life: a zombie cannot keep alive what it is not.
+A cooperative heartbeat is how a member learns of newer generations, so it is refused only in the second case
+(`member.fenced_below`). What is refused does not count as a sign of life: a zombie cannot keep alive what it is not.
 
 **Joining again** with a known id is the same member: it keeps its partitions, and nothing is rebalanced unless its
-topics differ. It is a process that has just begun, so whatever it was asked for counts as given back.
+topics differ. So a join whose answer was lost can be repeated, and no other member notices. It is a process that has
+just begun, so whatever it was asked for counts as given back.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -197,9 +200,7 @@ class Group:
     def check(self, member_id: str, generation: int | None) -> Member:
         """The member, if it may still act on what that generation told it; None is not checked."""
         member = self.member(member_id)
-        if generation is not None and not member.generation <= generation <= self.generation:
-            names = [f"{topic}-{partition}" for topic, partition in member.assigned]
-            raise StaleGeneration(generation, self.generation, names)
+        self._check_generation(member, generation, oldest=member.generation)
         return member
 
     def join(
@@ -234,7 +235,8 @@ class Group:
         if self._learn_counts(asked.topics, partition_counts) or member.topics != topics:
             self._start(Trigger.JOIN, now_ns=now_ns, fresh=member)
         else:
-            self._begin_generation()
+            self._has_changed = True
+            self.generation += 1  # fences what is left of its old process; the others may go on with theirs
             self._release(member, member.asked)
             if self._rebalance:
                 self._hand_over(now_ns=now_ns)
@@ -246,13 +248,14 @@ class Group:
     def heartbeat(self, member_id: str, generation: int | None, *, now_ns: int, wall_ns: int) -> Member:
         """The member lives."""
         member = self.check(member_id, generation)
-        self.touch(member_id, now_ns=now_ns, wall_ns=wall_ns)
-        self._events.append(HeartbeatReceived(group=self.name, member_id=member_id))
+        self._heard_from(member, now_ns=now_ns, wall_ns=wall_ns)
         return member
 
     def cooperative_heartbeat(self, member_id: str, generation: int | None, *, now_ns: int, wall_ns: int) -> Heartbeat:
         """The member lives, and is told everything it has to know: answers may be lost, the next one is whole again."""
-        member = self.heartbeat(member_id, generation, now_ns=now_ns, wall_ns=wall_ns)
+        member = self.member(member_id)
+        self._check_generation(member, generation, oldest=member.fenced_below)
+        self._heard_from(member, now_ns=now_ns, wall_ns=wall_ns)
         is_behind = generation is not None and generation < self.generation
         deadline_ns = min(member.asked.values(), default=None)
         return Heartbeat(
@@ -468,7 +471,7 @@ class Group:
             return
         self._begin_generation()
         for member in slow:
-            member.generation = self.generation
+            member.generation = member.fenced_below = self.generation
             overdue = [partition for partition, deadline_ns in member.asked.items() if deadline_ns <= now_ns]
             self._release(member, overdue, timed_out=True)
             self.stats.total_revocation_timeouts += 1
@@ -525,6 +528,15 @@ class Group:
         """Be ticked by then. What is asked back needs no such call: its deadline is never before the session's."""
         if self._wake_ns is None or time_ns < self._wake_ns:
             self._wake_ns = time_ns
+
+    def _check_generation(self, member: Member, generation: int | None, *, oldest: int) -> None:
+        if generation is not None and not oldest <= generation <= self.generation:
+            names = [f"{topic}-{partition}" for topic, partition in member.assigned]
+            raise StaleGeneration(generation, self.generation, names)
+
+    def _heard_from(self, member: Member, *, now_ns: int, wall_ns: int) -> None:
+        self.touch(member.id, now_ns=now_ns, wall_ns=wall_ns)
+        self._events.append(HeartbeatReceived(group=self.name, member_id=member.id))
 
     def _check_alive(self) -> None:
         if self.state is State.DEAD:

@@ -3,7 +3,8 @@
 A member *has* partitions (`assigned`) and *is to have* others (`target`); between the two lies a rebalance. A member
 that confirms revocations keeps what is to go until it says so, or until the deadline in `asked` passes.
 
-`generation` is the oldest one that it may still use. For a member that is not asked, that is always the current one.
+`generation` is the oldest one that it may still use. For a member that is not asked, that is the one of the
+last rebalance, or of its own last join.
 """
 
 from collections.abc import Collection, Iterable
@@ -111,6 +112,7 @@ class Member:
     heard_ns: int = 0  # the same, by the clock that never jumps
     is_late: bool = False  # its silence was told already
     generation: int = 0
+    fenced_below: int = 0  # older generations are refused at every verb: partitions were taken from it
     assigned: tuple[TopicPartition, ...] = ()  # sorted
     held: frozenset[TopicPartition] = frozenset()  # the same as a set
     target: frozenset[TopicPartition] = frozenset()

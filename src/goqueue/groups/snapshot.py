@@ -40,6 +40,7 @@ class SavedMember(msgspec.Struct, frozen=True, omit_defaults=True):
     last_heartbeat_ns: Whole
     generation: Whole
     auto_commit_interval_ms: Whole = 5_000
+    fenced_below: Whole = 0
     assigned: tuple[TopicPartition, ...] = ()  # in the mode `partitioned`
     is_settled: bool = True
     target: tuple[TopicPartition, ...] = ()  # unless it is what is assigned

@@ -452,3 +452,21 @@ def test_nothing_is_held_back_where_keys_do_not_matter(orders: OpenDoor) -> None
     poll(orders, join(orders), max_messages=1)
 
     assert orders.get(f"{BILLING}/blocked").json == {"blocked": [], "count": 0}
+
+
+def test_a_join_that_is_repeated_does_not_interrupt_other_members(orders: OpenDoor) -> None:
+    join(orders, member_id="static-1")
+    other = join(orders)
+
+    join(orders, member_id="static-1")
+
+    body = {"member_id": other["member_id"], "generation": other["generation"]}
+    assert orders.post(f"{BILLING}/heartbeat", body).status == 200
+
+
+def test_a_cooperative_heartbeat_with_an_old_generation_is_told_the_new_one(orders: OpenDoor) -> None:
+    member = join(orders, path="join/cooperative")
+
+    beat = orders.post(f"{BILLING}/heartbeat/cooperative", {"member_id": member["member_id"], "generation": 0})
+
+    assert (beat.status, beat.json["generation"], beat.json["state"]) == (200, 1, "complete")
