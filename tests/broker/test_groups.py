@@ -8,7 +8,7 @@ from goqueue.broker.group_cursors import GroupCursor
 from goqueue.broker.new_message import NewMessage
 from goqueue.clock import SECOND
 from goqueue.delivery.cursor import Cursor
-from goqueue.errors import GroupNotFound, InvalidRequest, PartitionNotAssigned, TopicNotFound
+from goqueue.errors import GroupNotFound, InvalidRequest, OffsetOutOfRange, PartitionNotAssigned, TopicNotFound
 from goqueue.testing import ManualClock
 from goqueue.wire import reports
 from tests.broker.brokers import Node
@@ -115,7 +115,7 @@ def test_a_reset_goes_anywhere_and_ends_leases(node: Node, clock: ManualClock) -
     for strategy, given, expected in (
         ("timestamp", {"time_ns": at_ns}, 4),
         ("offset", {"offset": 2}, 2),
-        ("offset", {"offset": 99}, 8),
+        ("offset", {"offset": 8}, 8),
         ("latest", {}, 8),
         ("earliest", {}, 0),
     ):
@@ -124,6 +124,23 @@ def test_a_reset_goes_anywhere_and_ends_leases(node: Node, clock: ManualClock) -
         assert offsets(member.poll()) == list(range(expected, 8))
     assert outcomes(member.ack(messages[7:])) != ["ack"]
     assert floor(restarted(node)) == 0
+
+
+def test_a_reset_to_an_offset_that_no_partition_has_is_refused(node: Node) -> None:
+    node.create(partitions=2)
+    node.publish(*numbered(4), partition=0)
+    node.publish(*numbered(9), partition=1)
+    Consumer(node)
+    groups = node.broker.groups
+
+    with pytest.raises(OffsetOutOfRange) as caught:
+        groups.reset("workers", "offset", topic="orders", partition=0, offset=5)
+    assert (caught.value.offset, caught.value.start, caught.value.end) == (5, 0, 4)
+    with pytest.raises(OffsetOutOfRange, match=r"offset 10 is outside \[0, 9\] of orders-0, orders-1"):
+        groups.reset("workers", "offset", offset=10, dry_run=True)
+    resets = node.done(groups.reset("workers", "offset", offset=5))
+
+    assert [one.offset for one in resets] == [4, 5]
 
 
 def test_a_dry_run_of_a_reset_begins_nothing(node: Node) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from goqueue import Client, GroupNotFound, InvalidRequest, Message, TopicNotFound
+from goqueue import Client, GroupNotFound, InvalidRequest, Message, OffsetOutOfRange, TopicNotFound
 from goqueue.testing import EmbeddedBroker
 from goqueue.wire.reports import DeadLetter
 from tests.client.test_consumer import eventually, floor
@@ -52,12 +52,14 @@ def test_positions_are_reset_to_the_ends_an_offset_or_a_time(one: Client) -> Non
         consumer.ack(consumer.poll())
     assert floor(one) == 12
 
-    for to, offset in (("earliest", 0), ("latest", 12), (7, 7), (0, 0), (999, 12), (middle, 10), ("1h ago", 0)):
+    for to, offset in (("earliest", 0), ("latest", 12), (7, 7), (0, 0), (12, 12), (middle, 10), ("1h ago", 0)):
         before = floor(one)
         (plan,) = one.reset_group("g", to, topic="t", partition=0, dry_run=True)
         assert (plan.offset, plan.old_offset, floor(one)) == (offset, before, before)
         one.reset_group("g", to)
         assert floor(one) == offset
+    with pytest.raises(OffsetOutOfRange, match=r"offset 999 is outside \[0, 12\] of t-0"):
+        one.reset_group("g", 999)
     with pytest.raises(InvalidRequest):
         one.reset_group("g", "yesterday")
     with pytest.raises(InvalidRequest):

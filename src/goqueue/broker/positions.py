@@ -1,6 +1,6 @@
 """Positions: how far a group has come, committed by hand, read, and set anew."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from pyroaring import BitMap64
 
@@ -9,7 +9,7 @@ from goqueue.broker.places import Place, Places, Topics, up_to_date
 from goqueue.broker.polling import Polling
 from goqueue.clock import SECOND, Clock
 from goqueue.delivery.offsets import runs
-from goqueue.errors import GroupNotFound, InvalidRequest, PartitionNotAssigned
+from goqueue.errors import GroupNotFound, InvalidRequest, OffsetOutOfRange, PartitionNotAssigned
 from goqueue.groups.coordinator import Coordinator
 from goqueue.names import TopicPartition
 from goqueue.record.header import OFFSET_MAX
@@ -132,10 +132,11 @@ class Positions:
         names = set(places)
         if topic is not None:
             names = set(self._places.partitions_of([self._topics.live(topic, partition or 0).origin.topic]))
+        names = {name for name in names if topic in (None, name.topic) and partition in (None, name.partition)}
+        if strategy == "offset" and offset is not None:
+            self._check_offset(offset, names)
         resets, waits = [], []
         for name in sorted(names):
-            if topic not in (None, name.topic) or partition not in (None, name.partition):
-                continue
             live = self._topics.live(*name)
             log, end = live.log, live.last_stable_offset
             target = log.start_offset
@@ -153,6 +154,13 @@ class Positions:
                 waits.append(live.ledger.when_stored(delivery.reset(cursor, target)))
         self._polling.run_woken()
         return after(all_of(waits), lambda _: resets)
+
+    def _check_offset(self, offset: int, names: Collection[TopicPartition]) -> None:
+        """Raise `OffsetOutOfRange` if no partition has the offset. If some do, the others get the nearest they have."""
+        bounds = [(live.log.start_offset, live.high_watermark) for live in (self._topics.live(*name) for name in names)]
+        if bounds and not any(start <= offset <= end for start, end in bounds):
+            name = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(names)[:3])
+            raise OffsetOutOfRange(offset, min(start for start, _ in bounds), max(end for _, end in bounds), log=name)
 
     def apply_positions(self, group: str, commits: Sequence[reports.PositionCommit]) -> Pending[None]:
         """Positions of a committed transaction take effect, as far as their partitions are still there."""

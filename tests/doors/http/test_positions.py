@@ -209,6 +209,16 @@ def test_a_reset_under_a_live_member_ends_its_leases(orders: OpenDoor) -> None:
     assert len(take(orders, member, max_messages=100)) == 20
 
 
+def test_a_reset_past_the_end_is_refused_with_the_ends(orders: OpenDoor) -> None:
+    join(orders)
+
+    answer = orders.post(f"{OFFSETS}/reset", {"strategy": "offset", "topic": "orders", "partition": 0, "offset": 999})
+
+    assert (answer.status, answer.code) == (400, "OFFSET_OUT_OF_RANGE")
+    assert (answer.json["details"]["start"], answer.json["details"]["offset"]) == (0, 999)
+    assert answer.json["details"]["end"] < 999
+
+
 @pytest.mark.parametrize(
     ("body", "words"),
     [
