@@ -88,3 +88,19 @@ def test_a_disk_that_is_nearly_full_warns_before_it_refuses(clock: ManualClock) 
     status, message = storage(node)
     assert status == "warn"
     assert "the disk is nearly full: 0 MiB of 0 MiB are free" in message
+
+
+def test_a_quiet_topic_is_well_again_once_there_is_room(clock: ManualClock) -> None:
+    disk = MemoryDisk(capacity_bytes=GIB)
+    node = Node(disk, clock)
+    node.create()
+    disk.capacity_bytes = disk.used_bytes
+    with pytest.raises(StorageFull):
+        node.publish(b"a")
+    node.pass_time(60, step=10)
+    assert "writes to orders-0 are refused" in storage(node)[1]
+
+    disk.capacity_bytes = GIB
+    node.pass_time(60, step=10)
+
+    assert storage(node) == ("pass", "")

@@ -84,3 +84,22 @@ def test_a_directory_that_is_none_of_ours(tmp_path: Path) -> None:
 
     assert code == 1
     assert "not a file of GoQueue" in complaint
+
+
+def test_a_topic_that_is_not_served(broker: EmbeddedBroker, tmp_path: Path) -> None:
+    with Client(broker.address) as client:
+        client.create_topic("payments", partitions=1)
+    broker.stop()
+    (tmp_path / "data/topics/orders/topic.json").write_text("{}")
+
+    with EmbeddedBroker(http=False, data=tmp_path / "data") as again:
+        checked = run("doctor", "-o", "json", server=again.address)
+        listed = run("topic", "list", server=again.address)
+
+    assert checked.code == 1
+    (finding,) = [one for one in json.loads(checked.output) if one["status"] == "fail"]
+    assert finding["check"] == "topic orders"
+    assert "not served" in finding["message"]
+    assert listed.code == 0
+    assert listed.output.split() == [b"payments"]
+    assert listed.complaint.startswith("not served: orders (")

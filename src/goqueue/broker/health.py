@@ -56,12 +56,14 @@ class Health:
             {name: HealthCheck(check.status, check.message) for name, check in checks.items()},
             None if space is None else space.free_bytes,
             None if space is None else space.total_bytes,
+            {name: error.reason for name, error in sorted(self._quarantined.items())},
         )
 
     def _storage(self) -> Check:
         failed, refusing, damaged, unreadable = [], [], [], []
         unreadable_count = 0
         reason = ""
+        space = self._space()
         for live in self._partitions():
             for log in live.partition.open_logs:
                 if log.failure:
@@ -79,7 +81,7 @@ class Health:
             messages.append(f"a disk error stopped {_listed(failed)}; check the disk, then start the broker again")
         if refusing:
             messages.append(f"writes to {_listed(refusing)} are refused ({reason}); make room, reads go on")
-        messages += self._low_space()
+        messages += _low_space(space)
         if damaged:
             messages.append(f"damaged records in {_listed(damaged)}")
         if unreadable:
@@ -92,14 +94,14 @@ class Health:
             return Check("pass")
         return Check("fail" if failed else "warn", "; ".join(messages))
 
-    def _low_space(self) -> list[str]:
-        space = self._space()
-        if space is None:
-            return ["the disk does not tell how much room it has"]
-        if not space.is_low:
-            return []
-        free, total = (count // (1024 * 1024) for count in space)
-        return [f"the disk is nearly full: {free} MiB of {total} MiB are free"]
+
+def _low_space(space: Space | None) -> list[str]:
+    if space is None:
+        return ["the disk does not tell how much room it has"]
+    if not space.is_low:
+        return []
+    free, total = (count // (1024 * 1024) for count in space)
+    return [f"the disk is nearly full: {free} MiB of {total} MiB are free"]
 
 
 def _listed(names: Sequence[str]) -> str:

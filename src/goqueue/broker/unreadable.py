@@ -19,7 +19,7 @@ class UnreadableFacts:
     def __init__(self, directory: str, observe: events.Observer = events.ignore) -> None:
         self._directory = directory
         self._observe = observe
-        self._keys: set[bytes] = set()
+        self._keys: frozenset[bytes] = frozenset()  # all partitions share the empty one
         self.count = 0
 
     def __bool__(self) -> bool:
@@ -30,7 +30,7 @@ class UnreadableFacts:
         if key in self._keys:
             return
         if len(self._keys) < REMEMBERED_MAX:
-            self._keys.add(key)
+            self._keys |= {key}
         self.count += 1
         reason = f"{type(error).__name__}: {error}" if isinstance(error, Exception) else str(error)
         shown = repr(key[:_KEY_BYTES_SHOWN])

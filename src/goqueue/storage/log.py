@@ -460,6 +460,13 @@ class Log:
             return None
         return self._refused[1]
 
+    def look_for_room(self) -> None:
+        """Forget that a write was refused if the disk has room again: on a quiet topic no write would ever tell."""
+        if self._refused is not None:
+            with suppress(OSError):  # a disk that does not tell
+                if not self._disk.space(self.directory).is_low:
+                    self._refused = None
+
     def _fail(self, operation: str, error: Exception, *, path: str | None = None) -> StorageFailed:
         if self.failure is None:  # the first one is why; what fails behind it is told nothing else
             reason = getattr(error, "strerror", None) or str(error)

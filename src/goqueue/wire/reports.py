@@ -463,7 +463,10 @@ class HealthCheck(_Report):
 
 
 class NodeHealth(_Report):
-    """How a node is: `ok`, `degraded` or `fail`. Bytes are those of the disk of its data, None if it does not tell."""
+    """How a node is: `ok`, `degraded` or `fail`. Bytes are those of the disk of its data, None if it does not tell.
+
+    `quarantined` has the topics whose files cannot be used, and why.
+    """
 
     status: str
     node_id: int
@@ -472,3 +475,4 @@ class NodeHealth(_Report):
     checks: dict[str, HealthCheck]
     disk_free_bytes: int | None = None
     disk_total_bytes: int | None = None
+    quarantined: dict[str, str] = {}

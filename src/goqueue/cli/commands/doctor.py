@@ -33,8 +33,8 @@ def doctor(
 ) -> None:
     """Check a running broker and, with a directory, the files on its disk.
 
-    Exit code 0 if nothing is wrong or only warns, 1 if a check fails, 3 if files are damaged. With a directory that no
-    broker has open, only the files are checked.
+    Exit code 0 if nothing is wrong or only warns, 1 if a check fails or a topic is not served, 3 if files are damaged.
+    With a directory that no broker has open, only the files are checked.
     """
     path = None if directory is None else str(directory.absolute())
     is_running = path is None or is_in_use(OsDisk(), path)
@@ -65,6 +65,8 @@ def _broker(server: str) -> Iterator[Finding]:
     about = f"node {health.node_id}, goqueue {health.version}, up for {lasting(health.uptime_ns)}"
     for name, check in health.checks.items():
         yield Finding(name, check.status, check.message or (about if name == "broker" else "-"))
+    for topic, reason in health.quarantined.items():
+        yield Finding(f"topic {topic}", "fail", f"not served: {reason}")
     if health.disk_free_bytes is not None and health.disk_total_bytes is not None:
         space = Space(health.disk_free_bytes, health.disk_total_bytes)
         room = f"{size(health.disk_free_bytes)} of {size(health.disk_total_bytes)} free"

@@ -49,10 +49,13 @@ def list_(
     server: ServerOption = DEFAULT_SERVER,
     output: FormatOption = Format.TABLE,
 ) -> None:
-    """List the names of the topics."""
+    """List the names of the topics. Topics that are not served because of damaged files go to standard error."""
     with connected(server) as client:
         names = client.topics(internal=internal)
+        quarantined = client.health().quarantined
     show(names, output, *map(plain, names))
+    for name, reason in quarantined.items():
+        print(f"not served: {name} ({reason})", file=sys.stderr)
 
 
 @app.command()
