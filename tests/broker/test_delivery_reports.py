@@ -123,3 +123,19 @@ def test_a_lane_that_is_put_first_is_counted(node: Node) -> None:
     consumer.poll(2)
 
     assert lanes(node).boosts == [0, 0, 0, 1, 0]
+
+
+@pytest.mark.parametrize("group", [None, "workers"])
+def test_what_compaction_has_removed_is_counted_no_more(node: Node, group: str | None) -> None:
+    node.create(cleanup="compact", segment_bytes=1_024, dirty_ratio=0.01)
+    for round_ in range(8):
+        node.messages(*(NewMessage(b"%d" % round_ * 30, key=b"%d" % number) for number in range(10)))
+    if group is not None:
+        Consumer(node, group)
+    assert lanes(node, group).total[NORMAL] == 80
+
+    node.pass_time(120, step=10)
+
+    left = len(node.values())
+    assert left < 80
+    assert lanes(node, group).total[NORMAL] == lanes(restarted(node), group).total[NORMAL] == left

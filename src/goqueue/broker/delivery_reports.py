@@ -22,7 +22,7 @@ def lane_report(delivery: PartitionDelivery, group: str | None, *, now_ns: int, 
     live, index = delivery.live, delivery.index
     start, end = live.log.start_offset, live.last_stable_offset
     for _ in range(SCANNED_MAX):
-        if not delivery.cover_next(start, end):
+        if not (delivery.cover_next(start, end) or delivery.find_removed()):
             break
     everything = between(index.covered, start, end) - delivery.never
     total = _by_lane(delivery, everything)

@@ -47,6 +47,7 @@ class GroupCursor:
     """A group's cursor on this partition, and what is needed to write it down."""
 
     __slots__ = (
+        "_lane_stats",
         "burials",
         "change_bytes",
         "change_keys",
@@ -59,7 +60,6 @@ class GroupCursor:
         "handed",
         "is_dirty",
         "keys",
-        "lane_stats",
         "lost",
         "metadata",
         "salt",
@@ -84,10 +84,17 @@ class GroupCursor:
         self.expired_by_member: dict[str, int] = {}
         self.is_dirty = False  # memory knows more than the ledger
         self.keys: KeyOrder | None = None
-        self.lane_stats = LaneStats()
+        self._lane_stats: LaneStats | None = None  # a restart makes thousands of cursors, most of which stay idle
         self.handed: dict[str, Handed] = {}  # by member, without leases
         self.given_up = BitMap64()  # dead letters since the start whose last lease was over, the newest of them
         self.lost = BitMap64()  # damaged records that the cursor passed over and no poll was told of
+
+    @property
+    def lane_stats(self) -> LaneStats:
+        """How the lanes of the group have moved since the start."""
+        if self._lane_stats is None:
+            self._lane_stats = LaneStats()
+        return self._lane_stats
 
     def note_given_up(self, offsets: BitMap64) -> None:
         """The last leases of these were over, and they become dead letters."""
@@ -192,44 +199,47 @@ class GroupCursors:
         self._live.wrote_ledger()
         return end
 
-    def replay(self, key: bytes, value: bytes | None) -> None:
-        """Take in a fact of the ledger, which is read from its beginning; those about something else are left alone."""
+    def replay(self, key: bytes, value: bytes | None, *, shift_ns: int) -> None:
+        """Take in a fact of the ledger, which is read from its beginning; those about something else are left alone.
+
+        `shift_ns` is `ledger_shift_ns` when the reading began.
+        """
         try:
-            self._replay(key, value)
+            self._replay(key, value, shift_ns)
         except Exception as error:  # bytes of any kind may be there; what is lost with a fact is delivered once more
             self._live.unreadable.pass_over(key, error)
 
-    def _replay(self, key: bytes, value: bytes | None) -> None:
+    def _replay(self, key: bytes, value: bytes | None, shift_ns: int) -> None:
         entry = ledger.decode(key, value)
         if entry is None:
             return
         one = self.by_group.get(entry.group)
         if isinstance(entry.value, ledger.Snapshot):
-            self._restore(entry.group, entry.value, len(value or b""))
+            self._restore(entry.group, entry.value, len(value or b""), shift_ns)
         elif one is not None and entry.value is None:
             self._drop(one)
         elif one is not None and entry.value is not None:
-            self._replay_change(one, entry.value)
+            self._replay_change(one, entry.value, shift_ns)
             one.changes += 1
             one.change_keys = max(one.change_keys, ledger.change_number(key) + 1)
             one.change_bytes += len(value or b"") + len(key)
 
-    def _restore(self, group: str, saved: ledger.Snapshot, size: int) -> None:
+    def _restore(self, group: str, saved: ledger.Snapshot, size: int, shift_ns: int) -> None:
         one = GroupCursor(group, self._make_cursor(saved.floor), saved.salt)
         before = self.by_group.get(group)
         one.change_keys = before.change_keys if before is not None else 0
         one.burials = list(saved.burials)
         one.metadata = saved.metadata
         one.snapshot_bytes = size
-        ledger.restore(one.cursor, saved, shift_ns=self.ledger_shift_ns)
+        ledger.restore(one.cursor, saved, shift_ns=shift_ns)
         self._add(one)
 
-    def _replay_change(self, one: GroupCursor, change: Change) -> None:
-        ledger.replay(one.cursor, change, shift_ns=self.ledger_shift_ns, now_ns=self._clock.monotonic_ns())
+    def _replay_change(self, one: GroupCursor, change: Change, shift_ns: int) -> None:
+        ledger.replay(one.cursor, change, shift_ns=shift_ns, now_ns=self._clock.monotonic_ns())
         match change:
             case Burial():
                 one.burials = [*one.without_burial(change), change]
-            case ledger.Finished(raw):
+            case ledger.Finished(raw) if one.burials:
                 done = ledger.offsets_of(raw)
                 one.burials = [other for other in one.burials if not ledger.offsets_of(other.offsets).issubset(done)]
             case ledger.Committed(_, metadata):

@@ -72,6 +72,9 @@ class Following(Protocol):
     def appended(self, records: Buffer, appended: Appended) -> None:
         """A batch was stored."""
 
+    def compacted(self) -> None:
+        """The log was compacted: messages are gone that were there."""
+
     def drop_below(self, offset: int) -> None:
         """Retention has taken what lies below the offset."""
 
@@ -108,6 +111,42 @@ class Recent(NamedTuple):
 
 class LivePartition:
     """A partition, its waiters and its producers."""
+
+    # There are thousands of these. Above 30 attributes an instance no longer shares the keys of its dict with others,
+    # which costs 1.5 KB each.
+    __slots__ = (
+        "_acks",
+        "_clock",
+        "_has_rolled",
+        "_ledger",
+        "_owed",
+        "_persisted_end",
+        "_readers",
+        "_recent",
+        "_snapshot_end",
+        "_snapshot_ns",
+        "_snapshots",
+        "_stable_end",
+        "_unflushed",
+        "_visible_end",
+        "_wanted_offset",
+        "_watchers",
+        "_without_delays",
+        "_workers",
+        "begin_delivery",
+        "delays_from",
+        "delays_known_from",
+        "delivery",
+        "has_delays",
+        "jobs_running",
+        "log",
+        "needs_room",
+        "observe",
+        "origin",
+        "partition",
+        "producers",
+        "unreadable",
+    )
 
     def __init__(
         self,
@@ -403,6 +442,7 @@ class LivePartition:
         now_ns = self._clock.wall_ns()
         began = False
         for log in self.partition.open_logs:
+            log.look_for_room()
             if log.is_closed or not log.size:
                 continue
             with suppress(StorageError):  # a disk that is full or fails now; what stops the log, the log has told
@@ -416,13 +456,18 @@ class LivePartition:
                     job = self._begin_compaction(log, now_ns)
                     if job:
                         began = True
-                        self.run(log, job, compacted)
+                        self.run(log, job, partial(self._compacted, log, compacted))
         self._recent.clear()
         if self.delivery is not None:
             self.delivery.drop_below(self.log.start_offset)
         self.producers.maintain(start_offset=self.log.start_offset, now_ns=now_ns)
         self.flush(lazily=self._has_rolled)
         return began
+
+    def _compacted(self, log: Log, done: Callable[[], None]) -> None:
+        if log is self.log and self.delivery is not None:
+            self.delivery.compacted()
+        done()
 
     def _expire(self, log: Log, now_ns: int) -> None:
         with suppress(StorageError):

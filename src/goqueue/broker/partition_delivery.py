@@ -139,6 +139,7 @@ class PartitionDelivery:
         self._anchor = WallAnchor(now_ns=clock.monotonic_ns(), wall_ns=clock.wall_ns())
         self._known_behind: KnownBehind | None = None
         self._due_lately = DueLately()
+        self._unchecked_from: int | None = None  # where to look for what compaction has removed
         self.redrive_facts: dict[bytes, bytes] = {}
         self.due_ns: int | None = None  # when `tick` has something to do, at the earliest
         self._wall_due_ns = OFFSET_MAX  # the same for what goes by the wall clock
@@ -276,6 +277,25 @@ class PartitionDelivery:
         if self._cover(start, chunk.next_offset, chunk.records) and start < self.live.delays_known_from:
             self.live.find_delays()
         return True
+
+    def compacted(self) -> None:
+        """The log was compacted, up to its `cleaned_offset`: messages that the index knows may be gone."""
+        self._unchecked_from = self.live.log.start_offset
+
+    def find_removed(self) -> bool:
+        """Hide what compaction has removed from the next stretch that it went over; whether there was one.
+
+        Deliveries need no such look: a record that is gone is passed over when it is fetched. Numbers do.
+        """
+        end = self.live.log.cleaned_offset
+        if self._unchecked_from is None or self._unchecked_from >= end:
+            self._unchecked_from = None
+            return False
+        start = max(self._unchecked_from, self.live.log.start_offset)
+        chunk = self.fetcher.chunk(start, end, SCAN_BYTES)
+        self.index.hide_missing(start, chunk.next_offset, kernel.outline(chunk.records))
+        self._unchecked_from = chunk.next_offset if chunk.next_offset > start else None
+        return self._unchecked_from is not None
 
     def cover_next(self, start: int, end: int) -> bool:
         """Look at the next stretch in that range that nobody has looked at; whether there was one."""
@@ -986,7 +1006,9 @@ class PartitionDelivery:
     # --- the ledger ----------------------------------------------------------------------------
 
     def _replay_ledger(self) -> None:
-        for key, value in self.live.ledger.facts() if self.live.partition.has_ledger else ():
+        has_ledger = self.live.partition.has_ledger
+        shift_ns = self._written.ledger_shift_ns if has_ledger else 0
+        for key, value in self.live.ledger.facts() if has_ledger else ():
             if key[:1] == live_delays.CHANGE_KEY:
                 try:
                     self.delays.replay(key, value)
@@ -997,7 +1019,7 @@ class PartitionDelivery:
             elif redrive_facts.is_about_redrives(key):
                 self._take_redrive_fact(key, value)
             else:
-                self._written.replay(key, value)
+                self._written.replay(key, value, shift_ns=shift_ns)
         for one in self.cursors.values():
             if one.cursor.cut(self.live.log.next_offset):
                 one.is_dirty = True

@@ -54,13 +54,7 @@ class PartitionIndex:
                 self.lanes[lane].update(from_raw(raw))
         if outline.control:
             self.hidden.update(from_raw(outline.control))
-        if outline.record_count:
-            self._hide(start, outline.first_offset)
-            self._hide(outline.last_offset + 1, end)
-        else:
-            self._hide(start, end)
-        for first, last in _HOLE.iter_unpack(outline.holes):
-            self._hide(first, last)
+        self.hide_missing(start, end, outline)
         for offset, group in outline.addressed:
             self._for_group.setdefault(group.decode("utf-8", "surrogateescape"), BitMap64()).add(offset)
         named = BitMap64()
@@ -74,6 +68,16 @@ class PartitionIndex:
             for offset, due_ns, _, _ in _DELAYED.iter_unpack(outline.delayed):
                 if offset not in named:
                     self._expire_at(offset, due_ns + ttl_ns)
+
+    def hide_missing(self, start: int, end: int, outline: Outline) -> None:
+        """Offsets in [start, end) without a record are no messages: compaction has removed what was there."""
+        if outline.record_count:
+            self._hide(start, outline.first_offset)
+            self._hide(outline.last_offset + 1, end)
+        else:
+            self._hide(start, end)
+        for first, last in _HOLE.iter_unpack(outline.holes):
+            self._hide(first, last)
 
     def for_others(self, group: str) -> BitMap64 | None:
         """The messages that only other groups get; None if there are none."""

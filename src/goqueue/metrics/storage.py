@@ -23,7 +23,6 @@ class StorageMetrics:
         self._fsync_errors = Counter("goqueue_storage_fsync_errors", "Flushes that failed", topic, registry=registry)
         self._free = Gauge("goqueue_storage_disk_free_bytes", "Room on the disk of the data", registry=registry)
         self._total = Gauge("goqueue_storage_disk_total_bytes", "Size of the disk of the data", registry=registry)
-        self._partitions: dict[str, int] = {}
         self.handlers: Mapping[type[events.Event], Callable[[Any], None]] = {
             events.WriteRefused: self._count_refused,
             events.LogFailed: self._count_failed,
@@ -36,7 +35,6 @@ class StorageMetrics:
 
     def topic_created(self, topic: str, partitions: int) -> None:
         """All its series are there from now on."""
-        self._partitions[topic] = partitions
         for number in range(partitions):
             self._log_failed.labels(topic, str(number))
         self._write_errors.labels(topic)
@@ -44,8 +42,7 @@ class StorageMetrics:
 
     def topic_deleted(self, topic: str) -> None:
         """Its series go with it."""
-        for number in range(self._partitions.pop(topic)):
-            self._log_failed.remove(topic, str(number))
+        self._log_failed.remove_by_labels({"topic": topic})
         self._write_errors.remove(topic)
         self._fsync_errors.remove(topic)
 

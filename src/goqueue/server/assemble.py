@@ -92,6 +92,8 @@ async def running(config: ServerConfig, *, clock: Clock, observe: events.Observe
         opened.callback(broker.close)
         opened.push_async_callback(workers.idle, grace_s=SETTLE_S)
 
+        # Built before the ticker runs: the imports behind it take up to a second, and would be taken for a stall.
+        http_door = _http_door(broker, clock, config, metrics) if config.http else None
         ticker = Ticker(loop, clock, broker.tick, interval_ns=config.housekeeping.tick_interval_ns)
         opened.callback(ticker.stop)
         broker.hurry = ticker.hurry
@@ -105,8 +107,8 @@ async def running(config: ServerConfig, *, clock: Clock, observe: events.Observe
         metrics.watch_connections({"native": lambda: len(native_door.connections)})
         native = await _listen("native", native_door, config.native, doors)
         http = None
-        if config.http:
-            http = await _listen("http", _http_door(broker, clock, config, metrics), config.http, doors)
+        if config.http and http_door:
+            http = await _listen("http", http_door, config.http, doors)
 
         yield Server(native, http, data)
 

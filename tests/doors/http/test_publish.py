@@ -235,9 +235,11 @@ def test_a_delay_has_no_upper_limit(orders: OpenDoor) -> None:
 
 @pytest.mark.parametrize("ttl", [{"ttl": "1h"}, {"expires_at": "2024-01-01T01:00:00Z"}, {"expires_at": 1704070800}])
 def test_a_message_says_when_it_expires(orders: OpenDoor, ttl: dict[str, Any]) -> None:
-    orders.post(URL, {"value": "a", **ttl})
+    orders.post(URL, {"value": "a", "headers": {"source": "web"}, **ttl})
 
-    assert read(orders)[0]["expires_at"] == "2024-01-01T01:00:00.000000000Z"
+    (message,) = read(orders)
+    assert message["expires_at"] == "2024-01-01T01:00:00.000000000Z"
+    assert message["headers"] == {"source": "web"}
 
 
 @pytest.mark.parametrize("due", [{"delay": "1h"}, {"deliver_at": "2024-01-01T01:00:00Z"}])

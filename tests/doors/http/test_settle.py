@@ -379,3 +379,16 @@ def test_what_happened_is_counted(orders: OpenDoor, messages: list[dict[str, Any
             "publish_errors": 0,
         },
     }
+
+
+def test_dead_letters_are_counted_after_a_restart_too(tmp_path: Path, clock: ManualClock) -> None:
+    with OpenDoor(tmp_path / "data", clock=clock) as door:
+        door.post("/topics", {"name": "orders", "partitions": 1})
+        publish(door, "a", "b")
+        member = join(door)
+        settle(door, "reject", take(door, member)[0])
+
+    with OpenDoor(tmp_path / "data", clock=clock) as again:
+        stats = again.get("/reliability/stats").json
+
+    assert (stats["dlq_messages"], stats["dlq"]["total_routed"]) == (1, 0)

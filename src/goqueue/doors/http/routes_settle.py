@@ -169,7 +169,7 @@ class DeadLetterCounts(msgspec.Struct, kw_only=True):
 
 
 class ReliabilityStats(msgspec.Struct, kw_only=True):
-    """What happened to deliveries since the broker started."""
+    """What happened to deliveries since the broker started; `dlq_messages` are the dead letters that there are now."""
 
     acks_total: int
     nacks_total: int
@@ -231,13 +231,13 @@ async def extend(context: Shared, data: JSONBody[VisibilityBody]) -> JsonRespons
 
 @get("/reliability/stats", tags=["settling"], summary="Count what happened to deliveries")
 async def reliability_stats(context: Shared) -> ReliabilityStats:
-    """Since the broker started."""
+    """Totals since the broker started, and how many messages are dead letters now."""
     report = context.service.groups.reliability()
     return ReliabilityStats(
         acks_total=report.acks,
         nacks_total=report.nacks,
         rejects_total=report.rejects,
-        dlq_messages=report.dead_lettered,
+        dlq_messages=sum(queue.messages for queue in context.service.dead_letters.queues()),
         visibility_extensions=report.extensions,
         ack_manager=AckCounts(
             total_acks=report.acks,

@@ -151,6 +151,7 @@ def _show_headers(raw: bytes, view: ShownMessage, as_text: bool) -> None:
             continue
         if name == _EXPIRES_AT and (expires_at_ns := parse_time(value)) is not None:
             view.expires_at = time_text(expires_at_ns)
+            continue
         text = _text(value) if as_text else None
         view.headers[name.decode("utf-8", "backslashreplace")] = (
             ShownHeader(b64encode(value).decode()) if text is None else text
