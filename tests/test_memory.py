@@ -3,7 +3,7 @@ import sys
 
 LOOP = """
 import resource
-from goqueue.memory import keep_what_is_freed
+from goqueue.runtime.memory import keep_what_is_freed
 assert {told} is None or keep_what_is_freed() is True
 for _ in range(3):
     [bytearray(8 << 20) for _ in range(5)]
@@ -28,7 +28,7 @@ def test_what_was_freed_is_not_fetched_anew() -> None:
 THREADS = """
 import threading
 from pathlib import Path
-from goqueue.memory import keep_what_is_freed
+from goqueue.runtime.memory import keep_what_is_freed
 assert {told} is None or keep_what_is_freed() is True
 def work():
     [bytearray(b"x") * (100 << 10) for _ in range(100)]
@@ -56,7 +56,7 @@ def test_what_one_thread_has_freed_another_one_uses() -> None:
 
 TABLE = """
 from pathlib import Path
-from goqueue.memory import give_back, keep_what_is_freed
+from goqueue.runtime.memory import give_back, keep_what_is_freed
 keep_what_is_freed()
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096

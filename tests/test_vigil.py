@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goqueue.vigil import CPU_LIMIT, MISSES_MAX, Vigil, affordable_ns, processors_allowed
+from goqueue.runtime.adaptive_spin import CPU_LIMIT, MISSES_MAX, Vigil, affordable_ns, processors_allowed
 
 LENGTH = 100
 

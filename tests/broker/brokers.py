@@ -6,10 +6,7 @@ from typing import TypeVar
 
 from goqueue.broker.broker import Broker
 from goqueue.broker.config import BrokerConfig
-from goqueue.broker.live_partition import LivePartition
-from goqueue.broker.new_message import NewMessage
-from goqueue.broker.pending import Pending
-from goqueue.broker.service import ReadResult, Stored, StoredBatch
+from goqueue.broker.partition.leader import LivePartition
 from goqueue.clock import MS
 from goqueue.errors import GoQueueError
 from goqueue.names import TopicPartition
@@ -18,6 +15,9 @@ from goqueue.record.header import FLAGS_KNOWN, Flags
 from goqueue.record.headers import PRODUCER
 from goqueue.record.identity import BatchIdentity
 from goqueue.record.message import Message, decode_messages
+from goqueue.service.new_message import NewMessage
+from goqueue.service.pending import Pending
+from goqueue.service.service import ReadResult, Stored, StoredBatch
 from goqueue.storage.file import Disk
 from goqueue.storage.jobs import Job
 from goqueue.testing import ManualClock

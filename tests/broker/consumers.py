@@ -3,14 +3,14 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from goqueue.broker.consumer_service import PollResult
-from goqueue.broker.pending import Pending
 from goqueue.clock import SECOND
 from goqueue.delivery.receipts import Receipt
 from goqueue.errors import GoQueueError
 from goqueue.groups.member import Join
 from goqueue.names import TopicPartition
 from goqueue.record.message import decode_messages
+from goqueue.service.groups import PollResult
+from goqueue.service.pending import Pending
 from goqueue.testing import MemoryDisk
 from goqueue.testing.inode import Keep
 from goqueue.wire import reports

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from goqueue.broker.new_message import NewMessage
 from goqueue.clock import MS, SECOND
+from goqueue.service.new_message import NewMessage
 from goqueue.testing import ManualClock, MemoryDisk
 from tests.broker.brokers import Node
 from tests.broker.consumers import Consumer, Got, offsets, outcomes, restarted

@@ -6,8 +6,7 @@ from typing import Literal
 
 import pytest
 
-from goqueue.broker.dead_letters import HISTORY_MAX, RUNNING_MAX, DeadLetterConfig, DeadLetters
-from goqueue.broker.pending import Pending
+from goqueue.broker.delivery.dead_letters import HISTORY_MAX, RUNNING_MAX, DeadLetterConfig, DeadLetters
 from goqueue.clock import SECOND
 from goqueue.delivery.dead_letter import Death, dead_headers
 from goqueue.errors import (
@@ -24,6 +23,7 @@ from goqueue.names import TopicPartition
 from goqueue.record import kernel
 from goqueue.record.header import Priority
 from goqueue.record.message import Message
+from goqueue.service.pending import Pending
 from goqueue.testing import ManualClock, MemoryDisk, PowerLoss
 from goqueue.tracing.context import is_trace_id
 from goqueue.wire.reports import DeadLetter, DeadLetterFilter, RedriveInfo, Settlement

@@ -6,11 +6,11 @@ from contextlib import suppress
 import pytest
 
 from goqueue import events
-from goqueue.broker.new_message import NewMessage
 from goqueue.clock import SECOND
 from goqueue.delivery.delays import SETTLED_MAX
 from goqueue.errors import InvalidRequest, MessageNotFound
 from goqueue.record.header import Priority
+from goqueue.service.new_message import NewMessage
 from goqueue.testing import ManualClock, MemoryDisk
 from goqueue.testing.inode import Keep
 from goqueue.testing.memory_disk import PowerLoss

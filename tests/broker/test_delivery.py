@@ -7,12 +7,12 @@ from itertools import product
 
 import pytest
 
-from goqueue.broker.new_message import NewMessage
 from goqueue.clock import SECOND
 from goqueue.delivery.receipts import Receipt
 from goqueue.errors import GoQueueError, ReceiptUnknown, StorageError, StorageFailed, StorageFull
 from goqueue.record import kernel
 from goqueue.record.header import Priority
+from goqueue.service.new_message import NewMessage
 from goqueue.testing import FaultyDisk, ManualClock, MemoryDisk
 from goqueue.wire import reports
 from tests.broker.brokers import Node

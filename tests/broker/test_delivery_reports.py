@@ -2,8 +2,8 @@
 
 import pytest
 
-from goqueue.broker.new_message import NewMessage
 from goqueue.clock import SECOND
+from goqueue.service.new_message import NewMessage
 from goqueue.wire.reports import LaneReport, PositionCommit
 from tests.broker.brokers import Node
 from tests.broker.consumers import Consumer, restarted

@@ -4,7 +4,6 @@ from errno import EIO, ENOSPC
 
 import pytest
 
-from goqueue.broker.new_message import NewMessage
 from goqueue.errors import (
     BrokerUnavailable,
     OutOfOrderSequence,
@@ -14,6 +13,7 @@ from goqueue.errors import (
 )
 from goqueue.record import kernel
 from goqueue.record.identity import BatchIdentity
+from goqueue.service.new_message import NewMessage
 from goqueue.testing import FaultyDisk, ManualClock, MemoryDisk
 from tests.broker.brokers import Node
 

@@ -4,11 +4,11 @@ from random import Random
 
 import pytest
 
-from goqueue.broker.group_cursors import GroupCursor
-from goqueue.broker.new_message import NewMessage
+from goqueue.broker.delivery.group_cursors import GroupCursor
 from goqueue.clock import SECOND
 from goqueue.delivery.cursor import Cursor
 from goqueue.errors import GroupNotFound, InvalidRequest, OffsetOutOfRange, PartitionNotAssigned, TopicNotFound
+from goqueue.service.new_message import NewMessage
 from goqueue.testing import ManualClock
 from goqueue.wire import reports
 from tests.broker.brokers import Node

@@ -6,8 +6,7 @@ from errno import ENOSPC
 import pytest
 
 from goqueue.broker.config import BrokerConfig
-from goqueue.broker.live_partition import LivePartition
-from goqueue.broker.new_message import NewMessage
+from goqueue.broker.partition.leader import LivePartition
 from goqueue.broker.timers import Timers
 from goqueue.clock import SECOND
 from goqueue.errors import (
@@ -20,6 +19,7 @@ from goqueue.errors import (
     TopicNotFound,
 )
 from goqueue.record import kernel
+from goqueue.service.new_message import NewMessage
 from goqueue.testing import FaultyDisk, ManualClock, MemoryDisk
 from goqueue.testing.inode import Keep
 from goqueue.testing.memory_disk import PowerLoss

@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from goqueue.broker.new_message import NewMessage
 from goqueue.errors import Forbidden, GoQueueError, TopicNotFound
 from goqueue.groups.member import Join
 from goqueue.record import kernel
+from goqueue.service.new_message import NewMessage
 from goqueue.wire.reports import DeadLetterFilter, PositionCommit
 from tests.broker.brokers import Node
 from tests.broker.consumers import Consumer, restarted

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from goqueue.broker.journal import SNAPSHOT_INTERVAL_NS, SNAPSHOT_RECORDS, Journal
+from goqueue.broker.partition.journal import SNAPSHOT_INTERVAL_NS, SNAPSHOT_RECORDS, Journal
 from goqueue.errors import StorageFull
 from goqueue.record import kernel
 from goqueue.record.message import Message

@@ -5,8 +5,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from goqueue.broker.new_message import NewMessage
 from goqueue.record.header import Priority
+from goqueue.service.new_message import NewMessage
 from goqueue.testing import ManualClock, MemoryDisk
 from tests.broker.brokers import Node
 from tests.broker.consumers import Consumer, Got, offsets, outcomes, restarted

@@ -6,8 +6,8 @@ from itertools import count
 
 import pytest
 
-from goqueue.broker.live_ledger import LiveLedger
-from goqueue.broker.producer_state import SEQUENCES_KEY, TRANSACTIONS_KEY
+from goqueue.broker.partition.ledger import LiveLedger
+from goqueue.broker.partition.producer_state import SEQUENCES_KEY, TRANSACTIONS_KEY
 from goqueue.record import kernel
 from goqueue.testing import FaultyDisk, ManualClock, MemoryDisk
 from goqueue.testing.inode import Keep

@@ -6,8 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goqueue.broker.new_message import NewMessage
-from goqueue.broker.service import Producer, Stored
 from goqueue.errors import (
     GoQueueError,
     InvalidBatch,
@@ -22,6 +20,8 @@ from goqueue.errors import (
 from goqueue.record import kernel
 from goqueue.record.header import Flags, Priority
 from goqueue.record.identity import BatchIdentity
+from goqueue.service.new_message import NewMessage
+from goqueue.service.service import Producer, Stored
 from goqueue.testing import ManualClock, MemoryDisk
 from goqueue.wire.partitioning import partition_of_key
 from tests.broker.brokers import Node, decoded, offsets_of, values_of

@@ -7,11 +7,11 @@ import pytest
 
 from goqueue import events
 from goqueue.broker.broker import Broker
-from goqueue.broker.new_message import NewMessage
-from goqueue.broker.service import Producer
 from goqueue.clock import SECOND
 from goqueue.errors import DamagedFile, DirectoryUnusable, GoQueueError, TopicQuarantined
 from goqueue.groups.member import Join
+from goqueue.service.new_message import NewMessage
+from goqueue.service.service import Producer
 from goqueue.testing import FaultyDisk, ManualClock, MemoryDisk
 from tests.broker.brokers import ROOT, ManualWorkers, Node
 from tests.broker.consumers import Consumer

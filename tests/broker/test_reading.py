@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goqueue.broker import reading
 from goqueue.broker.config import BrokerConfig
-from goqueue.broker.new_message import NewMessage
-from goqueue.broker.pending import Pending
-from goqueue.broker.service import ReadResult
+from goqueue.broker.partition import reading
 from goqueue.clock import SECOND
 from goqueue.errors import InvalidPartition, InvalidRequest, PartitionNotFound, TopicNotFound
+from goqueue.service.new_message import NewMessage
+from goqueue.service.pending import Pending
+from goqueue.service.service import ReadResult
 from goqueue.testing import ManualClock, MemoryDisk
 from tests.broker.brokers import Node, offsets_of, values_of
 

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from goqueue.broker.record_fetcher import FEW, NEARBY_BYTES, Found, RecordFetcher
+from goqueue.broker.partition.record_fetcher import FEW, NEARBY_BYTES, Found, RecordFetcher
 from goqueue.names import TopicPartition
 from goqueue.record.message import decode_messages
 from goqueue.testing import ManualClock, MemoryDisk

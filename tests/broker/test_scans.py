@@ -2,9 +2,9 @@
 
 import pytest
 
-from goqueue.broker.new_message import NewMessage
 from goqueue.clock import SECOND
 from goqueue.errors import InvalidPartition, InvalidRequest, PartitionNotFound, TopicNotFound
+from goqueue.service.new_message import NewMessage
 from goqueue.wire.scan_reports import HiddenRange
 from tests.broker.brokers import Node, offsets_of
 from tests.broker.transactional import Owner

@@ -6,11 +6,8 @@ from zoneinfo import ZoneInfo, reset_tzpath
 
 import pytest
 
-from goqueue.broker.journal import Journal
-from goqueue.broker.new_message import NewMessage
-from goqueue.broker.pending import Pending
-from goqueue.broker.scheduling import Scheduling, SchedulingConfig, TopicFacts, load_zone
-from goqueue.broker.service import Producer, Stored
+from goqueue.broker.delivery.schedules import Scheduling, SchedulingConfig, TopicFacts, load_zone
+from goqueue.broker.partition.journal import Journal
 from goqueue.clock import SECOND
 from goqueue.errors import (
     AlreadyExists,
@@ -30,6 +27,9 @@ from goqueue.errors import (
 from goqueue.names import TopicPartition
 from goqueue.record.header import Flags
 from goqueue.record.message import Message, decode_messages
+from goqueue.service.new_message import NewMessage
+from goqueue.service.pending import Pending
+from goqueue.service.service import Producer, Stored
 from goqueue.testing import ManualClock, MemoryDisk, PowerLoss
 from goqueue.wire.partitioning import partition_of_key
 from goqueue.wire.reports import ScheduleInfo

@@ -8,8 +8,6 @@ import pytest
 
 from goqueue import events
 from goqueue.broker.broker import Broker
-from goqueue.broker.new_message import NewMessage
-from goqueue.broker.service import Service, Stored
 from goqueue.errors import (
     GoQueueError,
     InvalidBatch,
@@ -24,6 +22,8 @@ from goqueue.record import compression, kernel
 from goqueue.record.header import Flags
 from goqueue.record.headers import PRODUCER
 from goqueue.record.identity import BatchIdentity
+from goqueue.service.new_message import NewMessage
+from goqueue.service.service import Service, Stored
 from goqueue.testing import FaultyDisk, ManualClock, MemoryDisk, PowerLoss
 from goqueue.wire.schema_reports import NewSchema, SchemaInfo
 from tests.broker.brokers import ROOT, ManualWorkers, Node

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from goqueue.broker.new_message import NewMessage
 from goqueue.broker.traces import LINES_MAX
 from goqueue.clock import SECOND
 from goqueue.errors import InvalidRequest, NotFound
 from goqueue.record import kernel
 from goqueue.record.header import HEADERS_BYTES_MAX, Flags
 from goqueue.record.message import Message, decode_messages
+from goqueue.service.new_message import NewMessage
 from goqueue.testing import FaultyDisk, ManualClock, MemoryDisk
 from goqueue.tracing.context import derived_trace_id, trace_id_of
 from goqueue.wire.reports import DeadLetterFilter, PositionCommit, Settlement

@@ -13,8 +13,8 @@ from typing import NamedTuple, TypeVar
 
 import pytest
 
-from goqueue.broker.pending import Pending
 from goqueue.errors import TransactionError
+from goqueue.service.pending import Pending
 from goqueue.testing import ManualClock, MemoryDisk
 from goqueue.testing.inode import Keep
 from tests.broker.brokers import Node

@@ -4,8 +4,6 @@ from errno import EIO, ENOSPC
 
 import pytest
 
-from goqueue.broker.new_message import NewMessage
-from goqueue.broker.service import Producer
 from goqueue.clock import SECOND
 from goqueue.delivery.dead_letter import ORIGIN
 from goqueue.errors import (
@@ -23,6 +21,8 @@ from goqueue.errors import (
 from goqueue.groups.member import Join
 from goqueue.record.header import Priority
 from goqueue.record.headers import PRODUCER
+from goqueue.service.new_message import NewMessage
+from goqueue.service.service import Producer
 from goqueue.storage.flush import FlushJob
 from goqueue.testing import FaultyDisk, ManualClock, MemoryDisk
 from goqueue.wire import reports

@@ -5,10 +5,10 @@ from errno import EIO, ENOSPC
 
 import pytest
 
-from goqueue.broker.new_message import NewMessage
 from goqueue.delivery.dead_letter import ATTEMPTS, DEAD_AT, ERROR, FIRST_DELIVERY, GROUP, MEMBER, ORIGIN, REASON
 from goqueue.record.header import Priority
 from goqueue.record.message import Message
+from goqueue.service.new_message import NewMessage
 from goqueue.testing import FaultyDisk, ManualClock, MemoryDisk
 from goqueue.testing.memory_disk import PowerLoss
 from goqueue.wire import reports

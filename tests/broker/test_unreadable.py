@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from goqueue import events
 from goqueue.broker.broker import Broker
-from goqueue.broker.new_message import NewMessage
-from goqueue.broker.unreadable import REMEMBERED_MAX, UnreadableFacts
+from goqueue.broker.partition.unreadable import REMEMBERED_MAX, UnreadableFacts
 from goqueue.clock import SECOND
 from goqueue.delivery import redrive_facts
 from goqueue.errors import GoQueueError
+from goqueue.service.new_message import NewMessage
 from goqueue.testing import ManualClock, MemoryDisk
 from goqueue.transactions import facts
 from goqueue.wire.reports import DeadLetterFilter

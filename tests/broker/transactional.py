@@ -2,14 +2,14 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from goqueue.broker.new_message import NewMessage
-from goqueue.broker.pending import Pending
-from goqueue.broker.service import Isolation, Stored, StoredBatch
 from goqueue.errors import GoQueueError
 from goqueue.record import kernel
 from goqueue.record.header import Flags
 from goqueue.record.headers import PRODUCER
 from goqueue.record.identity import BatchIdentity
+from goqueue.service.new_message import NewMessage
+from goqueue.service.pending import Pending
+from goqueue.service.service import Isolation, Stored, StoredBatch
 from goqueue.wire import reports
 from goqueue.wire.transaction_reports import TransactionBegun, TransactionOutcome, TransactionOwner
 from tests.broker.brokers import Node, values_of

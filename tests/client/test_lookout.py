@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from goqueue.client import lookout
-from goqueue.client.lookout import Lookout
+from goqueue.client import spin_wait as lookout
+from goqueue.client.spin_wait import Lookout
 from goqueue.clock import MS, SECOND, SystemClock
 
 LONG_NS = 60 * SECOND

@@ -21,13 +21,13 @@ from typing import NamedTuple
 
 import pytest
 
-from goqueue.broker.new_message import NewMessage
-from goqueue.broker.service import Stored
 from goqueue.clock import SECOND
 from goqueue.errors import GoQueueError, TopicQuarantined
 from goqueue.names import TopicPartition
 from goqueue.record.header import Flags
 from goqueue.record.message import decode_messages
+from goqueue.service.new_message import NewMessage
+from goqueue.service.service import Stored
 from goqueue.storage.layout import CHECKPOINT, COMPACTION, LEADER_EPOCHS, LOG, TRANSACTIONS
 from goqueue.testing import ManualClock, MemoryDisk
 from goqueue.wire.schema_reports import NewSchema

@@ -10,7 +10,7 @@ import msgspec
 import uvloop
 
 from goqueue.broker.broker import Broker
-from goqueue.doors.native import Connection, NativeConfig, NativeDoor
+from goqueue.doors.native.door import Connection, NativeConfig, NativeDoor
 from goqueue.errors import GoQueueError
 from goqueue.names import TopicPartition
 from goqueue.record import kernel

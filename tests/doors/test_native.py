@@ -10,7 +10,7 @@ from random import Random
 import msgspec
 import pytest
 
-from goqueue.doors.native import NativeConfig
+from goqueue.doors.native.door import NativeConfig
 from goqueue.errors import (
     BrokerUnavailable,
     GoQueueError,

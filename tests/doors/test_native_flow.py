@@ -5,7 +5,7 @@ import logging
 import msgspec
 import pytest
 
-from goqueue.doors.native import NativeConfig
+from goqueue.doors.native.door import NativeConfig
 from goqueue.errors import InvalidRequest, TopicNotFound
 from goqueue.record import kernel
 from goqueue.wire import verbs

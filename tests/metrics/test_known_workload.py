@@ -8,10 +8,10 @@ import pytest
 
 from goqueue import Client
 from goqueue.broker.broker import Broker
-from goqueue.broker.new_message import NewMessage
 from goqueue.clock import SECOND
 from goqueue.metrics.registry import Metrics
 from goqueue.record.identity import BatchIdentity
+from goqueue.service.new_message import NewMessage
 from goqueue.storage.file import Disk
 from goqueue.testing import EmbeddedBroker, ManualClock, MemoryDisk
 from goqueue.wire.reports import DeadLetterFilter, PositionCommit

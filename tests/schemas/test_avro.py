@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 
 from goqueue.errors import InvalidSchema
-from goqueue.schemas.avro import AVRO
+from goqueue.schemas.avro.schema import AVRO
 from goqueue.schemas.format import SCHEMA_BYTES_MAX, Format
-from goqueue.schemas.protobuf import PROTOBUF
+from goqueue.schemas.protobuf.schema import PROTOBUF
 from tests.schemas.avro_strategies import schemas
 
 Json = Any

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goqueue.schemas.avro_binary import EMPTY_ITEMS_MAX, BinaryValidator
-from goqueue.schemas.avro_text import Reader
+from goqueue.schemas.avro.binary import EMPTY_ITEMS_MAX, BinaryValidator
+from goqueue.schemas.avro.text import Reader
 from goqueue.schemas.format import Fault
 from tests.schemas.avro_strategies import payloads, schemas, zigzag
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from goqueue.errors import InvalidSchema
-from goqueue.schemas.avro import AVRO
+from goqueue.schemas.avro.schema import AVRO
 from tests.schemas.avro_strategies import later, payloads, schemas
 
 Json = Any

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from goqueue.errors import InvalidSchema
-from goqueue.schemas.avro import AVRO
-from goqueue.schemas.avro_text import Reader
-from goqueue.schemas.avro_types import Decimal, Enum, Fixed, Primitive, Record
+from goqueue.schemas.avro.schema import AVRO
+from goqueue.schemas.avro.text import Reader
+from goqueue.schemas.avro.types import Decimal, Enum, Fixed, Primitive, Record
 from goqueue.schemas.format import SCHEMA_DEPTH_MAX
 from tests.schemas.avro_strategies import schemas
 

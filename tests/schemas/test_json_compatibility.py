@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from goqueue.schemas.json_compatibility import REASONS_MAX, UNDECIDED, incompatibilities
+from goqueue.schemas.json.compatibility import REASONS_MAX, UNDECIDED, incompatibilities
 from tests.schemas.json_strategies import (
     ARRAY_DOCUMENTS,
     ARRAY_SCHEMAS,

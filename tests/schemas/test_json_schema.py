@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from goqueue.errors import InvalidSchema
 from goqueue.schemas.format import SCHEMA_DEPTH_MAX, Fault, ParsedSchema, Validator
-from goqueue.schemas.json_schema import JSON, JsonSchema
+from goqueue.schemas.json.schema import JSON, JsonSchema
 
 ORDER = {
     "title": "Order",

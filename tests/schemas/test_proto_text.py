@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from goqueue.errors import InvalidSchema
-from goqueue.schemas import proto_text
+from goqueue.schemas.protobuf import text as proto_text
 
 ROOT = Path(next(iter(google.type.__path__))).parent.parent
 SOURCES = sorted(path.relative_to(ROOT) for path in (ROOT / "google").rglob("*.proto"))

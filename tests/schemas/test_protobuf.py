@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from goqueue.errors import InvalidSchema
-from goqueue.schemas.avro import AVRO
+from goqueue.schemas.avro.schema import AVRO
 from goqueue.schemas.format import Fault, Format
-from goqueue.schemas.protobuf import PROTOBUF, ProtobufSchema
+from goqueue.schemas.protobuf.schema import PROTOBUF, ProtobufSchema
 from tests.schemas.protobuf_strategies import File, files, message
 
 ORDER = """
@@ -197,7 +197,7 @@ def test_the_files_of_confluent_are_those_of_its_client() -> None:
     from confluent_kafka.schema_registry.confluent.type import decimal_pb2, variant_pb2
     from confluent_kafka.schema_registry.confluent.types import decimal_pb2 as legacy_pb2
 
-    from goqueue.schemas.protobuf_files import Library
+    from goqueue.schemas.protobuf.files import Library
 
     for module in (meta_pb2, decimal_pb2, variant_pb2, legacy_pb2):
         theirs = FileDescriptorProto.FromString(module.DESCRIPTOR.serialized_pb)

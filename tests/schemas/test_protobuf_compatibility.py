@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from goqueue.errors import InvalidSchema
-from goqueue.schemas.protobuf import PROTOBUF, ProtobufSchema
+from goqueue.schemas.protobuf.schema import PROTOBUF, ProtobufSchema
 from tests.schemas.protobuf_strategies import File, assert_kept, files, later, message
 
 

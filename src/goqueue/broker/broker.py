@@ -12,42 +12,25 @@ from typing import TypeVar
 
 from goqueue import events
 from goqueue.broker.config import BrokerConfig
-from goqueue.broker.consuming import GROUPS_TOPIC, Groups
-from goqueue.broker.dead_letters import DeadLetters
-from goqueue.broker.delaying import Delays
-from goqueue.broker.happened import Happened
+from goqueue.broker.delivery.counters import Happened
+from goqueue.broker.delivery.dead_letters import DeadLetters
+from goqueue.broker.delivery.delays import Delays
+from goqueue.broker.delivery.lazy_schedules import SCHEDULES_TOPIC, Recurring
+from goqueue.broker.delivery.partition_delivery import PartitionDelivery
+from goqueue.broker.delivery.schedules import Scheduling, TopicFacts
+from goqueue.broker.delivery.transfers import Transfers
+from goqueue.broker.groups.groups import GROUPS_TOPIC, Groups
 from goqueue.broker.health import Health
 from goqueue.broker.housekeeping import Housekeeping
-from goqueue.broker.journal import Journal
-from goqueue.broker.live_partition import LivePartition, Workers
-from goqueue.broker.new_message import NewMessage
-from goqueue.broker.partition_delivery import PartitionDelivery
-from goqueue.broker.pending import Pending, after
-from goqueue.broker.publishing import MessagePublisher, chosen_acks, publish_batch, verify_compression
-from goqueue.broker.reading import Reading, check_delayed, check_isolation, check_without
-from goqueue.broker.recurring import SCHEDULES_TOPIC, Recurring
-from goqueue.broker.scan_service import Delayed
+from goqueue.broker.partition.journal import Journal
+from goqueue.broker.partition.leader import LivePartition, Workers
+from goqueue.broker.partition.publishing import MessagePublisher, chosen_acks, publish_batch, verify_compression
+from goqueue.broker.partition.reading import Reading, check_delayed, check_isolation, check_without
 from goqueue.broker.scans import Scans
-from goqueue.broker.scheduling import Scheduling, TopicFacts
 from goqueue.broker.schemas import SCHEMAS_TOPIC, Schemas
-from goqueue.broker.service import (
-    READ_BYTES,
-    READ_RECORDS_MAX,
-    WAIT_MS_MAX,
-    Check,
-    Isolation,
-    NodeStats,
-    PartitionInfo,
-    Producer,
-    ReadResult,
-    Stored,
-    StoredBatch,
-    TopicInfo,
-)
 from goqueue.broker.timers import Timers
 from goqueue.broker.traces import TRACES_SETTINGS, TRACES_TOPIC, Traces
 from goqueue.broker.transactions import Transactions
-from goqueue.broker.transfers import Transfers
 from goqueue.clock import MS, SECOND, Clock
 from goqueue.delivery.dead_letter import DLQ_SUFFIX
 from goqueue.errors import (
@@ -66,6 +49,23 @@ from goqueue.groups.coordinator import Coordinator
 from goqueue.names import TopicPartition
 from goqueue.record.header import OFFSET_MAX
 from goqueue.record.identity import identity_of
+from goqueue.service.new_message import NewMessage
+from goqueue.service.pending import Pending, after
+from goqueue.service.scans import Delayed
+from goqueue.service.service import (
+    READ_BYTES,
+    READ_RECORDS_MAX,
+    WAIT_MS_MAX,
+    Check,
+    Isolation,
+    NodeStats,
+    PartitionInfo,
+    Producer,
+    ReadResult,
+    Stored,
+    StoredBatch,
+    TopicInfo,
+)
 from goqueue.storage.directory import DataDirectory
 from goqueue.storage.file import Disk, Space
 from goqueue.topics.catalog import AlterTopic, Catalog, CreateTopic, DeleteTopic, Topic

@@ -9,10 +9,10 @@ Every message names the topics or partitions that it is about.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from goqueue.broker.live_partition import LivePartition
-from goqueue.broker.service import Check, NodeStats
+from goqueue.broker.partition.leader import LivePartition
 from goqueue.errors import TopicQuarantined
 from goqueue.names import VERSION
+from goqueue.service.service import Check, NodeStats
 from goqueue.storage.file import Space
 from goqueue.wire.reports import HealthCheck, NodeHealth
 

@@ -8,7 +8,7 @@ all at once.
 from collections.abc import Sequence
 
 from goqueue.broker.config import BrokerConfig
-from goqueue.broker.live_partition import LivePartition
+from goqueue.broker.partition.leader import LivePartition
 from goqueue.broker.timers import Timers
 from goqueue.clock import MS
 

@@ -5,12 +5,12 @@ Cuts stand at entries of the offset index, so that a plan reads no record. Sizes
 
 from collections.abc import Callable
 
-from goqueue.broker.live_partition import LivePartition
-from goqueue.broker.reading import check_delayed, check_isolation
-from goqueue.broker.scan_service import Delayed
-from goqueue.broker.service import Isolation
+from goqueue.broker.partition.leader import LivePartition
+from goqueue.broker.partition.reading import check_delayed, check_isolation
 from goqueue.delivery.offsets import between, runs
 from goqueue.errors import InvalidRequest
+from goqueue.service.scans import Delayed
+from goqueue.service.service import Isolation
 from goqueue.wire.scan_reports import DueTime, HiddenRange, Piece
 
 PIECES_MAX = 10_000

@@ -18,9 +18,8 @@ from typing import NamedTuple, Protocol
 from pyroaring import BitMap64
 
 from goqueue import events
-from goqueue.broker.live_partition import LivePartition
-from goqueue.broker.pending import Pending
-from goqueue.broker.record_fetcher import RecordFetcher
+from goqueue.broker.partition.leader import LivePartition
+from goqueue.broker.partition.record_fetcher import RecordFetcher
 from goqueue.clock import MS, Clock
 from goqueue.delivery.offsets import between
 from goqueue.errors import BrokerUnavailable, GoQueueError, InvalidRequest, NotFound, StorageError
@@ -28,6 +27,7 @@ from goqueue.names import TopicPartition
 from goqueue.record import kernel
 from goqueue.record.kernel import crc32c
 from goqueue.record.message import Message
+from goqueue.service.pending import Pending
 from goqueue.topics.config import is_internal
 from goqueue.tracing.config import TraceConfig
 from goqueue.tracing.context import TraceContext, context_of, derived_trace_id, invert, is_trace_id

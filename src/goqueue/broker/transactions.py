@@ -20,12 +20,10 @@ from typing import Protocol, TypeVar
 from pyroaring import BitMap64
 
 from goqueue import events
-from goqueue.broker.consuming import Groups
-from goqueue.broker.journal import Journal
-from goqueue.broker.live_partition import LivePartition
-from goqueue.broker.pending import Pending, after, all_of, chained
+from goqueue.broker.groups.groups import Groups
+from goqueue.broker.partition.journal import Journal
+from goqueue.broker.partition.leader import LivePartition
 from goqueue.broker.timers import Timers
-from goqueue.broker.transaction_service import TIMEOUT_MS
 from goqueue.clock import SECOND, Clock
 from goqueue.errors import (
     BrokerUnavailable,
@@ -40,6 +38,8 @@ from goqueue.errors import (
 )
 from goqueue.record.header import Buffer
 from goqueue.record.identity import BatchIdentity
+from goqueue.service.pending import Pending, after, all_of, chained
+from goqueue.service.transactions import TIMEOUT_MS
 from goqueue.transactions.coordinator import Coordinator
 from goqueue.transactions.decisions import (
     Busy,

@@ -20,7 +20,6 @@ from goqueue.client import forks, messages, telemetry
 from goqueue.client.accumulator import Batch, Message, PartitionQueue, Request, TopicQueues
 from goqueue.client.connections import TOPICS_MAX, Connections, any_turn
 from goqueue.client.handles import Handle, Published, published
-from goqueue.client.lookout import Lookout
 from goqueue.client.messages import Duration, Time
 from goqueue.client.retries import Retries, retry_wait_ns
 from goqueue.client.session import (
@@ -32,6 +31,7 @@ from goqueue.client.session import (
     split_address,
     told_error,
 )
+from goqueue.client.spin_wait import Lookout
 from goqueue.clock import SECOND, Clock
 from goqueue.errors import (
     AvailabilityError,

@@ -1,7 +1,7 @@
 """Consumers: members of a group that poll messages and settle them.
 
 `AsyncConsumer` is for an event loop, `Consumer` for threads without one. Both drive `ConsumerCore`, which knows what is
-to be said, over a line (`goqueue.client.line`), which knows how.
+to be said, over a line (`goqueue.client.consumer_connection`), which knows how.
 
 A loop over a consumer (`consume`) settles in the background: leaving the `with` block of a message notes the ack, which
 is sent with others a few milliseconds later, and before the next poll at the latest. What is settled by a call is
@@ -20,9 +20,9 @@ from typing import NamedTuple, Self
 
 from goqueue.client import messages as asked
 from goqueue.client.connections import Connections
+from goqueue.client.consumer_connection import AsyncLine, BlockingLine, Line
 from goqueue.client.consumer_core import Batch, ConsumerConfig
 from goqueue.client.delivered import AsyncDelivered, Delivered
-from goqueue.client.line import AsyncLine, BlockingLine, Line
 from goqueue.client.loop_thread import LoopThread
 from goqueue.client.messages import Duration
 from goqueue.client.settling import extension_of, nack_of, reject_of

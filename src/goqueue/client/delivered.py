@@ -1,6 +1,6 @@
 """Messages that a group has delivered: they can be settled, each by itself, and say by which right.
 
-A message knows the line (`goqueue.client.line`) over which it came, and settles itself over that.
+A message knows the line (`goqueue.client.consumer_connection`) over which it came, and settles itself over that.
 """
 
 from collections.abc import Iterable, Sequence
@@ -18,7 +18,7 @@ from goqueue.record.message import Message
 from goqueue.wire.reports import Settlement
 
 if TYPE_CHECKING:
-    from goqueue.client.line import AsyncLine, BlockingLine
+    from goqueue.client.consumer_connection import AsyncLine, BlockingLine
 
 
 class _Delivered(ReceivedMessage):

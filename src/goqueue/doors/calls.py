@@ -10,17 +10,17 @@ from typing import Any, Final, NamedTuple, get_type_hints
 
 import msgspec
 
-from goqueue.broker.consumer_service import DeadLetterVerbs, DelayVerbs, GroupVerbs, ScheduleVerbs
-from goqueue.broker.new_message import NewMessage
-from goqueue.broker.node_service import NodeVerbs
-from goqueue.broker.pending import Pending
-from goqueue.broker.scan_service import ScanVerbs
-from goqueue.broker.schema_service import SchemaVerbs
-from goqueue.broker.service import Service
-from goqueue.broker.trace_service import TraceVerbs
-from goqueue.broker.transaction_service import TransactionVerbs
 from goqueue.doors.unknown import unknown_field
 from goqueue.errors import InvalidRequest
+from goqueue.service.groups import DeadLetterVerbs, DelayVerbs, GroupVerbs, ScheduleVerbs
+from goqueue.service.new_message import NewMessage
+from goqueue.service.node import NodeVerbs
+from goqueue.service.pending import Pending
+from goqueue.service.scans import ScanVerbs
+from goqueue.service.schemas import SchemaVerbs
+from goqueue.service.service import Service
+from goqueue.service.traces import TraceVerbs
+from goqueue.service.transactions import TransactionVerbs
 from goqueue.wire.reports import RecurringMessage
 
 _NOUNS: Final[Mapping[str, type]] = {

@@ -16,15 +16,15 @@ def format_of(name: str, policy: Policy = Policy.STRICT) -> Format:
     """The format of that name, in any letter case; the policy concerns how JSON Schemas are compared."""
     match name.upper():
         case "JSON":
-            from goqueue.schemas.json_schema import JSON, LENIENT_JSON
+            from goqueue.schemas.json.schema import JSON, LENIENT_JSON
 
             return LENIENT_JSON if policy is Policy.LENIENT else JSON
         case "AVRO":
-            from goqueue.schemas.avro import AVRO
+            from goqueue.schemas.avro.schema import AVRO
 
             return AVRO
         case "PROTOBUF":
-            from goqueue.schemas.protobuf import PROTOBUF
+            from goqueue.schemas.protobuf.schema import PROTOBUF
 
             return PROTOBUF
     raise InvalidSchema(f"schemaType {name[:100]!r} is none of {', '.join(NAMES)}")

@@ -366,7 +366,7 @@ class Registry:
         if schema is None:
             raise SchemaNotFound(f"id {schema_id}")
         if schema.schema_type == PROTOBUF_NAME and format == SERIALIZED:
-            from goqueue.schemas.protobuf import ProtobufSchema
+            from goqueue.schemas.protobuf.schema import ProtobufSchema
 
             parsed = self.parsed(schema_id)
             assert isinstance(parsed, ProtobufSchema)

@@ -15,24 +15,24 @@ from typing import NamedTuple, Protocol
 from goqueue import events
 from goqueue.broker.broker import Broker
 from goqueue.broker.config import BrokerConfig
-from goqueue.broker.pending import Pending
 from goqueue.clock import MS, SECOND, Clock
-from goqueue.doors.native import NativeConfig, NativeDoor
+from goqueue.doors.native.door import NativeConfig, NativeDoor
 from goqueue.errors import GoQueueError
 from goqueue.metrics.registry import Metrics
 from goqueue.names import VERSION
+from goqueue.runtime.adaptive_spin import affordable_ns
 from goqueue.server.build import build_facts
 from goqueue.server.config import ServerConfig
 from goqueue.server.exporting import ExporterThread, close_all
 from goqueue.server.settings import Address
 from goqueue.server.ticker import Ticker
 from goqueue.server.workers import ThreadWorkers
+from goqueue.service.pending import Pending
 from goqueue.storage.file import OsDisk
 from goqueue.tracing.config import TraceConfig
 from goqueue.tracing.export import Exporter
 from goqueue.tracing.jsonl import JsonlExporter
 from goqueue.tracing.stream import StreamExporter
-from goqueue.vigil import affordable_ns
 
 SETTLE_S = 1.0  # for jobs that nobody waits for; a compaction that takes longer is called off
 

@@ -36,7 +36,7 @@ import uvloop
 
 from goqueue.clock import SECOND, Clock, SystemClock
 from goqueue.errors import CorruptRecord, DamagedFile, DataDirectoryError, GoQueueError, StorageFull
-from goqueue.memory import keep_what_is_freed
+from goqueue.runtime.memory import keep_what_is_freed
 from goqueue.server import event_log, logs
 from goqueue.server.assemble import CannotListen, Server, running
 from goqueue.server.config import ServerConfig

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from goqueue.memory import give_back
+from goqueue.runtime.memory import give_back
 from goqueue.storage.compaction import CompactJob
 from goqueue.storage.jobs import Job
 

@@ -47,7 +47,7 @@ from pyspark.sql.types import (
 )
 
 from goqueue.errors import InvalidConfig
-from goqueue.schemas.avro_types import qualified
+from goqueue.schemas.avro.types import qualified
 from goqueue.spark.ddl import PRECISION_MAX
 
 Read = Callable[[bytes, int], tuple[Any, int]]

@@ -40,7 +40,7 @@ from pyspark.sql.types import (
 )
 
 from goqueue.errors import InvalidConfig
-from goqueue.schemas.protobuf import ProtobufSchema
+from goqueue.schemas.protobuf.schema import ProtobufSchema
 
 Pick = Callable[[Any], Any]
 """Of what Protobuf gives, what an Arrow array takes."""

@@ -48,11 +48,11 @@ from pyspark.sql.types import StructType
 
 from goqueue.clock import SystemClock
 from goqueue.errors import AvailabilityError, CorruptRecord, GoQueueError, InvalidConfig, OffsetOutOfRange, TopicError
-from goqueue.memory import keep_what_is_freed
 from goqueue.names import TopicPartition
 from goqueue.record import kernel
 from goqueue.record.header import Buffer
 from goqueue.record.message import Undecodable, decode_messages
+from goqueue.runtime.memory import keep_what_is_freed
 from goqueue.spark.columns import BatchMaker, TypedValues, spark_schema
 from goqueue.spark.files import DamagedSegment, read_files, sealed_end, why_not_here
 from goqueue.spark.link import Link, readable_errors

@@ -29,11 +29,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from goqueue.errors import InvalidConfig, InvalidSchema, SchemaNotFound, SubjectNotFound
-from goqueue.schemas.avro import AVRO
-from goqueue.schemas.avro_binary import BinaryValidator
+from goqueue.schemas.avro.binary import BinaryValidator
+from goqueue.schemas.avro.schema import AVRO
 from goqueue.schemas.format import Format, ParsedSchema
 from goqueue.schemas.formats import AVRO_NAME, PROTOBUF_NAME, format_of
-from goqueue.schemas.protobuf import ProtobufSchema
+from goqueue.schemas.protobuf.schema import ProtobufSchema
 from goqueue.spark.avro_values import AvroReader, AvroWriter
 from goqueue.spark.columns import CORRUPT, SPARK_TYPES
 from goqueue.spark.ddl import nullable, parse_ddl

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from goqueue.broker.consumer_service import GroupVerbs, PollResult
-from goqueue.broker.pending import Pending
 from goqueue.clock import SystemClock
-from goqueue.doors.http import routes_poll
 from goqueue.doors.http.bodies import ClientGone
 from goqueue.doors.http.context import Build, Context
 from goqueue.doors.http.door import HttpConfig, RequestAnswered
+from goqueue.doors.http.routes import poll as routes_poll
 from goqueue.record import kernel
 from goqueue.record.header import Flags
+from goqueue.service.groups import GroupVerbs, PollResult
+from goqueue.service.pending import Pending
 from goqueue.testing import ManualClock
 from tests.client.damaged import flip
 from tests.doors.http.consumers import join, poll, poll_path, publish, settle, take, values

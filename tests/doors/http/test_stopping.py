@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from goqueue.broker.broker import Broker
-from goqueue.broker.pending import Pending
-from goqueue.broker.service import Stored
 from goqueue.clock import SystemClock
 from goqueue.doors.http.door import HttpConfig, HttpDoor
+from goqueue.service.pending import Pending
+from goqueue.service.service import Stored
 from tests.doors.http.consumers import join, poll_path
 from tests.doors.http.doors import OpenDoor, exchange, receive_all
 from tests.doors.http.test_hostile import head

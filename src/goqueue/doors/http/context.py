@@ -8,13 +8,13 @@ from litestar import Request
 from litestar.di import NamedDependency
 from litestar.types import Scope
 
-from goqueue.broker.pending import Pending
-from goqueue.broker.service import Service
 from goqueue.clock import SECOND, Clock
 from goqueue.doors.http.bodies import Bodies, ClientGone
 from goqueue.doors.http.config import HttpConfig
 from goqueue.doors.http.waiting import answered, has_left, held, leaving
 from goqueue.errors import RequestTimeout
+from goqueue.service.pending import Pending
+from goqueue.service.service import Service
 
 STALL_NS = 10 * SECOND
 """A loop that stood still for so long has broken its promises to everyone."""

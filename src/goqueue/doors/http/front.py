@@ -20,8 +20,8 @@ from goqueue.doors.http.bodies import ClientGone
 from goqueue.doors.http.context import CONTEXT, WAITED, Context, Observer, RequestAnswered
 from goqueue.doors.http.paths import path_of
 from goqueue.doors.http.refusals import REQUEST_ID, body_of, encode, has_head, headers_of, understood
-from goqueue.doors.http.routes_publish import ROUTE as PUBLISH_ROUTE
-from goqueue.doors.http.routes_publish import Publishing
+from goqueue.doors.http.routes.publish import ROUTE as PUBLISH_ROUTE
+from goqueue.doors.http.routes.publish import Publishing
 from goqueue.errors import InvalidRequest
 
 _PUBLISH = re.compile(r"(?:/v1)?/topics/([^/]+)/messages(?:/batch)?/*")

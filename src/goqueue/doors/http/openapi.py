@@ -16,9 +16,9 @@ from litestar.openapi.spec import Server
 
 from goqueue.doors.http.context import Context
 from goqueue.doors.http.refusals import ErrorBody
-from goqueue.doors.http.routes_publish import RESULT_SHAPES, PublishAnswer
-from goqueue.doors.http.routes_settle import RECEIPT_SHAPES, Acked, RefusedReceipt, SettledMany
-from goqueue.doors.http.routes_transactions import AcksAdded, PublishedInTransaction
+from goqueue.doors.http.routes.publish import RESULT_SHAPES, PublishAnswer
+from goqueue.doors.http.routes.settle import RECEIPT_SHAPES, Acked, RefusedReceipt, SettledMany
+from goqueue.doors.http.routes.transactions import AcksAdded, PublishedInTransaction
 from goqueue.doors.http.schema_answers import SchemaErrorBody
 
 REF: Final = "#/components/schemas/{name}"

@@ -6,9 +6,9 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 from litestar.params import QueryParameter
 
-from goqueue.broker.schema_service import SchemaVerbs
 from goqueue.doors.http.shapes import SKIP_MAX
 from goqueue.errors import InvalidSchema
+from goqueue.service.schemas import SchemaVerbs
 from goqueue.wire import schema_reports as reports
 
 UNSET: Final = msgspec.UNSET

@@ -1,0 +1,183 @@
+"""The letters of one partition of a dead-letter topic: which of them are dead, how many, and what they hold.
+
+Which letters were put back is in the cursor of a group of its own, `__redrive`: a letter is dead unless that cursor is
+done with it. One that is under way is done with, too.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from pyroaring import BitMap64
+
+from goqueue.broker.delivery.partition_delivery import Graves, PartitionDelivery
+from goqueue.broker.partition.leader import LivePartition
+from goqueue.broker.partition.ledger import Fact
+from goqueue.delivery import redrive_facts
+from goqueue.delivery.cursor import Cursor
+from goqueue.delivery.dead_letter_counts import LetterCounts, Tally
+from goqueue.delivery.dead_letter_filter import Letter, LetterFilter, read_letter
+from goqueue.delivery.offsets import between, span
+from goqueue.delivery.redrive_facts import RedriveFact
+from goqueue.errors import OffsetOutOfRange
+from goqueue.record import kernel
+from goqueue.record.header import Buffer, Flags
+from goqueue.record.message import Message
+from goqueue.service.pending import Pending
+
+REDRIVE_GROUP = "__redrive"
+
+
+class LetterTopics(Protocol):
+    """What dead letters need to know of the topics of their broker."""
+
+    def partition_counts(self) -> Mapping[str, int]: ...
+    def has_topic(self, topic: str) -> bool: ...
+    def lives(self, topic: str) -> Sequence[LivePartition]:
+        """The partitions of a topic. Raises `TopicNotFound`."""
+
+    def delivery(self, live: LivePartition) -> PartitionDelivery: ...
+
+
+class Found(NamedTuple):
+    """A letter that a filter means, and the records it was found in."""
+
+    source: "LetterPartition"
+    message: Message
+    letter: Letter
+    records: Buffer
+
+
+class Stretch(NamedTuple):
+    """Some letters of a partition, and the offset behind them."""
+
+    records: Buffer
+    messages: Sequence[Message]
+    end: int
+
+
+class LetterPartition:
+    """The letters of one partition of a dead-letter topic."""
+
+    def __init__(self, live: LivePartition, *, topics: LetterTopics, stretch_bytes: int) -> None:
+        self.live = live
+        self._topics = topics
+        self._stretch_bytes = stretch_bytes
+        self._counts = LetterCounts(live.log.start_offset)
+        self._times: dict[int, int | None] = {}
+        self.is_counting = False
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether all letters were seen."""
+        return self._counts.end >= self.live.last_stable_offset
+
+    def dead(self) -> BitMap64:
+        """The letters that are dead now."""
+        cursor = self._cursor()
+        start = self.live.log.start_offset
+        if cursor is None:
+            return self._counts.letters(start, self.live.last_stable_offset)
+        found = self._counts.letters(max(start, cursor.floor), self.live.last_stable_offset)
+        found -= cursor.acked
+        found -= cursor.dying
+        return found
+
+    def is_dead(self, offset: int) -> bool:
+        """Whether the letter is dead still."""
+        cursor = self._cursor()
+        return offset >= self.live.log.start_offset and (cursor is None or not cursor.is_done(offset))
+
+    def count(self, letters_max: int) -> int:
+        """Go on counting; how many letters that were."""
+        cursor = self._cursor()
+        start = self.live.log.start_offset
+        self._counts.forget_below(start if cursor is None else max(start, cursor.floor))
+        limit = self.live.last_stable_offset
+        counted = 0
+        for stretch in self.read(span(self._counts.end, limit)):
+            letters = [(message.offset, message.headers) for message in stretch.messages]
+            self._counts.note(letters, end=stretch.end)
+            counted += len(letters)
+            if counted >= letters_max:
+                return counted
+        self._counts.note((), end=max(limit, self._counts.end))
+        return counted
+
+    def tally(self, dead: BitMap64) -> Tally:
+        """What these have in their headers."""
+        return self._counts.tally(dead)
+
+    def times(self, dead: BitMap64) -> list[int]:
+        """When the first and the last of the letters died."""
+        wanted = (dead.min(), dead.max()) if dead else ()
+        self._times = {offset: self._times.get(offset) or self._time_of(offset) for offset in wanted}
+        return [time_ns for time_ns in self._times.values() if time_ns is not None]
+
+    def find(self, wanted: LetterFilter, offsets: BitMap64) -> Iterator[Found | None]:
+        """Those of the letters that are meant, in order; None whenever a stretch of the log is through."""
+        for stretch in self.read(wanted.among(self.live.origin.partition, offsets)):
+            for message in stretch.messages:
+                if wanted.may_match(message.key, message.raw_headers):
+                    headers = message.headers
+                    letter = read_letter(headers, timestamp_ns=message.timestamp_ns)
+                    if wanted.matches(message.key, headers, letter):
+                        yield Found(self, message, letter, stretch.records)
+            yield None
+
+    def read(self, wanted: BitMap64) -> Iterator[Stretch]:
+        """The letters of the offsets, a stretch of the log at a time; what is not there any more is passed over."""
+        left = wanted
+        while left:
+            start, end = left.min(), left.max() + 1
+            reader = self.live.reader(start)
+            try:
+                chunk = reader.read(max_bytes=self._stretch_bytes, to_offset=end)
+            except OffsetOutOfRange as error:
+                if error.start <= start:
+                    return
+                left = between(left, error.start, end)
+                continue
+            self.live.keep(reader)
+            behind = max(chunk.next_offset, start + 1)
+            asked = between(left, start, behind)
+            records: Buffer = chunk.records
+            if chunk.record_count != len(asked):
+                records = kernel.select(records, asked.to_array(), max_bytes=len(records)).records
+            messages = kernel.decode(records, self.live.origin, Message, verify=False)
+            yield Stretch(records, [message for message in messages if not message.flags & Flags.CONTROL], behind)
+            left = between(left, behind, end)
+
+    def put_back(self, offsets: Sequence[int], target: str, partition: int, *, to_group: bool) -> Pending[Graves]:
+        """Move letters, which are dead, to that partition; with `to_group` each for the group that gave it up."""
+        delivery = self._topics.delivery(self.live)
+        one = delivery.cursor_of(REDRIVE_GROUP)
+        return delivery.move_to(one, BitMap64(offsets), target, partition, to_group=to_group)
+
+    def redrive_facts(self) -> Iterator[RedriveFact]:
+        """What the ledger says about redrives."""
+        if self.live.partition.has_ledger:
+            for key, value in self._topics.delivery(self.live).redrive_facts.items():
+                try:
+                    yield redrive_facts.decode(key, value)
+                except ValueError as error:
+                    self.live.unreadable.pass_over(key, error)
+
+    def write(self, facts: Sequence[Fact], *, flush: bool = True) -> Pending[None]:
+        """Write down facts about redrives; done when they are safe. Raises `StorageError`."""
+        end = self._topics.delivery(self.live).write_redrive_facts(facts, flush=flush)
+        return self.live.ledger.when_stored(end) if flush else Pending.of(None)
+
+    def _cursor(self) -> Cursor | None:
+        delivery = self.live.delivery
+        if not isinstance(delivery, PartitionDelivery):
+            if not self.live.partition.has_ledger:  # nobody ever put a letter back
+                return None
+            delivery = self._topics.delivery(self.live)
+        one = delivery.cursors.get(REDRIVE_GROUP)
+        return None if one is None else one.cursor
+
+    def _time_of(self, offset: int) -> int | None:
+        for stretch in self.read(span(offset, offset + 1)):
+            for message in stretch.messages:
+                return read_letter(message.headers, timestamp_ns=message.timestamp_ns).dead_at_ns
+        return None

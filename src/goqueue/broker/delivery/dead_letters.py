@@ -1,0 +1,722 @@
+"""The verbs about dead letters: counting them, looking at them, and putting them back.
+
+    letters of X.dlq ──filter──> loop guard ──> target ──> PartitionDelivery.move_to ──> Transfers
+
+A redrive only chooses, some letters at a time, and hands them to `Transfers`, which moves them in one step. A letter
+that is under way is not dead any more, so of two redrives over the same letters only one can have it.
+
+A redrive looks at the letters that are there when it begins. It goes on when its last batch is stored, at its rate, and
+lets others run in between. It stands in the ledgers of the dead-letter topic (`delivery/redrive_facts.py`): after a
+restart it goes on where it was, and redrives that are over stay in the list.
+"""
+
+import heapq
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+from math import isfinite
+from secrets import token_hex
+from typing import NamedTuple, TypeAlias
+
+import msgspec
+from pyroaring import BitMap64
+
+from goqueue.broker.delivery.dead_letter_partition import Found, LetterPartition, LetterTopics
+from goqueue.broker.delivery.partition_delivery import Graves
+from goqueue.broker.partition.leader import LivePartition
+from goqueue.broker.partition.ledger import Fact
+from goqueue.broker.timers import Timer, Timers
+from goqueue.clock import SECOND, Clock
+from goqueue.delivery import redrive_facts
+from goqueue.delivery.dead_letter import DLQ_SUFFIX, GROUP, dead_letter_topic, origin_of, redriven_headers
+from goqueue.delivery.dead_letter_counts import Tally
+from goqueue.delivery.dead_letter_filter import LetterFilter
+from goqueue.delivery.offsets import between
+from goqueue.delivery.redrive_facts import Order, Progress, State
+from goqueue.errors import (
+    BrokerUnavailable,
+    Conflict,
+    GoQueueError,
+    InvalidRequest,
+    MessageTooLarge,
+    NotFound,
+    StorageError,
+    TopicNotFound,
+)
+from goqueue.record import kernel
+from goqueue.record.header import HEADERS_BYTES_MAX, OFFSET_MAX
+from goqueue.record.headers import encode_headers
+from goqueue.record.message import Message
+from goqueue.service import groups as consumer_service
+from goqueue.service.pending import Pending, after
+from goqueue.service.service import READ_BYTES_MAX
+from goqueue.wire import reports
+
+BATCH_MAX = 500
+ROUNDS_MAX = 2
+"""How many batches, or stretches of the log without any, one redrive may have before it lets others run."""
+LIST_MAX = 10_000
+SAMPLE_MAX = 10
+RUNNING_MAX = 20
+HISTORY_MAX = 100
+"""How many redrives of a topic are remembered when they are over."""
+WAIT_NS_MAX = 3600 * SECOND
+TO_GROUP, TO_ALL = "group", "all"
+_ROOM_FOR_HEADERS = 1_024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetterConfig:
+    """How much is done before others may run."""
+
+    counted_max: int = 10_000  # letters that one question may count; those that are left are counted by and by
+    counted_step: int = 1_000
+    stretch_bytes: int = 256 * 1024  # of the log, read in one go
+
+
+class Totals(NamedTuple):
+    """What became of the letters that a redrive has met."""
+
+    matched: int
+    redriven: int
+    skipped_loop: int
+    failed: int
+
+
+class Share:
+    """A redrive in one partition of the dead-letter topic."""
+
+    __slots__ = (
+        "failed",
+        "in_hand",
+        "matched",
+        "next_offset",
+        "redriven",
+        "skipped_loop",
+        "source",
+        "todo",
+        "unjudged",
+    )
+
+    def __init__(self, source: LetterPartition, todo: BitMap64) -> None:
+        self.source = source
+        self.todo = todo
+        self.next_offset = 0  # all before it were judged
+        self.in_hand = BitMap64()
+        self.unjudged = BitMap64()  # were in hand before a restart, and are dead: the only ones before `next_offset`
+        self.matched = self.redriven = self.skipped_loop = self.failed = 0
+
+    def progress(self) -> Progress:
+        """What has to be known to go on from here, whatever becomes of the letters in hand."""
+        matched = self.matched - len(self.in_hand)
+        in_hand = (self.in_hand | self.unjudged).serialize()
+        return Progress(self.next_offset, in_hand, matched, self.redriven, self.skipped_loop, self.failed)
+
+    def judged(self, offset: int) -> None:
+        """The letter was met."""
+        self.matched += 1
+        self.unjudged.discard(offset)
+        self.next_offset = max(self.next_offset, offset + 1)
+
+    def go_on(self, progress: Progress) -> None:
+        """Be as far as that; letters that were in hand and are not dead any more were put back."""
+        in_hand = BitMap64.deserialize(progress.in_hand)
+        left = self.unjudged = BitMap64([offset for offset in in_hand if self.source.is_dead(offset)])
+        put_back = len(in_hand) - len(left)
+        self.next_offset = progress.next_offset
+        self.todo = between(self.todo, progress.next_offset, OFFSET_MAX) | left
+        self.matched = progress.matched + put_back
+        self.redriven = progress.redriven + put_back
+        self.skipped_loop, self.failed = progress.skipped_loop, progress.failed
+
+
+class Redrive:
+    """One redrive, running or over."""
+
+    def __init__(self, topic: str, order: Order, sources: Sequence[LetterPartition], *, now_ns: int) -> None:
+        self.topic = topic
+        self.dlq_topic = dead_letter_topic(topic)
+        self.order = order
+        self.id = order.id
+        self.limit = order.limit
+        self.target_topic = order.target_topic
+        self.max_redrives = order.max_redrives
+        self.state = order.state
+        self.error = order.error
+        self.finished_at_ns = order.finished_at_ns
+        is_over = order.state != "running"
+        chosen = () if is_over else zip(sources, order.ends, strict=False)
+        self.shares = {source: Share(source, between(source.dead(), 0, end)) for source, end in chosen}
+        wanted = LetterFilter(order.wanted)
+        self.letters: Iterator[Found | None] = (
+            found for share in self.shares.values() for found in share.source.find(wanted, share.todo)
+        )
+        self.ended: Pending[None] = Pending.of(None) if is_over else Pending()
+        self.in_hand = 0  # moves that are under way
+        self.is_stopping = False
+        self.timer: Timer | None = None
+        self._burst = 1 + order.rate / 10  # what a tick that comes late may catch up on
+        self._tokens = 1.0
+        self._tokens_ns = now_ns
+
+    @property
+    def rate(self) -> float:
+        """How many letters it may put back in a second; 0 is no limit."""
+        return self.order.rate
+
+    @property
+    def totals(self) -> Totals:
+        """What became of the letters so far."""
+        if self.state != "running":
+            return Totals(*self.order.totals)
+        shares = self.shares.values()
+        return Totals(
+            sum(share.matched for share in shares),
+            sum(share.redriven for share in shares),
+            sum(share.skipped_loop for share in shares),
+            sum(share.failed for share in shares),
+        )
+
+    def info(self) -> reports.RedriveInfo:
+        """The redrive as it is now."""
+        return reports.RedriveInfo(
+            self.id,
+            self.topic,
+            self.state,
+            *self.totals,
+            self.order.rate,
+            self.order.started_at_ns,
+            self.finished_at_ns,
+            self.error,
+            self.order.to,
+        )
+
+    def end(self, state: State, error: str, *, wall_ns: int) -> None:
+        """It is over."""
+        totals = self.totals
+        self.order = msgspec.structs.replace(
+            self.order, state=state, error=error, finished_at_ns=wall_ns, totals=tuple(totals)
+        )
+        self.state, self.error, self.finished_at_ns = state, error, wall_ns
+        self.letters = iter(())
+        self.shares = {}
+
+    @property
+    def left(self) -> int:
+        """How many more letters the limit allows in one batch."""
+        return max(0, min(BATCH_MAX, self.limit - self.totals.redriven)) if self.limit else BATCH_MAX
+
+    def allowed(self, now_ns: int) -> int:
+        """How many letters may be put back now."""
+        if not self.rate:
+            return self.left
+        self._tokens = min(self._burst, self._tokens + (now_ns - self._tokens_ns) * self.rate / SECOND)
+        self._tokens_ns = now_ns
+        return min(self.left, int(self._tokens))
+
+    def spend(self, count: int) -> None:
+        """So many are being put back."""
+        self._tokens -= count
+
+    @property
+    def wait_ns(self) -> int:
+        """How long it takes until another letter may be put back."""
+        return int(min((1 - self._tokens) * SECOND / self.rate, WAIT_NS_MAX)) + 1 if self.rate else 1
+
+
+Batches: TypeAlias = dict[tuple[LetterPartition, str, int], list[int]]
+"""Offsets of letters, by where they are and where they go."""
+
+
+class DeadLetters:
+    """The dead letters of one broker."""
+
+    def __init__(
+        self, topics: LetterTopics, *, clock: Clock, timers: Timers, config: DeadLetterConfig | None = None
+    ) -> None:
+        self._topics = topics
+        self._clock = clock
+        self._timers = timers
+        self._config = config or DeadLetterConfig()
+        self._sources: dict[str, Sequence[LetterPartition]] = {}
+        self._redrives: dict[str, OrderedDict[str, Redrive]] = {}
+        self._is_stopping = False
+
+    def resume(self) -> None:
+        """Finish what was in hand when the broker stopped, and go on with the redrives that were running."""
+        for dlq_topic in self._dlq_topics():
+            lives = self._topics.lives(dlq_topic)
+            for live in lives:
+                if live.partition.has_ledger:
+                    with suppress(StorageError):  # a caller that asks for it is told why
+                        self._topics.delivery(live)
+            if any(live.partition.has_ledger for live in lives):
+                with suppress(StorageError):
+                    self._restore(_base(dlq_topic))
+
+    def _restore(self, topic: str) -> None:
+        """Take back the redrives of a topic from the ledgers."""
+        sources = self._letters(topic)
+        orders: list[Order] = []
+        progress: dict[tuple[str, LetterPartition], Progress] = {}
+        for source in sources:
+            for redrive_id, value in source.redrive_facts():
+                if isinstance(value, Progress):
+                    progress[redrive_id, source] = value
+                else:
+                    orders.append(value)
+        for order in sorted(orders, key=lambda order: order.started_at_ns):
+            redrive = Redrive(topic, order, sources, now_ns=self._clock.monotonic_ns())
+            for source, share in redrive.shares.items():
+                if (redrive.id, source) in progress:
+                    share.go_on(progress[redrive.id, source])
+            self._redrives.setdefault(topic, OrderedDict())[redrive.id] = redrive
+            if redrive.state == "running":
+                self._later(redrive)
+
+    def stop(self) -> None:
+        """Begin no redrive, and go on with none after what is in hand: the next start goes on with them."""
+        self._is_stopping = True
+        for redrives in self._redrives.values():
+            for redrive in redrives.values():
+                if redrive.timer is not None:
+                    redrive.timer.cancel()
+                    redrive.timer = None
+
+    # --- looking -------------------------------------------------------------------------------
+
+    def queues(self) -> list[reports.DeadLetterQueue]:
+        """Every topic that has a dead-letter topic, by name."""
+        topics = self._dlq_topics()
+        self._sources = {topic: self._sources[topic] for topic in topics if topic in self._sources}
+        return [self._queue(topic.removesuffix(DLQ_SUFFIX)) for topic in topics]
+
+    def describe(self, topic: str) -> reports.DeadLetterQueue:
+        """The dead letters of a topic in numbers.
+
+        `messages` is exact. Where very many letters were never counted, the other numbers take some time to follow.
+        """
+        topic = _base(topic)
+        queue = self._queue(topic)
+        queue.redrives = [redrive.info() for redrive in self._redrives.get(topic, {}).values()]
+        return queue
+
+    def list(
+        self, topic: str, wanted: reports.DeadLetterFilter, *, skip: int = 0, limit: int = 100
+    ) -> consumer_service.DeadLetters:
+        """The dead letters that match, newest last; a page ends early where they are large."""
+        if not 1 <= limit <= LIST_MAX:
+            raise InvalidRequest(f"invalid limit {limit}: must be 1 to {LIST_MAX}", path="limit")
+        if skip < 0:
+            raise InvalidRequest(f"invalid skip {skip}: must be 0 or more", path="skip")
+        chosen = LetterFilter(wanted)
+        letters = heapq.merge(
+            *(_only(source.find(chosen, source.dead())) for source in self._letters(_base(topic))),
+            key=lambda found: (found.message.timestamp_ns, found.message.partition),
+        )
+        page: consumer_service.DeadLetters = []
+        size = 0
+        for found in islice(letters, skip, skip + limit):
+            report = _report(found)
+            size += len(report.record)
+            if page and size > READ_BYTES_MAX:
+                break
+            page.append(report)
+        return page
+
+    # --- putting back --------------------------------------------------------------------------
+
+    def plan(
+        self,
+        topic: str,
+        wanted: reports.DeadLetterFilter,
+        *,
+        limit: int = 0,
+        target_topic: str | None = None,
+        max_redrives: int = 3,
+        to: str | None = None,
+    ) -> reports.RedrivePlan:
+        """What a redrive would do now, letter by letter, without doing it."""
+        redrive = self._begin(
+            topic, wanted, rate=0, limit=limit, target_topic=target_topic, max_redrives=max_redrives, to=to
+        )
+        sample: list[reports.DeadLetter] = []
+        count = 0
+        for found in _only(redrive.letters):
+            if self._judge(redrive, found) is not None:
+                count += 1
+                if len(sample) < SAMPLE_MAX:
+                    sample.append(_report(found))
+                if count == limit:
+                    break
+        return reports.RedrivePlan(redrive.totals.matched, redrive.totals.skipped_loop, sample)
+
+    def redrive(
+        self,
+        topic: str,
+        wanted: reports.DeadLetterFilter,
+        *,
+        rate: float = 0,
+        limit: int = 0,
+        target_topic: str | None = None,
+        max_redrives: int = 3,
+        to: str | None = None,
+    ) -> Pending[reports.RedriveInfo]:
+        """Begin to put back the letters that match, oldest first in each partition; how it stands when it is safe.
+
+        `to` "group" delivers each message only to the group that gave it up, "all" to all groups. Without it that is
+        "group", or "all" where the target is another topic, whose groups have not had the messages.
+        `limit` counts those that are put back. `matched` is how many were met so far: each of them was put back, or
+        skipped, or has failed because there is nowhere to put it.
+        """
+        if self._is_stopping:
+            raise BrokerUnavailable("it is stopping")
+        redrive = self._begin(
+            topic, wanted, rate=rate, limit=limit, target_topic=target_topic, max_redrives=max_redrives, to=to
+        )
+        stored = self._remember(redrive)
+        self._step(redrive)
+        info = redrive.info()
+        return after(stored, lambda _: info)
+
+    def redrive_info(self, topic: str, redrive_id: str) -> reports.RedriveInfo:
+        """How a redrive stands."""
+        return self._redrive(topic, redrive_id).info()
+
+    def stop_redrive(self, topic: str, redrive_id: str) -> Pending[reports.RedriveInfo]:
+        """End a redrive; how it stands when what it had in hand is done. One that is over stays what it is."""
+        redrive = self._redrive(topic, redrive_id)
+        self._stop(redrive)
+        return after(redrive.ended, lambda _: redrive.info())
+
+    def _begin(
+        self,
+        topic: str,
+        wanted: reports.DeadLetterFilter,
+        *,
+        rate: float,
+        limit: int,
+        target_topic: str | None,
+        max_redrives: int,
+        to: str | None,
+    ) -> Redrive:
+        topic = _base(topic)
+        if not isfinite(rate) or rate < 0:
+            raise InvalidRequest(f"invalid rate {rate}: must be 0 or more messages per second", path="rate")
+        if limit < 0:
+            raise InvalidRequest(f"invalid limit {limit}: must be 0 or more", path="limit")
+        if max_redrives < 0:
+            raise InvalidRequest(f"invalid max_redrives {max_redrives}: must be 0 or more", path="max_redrives")
+        if to not in (None, TO_GROUP, TO_ALL):
+            raise InvalidRequest(f'invalid to {to!r}: must be "group" or "all"', path="to")
+        sources = self._letters(topic)
+        if target_topic is not None:
+            if target_topic == dead_letter_topic(topic):
+                raise InvalidRequest("invalid target_topic: the letters are there already", path="target_topic")
+            self._topics.lives(target_topic)
+        order = Order(
+            token_hex(8),
+            wanted,
+            rate,
+            limit,
+            target_topic,
+            max_redrives,
+            to or (TO_GROUP if target_topic in (None, topic) else TO_ALL),
+            self._clock.wall_ns(),
+            [source.live.last_stable_offset for source in sources],
+        )
+        return Redrive(topic, order, sources, now_ns=self._clock.monotonic_ns())
+
+    def _remember(self, redrive: Redrive) -> Pending[None]:
+        """Keep a redrive among those of its topic, and forget the oldest that are over; done when that is safe."""
+        self._redrives = {
+            topic: redrives
+            for topic, redrives in self._redrives.items()
+            if topic == redrive.topic or dead_letter_topic(topic) in self._topics.partition_counts()
+        }
+        redrives = self._redrives.setdefault(redrive.topic, OrderedDict())
+        running = [other for other in redrives.values() if other.state == "running"]
+        if len(running) >= RUNNING_MAX:
+            raise Conflict(f"{RUNNING_MAX} redrives of {redrive.topic} are running already")
+        over = [other.id for other in redrives.values() if other.state != "running"]
+        forgotten = over[: max(0, len(over) + 1 - HISTORY_MAX)]
+        facts: list[Fact] = [(redrive_facts.order_key(redrive_id), None) for redrive_id in forgotten]
+        stored: Pending[None] = Pending.of(None)
+        if redrive.shares:  # without dead letters there is no ledger, and it is over at once
+            facts.append((redrive_facts.order_key(redrive.id), redrive_facts.encode(redrive.order)))
+            stored = next(iter(redrive.shares)).write(facts)
+        for redrive_id in forgotten:
+            del redrives[redrive_id]
+        redrives[redrive.id] = redrive
+        return stored
+
+    def _step(self, redrive: Redrive) -> None:
+        """Go on with a redrive until it has to wait, or others want to run."""
+        redrive.timer = None
+        if self._is_stopping and not redrive.is_stopping:
+            return  # it goes on after the restart
+        try:
+            for _ in range(ROUNDS_MAX):
+                if not self._round(redrive):
+                    return
+        except GoQueueError as error:
+            self._end(redrive, "failed", str(error))
+            return
+        self._later(redrive)
+
+    def _round(self, redrive: Redrive) -> bool:
+        """Put back a batch; whether to go on at once."""
+        if redrive.error:
+            self._end(redrive, "failed", redrive.error)
+        elif redrive.is_stopping:
+            self._end(redrive, "stopped")
+        elif not redrive.left:
+            self._end(redrive, "done")
+        if redrive.state != "running":
+            return False
+        self._check_topics(redrive)
+        allowed = redrive.allowed(self._clock.monotonic_ns())
+        if not allowed:
+            self._later(redrive)
+            return False
+        batches, is_over = self._choose(redrive, allowed)
+        if batches:
+            return self._put_back(redrive, batches)
+        if is_over:
+            self._end(redrive, "done")
+        return not is_over
+
+    def _choose(self, redrive: Redrive, allowed: int) -> tuple[Batches, bool]:
+        """The next letters, by where they are and where they go; and whether there are no more at all."""
+        batches: Batches = {}
+        count = 0
+        for found in redrive.letters:
+            if found is None:
+                return batches, False
+            if not found.source.is_dead(found.message.offset):  # somebody was faster
+                continue
+            target = self._judge(redrive, found)
+            if target is not None:
+                batches.setdefault((found.source, *target), []).append(found.message.offset)
+                count += 1
+                if count == allowed:
+                    return batches, False
+        return batches, True
+
+    def _put_back(self, redrive: Redrive, batches: Batches) -> bool:
+        """Move the batches; whether that is done already."""
+        is_waiting = False
+
+        def moved(share: Share, offsets: BitMap64, done: Pending[Graves]) -> None:
+            redrive.in_hand -= 1
+            share.in_hand -= offsets
+            self._note_moved(redrive, share, len(offsets), done)
+            if is_waiting and not redrive.in_hand:
+                self._step(redrive)
+
+        key = redrive_facts.progress_key(redrive.id)
+        for (source, _, _), offsets in batches.items():
+            redrive.shares[source].in_hand.update(offsets)
+        for source in {source: None for source, _, _ in batches}:  # before what is in hand is noted in the same ledger
+            source.write([(key, redrive_facts.encode(redrive.shares[source].progress()))], flush=False)
+        redrive.in_hand = len(batches)
+        to_group = redrive.order.to == TO_GROUP
+        for (source, target, partition), offsets in batches.items():
+            redrive.spend(len(offsets))
+            done = source.put_back(offsets, target, partition, to_group=to_group)
+            done.then(partial(moved, redrive.shares[source], BitMap64(offsets)))
+        is_waiting = True
+        return not redrive.in_hand
+
+    def _note_moved(self, redrive: Redrive, share: Share, count: int, done: Pending[Graves]) -> None:
+        try:
+            moved = len(done.result())
+        except TopicNotFound:  # the letters stay where they are
+            moved = 0
+        except GoQueueError as error:
+            redrive.error = str(error)
+            moved = 0
+        share.redriven += moved
+        share.failed += count - moved
+
+    def _judge(self, redrive: Redrive, found: Found) -> tuple[str, int] | None:
+        """Where a letter that matches goes, if anywhere."""
+        share = redrive.shares[found.source]
+        share.judged(found.message.offset)
+        if found.letter.redrives >= redrive.max_redrives:
+            share.skipped_loop += 1
+            return None
+        target = self._target(redrive, found)
+        if target is None:
+            share.failed += 1
+        return target
+
+    def _target(self, redrive: Redrive, found: Found) -> tuple[str, int] | None:
+        """The partition that the letter comes from, or that of the same number elsewhere, if it takes the message."""
+        topic, partition, _ = found.letter.origin or ("", found.message.partition, 0)
+        if topic == redrive.dlq_topic:  # it died a second time, where it was read as a dead letter
+            topic = redrive.topic
+        topic = redrive.target_topic or topic
+        if topic not in self._topics.partition_counts():
+            return None
+        lives = self._topics.lives(topic)
+        live = lives[partition % len(lives)]
+        return (topic, live.origin.partition) if _fits(found.message, live) else None
+
+    def _check_topics(self, redrive: Redrive) -> None:
+        """Raise `TopicNotFound` unless the letters, and the target that was asked for, are there."""
+        for source in redrive.shares:
+            if self._topics.lives(redrive.dlq_topic)[0] is not source.live:  # another topic of that name
+                raise TopicNotFound(redrive.dlq_topic)
+            break
+        if redrive.target_topic is not None:
+            self._topics.lives(redrive.target_topic)
+
+    def _stop(self, redrive: Redrive) -> None:
+        redrive.is_stopping = True
+        if redrive.state == "running" and not redrive.in_hand:
+            self._end(redrive, "stopped")
+
+    def _end(self, redrive: Redrive, state: State, error: str = "") -> None:
+        if redrive.timer is not None:
+            redrive.timer.cancel()
+            redrive.timer = None
+        sources = list(redrive.shares)
+        redrive.end(state, error, wall_ns=self._clock.wall_ns())
+        stored: Pending[None] = Pending.of(None)
+        with suppress(GoQueueError):  # the ledger cannot take it: the next start goes on with the redrive
+            progress: list[Fact] = [(redrive_facts.progress_key(redrive.id), None)]
+            for source in sources:
+                source.write(progress, flush=False)
+            if sources:
+                order = redrive_facts.encode(redrive.order)
+                stored = sources[0].write([(redrive_facts.order_key(redrive.id), order)])
+        stored.then(lambda _: redrive.ended.resolve(None))
+
+    def _later(self, redrive: Redrive) -> None:
+        redrive.timer = self._at(redrive.wait_ns, lambda: self._step(redrive))
+
+    def _at(self, wait_ns: int, callback: Callable[[], None]) -> Timer:
+        return self._timers.at(self._clock.monotonic_ns() + max(1, wait_ns), callback)
+
+    def _redrive(self, topic: str, redrive_id: str) -> Redrive:
+        redrives = self._redrives.get(_base(topic))
+        if redrives is None or redrive_id not in redrives:
+            raise NotFound(f"redrive {redrive_id} of {topic}")
+        return redrives[redrive_id]
+
+    # --- inside --------------------------------------------------------------------------------
+
+    def _dlq_topics(self) -> Sequence[str]:
+        return sorted(topic for topic in self._topics.partition_counts() if _base(topic) != topic)
+
+    def _letters(self, topic: str) -> Sequence[LetterPartition]:
+        """The letters of a topic, partition by partition; none if it never had any."""
+        dlq_topic = dead_letter_topic(topic)
+        if not self._topics.has_topic(dlq_topic):
+            if not self._topics.has_topic(topic):
+                raise TopicNotFound(topic)
+            self._sources.pop(dlq_topic, None)
+            return ()
+        lives = self._topics.lives(dlq_topic)
+        sources = self._sources.get(dlq_topic, ())
+        if [source.live for source in sources] != list(lives):
+            known = {source.live: source for source in sources}
+            make = partial(LetterPartition, topics=self._topics, stretch_bytes=self._config.stretch_bytes)
+            sources = [known.get(live) or make(live) for live in lives]
+            self._sources[dlq_topic] = sources
+        return sources
+
+    def _queue(self, topic: str) -> reports.DeadLetterQueue:
+        messages = 0
+        times_ns: list[int] = []
+        tallies: list[Tally] = []
+        left = self._config.counted_max
+        for source in self._letters(topic):
+            left -= source.count(left) if left > 0 else 0
+            self._count_later(source)
+            dead = source.dead()
+            messages += len(dead)
+            times_ns += source.times(dead)
+            tallies.append(source.tally(dead))
+        return reports.DeadLetterQueue(
+            topic,
+            dead_letter_topic(topic),
+            messages,
+            min(times_ns, default=None),
+            max(times_ns, default=None),
+            _summed([tally.by_reason for tally in tallies]),
+            _summed([tally.by_group for tally in tallies]),
+            _summed([tally.by_error for tally in tallies]),
+        )
+
+    def _count_later(self, source: LetterPartition) -> None:
+        """Count what is left, some at every tick."""
+        if source.is_counted or source.is_counting or source.live.log.is_closed:
+            return
+        source.is_counting = True
+
+        def go_on() -> None:
+            source.is_counting = False
+            if not source.live.log.is_closed:
+                with suppress(StorageError):  # who asks next is told
+                    source.count(self._config.counted_step)
+                    self._count_later(source)
+
+        self._at(1, go_on)
+
+
+def _base(topic: str) -> str:
+    """The topic whose dead letters are meant; a dead-letter topic stands for the one it belongs to."""
+    return topic.removesuffix(DLQ_SUFFIX) or topic
+
+
+def _only(letters: Iterator[Found | None]) -> Iterator[Found]:
+    return (found for found in letters if found is not None)
+
+
+def _fits(message: Message, live: LivePartition) -> bool:
+    """Whether the partition takes the message as it will be when it is put back."""
+    if len(message.value) > live.log.config.value_bytes_max:
+        return False
+    if len(message.raw_headers or b"") <= HEADERS_BYTES_MAX - _ROOM_FOR_HEADERS:
+        return True
+    place = origin_of(message.topic, message.partition, message.offset)
+    try:
+        encode_headers(redriven_headers(message.headers, place, for_group=message.headers.get(GROUP, "")))
+    except MessageTooLarge:
+        return False
+    return True
+
+
+def _report(found: Found) -> reports.DeadLetter:
+    message, letter = found.message, found.letter
+    topic, partition, offset = letter.origin or ("", -1, -1)
+    record = kernel.select(found.records, BitMap64([message.offset]).to_array(), max_bytes=len(found.records)).records
+    return reports.DeadLetter(
+        message.partition,
+        message.offset,
+        letter.reason,
+        letter.error,
+        letter.group,
+        letter.member,
+        letter.attempts,
+        topic,
+        partition,
+        offset,
+        letter.dead_at_ns,
+        letter.redrives,
+        bytes(record),
+    )
+
+
+def _summed(counts: Sequence[Mapping[str, int]]) -> dict[str, int]:
+    """One table out of those of the partitions, the most frequent first."""
+    total: dict[str, int] = {}
+    for table in counts:
+        for text, count in table.items():
+            total[text] = total.get(text, 0) + count
+    return dict(sorted(total.items(), key=lambda item: (-item[1], item[0])))

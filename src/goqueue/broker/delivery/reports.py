@@ -1,0 +1,93 @@
+"""What is told of deliveries in numbers: lanes and what became of messages."""
+
+from collections.abc import Sequence
+
+from pyroaring import BitMap64
+
+from goqueue.broker.delivery.group_cursors import GroupCursor
+from goqueue.broker.delivery.partition_delivery import PartitionDelivery
+from goqueue.clock import SECOND
+from goqueue.delivery.lane_stats import WINDOW_SECONDS
+from goqueue.delivery.lanes import LANE_COUNT
+from goqueue.delivery.offsets import between, span
+from goqueue.wire import reports
+
+US = 1_000
+SCANNED_MAX = 16
+"""How many stretches of a log that nobody has looked at yet are looked at for one report."""
+
+
+def lane_report(delivery: PartitionDelivery, group: str | None, *, now_ns: int, wall_ns: int) -> reports.LaneReport:
+    """One partition, lane by lane: for one group, or all of them together; without any, all is ready."""
+    live, index = delivery.live, delivery.index
+    start, end = live.log.start_offset, live.last_stable_offset
+    for _ in range(SCANNED_MAX):
+        if not (delivery.cover_next(start, end) or delivery.find_removed()):
+            break
+    everything = between(index.covered, start, end) - delivery.never
+    total = _by_lane(delivery, everything)
+    cursors = [one for one in delivery.cursors.values() if group in (None, one.group)]
+    visible = everything - delivery.delays.table.waiting
+    if group is None and not cursors:
+        pending = ready = [len(part) for part in _by_lane(delivery, visible)]
+        in_flight = consumed = [0] * LANE_COUNT
+        oldest = _by_lane(delivery, visible)
+    else:
+        for one in cursors:
+            delivery.feed(one, 1)
+        mine = [everything - delivery.hidden_from(one.group) for one in cursors]
+        left = [part - one.cursor.acked - span(0, one.cursor.floor) for part, one in zip(mine, cursors, strict=True)]
+        pending = _sizes(delivery, left)
+        ready = [sum(len(one.cursor.lanes.ready[lane]) for one in cursors) for lane in range(LANE_COUNT)]
+        in_flight = _sizes(delivery, [_leased(one) for one in cursors])
+        consumed = [all_of - waits for all_of, waits in zip(_sizes(delivery, mine), pending, strict=True)]
+        oldest = _by_lane(delivery, BitMap64().union(*left) if left else BitMap64())
+    stats = [one.lane_stats for one in cursors]
+    delivered = [sum(one.delivered[lane] for one in stats) for lane in range(LANE_COUNT)]
+    waited_us = [sum(one.waited_us(lane) for one in stats) for lane in range(LANE_COUNT)]
+    served_ns = [[at for one in stats if (at := one.served_ns[lane]) is not None] for lane in range(LANE_COUNT)]
+    return reports.LaneReport(
+        *live.origin,
+        [len(part) for part in total],
+        pending,
+        ready,
+        in_flight,
+        consumed,
+        _enqueue_rates(delivery, everything, wall_ns=wall_ns),
+        [round(sum(one.done_per_second(lane, now_ns) for one in stats), 3) for lane in range(LANE_COUNT)],
+        [delivery.fetcher.timestamp_of(part.min()) if part else None for part in oldest],
+        [us * US // max(1, count) for us, count in zip(waited_us, delivered, strict=True)],
+        delivered,
+        [sum(one.boosts[lane] for one in stats) for lane in range(LANE_COUNT)],
+        [max(times, default=None) for times in served_ns],
+    )
+
+
+def _enqueue_rates(delivery: PartitionDelivery, everything: BitMap64, *, wall_ns: int) -> list[float]:
+    """What was stored in the last minute, per second; or since the first message, if that is shorter. The log tells."""
+    log = delivery.live.log
+    since = log.offset_at_time(wall_ns - WINDOW_SECONDS * SECOND)
+    parts = _by_lane(delivery, between(everything, since, log.next_offset))
+    first_ns = delivery.fetcher.timestamp_of(since) if any(parts) and since == log.start_offset else None
+    seconds = WINDOW_SECONDS if first_ns is None else min(WINDOW_SECONDS, max(1, -(-(wall_ns - first_ns) // SECOND)))
+    return [round(len(part) / seconds, 3) for part in parts]
+
+
+def _leased(one: GroupCursor) -> BitMap64:
+    deliveries = one.cursor.deliveries.values()
+    return BitMap64().union(*(delivery.offsets for delivery in deliveries)) if deliveries else BitMap64()
+
+
+def _by_lane(delivery: PartitionDelivery, offsets: BitMap64) -> list[BitMap64]:
+    found = [BitMap64() for _ in range(LANE_COUNT)]
+    for lane, part in delivery.index.split(offsets):
+        found[lane] = part
+    return found
+
+
+def _sizes(delivery: PartitionDelivery, sets: Sequence[BitMap64]) -> list[int]:
+    sizes = [0] * LANE_COUNT
+    for offsets in sets:
+        for lane, part in enumerate(_by_lane(delivery, offsets)):
+            sizes[lane] += len(part)
+    return sizes
