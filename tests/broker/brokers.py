@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from goqueue.broker.broker import Broker
 from goqueue.broker.config import BrokerConfig
-from goqueue.broker.partition.leader import LivePartition
+from goqueue.broker.partition.leader import PartitionLeader
 from goqueue.clock import MS
 from goqueue.errors import GoQueueError
 from goqueue.names import TopicPartition
@@ -119,22 +119,22 @@ class Node:
             offset = result.next_offset
         return found
 
-    def live(self, topic: str = "orders", partition: int = 0) -> LivePartition:
+    def leader(self, topic: str = "orders", partition: int = 0) -> PartitionLeader:
         """What the broker keeps of a partition."""
         return self.broker._topics[topic].partitions[partition]
 
     def write_directly(self, topic: str, *values: bytes | None, keys: Sequence[bytes | None] | None = None) -> None:
         """Put records into any topic, as only the broker itself can."""
-        live = self.live(topic)
-        live.append(kernel.encode(values, keys=keys or [None] * len(values)), lazily=True)
-        live.log.flush()
+        leader = self.leader(topic)
+        leader.append(kernel.encode(values, keys=keys or [None] * len(values)), lazily=True)
+        leader.log.flush()
 
     def control(self, count: int = 1) -> None:
         """Let the broker write records of its own, as nobody from outside can."""
-        live = self.live()
+        leader = self.leader()
         records = kernel.encode([b"control"] * count, flags=Flags.CONTROL)
-        live.log.append(records, now_ns=self.clock.wall_ns(), flags_allowed=FLAGS_KNOWN)
-        live.flush(lazily=True)
+        leader.log.append(records, now_ns=self.clock.wall_ns(), flags_allowed=FLAGS_KNOWN)
+        leader.flush(lazily=True)
 
     def tick(self, seconds: float = 0.0) -> None:
         """Let time pass, and the broker notice."""

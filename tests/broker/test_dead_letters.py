@@ -171,7 +171,7 @@ def test_counts_follow_retention(node: Node) -> None:
 
     queue = node.broker.dead_letters.describe("orders")
 
-    assert node.live("orders.dlq").log.start_offset > 3
+    assert node.leader("orders.dlq").log.start_offset > 3
     assert queue.messages == len(listed(node)) < 7
     assert "TIMEOUT" not in queue.by_reason
     assert queue.by_reason["REJECTED"] == 1
@@ -557,7 +557,7 @@ def test_a_forged_origin_does_not_lead_into_internal_topics(node: Node) -> None:
     bury(node, b"evil", origin="__groups:0:0")
 
     assert numbers(redriven(node)) == ("done", 1, 0, 0, 1)
-    assert node.live("__groups").log.next_offset == 0
+    assert node.leader("__groups").log.next_offset == 0
 
 
 def test_letters_that_do_not_fit_any_more_fail_and_the_others_go(node: Node) -> None:
@@ -809,7 +809,7 @@ def test_a_letter_in_hand_at_a_crash_is_put_back_without_being_asked_for(clock: 
     node.broker.dead_letters.redrive("orders", DeadLetterFilter(offsets=[2]))
     while node.workers.jobs and not node.values():
         node.workers.run_one()
-        if node.live("orders.dlq").ledger.is_clean:
+        if node.leader("orders.dlq").ledger.is_clean:
             break
 
     again = Node(disk.crash(keep="nothing"), clock)

@@ -298,7 +298,7 @@ def test_retention_leaves_what_is_not_due(node: Node, clock: ManualClock) -> Non
     for _ in range(6):
         node.publish(*[b"x" * 100] * 10)
     node.pass_time(200, step=10)
-    assert node.live().log.start_offset == 0
+    assert node.leader().log.start_offset == 0
 
     node.pass_time(810, step=10)
 
@@ -437,8 +437,8 @@ def test_a_cancellation_is_known_however_many_came_after_it(node: Node) -> None:
     node.done(node.broker.delays.cancel("orders", partition=0, offsets=list(range(SETTLED_MAX + 10))))
     disk = stopped(node)
     again = started(node)  # which makes the file anew
-    again.live().delivery.delays._is_whole = False  # type: ignore[union-attr]
-    again.live().delivery.delays.save()  # type: ignore[union-attr]
+    again.leader().delivery.delays._is_whole = False  # type: ignore[union-attr]
+    again.leader().delivery.delays.save()  # type: ignore[union-attr]
     stopped(again)
     lose(disk, ledger_of(disk))
 
@@ -529,9 +529,9 @@ def test_what_the_file_says_of_records_that_a_power_cut_took_is_not_said_of_othe
     again = Node(disk, clock)
     later(again, 3_600)
     again.done(again.broker.delays.cancel("orders", partition=0, offset=1))
-    again.live().delivery.delays._file.sync()  # type: ignore[union-attr]
+    again.leader().delivery.delays._file.sync()  # type: ignore[union-attr]
     third = Node(disk.crash(keep="nothing"), clock)
-    assert third.live().log.next_offset == 1
+    assert third.leader().log.next_offset == 1
 
     fourth = Node(third.disk.crash(keep="nothing"), clock)  # type: ignore[attr-defined]
     fourth.publish(b"another")
@@ -580,10 +580,10 @@ def test_the_ledger_forgets_changes_of_messages_that_the_log_does_not_have_any_m
     node.done(node.broker.delays.reschedule("orders", node.clock.wall_ns() + 40 * SECOND, partition=0, offset=1))
     for number in range(30):
         node.publish(b"%d" % number * 50)
-    assert {key for key, value in node.live().ledger.facts() if value is not None} != set()
+    assert {key for key, value in node.leader().ledger.facts() if value is not None} != set()
 
     node.pass_time(300, step=10)
 
-    assert node.live().log.start_offset > 2
-    assert {key for key, value in dict(node.live().ledger.facts()).items() if value is not None} == set()
+    assert node.leader().log.start_offset > 2
+    assert {key for key, value in dict(node.leader().ledger.facts()).items() if value is not None} == set()
     assert node.values() == restarted(node).values()

@@ -336,7 +336,7 @@ def test_why_a_receipt_is_not_good_is_known_after_a_restart(node: Node, is_whole
     member.ack([done])
     node.pass_time(11, step=1)
     if is_whole:
-        delivery = node.broker.delivery(node.live())
+        delivery = node.broker.delivery(node.leader())
         delivery._written.write_whole(delivery.cursors["workers"], delivery.cursors["workers"].cursor)
 
     member = member.moved_to(restarted(node))
@@ -483,7 +483,7 @@ def test_retention_takes_what_was_not_acknowledged_and_the_group_goes_on(node: N
     clock.advance(70)
     node.publish(*[b"y" * 100] * 15)
     node.pass_time(60, step=10)
-    start = node.live().log.start_offset
+    start = node.leader().log.start_offset
     assert start >= 50
 
     late = member.ack(messages)
@@ -502,15 +502,15 @@ def test_positions_can_be_asked_for_after_a_restart_when_retention_was_faster(no
     for _ in range(6):
         node.publish(*[b"x" * 100] * 10)
     clock.advance(100)
-    live = node.live()
-    live.delivery = None  # nobody tells the cursors
+    leader = node.leader()
+    leader.delivery = None  # nobody tells the cursors
     node.pass_time(30, step=10)
-    assert live.log.start_offset > 0
+    assert leader.log.start_offset > 0
 
     again = restarted(node)
 
     (position,) = again.broker.groups.positions("workers")
-    assert position.offset == live.log.start_offset
+    assert position.offset == leader.log.start_offset
 
 
 # --- time to live ------------------------------------------------------------------------------
@@ -707,7 +707,7 @@ def test_what_is_delivered_with_a_flush_by_interval_may_be_lost_with_the_log_and
     messages = member.poll()
     member.ack(messages[:5])
     member.settle("nack", messages[5:], delay=3_600)
-    node.live().ledger.log.flush()
+    node.leader().ledger.log.flush()
 
     again = restarted(node, keep="nothing")
     same = member.moved_to(again)
@@ -724,7 +724,7 @@ def _memory(faulty: FaultyDisk) -> MemoryDisk:
 def _state(node: Node) -> list[object]:
     """What the group has done with the partition."""
     node.broker.groups.positions("workers")
-    delivery = node.broker.delivery(node.live())
+    delivery = node.broker.delivery(node.leader())
     one = delivery.cursors["workers"]
     delivery.pass_time(one)
     delivery.feed(one, 1_000)
@@ -745,7 +745,7 @@ def _state(node: Node) -> list[object]:
 def test_a_ledger_that_is_compacted_all_the_time_forgets_nothing(node: Node, clock: ManualClock) -> None:
     node.create(max_deliveries=5, visibility_timeout="60s")
     node.publish(*numbered(300))
-    ledger = node.live().ledger.log
+    ledger = node.leader().ledger.log
     ledger.config = replace(ledger.config, segment_bytes=1_024, dirty_ratio=0.01)
     member = Consumer(node, session_timeout_ms=300_000)
     for round_ in range(30):
@@ -753,12 +753,12 @@ def test_a_ledger_that_is_compacted_all_the_time_forgets_nothing(node: Node, clo
         member.ack(messages[round_ % 3 :: 2])
         member.settle("nack", messages[1 + round_ % 3 :: 2][:2], delay=round_)
         if round_ % 4 == 0:
-            delivery = node.broker.delivery(node.live())
+            delivery = node.broker.delivery(node.leader())
             delivery._written.write_whole(delivery.cursors["workers"], delivery.cursors["workers"].cursor)
         node.pass_time(11, step=1)
 
     assert ledger.segment_count < 60
-    assert ledger.start_offset or node.live().ledger.log.size < 200_000
+    assert ledger.start_offset or node.leader().ledger.log.size < 200_000
     state = _state(node)
     assert _state(restarted(node)) == state
 

@@ -98,7 +98,7 @@ def test_a_batch_that_is_sent_again_after_a_crash_is_recognised_from_the_log_alo
 
     restarted = Node(disk.crash(keep="nothing"), clock)
 
-    assert len(restarted.live().producers.sequences) == 1
+    assert len(restarted.leader().producers.sequences) == 1
     check_recognised(restarted, 30)
 
 
@@ -109,7 +109,7 @@ def test_a_batch_that_is_sent_again_is_recognised_from_a_snapshot_and_the_log(
     fill(node, 0, 10)
     clock.advance(10)
     fill(node, 10, 2)  # a flush after ten seconds takes a snapshot
-    assert node.live().partition.ledger.next_offset == 1
+    assert node.leader().partition.ledger.next_offset == 1
     fill(node, 12, 3)
 
     check_recognised(Node(disk.crash(keep="nothing"), clock), 15)
@@ -133,9 +133,9 @@ def test_a_snapshot_of_records_that_a_crash_took_is_not_believed(
 ) -> None:
     node.create()
     fill(node, 0, 3)
-    sequences = node.live().producers.sequences
+    sequences = node.leader().producers.sequences
     sequences.note(BatchIdentity(7, 0, 3, 5), first_offset=3, timestamp_ns=0)
-    ledger = node.live().partition.ledger
+    ledger = node.leader().partition.ledger
     ledger.append(kernel.encode([sequences.snapshot(8)], keys=[b"producers"]), now_ns=clock.wall_ns())
     ledger.flush()
 
@@ -148,7 +148,7 @@ def test_a_snapshot_that_nobody_understands_is_as_good_as_none(
 ) -> None:
     node.create()
     fill(node, 0, 3)
-    ledger = node.live().partition.ledger
+    ledger = node.leader().partition.ledger
     ledger.append(kernel.encode([snapshot], keys=[b"producers"]), now_ns=clock.wall_ns())
     ledger.flush()
 
@@ -163,7 +163,7 @@ def test_a_broker_that_was_closed_writes_down_what_only_memory_knew(
     node.broker.close()
     restarted = Node(disk.crash(keep="nothing"), clock)
 
-    assert restarted.live().partition.ledger.next_offset == 1
+    assert restarted.leader().partition.ledger.next_offset == 1
     check_recognised(restarted, 7)
 
 
@@ -244,14 +244,14 @@ def test_a_full_disk_does_not_keep_retention_from_making_room(clock: ManualClock
     node.create(segment_bytes=1024, retention="60s")
     for _ in range(40):
         node.publish(b"v" * 50)
-    assert node.live().log.segment_count > 2
+    assert node.leader().log.segment_count > 2
     for _ in range(100):
         faulty.fail_next("open", ENOSPC, path_suffix=".log")
 
     node.pass_time(120, step=1)
 
-    assert node.live().log.start_offset > 0
-    assert node.live().log.failure is None
+    assert node.leader().log.start_offset > 0
+    assert node.leader().log.failure is None
 
 
 # --- disks that fail -----------------------------------------------------------------------------
@@ -313,9 +313,9 @@ def test_housekeeping_goes_on_for_others_when_one_log_has_failed(clock: ManualCl
 
     node.pass_time(150, step=1)
 
-    started = [node.live(topic).log.start_offset > 0 for topic in ("a", "b", "c")]
+    started = [node.leader(topic).log.start_offset > 0 for topic in ("a", "b", "c")]
     assert sum(started) >= 2
-    failed = [node.live(topic).log.failure is not None for topic in ("a", "b", "c")]
+    failed = [node.leader(topic).log.failure is not None for topic in ("a", "b", "c")]
     assert sum(failed) == 1
 
 
@@ -348,7 +348,7 @@ def test_draining_takes_no_more_writes_and_is_done_when_all_are_acknowledged(nod
         node.tick(0.01)
     assert write.is_done
     assert drained.is_done
-    assert node.live().log.is_sealed
+    assert node.leader().log.is_sealed
     assert node.values() == [b"a"]
 
 

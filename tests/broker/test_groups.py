@@ -397,11 +397,11 @@ def test_a_key_whose_message_is_gone_from_the_log_is_free(node: Node, clock: Man
     clock.advance(61)
     node.messages(*(NewMessage(b"y" * 80, key=b"k") for _ in range(15)))
     node.pass_time(60, step=10)
-    assert node.live().log.start_offset > 30
+    assert node.leader().log.start_offset > 30
 
     messages = member.poll()
 
-    assert offsets(messages) == list(range(node.live().log.start_offset, 55))
+    assert offsets(messages) == list(range(node.leader().log.start_offset, 55))
 
 
 def test_keys_are_held_over_a_kill(node: Node) -> None:
@@ -566,7 +566,7 @@ def test_after_a_kill_a_topic_that_was_deleted_does_not_trouble_its_groups(node:
 
 def ledger_keys(node: Node) -> set[bytes]:
     """The keys whose last fact is no tombstone."""
-    last = dict(node.live().ledger.facts())
+    last = dict(node.leader().ledger.facts())
     return {key for key, value in last.items() if value is not None}
 
 
@@ -578,7 +578,7 @@ def test_a_group_that_is_deleted_leaves_nothing_in_the_ledger(node: Node) -> Non
         member = Consumer(node, session_timeout_ms=3_600_000)
         for message in member.poll(8):
             member.ack([message])
-        node.broker.delivery(node.live())._written.write_whole(*whole(node))  # its changes begin again
+        node.broker.delivery(node.leader())._written.write_whole(*whole(node))  # its changes begin again
         member.ack(member.poll(1))
         if restarts:
             node = restarted(node)
@@ -588,5 +588,5 @@ def test_a_group_that_is_deleted_leaves_nothing_in_the_ledger(node: Node) -> Non
 
 
 def whole(node: Node) -> tuple[GroupCursor, Cursor]:
-    one = node.broker.delivery(node.live()).cursors["workers"]
+    one = node.broker.delivery(node.leader()).cursors["workers"]
     return one, one.cursor

@@ -6,7 +6,7 @@ from errno import ENOSPC
 import pytest
 
 from goqueue.broker.config import BrokerConfig
-from goqueue.broker.partition.leader import LivePartition
+from goqueue.broker.partition.leader import PartitionLeader
 from goqueue.broker.timers import Timers
 from goqueue.clock import SECOND
 from goqueue.errors import (
@@ -28,7 +28,7 @@ from tests.broker.consumers import restarted
 
 
 def durable(node: Node) -> int:
-    return node.live().log.durable_offset
+    return node.leader().log.durable_offset
 
 
 # --- flushing ------------------------------------------------------------------------------------
@@ -80,7 +80,7 @@ def test_every_partition_is_visited_once_per_interval(
 ) -> None:
     node = Node(disk, clock, config=BrokerConfig(maintenance_interval_ms=10_000))
     node.create(partitions=count)
-    visited = [Visited(node.live(partition=number)) for number in range(count)]
+    visited = [Visited(node.leader(partition=number)) for number in range(count)]
     node.broker._housekeeping._partitions[:] = visited  # type: ignore[assignment]
 
     node.tick()
@@ -96,8 +96,8 @@ def test_every_partition_is_visited_once_per_interval(
 class Visited:
     """A partition that counts how often it is maintained."""
 
-    def __init__(self, live: LivePartition) -> None:
-        self._live = live
+    def __init__(self, leader: PartitionLeader) -> None:
+        self._live = leader
         self.visits = 0
 
     def maintain(self, *, may_compact: bool, compacted: Callable[[], None]) -> bool:
@@ -111,11 +111,11 @@ def test_retention_takes_effect_by_itself(node: Node) -> None:
         node.publish(b"v" * 50)
 
     node.pass_time(30, step=1)
-    assert node.live().log.start_offset == 0
+    assert node.leader().log.start_offset == 0
     node.pass_time(60, step=1)
 
-    assert node.live().log.start_offset >= 30
-    assert node.broker.describe_topic("orders").partitions[0].start_offset == node.live().log.start_offset
+    assert node.leader().log.start_offset >= 30
+    assert node.broker.describe_topic("orders").partitions[0].start_offset == node.leader().log.start_offset
 
 
 def test_compaction_takes_effect_by_itself_and_readers_never_skip(node: Node) -> None:
@@ -199,12 +199,12 @@ def test_a_shorter_retention_takes_effect(node: Node) -> None:
     for _ in range(40):
         node.publish(b"v" * 50)
     node.pass_time(100, step=1)
-    assert node.live().log.start_offset == 0
+    assert node.leader().log.start_offset == 0
 
     node.done(node.broker.alter_topic("orders", {"retention": "10s"}))
     node.pass_time(30, step=1)
 
-    assert node.live().log.start_offset > 0
+    assert node.leader().log.start_offset > 0
 
 
 @pytest.mark.parametrize("changes", [{"flush": "sometimes"}, {"colour": "red"}, {"retention": -1}])
@@ -333,7 +333,7 @@ def test_a_quiet_topic_keeps_its_messages_for_its_retention_and_not_longer(node:
 
     assert len(kept) == 10
     assert node.values() == []
-    assert node.live().log.size == 0
+    assert node.leader().log.size == 0
     assert not [path for path in node.disk.paths() if path.endswith("/log/00000000000000000000.log")]  # type: ignore[attr-defined]
 
 
@@ -380,7 +380,7 @@ def test_a_topic_larger_than_its_room_shrinks_without_a_publish(node: Node) -> N
 
     node.pass_time(25, step=5)
 
-    assert 10_000 <= node.live().log.size <= 16_000
+    assert 10_000 <= node.leader().log.size <= 16_000
     assert len(node.values()) >= 9
 
 
@@ -420,7 +420,7 @@ def test_less_room_is_made_use_of_at_once_also_on_a_full_disk(clock: ManualClock
     node.done(node.broker.alter_topic("orders", {"retention_bytes": 10_000}))
     node.workers.run_all()
 
-    assert node.live().log.size == 0  # all of it stood in one segment
+    assert node.leader().log.size == 0  # all of it stood in one segment
     assert node.publish(b"next").first_offset > 10
 
 
@@ -434,7 +434,7 @@ def test_a_shorter_retention_makes_room_at_once_also_on_a_full_disk(clock: Manua
     node.done(node.broker.alter_topic("orders", {"retention": "10s"}))
     node.workers.run_all()
 
-    assert node.live().log.size == 0
+    assert node.leader().log.size == 0
     assert node.publish(b"next").first_offset > 10
 
 
@@ -486,10 +486,10 @@ def test_a_segment_is_rolled_when_it_has_the_age_that_the_topic_says(node: Node)
     node.create(segment_age="60s")
     node.publish(b"v")
     node.pass_time(40, step=5)
-    before = node.live().log.segment_count
+    before = node.leader().log.segment_count
     node.pass_time(40, step=5)
 
-    assert (before, node.live().log.segment_count) == (1, 2)
+    assert (before, node.leader().log.segment_count) == (1, 2)
     assert node.broker.describe_topic("orders").settings["segment_age"] == "1m"
     node.done(node.broker.alter_topic("orders", {"segment_age": "1h"}))
-    assert node.live().log.config.segment_age_ms == 3_600_000
+    assert node.leader().log.config.segment_age_ms == 3_600_000

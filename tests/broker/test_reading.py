@@ -225,7 +225,7 @@ def test_no_visible_record_is_ever_skipped(batches: list[Shape], limits: list[tu
 
 def reads(node: Node, limits: list[tuple[int, int]]) -> Iterator[ReadResult]:
     offset, turn = 0, 0
-    while offset < node.live().high_watermark:
+    while offset < node.leader().high_watermark:
         max_records, max_bytes = limits[turn % len(limits)]
         yield (result := node.read(offset=offset, max_records=max_records, max_bytes=max_bytes))
         assert result.next_offset > offset
@@ -464,7 +464,7 @@ def test_a_wait_for_any_partition_ends_with_the_first_that_has_more(node: Node) 
     node.tick(1)
     assert timed.is_done
     assert node.broker.wait_for_records("orders", {0: 1}, wait_ms=0).is_done
-    assert not node.live(partition=0)._watchers
+    assert not node.leader(partition=0)._watchers
 
 
 def test_waits_that_have_ended_leave_nothing_behind(node: Node) -> None:
@@ -474,7 +474,7 @@ def test_waits_that_have_ended_leave_nothing_behind(node: Node) -> None:
         node.publish(b"v")
         assert pending.is_done
 
-    assert not node.live()._watchers
+    assert not node.leader()._watchers
     assert not node.broker._waiting
     assert len(node.broker._timers) <= 1_100
 
@@ -496,7 +496,7 @@ def test_a_subscription_goes_on_where_it_stands_through_rolled_segments(node: No
 
     assert seen == [str(number).encode() * 30 for number in range(60)]
     assert woken == list(range(60))
-    assert node.live().log.segment_count > 2
+    assert node.leader().log.segment_count > 2
 
 
 def test_a_callback_replaces_the_one_before_and_a_closed_subscription_calls_nobody(node: Node) -> None:

@@ -52,7 +52,7 @@ class Host:
         self.refusal: GoQueueError | None = None
         self.attempts = 0
         self.schedules = Scheduling(
-            Journal(self.node.live(JOURNAL)),
+            Journal(self.node.leader(JOURNAL)),
             publish=self._publish,
             topic_facts=self._facts,
             init_producer=self.node.broker.init_producer,
@@ -218,7 +218,7 @@ def test_what_is_refused_leaves_no_trace(
         host.schedules.create("reports", "beat", message, **more)  # type: ignore[arg-type]
 
     assert host.schedules.list("reports") == []
-    assert Journal(host.node.live(JOURNAL)).load() == {}
+    assert Journal(host.node.leader(JOURNAL)).load() == {}
 
 
 def test_a_message_may_be_no_larger_than_its_topic_allows(host: Host) -> None:
@@ -332,12 +332,12 @@ def test_an_altered_message_is_the_next_one_published(host: Host) -> None:
 )
 def test_an_alteration_that_is_refused_changes_nothing(host: Host, changes: Mapping[str, object]) -> None:
     host.create()
-    before = Journal(host.node.live(JOURNAL)).load()
+    before = Journal(host.node.leader(JOURNAL)).load()
 
     with pytest.raises(GoQueueError):
         host.schedules.alter("reports", "beat", changes)
 
-    assert Journal(host.node.live(JOURNAL)).load() == before
+    assert Journal(host.node.leader(JOURNAL)).load() == before
     host.pass_time(11)
     assert [message.value for message in host.messages()] == [b"tick"]
 
@@ -619,7 +619,7 @@ def test_a_topic_of_the_same_name_does_not_inherit_schedules(host: Host) -> None
 
     assert again.schedules.list("reports") == []
     assert again.messages() == []
-    assert Journal(again.node.live(JOURNAL)).load() == {}
+    assert Journal(again.node.leader(JOURNAL)).load() == {}
 
 
 def test_a_topic_that_is_found_missing_takes_its_schedules_with_it(host: Host) -> None:
@@ -633,7 +633,7 @@ def test_a_topic_that_is_found_missing_takes_its_schedules_with_it(host: Host) -
     assert len(host.schedules) == 0
     with pytest.raises(NotFound):
         asked.result()
-    assert Journal(host.node.live(JOURNAL)).load() == {}
+    assert Journal(host.node.leader(JOURNAL)).load() == {}
 
 
 # --- crashes ---------------------------------------------------------------------------------------

@@ -459,10 +459,10 @@ def test_a_dead_letter_is_not_judged(node: Node) -> None:
     node.create()
     node.publish(b"poison")
     node.create("orders.dlq")
-    lives = node.broker.target("orders.dlq", like="orders")
+    leaders = node.broker.target("orders.dlq", like="orders")
 
-    live = node.done(lives)[0]
-    live.append(kernel.encode([b"poison"]))
+    leader = node.done(leaders)[0]
+    leader.append(kernel.encode([b"poison"]))
 
     with pytest.raises(SchemaRejected):
         node.broker.publish_records("orders.dlq", 0, kernel.encode([b"poison"]))

@@ -144,7 +144,7 @@ class Machine(RuleBasedStateMachine):
     @rule(name=WHO, back=st.integers(0, 3))
     def set_position(self, name: str, back: int) -> None:
         owner = self.owner(name)
-        offset = max(0, self.node.live("out").last_stable_offset - back)
+        offset = max(0, self.node.leader("out").last_stable_offset - back)
         try:
             owner.position(offset, topic="out")
         except GoQueueError:
@@ -303,8 +303,8 @@ class Machine(RuleBasedStateMachine):
             assert [one.lag for one in self.node.broker.groups.positions(group, topic="in")] == [0]
             assert [member.in_flight for member in self.node.broker.groups.describe(group).members] == [0]
         for topic, partition in PARTITIONS:
-            live = self.node.live(topic, partition)
-            assert live.last_stable_offset == live.high_watermark
+            leader = self.node.leader(topic, partition)
+            assert leader.last_stable_offset == leader.high_watermark
 
     # --- the model -----------------------------------------------------------------------------
 

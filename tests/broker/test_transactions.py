@@ -335,8 +335,8 @@ def test_an_outcome_that_comes_late_touches_nothing(node: Node) -> None:
     owner.publish(b"b")
 
     for commit in (False, True):
-        assert node.live().end_transaction(*first, commit=commit).is_done
-        assert node.live().end_transaction(first[0], first[1] + 10**6, commit=commit).is_done
+        assert node.leader().end_transaction(*first, commit=commit).is_done
+        assert node.leader().end_transaction(first[0], first[1] + 10**6, commit=commit).is_done
 
     assert (node.values(), end(node)) == ([b"a"], 3)
     owner.commit()
@@ -476,7 +476,7 @@ def test_a_message_of_a_transaction_can_become_a_dead_letter_which_belongs_to_no
         assert [letter.value for letter in letters] == [b"a", b"b"]
         assert all(PRODUCER not in letter.headers and ORIGIN in letter.headers for letter in letters)
         assert stable(one, "orders.dlq") == end(one, "orders.dlq") == 2
-        assert len(one.live("orders.dlq").producers.sequences) == 0
+        assert len(one.leader("orders.dlq").producers.sequences) == 0
 
 
 def test_an_ack_that_came_through_another_way_leaves_the_commit_as_it_is(node: Node) -> None:
@@ -882,7 +882,7 @@ def test_a_disk_that_fails_on_the_marker_of_an_abort_brings_nothing_back(
 
     again = Node(disk.crash(keep="nothing"), clock)
     assert everything(again) == NOTHING
-    assert all(stable(again, topic) == again.live(topic).high_watermark for topic in ("orders", "bills"))
+    assert all(stable(again, topic) == again.leader(topic).high_watermark for topic in ("orders", "bills"))
 
 
 def test_a_message_that_a_disk_lost_is_not_committed(clock: ManualClock, faulty: FaultyDisk) -> None:
@@ -965,7 +965,7 @@ def test_the_next_transaction_does_not_wait_for_the_markers_of_the_last_one(node
 
     assert asked.is_done
     assert not node.workers.jobs
-    assert not node.live().is_clean
+    assert not node.leader().is_clean
 
 
 def test_a_decision_that_finds_no_room_is_withdrawn_and_can_be_asked_for_again(

@@ -217,7 +217,7 @@ def test_a_burial_that_a_snapshot_saw_begin_is_done_once(node: Node) -> None:
     member = Consumer(node)
     (message,) = member.poll()
     member.begin("reject", [message.receipt])  # the dead-letter topic is not made yet
-    delivery = node.broker.delivery(node.live())
+    delivery = node.broker.delivery(node.leader())
     one = delivery.cursors["workers"]
     delivery._written.write_whole(one, one.cursor)
     while not delivery.cursors["workers"].burials[0].target_offset >= 0:

@@ -73,7 +73,7 @@ def furnished() -> tuple[MemoryDisk, int, tuple[Fact, ...]]:
     found += [
         Fact(topic, True, key, value)
         for topic in LEDGERS
-        for key, value in node.live(topic).ledger.facts()
+        for key, value in node.leader(topic).ledger.facts()
         if value is not None
     ]
     return disk, clock.wall_ns(), tuple(found)
@@ -148,8 +148,8 @@ def started_with(garbage: list[Fact]) -> tuple[Node, list[events.Event]]:
     node = Node(disk, clock)
     for topic, in_ledger, key, value in garbage:
         if in_ledger:
-            node.live(topic).ledger.write([(key, value)])
-            node.live(topic).ledger.log.flush()
+            node.leader(topic).ledger.write([(key, value)])
+            node.leader(topic).ledger.log.flush()
         else:
             node.write_directly(topic, value, keys=[key])
     told: list[events.Event] = []

@@ -484,10 +484,10 @@ def test_the_environment_says_where_the_broker_is(gq: Client, address: str) -> N
         assert client.topics() == ["t"]
 
 
-@pytest.mark.parametrize("awake", ["0s", "10ms", "250us"])
-def test_the_environment_says_how_long_to_look_out_for_an_answer(gq: Client, address: str, awake: str) -> None:
+@pytest.mark.parametrize("busy_poll", ["0s", "10ms", "250us"])
+def test_the_environment_says_how_long_to_look_out_for_an_answer(gq: Client, address: str, busy_poll: str) -> None:
     gq.create_topic("t", partitions=1)
-    with environment(GOQUEUE_AWAKE=awake), Client(address) as client:
+    with environment(GOQUEUE_BUSY_POLL=busy_poll), Client(address) as client:
         client.publish("t", b"x")
         with client.consumer("t", group="g") as consumer:
             (message,) = consumer.poll(1)
@@ -497,11 +497,14 @@ def test_the_environment_says_how_long_to_look_out_for_an_answer(gq: Client, add
 
 
 @pytest.mark.parametrize(
-    ("awake", "reason"),
+    ("busy_poll", "reason"),
     [("long", "'long' is not a duration"), ("11ms", "must be 0s to 10ms"), ("-1ms", "must be 0s to 10ms")],
 )
-def test_a_look_out_that_cannot_be_is_refused_at_once(address: str, awake: str, reason: str) -> None:
-    with environment(GOQUEUE_AWAKE=awake), pytest.raises(InvalidConfig, match="GOQUEUE_AWAKE = '.*': " + reason):
+def test_a_look_out_that_cannot_be_is_refused_at_once(address: str, busy_poll: str, reason: str) -> None:
+    with (
+        environment(GOQUEUE_BUSY_POLL=busy_poll),
+        pytest.raises(InvalidConfig, match="GOQUEUE_BUSY_POLL = '.*': " + reason),
+    ):
         Client(address)
 
 

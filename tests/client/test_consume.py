@@ -210,7 +210,7 @@ def test_acks_in_the_background_travel_together(one: Client, address: str) -> No
         for message in batch[:5]:
             with message:
                 pass
-        consumer._line.post(lambda: None)
+        consumer._connection.post(lambda: None)
         proxy.wait_for_muted_answer()
         proxy.mute(False)
         proxy.cut()

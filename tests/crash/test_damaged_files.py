@@ -108,7 +108,7 @@ def truth() -> Truth:
     node.workers.run_all()
     before = _shown(node)
     node.broker.close()
-    assert node.live("latest").log.cleaned_offset > 0
+    assert node.leader("latest").log.cleaned_offset > 0
     node = Node(disk.crash(keep="everything"), clock)
     node.workers.run_all()
     visible = {topic: {**before[topic], **shown} for topic, shown in _shown(node).items()}
@@ -116,7 +116,7 @@ def truth() -> Truth:
     assert not any(
         value.startswith((b"aborted", b"uncommitted", b"pending", b"canc")) for value in visible["orders"].values()
     )
-    ends = {topic: node.live(topic).log.next_offset for topic in TOPICS}
+    ends = {topic: node.leader(topic).log.next_offset for topic in TOPICS}
     floors = {"orders": 10}
     node.broker.close()
     delayed = {"orders": frozenset(pending + cancelled)}

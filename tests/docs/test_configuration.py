@@ -82,7 +82,7 @@ def test_every_environment_variable_is_there_with_its_default() -> None:
     clean = {
         "GOQUEUE_SERVER": "localhost:7000",
         "GOQUEUE_TELEMETRY": "on",
-        "GOQUEUE_AWAKE": format_duration(environment.AWAKE_NS),
+        "GOQUEUE_BUSY_POLL": format_duration(environment.BUSY_POLL_NS),
         "GOQUEUE_KERNEL": "auto",
     }
 

@@ -130,12 +130,12 @@ class LookedAtClock(ManualClock):
 class House:
     """The door, and what lies behind it."""
 
-    def __init__(self, config: NativeConfig | None = None, awake_ns: int = 0) -> None:
+    def __init__(self, config: NativeConfig | None = None, busy_poll_ns: int = 0) -> None:
         self.clock = LookedAtClock()
         self.workers = LoopWorkers()
         self.disk = MemoryDisk()
         self.broker = Broker.open(self.disk, "/data", clock=self.clock, workers=self.workers)
-        self.door = NativeDoor(self.broker, clock=self.clock, config=config, node_id=3, awake_ns=awake_ns)
+        self.door = NativeDoor(self.broker, clock=self.clock, config=config, node_id=3, busy_poll_ns=busy_poll_ns)
         self.address = ("", 0)
         self.peers: list[Peer] = []
 
@@ -170,11 +170,13 @@ class House:
         self.door.sweep()
 
 
-def at_a_door(test: Callable[[House], Awaitable[None]], config: NativeConfig | None = None, awake_ns: int = 0) -> None:
+def at_a_door(
+    test: Callable[[House], Awaitable[None]], config: NativeConfig | None = None, busy_poll_ns: int = 0
+) -> None:
     """Run the test at a door of its own."""
 
     async def main() -> None:
-        house = House(config, awake_ns)
+        house = House(config, busy_poll_ns)
         house.address = await house.door.start("127.0.0.1", 0)
         try:
             await asyncio.wait_for(test(house), 60)

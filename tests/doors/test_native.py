@@ -140,7 +140,7 @@ def test_a_door_that_was_asked_looks_for_more_until_its_time_is_over() -> None:
         await looks_meanwhile(house)
         assert await looks_meanwhile(house) == 0
 
-    at_a_door(test, awake_ns=500)
+    at_a_door(test, busy_poll_ns=500)
 
 
 def test_a_door_that_is_to_sleep_at_once_does() -> None:

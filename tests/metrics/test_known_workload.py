@@ -161,7 +161,7 @@ def check_states(node: MeasuredNode) -> None:
     assert reliability.in_flight == 0
     assert broker.transactions.stats().active_transactions == 0
     assert broker.stats().topic_count == 2
-    assert broker.stats().size_bytes == sum(live.log.size for live in broker.all_lives())
+    assert broker.stats().size_bytes == sum(leader.log.size for leader in broker.all_leaders())
 
 
 def test_every_number_is_the_one_that_follows_from_the_workload(node: MeasuredNode) -> None:

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from goqueue import events
 from goqueue.broker.config import BrokerConfig
-from goqueue.broker.delivery.counters import Happened
+from goqueue.broker.delivery.counters import DeliveryCounters
 from goqueue.broker.delivery.dead_letters import DeadLetters
 from goqueue.broker.delivery.delays import Delays
 from goqueue.broker.delivery.lazy_schedules import SCHEDULES_TOPIC, Recurring
@@ -23,7 +23,7 @@ from goqueue.broker.groups.groups import GROUPS_TOPIC, Groups
 from goqueue.broker.health import Health
 from goqueue.broker.housekeeping import Housekeeping
 from goqueue.broker.partition.journal import Journal
-from goqueue.broker.partition.leader import LivePartition, Workers
+from goqueue.broker.partition.leader import PartitionLeader, Workers
 from goqueue.broker.partition.publishing import MessagePublisher, chosen_acks, publish_batch, verify_compression
 from goqueue.broker.partition.reading import Reading, check_delayed, check_isolation, check_without
 from goqueue.broker.scans import Scans
@@ -87,12 +87,12 @@ T = TypeVar("T")
 TopicJob = CreateTopic | AlterTopic | DeleteTopic
 
 
-class LiveTopic:
+class LocalTopic:
     """A topic and its partitions while the broker runs."""
 
     __slots__ = ("partitions", "publisher", "topic")
 
-    def __init__(self, topic: Topic, partitions: Sequence[LivePartition]) -> None:
+    def __init__(self, topic: Topic, partitions: Sequence[PartitionLeader]) -> None:
         self.topic = topic
         self.partitions = partitions
         self.publisher = MessagePublisher(partitions, topic=topic.name, config=topic.config)
@@ -100,8 +100,8 @@ class LiveTopic:
     def configured(self) -> None:
         """The settings have changed."""
         self.publisher.config = self.topic.config
-        for live in self.partitions:
-            live.configured()
+        for leader in self.partitions:
+            leader.configured()
 
 
 class Broker:
@@ -124,14 +124,14 @@ class Broker:
         self._clock = clock
         self._workers = workers
         self._config = config
-        self.hurry: Callable[[int], None] = _in_no_hurry  # told when there is something to do, by the monotonic clock
-        self._happened = Happened()
+        self.wake_at: Callable[[int], None] = _wake_nobody  # told when there is something to do, by the monotonic clock
+        self._happened = DeliveryCounters()
         self._timers = Timers()
-        self._unflushed: set[LivePartition] = set()
+        self._unflushed: set[PartitionLeader] = set()
         self._boot = randbits(BOOT_BITS)
-        self._deliveries: dict[LivePartition, PartitionDelivery] = {}
+        self._deliveries: dict[PartitionLeader, PartitionDelivery] = {}
         self._journals: dict[str, Journal] = {}
-        self._opening: dict[str, Pending[LiveTopic]] = {}  # topics that are being made because somebody needs them
+        self._opening: dict[str, Pending[LocalTopic]] = {}  # topics that are being made because somebody needs them
         self._waiting: dict[object, Callable[[], None]] = {}  # how to end each wait
         self._stopping = False
         default_rate = TopicConfig.parse(config.topic_defaults).trace_sample_rate
@@ -160,7 +160,7 @@ class Broker:
         self.groups.settlements.open_transaction = self.transactions.open
         self.scans = Scans(lambda topic, partition: self._partition(self._readable(topic), partition))
         self._housekeeping = Housekeeping(config, self._timers, self._unflushed)
-        self._housekeeping.watch([live for topic in self._topics.values() for live in topic.partitions])
+        self._housekeeping.watch([leader for topic in self._topics.values() for leader in topic.partitions])
         self._started_ns = clock.monotonic_ns()
         self.node = Health(
             self._partitions,
@@ -176,10 +176,10 @@ class Broker:
         first: StorageError | None = None
         for name, topic in list(self._topics.items()):
             try:
-                for live in topic.partitions:
-                    live.look_at_tail()
-                    if live.has_delays:
-                        live.begin_delivery()
+                for leader in topic.partitions:
+                    leader.look_at_tail()
+                    if leader.has_delays:
+                        leader.begin_delivery()
                 if name in _JOURNALS:
                     self._journal_of(name).load()
             except StorageError as error:
@@ -204,8 +204,8 @@ class Broker:
         self._journals.pop(name, None)
         self._housekeeping.forget(topic.partitions)
         self._unflushed.difference_update(topic.partitions)
-        for live in topic.partitions:
-            self._deliveries.pop(live, None)
+        for leader in topic.partitions:
+            self._deliveries.pop(leader, None)
         self._catalog.quarantine(name, error)
         self._observe(events.TopicDeleted(name, topic.topic.is_internal))  # its numbers are not to be seen
 
@@ -290,9 +290,9 @@ class Broker:
         self._journals.pop(name, None)
         self._housekeeping.forget(topic.partitions)
         self.groups.topic_deleted(name)
-        for live in topic.partitions:
-            live.gone()
-            self._deliveries.pop(live, None)
+        for leader in topic.partitions:
+            leader.gone()
+            self._deliveries.pop(leader, None)
         self.schedules.topic_deleted(name)
         self._observe(events.TopicDeleted(name, topic.topic.is_internal))
         return self._administer(job, lambda _: None)
@@ -339,10 +339,10 @@ class Broker:
         new, old = wanted.log_config(), topic.topic.config.log_config()
         if not _is_less(new.retention_ms, old.retention_ms) and not _is_less(new.retention_bytes, old.retention_bytes):
             return False
-        for live in topic.partitions:
-            live.log.config, live.needs_room = new, True
-            live.configured()  # begins the jobs that delete; they look at nothing else of the settings
-            live.log.config, live.needs_room = old, False
+        for leader in topic.partitions:
+            leader.log.config, leader.needs_room = new, True
+            leader.configured()  # begins the jobs that delete; they look at nothing else of the settings
+            leader.log.config, leader.needs_room = old, False
         return True
 
     def list_topics(self, *, internal: bool = False) -> list[str]:
@@ -357,10 +357,10 @@ class Broker:
         """By partition: the first offset at or after a time, or `earliest`, or `latest`."""
         partitions = self._readable(topic).partitions
         if time_ns is not None:
-            return [min(live.log.offset_at_time(time_ns), live.high_watermark) for live in partitions]
+            return [min(leader.log.offset_at_time(time_ns), leader.high_watermark) for leader in partitions]
         if at not in ("earliest", "latest"):
             raise InvalidRequest(f"invalid time {at!r}: must be a time, earliest or latest", path="time")
-        return [live.log.start_offset if at == "earliest" else live.high_watermark for live in partitions]
+        return [leader.log.start_offset if at == "earliest" else leader.high_watermark for leader in partitions]
 
     # --- publishing ----------------------------------------------------------------------------
 
@@ -374,7 +374,7 @@ class Broker:
         """Store encoded records, all or none; the buffer is stamped in place."""
         self._check_running()
         live_topic = self._topic(topic)
-        live = self._partition(live_topic, partition)
+        leader = self._partition(live_topic, partition)
         identity = identity_of(records)
         check_batch(records, identity)
         transaction = None
@@ -384,12 +384,12 @@ class Broker:
                 transaction = self.transactions.publishing(identity, topic, partition)
         config = live_topic.topic.config
         return publish_batch(
-            live,
+            leader,
             records,
             acks=chosen_acks(acks, config.acks),
             identity=identity,
             transaction=transaction,
-            check=partial(self._check_records, live.origin, config),
+            check=partial(self._check_records, leader.origin, config),
         )
 
     def _check_records(self, origin: TopicPartition, config: TopicConfig, records: bytearray | memoryview) -> None:
@@ -409,18 +409,18 @@ class Broker:
     ) -> Pending[list[Stored | GoQueueError]]:
         """Store messages; each has its result, in order."""
         self._check_running()
-        live = self._topic(topic)
-        chosen = chosen_acks(acks, live.topic.config.acks)
+        leader = self._topic(topic)
+        chosen = chosen_acks(acks, leader.topic.config.acks)
         transaction = None if transaction_id is None else self.transactions.open(transaction_id)
         if transaction and producer:
             transaction.transaction.check_owner(*producer)
-        return live.publisher.publish(
+        return leader.publisher.publish(
             messages,
             acks=chosen,
             producer=producer,
             sequence=sequence,
             transaction=transaction,
-            refused=self.schemas.refused_messages(topic, live.topic.config.schema_validation, messages),
+            refused=self.schemas.refused_messages(topic, leader.topic.config.schema_validation, messages),
         )
 
     # --- reading -------------------------------------------------------------------------------
@@ -444,9 +444,9 @@ class Broker:
         """Visible records from `offset` on, in order; waits for the first one if there is none."""
         if max_records < 1:
             raise InvalidRequest(f"invalid limit {max_records}: must be at least 1", path="limit")
-        live = self._partition(self._readable(topic), partition)
+        leader = self._partition(self._readable(topic), partition)
         reading = self._reading(
-            live,
+            leader,
             offset,
             to_time_ns,
             isolation,
@@ -501,7 +501,7 @@ class Broker:
             self._config.node_id,
             self._clock.monotonic_ns() - self._started_ns,
             len(self._catalog.names()),
-            sum(live.log.size for live in self._partitions()),
+            sum(leader.log.size for leader in self._partitions()),
         )
 
     def health(self) -> Mapping[str, Check]:
@@ -543,7 +543,7 @@ class Broker:
         drained: Pending[None] = Pending()
 
         def look() -> None:
-            unsealed = [live for live in self._partitions() if not live.seal()]
+            unsealed = [leader for leader in self._partitions() if not leader.seal()]
             if unsealed:
                 self._timers.at(self._clock.monotonic_ns() + MS, look)
             else:
@@ -558,9 +558,9 @@ class Broker:
         self.schedules.stop()
         try:
             for delivery in self._deliveries.values():
-                delivery.delays.close(delivery.live.log.next_offset)
-            for live in self._partitions():
-                live.write_down()
+                delivery.delays.close(delivery.leader.log.next_offset)
+            for leader in self._partitions():
+                leader.write_down()
             self.traces.flush(is_last=True)
         finally:
             self._data.close()
@@ -582,15 +582,15 @@ class Broker:
         """Why the topic is not served, if its files are there and cannot be used."""
         return self._catalog.quarantined.get(topic)
 
-    def lives(self, topic: str) -> Sequence[LivePartition]:
+    def leaders(self, topic: str) -> Sequence[PartitionLeader]:
         """The partitions of a topic."""
         return self._topic(topic).partitions
 
-    def all_lives(self) -> Iterator[LivePartition]:
+    def all_leaders(self) -> Iterator[PartitionLeader]:
         """The partitions of all topics."""
         return self._partitions()
 
-    def find_live(self, topic: str, topic_id: str, partition: int) -> LivePartition | None:
+    def local_leader(self, topic: str, topic_id: str, partition: int) -> PartitionLeader | None:
         """One partition, if the topic is still the one of that id."""
         found = self._topics.get(topic) if not is_internal(topic) else None
         is_same = found is not None and found.topic.id == topic_id and partition < len(found.partitions)
@@ -602,32 +602,32 @@ class Broker:
         self._partition(found, partition)
         return found.topic.id
 
-    def live(self, topic: str, partition: int) -> LivePartition:
+    def leader(self, topic: str, partition: int) -> PartitionLeader:
         """One partition."""
         return self._partition(self._topic(topic), partition)
 
-    def delivery(self, live: LivePartition) -> PartitionDelivery:
+    def delivery(self, leader: PartitionLeader) -> PartitionDelivery:
         """Delivery from the partition, which begins when somebody first asks for it."""
-        found = self._deliveries.get(live)
+        found = self._deliveries.get(leader)
         if found is None:
-            found = self._deliveries[live] = PartitionDelivery(
-                live,
-                self._topics[live.origin.topic].topic.config,
+            found = self._deliveries[leader] = PartitionDelivery(
+                leader,
+                self._topics[leader.origin.topic].topic.config,
                 clock=self._clock,
                 boot=self._boot,
                 make_salt=lambda: token_bytes(SALT_BYTES),
                 wake=self.groups.wake,
                 bury=self._transfers.move,
                 resume=self._transfers.resume,
-                hurry=self._hurry,
+                wake_at=self._wake_at,
             )
-            live.delivery = found
+            leader.delivery = found
             self.groups.delivery_opened(found)
             found.resume()
         return found
 
-    def _hurry(self, time_ns: int) -> None:
-        self.hurry(time_ns)
+    def _wake_at(self, time_ns: int) -> None:
+        self.wake_at(time_ns)
 
     def run_woken(self) -> None:
         """Let polls look again that were woken."""
@@ -644,7 +644,7 @@ class Broker:
             journal = self._journals[topic] = Journal(self._topics[topic].partitions[0])
         return journal
 
-    def target(self, topic: str, *, like: str) -> Pending[list[LivePartition]]:
+    def target(self, topic: str, *, like: str) -> Pending[list[PartitionLeader]]:
         """The partitions of a topic, which is made, if it has to be, like the other one."""
         if topic not in self._topics and not topic.endswith(DLQ_SUFFIX):
             return Pending.failed(self.quarantined(topic) or TopicNotFound(topic))
@@ -652,7 +652,7 @@ class Broker:
         opened = self._opened(topic, partitions=count, settings=self._config.topic_defaults)
         return after(opened, lambda found: list(found.partitions))
 
-    def stored_traces(self) -> LivePartition | None:
+    def stored_traces(self) -> PartitionLeader | None:
         """The partition of `__traces`, if there is one."""
         found = self._topics.get(TRACES_TOPIC)
         return None if found is None else found.partitions[0]
@@ -661,7 +661,7 @@ class Broker:
         """When the topic was made."""
         return self._topic(topic).topic.created_at_ns
 
-    def trace_log(self) -> Pending[LivePartition]:
+    def trace_log(self) -> Pending[PartitionLeader]:
         """The partition of `__traces`, which is made on first use."""
         return after(
             self._opened(TRACES_TOPIC, partitions=1, settings=TRACES_SETTINGS), lambda opened: opened.partitions[0]
@@ -675,7 +675,7 @@ class Broker:
         """Give up when the time is over, or the broker stops."""
         self._limit_wait(pending, wait_ms, give_up, [])
 
-    def _opened(self, name: str, *, partitions: int, settings: Mapping[str, object]) -> Pending[LiveTopic]:
+    def _opened(self, name: str, *, partitions: int, settings: Mapping[str, object]) -> Pending[LocalTopic]:
         """The topic, made if there is none; who asks while it is being made gets the same one."""
         if name in self._topics:
             return Pending.of(self._topics[name])
@@ -698,32 +698,32 @@ class Broker:
     def _opened_or_not(self, name: str) -> None:
         self._opening.pop(name, None)
 
-    def _created_live(self, topic: Topic) -> LiveTopic:
+    def _created_live(self, topic: Topic) -> LocalTopic:
         self._created(topic)
         return self._topics[topic.name]
 
     # --- inside --------------------------------------------------------------------------------
 
-    def _partitions(self) -> Iterator[LivePartition]:
-        return (live for topic in self._topics.values() for live in topic.partitions)
+    def _partitions(self) -> Iterator[PartitionLeader]:
+        return (leader for topic in self._topics.values() for leader in topic.partitions)
 
-    def _topic(self, name: str) -> LiveTopic:
+    def _topic(self, name: str) -> LocalTopic:
         """The topic, for a user: every verb that takes the name of a topic looks it up here, or in `_readable`."""
         refuse_internal(name)
         return self._any_topic(name)
 
-    def _readable(self, name: str) -> LiveTopic:
+    def _readable(self, name: str) -> LocalTopic:
         """The topic, for a user who reads it. `__traces` is a table for users, who can read it and nothing else."""
         return self._any_topic(name) if name == TRACES_TOPIC else self._topic(name)
 
-    def _any_topic(self, name: str) -> LiveTopic:
+    def _any_topic(self, name: str) -> LocalTopic:
         """The topic, for the broker itself."""
         try:
             return self._topics[name]
         except KeyError:
             raise self._catalog.quarantined.get(name) or TopicNotFound(name) from None
 
-    def _partition(self, topic: LiveTopic, number: int) -> LivePartition:
+    def _partition(self, topic: LocalTopic, number: int) -> PartitionLeader:
         if number < 0:
             raise InvalidPartition(number)
         if number >= len(topic.partitions):
@@ -732,7 +732,7 @@ class Broker:
 
     def _reading(
         self,
-        live: LivePartition,
+        leader: PartitionLeader,
         offset: int,
         to_time_ns: int | None,
         isolation: str,
@@ -745,7 +745,7 @@ class Broker:
         if not 0 <= offset <= OFFSET_MAX:
             raise InvalidRequest(f"invalid offset {offset}: must be 0 to {OFFSET_MAX}", path="offset")
         return Reading(
-            live,
+            leader,
             offset=offset,
             from_time_ns=from_time_ns,
             to_time_ns=to_time_ns,
@@ -807,11 +807,11 @@ class Broker:
 
         pending.then(ended)
 
-    def _live(self, topic: Topic) -> LiveTopic:
+    def _live(self, topic: Topic) -> LocalTopic:
         self._observe(events.TopicCreated(topic.name, len(topic.partitions), topic.is_internal))
         self.traces.configured(topic.name, topic.config.trace_sample_rate)
-        lives = [
-            LivePartition(
+        leaders = [
+            PartitionLeader(
                 partition,
                 clock=self._clock,
                 workers=self._workers,
@@ -820,9 +820,9 @@ class Broker:
             )
             for partition in topic.partitions
         ]
-        for live in lives:
-            live.begin_delivery = partial(self.delivery, live)
-        return LiveTopic(topic, lives)
+        for leader in leaders:
+            leader.begin_delivery = partial(self.delivery, leader)
+        return LocalTopic(topic, leaders)
 
     def _administer(self, job: TopicJob, finish: Callable[[Topic], T]) -> Pending[T]:
         """Run a job of the catalog, then let it take effect."""
@@ -838,22 +838,22 @@ class Broker:
         return pending
 
     def _created(self, topic: Topic) -> TopicInfo:
-        live = self._topics[topic.name] = self._live(topic)
-        self._housekeeping.watch(live.partitions)
+        leader = self._topics[topic.name] = self._live(topic)
+        self._housekeeping.watch(leader.partitions)
         self.groups.topics_changed()
-        return self._info(live)
+        return self._info(leader)
 
     def _altered(self, topic: Topic) -> TopicInfo:
-        live = self._topic(topic.name)
-        live.configured()
+        leader = self._topic(topic.name)
+        leader.configured()
         self.traces.configured(topic.name, topic.config.trace_sample_rate)
-        for one in live.partitions:
+        for one in leader.partitions:
             if one in self._deliveries:
                 self._deliveries[one].configured(topic.config)
-        return self._info(live)
+        return self._info(leader)
 
-    def _info(self, live: LiveTopic) -> TopicInfo:
-        topic = live.topic
+    def _info(self, leader: LocalTopic) -> TopicInfo:
+        topic = leader.topic
         settings = topic.config.settings()
         return TopicInfo(
             name=topic.name,
@@ -862,21 +862,21 @@ class Broker:
             created_at_ns=topic.created_at_ns,
             settings=settings,
             defaults=[name for name in settings if name not in topic.settings],
-            partitions=[self._partition_info(number, one) for number, one in enumerate(live.partitions)],
+            partitions=[self._partition_info(number, one) for number, one in enumerate(leader.partitions)],
         )
 
-    def _partition_info(self, number: int, live: LivePartition) -> PartitionInfo:
-        log = live.log
+    def _partition_info(self, number: int, leader: PartitionLeader) -> PartitionInfo:
+        log = leader.log
         return PartitionInfo(
             number,
             log.start_offset,
             log.next_offset,
-            live.high_watermark,
-            live.last_stable_offset,
+            leader.high_watermark,
+            leader.last_stable_offset,
             log.size,
             self._config.node_id,
             0,
-            live.message_count,
+            leader.message_count,
         )
 
     def _check_running(self) -> None:
@@ -884,7 +884,7 @@ class Broker:
             raise BrokerUnavailable("it is stopping")
 
 
-def _in_no_hurry(time_ns: int) -> None:
+def _wake_nobody(time_ns: int) -> None:
     """Nobody ticks but at intervals."""
 
 

@@ -9,7 +9,7 @@ Every message names the topics or partitions that it is about.
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from goqueue.broker.partition.leader import LivePartition
+from goqueue.broker.partition.leader import PartitionLeader
 from goqueue.errors import TopicQuarantined
 from goqueue.names import VERSION
 from goqueue.service.service import Check, NodeStats
@@ -24,7 +24,7 @@ class Health:
 
     def __init__(
         self,
-        partitions: Callable[[], Iterable[LivePartition]],
+        partitions: Callable[[], Iterable[PartitionLeader]],
         *,
         quarantined: Mapping[str, TopicQuarantined],
         space: Callable[[], Space | None],
@@ -64,18 +64,18 @@ class Health:
         unreadable_count = 0
         reason = ""
         space = self._space()
-        for live in self._partitions():
-            for log in live.partition.open_logs:
+        for leader in self._partitions():
+            for log in leader.partition.open_logs:
                 if log.failure:
-                    failed.append(f"{live.partition.name} ({log.failure.operation}: {log.failure.reason})")
+                    failed.append(f"{leader.partition.name} ({log.failure.operation}: {log.failure.reason})")
                 elif log.refusal:
-                    refusing.append(live.partition.name)
+                    refusing.append(leader.partition.name)
                     reason = log.refusal
                 if log.damage:
-                    damaged.append(live.partition.name)
-            if live.unreadable:
-                unreadable.append(live.partition.name)
-                unreadable_count += live.unreadable.count
+                    damaged.append(leader.partition.name)
+            if leader.unreadable:
+                unreadable.append(leader.partition.name)
+                unreadable_count += leader.unreadable.count
         messages = []
         if failed:
             messages.append(f"a disk error stopped {_listed(failed)}; check the disk, then start the broker again")

@@ -18,7 +18,7 @@ from typing import NamedTuple, Protocol
 from pyroaring import BitMap64
 
 from goqueue import events
-from goqueue.broker.partition.leader import LivePartition
+from goqueue.broker.partition.leader import PartitionLeader
 from goqueue.broker.partition.record_fetcher import RecordFetcher
 from goqueue.clock import MS, Clock
 from goqueue.delivery.offsets import between
@@ -64,14 +64,14 @@ class TracedTopics(Protocol):
     def partition_counts(self) -> Mapping[str, int]:
         """Of all topics but the internal ones."""
 
-    def stored_traces(self) -> LivePartition | None:
+    def stored_traces(self) -> PartitionLeader | None:
         """The partition of `__traces`, if there is one."""
 
-    def live(self, topic: str, partition: int) -> LivePartition:
+    def leader(self, topic: str, partition: int) -> PartitionLeader:
         """Raises `TopicNotFound` or `PartitionNotFound`."""
 
     def created_at_ns(self, topic: str) -> int: ...
-    def trace_log(self) -> Pending[LivePartition]:
+    def trace_log(self) -> Pending[PartitionLeader]:
         """The partition of `__traces`, which is made on first use."""
 
 
@@ -98,7 +98,7 @@ class Traces:
         self.recorder = Recorder(config, clock=clock)
         self.observe: events.Observer = self.recorder.observe if config.enabled else events.ignore
         self.recorder.keeps_outbox = config.topic or bool(sinks)
-        self._opening: Pending[LivePartition] | None = None
+        self._opening: Pending[PartitionLeader] | None = None
         self._exported_ns = clock.monotonic_ns()
         self._exporters = [*([TRACES_TOPIC] if config.topic else []), *(sink.name for sink in sinks)]
         for name in self._exporters:
@@ -127,8 +127,8 @@ class Traces:
 
     def flush(self, *, is_last: bool = False) -> None:
         """Pass on what was recorded; the last time nobody is left to flush the log, whose closing does it."""
-        live = self._traces_log() if self._config.topic and not is_last else self._last_traces_log()
-        if live is None and self._opening is not None and not self._opening.is_done:
+        leader = self._traces_log() if self._config.topic and not is_last else self._last_traces_log()
+        if leader is None and self._opening is not None and not self._opening.is_done:
             return  # it is being made; what waits is bounded
         rows = self.recorder.take_outbox()
         if not rows:
@@ -140,21 +140,21 @@ class Traces:
             Export(row, explicit.of(row.source, row.offset_set()), identified.get(row.sequence, {})) for row in rows
         ]
         if self._config.topic:
-            self._write(live, exports, is_last=is_last)
+            self._write(leader, exports, is_last=is_last)
         for sink in self._sinks:
             if not sink.put(exports):
                 self.recorder.drop(rows)
 
-    def _traces_log(self) -> LivePartition | None:
+    def _traces_log(self) -> PartitionLeader | None:
         if self._opening is None or (self._opening.is_done and _result(self._opening) is None):
             self._opening = self._topics.trace_log()
         return _result(self._opening) if self._opening.is_done else None
 
-    def _last_traces_log(self) -> LivePartition | None:
+    def _last_traces_log(self) -> PartitionLeader | None:
         opening, self._opening = self._opening, None
         return _result(opening) if opening is not None and opening.is_done else None
 
-    def _write(self, live: LivePartition | None, exports: Sequence[Export], *, is_last: bool) -> None:
+    def _write(self, leader: PartitionLeader | None, exports: Sequence[Export], *, is_last: bool) -> None:
         lines: list[bytes] = []
         written = 0
         for export in exports:
@@ -164,12 +164,12 @@ class Traces:
             written += 1
         error: Exception | None = None
         try:
-            if live is None:
+            if leader is None:
                 raise BrokerUnavailable(f"{TRACES_TOPIC} could not be made")
             if is_last:
-                live.log.append(kernel.encode(lines), now_ns=self._clock.wall_ns())
+                leader.log.append(kernel.encode(lines), now_ns=self._clock.wall_ns())
             else:
-                live.append(kernel.encode(lines))
+                leader.append(kernel.encode(lines))
         except GoQueueError as raised:
             error = raised
         self.exported(TRACES_TOPIC, sum(export.row.event_count for export in exports[:written]), error)
@@ -319,10 +319,10 @@ class Traces:
 
     def _history(self) -> Iterator[StoredRow]:
         """What `__traces` tells beyond the ring, from the end backwards, up to a number of bytes."""
-        live = self._topics.stored_traces()
-        if live is None:
+        leader = self._topics.stored_traces()
+        if leader is None:
             return
-        log = live.log
+        log = leader.log
         begin, end = log.start_offset, log.next_offset
         line_bytes = max(1, log.size // max(1, end - begin))
         first_in_ring = self.recorder.ring.first_sequence
@@ -343,9 +343,9 @@ class Traces:
         if not offsets:
             return
         with suppress(GoQueueError):
-            live = self._topics.live(*source)
-            in_log = between(offsets, live.log.start_offset, live.log.next_offset)
-            for some in RecordFetcher(live).messages(in_log, count=LIST_MAX, max_bytes=READ_BYTES):
+            leader = self._topics.leader(*source)
+            in_log = between(offsets, leader.log.start_offset, leader.log.next_offset)
+            for some in RecordFetcher(leader).messages(in_log, count=LIST_MAX, max_bytes=READ_BYTES):
                 yield from some
 
     # --- putting together ----------------------------------------------------------------------
@@ -527,7 +527,7 @@ def _context(message: Message) -> TraceContext:
     return context_of(*origin, message.offset, message.timestamp_ns, message.raw_headers)
 
 
-def _result(pending: Pending[LivePartition]) -> LivePartition | None:
+def _result(pending: Pending[PartitionLeader]) -> PartitionLeader | None:
     try:
         return pending.result()
     except GoQueueError:

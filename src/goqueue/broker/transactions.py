@@ -22,7 +22,7 @@ from pyroaring import BitMap64
 from goqueue import events
 from goqueue.broker.groups.groups import Groups
 from goqueue.broker.partition.journal import Journal
-from goqueue.broker.partition.leader import LivePartition
+from goqueue.broker.partition.leader import PartitionLeader
 from goqueue.broker.timers import Timers
 from goqueue.clock import SECOND, Clock
 from goqueue.errors import (
@@ -72,13 +72,13 @@ Positions = dict[str, list[reports.PositionCommit]]
 class Topics(Protocol):
     """What transactions need to know of the topics of their broker."""
 
-    def find_live(self, topic: str, topic_id: str, partition: int) -> LivePartition | None:
+    def local_leader(self, topic: str, topic_id: str, partition: int) -> PartitionLeader | None:
         """The partition, if the topic is still the one of that id."""
 
     def topic_id(self, topic: str, partition: int) -> str:
         """The id of a topic that has the partition; raises `TopicNotFound` or `PartitionNotFound`."""
 
-    def all_lives(self) -> Iterator[LivePartition]: ...
+    def all_leaders(self) -> Iterator[PartitionLeader]: ...
     def quarantined(self, topic: str) -> TopicQuarantined | None:
         """Why the topic is not served, if its files are there and cannot be used."""
 
@@ -161,19 +161,19 @@ class Transactions:
             journal.put_now(recovery.void)  # before a partition is long enough again
             for decision in recovery.decisions:
                 self._carry_out(decision, is_again=True)
-        for live in self._topics.all_lives():
-            transactions = live.producers.transactions
+        for leader in self._topics.all_leaders():
+            transactions = leader.producers.transactions
             for producer_id, number in list(transactions.open) if transactions is not None else ():
                 if self._coordinator.verdict(producer_id, number) is Verdict.ABORT:
-                    self._abort_orphan(live, producer_id, number)
+                    self._abort_orphan(leader, producer_id, number)
         self._tell()
 
-    def _abort_orphan(self, live: LivePartition, producer_id: int, number: int) -> None:
+    def _abort_orphan(self, leader: PartitionLeader, producer_id: int, number: int) -> None:
         """Nobody will decide about these records any more; a disk that does not take that now is asked again."""
         try:
-            live.end_transaction(producer_id, number, commit=False)
+            leader.end_transaction(producer_id, number, commit=False)
         except StorageError:
-            again = partial(self._abort_orphan, live, producer_id, number)
+            again = partial(self._abort_orphan, leader, producer_id, number)
             self._timers.at(self._clock.monotonic_ns() + RETRY_NS, again)
 
     # --- producers -----------------------------------------------------------------------------
@@ -375,9 +375,9 @@ class Transactions:
         end = self._ends[decision] = Pending()
         data = all_of(
             [
-                _unless_deleted(live.when_stored(live.log.next_offset, None))
+                _unless_deleted(leader.when_stored(leader.log.next_offset, None))
                 for part in decision.parts
-                for live in self._found(part.partitions)
+                for leader in self._found(part.partitions)
             ]
         )
 
@@ -427,13 +427,13 @@ class Transactions:
 
     def _end_offset(self, partition: DecidedPartition) -> int:
         """Where the partition ends; 0 if it is gone."""
-        live = self._topics.find_live(partition.topic, partition.topic_id, partition.partition)
-        return 0 if live is None else live.log.next_offset
+        leader = self._topics.local_leader(partition.topic, partition.topic_id, partition.partition)
+        return 0 if leader is None else leader.log.next_offset
 
     def _is_stored(self, partition: DecidedPartition) -> bool:
         """Whether a partition that is still there has all that it had when it was decided about."""
-        live = self._topics.find_live(partition.topic, partition.topic_id, partition.partition)
-        return live is None or live.log.next_offset >= partition.end_offset
+        leader = self._topics.local_leader(partition.topic, partition.topic_id, partition.partition)
+        return leader is None or leader.log.next_offset >= partition.end_offset
 
     def _carry_out(
         self, decision: Decision, *, is_again: bool = False, waits: list[Pending[None]] | None = None
@@ -462,19 +462,19 @@ class Transactions:
 
     def _show(self, decision: Decision) -> None:
         """Let all of it be seen at once, before a marker that a disk does not take lets a half be seen."""
-        lives = [(live, part) for part in decision.parts for live in self._found(part.partitions)]
-        for live, part in lives:
-            live.commit_transaction(part.producer_id, part.number)
-        for live, _ in lives:
-            live.show()
+        leaders = [(leader, part) for part in decision.parts for leader in self._found(part.partitions)]
+        for leader, part in leaders:
+            leader.commit_transaction(part.producer_id, part.number)
+        for leader, _ in leaders:
+            leader.show()
 
     def _apply(self, decision: Decision, part: DecisionPart, waits: list[Pending[None]], *, is_again: bool) -> bool:
         """Write down what the decision means; False if a disk has no room for all of it now."""
         key = (part.producer_id, part.number)
         commit = decision.is_commit
-        acts = [partial(live.end_transaction, *key, commit=commit) for live in self._found(part.partitions)]
+        acts = [partial(leader.end_transaction, *key, commit=commit) for leader in self._found(part.partitions)]
         for acks in part.acks:
-            if self._topics.find_live(acks.topic, acks.topic_id, acks.partition) is None:
+            if self._topics.local_leader(acks.topic, acks.topic_id, acks.partition) is None:
                 continue
             name = (acks.group, acks.topic, acks.partition)
             if commit:
@@ -483,7 +483,7 @@ class Transactions:
                 self._groups.release_acks(*name, key)
         positions: Positions = {}
         for one in part.positions if commit else ():
-            if self._topics.find_live(one.topic, one.topic_id, one.partition) is not None:
+            if self._topics.local_leader(one.topic, one.topic_id, one.partition) is not None:
                 position = reports.PositionCommit(one.topic, one.partition, one.offset, one.metadata)
                 positions.setdefault(one.group, []).append(position)
         acts += [partial(self._groups.apply_positions, group, commits) for group, commits in positions.items()]
@@ -551,12 +551,12 @@ class Transactions:
     def _enlisted(self, transaction: Transaction) -> Enlisted:
         return Enlisted(transaction, self._topics, self._clock.wall_ns)
 
-    def _found(self, partitions: Sequence[DecidedPartition]) -> Iterator[LivePartition]:
+    def _found(self, partitions: Sequence[DecidedPartition]) -> Iterator[PartitionLeader]:
         """Those that are still there."""
         for one in partitions:
-            live = self._topics.find_live(one.topic, one.topic_id, one.partition)
-            if live is not None:
-                yield live
+            leader = self._topics.local_leader(one.topic, one.topic_id, one.partition)
+            if leader is not None:
+                yield leader
 
     def _opened(self) -> Pending[Journal]:
         if self._journal is not None:

@@ -88,14 +88,14 @@ def _either(name: str, content: bytes) -> dict[str, object]:
 
 
 def _text(message: "Message") -> bytes:
-    return _line(message, f"{message.partition}:{message.offset}")
+    return _connection(message, f"{message.partition}:{message.offset}")
 
 
 def _text_with_topic(message: "Message") -> bytes:
-    return _line(message, f"{message.topic}-{message.partition}:{message.offset}")
+    return _connection(message, f"{message.topic}-{message.partition}:{message.offset}")
 
 
-def _line(message: "Message", place: str) -> bytes:
+def _connection(message: "Message", place: str) -> bytes:
     time = f"{format_time(message.timestamp_ns)[:23]}Z"
     key = "" if message.key is None else f" key={one_line(message.key)}"
     again = f" delivery={message.delivery_count}" if message.delivery_count > 1 else ""

@@ -31,7 +31,7 @@ from goqueue.client.session import (
     split_address,
     told_error,
 )
-from goqueue.client.spin_wait import Lookout
+from goqueue.client.spin_wait import SpinWait
 from goqueue.clock import SECOND, Clock
 from goqueue.errors import (
     AvailabilityError,
@@ -67,19 +67,26 @@ def run_now(work: Coroutine[Any, Any, T]) -> T:
 class BlockingSession:
     """A connection that has said HELLO, for one thread at a time. Its coroutines block instead of being suspended."""
 
-    def __init__(self, address: str, connection: socket.socket, awake_ns: int) -> None:
+    def __init__(self, address: str, connection: socket.socket, busy_poll_ns: int) -> None:
         self.address = address
         self.is_closed = False
         self._socket = connection
         self._reader = FrameReader(trusts=True)
-        self._lookout = Lookout(connection, awake_ns)
+        self._lookout = SpinWait(connection, busy_poll_ns)
         self.last_correlation = 0
         self._ahead: dict[int, Frame | None] = {}  # requests whose answers are asked for later, and answers that came
         self._frame_bytes_max = frames.FRAME_BYTES_MAX
 
     @classmethod
     def connect(
-        cls, address: str, *, client_id: str, api_key: str, timeout_s: float, awake_ns: int, connect_timeout_s: float
+        cls,
+        address: str,
+        *,
+        client_id: str,
+        api_key: str,
+        timeout_s: float,
+        busy_poll_ns: int,
+        connect_timeout_s: float,
     ) -> Self:
         """Connect and say HELLO. No answer takes longer than the timeout."""
         host, port = split_address(address)
@@ -87,7 +94,7 @@ class BlockingSession:
             connection = socket.create_connection((host, port), min(connect_timeout_s, timeout_s))
         except OSError as error:
             raise CannotConnect(address, error.strerror or str(error)) from error
-        session = cls(address, connection, awake_ns)
+        session = cls(address, connection, busy_poll_ns)
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             hello = verbs.Hello(client_id=client_id, api_key=api_key)
@@ -130,7 +137,7 @@ class BlockingSession:
         if ahead is not None:
             frames_out += self._pack(*ahead, None)
             self._ahead[self.last_correlation] = None
-        return self._answer(verb, correlation, frames_out, stays_awake=True)
+        return self._answer(verb, correlation, frames_out, busy_polls=True)
 
     def send_ahead(self, verb: Verb, meta: msgspec.Struct) -> int:
         """Send a request. Its answer is asked for later, by the correlation that is returned."""
@@ -161,12 +168,12 @@ class BlockingSession:
             return frames.pack(verb, self.last_correlation, raw)
         return b"".join((frames.pack_checked(verb, self.last_correlation, raw, payload), payload))
 
-    def _answer(self, verb: Verb, correlation: int, frames_out: bytes, *, stays_awake: bool = False) -> Frame:
+    def _answer(self, verb: Verb, correlation: int, frames_out: bytes, *, busy_polls: bool = False) -> Frame:
         frame: Frame | None = None
         try:
             if frames_out:
                 self._socket.sendall(frames_out)
-            if stays_awake:
+            if busy_polls:
                 self._lookout.watch()
             frame = self._receive(correlation)
         except TimeoutError as error:
@@ -215,7 +222,7 @@ class BlockingConnections(Connections):
             client_id=like.client_id,
             api_key=like.api_key,
             timeout_s=like.timeout_s,
-            awake_ns=like.awake_ns,
+            busy_poll_ns=like.busy_poll_ns,
         )
         self.reach = like.reach
         self._open: dict[str, BlockingSession] = {}
@@ -229,7 +236,7 @@ class BlockingConnections(Connections):
                     client_id=self.client_id,
                     api_key=self.api_key,
                     timeout_s=self.timeout_s,
-                    awake_ns=self.awake_ns,
+                    busy_poll_ns=self.busy_poll_ns,
                     connect_timeout_s=self.reach.attempt_s,
                 )
             except CannotConnect as error:

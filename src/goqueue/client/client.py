@@ -27,7 +27,7 @@ from goqueue.client.messages import Duration, Time
 from goqueue.client.producer import AsyncProducer, ProducerCore
 from goqueue.client.reading import AsyncMessages, Follow, Read
 from goqueue.client.received import Message
-from goqueue.client.scanning import SCAN_BYTES, AsyncScan, Lines
+from goqueue.client.scanning import SCAN_BYTES, AsyncScan, ConnectionPool
 from goqueue.client.session import split_address
 from goqueue.client.staging import STAGED_TIMEOUT, AsyncKeeping, AsyncStaging
 from goqueue.client.transactions import AsyncTransaction, TransactionalProducer
@@ -156,7 +156,7 @@ class AsyncClient:
             client_id=client_id,
             api_key=environment.default_api_key() if api_key is None else api_key,
             timeout_s=self._timeout_ns / SECOND,
-            awake_ns=environment.default_awake_ns(),
+            busy_poll_ns=environment.default_busy_poll_ns(),
             connect_timeout_s=_milliseconds(connect_timeout, "connect_timeout") / 1_000,
         )
         self._telemetry = environment.default_telemetry() if telemetry is None else telemetry
@@ -181,9 +181,9 @@ class AsyncClient:
         """A publisher for a thread without an event loop."""
         return DirectPublisher(self._connections, self._clock, telemetry=self._telemetry)
 
-    def lines(self) -> Lines:
+    def lines(self) -> ConnectionPool:
         """What threads without an event loop scan over."""
-        return Lines(self._connections)
+        return ConnectionPool(self._connections)
 
     async def __aenter__(self) -> Self:
         return self

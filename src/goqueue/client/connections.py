@@ -45,7 +45,7 @@ class Closes(Protocol):
 class Connections:
     """The sessions of one client. Belongs to one event loop.
 
-    `awake_ns` is how long a thread that waits for an answer, without a loop, looks for it before it falls asleep.
+    `busy_poll_ns` is how long a thread that waits for an answer, without a loop, looks for it before it falls asleep.
     """
 
     def __init__(
@@ -55,14 +55,14 @@ class Connections:
         client_id: str,
         api_key: str,
         timeout_s: float,
-        awake_ns: int = 0,
+        busy_poll_ns: int = 0,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
     ) -> None:
         self.addresses = list(addresses)
         self.client_id = client_id
         self.api_key = api_key
         self.timeout_s = timeout_s
-        self.awake_ns = awake_ns
+        self.busy_poll_ns = busy_poll_ns
         self.reach = Reach(self.addresses, min(connect_timeout_s, timeout_s))
         self._sessions: dict[str, asyncio.Task[Session]] = {}
         self._preferred = 0

@@ -20,7 +20,7 @@ from typing import NamedTuple, Self
 
 from goqueue.client import messages as asked
 from goqueue.client.connections import Connections
-from goqueue.client.consumer_connection import AsyncLine, BlockingLine, Line
+from goqueue.client.consumer_connection import AsyncConsumerConnection, BlockingConsumerConnection, ConsumerConnection
 from goqueue.client.consumer_core import Batch, ConsumerConfig
 from goqueue.client.delivered import AsyncDelivered, Delivered
 from goqueue.client.loop_thread import LoopThread
@@ -46,7 +46,7 @@ class Standing(NamedTuple):
 
 def standing_of(consumer: "_Shell") -> Standing:
     """How the consumer stands now."""
-    core = consumer._line.core
+    core = consumer._connection.core
     positions = {(topic, partition): offset for (topic, partition), offset in core.positions.items()}
     return Standing(core.config.group, core.config.member_id, core.generation, positions)
 
@@ -54,31 +54,31 @@ def standing_of(consumer: "_Shell") -> Standing:
 class _Shell:
     """What both forms of a consumer have in common."""
 
-    _line: Line
+    _connection: ConsumerConnection
     _last: Batch = Batch([])  # what the last poll has brought
 
     @property
     def group(self) -> str:
         """The name of the group."""
-        return self._line.core.config.group
+        return self._connection.core.config.group
 
     @property
     def member_id(self) -> str:
         """The id in the group."""
-        return self._line.core.config.member_id
+        return self._connection.core.config.member_id
 
     @property
     def partitions(self) -> list[PartitionName]:
         """What it takes messages from."""
-        return list(self._line.core.partitions)
+        return list(self._connection.core.partitions)
 
     def settle_soon(self, messages: Message | Sequence[Message], settlement: Settlement) -> None:
         """Settle in the background; any thread may ask for it."""
-        self._line.settle_soon(messages, settlement)
+        self._connection.settle_soon(messages, settlement)
 
     def _has_nothing_more(self, limits: "Limits") -> bool:
         """Whether a poll that brought nothing is the end of a loop."""
-        return limits.ends(self._line.core.reason)
+        return limits.ends(self._connection.core.reason)
 
     def _done_before(self, batch: Sequence[Message], index: int) -> dict[TopicPartition, int] | None:
         """What is done when a loop ends in the middle of a batch, at the last message that anybody saw.
@@ -86,7 +86,7 @@ class _Shell:
         What nobody saw is given back. Without leases that is a matter of positions, and whether the last message is
         done is not certain.
         """
-        line = self._line
+        line = self._connection
         if line.core.config.ack == "each":
             if not line.is_closed:
                 line.settle_soon(batch[index + 1 :], Settlement("release"))
@@ -100,7 +100,7 @@ class _Shell:
     @property
     def _warns_of_unsettled(self) -> bool:
         """Whether its messages have to be settled one by one."""
-        return self._line.core.config.ack == "each"
+        return self._connection.core.config.ack == "each"
 
     def _warn_of_unsettled(self, message: Message, block: str) -> None:
         """The next message is asked for, and this one is not settled."""
@@ -112,18 +112,20 @@ class _Shell:
         warnings.warn(text, GoQueueWarning, stacklevel=3)
 
     def __repr__(self) -> str:
-        state = "closed" if self._line.is_closed else "joined" if self._line.core.is_member else "not joined"
+        state = (
+            "closed" if self._connection.is_closed else "joined" if self._connection.core.is_member else "not joined"
+        )
         return f"<{type(self).__name__} {self.member_id} of {self.group}, {state}>"
 
 
 class AsyncConsumer(_Shell):
     """A member of a group. One task at a time polls; any may settle."""
 
-    _line: AsyncLine
+    _connection: AsyncConsumerConnection
 
     def __init__(self, config: ConsumerConfig, connections: Connections, clock: Clock) -> None:
         self._arguments = (config, connections, clock)
-        self._line = AsyncLine(config, connections, clock)
+        self._connection = AsyncConsumerConnection(config, connections, clock)
         self._is_polling = False
 
     def blocking(self, loop: LoopThread) -> "Consumer":
@@ -132,14 +134,14 @@ class AsyncConsumer(_Shell):
 
     async def join(self) -> None:
         """Become a member now, and not with the first poll."""
-        self._line.check_open()
-        self._line.member.watch()
-        if not self._line.core.is_member:
-            await self._line.drive(self._line.core.join())
+        self._connection.check_open()
+        self._connection.member.watch()
+        if not self._connection.core.is_member:
+            await self._connection.drive(self._connection.core.join())
 
     async def poll(self, max_messages: int = 500, timeout: Duration = "5s") -> list[AsyncDelivered]:
         """The next messages, as soon as there are any; none if there are none in time."""
-        line = self._line
+        line = self._connection
         line.check_open()
         timeout_ms = _poll_arguments(max_messages, timeout)
         if self._is_polling:
@@ -153,40 +155,40 @@ class AsyncConsumer(_Shell):
             return self._last.messages.copy()
         finally:
             self._is_polling = False
-            line.hurry()
+            line.pump_now()
 
     async def ack(self, messages: Message | Iterable[Message]) -> None:
         """They are done."""
         if self._last.is_whole(messages):
-            await self._line.drive(self._line.core.ack_whole(self._last))
+            await self._connection.drive(self._connection.core.ack_whole(self._last))
         else:
-            await self._line.settle(messages, Settlement("ack"))
+            await self._connection.settle(messages, Settlement("ack"))
 
     async def nack(
         self, messages: Message | Iterable[Message], *, delay: Duration | None = None, reason: str = ""
     ) -> None:
         """Deliver them again, after a backoff or the delay."""
-        await self._line.settle(messages, nack_of(delay, reason))
+        await self._connection.settle(messages, nack_of(delay, reason))
 
     async def reject(self, messages: Message | Iterable[Message], *, reason: str = "") -> None:
         """Put them to the dead letters."""
-        await self._line.settle(messages, reject_of(reason))
+        await self._connection.settle(messages, reject_of(reason))
 
     async def extend(self, messages: Message | Iterable[Message], by: Duration) -> None:
         """Keep them for that long from now on."""
-        await self._line.settle(messages, extension_of(by))
+        await self._connection.settle(messages, extension_of(by))
 
     async def commit(self) -> None:
         """Commit the positions behind everything that was polled; not of partitions that others have by now."""
-        await self._line.drive(self._line.core.commit())
+        await self._connection.drive(self._connection.core.commit())
 
     async def close(self) -> None:
         """Settle what is noted, commit if that is automatic, and leave the group."""
-        await self._line.member.close()
+        await self._connection.member.close()
 
     async def _close_within(self, batch: Sequence[Message], index: int) -> None:
         """Close in the middle of a batch."""
-        await self._line.member.close(self._done_before(batch, index))
+        await self._connection.member.close(self._done_before(batch, index))
 
     async def __aenter__(self) -> Self:
         return self
@@ -208,7 +210,7 @@ class AsyncConsumption:
 
     async def __aiter__(self) -> AsyncIterator[AsyncDelivered]:
         consumer, limits, left = self._consumer, self._limits, self._limits.limit
-        line, warns = consumer._line, consumer._warns_of_unsettled
+        line, warns = consumer._connection, consumer._warns_of_unsettled
         try:
             while left is None or left > 0:
                 batch = await consumer.poll(limits.count(left), limits.timeout)
@@ -258,21 +260,21 @@ class Limits:
 class Consumer(_Shell):
     """A member of a group, for a thread without an event loop. Belongs to one thread at a time."""
 
-    _line: BlockingLine
+    _connection: BlockingConsumerConnection
 
     def __init__(self, config: ConsumerConfig, connections: Connections, clock: Clock, loop: LoopThread) -> None:
-        self._line = BlockingLine(config, connections, clock, loop)
+        self._connection = BlockingConsumerConnection(config, connections, clock, loop)
 
     def join(self) -> None:
         """Become a member now, and not with the first poll."""
-        self._line.check_open()
-        self._line.watch()
-        if not self._line.core.is_member:
-            self._line.drive(self._line.core.join())
+        self._connection.check_open()
+        self._connection.watch()
+        if not self._connection.core.is_member:
+            self._connection.drive(self._connection.core.join())
 
     def poll(self, max_messages: int = 500, timeout: Duration = "5s") -> list[Delivered]:
         """The next messages, as soon as there are any; none if there are none in time."""
-        line = self._line
+        line = self._connection
         line.check_open()
         timeout_ms = _poll_arguments(max_messages, timeout)
         if not line.is_watched:
@@ -283,43 +285,43 @@ class Consumer(_Shell):
             self._last = line.drive(line.core.poll(max_messages, timeout_ms, line, Delivered))
             return self._last.messages.copy()
         finally:
-            line.hurry()
+            line.pump_now()
 
     def ack(self, messages: Message | Iterable[Message]) -> None:
         """They are done."""
         if self._last.is_whole(messages):
-            self._line.ack_whole(self._last)
+            self._connection.ack_whole(self._last)
         else:
-            self._line.settle(messages, Settlement("ack"))
+            self._connection.settle(messages, Settlement("ack"))
 
     def nack(self, messages: Message | Iterable[Message], *, delay: Duration | None = None, reason: str = "") -> None:
         """Deliver them again, after a backoff or the delay."""
-        self._line.settle(messages, nack_of(delay, reason))
+        self._connection.settle(messages, nack_of(delay, reason))
 
     def reject(self, messages: Message | Iterable[Message], *, reason: str = "") -> None:
         """Put them to the dead letters."""
-        self._line.settle(messages, reject_of(reason))
+        self._connection.settle(messages, reject_of(reason))
 
     def extend(self, messages: Message | Iterable[Message], by: Duration) -> None:
         """Keep them for that long from now on."""
-        self._line.settle(messages, extension_of(by))
+        self._connection.settle(messages, extension_of(by))
 
     def commit(self) -> None:
         """Commit the positions behind everything that was polled; not of partitions that others have by now."""
-        self._line.drive(self._line.core.commit())
+        self._connection.drive(self._connection.core.commit())
 
     def flush(self) -> None:
         """Settle what is noted in the background, and return when that is done."""
-        self._line.check_open()
-        self._line.flush()
+        self._connection.check_open()
+        self._connection.flush()
 
     def close(self) -> None:
         """Settle what is noted, commit if that is automatic, and leave the group."""
-        self._line.close()
+        self._connection.close()
 
     def _close_within(self, batch: Sequence[Message], index: int) -> None:
         """Close in the middle of a batch."""
-        self._line.close(self._done_before(batch, index))
+        self._connection.close(self._done_before(batch, index))
 
     def __enter__(self) -> Self:
         return self
@@ -337,7 +339,7 @@ class Consumption:
 
     def __iter__(self) -> Iterator[Delivered]:
         consumer, limits, left = self._consumer, self._limits, self._limits.limit
-        line, warns = consumer._line, consumer._warns_of_unsettled
+        line, warns = consumer._connection, consumer._warns_of_unsettled
         try:
             while left is None or left > 0:
                 batch = consumer.poll(limits.count(left), limits.timeout)

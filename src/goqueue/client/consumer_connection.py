@@ -1,9 +1,9 @@
-"""Lines: what a consumer and its messages have in common, which is the way to the broker.
+"""The connection of a consumer to its broker, which its messages share: they are settled over it.
 
-`AsyncLine` lives in an event loop. `BlockingLine` is for threads without one: it talks to the broker over a socket of
-its own, in the thread that calls it, and leaves heartbeats and extensions to the loop of its client. An application
-that comes back for more at once finds it here already: the next poll is sent along with the ack of the last one, or
-before that.
+`AsyncConsumerConnection` belongs to an event loop. `BlockingConsumerConnection` is for threads without one: it talks
+to the broker over a socket of its own, in the thread that calls it, and leaves heartbeats and extensions to the event
+loop of its client. An application that polls again at once finds the messages here: the next poll is sent along with
+the ack of the previous one, or earlier.
 """
 
 import threading
@@ -38,7 +38,7 @@ LARGE_BATCH = 100
 T = TypeVar("T")
 
 
-class Line(Settles, ABC):
+class ConsumerConnection(Settles, ABC):
     """A consumer without what it has polled: all that a message has to know of it.
 
     Messages have a line, and so does their consumer, which alone may have messages: the garbage collector does not see
@@ -87,13 +87,13 @@ class Line(Settles, ABC):
     def post(self, function: Callable[[], None]) -> None:
         """Call the function in the loop."""
 
-    def hurry(self) -> None:
+    def pump_now(self) -> None:
         """See to it that what is due is done in time."""
-        if self.member.must_hurry and not self.is_closed:
+        if self.member.must_pump and not self.is_closed:
             self.post(self.member.poke)
 
 
-class AsyncLine(Line):
+class AsyncConsumerConnection(ConsumerConnection):
     """The line of a consumer that lives in an event loop."""
 
     def __init__(self, config: ConsumerConfig, connections: Connections, clock: Clock) -> None:
@@ -109,7 +109,7 @@ class AsyncLine(Line):
         messages = listed(messages)
         self.note_settled(messages, settlement)
         await self.drive(self.core.settle(messages, settlement))
-        self.hurry()
+        self.pump_now()
 
     async def drive(self, steps: Steps[T]) -> T:
         """The result of the steps."""
@@ -136,7 +136,7 @@ class Ahead(NamedTuple):
     sent_ns: int
 
 
-class BlockingLine(Line):
+class BlockingConsumerConnection(ConsumerConnection):
     """The line of a consumer for threads: a socket of its own, for one of them at a time."""
 
     def __init__(self, config: ConsumerConfig, connections: Connections, clock: Clock, loop: LoopThread) -> None:
@@ -197,7 +197,7 @@ class BlockingLine(Line):
         messages = listed(messages)
         self.note_settled(messages, settlement)
         self.drive(self.core.settle(messages, settlement))
-        self.hurry()
+        self.pump_now()
 
     def drive(self, steps: Steps[T]) -> T:
         """Carry the requests of the steps to the broker and the answers back, in this thread."""

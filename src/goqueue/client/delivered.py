@@ -18,7 +18,7 @@ from goqueue.record.message import Message
 from goqueue.wire.reports import Settlement
 
 if TYPE_CHECKING:
-    from goqueue.client.consumer_connection import AsyncLine, BlockingLine
+    from goqueue.client.consumer_connection import AsyncConsumerConnection, BlockingConsumerConnection
 
 
 class _Delivered(ReceivedMessage):
@@ -58,28 +58,28 @@ class Delivered(_Delivered):
     __slots__ = ()
 
     @property
-    def _line(self) -> "BlockingLine":
-        line: BlockingLine = self._delivery.line  # type: ignore[assignment]
+    def _connection(self) -> "BlockingConsumerConnection":
+        line: BlockingConsumerConnection = self._delivery.line  # type: ignore[assignment]
         return line
 
     def ack(self) -> None:
         """The message is done."""
-        self._line.settle(self, Settlement("ack"))
+        self._connection.settle(self, Settlement("ack"))
 
     def nack(self, *, delay: Duration | None = None, reason: str = "") -> None:
         """Deliver the message again, after a backoff or the delay."""
-        self._line.settle(self, nack_of(delay, reason))
+        self._connection.settle(self, nack_of(delay, reason))
 
     def reject(self, *, reason: str = "") -> None:
         """Put the message to the dead letters."""
-        self._line.settle(self, reject_of(reason))
+        self._connection.settle(self, reject_of(reason))
 
     def extend(self, by: Duration) -> None:
         """Keep the message for that long from now on."""
-        self._line.settle(self, extension_of(by))
+        self._connection.settle(self, extension_of(by))
 
     def __enter__(self) -> Self:
-        if telemetry.is_in_use() and self._line.core.config.telemetry:
+        if telemetry.is_in_use() and self._connection.core.config.telemetry:
             telemetry.enter(self)
         return self
 
@@ -87,7 +87,7 @@ class Delivered(_Delivered):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         telemetry.leave(self)
-        self._line.leave_block(self, error)
+        self._connection.leave_block(self, error)
 
 
 class AsyncDelivered(_Delivered):
@@ -96,28 +96,28 @@ class AsyncDelivered(_Delivered):
     __slots__ = ()
 
     @property
-    def _line(self) -> "AsyncLine":
-        line: AsyncLine = self._delivery.line  # type: ignore[assignment]
+    def _connection(self) -> "AsyncConsumerConnection":
+        line: AsyncConsumerConnection = self._delivery.line  # type: ignore[assignment]
         return line
 
     async def ack(self) -> None:
         """The message is done."""
-        await self._line.settle(self, Settlement("ack"))
+        await self._connection.settle(self, Settlement("ack"))
 
     async def nack(self, *, delay: Duration | None = None, reason: str = "") -> None:
         """Deliver the message again, after a backoff or the delay."""
-        await self._line.settle(self, nack_of(delay, reason))
+        await self._connection.settle(self, nack_of(delay, reason))
 
     async def reject(self, *, reason: str = "") -> None:
         """Put the message to the dead letters."""
-        await self._line.settle(self, reject_of(reason))
+        await self._connection.settle(self, reject_of(reason))
 
     async def extend(self, by: Duration) -> None:
         """Keep the message for that long from now on."""
-        await self._line.settle(self, extension_of(by))
+        await self._connection.settle(self, extension_of(by))
 
     async def __aenter__(self) -> Self:
-        if telemetry.is_in_use() and self._line.core.config.telemetry:
+        if telemetry.is_in_use() and self._connection.core.config.telemetry:
             telemetry.enter(self)
         return self
 
@@ -125,7 +125,7 @@ class AsyncDelivered(_Delivered):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         telemetry.leave(self)
-        self._line.leave_block(self, error)
+        self._connection.leave_block(self, error)
 
 
 def by_line(messages: Any) -> Iterable[tuple[Any, Sequence[Any]]]:
@@ -134,6 +134,6 @@ def by_line(messages: Any) -> Iterable[tuple[Any, Sequence[Any]]]:
     for message in [messages] if isinstance(messages, Message) else messages:
         if not isinstance(message, Delivered | AsyncDelivered):
             raise InvalidRequest("only a message that a group has delivered can be acknowledged")
-        line = message._line
+        line = message._connection
         lines.setdefault(id(line), (line, []))[1].append(message)
     return lines.values()

@@ -6,8 +6,8 @@ from goqueue.clock import MS
 from goqueue.errors import InvalidConfig
 from goqueue.times import format_duration, parse_duration
 
-AWAKE_NS = MS // 2
-AWAKE_NS_MAX = 10 * MS
+BUSY_POLL_NS = MS // 2
+BUSY_POLL_NS_MAX = 10 * MS
 
 
 def default_server() -> str:
@@ -20,18 +20,18 @@ def default_telemetry() -> bool:
     return (os.environ.get("GOQUEUE_TELEMETRY") or "on").lower() not in ("off", "false", "no", "0")
 
 
-def default_awake_ns() -> int:
+def default_busy_poll_ns() -> int:
     """How long a thread that waits for an answer looks for it before it falls asleep."""
-    asked = os.environ.get("GOQUEUE_AWAKE")
+    asked = os.environ.get("GOQUEUE_BUSY_POLL")
     if not asked:
-        return AWAKE_NS
+        return BUSY_POLL_NS
     try:
-        awake_ns = parse_duration(asked)
+        busy_poll_ns = parse_duration(asked)
     except ValueError as error:
-        raise InvalidConfig("GOQUEUE_AWAKE", asked, str(error)) from None
-    if not 0 <= awake_ns <= AWAKE_NS_MAX:
-        raise InvalidConfig("GOQUEUE_AWAKE", asked, f"must be 0s to {format_duration(AWAKE_NS_MAX)}")
-    return awake_ns
+        raise InvalidConfig("GOQUEUE_BUSY_POLL", asked, str(error)) from None
+    if not 0 <= busy_poll_ns <= BUSY_POLL_NS_MAX:
+        raise InvalidConfig("GOQUEUE_BUSY_POLL", asked, f"must be 0s to {format_duration(BUSY_POLL_NS_MAX)}")
+    return busy_poll_ns
 
 
 def default_api_key() -> str:

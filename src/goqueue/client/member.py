@@ -97,7 +97,7 @@ class Member:
             self._keeping = asyncio.ensure_future(self._keep())
 
     @property
-    def must_hurry(self) -> bool:
+    def must_pump(self) -> bool:
         """Whether something is to be done before it is looked at next."""
         extend_at_ns = self.core.extend_at_ns
         return self.core.must_beat or (extend_at_ns is not None and extend_at_ns < self.wakes_at_ns)

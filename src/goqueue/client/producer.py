@@ -276,7 +276,7 @@ class ProducerCore:
 
     # --- the loop ------------------------------------------------------------------------------
 
-    def hurry(self) -> None:
+    def pump_now(self) -> None:
         """Send what is ready now, if nothing is under way that it could travel behind."""
         if len(self._sealed) == 1 and not self._sealed[0].queue.in_flight:
             self._pump()
@@ -705,7 +705,7 @@ class AsyncProducer:
             await room.wait()
         handle = AsyncHandle(NO_BATCH, message)
         core.add(topic, handle, partition)
-        core.hurry()
+        core.pump_now()
         return handle
 
     async def flush(self) -> None:

@@ -115,7 +115,7 @@ class AsyncScan:
         if task is not None and not task.cancel() and not task.cancelled():
             task.exception()  # or asyncio complains that nobody asked
 
-    def blocking(self, run: Callable[[Coroutine[Any, Any, Any]], Any], lines: "Lines") -> "Scan":
+    def blocking(self, run: Callable[[Coroutine[Any, Any, Any]], Any], lines: "ConnectionPool") -> "Scan":
         """The same, for those without an event loop."""
         return Scan(self, run, lines)
 
@@ -131,7 +131,7 @@ class AsyncScan:
         return await self._connections.retrying(attempt)
 
 
-class Lines:
+class ConnectionPool:
     """Connections for scans, each for one thread at a time, which outlive the scan."""
 
     def __init__(self, connections: Connections) -> None:
@@ -177,7 +177,7 @@ class DirectScan:
 
     def __init__(self, course: Course, line: BlockingConnections) -> None:
         self._course = course
-        self._line = line
+        self._connection = line
         self._session: BlockingSession | None = None
         self._ahead = 0  # the correlation of what was asked for already
 
@@ -206,7 +206,7 @@ class DirectScan:
         if request is None:
             return
         if self._session is None:
-            found: Any = run_now(self._line.leader(request.topic, request.partition))
+            found: Any = run_now(self._connection.leader(request.topic, request.partition))
             self._session = found
         assert self._session is not None
         self._ahead = self._session.send_ahead(Verb.READ, request)
@@ -215,12 +215,12 @@ class DirectScan:
 class Scan:
     """The visible records of one partition in [start_offset, end_offset), part by part. Made by `Client.scan`."""
 
-    def __init__(self, scan: AsyncScan, run: Callable[[Coroutine[Any, Any, Any]], Any], lines: Lines) -> None:
+    def __init__(self, scan: AsyncScan, run: Callable[[Coroutine[Any, Any, Any]], Any], lines: ConnectionPool) -> None:
         self._scan = scan
         self._run = run
         self._lines = lines
-        self._line = lines.take()
-        self._direct = None if self._line is None else DirectScan(scan.course, self._line)
+        self._connection = lines.take()
+        self._direct = None if self._connection is None else DirectScan(scan.course, self._connection)
 
     def next_part(self) -> ScannedPart | None:
         """The next records; None at the end of the range, or of what is there to be seen."""
@@ -252,7 +252,7 @@ class Scan:
         self._run(self._scan.close())
 
     def _hang_up(self) -> None:
-        direct, line = self._direct, self._line
-        self._direct = self._line = None
+        direct, line = self._direct, self._connection
+        self._direct = self._connection = None
         if direct is not None and line is not None:
             self._lines.give_back(line, is_clean=direct.is_clean)

@@ -11,22 +11,22 @@ import socket
 from threading import Lock
 
 from goqueue.clock import SystemClock
-from goqueue.runtime.adaptive_spin import Vigil, affordable_ns, give_way
+from goqueue.runtime.adaptive_spin import AdaptiveSpin, affordable_ns, give_way
 
 _turn = Lock()
 _monotonic_ns = SystemClock().monotonic_ns  # a socket knows no other time
 
 
-class Lookout:
+class SpinWait:
     """Watches one socket, for as long as that at a time."""
 
     __slots__ = ("_is_there", "_vigil")
 
-    def __init__(self, watched: socket.socket, awake_ns: int) -> None:
+    def __init__(self, watched: socket.socket, busy_poll_ns: int) -> None:
         poll = select.poll()
         poll.register(watched, select.POLLIN)
         self._is_there = poll.poll
-        self._vigil = Vigil(affordable_ns(awake_ns))
+        self._vigil = AdaptiveSpin(affordable_ns(busy_poll_ns))
 
     def watch(self) -> None:
         """Return when something has come, or when it is time to fall asleep."""

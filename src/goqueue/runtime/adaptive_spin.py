@@ -15,7 +15,7 @@ MISSES_MAX = 6
 CPU_LIMIT: Final = "/sys/fs/cgroup/cpu.max"
 
 
-class Vigil:
+class AdaptiveSpin:
     """Says when to stay awake. Knows nothing of sockets or event loops."""
 
     __slots__ = ("_length_ns", "_misses", "_to_skip", "_until_ns", "is_on")

@@ -96,7 +96,7 @@ async def running(config: ServerConfig, *, clock: Clock, observe: events.Observe
         http_door = _http_door(broker, clock, config, metrics) if config.http else None
         ticker = Ticker(loop, clock, broker.tick, interval_ns=config.housekeeping.tick_interval_ns)
         opened.callback(ticker.stop)
-        broker.hurry = ticker.hurry
+        broker.wake_at = ticker.wake_at
 
         doors: list[Door] = []
         opened.push_async_callback(_drain, broker, doors, grace_s)
@@ -153,8 +153,8 @@ def _native_door(broker: Broker, clock: Clock, config: ServerConfig) -> NativeDo
         frame_bytes_max=config.limits.frame_bytes_max,
         inbound_bytes_max=config.limits.inbound_bytes_max,
     )
-    awake_ns = affordable_ns(config.housekeeping.awake_ns)
-    return NativeDoor(broker, clock=clock, config=limits, node_id=config.node_id, awake_ns=awake_ns)
+    busy_poll_ns = affordable_ns(config.housekeeping.busy_poll_ns)
+    return NativeDoor(broker, clock=clock, config=limits, node_id=config.node_id, busy_poll_ns=busy_poll_ns)
 
 
 def _http_door(broker: Broker, clock: Clock, config: ServerConfig, metrics: Metrics) -> Door:

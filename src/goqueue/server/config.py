@@ -44,7 +44,7 @@ ENVIRONMENT_PREFIX = "GOQUEUE_"
 NOT_OURS = frozenset(
     {
         "GOQUEUE_API_KEY",
-        "GOQUEUE_AWAKE",
+        "GOQUEUE_BUSY_POLL",
         "GOQUEUE_CONFIG",
         "GOQUEUE_KERNEL",
         "GOQUEUE_SERVER",
@@ -126,7 +126,7 @@ class Housekeeping:
 
     tick_interval_ns: Annotated[int, Duration(MS, SECOND)] = 50 * MS
     maintenance_interval_ns: Annotated[int, Duration(100 * MS, 3600 * SECOND)] = 30 * SECOND
-    awake_ns: Annotated[int, Duration(0, 10 * MS)] = MS // 2  # 0: it sleeps at once
+    busy_poll_ns: Annotated[int, Duration(0, 10 * MS)] = MS // 2  # 0: it sleeps at once
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

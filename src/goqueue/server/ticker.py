@@ -48,7 +48,7 @@ class Ticker:
         self._is_stopped = True
         self._next.cancel()
 
-    def hurry(self, time_ns: int) -> None:
+    def wake_at(self, time_ns: int) -> None:
         """There is something to do at that time: tick then, if not before.
 
         A time that is over is not when the loop ought to have ticked, so it is no sign of a stall.

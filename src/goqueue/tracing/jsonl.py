@@ -23,7 +23,7 @@ HEAD_BYTES = 4096
 _TIME = re.compile(rb'"time_ns":(-?\d{1,19})')
 
 
-class LineFile(Protocol):
+class JsonLinesFile(Protocol):
     """A file that grows at its end."""
 
     def size(self) -> int: ...
@@ -42,7 +42,7 @@ class Named(Protocol):
 class LineDisk(Protocol):
     """Where the files are."""
 
-    def open(self, path: str, *, create: bool = False) -> LineFile: ...
+    def open(self, path: str, *, create: bool = False) -> JsonLinesFile: ...
     def entries(self, directory: str) -> Sequence[Named]: ...
     def make_directory(self, path: str) -> None: ...
     def rename(self, source: str, target: str) -> None: ...
@@ -66,7 +66,7 @@ class JsonlExporter:
         self._clock = clock
         self._max_bytes = max_bytes
         self._keep = keep
-        self._file: LineFile | None = None
+        self._file: JsonLinesFile | None = None
         self._size = 0
         self._day = ""
 
@@ -98,7 +98,7 @@ class JsonlExporter:
             self._size += len(line)
         _append(file, some)
 
-    def _begin(self, today: str) -> LineFile:
+    def _begin(self, today: str) -> JsonLinesFile:
         """Open the file, and go on with what is in it."""
         self._disk.make_directory(self._directory or ".")
         file = self._file = self._disk.open(self._path, create=True)
@@ -112,7 +112,7 @@ class JsonlExporter:
                 self._size += 1
         return file
 
-    def _rotate(self, today: str) -> LineFile:
+    def _rotate(self, today: str) -> JsonLinesFile:
         """Put the file aside, and begin the next one."""
         self.close()
         old = self._old_names()
@@ -130,7 +130,7 @@ class JsonlExporter:
         return [(match[1], match[2], match[0]) for match in matches]
 
 
-def _append(file: LineFile, lines: Sequence[bytes]) -> None:
+def _append(file: JsonLinesFile, lines: Sequence[bytes]) -> None:
     if lines:
         file.append(b"".join(lines))
 

@@ -5,7 +5,7 @@ from typing import Any
 from goqueue import events
 
 
-class Happened:
+class DeliveryCounters:
     """Counts of what happened to messages."""
 
     def __init__(self) -> None:

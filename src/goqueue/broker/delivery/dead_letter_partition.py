@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 from pyroaring import BitMap64
 
 from goqueue.broker.delivery.partition_delivery import Graves, PartitionDelivery
-from goqueue.broker.partition.leader import LivePartition
+from goqueue.broker.partition.leader import PartitionLeader
 from goqueue.broker.partition.ledger import Fact
 from goqueue.delivery import redrive_facts
 from goqueue.delivery.cursor import Cursor
@@ -32,10 +32,10 @@ class LetterTopics(Protocol):
 
     def partition_counts(self) -> Mapping[str, int]: ...
     def has_topic(self, topic: str) -> bool: ...
-    def lives(self, topic: str) -> Sequence[LivePartition]:
+    def leaders(self, topic: str) -> Sequence[PartitionLeader]:
         """The partitions of a topic. Raises `TopicNotFound`."""
 
-    def delivery(self, live: LivePartition) -> PartitionDelivery: ...
+    def delivery(self, leader: PartitionLeader) -> PartitionDelivery: ...
 
 
 class Found(NamedTuple):
@@ -58,26 +58,26 @@ class Stretch(NamedTuple):
 class LetterPartition:
     """The letters of one partition of a dead-letter topic."""
 
-    def __init__(self, live: LivePartition, *, topics: LetterTopics, stretch_bytes: int) -> None:
-        self.live = live
+    def __init__(self, leader: PartitionLeader, *, topics: LetterTopics, stretch_bytes: int) -> None:
+        self.leader = leader
         self._topics = topics
         self._stretch_bytes = stretch_bytes
-        self._counts = LetterCounts(live.log.start_offset)
+        self._counts = LetterCounts(leader.log.start_offset)
         self._times: dict[int, int | None] = {}
         self.is_counting = False
 
     @property
     def is_counted(self) -> bool:
         """Whether all letters were seen."""
-        return self._counts.end >= self.live.last_stable_offset
+        return self._counts.end >= self.leader.last_stable_offset
 
     def dead(self) -> BitMap64:
         """The letters that are dead now."""
         cursor = self._cursor()
-        start = self.live.log.start_offset
+        start = self.leader.log.start_offset
         if cursor is None:
-            return self._counts.letters(start, self.live.last_stable_offset)
-        found = self._counts.letters(max(start, cursor.floor), self.live.last_stable_offset)
+            return self._counts.letters(start, self.leader.last_stable_offset)
+        found = self._counts.letters(max(start, cursor.floor), self.leader.last_stable_offset)
         found -= cursor.acked
         found -= cursor.dying
         return found
@@ -85,14 +85,14 @@ class LetterPartition:
     def is_dead(self, offset: int) -> bool:
         """Whether the letter is dead still."""
         cursor = self._cursor()
-        return offset >= self.live.log.start_offset and (cursor is None or not cursor.is_done(offset))
+        return offset >= self.leader.log.start_offset and (cursor is None or not cursor.is_done(offset))
 
     def count(self, letters_max: int) -> int:
         """Go on counting; how many letters that were."""
         cursor = self._cursor()
-        start = self.live.log.start_offset
+        start = self.leader.log.start_offset
         self._counts.forget_below(start if cursor is None else max(start, cursor.floor))
-        limit = self.live.last_stable_offset
+        limit = self.leader.last_stable_offset
         counted = 0
         for stretch in self.read(span(self._counts.end, limit)):
             letters = [(message.offset, message.headers) for message in stretch.messages]
@@ -115,7 +115,7 @@ class LetterPartition:
 
     def find(self, wanted: LetterFilter, offsets: BitMap64) -> Iterator[Found | None]:
         """Those of the letters that are meant, in order; None whenever a stretch of the log is through."""
-        for stretch in self.read(wanted.among(self.live.origin.partition, offsets)):
+        for stretch in self.read(wanted.among(self.leader.origin.partition, offsets)):
             for message in stretch.messages:
                 if wanted.may_match(message.key, message.raw_headers):
                     headers = message.headers
@@ -129,7 +129,7 @@ class LetterPartition:
         left = wanted
         while left:
             start, end = left.min(), left.max() + 1
-            reader = self.live.reader(start)
+            reader = self.leader.reader(start)
             try:
                 chunk = reader.read(max_bytes=self._stretch_bytes, to_offset=end)
             except OffsetOutOfRange as error:
@@ -137,42 +137,42 @@ class LetterPartition:
                     return
                 left = between(left, error.start, end)
                 continue
-            self.live.keep(reader)
+            self.leader.keep(reader)
             behind = max(chunk.next_offset, start + 1)
             asked = between(left, start, behind)
             records: Buffer = chunk.records
             if chunk.record_count != len(asked):
                 records = kernel.select(records, asked.to_array(), max_bytes=len(records)).records
-            messages = kernel.decode(records, self.live.origin, Message, verify=False)
+            messages = kernel.decode(records, self.leader.origin, Message, verify=False)
             yield Stretch(records, [message for message in messages if not message.flags & Flags.CONTROL], behind)
             left = between(left, behind, end)
 
     def put_back(self, offsets: Sequence[int], target: str, partition: int, *, to_group: bool) -> Pending[Graves]:
         """Move letters, which are dead, to that partition; with `to_group` each for the group that gave it up."""
-        delivery = self._topics.delivery(self.live)
+        delivery = self._topics.delivery(self.leader)
         one = delivery.cursor_of(REDRIVE_GROUP)
         return delivery.move_to(one, BitMap64(offsets), target, partition, to_group=to_group)
 
     def redrive_facts(self) -> Iterator[RedriveFact]:
         """What the ledger says about redrives."""
-        if self.live.partition.has_ledger:
-            for key, value in self._topics.delivery(self.live).redrive_facts.items():
+        if self.leader.partition.has_ledger:
+            for key, value in self._topics.delivery(self.leader).redrive_facts.items():
                 try:
                     yield redrive_facts.decode(key, value)
                 except ValueError as error:
-                    self.live.unreadable.pass_over(key, error)
+                    self.leader.unreadable.pass_over(key, error)
 
     def write(self, facts: Sequence[Fact], *, flush: bool = True) -> Pending[None]:
         """Write down facts about redrives; done when they are safe. Raises `StorageError`."""
-        end = self._topics.delivery(self.live).write_redrive_facts(facts, flush=flush)
-        return self.live.ledger.when_stored(end) if flush else Pending.of(None)
+        end = self._topics.delivery(self.leader).write_redrive_facts(facts, flush=flush)
+        return self.leader.ledger.when_stored(end) if flush else Pending.of(None)
 
     def _cursor(self) -> Cursor | None:
-        delivery = self.live.delivery
+        delivery = self.leader.delivery
         if not isinstance(delivery, PartitionDelivery):
-            if not self.live.partition.has_ledger:  # nobody ever put a letter back
+            if not self.leader.partition.has_ledger:  # nobody ever put a letter back
                 return None
-            delivery = self._topics.delivery(self.live)
+            delivery = self._topics.delivery(self.leader)
         one = delivery.cursors.get(REDRIVE_GROUP)
         return None if one is None else one.cursor
 

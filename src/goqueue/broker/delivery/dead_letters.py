@@ -26,7 +26,7 @@ from pyroaring import BitMap64
 
 from goqueue.broker.delivery.dead_letter_partition import Found, LetterPartition, LetterTopics
 from goqueue.broker.delivery.partition_delivery import Graves
-from goqueue.broker.partition.leader import LivePartition
+from goqueue.broker.partition.leader import PartitionLeader
 from goqueue.broker.partition.ledger import Fact
 from goqueue.broker.timers import Timer, Timers
 from goqueue.clock import SECOND, Clock
@@ -248,12 +248,12 @@ class DeadLetters:
     def resume(self) -> None:
         """Finish what was in hand when the broker stopped, and go on with the redrives that were running."""
         for dlq_topic in self._dlq_topics():
-            lives = self._topics.lives(dlq_topic)
-            for live in lives:
-                if live.partition.has_ledger:
+            leaders = self._topics.leaders(dlq_topic)
+            for leader in leaders:
+                if leader.partition.has_ledger:
                     with suppress(StorageError):  # a caller that asks for it is told why
-                        self._topics.delivery(live)
-            if any(live.partition.has_ledger for live in lives):
+                        self._topics.delivery(leader)
+            if any(leader.partition.has_ledger for leader in leaders):
                 with suppress(StorageError):
                     self._restore(_base(dlq_topic))
 
@@ -416,7 +416,7 @@ class DeadLetters:
         if target_topic is not None:
             if target_topic == dead_letter_topic(topic):
                 raise InvalidRequest("invalid target_topic: the letters are there already", path="target_topic")
-            self._topics.lives(target_topic)
+            self._topics.leaders(target_topic)
         order = Order(
             token_hex(8),
             wanted,
@@ -426,7 +426,7 @@ class DeadLetters:
             max_redrives,
             to or (TO_GROUP if target_topic in (None, topic) else TO_ALL),
             self._clock.wall_ns(),
-            [source.live.last_stable_offset for source in sources],
+            [source.leader.last_stable_offset for source in sources],
         )
         return Redrive(topic, order, sources, now_ns=self._clock.monotonic_ns())
 
@@ -562,18 +562,18 @@ class DeadLetters:
         topic = redrive.target_topic or topic
         if topic not in self._topics.partition_counts():
             return None
-        lives = self._topics.lives(topic)
-        live = lives[partition % len(lives)]
-        return (topic, live.origin.partition) if _fits(found.message, live) else None
+        leaders = self._topics.leaders(topic)
+        leader = leaders[partition % len(leaders)]
+        return (topic, leader.origin.partition) if _fits(found.message, leader) else None
 
     def _check_topics(self, redrive: Redrive) -> None:
         """Raise `TopicNotFound` unless the letters, and the target that was asked for, are there."""
         for source in redrive.shares:
-            if self._topics.lives(redrive.dlq_topic)[0] is not source.live:  # another topic of that name
+            if self._topics.leaders(redrive.dlq_topic)[0] is not source.leader:  # another topic of that name
                 raise TopicNotFound(redrive.dlq_topic)
             break
         if redrive.target_topic is not None:
-            self._topics.lives(redrive.target_topic)
+            self._topics.leaders(redrive.target_topic)
 
     def _stop(self, redrive: Redrive) -> None:
         redrive.is_stopping = True
@@ -621,12 +621,12 @@ class DeadLetters:
                 raise TopicNotFound(topic)
             self._sources.pop(dlq_topic, None)
             return ()
-        lives = self._topics.lives(dlq_topic)
+        leaders = self._topics.leaders(dlq_topic)
         sources = self._sources.get(dlq_topic, ())
-        if [source.live for source in sources] != list(lives):
-            known = {source.live: source for source in sources}
+        if [source.leader for source in sources] != list(leaders):
+            known = {source.leader: source for source in sources}
             make = partial(LetterPartition, topics=self._topics, stretch_bytes=self._config.stretch_bytes)
-            sources = [known.get(live) or make(live) for live in lives]
+            sources = [known.get(leader) or make(leader) for leader in leaders]
             self._sources[dlq_topic] = sources
         return sources
 
@@ -655,13 +655,13 @@ class DeadLetters:
 
     def _count_later(self, source: LetterPartition) -> None:
         """Count what is left, some at every tick."""
-        if source.is_counted or source.is_counting or source.live.log.is_closed:
+        if source.is_counted or source.is_counting or source.leader.log.is_closed:
             return
         source.is_counting = True
 
         def go_on() -> None:
             source.is_counting = False
-            if not source.live.log.is_closed:
+            if not source.leader.log.is_closed:
                 with suppress(StorageError):  # who asks next is told
                     source.count(self._config.counted_step)
                     self._count_later(source)
@@ -678,9 +678,9 @@ def _only(letters: Iterator[Found | None]) -> Iterator[Found]:
     return (found for found in letters if found is not None)
 
 
-def _fits(message: Message, live: LivePartition) -> bool:
+def _fits(message: Message, leader: PartitionLeader) -> bool:
     """Whether the partition takes the message as it will be when it is put back."""
-    if len(message.value) > live.log.config.value_bytes_max:
+    if len(message.value) > leader.log.config.value_bytes_max:
         return False
     if len(message.raw_headers or b"") <= HEADERS_BYTES_MAX - _ROOM_FOR_HEADERS:
         return True

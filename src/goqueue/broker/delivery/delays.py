@@ -14,7 +14,7 @@ from typing import Protocol
 from pyroaring import BitMap64
 
 from goqueue.broker.delivery.partition_delivery import PartitionDelivery
-from goqueue.broker.partition.leader import LivePartition
+from goqueue.broker.partition.leader import PartitionLeader
 from goqueue.clock import Clock
 from goqueue.delivery.delay_index import DelayState
 from goqueue.errors import InvalidRequest, MessageNotFound
@@ -30,13 +30,13 @@ _STATES = tuple(str(state) for state in DelayState)
 class DelayTopics(Protocol):
     """What delays need to know of the topics of their broker."""
 
-    def lives(self, topic: str) -> Sequence[LivePartition]:
+    def leaders(self, topic: str) -> Sequence[PartitionLeader]:
         """The partitions of a topic. Raises `TopicNotFound`."""
 
-    def all_lives(self) -> Iterator[LivePartition]: ...
-    def delivery(self, live: LivePartition) -> PartitionDelivery: ...
+    def all_leaders(self) -> Iterator[PartitionLeader]: ...
+    def delivery(self, leader: PartitionLeader) -> PartitionDelivery: ...
     def has_topic(self, topic: str) -> bool: ...
-    def live(self, topic: str, partition: int) -> LivePartition: ...
+    def leader(self, topic: str, partition: int) -> PartitionLeader: ...
     def run_woken(self) -> None: ...
 
 
@@ -116,14 +116,14 @@ class Delays:
         totals = [0] * 5
         by_topic: dict[str, int] = {}
         delay_ns = delay_count = tick = 0
-        for live in self._topics.all_lives():
-            if not isinstance(live.delivery, PartitionDelivery):
+        for leader in self._topics.all_leaders():
+            if not isinstance(leader.delivery, PartitionDelivery):
                 continue
-            table = live.delivery.delays.table
+            table = leader.delivery.delays.table
             counts = table.counts
             totals = [total + count for total, count in zip(totals, counts, strict=True)]
             if counts.scheduled:
-                by_topic[live.origin.topic] = by_topic.get(live.origin.topic, 0) + counts.pending
+                by_topic[leader.origin.topic] = by_topic.get(leader.origin.topic, 0) + counts.pending
             delay_ns += table.total_delay_ns
             delay_count += table.delay_count
             tick = max(tick, table.tick)
@@ -176,11 +176,11 @@ class Delays:
             if one is not None:
                 described.append(
                     reports.DelayedMessage(
-                        *delivery.live.origin, offset, keys.get(offset), one.due_ns, str(one.state), one.priority
+                        *delivery.leader.origin, offset, keys.get(offset), one.due_ns, str(one.state), one.priority
                     )
                 )
         return described
 
     def _deliveries(self, topic: str, partition: int | None) -> Iterator[PartitionDelivery]:
-        lives = self._topics.lives(topic) if partition is None else [self._topics.live(topic, partition)]
-        return (self._topics.delivery(live) for live in lives)
+        leaders = self._topics.leaders(topic) if partition is None else [self._topics.leader(topic, partition)]
+        return (self._topics.delivery(leader) for leader in leaders)

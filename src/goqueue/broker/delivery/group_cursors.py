@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 
 from pyroaring import BitMap64
 
-from goqueue.broker.partition.leader import LivePartition
+from goqueue.broker.partition.leader import PartitionLeader
 from goqueue.broker.partition.ledger import Fact
 from goqueue.clock import Clock
 from goqueue.delivery import ledger
@@ -112,7 +112,7 @@ class GroupCursors:
 
     def __init__(
         self,
-        live: LivePartition,
+        leader: PartitionLeader,
         *,
         clock: Clock,
         make_cursor: Callable[[int], Cursor],
@@ -120,7 +120,7 @@ class GroupCursors:
     ) -> None:
         self.by_group: dict[str, GroupCursor] = {}
         self._by_tag: dict[bytes, GroupCursor] = {}
-        self._live = live
+        self._live = leader
         self._clock = clock
         self._make_cursor = make_cursor
         self._make_salt = make_salt

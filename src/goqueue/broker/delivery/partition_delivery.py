@@ -20,10 +20,10 @@ import msgspec
 from pyroaring import BitMap64
 
 from goqueue import events
-from goqueue.broker.delivery import partition_delays as live_delays
+from goqueue.broker.delivery import stored_delays
 from goqueue.broker.delivery.group_cursors import NOTHING_HANDED, GroupCursor, GroupCursors, Handed
-from goqueue.broker.delivery.partition_delays import LiveDelays
-from goqueue.broker.partition.leader import LivePartition
+from goqueue.broker.delivery.stored_delays import StoredDelays
+from goqueue.broker.partition.leader import PartitionLeader
 from goqueue.broker.partition.record_fetcher import RecordFetcher
 from goqueue.clock import MS, Clock
 from goqueue.delivery import ledger, redrive_facts
@@ -101,7 +101,7 @@ class PartitionDelivery:
 
     def __init__(
         self,
-        live: LivePartition,
+        leader: PartitionLeader,
         config: TopicConfig,
         *,
         clock: Clock,
@@ -110,12 +110,12 @@ class PartitionDelivery:
         wake: Callable[[str], None],
         bury: "Callable[[PartitionDelivery, GroupCursor, Burial], Pending[Graves]]",
         resume: "Callable[[PartitionDelivery, GroupCursor, Burial], None]",
-        hurry: Callable[[int], None],
+        wake_at: Callable[[int], None],
     ) -> None:
-        self.live = live
+        self.leader = leader
         self.config = config
         self.index = PartitionIndex()
-        self._written = GroupCursors(live, clock=clock, make_cursor=self._new_cursor, make_salt=make_salt)
+        self._written = GroupCursors(leader, clock=clock, make_cursor=self._new_cursor, make_salt=make_salt)
         self.cursors = self._written.by_group
         self.find = self._written.find
         self.forget = self._written.forget
@@ -124,12 +124,12 @@ class PartitionDelivery:
         self._wake = wake
         self._bury = bury
         self._resume = resume
-        self._hurry = hurry
-        self.fetcher = RecordFetcher(live)
+        self._wake_at = wake_at
+        self.fetcher = RecordFetcher(leader)
         self._retries = _policy(config)
-        log, file = live.log, live.partition.delay_file
-        unseen_from = log.start_offset if file.exists else live.delays_from
-        self.delays = LiveDelays(
+        log, file = leader.log, leader.partition.delay_file
+        unseen_from = log.start_offset if file.exists else leader.delays_from
+        self.delays = StoredDelays(
             file,
             start_offset=log.next_offset if unseen_from is None else unseen_from,
             next_offset=log.next_offset,
@@ -145,9 +145,9 @@ class PartitionDelivery:
         self._wall_due_ns = OFFSET_MAX  # the same for what goes by the wall clock
         self._replay_ledger()
         self._scan_for_delays()
-        if live.aborted:  # which the delay file may not know
-            self.delays.abort(live.aborted & self.delays.table.waiting)
-            self.delays.cancelled -= live.aborted  # the file does not tell one from the other
+        if leader.aborted:  # which the delay file may not know
+            self.delays.abort(leader.aborted & self.delays.table.waiting)
+            self.delays.cancelled -= leader.aborted  # the file does not tell one from the other
         self._correct_delays()
         self.delays.mend()
         self._note_time(self.delays.table.next_ns, is_wall=True)
@@ -181,7 +181,7 @@ class PartitionDelivery:
         It looks ahead of that, one stretch at a time: what is urgent may be far behind what is not.
         """
         cursor, index = one.cursor, self.index
-        start, limit = self.live.log.start_offset, min(self.live.last_stable_offset, until)
+        start, limit = self.leader.log.start_offset, min(self.leader.last_stable_offset, until)
         has_looked_ahead = False
         if cursor.floor < start:
             self.drop_below(start)
@@ -218,7 +218,7 @@ class PartitionDelivery:
             never = never | self.fetcher.damage.offsets
         if self.delays.cancelled:
             never = never | self.delays.cancelled
-        return never | self.live.aborted if self.live.aborted else never
+        return never | self.leader.aborted if self.leader.aborted else never
 
     def aborted(self, offsets: BitMap64) -> None:
         """The transaction that wrote these was aborted: those of them that wait will never be due."""
@@ -232,11 +232,11 @@ class PartitionDelivery:
         gone = self.delays.drop(offset)
         if facts := self.delays.forgotten(offset):
             with suppress(StorageError):  # they do no harm where they are
-                self.live.ledger.write(facts, flush=False)
-                self.live.wrote_ledger()
+                self.leader.ledger.write(facts, flush=False)
+                self.leader.wrote_ledger()
         if gone:
-            topic, partition = self.live.origin
-            self.live.observe(events.DelaysExpired(topic, len(gone), partition, gone))
+            topic, partition = self.leader.origin
+            self.leader.observe(events.DelaysExpired(topic, len(gone), partition, gone))
         for one in self.cursors.values():
             if one.cursor.floor < offset:
                 self._let_go(one, one.cursor.drop_below(offset))
@@ -274,24 +274,24 @@ class PartitionDelivery:
             return False
         if chunk.next_offset <= start:
             return False
-        if self._cover(start, chunk.next_offset, chunk.records) and start < self.live.delays_known_from:
-            self.live.find_delays()
+        if self._cover(start, chunk.next_offset, chunk.records) and start < self.leader.delays_known_from:
+            self.leader.find_delays()
         return True
 
     def compacted(self) -> None:
         """The log was compacted, up to its `cleaned_offset`: messages that the index knows may be gone."""
-        self._unchecked_from = self.live.log.start_offset
+        self._unchecked_from = self.leader.log.start_offset
 
     def find_removed(self) -> bool:
         """Hide what compaction has removed from the next stretch that it went over; whether there was one.
 
         Deliveries need no such look: a record that is gone is passed over when it is fetched. Numbers do.
         """
-        end = self.live.log.cleaned_offset
+        end = self.leader.log.cleaned_offset
         if self._unchecked_from is None or self._unchecked_from >= end:
             self._unchecked_from = None
             return False
-        start = max(self._unchecked_from, self.live.log.start_offset)
+        start = max(self._unchecked_from, self.leader.log.start_offset)
         chunk = self.fetcher.chunk(start, end, SCAN_BYTES)
         self.index.hide_missing(start, chunk.next_offset, kernel.outline(chunk.records))
         self._unchecked_from = chunk.next_offset if chunk.next_offset > start else None
@@ -310,9 +310,9 @@ class PartitionDelivery:
         if outline.delayed:
             stored_ns = int.from_bytes(memoryview(records)[TIMESTAMP_AT : TIMESTAMP_AT + 8])
             self.delays.schedule(outline.delayed, end_offset=end, wall_ns=self._wall_ns(), stored_ns=stored_ns)
-            if not self.live.log.has_delays:
+            if not self.leader.log.has_delays:
                 with suppress(StorageError):  # then with the next one
-                    self.live.log.mark_delayed()
+                    self.leader.log.mark_delayed()
         else:
             self.delays.schedule(b"", end_offset=end, wall_ns=0)
         self._note_time(self.delays.table.next_ns, is_wall=True)
@@ -330,8 +330,8 @@ class PartitionDelivery:
             dues_ns = [due_ns for offset, due_ns in zip(offsets, dues_ns, strict=True) if offset in waiting]
         if waiting:
             self._note_if_behind()
-            self.live.observe(events.DelaysScheduled(self.live.origin.topic, len(waiting)))
-            self.live.observe(events.DelaysBegun(*self.live.origin, waiting, array("q", dues_ns)))
+            self.leader.observe(events.DelaysScheduled(self.leader.origin.topic, len(waiting)))
+            self.leader.observe(events.DelaysBegun(*self.leader.origin, waiting, array("q", dues_ns)))
 
     # --- cursors -------------------------------------------------------------------------------
 
@@ -339,7 +339,7 @@ class PartitionDelivery:
         """The group's cursor; a new one begins at the start or the end of the log, and is written down."""
         one = self.cursors.get(group)
         if one is None:
-            floor = self.live.log.start_offset if start == "earliest" else self.live.last_stable_offset
+            floor = self.leader.log.start_offset if start == "earliest" else self.leader.last_stable_offset
             one = self._written.begin(group, floor)
         return one
 
@@ -368,7 +368,7 @@ class PartitionDelivery:
     @property
     def dlq_topic(self) -> str:
         """Where dead letters go."""
-        return dead_letter_topic(self.live.origin.topic)
+        return dead_letter_topic(self.leader.origin.topic)
 
     def lowest_not_handed(self, one: GroupCursor) -> int:
         """The lowest offset that the group was not given."""
@@ -480,9 +480,9 @@ class PartitionDelivery:
         size = sum(map(len, records))
         self._count_delivered(one, records, BitMap64(counts), wall_ns)
         told = events.Delivered(
-            *self.live.origin, one.group, len(delivered), size, len(counts), member, delivered, counts
+            *self.leader.origin, one.group, len(delivered), size, len(counts), member, delivered, counts
         )
-        self.live.observe(told)
+        self.leader.observe(told)
         deadline_ns = 0 if lease_ns is None else wall_ns + lease_ns
         return Delivered(delivery_id, delivered.copy(), records, flags, counts, deadline_ns)
 
@@ -504,7 +504,7 @@ class PartitionDelivery:
                     stats.waited(lane, count - again[lane] if again else count, waited_us[lane])
         if boosted is not None:
             stats.boosts[boosted] += 1
-            self.live.observe(events.LaneBoosted(self.live.origin.topic, boosted))
+            self.leader.observe(events.LaneBoosted(self.leader.origin.topic, boosted))
 
     def _count_done(self, one: GroupCursor, offsets: BitMap64) -> None:
         now_ns = self._clock.monotonic_ns()
@@ -575,20 +575,22 @@ class PartitionDelivery:
             one.lost.remove_range(0, gaps[-1].next_offset)
         else:
             one.lost = BitMap64()
-        return [reports.PartitionGap(*self.live.origin, gap.first_offset, gap.next_offset, gap.reason) for gap in gaps]
+        return [
+            reports.PartitionGap(*self.leader.origin, gap.first_offset, gap.next_offset, gap.reason) for gap in gaps
+        ]
 
     # --- settling ------------------------------------------------------------------------------
 
     def refusal(self, one: GroupCursor, delivery_id: int, offset: int) -> GoQueueError:
         """Why a receipt that was given out, or pretends to be, is not good."""
-        topic, partition = self.live.origin
+        topic, partition = self.leader.origin
         cursor = one.cursor
         if offset in one.given_up:  # by the broker, when its last lease was over; no consumer has settled it
             return ReceiptExpired(topic, partition, offset)
         if cursor.is_done(offset) or cursor.is_held(offset) or cursor.is_settled_back(delivery_id, offset):
             return ReceiptUnknown(topic, partition, offset, "settled")
         delivery = cursor.deliveries.get(delivery_id)
-        was_given_out = offset < self.live.last_stable_offset
+        was_given_out = offset < self.leader.last_stable_offset
         if delivery is not None:  # others of it are leased still, so all that it had are known
             was_given_out = offset in delivery.left or offset in delivery.late(now_ns=self._clock.monotonic_ns())
         return (ReceiptExpired if was_given_out else ReceiptUnknown)(topic, partition, offset)
@@ -613,10 +615,10 @@ class PartitionDelivery:
                 return Settling(Pending.of({}))
 
     def _stored(self, ledger_end: int, *, at_ns: int = 0, next_count: int = 0) -> "Settling":
-        if ledger_end <= self.live.ledger.log.ackable_offset:
+        if ledger_end <= self.leader.ledger.log.ackable_offset:
             return Settling(Pending.of({}), at_ns, next_count)
         nobody: Graves = {}
-        stored = self.live.ledger.when_stored(ledger_end)
+        stored = self.leader.ledger.when_stored(ledger_end)
         return Settling(after(stored, lambda _: nobody), at_ns, next_count)
 
     def _ack(self, one: GroupCursor, delivery_id: int, offsets: BitMap64) -> int:
@@ -707,7 +709,7 @@ class PartitionDelivery:
             return 0
         floor = one.cursor.floor
         end = self.finish(one, done)
-        self.live.observe(events.PassedOver(*self.live.origin, one.group, done))
+        self.leader.observe(events.PassedOver(*self.leader.origin, one.group, done))
         self.tell_position(one, floor)
         one.handed[member] = Handed(BitMap64(), BitMap64() if is_last_done else last, last_poll)
         return end
@@ -742,20 +744,20 @@ class PartitionDelivery:
 
     def change_delays(self, offsets: BitMap64, due_ns: int | None) -> Pending[None]:
         """Cancel messages that wait, or give them another time; done when that is certain."""
-        end = self.live.ledger.write(self.delays.facts(offsets, due_ns))
+        end = self.leader.ledger.write(self.delays.facts(offsets, due_ns))
         self.delays.change(offsets, due_ns, wall_ns=self._wall_ns())
-        self.live.wrote_ledger()
+        self.leader.wrote_ledger()
         if due_ns is None:
             for one in self.cursors.values():
                 one.cursor.hide(offsets)
-            topic, partition = self.live.origin
-            self.live.observe(events.DelaysCancelled(topic, len(offsets), partition, offsets))
+            topic, partition = self.leader.origin
+            self.leader.observe(events.DelaysCancelled(topic, len(offsets), partition, offsets))
         else:
-            self.live.observe(
-                events.DelaysBegun(*self.live.origin, offsets.copy(), array("q", [due_ns]) * len(offsets))
+            self.leader.observe(
+                events.DelaysBegun(*self.leader.origin, offsets.copy(), array("q", [due_ns]) * len(offsets))
             )
         self._note_time(self.delays.table.next_ns, is_wall=True)
-        return self.live.ledger.when_stored(end)
+        return self.leader.ledger.when_stored(end)
 
     # --- time ----------------------------------------------------------------------------------
 
@@ -765,7 +767,7 @@ class PartitionDelivery:
         now_ns = self._clock.monotonic_ns()
         if (self.due_ns is None or now_ns < self.due_ns) and wall_ns < self._wall_due_ns:
             if self.due_ns is not None:
-                self._hurry(self.due_ns)
+                self._wake_at(self.due_ns)
             return
         self.due_ns, self._wall_due_ns = None, OFFSET_MAX
         self._fire()
@@ -787,8 +789,8 @@ class PartitionDelivery:
             lateness_ns = wall_ns - fired.oldest_due_ns
             retention_ns = self.config.retention_ms * MS
             self._due_lately.note(fired.offsets.min(), now_ns=wall_ns, retention_ns=retention_ns)
-            topic, partition = self.live.origin
-            self.live.observe(events.DelaysFired(topic, len(fired.offsets), lateness_ns, partition, fired.offsets))
+            topic, partition = self.leader.origin
+            self.leader.observe(events.DelaysFired(topic, len(fired.offsets), lateness_ns, partition, fired.offsets))
             for one in self.cursors.values():
                 if one.cursor.ripen(fired.offsets, now_ns=self._clock.monotonic_ns()):
                     self._wake(one.group)
@@ -808,15 +810,15 @@ class PartitionDelivery:
                 with suppress(StorageError):
                     self._written.write_whole(one, one.cursor, flush=False)
         self.due_ns = now_ns  # when messages expire by the wall clock has changed, too
-        self._hurry(now_ns)
+        self._wake_at(now_ns)
         return wall_ns
 
     def _move_delays(self, by_ns: int, wall_ns: int) -> None:
         facts = self.delays.shift(by_ns, wall_ns=wall_ns)
         if facts:
             with suppress(StorageError):
-                self.live.ledger.write(facts, flush=False)
-                self.live.wrote_ledger()
+                self.leader.ledger.write(facts, flush=False)
+                self.leader.wrote_ledger()
         if by_ns < 0:
             self._known_behind = None
             self._note_if_behind()
@@ -830,15 +832,15 @@ class PartitionDelivery:
         if known is None or known.newest_ns < newest_ns:
             self._known_behind = KnownBehind(newest_ns, wall_ns)
             with suppress(StorageError):
-                self.live.ledger.write([live_delays.behind_fact(self._known_behind)], flush=False)
-                self.live.wrote_ledger()
+                self.leader.ledger.write([stored_delays.behind_fact(self._known_behind)], flush=False)
+                self.leader.wrote_ledger()
 
     @property
     def _newest_ns(self) -> int:
         """The time of the newest record of the log and the ledger."""
-        live = self.live
-        ledger_ns = live.ledger.log.last_timestamp if live.partition.has_ledger else 0
-        return max(live.log.last_timestamp, ledger_ns)
+        leader = self.leader
+        ledger_ns = leader.ledger.log.last_timestamp if leader.partition.has_ledger else 0
+        return max(leader.log.last_timestamp, ledger_ns)
 
     def _correct_delays(self) -> None:
         """After a restart: a clock that is behind what it has shown before does not make anything wait longer."""
@@ -855,7 +857,7 @@ class PartitionDelivery:
             due_ns = at_ns - self._anchor.shift_ns if is_wall else at_ns
             if self.due_ns is None or due_ns < self.due_ns:
                 self.due_ns = due_ns
-                self._hurry(due_ns)
+                self._wake_at(due_ns)
 
     def pass_time(self, one: GroupCursor) -> None:
         """End leases, and bring back what has waited for long enough."""
@@ -867,7 +869,7 @@ class PartitionDelivery:
             if failed.dead:
                 one.note_given_up(failed.dead)
             one.expired_by_member[delivery.member] = one.expired_by_member.get(delivery.member, 0) + len(late)
-            self.live.observe(events.LeasesExpired(*self.live.origin, one.group, len(late), delivery.member, late))
+            self.leader.observe(events.LeasesExpired(*self.leader.origin, one.group, len(late), delivery.member, late))
             self._failed(one, delivery.id, delivery.member, failed, "the lease ran out")
             woken = True
         if one.cursor.retry(now_ns=now_ns) or woken:
@@ -878,7 +880,7 @@ class PartitionDelivery:
         over = one.cursor.overdue(expired)
         if not over:
             return
-        self.live.observe(events.MessagesExpired(*self.live.origin, one.group, len(over), over))
+        self.leader.observe(events.MessagesExpired(*self.leader.origin, one.group, len(over), over))
         if self.config.on_expire == "dead_letter":
             self._begin_burial(one, 0, over, EXPIRED, "its time to live was over", "")
         else:
@@ -892,8 +894,8 @@ class PartitionDelivery:
         self.index.expire(self._clock.wall_ns())
         if self.config.ttl_ms is None:
             return self.index.expired
-        before = self.live.log.offset_at_time(self._clock.wall_ns() - self.config.ttl_ms * MS + 1)
-        old = span(self.live.log.start_offset, before)
+        before = self.leader.log.offset_at_time(self._clock.wall_ns() - self.config.ttl_ms * MS + 1)
+        old = span(self.leader.log.start_offset, before)
         old -= self.index.own_expiry
         return old | self.index.expired
 
@@ -961,7 +963,7 @@ class PartitionDelivery:
         noted = msgspec.structs.replace(burial, target_offset=target_offset)
         end = self._written.note(one, noted)
         one.burials = [*one.without_burial(burial), noted]
-        return noted, self.live.ledger.when_stored(end)
+        return noted, self.leader.ledger.when_stored(end)
 
     # --- transactions --------------------------------------------------------------------------
 
@@ -989,7 +991,7 @@ class PartitionDelivery:
         one.cursor.settle(offsets)
         self._count_done(one, offsets)
         self._let_go(one, offsets)
-        self.live.observe(events.PassedOver(*self.live.origin, one.group, offsets))
+        self.leader.observe(events.PassedOver(*self.leader.origin, one.group, offsets))
         return end
 
     def let_go(self, one: GroupCursor, transaction: Transaction) -> None:
@@ -1006,33 +1008,33 @@ class PartitionDelivery:
     # --- the ledger ----------------------------------------------------------------------------
 
     def _replay_ledger(self) -> None:
-        has_ledger = self.live.partition.has_ledger
+        has_ledger = self.leader.partition.has_ledger
         shift_ns = self._written.ledger_shift_ns if has_ledger else 0
-        for key, value in self.live.ledger.facts() if has_ledger else ():
-            if key[:1] == live_delays.CHANGE_KEY:
+        for key, value in self.leader.ledger.facts() if has_ledger else ():
+            if key[:1] == stored_delays.CHANGE_KEY:
                 try:
                     self.delays.replay(key, value)
                 except ValueError as error:
-                    self.live.unreadable.pass_over(key, error)
-            elif key == live_delays.BEHIND_KEY:
-                self._known_behind = live_delays.read_behind(value)
+                    self.leader.unreadable.pass_over(key, error)
+            elif key == stored_delays.BEHIND_KEY:
+                self._known_behind = stored_delays.read_behind(value)
             elif redrive_facts.is_about_redrives(key):
                 self._take_redrive_fact(key, value)
             else:
                 self._written.replay(key, value, shift_ns=shift_ns)
         for one in self.cursors.values():
-            if one.cursor.cut(self.live.log.next_offset):
+            if one.cursor.cut(self.leader.log.next_offset):
                 one.is_dirty = True
             self._note_time(one.cursor.next_ns)
         self._forget_changes_of_lost_records()
-        self.drop_below(self.live.log.start_offset)
+        self.drop_below(self.leader.log.start_offset)
 
     def write_redrive_facts(self, facts: Sequence[tuple[bytes, bytes | None]], *, flush: bool) -> int:
         """Write down facts about redrives; the offset in the ledger after them. Raises `StorageError`."""
-        end = self.live.ledger.write(facts, flush=flush)
+        end = self.leader.ledger.write(facts, flush=flush)
         for key, value in facts:
             self._take_redrive_fact(key, value)
-        self.live.wrote_ledger()
+        self.leader.wrote_ledger()
         return end
 
     def _take_redrive_fact(self, key: bytes, value: bytes | None) -> None:
@@ -1045,7 +1047,7 @@ class PartitionDelivery:
         """A power cut took records whose delays were changed; others get their offsets and must not be confused."""
         if self.delays.stale_keys:
             with suppress(StorageError):
-                self.live.ledger.write([(key, None) for key in self.delays.stale_keys])
+                self.leader.ledger.write([(key, None) for key in self.delays.stale_keys])
 
     def resume(self) -> None:
         """Go on with what was under way before a restart."""
@@ -1055,34 +1057,34 @@ class PartitionDelivery:
 
     def _scan_for_delays(self) -> None:
         """Look at what the delay file has not seen."""
-        limit = self.live.log.next_offset
+        limit = self.leader.log.next_offset
         while self.delays.covered_offset < limit and self._scan(self.delays.covered_offset, limit):
             pass
 
     def find_delays(self) -> None:
         """Look at the whole log for delayed messages: no file tells of them."""
-        self.delays.covered_offset = self.live.log.start_offset
+        self.delays.covered_offset = self.leader.log.start_offset
         self._scan_for_delays()
-        if self.live.aborted:
-            self.delays.abort(self.live.aborted & self.delays.table.waiting)
+        if self.leader.aborted:
+            self.delays.abort(self.leader.aborted & self.delays.table.waiting)
 
     # --- inside --------------------------------------------------------------------------------
 
     def tell_position(self, one: GroupCursor, before: int) -> None:
         """Tell of the group's position if it has advanced since it was there."""
         if one.cursor.floor > before:
-            self.live.observe(events.PositionCommitted(*self.live.origin, one.group, one.cursor.floor))
+            self.leader.observe(events.PositionCommitted(*self.leader.origin, one.group, one.cursor.floor))
 
     def _tell_settled(
         self, one: GroupCursor, kind: str, offsets: BitMap64, delivery: Delivery | None = None, reason: str = ""
     ) -> None:
         member, delivered_ns = ("", 0) if delivery is None else (delivery.member, delivery.started_ns)
-        self.live.observe(
-            events.Settled(*self.live.origin, one.group, kind, len(offsets), member, offsets, delivered_ns, reason)
+        self.leader.observe(
+            events.Settled(*self.leader.origin, one.group, kind, len(offsets), member, offsets, delivered_ns, reason)
         )
 
     def _tell_lost(self, one: GroupCursor, member: str, offsets: BitMap64, reason: str) -> None:
-        self.live.observe(events.LeasesLost(*self.live.origin, one.group, member, offsets, reason))
+        self.leader.observe(events.LeasesLost(*self.leader.origin, one.group, member, offsets, reason))
 
     def _unpark(self, one: GroupCursor, offsets: BitMap64) -> None:
         if offsets:

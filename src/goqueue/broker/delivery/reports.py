@@ -19,8 +19,8 @@ SCANNED_MAX = 16
 
 def lane_report(delivery: PartitionDelivery, group: str | None, *, now_ns: int, wall_ns: int) -> reports.LaneReport:
     """One partition, lane by lane: for one group, or all of them together; without any, all is ready."""
-    live, index = delivery.live, delivery.index
-    start, end = live.log.start_offset, live.last_stable_offset
+    leader, index = delivery.leader, delivery.index
+    start, end = leader.log.start_offset, leader.last_stable_offset
     for _ in range(SCANNED_MAX):
         if not (delivery.cover_next(start, end) or delivery.find_removed()):
             break
@@ -47,7 +47,7 @@ def lane_report(delivery: PartitionDelivery, group: str | None, *, now_ns: int, 
     waited_us = [sum(one.waited_us(lane) for one in stats) for lane in range(LANE_COUNT)]
     served_ns = [[at for one in stats if (at := one.served_ns[lane]) is not None] for lane in range(LANE_COUNT)]
     return reports.LaneReport(
-        *live.origin,
+        *leader.origin,
         [len(part) for part in total],
         pending,
         ready,
@@ -65,7 +65,7 @@ def lane_report(delivery: PartitionDelivery, group: str | None, *, now_ns: int, 
 
 def _enqueue_rates(delivery: PartitionDelivery, everything: BitMap64, *, wall_ns: int) -> list[float]:
     """What was stored in the last minute, per second; or since the first message, if that is shorter. The log tells."""
-    log = delivery.live.log
+    log = delivery.leader.log
     since = log.offset_at_time(wall_ns - WINDOW_SECONDS * SECOND)
     parts = _by_lane(delivery, between(everything, since, log.next_offset))
     first_ns = delivery.fetcher.timestamp_of(since) if any(parts) and since == log.start_offset else None

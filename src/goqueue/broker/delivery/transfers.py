@@ -17,7 +17,7 @@ from pyroaring import BitMap64
 from goqueue import events
 from goqueue.broker.delivery.group_cursors import GroupCursor
 from goqueue.broker.delivery.partition_delivery import Graves, PartitionDelivery
-from goqueue.broker.partition.leader import LivePartition
+from goqueue.broker.partition.leader import PartitionLeader
 from goqueue.broker.timers import Timers
 from goqueue.clock import SECOND, Clock
 from goqueue.delivery import ledger
@@ -40,7 +40,7 @@ _KEPT_FLAGS = int(Flags.COMPRESSED)
 class Targets(Protocol):
     """Where messages can go."""
 
-    def target(self, topic: str, *, like: str) -> Pending[list[LivePartition]]:
+    def target(self, topic: str, *, like: str) -> Pending[list[PartitionLeader]]:
         """The partitions of the topic, which is made, if it has to be, with as many partitions as the other has."""
 
 
@@ -56,9 +56,9 @@ class Transfers:
     def move(self, delivery: PartitionDelivery, one: GroupCursor, burial: Burial) -> Pending[Graves]:
         """Bury messages, or put them back; where they are then. What fails is tried again, whatever is answered."""
         target = burial.target or delivery.dlq_topic
-        opened = self._targets.target(target, like=delivery.live.origin.topic)
+        opened = self._targets.target(target, like=delivery.leader.origin.topic)
         opened.then(lambda done: self._tell_failure(done, target))
-        moved = chained(opened, lambda lives: self._begin(delivery, one, burial, lives))
+        moved = chained(opened, lambda leaders: self._begin(delivery, one, burial, leaders))
         self._watch(moved, delivery, one, burial)
         return moved
 
@@ -68,28 +68,28 @@ class Transfers:
             self.move(delivery, one, burial)
             return
         target = burial.target or delivery.dlq_topic
-        opened = self._targets.target(target, like=delivery.live.origin.topic)
+        opened = self._targets.target(target, like=delivery.leader.origin.topic)
 
-        def go_on(lives: list[LivePartition]) -> Pending[Graves]:
-            live = _partition(lives, delivery, burial)
-            return self._write(delivery, one, burial, live, self._there_already(delivery, one, burial, live))
+        def go_on(leaders: list[PartitionLeader]) -> Pending[Graves]:
+            leader = _partition(leaders, delivery, burial)
+            return self._write(delivery, one, burial, leader, self._there_already(delivery, one, burial, leader))
 
         self._watch(chained(opened, go_on), delivery, one, burial)
 
     def _begin(
-        self, delivery: PartitionDelivery, one: GroupCursor, burial: Burial, lives: list[LivePartition]
+        self, delivery: PartitionDelivery, one: GroupCursor, burial: Burial, leaders: list[PartitionLeader]
     ) -> Pending[Graves]:
-        live = _partition(lives, delivery, burial)
-        noted, stored = delivery.note_burial(one, burial, live.log.next_offset)
-        return chained(stored, lambda _: self._write(delivery, one, noted, live, {}))
+        leader = _partition(leaders, delivery, burial)
+        noted, stored = delivery.note_burial(one, burial, leader.log.next_offset)
+        return chained(stored, lambda _: self._write(delivery, one, noted, leader, {}))
 
     def _write(
-        self, delivery: PartitionDelivery, one: GroupCursor, burial: Burial, live: LivePartition, there: Graves
+        self, delivery: PartitionDelivery, one: GroupCursor, burial: Burial, leader: PartitionLeader, there: Graves
     ) -> Pending[Graves]:
         """Append the copies that are not there yet, then let the messages be done."""
         graves = dict(there)
         left = ledger.offsets_of(burial.offsets) - BitMap64(list(there))
-        end_offset = live.log.next_offset if there else 0
+        end_offset = leader.log.next_offset if there else 0
         for messages in delivery.fetcher.messages(left, count=MESSAGES_MAX, max_bytes=BATCH_BYTES):
             records = kernel.encode(
                 [None if message.tombstone else message.value for message in messages],
@@ -98,23 +98,23 @@ class Transfers:
                 priorities=[message.priority_code for message in messages],
                 flags=[message.flags & _KEPT_FLAGS for message in messages],
             )
-            origin = events.Origin(*delivery.live.origin, BitMap64([message.offset for message in messages]))
-            appended = live.append(records, copied_from=origin)
+            origin = events.Origin(*delivery.leader.origin, BitMap64([message.offset for message in messages]))
+            appended = leader.append(records, copied_from=origin)
             end_offset = appended.last_offset + 1
             for place, message in enumerate(messages):
-                graves[message.offset] = (live.origin.partition, appended.first_offset + place)
+                graves[message.offset] = (leader.origin.partition, appended.first_offset + place)
 
         def done(_: None) -> Graves:
             delivery.buried(one, burial)
             self._tell(delivery, one, burial, graves)
             return graves
 
-        return after(live.when_stored(end_offset, None), done)
+        return after(leader.when_stored(end_offset, None), done)
 
     def _headers(
         self, delivery: PartitionDelivery, one: GroupCursor, burial: Burial, message: Message
     ) -> dict[str, str | bytes]:
-        topic, partition = delivery.live.origin
+        topic, partition = delivery.leader.origin
         place = origin_of(topic, partition, message.offset)
         headers = message.headers
         has_room = len(message.raw_headers or b"") <= HEADERS_BYTES_MAX - ROOM_FOR_TRACE
@@ -136,23 +136,23 @@ class Transfers:
         return {**dead_headers(headers, death)}
 
     def _there_already(
-        self, delivery: PartitionDelivery, one: GroupCursor, burial: Burial, live: LivePartition
+        self, delivery: PartitionDelivery, one: GroupCursor, burial: Burial, leader: PartitionLeader
     ) -> Graves:
         """Those of the messages that made it into the target."""
-        topic, partition = delivery.live.origin
+        topic, partition = delivery.leader.origin
         wanted = {origin_of(topic, partition, offset): offset for offset in ledger.offsets_of(burial.offsets)}
         found: Graves = {}
-        reader = live.log.reader(max(live.log.start_offset, min(burial.target_offset, live.log.next_offset)))
+        reader = leader.log.reader(max(leader.log.start_offset, min(burial.target_offset, leader.log.next_offset)))
         while (chunk := reader.read(max_bytes=BATCH_BYTES)).record_count:
-            for message in kernel.decode(chunk.records, live.origin, Message, verify=False):
+            for message in kernel.decode(chunk.records, leader.origin, Message, verify=False):
                 headers = message.headers
                 offset = wanted.get(headers.get("gq-origin", ""))
                 if offset is not None and (burial.target or headers.get("gq-group") == one.group):
-                    found[offset] = (live.origin.partition, message.offset)
+                    found[offset] = (leader.origin.partition, message.offset)
         return found
 
     def _tell(self, delivery: PartitionDelivery, one: GroupCursor, burial: Burial, graves: Graves) -> None:
-        topic, partition = delivery.live.origin
+        topic, partition = delivery.leader.origin
         if burial.target:
             self._observe(events.Redriven(topic.removesuffix(DLQ_SUFFIX), len(graves)))
             return
@@ -178,16 +178,16 @@ class Transfers:
             try:
                 done.result()
             except TopicNotFound:
-                if burial.target and not delivery.live.log.is_closed:  # there is nowhere to put it back to
+                if burial.target and not delivery.leader.log.is_closed:  # there is nowhere to put it back to
                     delivery.abandon_burial(one, burial)
             except GoQueueError:
-                self._observe(events.TransferFailed(delivery.live.origin.topic, in_creation=False))
+                self._observe(events.TransferFailed(delivery.leader.origin.topic, in_creation=False))
                 self._later(lambda: self._again(delivery, one, burial))
 
         moved.then(look)
 
     def _again(self, delivery: PartitionDelivery, one: GroupCursor, burial: Burial) -> None:
-        if delivery.live.log.is_closed or delivery.cursors.get(one.group) is not one:
+        if delivery.leader.log.is_closed or delivery.cursors.get(one.group) is not one:
             return
         current = next((other for other in one.burials if other.offsets == burial.offsets), None)
         if current is not None:
@@ -196,13 +196,13 @@ class Transfers:
     def _later(self, callback: Callable[[], None]) -> None:
         self._timers.at(self._clock.monotonic_ns() + RETRY_NS, callback)
 
-    def _tell_failure(self, opened: Pending[list[LivePartition]], target: str) -> None:
+    def _tell_failure(self, opened: Pending[list[PartitionLeader]], target: str) -> None:
         try:
             opened.result()
         except GoQueueError:
             self._observe(events.TransferFailed(target, in_creation=True))
 
 
-def _partition(lives: list[LivePartition], delivery: PartitionDelivery, burial: Burial) -> LivePartition:
-    number = delivery.live.origin.partition if burial.target_partition < 0 else burial.target_partition
-    return lives[number % len(lives)]
+def _partition(leaders: list[PartitionLeader], delivery: PartitionDelivery, burial: Burial) -> PartitionLeader:
+    number = delivery.leader.origin.partition if burial.target_partition < 0 else burial.target_partition
+    return leaders[number % len(leaders)]

@@ -12,7 +12,7 @@ from contextlib import suppress
 from secrets import token_hex
 
 from goqueue import events
-from goqueue.broker.delivery.counters import Happened
+from goqueue.broker.delivery.counters import DeliveryCounters
 from goqueue.broker.delivery.partition_delivery import PartitionDelivery
 from goqueue.broker.delivery.reports import lane_report
 from goqueue.broker.groups.places import Place, Places, look_ahead, up_to_date
@@ -44,7 +44,7 @@ class Groups:
         self,
         coordinator: Coordinator,
         topics: Waits,
-        happened: Happened,
+        happened: DeliveryCounters,
         *,
         clock: Clock,
         observe: events.Observer,
@@ -96,7 +96,7 @@ class Groups:
                         self._places.at(group.name, partition, start=member.start)
         for topic, count in counts.items():
             for number in range(count):
-                delivery = self._topics.live(topic, number).delivery
+                delivery = self._topics.leader(topic, number).delivery
                 if isinstance(delivery, PartitionDelivery):  # some were opened before the groups were known
                     self.delivery_opened(delivery)
         self._tell()
@@ -244,7 +244,7 @@ class Groups:
         """Put the members out and drop all positions."""
         found = self._coordinator.get(group)
         places = self._places.all_of(found)
-        waits = [place.delivery.live.ledger.when_stored(place.delivery.forget(group)) for place in places.values()]
+        waits = [place.delivery.leader.ledger.when_stored(place.delivery.forget(group)) for place in places.values()]
         self._coordinator.delete(group, now_ns=self._clock.monotonic_ns())
         self._polling.forget(group)
         self._places.forget(group)
@@ -302,7 +302,7 @@ class Groups:
             self._coordinator.get(group)
         now_ns, wall_ns = self._now()
         return [
-            lane_report(self._topics.delivery(self._topics.live(name, number)), group, now_ns=now_ns, wall_ns=wall_ns)
+            lane_report(self._topics.delivery(self._topics.leader(name, number)), group, now_ns=now_ns, wall_ns=wall_ns)
             for name in sorted(counts)
             if topic in (None, name)
             for number in range(counts[name])

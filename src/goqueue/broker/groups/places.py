@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 from goqueue.broker.delivery.group_cursors import GroupCursor
 from goqueue.broker.delivery.partition_delivery import PartitionDelivery
 from goqueue.broker.partition.journal import Journal
-from goqueue.broker.partition.leader import LivePartition
+from goqueue.broker.partition.leader import PartitionLeader
 from goqueue.groups.group import Group
 from goqueue.names import TopicPartition
 from goqueue.service.pending import Pending
@@ -28,10 +28,10 @@ class Topics(Protocol):
     def has_topic(self, topic: str) -> bool:
         """Raises `Forbidden` for an internal topic."""
 
-    def live(self, topic: str, partition: int) -> LivePartition:
+    def leader(self, topic: str, partition: int) -> PartitionLeader:
         """Raises `TopicNotFound`, `PartitionNotFound` or `Forbidden`."""
 
-    def delivery(self, live: LivePartition) -> PartitionDelivery: ...
+    def delivery(self, leader: PartitionLeader) -> PartitionDelivery: ...
     def journal(self, topic: str) -> Pending[Journal]:
         """The internal topic, which is made on first use."""
 
@@ -49,7 +49,7 @@ class Place(NamedTuple):
         What the index has not seen yet counts as messages, control records and gaps of compaction included.
         """
         cursor, delivery = self.cursor.cursor, self.delivery
-        start, end = max(cursor.floor, delivery.live.log.start_offset), delivery.live.last_stable_offset
+        start, end = max(cursor.floor, delivery.leader.log.start_offset), delivery.leader.last_stable_offset
         if start >= end:
             return 0
         hidden = delivery.delays.table.waiting.range_cardinality(start, end)
@@ -78,7 +78,7 @@ class Places:
         """The group's place on that partition; a new one begins at the start or the end of the log."""
         place = self.of(group).get(partition)
         if place is None:
-            delivery = self._topics.delivery(self._topics.live(*partition))
+            delivery = self._topics.delivery(self._topics.leader(*partition))
             place = Place(delivery, delivery.cursor_of(group, start=start))
             self._of.setdefault(group, {})[partition] = place
         return place
@@ -90,9 +90,9 @@ class Places:
             for number in range(count):
                 partition = TopicPartition(topic, number)
                 if partition not in found:
-                    live = self._topics.live(topic, number)
-                    if topic in group.topics or live.delivery is not None or live.partition.has_ledger:
-                        delivery = self._topics.delivery(live)
+                    leader = self._topics.leader(topic, number)
+                    if topic in group.topics or leader.delivery is not None or leader.partition.has_ledger:
+                        delivery = self._topics.delivery(leader)
                         if group.name in delivery.cursors:
                             found[partition] = self.at(group.name, partition)
         return found
@@ -102,10 +102,10 @@ class Places:
         wanted = set(groups)
         for topic, count in self._topics.partition_counts().items():
             for number in range(count):
-                live = self._topics.live(topic, number)
-                if live.delivery is not None or live.partition.has_ledger:
-                    for group in wanted.intersection(self._topics.delivery(live).cursors):
-                        self.at(group, live.origin)
+                leader = self._topics.leader(topic, number)
+                if leader.delivery is not None or leader.partition.has_ledger:
+                    for group in wanted.intersection(self._topics.delivery(leader).cursors):
+                        self.at(group, leader.origin)
 
     def in_flight(self, group: str, member_id: str) -> int:
         """How many messages the member has leased."""
@@ -145,5 +145,5 @@ def look_ahead(place: Place, stretches: int) -> None:
     delivery, one = place
     delivery.feed(one, 1)
     for _ in range(stretches):
-        if not delivery.cover_next(one.cursor.frontier, delivery.live.last_stable_offset):
+        if not delivery.cover_next(one.cursor.frontier, delivery.leader.last_stable_offset):
             return

@@ -190,7 +190,7 @@ class Polling:
             if delivered is None:
                 continue
             raw = delivered.records[0] if len(delivered.records) == 1 else b"".join(delivered.records)
-            origin = delivery.live.origin
+            origin = delivery.leader.origin
             batches.append(
                 reports.DeliveredBatch(
                     *origin,
@@ -303,11 +303,11 @@ class Polling:
         for partition in watched:
             place = places.get(partition)
             if place is not None:
-                place.delivery.live.watch(waiting, partial(self._stored, group.name))
+                place.delivery.leader.watch(waiting, partial(self._stored, group.name))
 
     def _unwatch(self, group: str, waiting: Waiting) -> None:
         for place in self._places.of(group).values():
-            place.delivery.live.unwatch(waiting)
+            place.delivery.leader.unwatch(waiting)
 
     def _stored(self, name: str) -> None:
         self.wake(name)

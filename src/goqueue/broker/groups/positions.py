@@ -47,7 +47,7 @@ class Positions:
             reports.Position(
                 *partition,
                 place.cursor.cursor.floor,
-                place.delivery.live.high_watermark,
+                place.delivery.leader.high_watermark,
                 place.lag,
                 self._lag_seconds(place),
                 place.cursor.metadata,
@@ -105,7 +105,7 @@ class Positions:
                 if not 0 <= first < end <= one.offset:
                     rule = f"must be ranges of offsets below {one.offset}"
                     raise InvalidRequest(f"invalid pending {first} to {end}: {rule}", path="offsets")
-            self._topics.live(one.topic, one.partition)
+            self._topics.leader(one.topic, one.partition)
         return self._found_group(group) if found is None else Pending.of(None)
 
     def reset(
@@ -131,14 +131,14 @@ class Positions:
         places = self._places.all_of(found)
         names = set(places)
         if topic is not None:
-            names = set(self._places.partitions_of([self._topics.live(topic, partition or 0).origin.topic]))
+            names = set(self._places.partitions_of([self._topics.leader(topic, partition or 0).origin.topic]))
         names = {name for name in names if topic in (None, name.topic) and partition in (None, name.partition)}
         if strategy == "offset" and offset is not None:
             self._check_offset(offset, names)
         resets, waits = [], []
         for name in sorted(names):
-            live = self._topics.live(*name)
-            log, end = live.log, live.last_stable_offset
+            leader = self._topics.leader(*name)
+            log, end = leader.log, leader.last_stable_offset
             target = log.start_offset
             if strategy == "latest":
                 target = end
@@ -151,13 +151,16 @@ class Positions:
             resets.append(reports.PositionReset(*name, target, old))
             if not dry_run:
                 delivery, cursor = self._places.at(group, name)
-                waits.append(live.ledger.when_stored(delivery.reset(cursor, target)))
+                waits.append(leader.ledger.when_stored(delivery.reset(cursor, target)))
         self._polling.run_woken()
         return after(all_of(waits), lambda _: resets)
 
     def _check_offset(self, offset: int, names: Collection[TopicPartition]) -> None:
         """Raise `OffsetOutOfRange` if no partition has the offset. If some do, the others get the nearest they have."""
-        bounds = [(live.log.start_offset, live.high_watermark) for live in (self._topics.live(*name) for name in names)]
+        bounds = [
+            (leader.log.start_offset, leader.high_watermark)
+            for leader in (self._topics.leader(*name) for name in names)
+        ]
         if bounds and not any(start <= offset <= end for start, end in bounds):
             name = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(names)[:3])
             raise OffsetOutOfRange(offset, min(start for start, _ in bounds), max(end for _, end in bounds), log=name)
@@ -175,14 +178,14 @@ class Positions:
         for one in commits:
             place = self._places.at(group, TopicPartition(one.topic, one.partition))
             delivery, cursor = place
-            offset = min(one.offset, delivery.live.last_stable_offset)
+            offset = min(one.offset, delivery.leader.last_stable_offset)
             pending = None if one.pending is None else BitMap64()
             for first, last in one.pending or ():
                 assert pending is not None
                 pending.add_range(first, last)
             before = cursor.cursor.floor
             end = delivery.commit(cursor, offset, one.metadata, pending)
-            waits.append(delivery.live.ledger.when_stored(end))
+            waits.append(delivery.leader.ledger.when_stored(end))
             stored.append(reports.PositionCommit(one.topic, one.partition, cursor.cursor.floor, one.metadata))
             delivery.tell_position(cursor, before)
         self._polling.wake(group)

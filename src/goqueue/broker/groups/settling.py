@@ -180,25 +180,25 @@ class Settlements:
     ) -> Pending[None]:
         """Acks of a committed transaction take effect; `is_again` after a restart, when nothing is held any more."""
         try:
-            delivery = self._topics.delivery(self._topics.live(topic, partition))
+            delivery = self._topics.delivery(self._topics.leader(topic, partition))
         except (TopicNotFound, PartitionNotFound):
             return Pending.of(None)
         if is_again and self._coordinator.find(group) is not None:  # a power cut may have taken its cursor
-            self._places.at(group, delivery.live.origin)
+            self._places.at(group, delivery.leader.origin)
         one = delivery.cursors.get(group)
         if one is None:
             return Pending.of(None)
         if is_again:
-            there = between(offsets, 0, delivery.live.log.next_offset)  # others get the offsets of what was lost
+            there = between(offsets, 0, delivery.leader.log.next_offset)  # others get the offsets of what was lost
             end = delivery.settle_all(one, there, one.metadata)
         else:
             end = delivery.finish_held(one, key)
-        return delivery.live.ledger.when_stored(end)
+        return delivery.leader.ledger.when_stored(end)
 
     def release_acks(self, group: str, topic: str, partition: int, key: tuple[int, int]) -> None:
         """What an aborted transaction has acknowledged is delivered again."""
         with suppress(TopicNotFound, PartitionNotFound):
-            delivery = self._topics.delivery(self._topics.live(topic, partition))
+            delivery = self._topics.delivery(self._topics.leader(topic, partition))
             if group in delivery.cursors:
                 delivery.let_go(delivery.cursors[group], key)
 
@@ -214,7 +214,7 @@ class Settlements:
     ) -> Settling:
         if settlement.transaction_id:
             transaction = self.open_transaction(settlement.transaction_id)
-            transaction.add_acks(one.group, *delivery.live.origin, offsets)
+            transaction.add_acks(one.group, *delivery.leader.origin, offsets)
             settling = delivery.hold(one, transaction.key, delivery_id, offsets)
         else:
             settling = delivery.settle(one, delivery_id, offsets, settlement)
@@ -232,7 +232,7 @@ class Settlements:
     def _addressee(self, topic: str, partition: int, offset: int, nonce: str) -> Place:
         """The delivery and the cursor that gave out the receipt."""
         try:
-            delivery = self._topics.delivery(self._topics.live(topic, partition))
+            delivery = self._topics.delivery(self._topics.leader(topic, partition))
         except GoQueueError:
             raise ReceiptUnknown(topic, partition, offset) from None
         one = delivery.find(Receipt(topic, partition, offset, 0, nonce).group_tag)

@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from goqueue.broker.partition.leader import LivePartition
+from goqueue.broker.partition.leader import PartitionLeader
 from goqueue.clock import SECOND
 from goqueue.errors import StorageError
 from goqueue.record import kernel
@@ -96,8 +96,8 @@ class _Slot:
 class Journal:
     """The facts of one partition. There may be several of the same; each takes in what the others wrote."""
 
-    def __init__(self, live: LivePartition, *, piece_bytes_max: int = PIECE_BYTES_MAX) -> None:
-        self._live = live
+    def __init__(self, leader: PartitionLeader, *, piece_bytes_max: int = PIECE_BYTES_MAX) -> None:
+        self._live = leader
         self._piece_bytes_max = piece_bytes_max
         self._facts: dict[bytes, bytes] | None = None  # as of `_offset`; None: nobody has asked yet
         self._offset = 0

@@ -20,7 +20,7 @@ from pyroaring import BitMap64
 
 from goqueue import events
 from goqueue.broker.partition.acks import AckQueue
-from goqueue.broker.partition.ledger import Fact, LiveLedger
+from goqueue.broker.partition.ledger import Fact, PartitionLedger
 from goqueue.broker.partition.producer_state import ProducerState
 from goqueue.broker.partition.unreadable import UnreadableFacts
 from goqueue.clock import SECOND, Clock
@@ -109,7 +109,7 @@ class Recent(NamedTuple):
     flags: int
 
 
-class LivePartition:
+class PartitionLeader:
     """A partition, its waiters and its producers."""
 
     # There are thousands of these. Above 30 attributes an instance no longer shares the keys of its dict with others,
@@ -154,7 +154,7 @@ class LivePartition:
         *,
         clock: Clock,
         workers: Workers,
-        unflushed: "set[LivePartition]",
+        unflushed: "set[PartitionLeader]",
         observe: events.Observer = events.ignore,
     ) -> None:
         self.partition = partition
@@ -168,7 +168,7 @@ class LivePartition:
         self._wanted_offset = 0  # somebody waits for what lies below it to be on the medium
         self._unflushed = unflushed  # shared with housekeeping, which flushes what is in it by and by
         self._acks = AckQueue(self.log)
-        self._ledger: LiveLedger | None = None
+        self._ledger: PartitionLedger | None = None
         self.delivery: Following | None = None
         self.begin_delivery: Callable[[], Following]  # given by the broker; sets `delivery`
         self.has_delays = False  # as far as `look_at_tail` saw
@@ -350,11 +350,11 @@ class LivePartition:
         self.flush()
 
     @property
-    def ledger(self) -> LiveLedger:
+    def ledger(self) -> PartitionLedger:
         """The ledger, which is opened when it is first asked for."""
         if self._ledger is None:
             log = self.partition.ledger
-            self._ledger = LiveLedger(log, self.origin, clock=self._clock, run=self.run, observe=self.observe)
+            self._ledger = PartitionLedger(log, self.origin, clock=self._clock, run=self.run, observe=self.observe)
         return self._ledger
 
     def look_at_tail(self) -> None:

@@ -30,7 +30,7 @@ class Runs(Protocol):
     def __call__(self, log: Log, job: Job, done: Callable[[], None]) -> None: ...
 
 
-class LiveLedger:
+class PartitionLedger:
     """A ledger that is open."""
 
     def __init__(self, log: Log, origin: TopicPartition, *, clock: Clock, run: Runs, observe: events.Observer) -> None:

@@ -15,7 +15,7 @@ from typing import Annotated
 import msgspec
 from pyroaring import BitMap64
 
-from goqueue.broker.partition.ledger import Fact, LiveLedger
+from goqueue.broker.partition.ledger import Fact, PartitionLedger
 from goqueue.broker.partition.unreadable import UnreadableFacts
 from goqueue.errors import StorageError, TopicNotFound
 from goqueue.record.header import OFFSET_MAX, Flags
@@ -51,7 +51,7 @@ class ProducerState:
     """The sequences and the transactions of one partition."""
 
     def __init__(
-        self, log: Log, ledger: Callable[[], LiveLedger], *, unreadable: UnreadableFacts | None = None
+        self, log: Log, ledger: Callable[[], PartitionLedger], *, unreadable: UnreadableFacts | None = None
     ) -> None:
         self._log = log
         self._ledger = ledger

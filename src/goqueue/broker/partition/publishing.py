@@ -10,7 +10,7 @@ from itertools import groupby
 from typing import NamedTuple, Protocol
 
 from goqueue import events
-from goqueue.broker.partition.leader import LivePartition
+from goqueue.broker.partition.leader import PartitionLeader
 from goqueue.errors import (
     CorruptRecord,
     GoQueueError,
@@ -47,7 +47,7 @@ def chosen_acks(acks: str | None, default: str) -> Acks:
 
 
 def publish_batch(
-    live: LivePartition,
+    leader: PartitionLeader,
     records: bytearray | memoryview,
     *,
     acks: Acks,
@@ -57,19 +57,19 @@ def publish_batch(
 ) -> Pending[StoredBatch]:
     """Store one batch, unless it is there already; `check` raises if a new one may not be stored."""
     if identity:
-        known = live.producers.sequences.check(identity)
+        known = leader.producers.sequences.check(identity)
         if known:
-            live.observe(events.DuplicateFound(*live.origin))
+            leader.observe(events.DuplicateFound(*leader.origin))
             stored = StoredBatch(known.first_offset, known.record_count, known.timestamp_ns, duplicate=True)
             end_offset = known.first_offset + known.record_count if known.first_offset >= 0 else 0
-            return live.when_stored(end_offset, stored)
+            return leader.when_stored(end_offset, stored)
     if check:
         check(records)
-    appended = live.append(records, identity)
+    appended = leader.append(records, identity)
     if transaction is not None:
         transaction.stored(appended.record_count)
     stored = StoredBatch(appended.first_offset, appended.record_count, appended.timestamp)
-    return Pending.of(stored) if acks is Acks.NONE else live.when_stored(appended.last_offset + 1, stored)
+    return Pending.of(stored) if acks is Acks.NONE else leader.when_stored(appended.last_offset + 1, stored)
 
 
 def verify_compression(records: bytearray | memoryview, *, value_bytes_max: int) -> None:
@@ -118,8 +118,8 @@ class Batch(NamedTuple):
 class MessagePublisher:
     """Publishes messages to the partitions of one topic."""
 
-    def __init__(self, lives: Sequence[LivePartition], *, topic: str, config: TopicConfig) -> None:
-        self._lives = lives
+    def __init__(self, leaders: Sequence[PartitionLeader], *, topic: str, config: TopicConfig) -> None:
+        self._lives = leaders
         self._topic = topic
         self._turn = 0  # which partition the next message without a key goes to
         self.config = config
@@ -289,9 +289,9 @@ class MessagePublisher:
         return BatchIdentity(producer_id, epoch, sequence, count, transaction.number)
 
     def _publish(self, batch: Batch, acks: Acks, transaction: OpenTransaction | None) -> Pending[StoredBatch]:
-        live = self._lives[batch.partition]
+        leader = self._lives[batch.partition]
         try:
-            return publish_batch(live, batch.records, acks=acks, identity=batch.identity, transaction=transaction)
+            return publish_batch(leader, batch.records, acks=acks, identity=batch.identity, transaction=transaction)
         except GoQueueError as error:
             return Pending.failed(error)
 

@@ -11,7 +11,7 @@ A `Reading` is a place in a partition. It serves one request, or stays open as a
 from collections.abc import Callable, Sequence
 
 from goqueue import events
-from goqueue.broker.partition.leader import LivePartition
+from goqueue.broker.partition.leader import PartitionLeader
 from goqueue.broker.partition.record_fetcher import offsets_in
 from goqueue.broker.timers import Timer, Timers
 from goqueue.clock import Clock
@@ -40,7 +40,7 @@ class Reading:
 
     def __init__(
         self,
-        live: LivePartition,
+        leader: PartitionLeader,
         *,
         offset: int,
         from_time_ns: int | None,
@@ -52,7 +52,7 @@ class Reading:
         clock: Clock,
         timers: Timers,
     ) -> None:
-        self._live = live
+        self._live = leader
         self._is_committed = is_committed
         self._sees_delayed = sees_delayed
         self._without = without
@@ -67,9 +67,9 @@ class Reading:
 
     def read(self, *, max_bytes: int, max_records: int = READ_RECORDS_MAX) -> ReadResult:
         """What is there now, possibly nothing."""
-        live, log = self._live, self._live.log
+        leader, log = self._live, self._live.log
         if log.is_closed:
-            raise TopicNotFound(live.origin.topic)
+            raise TopicNotFound(leader.origin.topic)
         max_bytes = max(1, min(max_bytes, READ_BYTES_MAX))
         limit, is_last = self._limit(self._visible_end)
         records: bytearray | memoryview = memoryview(b"")
@@ -92,21 +92,21 @@ class Reading:
             if count > max_records:
                 records, count = self._cut(records, max_records), max_records
         if self._reader:
-            live.keep(self._reader)
+            leader.keep(self._reader)
             self._reader = None
         if pending is not None and pending >= self.next_offset:  # it was not passed
             pending = None
         if count:
             if self._without:
                 records = kernel.strip(records, *self._without)
-            live.observe(events.Consumed(*live.origin, "", count, len(records)))
+            leader.observe(events.Consumed(*leader.origin, "", count, len(records)))
         end_of_range = is_last and self.next_offset >= limit
         return ReadResult(
             records,
             count,
             self.next_offset,
-            live.high_watermark,
-            live.last_stable_offset,
+            leader.high_watermark,
+            leader.last_stable_offset,
             log.start_offset,
             pending,
             end_of_range,
@@ -195,12 +195,12 @@ class Reading:
 
     def _visible(self, chunk: Chunk) -> tuple[bytearray | memoryview, int, int | None]:
         """What of it may be seen, how many records that are, and the lowest offset that is not due yet."""
-        live = self._live
-        if live.delays_known_from and chunk.flags & _HAS_HEADERS and chunk.record_count:
+        leader = self._live
+        if leader.delays_known_from and chunk.flags & _HAS_HEADERS and chunk.record_count:
             first = int.from_bytes(chunk.records[OFFSET_POSITION : OFFSET_POSITION + 8])
-            if first < live.delays_known_from:
-                live.look_for_delays(chunk.records, first, chunk.next_offset)
-        delivery = live.delivery  # there is one wherever there is a delayed message
+            if first < leader.delays_known_from:
+                leader.look_for_delays(chunk.records, first, chunk.next_offset)
+        delivery = leader.delivery  # there is one wherever there is a delayed message
         if not chunk.flags & (_SPECIAL if delivery is None else _SPECIAL | Flags.HAS_HEADERS):
             return chunk.records, chunk.record_count, None
         records: bytearray | memoryview = chunk.records

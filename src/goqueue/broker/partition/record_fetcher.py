@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from pyroaring import BitMap64
 
-from goqueue.broker.partition.leader import LivePartition
+from goqueue.broker.partition.leader import PartitionLeader
 from goqueue.delivery.offsets import between, first_gap, from_raw, span
 from goqueue.errors import CorruptRecord, OffsetOutOfRange
 from goqueue.record import kernel
@@ -87,8 +87,8 @@ class KnownDamage:
 class RecordFetcher:
     """Reads one partition by offset. Belongs to the owner of the partition."""
 
-    def __init__(self, live: LivePartition) -> None:
-        self._live = live
+    def __init__(self, leader: PartitionLeader) -> None:
+        self._live = leader
         self._nearby: Nearby | None = None
         self.damage = KnownDamage()
 

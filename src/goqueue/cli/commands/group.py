@@ -52,7 +52,7 @@ def list_(server: ServerOption = DEFAULT_SERVER, output: FormatOption = Format.T
         for one in groups
     )
     shown = table(columns, rows, numbers=("members", "generation", "lag")) if groups else plain("there are no groups")
-    show([_line(one) for one in groups], output, shown)
+    show([_connection(one) for one in groups], output, shown)
 
 
 @app.command()
@@ -90,7 +90,7 @@ def describe(group: GroupArgument, server: ServerOption = DEFAULT_SERVER, output
         if found.members
         else plain("it has no members now")
     )
-    data = {**_line(found), "members": [_member(one) for one in found.members]}
+    data = {**_connection(found), "members": [_member(one) for one in found.members]}
     data |= {
         "expired_leases": found.expired_leases,
         "assignor": found.assignor,
@@ -284,7 +284,7 @@ def _move(one: "PositionReset") -> str:
     return f"{distance:+,}" if distance else "stays"
 
 
-def _line(found: "GroupInfo") -> dict[str, object]:
+def _connection(found: "GroupInfo") -> dict[str, object]:
     """The words of the HTTP door."""
     return {
         "group_id": found.group,

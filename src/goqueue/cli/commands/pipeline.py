@@ -73,7 +73,7 @@ class Watcher:
             return
         if progress.elapsed_ns - self._shown_ns >= LINE_EVERY_NS or (progress.total and not progress.lag):
             self._shown_ns = progress.elapsed_ns
-            errors.print(plain(self._line(progress)), soft_wrap=True)
+            errors.print(plain(self._connection(progress)), soft_wrap=True)
 
     def draw(self) -> Table:
         """One line with a bar."""
@@ -94,7 +94,7 @@ class Watcher:
         except Exception:  # the session ends while somebody looks at it, and Spark says so in many ways
             return 0, 0
 
-    def _line(self, progress: "Progress") -> str:
+    def _connection(self, progress: "Progress") -> str:
         return f"{self._name}: {progress.phase} {_numbers(progress)}"
 
 

@@ -30,7 +30,7 @@ from goqueue.doors import calls, process
 from goqueue.errors import BrokerUnavailable, GoQueueError, InternalError, InvalidConfig, InvalidRequest
 from goqueue.groups.member import Join
 from goqueue.names import VERSION
-from goqueue.runtime.adaptive_spin import Vigil, give_way
+from goqueue.runtime.adaptive_spin import AdaptiveSpin, give_way
 from goqueue.service.groups import PollResult
 from goqueue.service.pending import Pending, when_all_are_done
 from goqueue.service.service import ReadResult, Service, StoredBatch, Subscription, TopicInfo
@@ -86,7 +86,7 @@ class NativeConfig:
 class NativeDoor:
     """Listens, and keeps what all connections share.
 
-    `awake_ns` is how long it looks for the next small request before it sleeps, where that pays off.
+    `busy_poll_ns` is how long it looks for the next small request before it sleeps, where that pays off.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class NativeDoor:
         clock: Clock,
         config: NativeConfig | None = None,
         node_id: int = 0,
-        awake_ns: int = 0,
+        busy_poll_ns: int = 0,
     ) -> None:
         self.service = service
         self.clock = clock
@@ -115,7 +115,7 @@ class NativeDoor:
         self._is_handling = False
         self._is_coming = False
         self.is_stopped = False
-        self._vigil = Vigil(awake_ns)
+        self._vigil = AdaptiveSpin(busy_poll_ns)
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
         """Listen; where, in case the port was left open."""
@@ -222,7 +222,7 @@ class NativeDoor:
         self._is_coming = False
         self.handle(_nothing)
 
-    def stay_awake(self) -> None:
+    def busy_poll(self) -> None:
         """A small request was answered, and who sent it may have waited for that to send the next one."""
         if self._vigil.begin(self.clock.monotonic_ns()):
             asyncio.get_running_loop().call_soon(self._look_again)
@@ -363,7 +363,7 @@ class Connection(asyncio.BufferedProtocol):
             self._frame_since_ns = self._door.clock.monotonic_ns()
         self._door.handle(self._handle_frames)
         if nbytes <= SMALL_BYTES:
-            self._door.stay_awake()
+            self._door.busy_poll()
 
     def eof_received(self) -> bool:
         """The peer will send no more, and so wants no more."""

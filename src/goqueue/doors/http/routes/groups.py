@@ -321,7 +321,7 @@ async def list_groups(context: Shared) -> GroupList:
     details = []
     for name in groups.names():
         with suppress(GroupNotFound):  # which it may have become meanwhile
-            details.append(_line(groups.describe(name)))
+            details.append(_connection(groups.describe(name)))
         await asyncio.sleep(0)  # a thousand groups must not keep the loop from everyone else
     return GroupList(groups=[group.id for group in details], details=details, count=len(details))
 
@@ -423,7 +423,7 @@ async def _join(context: Context, group: str, body: JoinBody, *, confirms_revoca
     )
 
 
-def _line(info: reports.GroupInfo) -> GroupLine:
+def _connection(info: reports.GroupInfo) -> GroupLine:
     return GroupLine(
         id=info.group,
         group_id=info.group,

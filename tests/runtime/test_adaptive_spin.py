@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goqueue.runtime.adaptive_spin import CPU_LIMIT, MISSES_MAX, Vigil, affordable_ns, processors_allowed
+from goqueue.runtime.adaptive_spin import CPU_LIMIT, MISSES_MAX, AdaptiveSpin, affordable_ns, processors_allowed
 
 LENGTH = 100
 
 
 def test_who_is_asked_again_in_time_stays_awake() -> None:
-    vigil = Vigil(LENGTH)
+    vigil = AdaptiveSpin(LENGTH)
 
     assert vigil.begin(0)
     assert vigil.goes_on(LENGTH - 1)
@@ -24,13 +24,13 @@ def test_who_is_asked_again_in_time_stays_awake() -> None:
 
 
 def test_a_vigil_of_no_length_is_never_begun() -> None:
-    vigil = Vigil(0)
+    vigil = AdaptiveSpin(0)
 
     assert not any(vigil.begin(now) for now in range(100))
     assert not vigil.is_on
 
 
-def begun(vigil: Vigil, requests: int, pause: int) -> list[int]:
+def begun(vigil: AdaptiveSpin, requests: int, pause: int) -> list[int]:
     """The requests after which it stays awake, though each comes a pause after the one before."""
     found = []
     for number in range(requests):
@@ -41,14 +41,14 @@ def begun(vigil: Vigil, requests: int, pause: int) -> list[int]:
 
 
 def test_what_does_not_pay_off_is_tried_less_and_less_often() -> None:
-    found = begun(Vigil(LENGTH), 1_000, 2 * LENGTH)
+    found = begun(AdaptiveSpin(LENGTH), 1_000, 2 * LENGTH)
 
     assert found[:5] == [0, 2, 6, 14, 30]
     assert {later - earlier for earlier, later in pairwise(found[6:])} == {2**MISSES_MAX}
 
 
 def test_once_it_has_paid_off_it_is_tried_again_soon() -> None:
-    vigil = Vigil(LENGTH)
+    vigil = AdaptiveSpin(LENGTH)
     begun(vigil, 1_000, 2 * LENGTH)
     now = 1_000_000
     while not vigil.begin(now):
@@ -61,7 +61,7 @@ def test_once_it_has_paid_off_it_is_tried_again_soon() -> None:
 
 @given(pauses=st.lists(st.integers(0, 3 * LENGTH), max_size=300))
 def test_whoever_begins_to_stay_awake_comes_to_an_end(pauses: list[int]) -> None:
-    vigil = Vigil(LENGTH)
+    vigil = AdaptiveSpin(LENGTH)
     now = 0
     for pause in pauses:
         was_on = vigil.is_on

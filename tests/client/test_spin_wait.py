@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from goqueue.client import spin_wait as lookout
-from goqueue.client.spin_wait import Lookout
+from goqueue.client.spin_wait import SpinWait
 from goqueue.clock import MS, SECOND, SystemClock
 
 LONG_NS = 60 * SECOND
@@ -20,7 +20,7 @@ def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
 
 def test_what_is_there_is_found_at_once(ends: tuple[socket.socket, socket.socket]) -> None:
     mine, theirs = ends
-    watching = Lookout(mine, LONG_NS)
+    watching = SpinWait(mine, LONG_NS)
     theirs.sendall(b"x")
 
     watching.watch()
@@ -33,7 +33,7 @@ def test_what_comes_while_somebody_looks_ends_the_watch(ends: tuple[socket.socke
     sender = threading.Thread(target=theirs.sendall, args=(b"x",))
     sender.start()
 
-    Lookout(mine, LONG_NS).watch()
+    SpinWait(mine, LONG_NS).watch()
 
     sender.join()
     assert mine.recv(1) == b"x"
@@ -43,13 +43,13 @@ def test_a_peer_that_hangs_up_ends_the_watch(ends: tuple[socket.socket, socket.s
     mine, theirs = ends
     theirs.close()
 
-    Lookout(mine, LONG_NS).watch()
+    SpinWait(mine, LONG_NS).watch()
 
     assert mine.recv(1) == b""
 
 
 def test_when_nothing_comes_it_is_time_to_fall_asleep(ends: tuple[socket.socket, socket.socket]) -> None:
-    watching, clock = Lookout(ends[0], 20 * MS), SystemClock()
+    watching, clock = SpinWait(ends[0], 20 * MS), SystemClock()
     began = clock.monotonic_ns()
     watching.watch()
     first_ns = clock.monotonic_ns() - began
@@ -59,7 +59,7 @@ def test_when_nothing_comes_it_is_time_to_fall_asleep(ends: tuple[socket.socket,
 
 
 def test_after_a_watch_in_vain_the_next_one_is_left_out(ends: tuple[socket.socket, socket.socket]) -> None:
-    watching = Lookout(ends[0], MS)
+    watching = SpinWait(ends[0], MS)
     watching.watch()
 
     assert not watching._vigil.begin(0)
@@ -68,14 +68,14 @@ def test_after_a_watch_in_vain_the_next_one_is_left_out(ends: tuple[socket.socke
 
 def test_only_one_thread_of_a_process_stays_awake(ends: tuple[socket.socket, socket.socket]) -> None:
     with lookout._turn:
-        Lookout(ends[0], LONG_NS).watch()  # returns, though nothing comes
+        SpinWait(ends[0], LONG_NS).watch()  # returns, though nothing comes
 
     assert lookout._turn.acquire(blocking=False)
     lookout._turn.release()
 
 
 def test_a_watch_of_no_length_never_looks(ends: tuple[socket.socket, socket.socket]) -> None:
-    watching = Lookout(ends[0], 0)
+    watching = SpinWait(ends[0], 0)
 
     watching.watch()
 

@@ -48,7 +48,7 @@ def read_behind(raw: bytes | None) -> KnownBehind | None:
         return None
 
 
-class LiveDelays:
+class StoredDelays:
     """What waits in one partition."""
 
     def __init__(
