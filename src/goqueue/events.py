@@ -296,6 +296,16 @@ class TopicDeleted(Event):
     internal: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Administered(Event):
+    """A caller has created, altered or deleted something: `verb` says what was done to which resource."""
+
+    verb: str
+    resource: str
+    caller: str
+    door: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEvent(Event):
     """Something that happened to the log in `log` (its directory)."""

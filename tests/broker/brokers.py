@@ -15,9 +15,9 @@ from goqueue.record.header import FLAGS_KNOWN, Flags
 from goqueue.record.headers import PRODUCER
 from goqueue.record.identity import BatchIdentity
 from goqueue.record.message import Message, decode_messages
+from goqueue.service.messages import ReadResult, Stored, StoredBatch
 from goqueue.service.new_message import NewMessage
 from goqueue.service.pending import Pending
-from goqueue.service.service import ReadResult, Stored, StoredBatch
 from goqueue.storage.file import Disk
 from goqueue.storage.jobs import Job
 from goqueue.testing import ManualClock
@@ -64,7 +64,7 @@ class Node:
         self.broker = Broker.open(disk, ROOT, clock=clock, workers=self.workers, config=config)
 
     def create(self, topic: str = "orders", *, partitions: int = 1, **settings: object) -> None:
-        self.done(self.broker.create_topic(topic, partitions=partitions, settings=settings))
+        self.done(self.broker.topics.create(topic, partitions=partitions, settings=settings))
 
     def done(self, pending: Pending[T]) -> T:
         """What comes of it when the workers have done all they can."""
@@ -74,7 +74,7 @@ class Node:
 
     def send(self, values: Sequence[bytes | None], topic: str = "orders", partition: int = 0) -> Pending[StoredBatch]:
         """Publish a batch, and let nothing run yet."""
-        return self.broker.publish_records(topic, partition, kernel.encode(values))
+        return self.broker.messages.publish_records(topic, partition, kernel.encode(values))
 
     def publish(self, *values: bytes | None, topic: str = "orders", partition: int = 0) -> StoredBatch:
         return self.done(self.send(values, topic, partition))
@@ -82,11 +82,11 @@ class Node:
     def messages(
         self, *messages: NewMessage, topic: str = "orders", acks: str | None = None
     ) -> list[Stored | GoQueueError]:
-        return self.done(self.broker.publish_messages(topic, messages, acks=acks))
+        return self.done(self.broker.messages.publish(topic, messages, acks=acks))
 
     def send_as(self, identity: BatchIdentity, topic: str = "orders", partition: int = 0) -> Pending[StoredBatch]:
         """Publish a producer's batch; its values say which sequence they have."""
-        return self.broker.publish_records(topic, partition, batch_of(identity))
+        return self.broker.messages.publish_records(topic, partition, batch_of(identity))
 
     def read(
         self,
@@ -100,7 +100,7 @@ class Node:
         to_time_ns: int | None = None,
     ) -> ReadResult:
         """What is there now."""
-        pending = self.broker.read(
+        pending = self.broker.messages.read(
             topic,
             partition,
             offset=offset,
@@ -121,7 +121,7 @@ class Node:
 
     def leader(self, topic: str = "orders", partition: int = 0) -> PartitionLeader:
         """What the broker keeps of a partition."""
-        return self.broker._topics[topic].partitions[partition]
+        return self.broker.partitions.any_topic(topic).partitions[partition]
 
     def write_directly(self, topic: str, *values: bytes | None, keys: Sequence[bytes | None] | None = None) -> None:
         """Put records into any topic, as only the broker itself can."""

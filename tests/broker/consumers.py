@@ -6,10 +6,9 @@ from typing import NamedTuple
 from goqueue.clock import SECOND
 from goqueue.delivery.receipts import Receipt
 from goqueue.errors import GoQueueError
-from goqueue.groups.member import Join
 from goqueue.names import TopicPartition
 from goqueue.record.message import decode_messages
-from goqueue.service.groups import PollResult
+from goqueue.service.groups import Join, PollResult
 from goqueue.service.pending import Pending
 from goqueue.testing import MemoryDisk
 from goqueue.testing.inode import Keep
@@ -98,7 +97,7 @@ def outcomes(results: Iterable[reports.Settled | GoQueueError]) -> list[str]:
 
 
 def floor(node: Node, group: str = "workers", partition: int = 0, topic: str = "orders") -> int:
-    return node.broker.delivery(node.leader(topic, partition)).cursors[group].cursor.floor
+    return node.broker.partitions.delivery(node.leader(topic, partition)).cursors[group].cursor.floor
 
 
 def restarted(node: Node, *, keep: Keep = "everything", seed: int | None = None) -> Node:

@@ -76,7 +76,7 @@ def work(disk: MemoryDisk, told: Told, seed: int) -> None:
 
 def dead_letters(node: Node) -> list[int]:
     """Where the dead letters came from."""
-    if not node.broker.has_topic("orders.dlq"):
+    if not node.broker.partitions.has_topic("orders.dlq"):
         return []
     found = []
     for message in decoded(node.read("orders.dlq")):

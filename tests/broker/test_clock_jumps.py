@@ -166,7 +166,7 @@ def test_a_lease_is_not_held_for_longer_since_the_clock_is_behind_after_a_restar
     node.publish(b"a")
     member.poll()
     if is_whole:
-        delivery = node.broker.delivery(node.leader())
+        delivery = node.broker.partitions.delivery(node.leader())
         delivery._written.write_whole(delivery.cursors["workers"], delivery.cursors["workers"].cursor)
     jump(node, -3600)
 

@@ -18,11 +18,11 @@ from goqueue.errors import (
     NotFound,
     TopicNotFound,
 )
-from goqueue.groups.member import Join
 from goqueue.names import TopicPartition
 from goqueue.record import kernel
 from goqueue.record.header import Priority
 from goqueue.record.message import Message
+from goqueue.service.groups import Join
 from goqueue.service.pending import Pending
 from goqueue.testing import ManualClock, MemoryDisk, PowerLoss
 from goqueue.tracing.context import is_trace_id
@@ -75,7 +75,7 @@ def bury(
             for n in range(len(values))
         ],
     )
-    node.done(node.broker.publish_records("orders.dlq", partition, records))
+    node.done(node.broker.messages.publish_records("orders.dlq", partition, records))
 
 
 def numbered(count: int) -> list[bytes]:
@@ -162,7 +162,7 @@ def test_counts_follow_what_dies_and_what_is_put_back(node: Node) -> None:
 
 def test_counts_follow_retention(node: Node) -> None:
     bury(node, *[b"x" * 400] * 3, reason="TIMEOUT")
-    node.done(node.broker.alter_topic("orders.dlq", {"segment_bytes": 65_536, "retention": "60s"}))
+    node.done(node.broker.topics.alter("orders.dlq", {"segment_bytes": 65_536, "retention": "60s"}))
     assert node.broker.dead_letters.describe("orders").messages == 3
     bury(node, *[b"x" * 60_000] * 3, reason="EXPIRED")
     node.pass_time(120, step=10)
@@ -213,7 +213,7 @@ def test_the_name_of_the_queue_stands_for_its_topic(node: Node) -> None:
 def patient(node: Node, **config: int) -> DeadLetters:
     """The verbs with other limits."""
     limits = DeadLetterConfig(**config)
-    return DeadLetters(node.broker, clock=node.clock, timers=node.broker._timers, config=limits)
+    return DeadLetters(node.broker.partitions, clock=node.clock, timers=node.broker._timers, config=limits)
 
 
 def test_more_letters_than_one_question_may_count_are_counted_by_and_by(node: Node) -> None:
@@ -231,7 +231,7 @@ def test_more_letters_than_one_question_may_count_are_counted_by_and_by(node: No
 def test_a_queue_that_is_deleted_and_made_again_is_another_one(node: Node) -> None:
     bury(node, *numbered(3))
     assert node.broker.dead_letters.describe("orders").messages == 3
-    node.done(node.broker.delete_topic("orders.dlq"))
+    node.done(node.broker.topics.delete("orders.dlq"))
     assert node.broker.dead_letters.describe("orders").messages == 0
     node.create("orders.dlq", partitions=2)
     bury(node, b"new", reason="TIMEOUT")
@@ -243,7 +243,7 @@ def test_a_queue_that_is_deleted_and_made_again_is_another_one(node: Node) -> No
 def test_a_queue_that_was_made_again_unseen_is_another_one_too(node: Node) -> None:
     bury(node, *numbered(3))
     assert node.broker.dead_letters.describe("orders").messages == 3
-    node.done(node.broker.delete_topic("orders.dlq"))
+    node.done(node.broker.topics.delete("orders.dlq"))
     node.create("orders.dlq", partitions=2)
     bury(node, b"new", reason="TIMEOUT")
 
@@ -331,7 +331,7 @@ def test_a_page_that_cannot_be_is_refused(node: Node, page: dict[str, int]) -> N
 
 
 def test_a_page_of_large_letters_ends_early(node: Node) -> None:
-    node.done(node.broker.alter_topic("orders.dlq", {"max_message_bytes": 8_000_000}))
+    node.done(node.broker.topics.alter("orders.dlq", {"max_message_bytes": 8_000_000}))
     for _ in range(4):
         bury(node, b"x" * 5_000_000)
 
@@ -358,7 +358,7 @@ def test_what_consumers_reject_comes_back_as_it_was(disk: MemoryDisk, clock: Man
     records = kernel.encode(
         [b"v", None], keys=[b"k", b"k"], headers=[{"color": "red"}, None], priorities=[Priority.HIGH, Priority.LOW]
     )
-    node.done(node.broker.publish_records("orders", 1, records))
+    node.done(node.broker.messages.publish_records("orders", 1, records))
     reject(node, 2)
     assert [letter.reason for letter in node.broker.dead_letters.list("orders", ALL)] == ["REJECTED"] * 2
 
@@ -506,7 +506,7 @@ def test_letters_go_to_another_topic_when_that_is_asked_for(node: Node) -> None:
 
 def test_letters_whose_origin_is_gone_fail_and_stay(node: Node) -> None:
     bury(node, b"a", b"b")
-    node.done(node.broker.delete_topic("orders"))
+    node.done(node.broker.topics.delete("orders"))
 
     assert numbers(redriven(node)) == ("done", 2, 0, 0, 2)
     assert node.broker.dead_letters.describe("orders").messages == 2
@@ -553,7 +553,7 @@ def test_a_redrive_that_cannot_be_is_refused(node: Node, options: dict[str, obje
 
 
 def test_a_forged_origin_does_not_lead_into_internal_topics(node: Node) -> None:
-    node.done(node.broker.journal("__groups"))
+    node.done(node.broker.partitions.journal("__groups"))
     bury(node, b"evil", origin="__groups:0:0")
 
     assert numbers(redriven(node)) == ("done", 1, 0, 0, 1)
@@ -563,8 +563,8 @@ def test_a_forged_origin_does_not_lead_into_internal_topics(node: Node) -> None:
 def test_letters_that_do_not_fit_any_more_fail_and_the_others_go(node: Node) -> None:
     bury(node, b"small", b"x" * 5_000, b"little")
     huge = kernel.encode([b"h"], headers=[{"gq-origin": "orders:0:1", "x": "y" * 65_490}])
-    node.done(node.broker.publish_records("orders.dlq", 0, huge))
-    node.done(node.broker.alter_topic("orders", {"max_message_bytes": 1_024}))
+    node.done(node.broker.messages.publish_records("orders.dlq", 0, huge))
+    node.done(node.broker.topics.alter("orders", {"max_message_bytes": 1_024}))
 
     assert numbers(redriven(node)) == ("done", 4, 2, 0, 2)
     assert node.values() == [b"small", b"little"]
@@ -575,7 +575,7 @@ def test_a_target_that_goes_away_ends_the_redrive_and_the_letters_stay(node: Nod
     node.create("parked")
     bury(node, *numbered(1_200))
     redrive = begun(node, target_topic="parked")
-    node.done(node.broker.delete_topic("parked"))
+    node.done(node.broker.topics.delete("parked"))
 
     info = ended(node, redrive.id)
 
@@ -588,7 +588,7 @@ def test_a_target_that_goes_away_ends_the_redrive_and_the_letters_stay(node: Nod
 def test_a_queue_that_goes_away_ends_its_redrives(node: Node) -> None:
     bury(node, *numbered(10))
     redrive = begun(node, rate=1)
-    node.done(node.broker.delete_topic("orders.dlq"))
+    node.done(node.broker.topics.delete("orders.dlq"))
     node.pass_time(3)
 
     info = node.broker.dead_letters.redrive_info("orders", redrive.id)
@@ -600,7 +600,7 @@ def test_a_queue_that_goes_away_ends_its_redrives(node: Node) -> None:
 def test_a_redrive_leaves_the_letters_of_another_queue_of_that_name_alone(node: Node) -> None:
     bury(node, *numbered(10))
     redrive = begun(node, rate=1)
-    node.done(node.broker.delete_topic("orders.dlq"))
+    node.done(node.broker.topics.delete("orders.dlq"))
     node.create("orders.dlq", partitions=2)
     bury(node, *numbered(10))
 
@@ -987,7 +987,7 @@ def test_a_letter_that_names_no_group_of_the_topic_goes_to_all(node: Node) -> No
     undertaker = Consumer(node, "undertaker", topics=("orders.dlq",))
     undertaker.settle("reject", undertaker.poll())
     by_hand = kernel.encode([b"by hand"], headers=[{"gq-origin": "orders:0:1"}])
-    node.done(node.broker.publish_records("orders.dlq", 0, by_hand))
+    node.done(node.broker.messages.publish_records("orders.dlq", 0, by_hand))
 
     redriven(node, DeadLetterFilter(offsets=[1, 2]))
 

@@ -168,7 +168,7 @@ def test_a_crash_at_any_step_never_shows_a_message_early_and_loses_none(clock: M
             with suppress(PowerLoss):
                 work(disk, told, clock)
             node = Node(disk.crash(keep=keep), clock)  # type: ignore[arg-type]
-            if not node.broker.has_topic("orders"):
+            if not node.broker.partitions.has_topic("orders"):
                 continue
             assert set(node.values()) <= {b"plain"}
             node.pass_time(60.1, step=5)
@@ -564,8 +564,8 @@ def test_how_long_messages_are_delayed_on_average_is_known_after_a_restart(node:
 def test_a_message_is_scheduled_once_however_often_the_log_is_looked_at(disk: MemoryDisk, clock: ManualClock) -> None:
     told: list[events.Event] = []
     node = Node(disk, clock)
-    node.broker._observe = events.Observers(node.broker._observe, told.append)
     node.create()
+    node.leader().observe = events.Observers(node.leader().observe, told.append)
     later(node, 60, 120)
     later(node, 60)
     node.broker.groups.lanes("orders")

@@ -336,7 +336,7 @@ def test_why_a_receipt_is_not_good_is_known_after_a_restart(node: Node, is_whole
     member.ack([done])
     node.pass_time(11, step=1)
     if is_whole:
-        delivery = node.broker.delivery(node.leader())
+        delivery = node.broker.partitions.delivery(node.leader())
         delivery._written.write_whole(delivery.cursors["workers"], delivery.cursors["workers"].cursor)
 
     member = member.moved_to(restarted(node))
@@ -387,7 +387,7 @@ def _raw(*numbers: int) -> bytes:
 def in_all_lanes(node: Node, count: int, value: bytes = b"v") -> None:
     for priority in Priority:
         records = kernel.encode([value] * count, priorities=[priority] * count)
-        node.done(node.broker.publish_records("orders", 0, records))
+        node.done(node.broker.messages.publish_records("orders", 0, records))
 
 
 def shares(node: Node, member: Consumer, size: int, total: int, **limits: int) -> list[float]:
@@ -724,7 +724,7 @@ def _memory(faulty: FaultyDisk) -> MemoryDisk:
 def _state(node: Node) -> list[object]:
     """What the group has done with the partition."""
     node.broker.groups.positions("workers")
-    delivery = node.broker.delivery(node.leader())
+    delivery = node.broker.partitions.delivery(node.leader())
     one = delivery.cursors["workers"]
     delivery.pass_time(one)
     delivery.feed(one, 1_000)
@@ -753,7 +753,7 @@ def test_a_ledger_that_is_compacted_all_the_time_forgets_nothing(node: Node, clo
         member.ack(messages[round_ % 3 :: 2])
         member.settle("nack", messages[1 + round_ % 3 :: 2][:2], delay=round_)
         if round_ % 4 == 0:
-            delivery = node.broker.delivery(node.leader())
+            delivery = node.broker.partitions.delivery(node.leader())
             delivery._written.write_whole(delivery.cursors["workers"], delivery.cursors["workers"].cursor)
         node.pass_time(11, step=1)
 

@@ -216,13 +216,13 @@ def test_a_full_disk_refuses_writes_lets_reads_go_on_and_takes_writes_again_by_i
         assert isinstance(result, StorageFull)
         node.pass_time(11)
     assert node.values() == [b"before"]
-    check = node.broker.health()["storage"]
+    check = node.broker.node.checks()["storage"]
     assert check.status == "warn"
     assert "writes to orders-0 are refused" in check.message
 
     disk.capacity_bytes = None
     assert node.publish(b"after").first_offset == 1
-    assert node.broker.health()["storage"].status == "pass"
+    assert node.broker.node.checks()["storage"].status == "pass"
     assert node.values() == [b"before", b"after"]
 
 
@@ -279,8 +279,8 @@ def test_a_failed_sync_fails_every_waiting_ack_and_the_health_but_no_other_topic
         node.send([b"more"])
     (refused,) = node.messages(NewMessage(b"more"))
     assert isinstance(refused, StorageFailed)
-    assert node.broker.health()["storage"].status == "fail"
-    assert "orders-0" in node.broker.health()["storage"].message
+    assert node.broker.node.checks()["storage"].status == "fail"
+    assert "orders-0" in node.broker.node.checks()["storage"].message
     assert node.values() == [b"safe"]
     assert node.publish(b"fine", topic="others").first_offset == 1
     node.pass_time(20)
@@ -330,13 +330,13 @@ def test_draining_takes_no_more_writes_and_is_done_when_all_are_acknowledged(nod
 
     assert not drained.is_done
     assert not node.broker.is_ready
-    assert node.broker.health()["broker"].status == "fail"
+    assert node.broker.node.checks()["broker"].status == "fail"
     for refused in (
         lambda: node.send([b"b"]),
-        lambda: node.broker.publish_messages("orders", [NewMessage(b"b")]),
-        lambda: node.broker.create_topic("late"),
-        lambda: node.broker.delete_topic("orders"),
-        lambda: node.broker.alter_topic("orders", {}),
+        lambda: node.broker.messages.publish("orders", [NewMessage(b"b")]),
+        lambda: node.broker.topics.create("late"),
+        lambda: node.broker.topics.delete("orders"),
+        lambda: node.broker.topics.alter("orders", {}),
     ):
         with pytest.raises(BrokerUnavailable) as error:
             refused()
@@ -354,14 +354,14 @@ def test_draining_takes_no_more_writes_and_is_done_when_all_are_acknowledged(nod
 
 def test_draining_ends_every_wait(node: Node) -> None:
     node.create()
-    read = node.broker.read("orders", 0, wait_ms=60_000)
-    any_partition = node.broker.wait_for_records("orders", {0: 0}, wait_ms=60_000)
+    read = node.broker.messages.read("orders", 0, wait_ms=60_000)
+    any_partition = node.broker.messages.wait("orders", {0: 0}, wait_ms=60_000)
 
     assert node.broker.drain().is_done
 
     assert read.result().record_count == 0
     assert any_partition.is_done
-    assert node.broker.read("orders", 0, wait_ms=60_000).is_done
+    assert node.broker.messages.read("orders", 0, wait_ms=60_000).is_done
 
 
 def test_draining_does_not_wait_for_a_log_that_has_failed(clock: ManualClock, faulty: FaultyDisk) -> None:

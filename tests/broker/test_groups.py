@@ -513,7 +513,7 @@ def test_a_topic_that_is_made_anew_begins_anew_for_its_groups(node: Node) -> Non
     member.ack(messages[:2])
     waiting = member.wait(10, wait_ms=1)
 
-    node.done(node.broker.delete_topic("orders"))
+    node.done(node.broker.topics.delete("orders"))
     node.tick(1)
     gone = member.polled()
     node.create()
@@ -532,7 +532,7 @@ def test_a_poll_that_waits_while_its_topic_is_deleted_is_answered(node: Node) ->
     member = Consumer(node, topics=("orders", "others"))
     waiting = member.wait(wait_ms=30_000)
 
-    node.done(node.broker.delete_topic("orders"))
+    node.done(node.broker.topics.delete("orders"))
     node.publish(b"still here", topic="others")
     node.tick(1)
     found = got(waiting.result()) if waiting.is_done else []
@@ -557,7 +557,7 @@ def test_after_a_kill_a_topic_that_was_deleted_does_not_trouble_its_groups(node:
     node.create("others")
     node.publish(b"a", topic="others")
     member = Consumer(node, topics=("orders", "others"))
-    node.done(node.broker.delete_topic("orders"))
+    node.done(node.broker.topics.delete("orders"))
 
     again = restarted(node)
 
@@ -578,7 +578,7 @@ def test_a_group_that_is_deleted_leaves_nothing_in_the_ledger(node: Node) -> Non
         member = Consumer(node, session_timeout_ms=3_600_000)
         for message in member.poll(8):
             member.ack([message])
-        node.broker.delivery(node.leader())._written.write_whole(*whole(node))  # its changes begin again
+        node.broker.partitions.delivery(node.leader())._written.write_whole(*whole(node))  # its changes begin again
         member.ack(member.poll(1))
         if restarts:
             node = restarted(node)
@@ -588,5 +588,5 @@ def test_a_group_that_is_deleted_leaves_nothing_in_the_ledger(node: Node) -> Non
 
 
 def whole(node: Node) -> tuple[GroupCursor, Cursor]:
-    one = node.broker.delivery(node.leader()).cursors["workers"]
+    one = node.broker.partitions.delivery(node.leader()).cursors["workers"]
     return one, one.cursor

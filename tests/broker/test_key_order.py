@@ -50,7 +50,7 @@ def test_messages_that_come_back_around_a_restart_come_in_order(node: Node, acti
 def test_a_message_that_was_given_back_before_two_restarts_is_known_from_a_snapshot(node: Node) -> None:
     member, (first, second) = two_of_one_key(node)
     member.settle("release", [first])
-    delivery = node.broker.delivery(node.leader())
+    delivery = node.broker.partitions.delivery(node.leader())
     delivery._written.write_whole(delivery.cursors["workers"], delivery.cursors["workers"].cursor)
 
     again = restarted(restarted(node))

@@ -83,14 +83,14 @@ def test_all_is_as_it_was_after_any_number_of_starts(node: Node, keep: Keep) -> 
     _, values = a_past(node)
     assert of("committed", values)
     assert not of("aborted", values) + of("aborted-late", values)
-    total = node.broker.describe_topic("orders").total_messages
+    total = node.broker.topics.describe("orders").total_messages
 
     for _ in range(3):
         node = restarted(node, keep=keep)
         assert node.values() == values
         assert delivered(node) == sorted(values)
         assert stable(node) == node.leader().high_watermark
-        assert node.broker.describe_topic("orders").total_messages == total
+        assert node.broker.topics.describe("orders").total_messages == total
         node.pass_time(SNAPSHOT_S, step=5)
 
     node.broker.close()
@@ -101,7 +101,7 @@ def test_all_is_as_it_was_after_any_number_of_starts(node: Node, keep: Keep) -> 
     again.publish(b"next")
     again.commit()
     assert node.values() == [*values, b"next"]
-    assert node.broker.describe_topic("orders").total_messages == total + 1
+    assert node.broker.topics.describe("orders").total_messages == total + 1
 
 
 def damaged(disk: MemoryDisk, path: str) -> None:
@@ -152,7 +152,7 @@ def test_a_snapshot_that_is_missing_or_nobody_understands_is_as_good_as_none(
     node: Node, key: bytes, snapshot: bytes | None
 ) -> None:
     _, values = a_past(node)
-    total = node.broker.describe_topic("orders").total_messages
+    total = node.broker.topics.describe("orders").total_messages
     log = node.leader().partition.ledger
     log.append(kernel.encode([snapshot], keys=[key]), now_ns=node.clock.wall_ns())
     log.flush()
@@ -162,7 +162,7 @@ def test_a_snapshot_that_is_missing_or_nobody_understands_is_as_good_as_none(
     assert again.values() == values
     assert delivered(again) == sorted(values)
     assert stable(again) == again.leader().high_watermark
-    assert again.broker.describe_topic("orders").total_messages == total
+    assert again.broker.topics.describe("orders").total_messages == total
 
 
 def test_without_the_ledger_the_log_tells_everything(node: Node) -> None:
@@ -256,13 +256,13 @@ def test_what_was_aborted_stays_hidden_when_retention_has_taken_a_part_of_it(nod
     assert 0 < len(values) < 24
     assert all(one.startswith(b"plain") for one in values)
     log = node.leader().log
-    total = node.broker.describe_topic("orders").total_messages
+    total = node.broker.topics.describe("orders").total_messages
     assert total == len(uncommitted(node)) == log.next_offset - log.start_offset - node.leader().producers.markers.total
 
     again = restarted(node, keep="nothing")
 
     assert again.values() == values
-    assert again.broker.describe_topic("orders").total_messages == total
+    assert again.broker.topics.describe("orders").total_messages == total
 
 
 # --- compaction ----------------------------------------------------------------------------------
@@ -276,7 +276,7 @@ def keyed(owner: Owner, name: str, keys: range) -> None:
 def plain(node: Node, name: str, keys: range) -> None:
     for number in keys:
         records = kernel.encode([value(name, number)], keys=[b"k%d" % number])
-        node.done(node.broker.publish_records("orders", 0, records))
+        node.done(node.broker.messages.publish_records("orders", 0, records))
 
 
 def compacted(node: Node) -> None:
@@ -321,7 +321,7 @@ def test_compaction_keeps_what_was_committed_and_never_lets_what_was_aborted_sta
     assert not of("aborted", uncommitted(node))
     total = len(uncommitted(node))
     assert node.leader().log.next_offset > total
-    assert node.broker.describe_topic("orders").total_messages == total
+    assert node.broker.topics.describe("orders").total_messages == total
 
     disk = disk_of(node).crash(keep="nothing")
     if is_snapshot_lost:
@@ -331,7 +331,7 @@ def test_compaction_keeps_what_was_committed_and_never_lets_what_was_aborted_sta
     for _ in range(2):
         again = Node(disk, node.clock)
         assert again.values() == values
-        assert again.broker.describe_topic("orders").total_messages == total
+        assert again.broker.topics.describe("orders").total_messages == total
         assert sorted(delivered(again)) == sorted(values)
         assert stable(again) == again.leader().high_watermark
         disk = disk.crash(keep="nothing")
@@ -372,9 +372,9 @@ def test_a_compacted_partition_goes_on_with_aborts_and_commits(node: Node) -> No
         expected |= {b"k%d" % number: value(f"committed{turn}", number) for number in range(turn, 8)}
         compacted(node)
         assert last_of_each_key(node) == expected
-        assert node.broker.describe_topic("orders").total_messages == len(uncommitted(node))
+        assert node.broker.topics.describe("orders").total_messages == len(uncommitted(node))
         node = restarted(node, keep="nothing")
-        assert node.broker.describe_topic("orders").total_messages == len(uncommitted(node))
+        assert node.broker.topics.describe("orders").total_messages == len(uncommitted(node))
         owner = Owner(node)
         assert last_of_each_key(node) == expected
         assert stable(node) == node.leader().high_watermark

@@ -27,9 +27,9 @@ from goqueue.errors import (
 from goqueue.names import TopicPartition
 from goqueue.record.header import Flags
 from goqueue.record.message import Message, decode_messages
+from goqueue.service.messages import ProducerEpoch, Stored
 from goqueue.service.new_message import NewMessage
 from goqueue.service.pending import Pending
-from goqueue.service.service import Producer, Stored
 from goqueue.testing import ManualClock, MemoryDisk, PowerLoss
 from goqueue.wire.partitioning import partition_of_key
 from goqueue.wire.reports import ScheduleInfo
@@ -47,7 +47,7 @@ class Host:
         self.clock = clock
         self.node = Node(disk, clock)
         for topic, partitions in ((JOURNAL, 1), ("reports", 3)):
-            if topic not in self.node.broker.list_topics():
+            if topic not in self.node.broker.topics.list():
                 self.node.create(topic, partitions=partitions)
         self.refusal: GoQueueError | None = None
         self.attempts = 0
@@ -55,7 +55,7 @@ class Host:
             Journal(self.node.leader(JOURNAL)),
             publish=self._publish,
             topic_facts=self._facts,
-            init_producer=self.node.broker.init_producer,
+            init_producer=self.node.broker.messages.init_producer,
             clock=clock,
             timers=self.node.broker._timers,
             config=config,
@@ -67,16 +67,16 @@ class Host:
         messages: Sequence[NewMessage],
         *,
         acks: str | None = None,
-        producer: Producer | None = None,
+        producer: ProducerEpoch | None = None,
         sequence: int | None = None,
     ) -> Pending[list[Stored | GoQueueError]]:
         self.attempts += 1
         if self.refusal:
             raise self.refusal
-        return self.node.broker.publish_messages(topic, messages, acks=acks, producer=producer, sequence=sequence)
+        return self.node.broker.messages.publish(topic, messages, acks=acks, producer=producer, sequence=sequence)
 
     def _facts(self, topic: str) -> TopicFacts:
-        info = self.node.broker.describe_topic(topic)
+        info = self.node.broker.topics.describe(topic)
         limit = info.settings["max_message_bytes"]
         assert isinstance(limit, int)
         return TopicFacts(info.topic_id, len(info.partitions), limit)
@@ -97,7 +97,7 @@ class Host:
     def messages(self, topic: str = "reports") -> list[Message]:
         """All messages of the topic."""
         found: list[Message] = []
-        for number in range(len(self.node.broker.describe_topic(topic).partitions)):
+        for number in range(len(self.node.broker.topics.describe(topic).partitions)):
             offset = 0
             while (result := self.node.read(topic, number, offset=offset, max_records=100_000)).record_count:
                 found += decode_messages(result.records, TopicPartition(topic, number), flags=Flags.COMPRESSED)
@@ -505,9 +505,9 @@ def test_a_refusal_is_known_and_the_run_made_after_a_restart(host: Host) -> None
 
 def test_a_run_that_can_never_be_stored_gives_way_to_the_next(host: Host) -> None:
     host.create(message=NewMessage(b"0123456789"))
-    host.node.done(host.node.broker.alter_topic("reports", {"max_message_bytes": 5}))
+    host.node.done(host.node.broker.topics.alter("reports", {"max_message_bytes": 5}))
     host.pass_time(11)
-    host.node.done(host.node.broker.alter_topic("reports", {"max_message_bytes": 50}))
+    host.node.done(host.node.broker.topics.alter("reports", {"max_message_bytes": 50}))
     host.pass_time(10)
 
     assert len(host.messages()) == 1
@@ -596,7 +596,7 @@ def test_the_schedules_of_a_deleted_topic_go_with_it(host: Host) -> None:
     host.node.create("others")
     host.node.done(host.schedules.create("others", "stays", TICK, cron="@daily"))
 
-    host.node.done(host.node.broker.delete_topic("reports"))
+    host.node.done(host.node.broker.topics.delete("reports"))
     host.schedules.topic_deleted("reports")
     host.node.create("reports")
     host.pass_time(30)
@@ -611,7 +611,7 @@ def test_the_schedules_of_a_deleted_topic_go_with_it(host: Host) -> None:
 def test_a_topic_of_the_same_name_does_not_inherit_schedules(host: Host) -> None:
     host.create()
     host.schedules.stop()  # a crash before anybody heard of the deletion
-    host.node.done(host.node.broker.delete_topic("reports"))
+    host.node.done(host.node.broker.topics.delete("reports"))
     host.node.create("reports")
 
     again = host.restarted()
@@ -627,7 +627,7 @@ def test_a_topic_that_is_found_missing_takes_its_schedules_with_it(host: Host) -
     host.create("second")
     asked = host.schedules.run("reports", "second")
 
-    host.node.done(host.node.broker.delete_topic("reports"))
+    host.node.done(host.node.broker.topics.delete("reports"))
     host.pass_time(11)
 
     assert len(host.schedules) == 0
@@ -702,7 +702,7 @@ def test_a_run_that_was_stored_and_not_noted_is_recognised(host: Host) -> None:
 
 
 def test_a_schedule_that_rests_for_longer_than_the_log_remembers_goes_on(host: Host) -> None:
-    host.node.done(host.node.broker.alter_topic("reports", {"retention": "0s"}))
+    host.node.done(host.node.broker.topics.alter("reports", {"retention": "0s"}))
     host.create(every=3_600 * 24 * 30, catch_up="all")
     for month in range(1, 4):
         host.clock.advance(3_600 * 24 * 30)

@@ -42,7 +42,7 @@ def traceparent(number: int = 0, *, flags: str = "01") -> str:
 
 def publish_named(node: TracedNode, *headers: dict[str, str | bytes] | None, topic: str = "orders") -> None:
     records = kernel.encode([b"v"] * len(headers), headers=list(headers))
-    node.done(node.broker.publish_records(topic, 0, records))
+    node.done(node.broker.messages.publish_records(topic, 0, records))
 
 
 def patient(node: TracedNode, group: str = "workers") -> Consumer:
@@ -484,7 +484,7 @@ def test_an_id_of_nobody_is_not_found(node: TracedNode) -> None:
 def test_a_topic_that_is_made_anew_has_no_past(node: TracedNode) -> None:
     publish_named(node, {"traceparent": traceparent()}, None)
     old = node.trace(1).trace_id
-    node.done(node.broker.delete_topic("orders"))
+    node.done(node.broker.topics.delete("orders"))
     node.clock.advance(1)
     node.create("orders")
     node.publish(b"new", b"new")
@@ -499,13 +499,13 @@ def test_a_topic_that_is_made_anew_has_no_past(node: TracedNode) -> None:
 
 
 def test_a_topic_can_be_switched_off_and_on(node: TracedNode) -> None:
-    node.done(node.broker.alter_topic("orders", {"trace_sample_rate": 0}))
+    node.done(node.broker.topics.alter("orders", {"trace_sample_rate": 0}))
     node.publish(b"a")
     consumer = Consumer(node)
     consumer.settle("nack", consumer.poll())
     assert node.find(topic="orders") == []
 
-    node.done(node.broker.alter_topic("orders", {"trace_sample_rate": None}))
+    node.done(node.broker.topics.alter("orders", {"trace_sample_rate": None}))
     node.publish(b"b")
     assert [trace.offset for trace in node.find(topic="orders")] == [1]
 
@@ -900,7 +900,7 @@ def test_the_rows_of_the_topic_are_flat_and_typed(kept: TracedNode) -> None:
 
 def test_rows_are_written_a_few_times_a_second_and_not_at_every_event(kept: TracedNode) -> None:
     kept.publish(b"a")
-    assert "__traces" not in kept.broker.list_topics(internal=True)
+    assert "__traces" not in kept.broker.topics.list(internal=True)
 
     kept.tick(0.1)
     kept.workers.run_all()
@@ -1054,7 +1054,7 @@ def test_a_timeline_is_whole_though_the_first_record_is_gone(disk: MemoryDisk, c
 def test_a_topic_that_is_made_anew_has_no_past_in_the_topic_either(kept: TracedNode) -> None:
     kept.publish(b"old")
     kept.written()
-    kept.done(kept.broker.delete_topic("orders"))
+    kept.done(kept.broker.topics.delete("orders"))
     kept.clock.advance(1)
     kept.create("orders")
     kept.publish(b"new")
@@ -1262,7 +1262,7 @@ class Model:
                         self.dies(group, value)
 
     def redrive(self) -> None:
-        if not self.node.broker.has_topic("orders.dlq"):
+        if not self.node.broker.partitions.has_topic("orders.dlq"):
             return
         before = self.node.leader().log.next_offset
         redrive(self.node)

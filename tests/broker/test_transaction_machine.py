@@ -279,7 +279,7 @@ class Machine(RuleBasedStateMachine):
     def messages_are_counted(self) -> None:
         for topic in ("in", "out"):
             stored = sum(len(records) for place, records in self.log.items() if place[0] == topic)
-            assert self.node.broker.describe_topic(topic).total_messages == stored
+            assert self.node.broker.topics.describe(topic).total_messages == stored
 
     @invariant()
     def positions_are_where_they_were_committed(self) -> None:

@@ -25,7 +25,7 @@ def faulty(disk: MemoryDisk) -> FaultyDisk:
 
 
 def dead_letters(node: Node, partition: int = 0) -> list[Message]:
-    return decoded(node.read("orders.dlq", partition)) if node.broker.has_topic("orders.dlq") else []
+    return decoded(node.read("orders.dlq", partition)) if node.broker.partitions.has_topic("orders.dlq") else []
 
 
 def origins(node: Node) -> list[str]:
@@ -136,7 +136,7 @@ def test_a_dead_letter_that_dies_goes_to_the_end_of_its_topic(node: Node) -> Non
     assert outcomes(reader.settle("reject", reader.poll())) == ["rejected"]
 
     assert origins(node) == ["orders:0:0", "orders.dlq:0:0"]
-    assert node.broker.list_topics() == ["orders", "orders.dlq"]
+    assert node.broker.topics.list() == ["orders", "orders.dlq"]
     assert floor(node, "repair", topic="orders.dlq") == 1
 
 
@@ -217,7 +217,7 @@ def test_a_burial_that_a_snapshot_saw_begin_is_done_once(node: Node) -> None:
     member = Consumer(node)
     (message,) = member.poll()
     member.begin("reject", [message.receipt])  # the dead-letter topic is not made yet
-    delivery = node.broker.delivery(node.leader())
+    delivery = node.broker.partitions.delivery(node.leader())
     one = delivery.cursors["workers"]
     delivery._written.write_whole(one, one.cursor)
     while not delivery.cursors["workers"].burials[0].target_offset >= 0:
@@ -289,7 +289,7 @@ def test_a_topic_that_is_deleted_takes_its_burials_with_it(node: Node) -> None:
     (message,) = member.poll()
     settling = member.begin("reject", [message.receipt])
 
-    node.done(node.broker.delete_topic("orders"))
+    node.done(node.broker.topics.delete("orders"))
     node.pass_time(3, step=0.5)
 
     assert settling.is_done

@@ -80,7 +80,7 @@ def furnished() -> tuple[MemoryDisk, int, tuple[Fact, ...]]:
 
 
 def _facts_of_log(node: Node, topic: str) -> list[tuple[bytes, bytes]]:
-    return list(node.broker._journal_of(topic).load().items())
+    return list(node.broker.partitions.journal_of(topic).load().items())
 
 
 LEAVES = st.one_of(
@@ -189,12 +189,12 @@ def use_everything(node: Node) -> None:
     broker.delays.stats()
     broker.dead_letters.queues()
     broker.traces.stats()
-    broker.health()
+    broker.node.checks()
     node.workers.run_all()
     node.pass_time(7200, step=300)
     node.publish(b"goes on")
-    producer = broker.init_producer()
-    node.done(broker.publish_messages("orders", [NewMessage(b"and on")], producer=producer, sequence=0))
+    producer = broker.messages.init_producer()
+    node.done(broker.messages.publish("orders", [NewMessage(b"and on")], producer=producer, sequence=0))
     consumer = Consumer(node, "newcomers")
     assert consumer.poll(1000)
     tolerated(lambda: Consumer(node, "workers").poll(1000))
@@ -266,7 +266,7 @@ def test_garbage_is_told_of_once_and_the_good_entries_survive(name: str) -> None
     reported = [event for event in told if isinstance(event, events.FactUnreadable)]
     assert [event.key for event in reported] == [repr(garbage.key)]
     assert f"/{garbage.topic}/0/" in reported[0].log
-    check = node.broker.health()["storage"]
+    check = node.broker.node.checks()["storage"]
     assert check.status == "warn"
     assert f"1 stored facts of {partition} cannot be understood" in check.message
     assert {"workers", "others"} <= set(node.broker.groups.names())
@@ -281,7 +281,7 @@ def test_what_is_unreadable_is_kept_for_a_version_that_understands_it() -> None:
     node, _ = started_with([garbage])
     Consumer(node, "new")
 
-    assert node.broker._journal_of("__groups").load()[garbage.key] == garbage.value
+    assert node.broker.partitions.journal_of("__groups").load()[garbage.key] == garbage.value
 
 
 def test_the_same_fact_is_told_of_once() -> None:
@@ -311,4 +311,4 @@ def test_without_garbage_nothing_is_told_of() -> None:
     use_everything(node)
 
     assert not [event for event in told if isinstance(event, events.FactUnreadable)]
-    assert node.broker.health()["storage"].status == "pass"
+    assert node.broker.node.checks()["storage"].status == "pass"

@@ -26,8 +26,8 @@ from goqueue.errors import GoQueueError, TopicQuarantined
 from goqueue.names import TopicPartition
 from goqueue.record.header import Flags
 from goqueue.record.message import decode_messages
+from goqueue.service.messages import Stored
 from goqueue.service.new_message import NewMessage
-from goqueue.service.service import Stored
 from goqueue.storage.layout import CHECKPOINT, COMPACTION, LEADER_EPOCHS, LOG, TRANSACTIONS
 from goqueue.testing import ManualClock, MemoryDisk
 from goqueue.wire.schema_reports import NewSchema
@@ -129,7 +129,7 @@ def _offsets(stored: list[Stored | GoQueueError]) -> list[int]:
 
 def _shown(node: Node) -> dict[str, dict[int, bytes]]:
     """Everything that a reader sees, by topic and offset."""
-    return {topic: dict(_read(node, topic)) for topic in TOPICS if topic in node.broker.list_topics()}
+    return {topic: dict(_read(node, topic)) for topic in TOPICS if topic in node.broker.topics.list()}
 
 
 def _read(node: Node, topic: str) -> Iterator[tuple[int, bytes]]:
@@ -210,14 +210,14 @@ def check(case: Case) -> None:
     node.workers.run_all()
     for topic in TOPICS:
         try:
-            node.broker.describe_topic(topic)
+            node.broker.topics.describe(topic)
         except TopicQuarantined as error:
             assert f"/{topic}/" in case.path, f"{topic} is out because of another file"
             assert "start the broker again" in str(error)
             continue
         check_topic(node, topic, case)
     check_journals(node, case)
-    node.broker.health()
+    node.broker.node.checks()
     node.broker.close()
 
 

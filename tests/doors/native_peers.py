@@ -10,7 +10,10 @@ import msgspec
 import uvloop
 
 from goqueue.broker.broker import Broker
-from goqueue.doors.native.door import Connection, NativeConfig, NativeDoor
+from goqueue.broker.local_service import LocalService
+from goqueue.doors.native.config import NativeConfig
+from goqueue.doors.native.connection import Connection
+from goqueue.doors.native.door import NativeDoor
 from goqueue.errors import GoQueueError
 from goqueue.names import TopicPartition
 from goqueue.record import kernel
@@ -135,7 +138,9 @@ class House:
         self.workers = LoopWorkers()
         self.disk = MemoryDisk()
         self.broker = Broker.open(self.disk, "/data", clock=self.clock, workers=self.workers)
-        self.door = NativeDoor(self.broker, clock=self.clock, config=config, node_id=3, busy_poll_ns=busy_poll_ns)
+        self.door = NativeDoor(
+            LocalService.of(self.broker), clock=self.clock, config=config, node_id=3, busy_poll_ns=busy_poll_ns
+        )
         self.address = ("", 0)
         self.peers: list[Peer] = []
 

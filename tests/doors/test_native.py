@@ -10,7 +10,7 @@ from random import Random
 import msgspec
 import pytest
 
-from goqueue.doors.native.door import NativeConfig
+from goqueue.doors.native.config import NativeConfig
 from goqueue.errors import (
     BrokerUnavailable,
     GoQueueError,
@@ -460,8 +460,8 @@ def test_mutated_requests_harm_nobody_and_are_no_bugs(caplog: pytest.LogCaptureF
         offset = (await normal.publish(b"fine")).first_offset
         assert values_in(await normal.call(Verb.READ, verbs.Read("orders", 0, offset))) == [b"fine"]
         assert house.door.inbound_bytes == 0
-        assert not house.broker._waiting
-        assert not house.broker._topics["orders"].partitions[0]._watchers
+        assert not house.broker._waits
+        assert not house.broker.partitions.leader("orders", 0)._watchers
 
     at_a_door(test)
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
@@ -477,7 +477,7 @@ def test_stopping_answers_what_is_open_and_then_hangs_up() -> None:
         house.workers.held = True
         number = peer.send(Verb.PUBLISH, verbs.Publish("orders", 0), bytes(kernel.encode([b"v"])))
         poll = peer.send(Verb.READ, verbs.Read("orders", 0, 5, wait_ms=60_000))
-        await until(lambda: house.connection_of(peer).is_busy and len(house.broker._waiting) == 1)
+        await until(lambda: house.connection_of(peer).is_busy and len(house.broker._waits) == 1)
         drained = house.broker.drain()
 
         stopping = asyncio.ensure_future(house.door.stop(10))

@@ -5,7 +5,7 @@ import logging
 import msgspec
 import pytest
 
-from goqueue.doors.native.door import NativeConfig
+from goqueue.doors.native.config import NativeConfig
 from goqueue.errors import InvalidRequest, TopicNotFound
 from goqueue.record import kernel
 from goqueue.wire import verbs
@@ -190,13 +190,13 @@ def test_a_peer_that_vanishes_leaves_no_wait_and_no_watcher_behind() -> None:
             peer.send(Verb.READ, verbs.Read("orders", 0, wait_ms=60_000))
             peer.send(Verb.SUBSCRIBE, verbs.Subscribe("orders", 0, 0, 10**6))
         await peer.call(Verb.PING)
-        assert len(house.broker._waiting) == 50
+        assert len(house.broker._waits) == 50
 
         await peer.close()
         await until(lambda: not house.door.connections)
 
-        assert not house.broker._waiting
-        assert not house.broker._topics["orders"].partitions[0]._watchers
+        assert not house.broker._waits
+        assert not house.broker.partitions.leader("orders", 0)._watchers
 
     at_a_door(test)
 
@@ -229,7 +229,7 @@ def test_a_peer_with_too_many_open_requests_is_not_read_from_until_some_are_answ
         ping = peer.send(Verb.PING)
         await until(lambda: house.connection_of(peer)._open_requests == 4)
         await other.call(Verb.PING)
-        assert len(house.broker._waiting) == 4
+        assert len(house.broker._waits) == 4
         assert not house.connection_of(peer)._is_reading
 
         await other.publish(b"v")
@@ -274,7 +274,7 @@ def test_many_reads_that_waited_are_not_all_answered_to_a_peer_that_does_not_rea
         await house.create()
         deaf, other = await house.peer(small_buffers=True), await house.peer()
         polls = [deaf.send(Verb.READ, verbs.Read("orders", 0, wait_ms=60_000)) for _ in range(100)]
-        await until(lambda: len(house.broker._waiting) == 100)
+        await until(lambda: len(house.broker._waits) == 100)
         deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]
         connection = house.connection_of(deaf)
 

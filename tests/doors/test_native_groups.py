@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from goqueue.doors import calls
+from goqueue.doors.native import calls
 from goqueue.errors import GroupNotFound, InvalidRequest, NotGroupMember, StaleGeneration, TopicNotFound
 from goqueue.wire import verbs
 from goqueue.wire.frames import META_BYTES_MAX, Frame

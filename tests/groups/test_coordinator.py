@@ -8,8 +8,9 @@ from goqueue.events import GroupChanged, GroupStateChanged, MemberJoined, Member
 from goqueue.groups.config import GroupConfig
 from goqueue.groups.coordinator import Coordinator
 from goqueue.groups.group import State
-from goqueue.groups.member import Join, Member
+from goqueue.groups.member import Member
 from goqueue.names import TopicPartition
+from goqueue.service.groups import Join
 
 WALL_NS = 1_700_000_000 * SECOND
 COUNTS = {"orders": 2, "returns": 1}

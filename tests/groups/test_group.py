@@ -28,8 +28,9 @@ from goqueue.events import (
 )
 from goqueue.groups.config import GroupConfig
 from goqueue.groups.group import TRANSITIONS, Group, State, Turn
-from goqueue.groups.member import Join, Member
+from goqueue.groups.member import Member
 from goqueue.names import TopicPartition
+from goqueue.service.groups import Join
 
 WALL_NS = 1_700_000_000 * SECOND
 DOCS = Path(__file__).parent.parent.parent / "docs" / "groups.md"

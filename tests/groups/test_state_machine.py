@@ -21,8 +21,8 @@ from goqueue.events import (
 )
 from goqueue.groups.assignors import sticky
 from goqueue.groups.group import Group, State
-from goqueue.groups.member import Join
 from goqueue.names import TopicPartition
+from goqueue.service.groups import Join
 
 WALL_NS = 1_700_000_000 * 10**9
 MEMBERS = tuple(f"m{number}" for number in range(6))

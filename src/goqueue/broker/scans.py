@@ -9,8 +9,8 @@ from goqueue.broker.partition.leader import PartitionLeader
 from goqueue.broker.partition.reading import check_delayed, check_isolation
 from goqueue.delivery.offsets import between, runs
 from goqueue.errors import InvalidRequest
-from goqueue.service.scans import Delayed
-from goqueue.service.service import Isolation
+from goqueue.service.messages import Isolation
+from goqueue.service.scans import DelayedView
 from goqueue.wire.scan_reports import DueTime, HiddenRange, Piece
 
 PIECES_MAX = 10_000
@@ -42,7 +42,7 @@ class Scans:
         start_offset: int,
         end_offset: int,
         isolation: str = Isolation.READ_COMMITTED,
-        delayed: str = Delayed.DUE,
+        delayed: str = DelayedView.DUE,
     ) -> list[HiddenRange]:
         """What of the range is not to be seen, besides control records, in ranges that rise."""
         leader = self._partition_of(topic, partition)

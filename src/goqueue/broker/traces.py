@@ -13,11 +13,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from pyroaring import BitMap64
 
 from goqueue import events
+from goqueue.broker.local_partitions import TRACES_TOPIC, LocalPartitions
 from goqueue.broker.partition.leader import PartitionLeader
 from goqueue.broker.partition.record_fetcher import RecordFetcher
 from goqueue.clock import MS, Clock
@@ -40,7 +41,6 @@ from goqueue.tracing.rows import NOWHERE, PUBLISH, EventType, Moment, Place, Row
 from goqueue.tracing.table import StoredRow, encode_line, read_lines
 from goqueue.wire import trace_reports as reports
 
-TRACES_TOPIC = "__traces"
 TRACES_SETTINGS: Mapping[str, object] = {"flush": "interval", "retention": "72h", "retention_bytes": 1024**3}
 LIST_MAX = 1_000
 EXAMINED_MAX = 5_000
@@ -58,23 +58,6 @@ IDENTIFIED_MAX = 10_000
 _NO_ROWS: Sequence[Row] = ()
 
 
-class TracedTopics(Protocol):
-    """What traces need to know of the topics of their broker."""
-
-    def partition_counts(self) -> Mapping[str, int]:
-        """Of all topics but the internal ones."""
-
-    def stored_traces(self) -> PartitionLeader | None:
-        """The partition of `__traces`, if there is one."""
-
-    def leader(self, topic: str, partition: int) -> PartitionLeader:
-        """Raises `TopicNotFound` or `PartitionNotFound`."""
-
-    def created_at_ns(self, topic: str) -> int: ...
-    def trace_log(self) -> Pending[PartitionLeader]:
-        """The partition of `__traces`, which is made on first use."""
-
-
 class Known(NamedTuple):
     """The rows to look at, oldest first, and what old ones say of traces that messages name."""
 
@@ -87,10 +70,9 @@ class Known(NamedTuple):
 class Traces:
     """The verbs about traces, and what happens to rows."""
 
-    def __init__(
-        self, topics: TracedTopics, config: TraceConfig, *, clock: Clock, sinks: Sequence[Sink], default_rate: float
-    ) -> None:
-        self._topics = topics
+    topics: LocalPartitions  # set before the first use: the partitions tell their events to the traces
+
+    def __init__(self, config: TraceConfig, *, clock: Clock, sinks: Sequence[Sink], default_rate: float) -> None:
         self._config = config
         self._clock = clock
         self._sinks = sinks
@@ -147,7 +129,7 @@ class Traces:
 
     def _traces_log(self) -> PartitionLeader | None:
         if self._opening is None or (self._opening.is_done and _result(self._opening) is None):
-            self._opening = self._topics.trace_log()
+            self._opening = self.topics.trace_log(TRACES_SETTINGS)
         return _result(self._opening) if self._opening.is_done else None
 
     def _last_traces_log(self) -> PartitionLeader | None:
@@ -295,7 +277,7 @@ class Traces:
 
     @property
     def _has_history(self) -> bool:
-        return self._config.topic and self._topics.stored_traces() is not None
+        return self._config.topic and self.topics.stored_traces() is not None
 
     def _known(self, *, with_history: bool = False) -> Known:
         ring = self.recorder.ring
@@ -319,15 +301,15 @@ class Traces:
 
     def _history(self) -> Iterator[StoredRow]:
         """What `__traces` tells beyond the ring, from the end backwards, up to a number of bytes."""
-        leader = self._topics.stored_traces()
+        leader = self.topics.stored_traces()
         if leader is None:
             return
         log = leader.log
         begin, end = log.start_offset, log.next_offset
         line_bytes = max(1, log.size // max(1, end - begin))
         first_in_ring = self.recorder.ring.first_sequence
-        counts = self._topics.partition_counts()
-        created = {topic: self._topics.created_at_ns(topic) for topic in counts}
+        counts = self.topics.partition_counts()
+        created = {topic: self.topics.created_at_ns(topic) for topic in counts}
         with suppress(StorageError):
             reader = log.reader(max(begin, end - HISTORY_BYTES // line_bytes))
             while (chunk := reader.read(max_bytes=READ_BYTES)).record_count:
@@ -343,7 +325,7 @@ class Traces:
         if not offsets:
             return
         with suppress(GoQueueError):
-            leader = self._topics.leader(*source)
+            leader = self.topics.leader(*source)
             in_log = between(offsets, leader.log.start_offset, leader.log.next_offset)
             for some in RecordFetcher(leader).messages(in_log, count=LIST_MAX, max_bytes=READ_BYTES):
                 yield from some
@@ -444,7 +426,7 @@ class Traces:
 
     def _derived_places(self, trace_ids: Iterable[str]) -> dict[str, list[Place]]:
         """Where ids lead to, if they are derived."""
-        counts = self._topics.partition_counts()
+        counts = self.topics.partition_counts()
         topics: dict[int, list[str]] = {}
         for topic in counts:
             topics.setdefault(crc32c(topic.encode()), []).append(topic)

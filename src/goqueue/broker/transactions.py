@@ -15,12 +15,13 @@ transaction waits. Where a disk has failed nothing is written before the next st
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from pyroaring import BitMap64
 
 from goqueue import events
 from goqueue.broker.groups.groups import Groups
+from goqueue.broker.local_partitions import LocalPartitions
 from goqueue.broker.partition.journal import Journal
 from goqueue.broker.partition.leader import PartitionLeader
 from goqueue.broker.timers import Timers
@@ -33,7 +34,6 @@ from goqueue.errors import (
     StorageFailed,
     StorageFull,
     TopicNotFound,
-    TopicQuarantined,
     TransactionNotFound,
 )
 from goqueue.record.header import Buffer
@@ -69,29 +69,12 @@ T = TypeVar("T")
 Positions = dict[str, list[reports.PositionCommit]]
 
 
-class Topics(Protocol):
-    """What transactions need to know of the topics of their broker."""
-
-    def local_leader(self, topic: str, topic_id: str, partition: int) -> PartitionLeader | None:
-        """The partition, if the topic is still the one of that id."""
-
-    def topic_id(self, topic: str, partition: int) -> str:
-        """The id of a topic that has the partition; raises `TopicNotFound` or `PartitionNotFound`."""
-
-    def all_leaders(self) -> Iterator[PartitionLeader]: ...
-    def quarantined(self, topic: str) -> TopicQuarantined | None:
-        """Why the topic is not served, if its files are there and cannot be used."""
-
-    def journal(self, topic: str) -> Pending[Journal]:
-        """The internal topic, which is made on first use."""
-
-
 class Enlisted:
     """An open transaction, to be given to whoever does something inside of it."""
 
     __slots__ = ("_topics", "_wall_ns", "epoch", "key", "number", "producer_id", "transaction")
 
-    def __init__(self, transaction: Transaction, topics: Topics, wall_ns: Callable[[], int]) -> None:
+    def __init__(self, transaction: Transaction, topics: LocalPartitions, wall_ns: Callable[[], int]) -> None:
         self.transaction = transaction
         self.producer_id = transaction.producer_id
         self.epoch = transaction.epoch
@@ -126,7 +109,7 @@ class Transactions:
 
     def __init__(
         self,
-        topics: Topics,
+        topics: LocalPartitions,
         groups: Groups,
         *,
         clock: Clock,

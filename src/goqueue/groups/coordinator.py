@@ -14,8 +14,9 @@ from goqueue.errors import Conflict, GroupNotFound
 from goqueue.events import GroupEvent
 from goqueue.groups.config import GroupConfig
 from goqueue.groups.group import Group
-from goqueue.groups.member import Join, Member
+from goqueue.groups.member import Member
 from goqueue.groups.rebalance import RebalanceStats, summed
+from goqueue.service.groups import Join
 
 
 class Coordinator:

@@ -64,10 +64,11 @@ from goqueue.events import (
     RebalanceStarted,
 )
 from goqueue.groups.config import GroupConfig
-from goqueue.groups.member import Join, Member, validate_join, validate_name
+from goqueue.groups.member import Member, validate_join, validate_name
 from goqueue.groups.rebalance import Rebalance, RebalanceStats, Trigger, targets
 from goqueue.groups.snapshot import SavedGroup, decoded, restored_member, saved_member
 from goqueue.names import TopicPartition
+from goqueue.service.groups import Join
 
 
 class State(StrEnum):

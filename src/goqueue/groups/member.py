@@ -9,13 +9,13 @@ last rebalance, or of its own last join.
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from goqueue.clock import MS
 from goqueue.errors import InvalidRequest
 from goqueue.groups.assignors.choice import ASSIGNORS
 from goqueue.groups.config import GroupConfig
 from goqueue.names import TopicPartition
+from goqueue.service.groups import Join
 
 NAME_CHARACTERS_MAX = 255
 INTERNAL_PREFIX = "__"
@@ -27,25 +27,6 @@ MODES = ("partitioned", "shared", "key-shared")
 PROTOCOLS = ("cooperative", "eager")
 STARTS = ("earliest", "latest")
 ACKS = ("messages", "offsets")
-
-
-class Join(NamedTuple):
-    """What a member asks for."""
-
-    client_id: str
-    topics: tuple[str, ...]
-    member_id: str | None = None
-    session_timeout_ms: int = 30_000
-    mode: str = "partitioned"
-    protocol: str = "cooperative"
-    assignor: str = "sticky"
-    start: str = "earliest"
-    ack: str = "messages"
-    auto_commit: bool = True
-    visibility_timeout_ms: int | None = None
-    max_in_flight: int | None = None
-    auto_commit_interval_ms: int = 5_000
-    confirms_revocations: bool = False  # is asked to give back what moves, and says when it has
 
 
 def validate_name(name: str, field: str) -> None:

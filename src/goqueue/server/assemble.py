@@ -15,8 +15,10 @@ from typing import NamedTuple, Protocol
 from goqueue import events
 from goqueue.broker.broker import Broker
 from goqueue.broker.config import BrokerConfig
+from goqueue.broker.local_service import LocalService
 from goqueue.clock import MS, SECOND, Clock
-from goqueue.doors.native.door import NativeConfig, NativeDoor
+from goqueue.doors.native.config import NativeConfig
+from goqueue.doors.native.door import NativeDoor
 from goqueue.errors import GoQueueError
 from goqueue.metrics.registry import Metrics
 from goqueue.names import VERSION
@@ -28,6 +30,7 @@ from goqueue.server.settings import Address
 from goqueue.server.ticker import Ticker
 from goqueue.server.workers import ThreadWorkers
 from goqueue.service.pending import Pending
+from goqueue.service.service import Service
 from goqueue.storage.file import OsDisk
 from goqueue.tracing.config import TraceConfig
 from goqueue.tracing.export import Exporter
@@ -93,17 +96,18 @@ async def running(config: ServerConfig, *, clock: Clock, observe: events.Observe
         opened.push_async_callback(workers.idle, grace_s=SETTLE_S)
 
         # Built before the ticker runs: the imports behind it take up to a second, and would be taken for a stall.
-        http_door = _http_door(broker, clock, config, metrics) if config.http else None
+        service = LocalService.of(broker)
+        http_door = _http_door(service, clock, config, metrics) if config.http else None
         ticker = Ticker(loop, clock, broker.tick, interval_ns=config.housekeeping.tick_interval_ns)
         opened.callback(ticker.stop)
         broker.wake_at = ticker.wake_at
 
         doors: list[Door] = []
         opened.push_async_callback(_drain, broker, doors, grace_s)
-        native_door = _native_door(broker, clock, config)
+        native_door = _native_door(service, clock, config)
         metrics.delivery.watch(broker.groups.standings, lambda: broker.delays.stats().by_topic)
         metrics.tracing.watch(broker.traces.recorder.tallies, lambda: broker.traces.recorder.ring.event_count)
-        metrics.storage.watch(broker.disk_space)
+        metrics.storage.watch(broker.node.space)
         metrics.watch_connections({"native": lambda: len(native_door.connections)})
         native = await _listen("native", native_door, config.native, doors)
         http = None
@@ -146,7 +150,7 @@ def _write_to_stdout(data: bytes) -> None:
         data = data[os.write(1, data) :]
 
 
-def _native_door(broker: Broker, clock: Clock, config: ServerConfig) -> NativeDoor:
+def _native_door(service: Service, clock: Clock, config: ServerConfig) -> NativeDoor:
     limits = NativeConfig(
         connections_max=config.limits.connections_max,
         requests_max=config.limits.requests_max,
@@ -154,10 +158,10 @@ def _native_door(broker: Broker, clock: Clock, config: ServerConfig) -> NativeDo
         inbound_bytes_max=config.limits.inbound_bytes_max,
     )
     busy_poll_ns = affordable_ns(config.housekeeping.busy_poll_ns)
-    return NativeDoor(broker, clock=clock, config=limits, node_id=config.node_id, busy_poll_ns=busy_poll_ns)
+    return NativeDoor(service, clock=clock, config=limits, node_id=config.node_id, busy_poll_ns=busy_poll_ns)
 
 
-def _http_door(broker: Broker, clock: Clock, config: ServerConfig, metrics: Metrics) -> Door:
+def _http_door(service: Service, clock: Clock, config: ServerConfig, metrics: Metrics) -> Door:
     from goqueue.doors.http.config import HttpConfig  # dear, and not needed where HTTP is off
     from goqueue.doors.http.context import Build
     from goqueue.doors.http.door import HttpDoor
@@ -169,7 +173,7 @@ def _http_door(broker: Broker, clock: Clock, config: ServerConfig, metrics: Metr
         bodies_bytes_max=config.limits.bodies_bytes_max,
     )
     door = HttpDoor(
-        broker,
+        service,
         clock=clock,
         config=limits,
         node_id=config.node_id,

@@ -8,6 +8,7 @@ from goqueue import events
 _log = logging.getLogger(__name__)
 
 _LINES: dict[type[events.Event], tuple[int, str]] = {
+    events.Administered: (logging.INFO, "an administrative request was carried out"),
     events.LogFailed: (logging.ERROR, "a disk error stopped a log; it takes no more writes"),
     events.WriteRefused: (logging.WARNING, "there is no room for more; writes are refused, reads go on"),
     events.DamageFound: (logging.ERROR, "stored records are damaged"),
@@ -26,7 +27,7 @@ _LINES: dict[type[events.Event], tuple[int, str]] = {
 
 def _write_line(event: events.Event) -> None:
     level, text = _LINES[type(event)]
-    if isinstance(event, events.LogEvent) and _log.isEnabledFor(level):
+    if isinstance(event, events.LogEvent | events.Administered) and _log.isEnabledFor(level):
         _log.log(level, text, extra=asdict(event))
 
 

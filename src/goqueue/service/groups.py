@@ -1,17 +1,12 @@
-"""What can be asked of a broker about groups, deliveries, delays, schedules and dead letters.
+"""The verbs about consumer groups: membership, positions, polls and settlements."""
 
-These are the second half of `Service`, one protocol for each noun. The rules are the same: calls return at once, what
-has to wait is a `Pending`, whatever is wrong is raised or comes out of it as a `GoQueueError`.
-"""
-
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
 
 from goqueue.errors import GoQueueError
-from goqueue.groups.member import Join
 from goqueue.record.header import Buffer
-from goqueue.service.new_message import NewMessage
 from goqueue.service.pending import Pending
+from goqueue.service.verb import Action, Resource, Route, verb
 from goqueue.wire import reports
 
 POLL_MESSAGES = 100
@@ -21,13 +16,27 @@ RECEIPTS_MAX = 1_000
 EXTENSION_NS_MAX = 12 * 3600 * 10**9
 
 
-DelayedMessages: TypeAlias = list[reports.DelayedMessage]
-Schedules: TypeAlias = list[reports.ScheduleInfo]
-DeadLetters: TypeAlias = list[reports.DeadLetter]
+class Join(NamedTuple):
+    """What a member asks for when it joins a group."""
+
+    client_id: str
+    topics: tuple[str, ...]
+    member_id: str | None = None
+    session_timeout_ms: int = 30_000
+    mode: str = "partitioned"
+    protocol: str = "cooperative"
+    assignor: str = "sticky"
+    start: str = "earliest"
+    ack: str = "messages"
+    auto_commit: bool = True
+    visibility_timeout_ms: int | None = None
+    max_in_flight: int | None = None
+    auto_commit_interval_ms: int = 5_000
+    confirms_revocations: bool = False  # partitions that move are revoked from it, and it confirms that it has stopped
 
 
 class PollResult(NamedTuple):
-    """A poll: what is told of it, and the records of its batches, one buffer each."""
+    """The answer to a poll: what it says of its batches, and the records of each in a buffer."""
 
     polled: reports.Polled
     records: Sequence[Buffer]
@@ -36,36 +45,56 @@ class PollResult(NamedTuple):
 class GroupVerbs(Protocol):
     """Consumer groups."""
 
+    @verb(Resource.GROUP, Action.READ, Route.COORDINATOR, frame="JOIN")
     def join(self, group: str, asked: Join) -> Pending[reports.Joined]: ...
+    @verb(Resource.GROUP, Action.READ, Route.COORDINATOR, frame="HEARTBEAT")
     def heartbeat(
         self, group: str, member_id: str, generation: int | None = None, *, is_cooperative: bool = False
-    ) -> reports.Heartbeat:
+    ) -> Pending[reports.Heartbeat]:
         """The member is alive. A cooperative one of an older generation is told the new one, not refused."""
 
+    @verb(Resource.GROUP, Action.READ, Route.COORDINATOR, not_python="a part of the HEARTBEAT frame")
     def revoke(
         self,
         group: str,
         member_id: str,
         generation: int | None = None,
         partitions: Sequence[reports.PartitionName] | None = None,
-    ) -> reports.RevocationAcknowledged: ...
+    ) -> Pending[reports.RevocationAcknowledged]: ...
 
+    @verb(Resource.GROUP, Action.READ, Route.COORDINATOR)
     def leave(self, group: str, member_id: str) -> Pending[None]: ...
-    def names(self) -> list[str]: ...
-    def describe(self, group: str) -> reports.GroupInfo: ...
+    @verb(Resource.CLUSTER, Action.DESCRIBE, Route.ALL_NODES)
+    def names(self) -> Pending[list[str]]: ...
+    @verb(Resource.GROUP, Action.DESCRIBE, Route.COORDINATOR)
+    def describe(self, group: str) -> Pending[reports.GroupInfo]: ...
+    @verb(Resource.GROUP, Action.DELETE, Route.COORDINATOR)
     def delete(self, group: str) -> Pending[None]: ...
-    def rebalance_stats(self, group: str | None = None) -> reports.RebalanceReport: ...
-    def blocked(self, group: str) -> list[reports.BlockedKey]: ...
+    @verb(Resource.GROUP, Action.DESCRIBE, Route.COORDINATOR)
+    def rebalance_stats(self, group: str | None = None) -> Pending[reports.RebalanceReport]: ...
+    @verb(Resource.GROUP, Action.DESCRIBE, Route.LEADER)
+    def blocked(self, group: str) -> Pending[list[reports.BlockedKey]]: ...
 
-    def has_member(self, group: str, member_id: str) -> bool:
+    @verb(
+        Resource.GROUP,
+        Action.DESCRIBE,
+        Route.COORDINATOR,
+        not_native="the native door asks it of its own, to forget polls of members that left",
+        not_http="asked by the native door only",
+        not_python="asked by the native door only",
+    )
+    def has_member(self, group: str, member_id: str) -> Pending[bool]:
         """Whether there is such a member."""
 
-    def positions(self, group: str, topic: str | None = None) -> list[reports.Position]:
+    @verb(Resource.GROUP, Action.DESCRIBE, Route.LEADER)
+    def positions(self, group: str, topic: str | None = None) -> Pending[list[reports.Position]]:
         """Where the group stands; nothing for a group that is not there."""
 
-    def done_above(self, group: str, topic: str | None = None) -> list[reports.DoneAbove]:
+    @verb(Resource.GROUP, Action.DESCRIBE, Route.LEADER, not_http="for Spark, which resumes with it")
+    def done_above(self, group: str, topic: str | None = None) -> Pending[list[reports.DoneAbove]]:
         """What the group has done above its positions, where there is something."""
 
+    @verb(Resource.GROUP, Action.READ, Route.LEADER)
     def commit(
         self,
         group: str,
@@ -76,6 +105,7 @@ class GroupVerbs(Protocol):
     ) -> Pending[list[reports.PositionCommit]]:
         """Commit positions, all or none; what is stored."""
 
+    @verb(Resource.GROUP, Action.ALTER, Route.LEADER)
     def reset(
         self,
         group: str,
@@ -89,6 +119,7 @@ class GroupVerbs(Protocol):
     ) -> Pending[list[reports.PositionReset]]:
         """Set positions: `earliest`, `latest`, `timestamp`, `offset`."""
 
+    @verb(Resource.GROUP, Action.READ, Route.LEADER, frame="POLL")
     def poll(
         self,
         group: str,
@@ -101,120 +132,26 @@ class GroupVerbs(Protocol):
         visibility_timeout_ms: int | None = None,
     ) -> Pending[PollResult]: ...
 
+    @verb(
+        Resource.TOPIC,
+        Action.READ,
+        Route.LEADER,
+        argument="receipts",
+        not_native="native clients settle deliveries: groups.settle_batch",
+        not_python="the client settles deliveries: groups.settle_batch",
+    )
     def settle(
         self, receipts: Sequence[str], settlement: reports.Settlement
     ) -> Pending[list[reports.Settled | GoQueueError]]:
         """Settle messages by their receipts; each has its result, in order."""
 
+    @verb(Resource.TOPIC, Action.READ, Route.LEADER, frame="SETTLE")
     def settle_batch(
         self, topic: str, partition: int, nonce: str, offsets: Buffer, settlement: reports.Settlement
     ) -> Pending[reports.SettledBatch]:
         """Settle messages of one delivery; offsets are uint64, little-endian. None at all: all that are left."""
 
-    def reliability(self) -> reports.ReliabilityReport: ...
-    def lanes(self, topic: str | None = None, group: str | None = None) -> list[reports.LaneReport]: ...
-
-
-class DelayVerbs(Protocol):
-    """Delayed messages. Keys are compared as bytes."""
-
-    def list(
-        self,
-        topic: str,
-        *,
-        partition: int | None = None,
-        key: bytes | None = None,
-        state: str = "pending",
-        skip: int = 0,
-        limit: int = 100,
-    ) -> DelayedMessages:
-        """By due time; an unknown topic has none."""
-
-    def get(self, topic: str, offset: int, *, partition: int | None = None) -> reports.DelayedMessage: ...
-    def cancel(
-        self,
-        topic: str,
-        *,
-        partition: int | None = None,
-        offset: int | None = None,
-        offsets: Sequence[int] | None = None,
-        key: bytes | None = None,
-    ) -> Pending[DelayedMessages]:
-        """One by partition and offset (`MessageNotFound` unless it is pending), those that are pending of many
-        offsets of a partition, or all pending ones of a key.
-        """
-
-    def reschedule(
-        self,
-        topic: str,
-        deliver_at_ns: int,
-        *,
-        partition: int | None = None,
-        offset: int | None = None,
-        offsets: Sequence[int] | None = None,
-        key: bytes | None = None,
-    ) -> Pending[DelayedMessages]: ...
-    def stats(self) -> reports.DelayReport: ...
-
-
-class ScheduleVerbs(Protocol):
-    """Recurring messages."""
-
-    def create(
-        self,
-        topic: str,
-        name: str,
-        message: NewMessage,
-        *,
-        cron: str | None = None,
-        every_ns: int | None = None,
-        timezone: str = "UTC",
-        catch_up: str = "skip",
-        start_ns: int | None = None,
-        end_ns: int | None = None,
-        delay_ns: int | None = None,
-        ttl_ns: int | None = None,
-        paused: bool = False,
-    ) -> Pending[reports.ScheduleInfo]: ...
-    def list(self, topic: str) -> Schedules: ...
-    def get(self, topic: str, name: str) -> reports.ScheduleInfo:
-        """With its history."""
-
-    def alter(self, topic: str, name: str, changes: Mapping[str, object]) -> Pending[reports.ScheduleInfo]:
-        """Change any of the arguments of `create`, and `message`."""
-
-    def delete(self, topic: str, name: str) -> Pending[None]: ...
-    def pause(self, topic: str, name: str) -> Pending[reports.ScheduleInfo]: ...
-    def resume(self, topic: str, name: str) -> Pending[reports.ScheduleInfo]: ...
-    def run(self, topic: str, name: str) -> Pending[reports.ScheduleInfo]: ...
-
-
-class DeadLetterVerbs(Protocol):
-    """Dead letters; `topic` is the one they come from."""
-
-    def queues(self) -> list[reports.DeadLetterQueue]: ...
-    def describe(self, topic: str) -> reports.DeadLetterQueue: ...
-    def list(self, topic: str, wanted: reports.DeadLetterFilter, *, skip: int = 0, limit: int = 100) -> DeadLetters: ...
-    def plan(
-        self,
-        topic: str,
-        wanted: reports.DeadLetterFilter,
-        *,
-        limit: int = 0,
-        target_topic: str | None = None,
-        max_redrives: int = 3,
-        to: str | None = None,
-    ) -> reports.RedrivePlan: ...
-    def redrive(
-        self,
-        topic: str,
-        wanted: reports.DeadLetterFilter,
-        *,
-        rate: float = 0,
-        limit: int = 0,
-        target_topic: str | None = None,
-        max_redrives: int = 3,
-        to: str | None = None,
-    ) -> Pending[reports.RedriveInfo]: ...
-    def redrive_info(self, topic: str, redrive_id: str) -> reports.RedriveInfo: ...
-    def stop_redrive(self, topic: str, redrive_id: str) -> Pending[reports.RedriveInfo]: ...
+    @verb(Resource.CLUSTER, Action.DESCRIBE, Route.ALL_NODES)
+    def reliability(self) -> Pending[reports.ReliabilityReport]: ...
+    @verb(Resource.TOPIC, Action.DESCRIBE, Route.LEADER)
+    def lanes(self, topic: str | None = None, group: str | None = None) -> Pending[list[reports.LaneReport]]: ...

@@ -57,6 +57,11 @@ class Pending(Generic[T]):
         else:
             self._callbacks.append(callback)
 
+    @property
+    def error(self) -> Exception | None:
+        """What was raised instead of an answer, if it is done and something was."""
+        return self._error
+
     def result(self) -> T:
         """The answer, or what was raised instead of it. Only when it is done."""
         assert self.is_done

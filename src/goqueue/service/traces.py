@@ -1,20 +1,26 @@
-"""What can be asked of a broker about traces. The rules are those of `service.py`."""
+"""The verbs about message traces."""
 
 from typing import Protocol
 
+from goqueue.service.pending import Pending
+from goqueue.service.verb import Action, Resource, Route, verb
 from goqueue.wire import trace_reports as reports
 
 
 class TraceVerbs(Protocol):
     """The lifecycles of messages."""
 
-    def recent(self, *, limit: int = 100) -> list[reports.Trace]:
+    @verb(Resource.CLUSTER, Action.DESCRIBE, Route.ALL_NODES)
+    def recent(self, *, limit: int = 100) -> Pending[list[reports.Trace]]:
         """Newest first."""
 
-    def search(self, query: reports.TraceQuery) -> list[reports.Trace]:
+    @verb(Resource.CLUSTER, Action.DESCRIBE, Route.ALL_NODES)
+    def search(self, query: reports.TraceQuery) -> Pending[list[reports.Trace]]:
         """Newest first."""
 
-    def get(self, trace_id: str) -> reports.Trace:
+    @verb(Resource.CLUSTER, Action.DESCRIBE, Route.ALL_NODES)
+    def get(self, trace_id: str) -> Pending[reports.Trace]:
         """One trace with its spans, in the order of time; raises `NotFound`, or `InvalidRequest` for what is no id."""
 
-    def stats(self) -> reports.TraceStats: ...
+    @verb(Resource.CLUSTER, Action.DESCRIBE, Route.ALL_NODES)
+    def stats(self) -> Pending[reports.TraceStats]: ...

@@ -1,4 +1,4 @@
-"""What can be asked of a broker about producers and transactions. The rules are those of `service.py`."""
+"""The verbs about producers and transactions."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -6,6 +6,7 @@ from typing import Protocol
 from goqueue.errors import GoQueueError
 from goqueue.record.header import Buffer
 from goqueue.service.pending import Pending
+from goqueue.service.verb import Action, Resource, Route, verb
 from goqueue.wire import reports
 from goqueue.wire.transaction_reports import (
     ProducerSession,
@@ -20,16 +21,24 @@ TIMEOUT_MS = 60_000
 
 
 class TransactionVerbs(Protocol):
-    """Producers and transactions. Publishing inside of one is `Service.publish_messages(transaction_id=)`, or records
+    """Producers and transactions. Publishing inside of one is `MessageVerbs.publish(transaction_id=)`, or records
     that carry the number of the transaction in `gq-producer`.
     """
 
+    @verb(Resource.TRANSACTIONAL_ID, Action.WRITE, Route.COORDINATOR)
     def init(self, transactional_id: str | None = None, *, timeout_ms: int = TIMEOUT_MS) -> Pending[ProducerSession]:
         """A producer. One with a transactional id fences the older holders of it, and aborts what they left open."""
 
-    def heartbeat(self, producer_id: int, epoch: int, *, transactional_id: str | None = None) -> None:
+    @verb(
+        Resource.TRANSACTIONAL_ID,
+        Action.WRITE,
+        Route.COORDINATOR,
+        not_python="for HTTP, where begin, publish and commit are requests of their own",
+    )
+    def heartbeat(self, producer_id: int, epoch: int, *, transactional_id: str | None = None) -> Pending[None]:
         """The producer is in use."""
 
+    @verb(Resource.TRANSACTIONAL_ID, Action.WRITE, Route.COORDINATOR)
     def begin(
         self,
         transactional_id: str,
@@ -45,22 +54,57 @@ class TransactionVerbs(Protocol):
         other runs of it have open is aborted.
         """
 
-    def keep(self, owners: Sequence[TransactionOwner]) -> None:
+    @verb(
+        Resource.TRANSACTIONAL_ID,
+        Action.WRITE,
+        Route.COORDINATOR,
+        argument="owners",
+        not_http="for jobs that stage with many tasks, over the native protocol",
+    )
+    def keep(self, owners: Sequence[TransactionOwner]) -> Pending[None]:
         """The timeout of what these have open starts anew."""
 
-    def keep_job(self, job: str, *, run: str) -> int:
+    @verb(
+        Resource.TRANSACTIONAL_ID,
+        Action.WRITE,
+        Route.COORDINATOR,
+        argument="job",
+        not_http="for jobs that stage with many tasks, over the native protocol",
+    )
+    def keep_job(self, job: str, *, run: str) -> Pending[int]:
         """The timeout of all that the run has open starts anew; how many transactions that are."""
 
+    @verb(
+        Resource.TRANSACTIONAL_ID,
+        Action.WRITE,
+        Route.COORDINATOR,
+        argument="job",
+        not_http="for jobs that stage with many tasks, over the native protocol",
+    )
     def abort_job(self, job: str, *, run: str | None = None) -> Pending[int]:
         """Abort all that the run has open, or all runs of the job; how many transactions that were."""
 
-    def current(self, producer_id: int, epoch: int) -> str:
+    @verb(
+        Resource.TRANSACTIONAL_ID,
+        Action.DESCRIBE,
+        Route.COORDINATOR,
+        argument="producer_id",
+        not_python="for HTTP, where begin, publish and commit are requests of their own",
+    )
+    def current(self, producer_id: int, epoch: int) -> Pending[str]:
         """The id of the transaction that the producer has open."""
 
+    @verb(
+        Resource.TRANSACTIONAL_ID,
+        Action.WRITE,
+        Route.COORDINATOR,
+        not_python="for HTTP, where begin, publish and commit are requests of their own",
+    )
     def add_partition(
         self, transactional_id: str, producer_id: int, epoch: int, topic: str, partition: int
     ) -> Pending[None]: ...
 
+    @verb(Resource.GROUP, Action.READ, Route.COORDINATOR)
     def add_offsets(
         self,
         producer_id: int,
@@ -73,16 +117,32 @@ class TransactionVerbs(Protocol):
     ) -> Pending[list[reports.PositionCommit]]:
         """Positions that take effect with the commit."""
 
+    @verb(
+        Resource.TOPIC,
+        Action.READ,
+        Route.LEADER,
+        argument="receipts",
+        not_native="native clients settle deliveries: transactions.add_ack_batch",
+        not_python="the client settles deliveries: transactions.add_ack_batch",
+    )
     def add_acks(
         self, producer_id: int, epoch: int, receipts: Sequence[str]
     ) -> Pending[list[reports.Settled | GoQueueError]]:
         """Acks that take effect with the commit; the leases are held until then."""
 
+    @verb(
+        Resource.TOPIC,
+        Action.READ,
+        Route.LEADER,
+        frame="SETTLE",
+        not_http="HTTP settles by receipts: transactions.add_acks",
+    )
     def add_ack_batch(
         self, producer_id: int, epoch: int, topic: str, partition: int, nonce: str, offsets: Buffer
     ) -> Pending[reports.SettledBatch]:
         """The same for messages of one delivery, as `GroupVerbs.settle_batch`."""
 
+    @verb(Resource.TRANSACTIONAL_ID, Action.WRITE, Route.COORDINATOR, argument="owner")
     def commit(
         self,
         owner: TransactionOwner,
@@ -93,12 +153,17 @@ class TransactionVerbs(Protocol):
     ) -> Pending[TransactionOutcome]:
         """All of them or none, and once per marker; a marker that it replaces is forgotten."""
 
+    @verb(Resource.TRANSACTIONAL_ID, Action.WRITE, Route.COORDINATOR, argument="owner")
     def abort(self, owner: TransactionOwner) -> Pending[TransactionOutcome]: ...
+    @verb(Resource.TRANSACTIONAL_ID, Action.ALTER, Route.COORDINATOR, argument="transaction_id")
     def abort_by_admin(self, transaction_id: str) -> Pending[TransactionOutcome]:
-        """End somebody else's transaction."""
+        """Abort the transaction of another owner."""
 
-    def list(self) -> Sequence[TransactionInfo]:
+    @verb(Resource.CLUSTER, Action.DESCRIBE, Route.ALL_NODES)
+    def list(self) -> Pending[Sequence[TransactionInfo]]:
         """Those that are open, the oldest first."""
 
-    def describe(self, transaction_id: str) -> TransactionInfo: ...
-    def stats(self) -> TransactionStats: ...
+    @verb(Resource.TRANSACTIONAL_ID, Action.DESCRIBE, Route.COORDINATOR, argument="transaction_id")
+    def describe(self, transaction_id: str) -> Pending[TransactionInfo]: ...
+    @verb(Resource.CLUSTER, Action.DESCRIBE, Route.ALL_NODES)
+    def stats(self) -> Pending[TransactionStats]: ...

@@ -466,8 +466,8 @@ def test_damage_is_named_once_and_the_group_is_done_with_it(orders: OpenDoor) ->
 
 def test_a_value_that_cannot_be_decompressed_is_an_error_that_can_be_settled(orders: OpenDoor) -> None:
     records = kernel.encode([b"not compressed", b"fine"], flags=[Flags.COMPRESSED, 0])
-    orders.inside(lambda: orders.broker.publish_records("orders", 0, records))
-    orders.until(lambda: orders.broker.describe_topic("orders").partitions[0].high_watermark == 2)
+    orders.inside(lambda: orders.broker.messages.publish_records("orders", 0, records))
+    orders.until(lambda: orders.broker.topics.describe("orders").partitions[0].high_watermark == 2)
 
     first, second = poll(orders, join(orders))["messages"]
 

@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from goqueue.broker.broker import Broker
+from goqueue.broker.local_service import LocalService
 from goqueue.clock import SystemClock
 from goqueue.doors.http.door import HttpConfig, HttpDoor
+from goqueue.service.messages import Stored
 from goqueue.service.pending import Pending
-from goqueue.service.service import Stored
 from tests.doors.http.consumers import join, poll_path
 from tests.doors.http.doors import OpenDoor, exchange, receive_all
 from tests.doors.http.test_hostile import head
@@ -132,4 +133,4 @@ def test_an_address_that_is_taken_is_an_error_like_any_other(door: OpenDoor, tmp
 
 
 def test_a_door_that_was_never_opened_can_be_closed(door: OpenDoor) -> None:
-    asyncio.run(HttpDoor(door.broker, clock=SystemClock()).stop(1))
+    asyncio.run(HttpDoor(LocalService.of(door.broker), clock=SystemClock()).stop(1))

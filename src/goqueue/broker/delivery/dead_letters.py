@@ -50,9 +50,9 @@ from goqueue.record import kernel
 from goqueue.record.header import HEADERS_BYTES_MAX, OFFSET_MAX
 from goqueue.record.headers import encode_headers
 from goqueue.record.message import Message
-from goqueue.service import groups as consumer_service
+from goqueue.service.dead_letters import DeadLetterList
+from goqueue.service.messages import READ_BYTES_MAX
 from goqueue.service.pending import Pending, after
-from goqueue.service.service import READ_BYTES_MAX
 from goqueue.wire import reports
 
 BATCH_MAX = 500
@@ -304,9 +304,7 @@ class DeadLetters:
         queue.redrives = [redrive.info() for redrive in self._redrives.get(topic, {}).values()]
         return queue
 
-    def list(
-        self, topic: str, wanted: reports.DeadLetterFilter, *, skip: int = 0, limit: int = 100
-    ) -> consumer_service.DeadLetters:
+    def list(self, topic: str, wanted: reports.DeadLetterFilter, *, skip: int = 0, limit: int = 100) -> DeadLetterList:
         """The dead letters that match, newest last; a page ends early where they are large."""
         if not 1 <= limit <= LIST_MAX:
             raise InvalidRequest(f"invalid limit {limit}: must be 1 to {LIST_MAX}", path="limit")
@@ -317,7 +315,7 @@ class DeadLetters:
             *(_only(source.find(chosen, source.dead())) for source in self._letters(_base(topic))),
             key=lambda found: (found.message.timestamp_ns, found.message.partition),
         )
-        page: consumer_service.DeadLetters = []
+        page: DeadLetterList = []
         size = 0
         for found in islice(letters, skip, skip + limit):
             report = _report(found)

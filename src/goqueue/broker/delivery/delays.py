@@ -8,7 +8,7 @@ A partition without a delay file never had a delayed message: the file is on the
 acknowledged. What was cancelled stays hidden for as long as its record is there.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from pyroaring import BitMap64
@@ -19,7 +19,7 @@ from goqueue.clock import Clock
 from goqueue.delivery.delay_index import DelayState
 from goqueue.errors import InvalidRequest, MessageNotFound
 from goqueue.record.kernel import crc32c
-from goqueue.service.groups import DelayedMessages
+from goqueue.service.delays import DelayedMessages
 from goqueue.service.pending import Pending, after, all_of
 from goqueue.wire import reports
 
@@ -37,14 +37,14 @@ class DelayTopics(Protocol):
     def delivery(self, leader: PartitionLeader) -> PartitionDelivery: ...
     def has_topic(self, topic: str) -> bool: ...
     def leader(self, topic: str, partition: int) -> PartitionLeader: ...
-    def run_woken(self) -> None: ...
 
 
 class Delays:
     """The verbs about delayed messages."""
 
-    def __init__(self, topics: DelayTopics, *, clock: Clock) -> None:
+    def __init__(self, topics: DelayTopics, *, run_woken: Callable[[], None], clock: Clock) -> None:
         self._topics = topics
+        self._run_woken = run_woken
         self._clock = clock
 
     def list(
@@ -156,7 +156,7 @@ class Delays:
             if chosen:
                 waits.append(delivery.change_delays(chosen, due_ns))
                 changed += self._described(delivery, chosen)
-        self._topics.run_woken()
+        self._run_woken()
         return after(all_of(waits), lambda _: changed)
 
     def _of_key(self, delivery: PartitionDelivery, key: bytes) -> BitMap64:

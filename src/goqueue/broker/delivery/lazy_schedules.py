@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 from goqueue.broker.delivery.schedules import Scheduling, TopicFacts
 from goqueue.broker.partition.journal import Journal
 from goqueue.errors import NotFound
-from goqueue.service.groups import Schedules
 from goqueue.service.new_message import NewMessage
 from goqueue.service.pending import Pending, after, chained
+from goqueue.service.schedules import ScheduleList
 from goqueue.wire.reports import ScheduleInfo
 
 SCHEDULES_TOPIC = "__schedules"
@@ -67,7 +67,7 @@ class Recurring:
             ),
         )
 
-    def list(self, topic: str) -> Schedules:
+    def list(self, topic: str) -> ScheduleList:
         """All schedules of the topic, by name, without their histories."""
         self._topic_facts(topic)
         return self._scheduling.list(topic) if self._scheduling else []

@@ -49,10 +49,10 @@ from goqueue.errors import (
     TopicQuarantined,
 )
 from goqueue.record import kernel
-from goqueue.service.groups import Schedules
+from goqueue.service.messages import ProducerEpoch, Stored
 from goqueue.service.new_message import NewMessage
 from goqueue.service.pending import Pending
-from goqueue.service.service import Producer, Stored
+from goqueue.service.schedules import ScheduleList
 from goqueue.times import NS_MAX
 from goqueue.wire.partitioning import partition_of_key
 from goqueue.wire.reports import ScheduleInfo, ScheduleRun
@@ -100,7 +100,7 @@ class Publish(Protocol):
         messages: Sequence[NewMessage],
         *,
         acks: str | None = None,
-        producer: Producer | None = None,
+        producer: ProducerEpoch | None = None,
         sequence: int | None = None,
     ) -> Pending[list[Stored | GoQueueError]]: ...
 
@@ -150,7 +150,7 @@ class Scheduling:
         *,
         publish: Publish,
         topic_facts: Callable[[str], TopicFacts],
-        init_producer: Callable[[], Producer],
+        init_producer: Callable[[], ProducerEpoch],
         clock: Clock,
         timers: Timers,
         zones: Zones = load_zone,
@@ -235,7 +235,7 @@ class Scheduling:
         self._push(slot)
         return _after(written, lambda: _info(schedule))
 
-    def list(self, topic: str) -> Schedules:
+    def list(self, topic: str) -> ScheduleList:
         """All schedules of the topic, by name, without their histories."""
         self._topic_facts(topic)
         return [_info(slot.schedule, history=False) for _, slot in sorted(self._topics.get(topic, {}).items())]
@@ -419,7 +419,7 @@ class Scheduling:
                 schedule.topic,
                 [message] * len(claim.due),
                 acks="all",
-                producer=Producer(schedule.producer_id, claim.number),
+                producer=ProducerEpoch(schedule.producer_id, claim.number),
                 sequence=0,
             )
         except GoQueueError as error:

@@ -9,24 +9,26 @@ back from members what they lost, and writes down who is in a group.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from secrets import token_hex
 
 from goqueue import events
 from goqueue.broker.delivery.counters import DeliveryCounters
 from goqueue.broker.delivery.partition_delivery import PartitionDelivery
 from goqueue.broker.delivery.reports import lane_report
-from goqueue.broker.groups.places import Place, Places, look_ahead, up_to_date
-from goqueue.broker.groups.polling import Polling, Waits
+from goqueue.broker.groups.places import Place, Places, Topics, look_ahead, up_to_date
+from goqueue.broker.groups.polling import Polling
 from goqueue.broker.groups.positions import Positions
 from goqueue.broker.groups.settling import Settlements
 from goqueue.broker.partition.journal import Journal
+from goqueue.broker.waits import Waits
 from goqueue.clock import MS, SECOND, Clock
 from goqueue.errors import StorageError, TopicNotFound
 from goqueue.groups.coordinator import Coordinator
 from goqueue.groups.group import Group
-from goqueue.groups.member import Join, Member, validate_name
+from goqueue.groups.member import Member, validate_name
 from goqueue.metrics.delivery import Standing
 from goqueue.names import TopicPartition
+from goqueue.runtime.entropy import Entropy
+from goqueue.service.groups import Join
 from goqueue.service.pending import Pending, after, all_of, chained
 from goqueue.wire import reports
 from goqueue.wire.reports import PartitionName
@@ -35,6 +37,7 @@ GROUPS_TOPIC = "__groups"
 AUTO_COMMIT_CHECK_NS = 5 * SECOND
 """How often to look for members whose positions are committed for them, while there are none."""
 _GROUP = b"g"
+SUFFIX_BYTES = 6  # of a member id that the broker makes
 
 
 class Groups:
@@ -43,22 +46,25 @@ class Groups:
     def __init__(
         self,
         coordinator: Coordinator,
-        topics: Waits,
+        topics: Topics,
         happened: DeliveryCounters,
+        waits: Waits,
         *,
         clock: Clock,
+        entropy: Entropy,
         observe: events.Observer,
     ) -> None:
         self._coordinator = coordinator
         self._topics = topics
         self._clock = clock
         self._happened = happened
+        self._entropy = entropy
         self._observe = observe
         self._auto_commit_at_ns = 0
         self._touched_ns = clock.monotonic_ns()
         self._knows_all_places = False  # also those of groups that were not asked for since the start
         places = self._places = Places(topics)
-        polling = self._polling = Polling(coordinator, topics, places, clock=clock, observe=observe)
+        polling = self._polling = Polling(coordinator, topics, places, waits, clock=clock, observe=observe)
         self.settlements = Settlements(coordinator, topics, places, polling, clock=clock)
         found_group = self._found_group
         positions = Positions(coordinator, topics, places, polling, found_group=found_group, clock=clock)
@@ -130,7 +136,7 @@ class Groups:
         member = self._coordinator.join(
             group,
             asked,
-            suffix=token_hex(6),
+            suffix=self._entropy.bytes(SUFFIX_BYTES).hex(),
             partition_counts=self._topics.partition_counts(),
             now_ns=now_ns,
             wall_ns=wall_ns,

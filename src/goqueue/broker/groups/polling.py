@@ -8,14 +8,14 @@ over, never in the middle of it.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Protocol
 
 from goqueue import events
 from goqueue.broker.delivery.partition_delivery import PartitionDelivery
 from goqueue.broker.groups.places import Place, Places, Topics
+from goqueue.broker.waits import Waits
 from goqueue.clock import MS, Clock
 from goqueue.errors import GoQueueError, GroupNotFound, InvalidRequest, StorageError
 from goqueue.groups.coordinator import Coordinator
@@ -23,26 +23,13 @@ from goqueue.groups.group import Group
 from goqueue.groups.member import Member
 from goqueue.names import TopicPartition
 from goqueue.record.header import Buffer
-from goqueue.service.groups import (
-    EXTENSION_NS_MAX,
-    POLL_BYTES,
-    POLL_MESSAGES,
-    POLL_MESSAGES_MAX,
-    PollResult,
-)
+from goqueue.service.groups import EXTENSION_NS_MAX, POLL_BYTES, POLL_MESSAGES, POLL_MESSAGES_MAX, PollResult
 from goqueue.service.pending import Pending
 from goqueue.wire import reports
 
 WAIT_MS_MAX = 60_000
 BATCHES_MAX = 128
 """In one answer, so that what is told of them fits the meta of a frame."""
-
-
-class Waits(Topics, Protocol):
-    """What polls need beside the topics."""
-
-    def may_wait(self, wait_ms: int) -> bool: ...
-    def limit_wait(self, pending: Pending[PollResult], wait_ms: int, give_up: Callable[[], None]) -> None: ...
 
 
 class Poll:
@@ -74,14 +61,16 @@ class Polling:
     def __init__(
         self,
         coordinator: Coordinator,
-        topics: Waits,
+        topics: Topics,
         places: Places,
+        waits: Waits,
         *,
         clock: Clock,
         observe: events.Observer,
     ) -> None:
         self._coordinator = coordinator
         self._topics = topics
+        self._waits = waits
         self._places = places
         self._clock = clock
         self._observe = observe
@@ -116,7 +105,7 @@ class Polling:
             result = self._attempt(found, poll)
         finally:
             self.run_woken()
-        if result.records or result.polled.gaps or member.asked or not self._topics.may_wait(wait_ms):
+        if result.records or result.polled.gaps or member.asked or not self._waits.may_wait(wait_ms):
             self._observe(events.Polled(group=group, count=_count(result), waited_ns=0))
             return Pending.of(result)
         return self._wait(found, poll, min(wait_ms, WAIT_MS_MAX))
@@ -143,7 +132,7 @@ class Polling:
         ):  # one look may not have been enough
             self.wake(group.name)
             self.run_woken()
-        self._topics.limit_wait(pending, wait_ms, lambda: pending.resolve(self._empty(group, poll)))
+        self._waits.limit(pending, wait_ms, lambda: pending.resolve(self._empty(group, poll)))
         return pending
 
     def _attempt(self, group: Group, poll: Poll) -> PollResult:

@@ -27,9 +27,9 @@ from goqueue.record.header import Flags
 from goqueue.record.headers import DELIVER_AT, EXPIRES_AT, PRODUCER
 from goqueue.record.identity import BatchIdentity
 from goqueue.record.message import Message
+from goqueue.service.messages import ProducerEpoch, Stored, StoredBatch
 from goqueue.service.new_message import NewMessage
 from goqueue.service.pending import Pending
-from goqueue.service.service import Producer, Stored, StoredBatch
 from goqueue.topics.config import Acks, TopicConfig
 from goqueue.wire.partitioning import partition_of_key
 
@@ -129,7 +129,7 @@ class MessagePublisher:
         messages: Sequence[NewMessage],
         *,
         acks: Acks,
-        producer: Producer | None,
+        producer: ProducerEpoch | None,
         sequence: int | None,
         transaction: OpenTransaction | None = None,
         refused: Mapping[int, GoQueueError] | None = None,
@@ -206,7 +206,7 @@ class MessagePublisher:
         indexes: list[int],
         messages: Sequence[NewMessage],
         results: list[Stored | GoQueueError | None],
-        producer: Producer | None,
+        producer: ProducerEpoch | None,
         transaction: OpenTransaction | None,
     ) -> Iterator[Batch]:
         """The batches of one partition. One without sequences is one; a run of sequences without a gap is one, too.
@@ -232,7 +232,7 @@ class MessagePublisher:
         index: int,
         messages: Sequence[NewMessage],
         results: list[Stored | GoQueueError | None],
-        producer: Producer | None,
+        producer: ProducerEpoch | None,
         transaction: OpenTransaction | None,
     ) -> bool:
         """Whether the message can be encoded; if not, its result says why."""
@@ -248,7 +248,7 @@ class MessagePublisher:
         number: int,
         indexes: list[int],
         messages: Sequence[NewMessage],
-        producer: Producer | None,
+        producer: ProducerEpoch | None,
         transaction: OpenTransaction | None,
     ) -> Batch:
         """The records of these messages. Raises `MessageError` about the first that cannot be encoded."""

@@ -18,8 +18,8 @@ from goqueue.clock import Clock
 from goqueue.errors import InvalidRequest, OffsetOutOfRange, TopicNotFound
 from goqueue.record import kernel
 from goqueue.record.header import OFFSET_POSITION, Flags
-from goqueue.service.scans import Delayed
-from goqueue.service.service import READ_BYTES_MAX, READ_RECORDS_MAX, Isolation, ReadResult
+from goqueue.service.messages import READ_BYTES_MAX, READ_RECORDS_MAX, Isolation, ReadResult
+from goqueue.service.scans import DelayedView
 from goqueue.storage.reader import Chunk, LogReader
 from goqueue.storage.walk import Damage
 from goqueue.wire.reports import Gap
@@ -30,7 +30,7 @@ RECORD_BYTES_GUESS = 512
 GAPS_MAX = 100
 """In one answer, so that they fit the meta of a frame."""
 _ISOLATIONS = frozenset(Isolation)
-_DELAYED = frozenset(Delayed)
+_DELAYED = frozenset(DelayedView)
 _HAS_HEADERS = int(Flags.HAS_HEADERS)
 _SPECIAL = Flags.CONTROL | Flags.TRANSACTIONAL
 
@@ -256,8 +256,8 @@ def check_isolation(isolation: str) -> bool:
 def check_delayed(delayed: str) -> bool:
     """Whether delayed messages are read before they are due. Raises `InvalidRequest` for what is no choice."""
     if delayed not in _DELAYED:
-        raise InvalidRequest(f"invalid delayed {delayed!r}: must be {' or '.join(Delayed)}", path="delayed")
-    return delayed == Delayed.INCLUDE
+        raise InvalidRequest(f"invalid delayed {delayed!r}: must be {' or '.join(DelayedView)}", path="delayed")
+    return delayed == DelayedView.INCLUDE
 
 
 def check_without(parts: Sequence[str]) -> Sequence[str]:

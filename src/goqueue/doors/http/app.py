@@ -11,7 +11,7 @@ from litestar.di import Provide
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 
 from goqueue.doors.http.answers import JsonRequest, JsonResponse
-from goqueue.doors.http.context import SHOWS_INTERNAL, Shared, context_of
+from goqueue.doors.http.context import SHOWS_INTERNAL, Shared, request_context
 from goqueue.doors.http.docs_page import DOCS_PAGE, FIRST_PAGE
 from goqueue.doors.http.openapi import describe
 from goqueue.doors.http.refusals import ErrorBody, allowed_methods, body_of, encode, headers_of, understood
@@ -162,7 +162,7 @@ def routes() -> Litestar:
     """All routes. They take long to put together, so all doors of a process share them; requests name their door."""
     return Litestar(
         [*_options(), *ROUTES, openapi, docs, first_page],
-        dependencies={"context": Provide(context_of, sync_to_thread=False)},
+        dependencies={"context": Provide(request_context, sync_to_thread=False)},
         exception_handlers={Exception: refuse},
         guards=[refuse_internal_topic, refuse_unknown],
         request_class=JsonRequest,
@@ -183,7 +183,7 @@ async def refuse_internal_topic(connection: ASGIConnection[Any, Any, Any, Any], 
 @get("/openapi.json", sync_to_thread=True)
 def openapi(context: Shared) -> JsonResponse[bytes]:
     """All routes, as OpenAPI describes them. Takes a while when it is made, so the loop does not wait for it."""
-    return JsonResponse(_document(context.build.version), media_type="application/json")
+    return JsonResponse(_document(context.door.build.version), media_type="application/json")
 
 
 def _options() -> Iterator[HTTPRouteHandler]:

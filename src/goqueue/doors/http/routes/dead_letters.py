@@ -10,7 +10,7 @@ from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
 from goqueue.delivery.dead_letter import dead_letter_topic
 from goqueue.doors.http.answers import JsonResponse
-from goqueue.doors.http.context import Context, Shared
+from goqueue.doors.http.context import RequestContext, Shared
 from goqueue.doors.http.routes.read import FromTime, ToTime
 from goqueue.doors.http.shapes import (
     PARTITION_MAX,
@@ -34,7 +34,7 @@ from goqueue.errors import InvalidRequest
 from goqueue.names import TopicPartition
 from goqueue.record import kernel
 from goqueue.record.message import Message
-from goqueue.service.service import READ_BYTES_MAX
+from goqueue.service.messages import READ_BYTES_MAX
 from goqueue.wire import reports
 
 UNSET = msgspec.UNSET
@@ -162,14 +162,14 @@ class ShownPlan(msgspec.Struct, kw_only=True):
 @get("/dlq", tags=["dead letters"], summary="List the dead letters of all topics in numbers")
 async def list_queues(context: Shared) -> QueueList:
     """Every topic that has dead letters."""
-    queues = [ShownQueue(**_queue(queue)) for queue in context.service.dead_letters.queues()]
+    queues = [ShownQueue(**_queue(queue)) for queue in (await context.answered(context.service.dead_letters.queues()))]
     return QueueList(dlqs=queues, count=len(queues))
 
 
 @get("/topics/{topic:str}/dlq", tags=["dead letters"], summary="Look at the dead letters of a topic in numbers")
 async def show_queue(context: Shared, topic: FromPath[str]) -> QueueInDetail:
     """By reason, group and error, and what was put back of them."""
-    queue = context.service.dead_letters.describe(topic)
+    queue = await context.answered(context.service.dead_letters.describe(topic))
     return QueueInDetail(
         **_queue(queue), by_error=queue.by_error, redrives=[_redrive(redrive) for redrive in queue.redrives]
     )
@@ -211,7 +211,9 @@ async def list_dead_letters(
         offsets=None if offsets is None else [parse_offset(part.strip(), "offsets") for part in offsets.split(",")],
         min_attempts=min_attempts,
     )
-    found = context.service.dead_letters.list(topic, wanted, skip=skip, limit=min(limit, context.config.read_limit_max))
+    found = await context.answered(
+        context.service.dead_letters.list(topic, wanted, skip=skip, limit=min(limit, context.config.read_limit_max))
+    )
     messages = _letters(topic, found, encoding, values)
     return DeadLetters(messages=messages, count=len(messages))
 
@@ -237,8 +239,10 @@ async def redrive(
     max_redrives = REDRIVES_MAX if body.max_redrives is None else body.max_redrives
     dead_letters = context.service.dead_letters
     if body.dry_run:
-        plan = dead_letters.plan(
-            topic, wanted, limit=limit, target_topic=body.target_topic, max_redrives=max_redrives, to=body.to
+        plan = await context.answered(
+            dead_letters.plan(
+                topic, wanted, limit=limit, target_topic=body.target_topic, max_redrives=max_redrives, to=body.to
+            )
         )
         answer: Any = ShownPlan(
             dry_run=True,
@@ -262,7 +266,7 @@ async def redrive(
 @get("/topics/{topic:str}/dlq/redrive/{redrive_id:str}", tags=["dead letters"], summary="Look at a redrive")
 async def show_redrive(context: Shared, topic: FromPath[str], redrive_id: FromPath[str]) -> ShownRedrive:
     """How far it is."""
-    return _redrive(context.service.dead_letters.redrive_info(topic, redrive_id))
+    return _redrive(await context.answered(context.service.dead_letters.redrive_info(topic, redrive_id)))
 
 
 @delete(
@@ -277,7 +281,7 @@ async def stop_redrive(context: Shared, topic: FromPath[str], redrive_id: FromPa
     return _redrive(await context.answered(pending, "stop redrive"))
 
 
-def _filter(context: Context, body: FilterBody) -> reports.DeadLetterFilter:
+def _filter(context: RequestContext, body: FilterBody) -> reports.DeadLetterFilter:
     now_ns = context.clock.wall_ns()
     return reports.DeadLetterFilter(
         reason=body.reason,

@@ -8,7 +8,7 @@ import msgspec
 from litestar import delete, get, patch
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
-from goqueue.doors.http.context import Context, Shared
+from goqueue.doors.http.context import RequestContext, Shared
 from goqueue.doors.http.new_messages import DueBody, due_ns
 from goqueue.doors.http.shapes import (
     PARTITION_MAX,
@@ -123,8 +123,10 @@ async def list_delayed(
 ) -> DelayedPage:
     """By the time at which they are due; a topic that is not there has none."""
     limit = min(limit, context.config.read_limit_max)
-    found = context.service.delays.list(
-        topic, partition=partition, key=key_bytes(key, key_base64), state=in_state.value, skip=skip, limit=limit
+    found = await context.answered(
+        context.service.delays.list(
+            topic, partition=partition, key=key_bytes(key, key_base64), state=in_state.value, skip=skip, limit=limit
+        )
     )
     messages = _shown(context, found, encoding)
     return DelayedPage(topic=topic, messages=messages, count=len(messages), limit=limit, skip=skip)
@@ -139,7 +141,7 @@ async def show_delayed(
     encoding: FromQuery[Encoding] = Encoding.TEXT,
 ) -> ShownDelayed:
     """The one of the lowest partition that has one at that offset."""
-    found = context.service.delays.get(topic, parse_offset(offset), partition=partition)
+    found = await context.answered(context.service.delays.get(topic, parse_offset(offset), partition=partition))
     return _shown(context, [found], encoding)[0]
 
 
@@ -156,7 +158,9 @@ async def show_delayed_exactly(
     encoding: FromQuery[Encoding] = Encoding.TEXT,
 ) -> ShownDelayed:
     """The one at that offset of that partition."""
-    found = context.service.delays.get(topic, parse_offset(offset), partition=parse_partition(partition))
+    found = await context.answered(
+        context.service.delays.get(topic, parse_offset(offset), partition=parse_partition(partition))
+    )
     return _shown(context, [found], encoding)[0]
 
 
@@ -229,7 +233,7 @@ async def reschedule_delayed_of_key(
 @get("/delay/stats", tags=["delays"], summary="Count delayed messages")
 async def delay_stats(context: Shared) -> DelayStats:
     """How many waited and how many do."""
-    report = context.service.delays.stats()
+    report = await context.answered(context.service.delays.stats())
     return DelayStats(
         total_scheduled=report.scheduled,
         total_delivered=report.delivered,
@@ -248,7 +252,7 @@ async def delay_stats(context: Shared) -> DelayStats:
     )
 
 
-def _due_ns(body: DueBody, context: Context) -> int:
+def _due_ns(body: DueBody, context: RequestContext) -> int:
     due_at_ns = due_ns(body, 0, context.clock.wall_ns())
     if due_at_ns is None:
         raise InvalidRequest("delay is required, or deliver_at", path="delay")
@@ -263,14 +267,14 @@ def _key(text: str | None, base64: str | None) -> bytes:
 
 
 def _of_key(
-    context: Context, topic: str, key: bytes, changed: Sequence[reports.DelayedMessage], encoding: Encoding
+    context: RequestContext, topic: str, key: bytes, changed: Sequence[reports.DelayedMessage], encoding: Encoding
 ) -> DelayedOfKey:
     messages = _shown(context, changed, encoding)
     shown = show_key(key, encoding)
     return DelayedOfKey(topic=topic, key=shown.key, key_base64=shown.key_base64, count=len(messages), messages=messages)
 
 
-def _shown(context: Context, found: Sequence[reports.DelayedMessage], encoding: Encoding) -> list[ShownDelayed]:
+def _shown(context: RequestContext, found: Sequence[reports.DelayedMessage], encoding: Encoding) -> list[ShownDelayed]:
     now_ns = context.clock.wall_ns()
     return [_delayed(one, now_ns, encoding) for one in found]
 

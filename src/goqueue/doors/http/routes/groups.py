@@ -13,7 +13,7 @@ from litestar import delete, get, post
 from litestar.params import FromPath, FromQuery, JSONBody
 
 from goqueue.clock import MS
-from goqueue.doors.http.context import Context, Shared
+from goqueue.doors.http.context import RequestContext, Shared
 from goqueue.doors.http.shapes import (
     Partition,
     ShownPartitionName,
@@ -25,7 +25,7 @@ from goqueue.doors.http.shapes import (
 from goqueue.doors.http.stored_messages import Encoding, show_key
 from goqueue.doors.http.strictness import Body
 from goqueue.errors import GroupNotFound, InvalidRequest, NotGroupMember
-from goqueue.groups.member import Join
+from goqueue.service.groups import Join
 from goqueue.times import format_duration
 from goqueue.wire import reports
 
@@ -261,7 +261,7 @@ async def join_group_cooperatively(context: Shared, group: FromPath[str], data: 
 @post("/groups/{group:str}/heartbeat", tags=["groups"], summary="Say that a member is alive", status_code=200)
 async def heartbeat(context: Shared, group: FromPath[str], data: JSONBody[HeartbeatBody]) -> ShownHeartbeat:
     """The session of the member begins anew. A poll does the same."""
-    beat = context.service.groups.heartbeat(group, data.member_id, data.generation)
+    beat = await context.answered(context.service.groups.heartbeat(group, data.member_id, data.generation))
     return ShownHeartbeat(
         status="ok", rebalance_required=beat.rebalance_required, state=beat.state, generation=beat.generation
     )
@@ -277,7 +277,9 @@ async def heartbeat_cooperatively(
     context: Shared, group: FromPath[str], data: JSONBody[HeartbeatBody]
 ) -> CooperativeHeartbeat:
     """An older generation is told the new one, not refused."""
-    beat = context.service.groups.heartbeat(group, data.member_id, data.generation, is_cooperative=True)
+    beat = await context.answered(
+        context.service.groups.heartbeat(group, data.member_id, data.generation, is_cooperative=True)
+    )
     return CooperativeHeartbeat(
         rebalance_required=beat.rebalance_required,
         partitions_to_revoke=shown_partitions(beat.partitions_to_revoke),
@@ -295,7 +297,7 @@ async def revoke(context: Shared, group: FromPath[str], data: JSONBody[RevokeBod
     partitions = None
     if data.revoked_partitions is not None:
         partitions = [reports.PartitionName(name.topic, name.partition) for name in data.revoked_partitions]
-    revoked = context.service.groups.revoke(group, data.member_id, data.generation, partitions)
+    revoked = await context.answered(context.service.groups.revoke(group, data.member_id, data.generation, partitions))
     return Revoked(status="acknowledged", pending_count=revoked.pending_count, rebalance_state=revoked.rebalance_state)
 
 
@@ -319,9 +321,9 @@ async def list_groups(context: Shared) -> GroupList:
     """All groups, with how they are."""
     groups = context.service.groups
     details = []
-    for name in groups.names():
+    for name in await context.answered(groups.names()):
         with suppress(GroupNotFound):  # which it may have become meanwhile
-            details.append(_connection(groups.describe(name)))
+            details.append(_connection(await context.answered(groups.describe(name))))
         await asyncio.sleep(0)  # a thousand groups must not keep the loop from everyone else
     return GroupList(groups=[group.id for group in details], details=details, count=len(details))
 
@@ -329,19 +331,19 @@ async def list_groups(context: Shared) -> GroupList:
 @get("/groups/{group:str}", tags=["groups"], summary="Look at a group")
 async def show_group(context: Shared, group: FromPath[str]) -> ShownGroup:
     """Its members, their partitions and how far it is behind."""
-    return ShownGroup(**_group(context.service.groups.describe(group)))
+    return ShownGroup(**_group(await context.answered(context.service.groups.describe(group))))
 
 
 @get("/groups/{group:str}/cooperative", tags=["groups"], summary="Look at the rebalancing of a group")
 async def show_cooperative_group(context: Shared, group: FromPath[str]) -> CooperativeGroup:
     """The group, who has which partitions, and how the last rebalances went."""
-    info = context.service.groups.describe(group)
+    info = await context.answered(context.service.groups.describe(group))
     return CooperativeGroup(
         **_group(info),
         assignment_strategy=info.assignor,
         rebalance_state=info.rebalance_state,
         member_assignments={member.member_id: shown_partitions(member.partitions) for member in info.members},
-        rebalance_metrics=_rebalances(context.service.groups.rebalance_stats(group)),
+        rebalance_metrics=_rebalances(await context.answered(context.service.groups.rebalance_stats(group))),
     )
 
 
@@ -357,7 +359,7 @@ async def show_assignment(context: Shared, group: FromPath[str], member_id: From
     """What the member may take from now."""
     if not member_id:
         raise InvalidRequest("member_id query param is required", path="member_id")
-    info = context.service.groups.describe(group)
+    info = await context.answered(context.service.groups.describe(group))
     for member in info.members:
         if member.member_id == member_id:
             partitions = shown_partitions(member.partitions)
@@ -370,23 +372,23 @@ async def list_blocked(
     context: Shared, group: FromPath[str], encoding: FromQuery[Encoding] = Encoding.TEXT
 ) -> BlockedKeys:
     """For a key-shared group: the messages whose keys have others waiting behind them."""
-    blocked = [_blocked(one, encoding) for one in context.service.groups.blocked(group)]
+    blocked = [_blocked(one, encoding) for one in (await context.answered(context.service.groups.blocked(group)))]
     return BlockedKeys(blocked=blocked, count=len(blocked))
 
 
 @get("/groups/{group:str}/rebalance/stats", tags=["groups"], summary="Count the rebalances of a group")
 async def group_rebalance_stats(context: Shared, group: FromPath[str]) -> RebalanceStats:
     """How the rebalances of the group went."""
-    return _rebalances(context.service.groups.rebalance_stats(group))
+    return _rebalances(await context.answered(context.service.groups.rebalance_stats(group)))
 
 
 @get("/rebalance/stats", tags=["groups"], summary="Count the rebalances of all groups")
 async def rebalance_stats(context: Shared) -> RebalanceStats:
     """How the rebalances of all groups went."""
-    return _rebalances(context.service.groups.rebalance_stats())
+    return _rebalances(await context.answered(context.service.groups.rebalance_stats()))
 
 
-async def _join(context: Context, group: str, body: JoinBody, *, confirms_revocations: bool) -> JoinedGroup:
+async def _join(context: RequestContext, group: str, body: JoinBody, *, confirms_revocations: bool) -> JoinedGroup:
     wanted: dict[str, Any] = {
         "member_id": body.member_id,
         "session_timeout_ms": duration_ms(body.session_timeout, "session_timeout"),

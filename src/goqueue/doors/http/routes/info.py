@@ -46,14 +46,17 @@ class Stats(msgspec.Struct, kw_only=True):
 @get("/version", tags=["information"], summary="Which version runs")
 async def version(context: Shared) -> Version:
     """Which build runs here, and on what."""
-    return Version(**context.build._asdict(), python_version=platform.python_version())
+    return Version(**context.door.build._asdict(), python_version=platform.python_version())
 
 
 @get("/stats", tags=["information"], summary="The node in numbers")
 async def stats(context: Shared) -> Stats:
     """Internal topics are not listed; their bytes count."""
-    node = context.service.stats()
-    topics = [context.service.describe_topic(name) for name in context.service.list_topics()]
+    node = context.service.node.stats()
+    topics = [
+        (await context.answered(context.service.topics.describe(name)))
+        for name in (await context.answered(context.service.topics.list()))
+    ]
     return Stats(
         node_id=node.node_id,
         uptime=format_duration(node.uptime_ns),
@@ -76,6 +79,6 @@ async def stats(context: Shared) -> Stats:
 async def metrics(context: Shared, request: Request[Any, Any, Any]) -> JsonResponse[bytes]:
     """Prometheus text, or OpenMetrics if asked for."""
     body, content_type = b"", PROMETHEUS_TEXT
-    if context.metrics:
-        body, content_type = context.metrics(OPENMETRICS in request.headers.get("accept", ""))
+    if context.door.metrics:
+        body, content_type = context.door.metrics(OPENMETRICS in request.headers.get("accept", ""))
     return JsonResponse(body, headers={"content-type": content_type})

@@ -7,7 +7,6 @@ everything if the client has hung up meanwhile.
 
 import struct
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -17,13 +16,13 @@ from litestar.params import FromPath, FromQuery, QueryParameter
 from goqueue.doors.http.context import Shared
 from goqueue.doors.http.shapes import Client, duration_ms, one_of, time_text, wait_ms
 from goqueue.doors.http.stored_messages import Encoding, ShownMessage, Values, show
-from goqueue.errors import GoQueueError, InvalidRequest
+from goqueue.errors import InvalidRequest
 from goqueue.names import TopicPartition
 from goqueue.record import kernel
 from goqueue.record.message import Message
 from goqueue.service.groups import POLL_BYTES, POLL_MESSAGES, POLL_MESSAGES_MAX, GroupVerbs, PollResult
+from goqueue.service.messages import READ_BYTES_MAX
 from goqueue.service.pending import Pending
-from goqueue.service.service import READ_BYTES_MAX
 from goqueue.wire import reports
 
 UNSET = msgspec.UNSET
@@ -186,5 +185,5 @@ def _release(groups: GroupVerbs, deliveries: Iterable[Delivery]) -> None:
     for nonce, released in by_nonce.items():
         offsets = struct.pack(f"<{len(released)}Q", *(delivery.message.offset for delivery in released))
         batch = released[0].batch
-        with suppress(GoQueueError):  # then their leases run out
-            groups.settle_batch(batch.topic, batch.partition, nonce, offsets, RELEASE)
+        # A release that is refused needs no answer: the leases expire then.
+        groups.settle_batch(batch.topic, batch.partition, nonce, offsets, RELEASE)

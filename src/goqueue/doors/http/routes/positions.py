@@ -102,9 +102,9 @@ class Reset(msgspec.Struct, kw_only=True):
 async def show_positions(context: Shared, group: FromPath[str], topic: FromQuery[str | None] = None) -> Positions:
     """The next offset to read in each partition, and how far the group is behind; nothing for one that is not there."""
     groups = context.service.groups
-    positions = groups.positions(group, topic)
+    positions = await context.answered(groups.positions(group, topic))
     try:
-        generation = groups.describe(group).generation
+        generation = (await context.answered(groups.describe(group))).generation
     except GroupNotFound:
         generation = 0
     offsets = offset_map(positions)

@@ -48,7 +48,7 @@ async def priority_stats(
     context: Shared, topic: FromQuery[str | None] = None, group: FromQuery[str | None] = None
 ) -> PriorityStats:
     """Of all topics or one, for all groups together or one. Lists are in the order critical to background."""
-    lanes = context.service.groups.lanes(topic, group)
+    lanes = await context.answered(context.service.groups.lanes(topic, group))
     by_topic: dict[str, list[reports.LaneReport]] = {}
     for lane in lanes:
         by_topic.setdefault(lane.topic, []).append(lane)

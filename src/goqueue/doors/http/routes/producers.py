@@ -62,5 +62,7 @@ async def heartbeat_of_producer(
     """It is in use; one that is not for seven days is forgotten."""
     if not (producer_id.isascii() and producer_id.isdigit() and len(producer_id) <= _DIGITS_MAX):
         raise InvalidRequest(f"invalid producer ID {producer_id[:40]!r}: not a number", path="producer_id")
-    context.service.transactions.heartbeat(int(producer_id), data.epoch, transactional_id=data.transactional_id)
+    await context.answered(
+        context.service.transactions.heartbeat(int(producer_id), data.epoch, transactional_id=data.transactional_id)
+    )
     return ProducerInUse()

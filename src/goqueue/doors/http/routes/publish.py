@@ -7,7 +7,7 @@ Every message has its own result. One that is refused leaves the others; when al
 status and the fields of the first error beside the results.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import repeat
 from typing import Any, Final
 
@@ -15,11 +15,11 @@ import msgspec
 from litestar import post
 from litestar.openapi import ResponseSpec
 from litestar.params import FromPath, JSONBody
-from litestar.types import Receive, Send
+from litestar.types import Receive, Scope, Send
 
 from goqueue.doors.http.bodies import BodyDecoder, check_braces
 from goqueue.doors.http.config import HttpConfig
-from goqueue.doors.http.context import Context
+from goqueue.doors.http.context import Context, request_context
 from goqueue.doors.http.large_values import LARGE_BYTES
 from goqueue.doors.http.new_messages import MessageBody, PublishBody, base64_chars, decode_large, new_message
 from goqueue.doors.http.refusals import RETRY_AFTER_STATUS, ErrorBody, body_of, encode, too_many
@@ -27,9 +27,10 @@ from goqueue.doors.http.shapes import PRIORITIES, time_text
 from goqueue.doors.http.strictness import check_query
 from goqueue.doors.http.trace_headers import continue_trace, trace_headers
 from goqueue.errors import GoQueueError, InvalidRequest, RequestTooLarge
+from goqueue.service.messages import ProducerEpoch, Stored
 from goqueue.service.new_message import NewMessage
 from goqueue.service.pending import Pending
-from goqueue.service.service import Producer, Stored
+from goqueue.service.service import Service
 from goqueue.topics.config import Acks
 
 UNSET: Final = msgspec.UNSET
@@ -88,9 +89,7 @@ class Publishing:
         self._config = context.config
         self._decoder: BodyDecoder[PublishBody] = BodyDecoder(PublishBody)
 
-    async def __call__(
-        self, topic: str, scope: Mapping[str, Any], receive: Receive, send: Send, request_id: bytes
-    ) -> int:
+    async def __call__(self, topic: str, scope: Scope, receive: Receive, send: Send, request_id: bytes) -> int:
         """Answer one request; returns the status."""
         if scope["query_string"]:
             check_query(scope["query_string"], (), scope["headers"])
@@ -102,7 +101,8 @@ class Publishing:
             await decode_large(messages)
 
         understood = understood_messages(messages, scope["headers"], now_ns=self._context.clock.wall_ns())
-        pending = self._publish(topic, body, [one for one in understood if isinstance(one, NewMessage)])
+        service = request_context(scope).service
+        pending = self._publish(service, topic, body, [one for one in understood if isinstance(one, NewMessage)])
         if not pending.is_done and body.acks != Acks.NONE:
             await self._context.answered(pending, "publish")
 
@@ -135,12 +135,12 @@ class Publishing:
             raise InvalidRequest("producer_id is required with a sequence", path="producer_id")
 
     def _publish(
-        self, topic: str, body: PublishBody, messages: list[NewMessage]
+        self, service: Service, topic: str, body: PublishBody, messages: list[NewMessage]
     ) -> Pending[list[Stored | GoQueueError]]:
         producer = None
         if body.producer_id is not None and body.epoch is not None:
-            producer = Producer(body.producer_id, body.epoch)
-        return self._context.service.publish_messages(
+            producer = ProducerEpoch(body.producer_id, body.epoch)
+        return service.messages.publish(
             topic,
             messages,
             acks=body.acks,

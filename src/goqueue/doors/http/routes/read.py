@@ -5,6 +5,7 @@ and what some leave over goes to the others; the one that is read first changes 
 busy partition never starves the rest. The messages come in the order of their times, which keeps that of the offsets.
 """
 
+from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -12,14 +13,14 @@ from litestar import get
 from litestar.params import FromPath, FromQuery, QueryParameter
 
 from goqueue.clock import MS
-from goqueue.doors.http.context import Context, Shared
+from goqueue.doors.http.context import RequestContext, Shared
 from goqueue.doors.http.shapes import Client, one_of, parse_offsets, parse_partition, parse_time_query, wait_ms
 from goqueue.doors.http.stored_messages import Encoding, ShownGap, ShownMessage, Values, shown
 from goqueue.errors import PartitionNotFound
 from goqueue.names import TopicPartition
 from goqueue.record.header import OFFSET_MAX
+from goqueue.service.messages import READ_BYTES, READ_BYTES_MAX, Isolation, ReadResult
 from goqueue.service.pending import Pending
-from goqueue.service.service import READ_BYTES, READ_BYTES_MAX, Isolation, ReadResult
 
 UNSET = msgspec.UNSET
 Offset = Annotated[int, QueryParameter(ge=0, le=OFFSET_MAX, description="the first offset to read")]
@@ -100,7 +101,7 @@ async def read_partition(
     number = parse_partition(partition)
 
     def read(wait_ms: int) -> Pending[ReadResult]:
-        return context.service.read(
+        return context.service.messages.read(
             topic,
             number,
             offset=offset,
@@ -145,32 +146,39 @@ async def read_topic(
     """Visible records of all partitions; `next_offset` says for each where to go on."""
     asked = _asked(context, limit, max_bytes, from_time, to_time, isolation, encoding, values)
     hold_ms = _hold_ms(context, request, wait, timeout)
-    reading = _TopicReading(context, topic, parse_offsets(offsets or "", "offsets"), asked)
+    reading = await _topic_reading(context, topic, parse_offsets(offsets or "", "offsets"), asked)
     await reading.read()
     if hold_ms:
         await reading.wait(hold_ms, request)
-    return reading.page()
+    return await reading.page()
+
+
+async def _topic_reading(context: RequestContext, topic: str, offsets: dict[int, int], asked: Asked) -> "_TopicReading":
+    """A reading that begins at the offsets, or at the time that was asked for."""
+    topics = context.service.topics
+    partitions = (await context.answered(topics.describe(topic))).partitions
+    for partition in offsets:
+        if partition >= len(partitions):
+            raise PartitionNotFound(topic, partition)
+    starts: Sequence[int] = [0] * len(partitions)
+    if asked.from_time_ns is not None:
+        starts = await context.answered(topics.offsets(topic, time_ns=asked.from_time_ns))
+    positions = {
+        info.partition: max(starts[info.partition], offsets.get(info.partition, 0), info.start_offset)
+        for info in partitions
+    }
+    return _TopicReading(context, topic, positions, asked)
 
 
 class _TopicReading:
     """One reading of all partitions of a topic."""
 
-    def __init__(self, context: Context, topic: str, offsets: dict[int, int], asked: Asked) -> None:
+    def __init__(self, context: RequestContext, topic: str, positions: dict[int, int], asked: Asked) -> None:
         self._context = context
         self._service = context.service
         self._topic = topic
         self._asked = asked
-        partitions = self._service.describe_topic(topic).partitions
-        for partition in offsets:
-            if partition >= len(partitions):
-                raise PartitionNotFound(topic, partition)
-        starts = [0] * len(partitions)
-        if asked.from_time_ns is not None:
-            starts = self._service.offsets(topic, time_ns=asked.from_time_ns)
-        self._positions = {
-            info.partition: max(starts[info.partition], offsets.get(info.partition, 0), info.start_offset)
-            for info in partitions
-        }
+        self._positions = positions
         self._results: dict[int, ReadResult] = {}
         self._pending: dict[int, int] = {}
         self._messages: list[ShownMessage] = []
@@ -180,8 +188,8 @@ class _TopicReading:
         """Read what is there, in rounds of equal shares of what is left of the limits."""
         left, left_bytes = self._asked.limit, self._asked.max_bytes
         numbers = list(self._positions)
-        first = self._context.turn % len(numbers)
-        self._context.turn += 1
+        first = self._context.door.turn % len(numbers)
+        self._context.door.turn += 1
         hungry = numbers[first:] + numbers[:first]
         while hungry and left > 0 and left_bytes > 0:
             share, share_bytes = max(1, left // len(hungry)), max(1, left_bytes // len(hungry))
@@ -204,11 +212,9 @@ class _TopicReading:
         deadline_ns = clock.monotonic_ns() + hold_ms * MS
 
         def ask(wait_ms: int) -> Pending[None]:
-            return self._service.wait_for_records(
-                self._topic, self._positions, wait_ms=wait_ms, isolation=asked.isolation
-            )
+            return self._service.messages.wait(self._topic, self._positions, wait_ms=wait_ms, isolation=asked.isolation)
 
-        while not self._messages and not self._gaps and not self._context.closing.done():
+        while not self._messages and not self._gaps and not self._context.door.closing.done():
             left_ms = (deadline_ns - clock.monotonic_ns()) // MS
             if left_ms <= 0:
                 return
@@ -218,11 +224,11 @@ class _TopicReading:
             if self._positions == before:
                 return
 
-    def page(self) -> TopicPage:
+    async def page(self) -> TopicPage:
         """Everything that was read."""
         self._messages.sort(key=lambda message: (message.timestamp, message.partition, message.offset))
         results = self._results.values()
-        partitions = self._service.describe_topic(self._topic).partitions
+        partitions = (await self._context.answered(self._service.topics.describe(self._topic))).partitions
         return TopicPage(
             messages=self._messages,
             next_offset=self._named(self._positions),
@@ -241,7 +247,7 @@ class _TopicReading:
 
     async def _read_one(self, number: int, limit: int, max_bytes: int) -> Page:
         asked = self._asked
-        pending = self._service.read(
+        pending = self._service.messages.read(
             self._topic,
             number,
             offset=self._positions[number],
@@ -270,14 +276,14 @@ def shown_gaps(partition: int, result: ReadResult) -> list[ShownGap]:
     return [ShownGap(partition, gap.first_offset, gap.next_offset, gap.reason) for gap in result.gaps]
 
 
-def _hold_ms(context: Context, request: Client, wait: str | None, timeout: str | None) -> int:
+def _hold_ms(context: RequestContext, request: Client, wait: str | None, timeout: str | None) -> int:
     asked = one_of(wait, timeout, "wait and timeout")
     name = "wait" if timeout is None else "timeout"
     return wait_ms(asked, request.headers.get("prefer"), context.config, name=name)
 
 
 def _asked(
-    context: Context,
+    context: RequestContext,
     limit: int,
     max_bytes: int,
     from_time: str | None,

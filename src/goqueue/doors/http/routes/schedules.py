@@ -6,7 +6,7 @@ import msgspec
 from litestar import delete, get, patch, post
 from litestar.params import FromPath, JSONBody
 
-from goqueue.doors.http.context import Context, Shared
+from goqueue.doors.http.context import RequestContext, Shared
 from goqueue.doors.http.new_messages import MessageBody, delay_ns, given_fields, new_message, ttl_ns
 from goqueue.doors.http.shapes import Text, Time, duration_ns, time_ns, time_text
 from goqueue.errors import InvalidRequest
@@ -95,14 +95,16 @@ async def create_schedule(context: Shared, topic: FromPath[str], data: JSONBody[
 @get("/topics/{topic:str}/schedules", tags=["schedules"], summary="List recurring messages")
 async def list_schedules(context: Shared, topic: FromPath[str]) -> ScheduleList:
     """Those of one topic, by name."""
-    schedules = [ShownSchedule(**_schedule(info)) for info in context.service.schedules.list(topic)]
+    schedules = [
+        ShownSchedule(**_schedule(info)) for info in (await context.answered(context.service.schedules.list(topic)))
+    ]
     return ScheduleList(schedules=schedules, count=len(schedules))
 
 
 @get("/topics/{topic:str}/schedules/{name:str}", tags=["schedules"], summary="Look at a recurring message")
 async def show_schedule(context: Shared, topic: FromPath[str], name: FromPath[str]) -> ScheduleWithHistory:
     """With its last 100 runs."""
-    info = context.service.schedules.get(topic, name)
+    info = await context.answered(context.service.schedules.get(topic, name))
     return ScheduleWithHistory(**_schedule(info), history=[_run(run) for run in info.history])
 
 
@@ -170,7 +172,7 @@ def _check_fields(body: ChangeScheduleBody) -> None:
             raise InvalidRequest(f"invalid {shown}: a recurring message has none", path=shown)
 
 
-def _times(context: Context, body: ChangeScheduleBody) -> dict[str, Any]:
+def _times(context: RequestContext, body: ChangeScheduleBody) -> dict[str, Any]:
     """What is given of everything that is not the message."""
     now_ns = context.clock.wall_ns()
     times = {

@@ -39,8 +39,8 @@ async def list_subjects(
     limit: ListLimit = -1,
 ) -> list[str]:
     """Sorted; those that were deleted when asked for."""
-    names = context.service.schemas.subjects(
-        prefix=prefix, deleted=is_true(deleted), deleted_only=is_true(deleted_only)
+    names = await context.answered(
+        context.service.schemas.subjects(prefix=prefix, deleted=is_true(deleted), deleted_only=is_true(deleted_only))
     )
     return page(names, offset, limit)
 
@@ -55,7 +55,9 @@ async def list_versions(
     limit: ListLimit = -1,
 ) -> list[int]:
     """Their numbers; those that were deleted when asked for."""
-    numbers = context.service.schemas.versions(subject, deleted=is_true(deleted), deleted_only=is_true(deleted_only))
+    numbers = await context.answered(
+        context.service.schemas.versions(subject, deleted=is_true(deleted), deleted_only=is_true(deleted_only))
+    )
     return page(numbers, offset, limit)
 
 
@@ -80,8 +82,10 @@ async def look_up_schema(
 ) -> ShownSchema:
     """Which version of the subject has this schema."""
     schemas = context.service.schemas
-    info = schemas.lookup(subject, new_schema(data), deleted=is_true(deleted), normalize=is_true(normalize))
-    return shown(schemas, info, format)
+    info = await context.answered(
+        schemas.lookup(subject, new_schema(data), deleted=is_true(deleted), normalize=is_true(normalize))
+    )
+    return await shown(context, info, format)
 
 
 @get("/schemas/subjects/{subject:str}/versions/{version:str}", summary="Look at a version")
@@ -90,7 +94,7 @@ async def show_version(
 ) -> ShownSchema:
     """By its number; `latest` and `-1` are the newest."""
     schemas = context.service.schemas
-    return shown(schemas, schemas.get(subject, version, deleted=is_true(deleted)), format)
+    return await shown(context, await context.answered(schemas.get(subject, version, deleted=is_true(deleted))), format)
 
 
 @get("/schemas/subjects/{subject:str}/versions/{version:str}/schema", summary="Look at the schema of a version")
@@ -98,7 +102,7 @@ async def show_text_of_version(
     context: Shared, subject: FromPath[str], version: FromPath[str], deleted: Flag = None
 ) -> SchemaResponse[Any]:
     """The bare text of the schema."""
-    return bare(context.service.schemas.get(subject, version, deleted=is_true(deleted)))
+    return bare(await context.answered(context.service.schemas.get(subject, version, deleted=is_true(deleted))))
 
 
 @get("/schemas/subjects/{subject:str}/versions/{version:str}/referencedby", summary="Who refers to a version")
@@ -106,7 +110,8 @@ async def list_referrers(
     context: Shared, subject: FromPath[str], version: FromPath[str], offset: ListOffset = 0, limit: ListLimit = -1
 ) -> list[int]:
     """The ids of the schemas that refer to it."""
-    return page(context.service.schemas.referenced_by(subject, version), offset, limit)
+    ids = await context.answered(context.service.schemas.referenced_by(subject, version))
+    return page(ids, offset, limit)
 
 
 @get("/schemas/subjects/{subject:str}/metadata", summary="Find a version by its metadata")
@@ -123,7 +128,9 @@ async def find_version(
         raise InvalidRequest("key and value come in pairs", path="value")
     schemas = context.service.schemas
     wanted = dict(zip(names or (), values or (), strict=True))
-    return shown(schemas, schemas.with_metadata(subject, wanted, deleted=is_true(deleted)), format)
+    return await shown(
+        context, await context.answered(schemas.with_metadata(subject, wanted, deleted=is_true(deleted))), format
+    )
 
 
 @delete("/schemas/subjects/{subject:str}/versions/{version:str}", summary="Delete a version")

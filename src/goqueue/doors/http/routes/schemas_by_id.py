@@ -62,7 +62,7 @@ async def show_schema(
 ) -> ShownSchema:
     """By its number, also if every version that had it was deleted."""
     schemas = context.service.schemas
-    return shown(schemas, schemas.by_id(_number(schema_id), subject=subject), format)
+    return await shown(context, await context.answered(schemas.by_id(_number(schema_id), subject=subject)), format)
 
 
 @get(
@@ -71,7 +71,7 @@ async def show_schema(
 )
 async def show_text(context: Shared, schema_id: FromPath[str], subject: InSubject = None) -> SchemaResponse[Any]:
     """The bare text of the schema."""
-    return bare(context.service.schemas.by_id(_number(schema_id), subject=subject))
+    return bare(await context.answered(context.service.schemas.by_id(_number(schema_id), subject=subject)))
 
 
 @get(
@@ -87,7 +87,9 @@ async def list_subjects_of_schema(
     limit: ListLimit = -1,
 ) -> list[str]:
     """The names of those that have it in one of their versions."""
-    uses = context.service.schemas.uses(_number(schema_id), subject=subject, deleted=is_true(deleted))
+    uses = await context.answered(
+        context.service.schemas.uses(_number(schema_id), subject=subject, deleted=is_true(deleted))
+    )
     return page(sorted({use.subject for use in uses}), offset, limit)
 
 
@@ -104,7 +106,9 @@ async def list_uses(
     limit: ListLimit = -1,
 ) -> list[ShownUse]:
     """Of all subjects."""
-    uses = context.service.schemas.uses(_number(schema_id), subject=subject, deleted=is_true(deleted))
+    uses = await context.answered(
+        context.service.schemas.uses(_number(schema_id), subject=subject, deleted=is_true(deleted))
+    )
     return [ShownUse(subject=use.subject, version=use.version) for use in page(uses, offset, limit)]
 
 
@@ -112,7 +116,7 @@ async def list_uses(
 async def show_schema_by_guid(context: Shared, guid: FromPath[str], format: Rendering = None) -> ShownSchema:
     """The guid follows from the schema alone, and is the same in every registry."""
     schemas = context.service.schemas
-    return shown(schemas, schemas.by_guid(guid), format)
+    return await shown(context, await context.answered(schemas.by_guid(guid)), format)
 
 
 @get(["/schemas/schemas/types", "/schemas/types"], summary="List the types of schemas")
@@ -132,8 +136,10 @@ async def list_schemas(
 ) -> list[ShownSchema]:
     """By subject and number."""
     schemas = context.service.schemas
-    found = schemas.find(prefix=prefix, deleted=is_true(deleted), latest_only=is_true(latest_only))
-    return [shown(schemas, info) for info in page(found, offset, limit)]
+    found = await context.answered(
+        schemas.find(prefix=prefix, deleted=is_true(deleted), latest_only=is_true(latest_only))
+    )
+    return [await shown(context, info) for info in page(found, offset, limit)]
 
 
 @get("/schemas/contexts", summary="List contexts")
@@ -145,7 +151,7 @@ async def list_contexts(offset: ListOffset = 0, limit: ListLimit = -1) -> list[s
 @get("/schemas/stats", summary="The registry in numbers")
 async def schema_stats(context: Shared) -> ShownSchemaStats:
     """How many subjects, versions and schemas there are, and how each subject is held to its past."""
-    stats = context.service.schemas.stats()
+    stats = await context.answered(context.service.schemas.stats())
     return ShownSchemaStats(
         subjects=stats.subjects,
         schemas=stats.schemas,

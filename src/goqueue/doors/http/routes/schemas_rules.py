@@ -61,7 +61,9 @@ async def check_compatibility(
     normalize: Flag = None,
 ) -> ShownCompatibility:
     """Whether it could be registered, as the level of the subject says."""
-    found = context.service.schemas.compatibility(subject, new_schema(data), normalize=is_true(normalize))
+    found = await context.answered(
+        context.service.schemas.compatibility(subject, new_schema(data), normalize=is_true(normalize))
+    )
     return _compatibility(found, verbose)
 
 
@@ -75,8 +77,8 @@ async def check_compatibility_with(
     normalize: Flag = None,
 ) -> ShownCompatibility:
     """Whether it fits that version, in the direction that the level of the subject says."""
-    found = context.service.schemas.compatibility(
-        subject, new_schema(data), version=version, normalize=is_true(normalize)
+    found = await context.answered(
+        context.service.schemas.compatibility(subject, new_schema(data), version=version, normalize=is_true(normalize))
     )
     return _compatibility(found, verbose)
 
@@ -84,7 +86,10 @@ async def check_compatibility_with(
 @get("/schemas/config", summary="The compatibility level of all subjects")
 async def show_level(context: Shared) -> ShownLevel:
     """It holds for subjects that have none of their own."""
-    return _level(context.service.schemas.level(), context.service.schemas.policy())
+    return _level(
+        await context.answered(context.service.schemas.level()),
+        await context.answered(context.service.schemas.policy()),
+    )
 
 
 @put("/schemas/config", summary="Set the compatibility level or policy of all subjects")
@@ -96,7 +101,7 @@ async def set_level(context: Shared, data: JSONBody[LevelBody]) -> ShownLevel:
 @delete("/schemas/config", summary="Reset the compatibility level and policy of all subjects")
 async def reset_level(context: Shared) -> ShownLevel:
     """Back to BACKWARD and STRICT; answers what it was."""
-    policy = context.service.schemas.policy()
+    policy = await context.answered(context.service.schemas.policy())
     return _level(await context.answered(context.service.schemas.delete_level(None), "reset level"), policy)
 
 
@@ -106,8 +111,8 @@ async def show_level_of(
 ) -> ShownLevel:
     """Its own."""
     schemas, is_global = context.service.schemas, is_true(default_to_global)
-    level = schemas.level(subject, default_to_global=is_global)
-    return _level(level, schemas.policy(subject, default_to_global=is_global))
+    level = await context.answered(schemas.level(subject, default_to_global=is_global))
+    return _level(level, await context.answered(schemas.policy(subject, default_to_global=is_global)))
 
 
 @put("/schemas/config/{subject:str}", summary="Set the compatibility level or policy of a subject")
@@ -119,14 +124,14 @@ async def set_level_of(context: Shared, subject: FromPath[str], data: JSONBody[L
 @delete("/schemas/config/{subject:str}", summary="Reset the compatibility level and policy of a subject")
 async def reset_level_of(context: Shared, subject: FromPath[str]) -> ShownLevel:
     """Back to that of all; answers what it was."""
-    policy = context.service.schemas.policy(subject)
+    policy = await context.answered(context.service.schemas.policy(subject))
     return _level(await context.answered(context.service.schemas.delete_level(subject), "reset level"), policy)
 
 
 @get("/schemas/mode", summary="The mode of all subjects")
 async def show_mode(context: Shared) -> ShownMode:
     """It holds for subjects that have none of their own."""
-    return ShownMode(mode=context.service.schemas.mode())
+    return ShownMode(mode=await context.answered(context.service.schemas.mode()))
 
 
 @put("/schemas/mode", summary="Set the mode of all subjects")
@@ -145,7 +150,9 @@ async def reset_mode(context: Shared) -> ShownMode:
 @get("/schemas/mode/{subject:str}", summary="The mode of a subject")
 async def show_mode_of(context: Shared, subject: FromPath[str], default_to_global: DefaultToGlobal = None) -> ShownMode:
     """Its own."""
-    return ShownMode(mode=context.service.schemas.mode(subject, default_to_global=is_true(default_to_global)))
+    return ShownMode(
+        mode=await context.answered(context.service.schemas.mode(subject, default_to_global=is_true(default_to_global)))
+    )
 
 
 @put("/schemas/mode/{subject:str}", summary="Set the mode of a subject")
@@ -170,7 +177,10 @@ async def _configured(context: Shared, subject: str | None, body: LevelBody) -> 
         await context.answered(schemas.set_level(subject, level, policy=policy), "set level")
     else:
         await context.answered(schemas.set_policy(subject, policy), "set policy")
-    return _level(schemas.level(subject, default_to_global=True), schemas.policy(subject))
+    return _level(
+        await context.answered(schemas.level(subject, default_to_global=True)),
+        await context.answered(schemas.policy(subject)),
+    )
 
 
 def _asked_level(body: LevelBody) -> str | None:

@@ -13,7 +13,7 @@ from litestar.params import JSONBody
 
 from goqueue.clock import SECOND
 from goqueue.doors.http.answers import JsonResponse
-from goqueue.doors.http.context import Context, Shared
+from goqueue.doors.http.context import RequestContext, Shared
 from goqueue.doors.http.new_messages import delay_ns
 from goqueue.doors.http.refusals import ErrorBody, body_of, too_many
 from goqueue.doors.http.routes.publish import fail_as_a_whole
@@ -232,12 +232,12 @@ async def extend(context: Shared, data: JSONBody[VisibilityBody]) -> JsonRespons
 @get("/reliability/stats", tags=["settling"], summary="Count what happened to deliveries")
 async def reliability_stats(context: Shared) -> ReliabilityStats:
     """Totals since the broker started, and how many messages are dead letters now."""
-    report = context.service.groups.reliability()
+    report = await context.answered(context.service.groups.reliability())
     return ReliabilityStats(
         acks_total=report.acks,
         nacks_total=report.nacks,
         rejects_total=report.rejects,
-        dlq_messages=sum(queue.messages for queue in context.service.dead_letters.queues()),
+        dlq_messages=sum(queue.messages for queue in (await context.answered(context.service.dead_letters.queues()))),
         visibility_extensions=report.extensions,
         ack_manager=AckCounts(
             total_acks=report.acks,
@@ -266,7 +266,10 @@ async def reliability_stats(context: Shared) -> ReliabilityStats:
 
 
 async def _settle(
-    context: Context, body: SettleBody, settlement: reports.Settlement, show: Callable[[reports.Settled], _Settled]
+    context: RequestContext,
+    body: SettleBody,
+    settlement: reports.Settlement,
+    show: Callable[[reports.Settled], _Settled],
 ) -> JsonResponse[Any]:
     receipts = _receipts(body)
     if body.transaction_id is not None:

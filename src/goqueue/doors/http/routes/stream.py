@@ -23,7 +23,7 @@ from litestar.params import FromPath, FromQuery, HeaderParameter, QueryParameter
 from litestar.response.base import ASGIResponse
 from litestar.types import Receive, Scope, Send
 
-from goqueue.doors.http.context import Context, Shared, note_wait
+from goqueue.doors.http.context import RequestContext, Shared, note_wait
 from goqueue.doors.http.large_values import LARGE_BYTES, Encoded
 from goqueue.doors.http.refusals import body_of, understood
 from goqueue.doors.http.routes.read import FromTime, Offsets, ToTime, shown_gaps
@@ -33,7 +33,7 @@ from goqueue.doors.http.waiting import leaving
 from goqueue.errors import BrokerUnavailable, PartitionNotFound
 from goqueue.names import TopicPartition
 from goqueue.record.header import TIMESTAMP_MIN
-from goqueue.service.service import READ_RECORDS_MAX, Isolation, ReadResult, Subscription
+from goqueue.service.messages import READ_RECORDS_MAX, Isolation, ReadResult, Subscription
 
 EVENT_STREAM = "text/event-stream"
 END_OF_EVENT = b"\n\n"
@@ -95,11 +95,11 @@ async def follow(
     last_event_id: Annotated[str | None, HeaderParameter(name="Last-Event-ID", description="where to go on")] = None,
 ) -> ASGIResponse:
     """Messages as they are published, until `to_time` or `limit` is reached."""
-    if context.streams_open >= context.config.streams_max:
-        raise BrokerUnavailable(f"there are {context.streams_open} streams already")
+    if context.door.streams_open >= context.config.streams_max:
+        raise BrokerUnavailable(f"there are {context.door.streams_open} streams already")
     now_ns = context.clock.wall_ns()
     service = context.service
-    count = len(service.describe_topic(topic).partitions)
+    count = len((await context.answered(service.topics.describe(topic))).partitions)
     numbers = list(range(count)) if partitions is None else parse_partitions(partitions)
     given = {**parse_offsets(offsets or "", "offsets"), **parse_offsets(last_event_id or "", "Last-Event-ID")}
     for number in (*numbers, *given):
@@ -107,9 +107,9 @@ async def follow(
             raise PartitionNotFound(topic, number)
     from_time_ns = None if from_time is None else parse_time_query(from_time, "from_time", now_ns=now_ns)
     if from_time_ns is None:
-        starts = service.offsets(topic, at=start)
+        starts = await context.answered(service.topics.offsets(topic, at=start))
     else:
-        starts = service.offsets(topic, time_ns=from_time_ns)
+        starts = await context.answered(service.topics.offsets(topic, time_ns=from_time_ns))
         given = {number: max(offset, starts[number]) for number, offset in given.items()}
     return EventStream(
         context,
@@ -129,7 +129,7 @@ class EventStream(ASGIResponse):
 
     def __init__(
         self,
-        context: Context,
+        context: RequestContext,
         topic: str,
         positions: dict[int, int],
         *,
@@ -156,20 +156,22 @@ class EventStream(ASGIResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Send events until there is a reason to end."""
         context = self._context
-        context.streams_open += 1
+        context.door.streams_open += 1
         try:
             for number, offset in self._positions.items():
-                self._subscriptions[number] = context.service.subscribe(
-                    self._topic, number, offset=offset, to_time_ns=self._to_time_ns, isolation=self._isolation
+                self._subscriptions[number] = await context.answered(
+                    context.service.messages.subscribe(
+                        self._topic, number, offset=offset, to_time_ns=self._to_time_ns, isolation=self._isolation
+                    )
                 )
             began_ns = context.clock.monotonic_ns()
             await send({"type": "http.response.start", "status": 200, "headers": _HEADERS})
-            async with leaving(receive, context.closing) as left:
+            async with leaving(receive, context.door.closing) as left:
                 last = await self._run(send, left, scope)
             note_wait(scope, context.clock.monotonic_ns() - began_ns)
             await send({"type": "http.response.body", "body": last, "more_body": False})
         finally:
-            context.streams_open -= 1
+            context.door.streams_open -= 1
             for subscription in self._subscriptions.values():
                 subscription.close()
 

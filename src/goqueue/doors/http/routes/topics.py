@@ -13,7 +13,7 @@ from goqueue.doors.http.context import SHOWS_INTERNAL, Shared
 from goqueue.doors.http.shapes import Client, is_true, one_of, parse_time_query, time_text
 from goqueue.doors.http.strictness import Body, is_lenient
 from goqueue.errors import InvalidTopic
-from goqueue.service.service import PartitionInfo, TopicInfo
+from goqueue.service.topics import PartitionInfo, TopicInfo
 from goqueue.times import format_duration, parse_duration
 from goqueue.topics.config import is_setting
 
@@ -132,7 +132,7 @@ async def create_topic(context: Shared, request: Client, data: JSONBody[CreateTo
         settings["retention"] = _hours(data.retention_hours, data.name)
         names["retention"] = "retention_hours"
     with _named("config.", names):
-        pending = context.service.create_topic(
+        pending = context.service.topics.create(
             data.name,
             partitions=one_of(data.num_partitions, data.partitions, "num_partitions and partitions"),
             replication_factor=one_of(
@@ -155,14 +155,14 @@ async def create_topic(context: Shared, request: Client, data: JSONBody[CreateTo
 @get("/topics", tags=["topics"], summary="List topics")
 async def list_topics(context: Shared, internal: FromQuery[str | None] = None) -> TopicList:
     """Internal topics are listed when asked for."""
-    names = context.service.list_topics(internal=is_true(internal))
+    names = await context.answered(context.service.topics.list(internal=is_true(internal)))
     return TopicList(topics=names, count=len(names))
 
 
 @get("/topics/{topic:str}", tags=["topics"], summary="Look at a topic", opt={SHOWS_INTERNAL: True})
 async def show_topic(context: Shared, topic: FromPath[str]) -> ShownTopic:
     """How large it is, where its partitions begin and end, and all of its settings."""
-    info = context.service.describe_topic(topic)
+    info = await context.answered(context.service.topics.describe(topic))
     return ShownTopic(
         name=info.name,
         id=_uuid(info.topic_id),
@@ -180,14 +180,14 @@ async def show_topic(context: Shared, topic: FromPath[str]) -> ShownTopic:
 @delete("/topics/{topic:str}", tags=["topics"], summary="Delete a topic", status_code=200)
 async def delete_topic(context: Shared, topic: FromPath[str]) -> DeletedTopic:
     """Everything that is stored in it goes with it."""
-    await context.answered(context.service.delete_topic(topic), "delete topic")
+    await context.answered(context.service.topics.delete(topic), "delete topic")
     return DeletedTopic(deleted=True, name=topic)
 
 
 @get("/topics/{topic:str}/config", tags=["topics"], summary="Look at the settings of a topic")
 async def show_config(context: Shared, topic: FromPath[str]) -> TopicSettings:
     """All of them, and which were left at their defaults."""
-    return _settings(context.service.describe_topic(topic))
+    return _settings(await context.answered(context.service.topics.describe(topic)))
 
 
 @patch("/topics/{topic:str}/config", tags=["topics"], summary="Change settings of a topic")
@@ -196,14 +196,14 @@ async def change_config(
 ) -> TopicSettings:
     """Any of the settings; null takes one back to its default."""
     with _named():
-        pending = context.service.alter_topic(topic, dict(_settings_given(data, request)))
+        pending = context.service.topics.alter(topic, dict(_settings_given(data, request)))
     return _settings(await context.answered(pending, "change topic"))
 
 
 @get("/topics/{topic:str}/partitions", tags=["topics"], summary="List the partitions of a topic")
 async def list_partitions(context: Shared, topic: FromPath[str]) -> PartitionList:
     """Who has them, and where they begin and end."""
-    info = context.service.describe_topic(topic)
+    info = await context.answered(context.service.topics.describe(topic))
     return PartitionList(topic=info.name, partitions=[_partition(partition) for partition in info.partitions])
 
 
@@ -211,10 +211,10 @@ async def list_partitions(context: Shared, topic: FromPath[str]) -> PartitionLis
 async def find_offsets(context: Shared, topic: FromPath[str], time: FromQuery[str] = "latest") -> OffsetsByPartition:
     """For each partition the first offset at or after a time, or the end; also `earliest` and `latest`."""
     if time in ("earliest", "latest"):
-        offsets = context.service.offsets(topic, at=time)
+        offsets = await context.answered(context.service.topics.offsets(topic, at=time))
     else:
         time_ns = parse_time_query(time, "time", now_ns=context.clock.wall_ns())
-        offsets = context.service.offsets(topic, time_ns=time_ns)
+        offsets = await context.answered(context.service.topics.offsets(topic, time_ns=time_ns))
     return OffsetsByPartition(topic=topic, offsets={str(partition): offset for partition, offset in enumerate(offsets)})
 
 

@@ -145,7 +145,8 @@ class TraceStats(msgspec.Struct, kw_only=True):
 @get("/traces", tags=["traces"], summary="List traces")
 async def list_traces(context: Shared, limit: Limit = 100) -> TraceList:
     """Newest first."""
-    traces = _shown(context.service.traces.recent(limit=limit))
+    found = await context.answered(context.service.traces.recent(limit=limit))
+    traces = _shown(found)
     return TraceList(traces=traces, total=len(traces))
 
 
@@ -180,14 +181,15 @@ async def search_traces(
         slower_than_ns=duration_ns(slower_than, "slower_than") if slower_than else None,
         limit=limit,
     )
-    traces = _shown(context.service.traces.search(query))
+    found = await context.answered(context.service.traces.search(query))
+    traces = _shown(found)
     return TracesFound(traces=traces, total=len(traces), query=_asked(query))
 
 
 @get("/traces/stats", tags=["traces"], summary="Count traces")
 async def trace_stats(context: Shared) -> TraceStats:
     """How many there are, and how they ended."""
-    report = context.service.traces.stats()
+    report = await context.answered(context.service.traces.stats())
     return TraceStats(
         enabled=report.enabled,
         spans_in_buffer=report.spans_in_buffer,
@@ -211,7 +213,7 @@ async def show_trace(context: Shared, trace_id: FromPath[str]) -> TraceInDetail:
     if not _TRACE_ID.fullmatch(trace_id):
         raise InvalidRequest(f"invalid trace ID format: {trace_id[:40]!r} is not 32 digits of hex", path="trace_id")
     try:
-        trace = context.service.traces.get(trace_id)
+        trace = await context.answered(context.service.traces.get(trace_id))
     except NotFound as error:
         raise NotFound.restored(f"trace not found: {trace_id}", error.facts()) from None
     return TraceInDetail(

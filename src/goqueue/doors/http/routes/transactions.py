@@ -12,7 +12,7 @@ from litestar import get, post
 from litestar.params import FromPath, JSONBody
 
 from goqueue.doors.http.answers import PUBLISHES, JsonResponse
-from goqueue.doors.http.context import Context, Shared
+from goqueue.doors.http.context import RequestContext, Shared
 from goqueue.doors.http.new_messages import Epoch, MessageBody, ProducerId, decode_large
 from goqueue.doors.http.paths import decode_path
 from goqueue.doors.http.routes.positions import CommitEntry, OffsetMap, commits_of, offset_map
@@ -29,9 +29,9 @@ from goqueue.doors.http.routes.settle import results_of as results_of_acks
 from goqueue.doors.http.shapes import Client, Offset, ShownPartitionName, Text, shown_partitions, time_text
 from goqueue.doors.http.strictness import Body
 from goqueue.errors import GoQueueError, InvalidPartition, InvalidRequest
+from goqueue.service.messages import ProducerEpoch, Stored
 from goqueue.service.new_message import NewMessage
 from goqueue.service.pending import Pending, after, all_of
-from goqueue.service.service import Producer, Stored
 from goqueue.times import format_duration
 from goqueue.wire import transaction_reports as reports
 
@@ -218,8 +218,8 @@ async def publish_in_transaction(
     check_messages(messages, len(await request.body()), context.config)
     await decode_large(messages)
     topics = [_topic(message, data, index) for index, message in enumerate(messages)]
-    _check_owner(context, data)
-    transaction_id = context.service.transactions.current(data.producer_id, data.epoch)
+    await _check_owner(context, data)
+    transaction_id = await context.answered(context.service.transactions.current(data.producer_id, data.epoch))
     understood = understood_messages(messages, request.scope["headers"], now_ns=context.clock.wall_ns())
     pending = _publish(context, transaction_id, data, topics, understood)
     outcomes = await context.answered(pending, "publish")
@@ -241,7 +241,7 @@ async def add_offsets(context: Shared, data: JSONBody[TransactionalOffsetsBody])
     """All of them or none. The group is there as soon as the transaction is committed."""
     if not data.offsets:
         raise InvalidRequest("offsets are required", path="offsets")
-    _check_owner(context, data)
+    await _check_owner(context, data)
     pending = context.service.transactions.add_offsets(
         data.producer_id,
         data.epoch,
@@ -259,7 +259,7 @@ async def add_acks(context: Shared, data: JSONBody[TransactionalAcksBody]) -> Js
     """They are done when the transaction is committed; until its outcome, nobody else gets them."""
     receipts = data.receipt_handles
     check_receipts(receipts)
-    _check_owner(context, data)
+    await _check_owner(context, data)
     pending = context.service.transactions.add_acks(data.producer_id, data.epoch, receipts)
     outcomes = await context.answered(pending, "add acks")
     results, failed = results_of_acks(receipts, outcomes, acked)
@@ -296,14 +296,14 @@ async def abort_transaction(context: Shared, data: JSONBody[EndBody]) -> Outcome
 @get("/transactions", tags=["transactions"], summary="List open transactions")
 async def list_transactions(context: Shared) -> TransactionList:
     """The oldest first."""
-    shown = [_shown(info) for info in context.service.transactions.list()]
+    shown = [_shown(info) for info in (await context.answered(context.service.transactions.list()))]
     return TransactionList(transactions=shown, count=len(shown))
 
 
 @get("/transactions/stats", tags=["transactions"], summary="Count transactions")
 async def transaction_stats(context: Shared) -> ShownTransactionStats:
     """Since the broker started; a duration is that of a commit, from the begin on."""
-    report = context.service.transactions.stats()
+    report = await context.answered(context.service.transactions.stats())
     return ShownTransactionStats(
         active_transactions=report.active_transactions,
         committed_total=report.committed_total,
@@ -322,7 +322,7 @@ async def transaction_stats(context: Shared) -> ShownTransactionStats:
 )
 async def show_transaction(context: Shared, transaction_id: FromPath[str]) -> ShownTransaction:
     """What it has touched so far."""
-    return _shown(context.service.transactions.describe(transaction_id))
+    return _shown(await context.answered(context.service.transactions.describe(transaction_id)))
 
 
 @post(
@@ -337,16 +337,18 @@ async def abort_by_admin(context: Shared, transaction_id: FromPath[str]) -> Outc
     return await _aborted(context, context.service.transactions.abort_by_admin(transaction_id))
 
 
-async def _aborted(context: Context, pending: Pending[reports.TransactionOutcome]) -> Outcome:
+async def _aborted(context: RequestContext, pending: Pending[reports.TransactionOutcome]) -> Outcome:
     return Outcome(status=(await context.answered(pending, "abort")).status)
 
 
-def _check_owner(
-    context: Context, body: TransactionalPublishBody | TransactionalOffsetsBody | TransactionalAcksBody
+async def _check_owner(
+    context: RequestContext, body: TransactionalPublishBody | TransactionalOffsetsBody | TransactionalAcksBody
 ) -> None:
     """Hold a transactional id that was not needed against the producer all the same."""
     if body.transactional_id is not None:
-        context.service.transactions.heartbeat(body.producer_id, body.epoch, transactional_id=body.transactional_id)
+        await context.answered(
+            context.service.transactions.heartbeat(body.producer_id, body.epoch, transactional_id=body.transactional_id)
+        )
 
 
 def _topic(message: AddressedMessage, body: TransactionalPublishBody, index: int) -> str:
@@ -358,7 +360,7 @@ def _topic(message: AddressedMessage, body: TransactionalPublishBody, index: int
 
 
 def _publish(
-    context: Context,
+    context: RequestContext,
     transaction_id: str,
     body: TransactionalPublishBody,
     topics: Sequence[str],
@@ -381,16 +383,15 @@ def _publish(
         def stored(found: list[Stored | GoQueueError]) -> None:
             outcomes[topic] = found
 
-        try:
-            pending = context.service.publish_messages(
-                topic,
-                messages,
-                producer=Producer(body.producer_id, body.epoch),
-                sequence=sequence,
-                transaction_id=transaction_id,
-            )
-        except GoQueueError as error:
-            pending = Pending.of([error] * len(messages))
+        pending = context.service.messages.publish(
+            topic,
+            messages,
+            producer=ProducerEpoch(body.producer_id, body.epoch),
+            sequence=sequence,
+            transaction_id=transaction_id,
+        )
+        if isinstance(pending.error, GoQueueError):  # refused as a whole: every message of the topic is
+            pending = Pending.of([pending.error] * len(messages))
         return after(pending, stored)
 
     waits = [store(topic, messages) for topic, messages in by_topic.items()]
