@@ -40,6 +40,7 @@ PURE = {
     "service",
     "wire",
     "client.accumulator",
+    "client.publish_engine",
     "spark.plan",
     "times",
     "storage.retention",
@@ -70,11 +71,9 @@ MODULES_ONLY_IN: dict[str, set[str]] = {
     **dict.fromkeys(("threading", "_thread", "concurrent"), THREADS),
     "multiprocessing": {"cli"},
     "time": {"clock"},  # everyone else is told the time
-    "random": {
-        "testing",
-        "client.connections",
-        "client.retries",
-    },  # what is random cannot be repeated; jitter need not be
+    "random": {"testing", "runtime.entropy"},  # a run that draws its own numbers cannot be replayed
+    # The broker and the command line still draw ids of their own.
+    "secrets": {"runtime.entropy", "server", "cli", "broker", "spark"},
     "fcntl": {"storage.file", "spark.pipelines.store"},  # a lock that ends with its holder
     "socket": {"doors", "client", "cluster.link", "server", "spark.daemon"},
     "importlib": {"record.kernel", "spark.python", ""},  # this file sees only imports that are statements

@@ -100,6 +100,10 @@ if TYPE_CHECKING:
         Handle,
         Published,
     )
+    from goqueue.client.options import (
+        MessageOptions,
+        TopicSettings,
+    )
     from goqueue.client.producer import (
         AsyncProducer,
         Producer,
@@ -234,6 +238,7 @@ __all__ = [
     "Message",
     "MessageError",
     "MessageNotFound",
+    "MessageOptions",
     "MessageTooLarge",
     "Messages",
     "MetadataUnavailable",
@@ -293,6 +298,7 @@ __all__ = [
     "TopicNotFound",
     "TopicPartition",
     "TopicQuarantined",
+    "TopicSettings",
     "TopicState",
     "Trace",
     "TraceStats",
@@ -340,6 +346,7 @@ _LAZY = {
     "HiddenRange": "wire.scan_reports",
     "LaneReport": "wire.reports",
     "Message": "client.received",
+    "MessageOptions": "client.options",
     "NodeHealth": "wire.reports",
     "Messages": "client.sync",
     "PartitionName": "wire.reports",
@@ -359,6 +366,7 @@ _LAZY = {
     "SchemaStats": "wire.schema_reports",
     "Staging": "client.staging",
     "Stats": "wire.verbs",
+    "TopicSettings": "client.options",
     "TopicState": "wire.verbs",
     "Trace": "wire.trace_reports",
     "TraceStats": "wire.trace_reports",

@@ -30,7 +30,7 @@ from goqueue import (
     StaleGeneration,
     TopicNotFound,
 )
-from goqueue.client.consumer_connection import LARGE_BATCH
+from goqueue.client.prefetch import LARGE_BATCH
 from goqueue.wire import verbs
 from goqueue.wire.verbs import Verb
 from tests.client.faulty_network import Proxy

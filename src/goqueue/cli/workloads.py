@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import repeat
 from secrets import token_hex
+from typing import TYPE_CHECKING, cast
 
 import uvloop
 
@@ -19,6 +20,9 @@ from goqueue.client.producer import Producer
 from goqueue.client.sync import Client
 from goqueue.clock import MS, SECOND, SystemClock
 from goqueue.errors import GoQueueError
+
+if TYPE_CHECKING:
+    from goqueue.client.options import Acks, Compression, Flush
 
 SAMPLED = 1_000
 """Of so many messages that are sent in batches, one is timed."""
@@ -128,7 +132,7 @@ async def _end_to_end(server: str, topic: str, asked: Workload, latencies: list[
     clock = _clock.monotonic_ns
     padding = bytes(max(0, asked.size - STAMP_BYTES))
     async with AsyncClient(server) as client:
-        producer = client.producer(linger=0, acks=asked.acks)
+        producer = client.producer(linger=0, acks=cast("Acks", asked.acks))
         follower = client.follow(topic, start="earliest")
 
         async def receive() -> None:
@@ -174,11 +178,11 @@ def _timed(began: int, latencies: list[int], clock: Callable[[], int]) -> Callab
 def producer_for(client: Client, asked: Workload) -> Producer:
     """A producer as it is asked for."""
     return client.producer(
-        acks=asked.acks,
+        acks=cast("Acks", asked.acks),
         linger=asked.linger,
         batch_count=asked.batch,
         batch_bytes=asked.batch_bytes,
-        compression=asked.compression,
+        compression=cast("Compression | None", asked.compression),
     )
 
 
@@ -223,7 +227,7 @@ def measure(
 @contextmanager
 def _topic(client: Client, asked: Workload) -> Iterator[str]:
     name = f"bench-{token_hex(4)}"
-    client.create_topic(name, partitions=asked.partitions, flush=asked.flush)
+    client.create_topic(name, partitions=asked.partitions, flush=cast("Flush", asked.flush))
     try:
         yield name
     finally:

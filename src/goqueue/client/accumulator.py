@@ -99,7 +99,7 @@ class ProducerConfig:
             raise InvalidConfig("compression", self.compression, f"must be one of {', '.join(compression.NAMES)}")
 
 
-class Message(NamedTuple):
+class OutgoingMessage(NamedTuple):
     """A message that has more than a small value."""
 
     value: bytes | None
@@ -117,7 +117,7 @@ class Message(NamedTuple):
         return size
 
 
-class Columns(NamedTuple):
+class MessageColumns(NamedTuple):
     """Messages side by side, so that what is done to all of them costs little for each."""
 
     values: Sequence[bytes | None]
@@ -135,28 +135,28 @@ class Columns(NamedTuple):
             sizes = list(map(add, sizes, map(_headers_size, self.headers)))
         return sizes
 
-    def take(self, indexes: Sequence[int]) -> "Columns":
+    def take(self, indexes: Sequence[int]) -> "MessageColumns":
         """Those of the messages, in that order."""
         if len(indexes) == 1:
             return self.slice(indexes[0], indexes[0] + 1)
         pick = itemgetter(*indexes)
-        return Columns(
+        return MessageColumns(
             pick(self.values),
             None if self.keys is None else pick(self.keys),
             None if self.headers is None else pick(self.headers),
             self.priorities if isinstance(self.priorities, int) else pick(self.priorities),
         )
 
-    def slice(self, start: int, end: int) -> "Columns":
+    def slice(self, start: int, end: int) -> "MessageColumns":
         """Those of the messages that stand in [start, end)."""
-        return Columns(
+        return MessageColumns(
             self.values[start:end],
             None if self.keys is None else self.keys[start:end],
             None if self.headers is None else self.headers[start:end],
             self.priorities if isinstance(self.priorities, int) else self.priorities[start:end],
         )
 
-    def cut(self, size_max: int) -> "Iterator[tuple[Columns, int]]":
+    def cut(self, size_max: int) -> "Iterator[tuple[MessageColumns, int]]":
         """The same in pieces that are not larger, but for single messages that are; and how large each is."""
         ends = list(accumulate(self.sizes))
         start = before = 0
@@ -171,7 +171,7 @@ def _headers_size(headers: Headers | None) -> int:
     return sum(len(name) + len(text) + 4 for name, text in headers.items()) if headers else 0
 
 
-def _joined(parts: Sequence[Columns]) -> Columns:
+def _joined(parts: Sequence[MessageColumns]) -> MessageColumns:
     """One behind the other."""
     if len(parts) == 1:
         return parts[0]
@@ -181,7 +181,7 @@ def _joined(parts: Sequence[Columns]) -> Columns:
         [part.priorities] * len(part.values) if isinstance(part.priorities, int) else part.priorities for part in parts
     ]
     first = parts[0].priorities
-    return Columns(
+    return MessageColumns(
         _chained([part.values for part in parts]),
         _chained(keys) if any(part.keys for part in parts) else None,
         _chained(headers) if any(part.headers for part in parts) else None,
@@ -196,11 +196,11 @@ def _chained(parts: Sequence[Sequence[T]]) -> list[T]:
 class AnyHandle(msgspec.Struct, gc=False, eq=False):
     """A message on its way: `item` is what is sent, until the batch is settled; then it is its place in the batch."""
 
-    batch: "Batch"
-    item: bytes | Message | int
+    batch: "MessageBatch"
+    item: bytes | OutgoingMessage | int
 
 
-class Batch:
+class MessageBatch:
     """Messages for one partition that were gathered together; then, where they are or why they are not.
 
     Handles are added to `handles` without a lock. Whoever seals the batch sets `is_sealed`, and after that copies them
@@ -247,7 +247,7 @@ class Batch:
         self.is_seen = False  # whether somebody was told the error
         self.callbacks: deque[Callable[[], None]] = NO_CALLBACKS
 
-    def add(self, handle: AnyHandle, message: Message) -> None:
+    def add(self, handle: AnyHandle, message: OutgoingMessage) -> None:
         """A message with all it can have."""
         self.message_count += 1
         self.size += message.size
@@ -266,12 +266,12 @@ class Batch:
         held = self.held  # first: it is emptied when all in it have their places
         return type(handle.item) is int or any(one is handle for one in held)
 
-    def take_out(self, index: int, error: GoQueueError) -> "Batch":
+    def take_out(self, index: int, error: GoQueueError) -> "MessageBatch":
         """The message at that place goes nowhere, and the others do not wait for it; it is a batch of its own."""
         handle = self.held.pop(index)
-        alone = Batch(self.queue, self.opened_ns)
+        alone = MessageBatch(self.queue, self.opened_ns)
         alone.held = [handle]
-        alone.size = handle.item.size if isinstance(handle.item, Message) else SMALL_RECORD_BYTES
+        alone.size = handle.item.size if isinstance(handle.item, OutgoingMessage) else SMALL_RECORD_BYTES
         self.size -= alone.size
         handle.batch = alone
         alone.settle(error)
@@ -288,12 +288,12 @@ class Batch:
         self.held = self.held[:1] if error else []
 
 
-class Bulk(Batch):
+class BulkBatch(MessageBatch):
     """Messages that were added together. All of them share one handle, for whoever reports that they are not stored."""
 
     __slots__ = ("columns",)
 
-    def __init__(self, queue: "PartitionQueue", now_ns: int, columns: Columns, size: int) -> None:
+    def __init__(self, queue: "PartitionQueue", now_ns: int, columns: MessageColumns, size: int) -> None:
         super().__init__(queue, now_ns)
         self.columns = columns
         self.size = size
@@ -307,15 +307,15 @@ class Bulk(Batch):
             self.failed_count = len(self.held)
         self.is_done = True
         self.held = self.held[:1] if error else []
-        self.columns = Columns(())
+        self.columns = MessageColumns(())
 
 
-class Request:
+class PublishRequest:
     """What goes to one partition at once."""
 
     __slots__ = ("batches", "first_sequence", "record_count", "refusal_count", "size", "was_sent")
 
-    def __init__(self, batches: list[Batch], first_sequence: int) -> None:
+    def __init__(self, batches: list[MessageBatch], first_sequence: int) -> None:
         self.batches = batches
         self.first_sequence = first_sequence
         self.was_sent = False
@@ -327,7 +327,7 @@ class Request:
     def opened_ns(self) -> int:
         return self.batches[0].opened_ns
 
-    def take_out(self, index: int, error: GoQueueError) -> list[Batch]:
+    def take_out(self, index: int, error: GoQueueError) -> list[MessageBatch]:
         """Go on without the message at that place; what is settled by that."""
         self.record_count -= 1
         self.refusal_count += 1
@@ -357,18 +357,19 @@ class Request:
             headers[0] = {PRODUCER: identity, **(headers[0] or {})}
         return kernel.encode(values, keys=keys, headers=headers, priorities=priorities, flags=flags)
 
-    def _columns(self) -> Columns:
-        bulks = [batch.columns for batch in self.batches if isinstance(batch, Bulk)]
+    def _columns(self) -> MessageColumns:
+        bulks = [batch.columns for batch in self.batches if isinstance(batch, BulkBatch)]
         if bulks:
             assert len(bulks) == len(self.batches)
             return _joined(bulks)
         items = [handle.item for batch in self.batches for handle in batch.held]
         if not any(batch.message_count or batch.has_messages for batch in self.batches):
-            return Columns(cast("list[bytes | None]", items))
+            return MessageColumns(cast("list[bytes | None]", items))
         messages = [
-            item if isinstance(item, Message) else Message(cast("bytes", item), None, None, NORMAL) for item in items
+            item if isinstance(item, OutgoingMessage) else OutgoingMessage(cast("bytes", item), None, None, NORMAL)
+            for item in items
         ]
-        return Columns(
+        return MessageColumns(
             [message.value for message in messages],
             [message.key for message in messages],
             [message.headers for message in messages],
@@ -411,11 +412,11 @@ class PartitionQueue:
         self.all_or_none = all_or_none
         self.is_transactional = is_transactional  # its epoch is not ours to change: a hole ends the transaction
         self.partition = partition
-        self.open: Batch | None = None
-        self.ready: deque[Batch] = deque()
-        self.in_flight: deque[Request] = deque()
+        self.open: MessageBatch | None = None
+        self.ready: deque[MessageBatch] = deque()
+        self.in_flight: deque[PublishRequest] = deque()
         self.epoch = epoch
-        self._again: deque[Request] = deque()
+        self._again: deque[PublishRequest] = deque()
         self._is_draining = False
         self._is_behind = False  # the broker misses what stands before all of `_again`
         self._has_gap = False  # there are fewer messages in `_again` than there are numbers
@@ -434,7 +435,7 @@ class PartitionQueue:
         """Whether there is something that was not sent, or has to be sent again."""
         return bool(self.ready or self._again)
 
-    def take(self, *, now_ns: int) -> Request | None:
+    def take(self, *, now_ns: int) -> PublishRequest | None:
         """What is to be sent now."""
         if self._is_draining:
             if self.in_flight or now_ns < self._retry_at_ns:
@@ -461,7 +462,7 @@ class PartitionQueue:
             return max(0, self._retry_at_ns - now_ns)
         return None
 
-    def stored(self, request: Request, *, first_offset: int, timestamp_ns: int) -> list[Batch]:
+    def stored(self, request: PublishRequest, *, first_offset: int, timestamp_ns: int) -> list[MessageBatch]:
         """The request was answered: its batches have their places."""
         self.in_flight.remove(request)
         self._attempt = 0
@@ -475,7 +476,7 @@ class PartitionQueue:
             batch.settle()
         return request.batches
 
-    def failed(self, request: Request, error: GoQueueError, *, now_ns: int, wait_ns: int) -> list[Batch]:
+    def failed(self, request: PublishRequest, error: GoQueueError, *, now_ns: int, wait_ns: int) -> list[MessageBatch]:
         """The request was refused or lost; the batches that will not be tried again."""
         self.in_flight.remove(request)
         if self._is_worth_another_try(request, error):
@@ -496,9 +497,9 @@ class PartitionQueue:
             batch.settle(error)
         return request.batches
 
-    def expire(self, before_ns: int, timeout_ns: int) -> list[Batch]:
+    def expire(self, before_ns: int, timeout_ns: int) -> list[MessageBatch]:
         """Give up on what was added before that time and is not under way, for the reason that the broker gave last."""
-        expired: list[Batch] = []
+        expired: list[MessageBatch] = []
         while self._again and self._again[0].opened_ns < before_ns and not self.in_flight:
             expired += self._again.popleft().batches
         while self.ready and self.ready[0].opened_ns < before_ns and not self._again and not self.in_flight:
@@ -516,12 +517,12 @@ class PartitionQueue:
         """How often in a row requests have failed."""
         return self._attempt
 
-    def unsettled(self) -> list[Batch]:
+    def unsettled(self) -> list[MessageBatch]:
         """All batches of which it is not known what becomes of them, but for the open one."""
         sent = [batch for request in (*self.in_flight, *self._again) for batch in request.batches]
         return [*sent, *self.ready]
 
-    def give_up(self, error: GoQueueError) -> list[Batch]:
+    def give_up(self, error: GoQueueError) -> list[MessageBatch]:
         """Fail everything but the open batch."""
         batches = self.unsettled()
         self.in_flight.clear()
@@ -543,7 +544,7 @@ class PartitionQueue:
         self._retry_at_ns = 0
         self._refusal = None
 
-    def _new_request(self) -> Request:
+    def _new_request(self) -> PublishRequest:
         batches = [self.ready.popleft()]
         size, count = batches[0].size, len(batches[0].held)
         while self.ready:
@@ -552,11 +553,11 @@ class PartitionQueue:
             if size > REQUEST_BYTES or count > REQUEST_RECORDS_MAX:
                 break
             batches.append(self.ready.popleft())
-        request = Request(batches, self._sequence)
+        request = PublishRequest(batches, self._sequence)
         self._sequence += request.record_count
         return request
 
-    def _is_worth_another_try(self, request: Request, error: GoQueueError) -> bool:
+    def _is_worth_another_try(self, request: PublishRequest, error: GoQueueError) -> bool:
         if not isinstance(error, OutOfOrderSequence):
             return error.retryable
         if any(other.first_sequence < request.first_sequence for other in (*self.in_flight, *self._again)):
@@ -564,7 +565,7 @@ class PartitionQueue:
         self._is_behind = not self.is_transactional
         return self._is_behind and error.expected < request.first_sequence
 
-    def _send_again(self, request: Request, error: GoQueueError, retry_at_ns: int) -> None:
+    def _send_again(self, request: PublishRequest, error: GoQueueError, retry_at_ns: int) -> None:
         if not self._is_draining:
             self._attempt += 1
         self._is_draining = True
@@ -640,8 +641,8 @@ class TopicQueues:
         return self.partitions[partition_of_key(key, len(self.partitions))] if key else None
 
     def spread(
-        self, columns: Columns, partitions: Sequence[int | None] | None
-    ) -> Iterator[tuple[PartitionQueue | None, Columns]]:
+        self, columns: MessageColumns, partitions: Sequence[int | None] | None
+    ) -> Iterator[tuple[PartitionQueue | None, MessageColumns]]:
         """The messages by partition, in their order; those for which any will do are under None."""
         if columns.keys is None and partitions is None:
             yield None, columns
@@ -667,3 +668,7 @@ class TopicQueues:
         queue = self.partitions[self.turn]
         self.turn = (self.turn + 1) % len(self.partitions)
         return queue
+
+
+NO_BATCH: Final = MessageBatch(PartitionQueue("", -1), 0)
+"""Where a handle stands before it is added."""

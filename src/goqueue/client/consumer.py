@@ -1,7 +1,7 @@
 """Consumers: members of a group that poll messages and settle them.
 
 `AsyncConsumer` is for an event loop, `Consumer` for threads without one. Both drive `ConsumerCore`, which knows what is
-to be said, over a line (`goqueue.client.consumer_connection`), which knows how.
+to be said, over a connection (`goqueue.client.consumer_connection`), which knows how.
 
 A loop over a consumer (`consume`) settles in the background: leaving the `with` block of a message notes the ack, which
 is sent with others a few milliseconds later, and before the next poll at the latest. What is settled by a call is
@@ -21,10 +21,10 @@ from typing import NamedTuple, Self
 from goqueue.client import messages as asked
 from goqueue.client.connections import Connections
 from goqueue.client.consumer_connection import AsyncConsumerConnection, BlockingConsumerConnection, ConsumerConnection
-from goqueue.client.consumer_core import Batch, ConsumerConfig
+from goqueue.client.consumer_core import ConsumerConfig, PolledBatch
 from goqueue.client.delivered import AsyncDelivered, Delivered
 from goqueue.client.loop_thread import LoopThread
-from goqueue.client.messages import Duration
+from goqueue.client.options import Duration
 from goqueue.client.settling import extension_of, nack_of, reject_of
 from goqueue.clock import MS, Clock
 from goqueue.errors import Conflict, GoQueueWarning, InvalidRequest
@@ -35,7 +35,7 @@ from goqueue.wire.reports import PartitionName, Settlement
 POLL_MESSAGES_MAX = 10_000
 
 
-class Standing(NamedTuple):
+class ConsumerStanding(NamedTuple):
     """Who a consumer is in its group, and the positions behind everything that it has polled."""
 
     group: str
@@ -44,18 +44,18 @@ class Standing(NamedTuple):
     positions: dict[tuple[str, int], int]
 
 
-def standing_of(consumer: "_Shell") -> Standing:
+def standing_of(consumer: "_Shell") -> ConsumerStanding:
     """How the consumer stands now."""
     core = consumer._connection.core
     positions = {(topic, partition): offset for (topic, partition), offset in core.positions.items()}
-    return Standing(core.config.group, core.config.member_id, core.generation, positions)
+    return ConsumerStanding(core.config.group, core.config.member_id, core.generation, positions)
 
 
 class _Shell:
     """What both forms of a consumer have in common."""
 
     _connection: ConsumerConnection
-    _last: Batch = Batch([])  # what the last poll has brought
+    _last: PolledBatch = PolledBatch([])  # what the last poll has brought
 
     @property
     def group(self) -> str:
@@ -76,7 +76,7 @@ class _Shell:
         """Settle in the background; any thread may ask for it."""
         self._connection.settle_soon(messages, settlement)
 
-    def _has_nothing_more(self, limits: "Limits") -> bool:
+    def _has_nothing_more(self, limits: "ConsumeLimits") -> bool:
         """Whether a poll that brought nothing is the end of a loop."""
         return limits.ends(self._connection.core.reason)
 
@@ -86,12 +86,12 @@ class _Shell:
         What nobody saw is given back. Without leases that is a matter of positions, and whether the last message is
         done is not certain.
         """
-        line = self._connection
-        if line.core.config.ack == "each":
-            if not line.is_closed:
-                line.settle_soon(batch[index + 1 :], Settlement("release"))
+        connection = self._connection
+        if connection.core.config.ack == "each":
+            if not connection.is_closed:
+                connection.settle_soon(batch[index + 1 :], Settlement("release"))
             return None
-        done = dict(line.core.positions)
+        done = dict(connection.core.positions)
         for message in batch[index:]:
             name = TopicPartition(message.topic, message.partition)
             done[name] = min(done.get(name, message.offset), message.offset)
@@ -141,21 +141,23 @@ class AsyncConsumer(_Shell):
 
     async def poll(self, max_messages: int = 500, timeout: Duration = "5s") -> list[AsyncDelivered]:
         """The next messages, as soon as there are any; none if there are none in time."""
-        line = self._connection
-        line.check_open()
+        connection = self._connection
+        connection.check_open()
         timeout_ms = _poll_arguments(max_messages, timeout)
         if self._is_polling:
             raise Conflict("a consumer belongs to one task at a time, and another one is polling")
         self._is_polling = True
         try:
-            line.member.watch()
-            if line.member.background:
-                await line.member.flush()
-            self._last = await line.drive(line.core.poll(max_messages, timeout_ms, line, AsyncDelivered))
+            connection.member.watch()
+            if connection.member.background:
+                await connection.member.flush()
+            self._last = await connection.drive(
+                connection.core.poll(max_messages, timeout_ms, connection, AsyncDelivered)
+            )
             return self._last.messages.copy()
         finally:
             self._is_polling = False
-            line.pump_now()
+            connection.pump_now()
 
     async def ack(self, messages: Message | Iterable[Message]) -> None:
         """They are done."""
@@ -200,7 +202,7 @@ class AsyncConsumer(_Shell):
 class AsyncConsumption:
     """An endless, or limited, loop over the messages of a consumer, which it closes."""
 
-    def __init__(self, consumer: AsyncConsumer, limits: "Limits") -> None:
+    def __init__(self, consumer: AsyncConsumer, limits: "ConsumeLimits") -> None:
         self._consumer = consumer
         self._limits = limits
 
@@ -210,20 +212,20 @@ class AsyncConsumption:
 
     async def __aiter__(self) -> AsyncIterator[AsyncDelivered]:
         consumer, limits, left = self._consumer, self._limits, self._limits.limit
-        line, warns = consumer._connection, consumer._warns_of_unsettled
+        connection, warns = consumer._connection, consumer._warns_of_unsettled
         try:
             while left is None or left > 0:
                 batch = await consumer.poll(limits.count(left), limits.timeout)
                 if not batch and consumer._has_nothing_more(limits):
                     return
                 for index, message in enumerate(batch):
-                    line.unsettled_id = id(message)
+                    connection.unsettled_id = id(message)
                     try:
                         yield message
                     except BaseException:
                         await consumer._close_within(batch, index)
                         raise
-                    if line.unsettled_id and warns:
+                    if connection.unsettled_id and warns:
                         warns = False
                         consumer._warn_of_unsettled(message, "async with")
                 left = None if left is None else left - len(batch)
@@ -231,7 +233,7 @@ class AsyncConsumption:
             await consumer.close()
 
 
-class Limits:
+class ConsumeLimits:
     """When a loop over messages ends."""
 
     def __init__(self, stop: str | None, limit: int | None, idle: Duration | None, batch: int) -> None:
@@ -274,18 +276,18 @@ class Consumer(_Shell):
 
     def poll(self, max_messages: int = 500, timeout: Duration = "5s") -> list[Delivered]:
         """The next messages, as soon as there are any; none if there are none in time."""
-        line = self._connection
-        line.check_open()
+        connection = self._connection
+        connection.check_open()
         timeout_ms = _poll_arguments(max_messages, timeout)
-        if not line.is_watched:
-            line.watch()
-        if line.member.background:
-            line.flush()
+        if not connection.is_watched:
+            connection.watch()
+        if connection.member.background:
+            connection.flush()
         try:
-            self._last = line.drive(line.core.poll(max_messages, timeout_ms, line, Delivered))
+            self._last = connection.drive(connection.core.poll(max_messages, timeout_ms, connection, Delivered))
             return self._last.messages.copy()
         finally:
-            line.pump_now()
+            connection.pump_now()
 
     def ack(self, messages: Message | Iterable[Message]) -> None:
         """They are done."""
@@ -333,26 +335,26 @@ class Consumer(_Shell):
 class Consumption:
     """An endless, or limited, loop over the messages of a consumer, which it closes."""
 
-    def __init__(self, consumer: Consumer, limits: Limits) -> None:
+    def __init__(self, consumer: Consumer, limits: ConsumeLimits) -> None:
         self._consumer = consumer
         self._limits = limits
 
     def __iter__(self) -> Iterator[Delivered]:
         consumer, limits, left = self._consumer, self._limits, self._limits.limit
-        line, warns = consumer._connection, consumer._warns_of_unsettled
+        connection, warns = consumer._connection, consumer._warns_of_unsettled
         try:
             while left is None or left > 0:
                 batch = consumer.poll(limits.count(left), limits.timeout)
                 if not batch and consumer._has_nothing_more(limits):
                     return
                 for index, message in enumerate(batch):
-                    line.unsettled_id = id(message)
+                    connection.unsettled_id = id(message)
                     try:
                         yield message
                     except BaseException:
                         consumer._close_within(batch, index)
                         raise
-                    if line.unsettled_id and warns:
+                    if connection.unsettled_id and warns:
                         warns = False
                         consumer._warn_of_unsettled(message, "with")
                 left = None if left is None else left - len(batch)

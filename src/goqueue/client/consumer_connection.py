@@ -1,39 +1,34 @@
-"""The connection of a consumer to its broker, which its messages share: they are settled over it.
+"""The connection of a consumer to its broker. The messages that it delivers share it: they are settled over it.
 
 `AsyncConsumerConnection` belongs to an event loop. `BlockingConsumerConnection` is for threads without one: it talks
 to the broker over a socket of its own, in the thread that calls it, and leaves heartbeats and extensions to the event
-loop of its client. An application that polls again at once finds the messages here: the next poll is sent along with
-the ack of the previous one, or earlier.
+loop of its client. It prefetches (`goqueue.client.prefetch`).
 """
 
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from goqueue.client import forks
-from goqueue.client.blocking import BlockingConnections, BlockingSession, run_now
+from goqueue.client.blocking import BlockingConnections, run_now
 from goqueue.client.connections import Connections
-from goqueue.client.consumer_core import Batch, ConsumerConfig, ConsumerCore, Request, Settles, Steps
+from goqueue.client.consumer_core import ConsumerConfig, ConsumerCore, ConsumerRequest, PolledBatch, Settles, Steps
 from goqueue.client.loop_thread import LoopThread
-from goqueue.client.member import AHEAD_NS_MAX, Member
-from goqueue.client.retries import Retries
-from goqueue.client.session import ANSWER_TIMEOUT_S, decode
+from goqueue.client.membership import Membership
+from goqueue.client.prefetch import Prefetch
+from goqueue.client.session import ANSWER_TIMEOUT_S
 from goqueue.client.settling import settlement_of
-from goqueue.clock import MS, SECOND, Clock
+from goqueue.clock import SECOND, Clock
 from goqueue.errors import AvailabilityError, Conflict, GoQueueError, InvalidRequest
 from goqueue.names import TopicPartition
 from goqueue.record.message import Message
 from goqueue.wire.frames import Frame
-from goqueue.wire.reports import DeliveredBatch, Polled, Settlement
-from goqueue.wire.verbs import Poll, Verb
+from goqueue.wire.reports import DeliveredBatch, Settlement
+from goqueue.wire.verbs import Verb
 
 HAND_OVER_TIMEOUT_S = 5.0
-QUICK_NS = 50 * MS
-"""Who comes back for more within that time is likely to do so again."""
-LARGE_BATCH = 100
-"""From so many messages on, making them takes about as long as the broker needs for the next ones."""
 
 T = TypeVar("T")
 
@@ -41,17 +36,18 @@ T = TypeVar("T")
 class ConsumerConnection(Settles, ABC):
     """A consumer without what it has polled: all that a message has to know of it.
 
-    Messages have a line, and so does their consumer, which alone may have messages: the garbage collector does not see
-    through them, and a circle would last for ever. When nobody has the line any more, the member leaves.
+    Messages refer to the connection, and so does their consumer; only the consumer may refer to messages. They are
+    invisible to the garbage collector, so a cycle through them would never be collected. When neither a consumer nor a
+    message refers to the connection any more, the member leaves the group.
     """
 
     def __init__(self, config: ConsumerConfig, clock: Clock) -> None:
         self.core = ConsumerCore(config, clock)
-        self.member: Member
-        self.unsettled_id = 0  # the identity of the message that a loop has shown last, until it is settled
+        self.member: Membership
+        self.unsettled_id = 0  # the `id` of the message that a loop has yielded last, until it is settled
 
     def note_settled(self, messages: Message | Sequence[Message], settlement: Settlement) -> None:
-        """The application has seen to the messages."""
+        """The application has settled the messages."""
         shown = self.unsettled_id
         if shown and settlement.action != "extend":
             given = (messages,) if isinstance(messages, Message) else messages
@@ -76,29 +72,29 @@ class ConsumerConnection(Settles, ABC):
             self.post(self.member.flush_soon)
 
     def leave_block(self, message: Message, error: BaseException | None) -> None:
-        """Settle in the background what a block is left of; an error on its way is not covered by another."""
+        """Settle in the background the message whose block is left. An error that leaves it goes before `Conflict`."""
         if error is None or not self.is_closed:
             self.settle_soon(message, settlement_of(error))
 
-    def give_back_ahead(self, *, older_than_ns: int = 0) -> None:
-        """Nobody has come for what was asked for ahead, if anything was."""
+    def release_prefetched(self, *, older_than_ns: int = 0) -> None:
+        """Release what was prefetched so long ago, if anything was."""
 
     @abstractmethod
     def post(self, function: Callable[[], None]) -> None:
         """Call the function in the loop."""
 
     def pump_now(self) -> None:
-        """See to it that what is due is done in time."""
+        """Wake the member if a heartbeat or an extension is due before it wakes by itself."""
         if self.member.must_pump and not self.is_closed:
             self.post(self.member.poke)
 
 
 class AsyncConsumerConnection(ConsumerConnection):
-    """The line of a consumer that lives in an event loop."""
+    """The connection of a consumer that lives in an event loop."""
 
     def __init__(self, config: ConsumerConfig, connections: Connections, clock: Clock) -> None:
         super().__init__(config, clock)
-        self.member = Member(self.core, connections, clock, self)
+        self.member = Membership(self.core, connections, clock, self)
 
     def post(self, function: Callable[[], None]) -> None:
         """Call the function."""
@@ -127,17 +123,8 @@ def listed(messages: Message | Iterable[Message]) -> Message | Sequence[Message]
         raise InvalidRequest(text, path="messages") from None
 
 
-class Ahead(NamedTuple):
-    """A poll that was sent before it was asked for."""
-
-    session: BlockingSession
-    correlation: int
-    asked: Poll
-    sent_ns: int
-
-
 class BlockingConsumerConnection(ConsumerConnection):
-    """The line of a consumer for threads: a socket of its own, for one of them at a time."""
+    """The connection of a consumer for threads: a socket of its own, for one of them at a time."""
 
     def __init__(self, config: ConsumerConfig, connections: Connections, clock: Clock, loop: LoopThread) -> None:
         super().__init__(config, clock)
@@ -150,12 +137,8 @@ class BlockingConsumerConnection(ConsumerConnection):
         self._user: int | None = None  # the thread that has the lock
         self._pause = threading.Event()
         self._is_closing = False
-        self._ahead: Ahead | None = None
-        self._next_poll: Poll | None = None  # what may be asked ahead
-        self._may_look_ahead = False
-        self._polled_ns = 0
-        self._one_by_one_until_ns = 0  # nothing came of asking while other messages are in flight
-        self.member = loop.call(lambda: Member(self.core, connections, clock, self))
+        self._prefetch = Prefetch(self.core, self._connections, clock)
+        self.member = loop.call(lambda: Membership(self.core, connections, clock, self))
 
     @property
     def is_forked(self) -> bool:
@@ -222,81 +205,53 @@ class BlockingConsumerConnection(ConsumerConnection):
             self._user = None
             self._lock.release()
 
-    def is_coming(self, batches: Sequence[DeliveredBatch], max_messages: int) -> None:
-        """If the application has been quick so far, see to it that the next messages are here when it is.
+    def prefetch_after_poll(self, batches: Sequence[DeliveredBatch], max_messages: int) -> None:
+        """If the application has been quick so far, see to it that the next messages are here when it polls."""
+        self._prefetch.prefetch_after_poll(batches, max_messages)
 
-        They are leased from then on. If nobody comes for them, they are given back, as if never delivered. Where many
-        come at a time and nobody else could have them, the broker is asked for the next ones while these are made of
-        what came; else together with the ack of all of these.
-        """
-        now_ns = self._clock.monotonic_ns()
-        is_quick, self._polled_ns = now_ns - self._polled_ns < QUICK_NS, now_ns
-        self._next_poll = self.core.next_poll(batches, max_messages) if is_quick else None
-        is_large = max_messages >= LARGE_BATCH and self.core.config.mode == "partitioned"
-        if self._next_poll is not None and is_large and now_ns >= self._one_by_one_until_ns:
-            with suppress(AvailabilityError):  # the next request will find out
-                session: Any = run_now(self._connections.any())
-                correlation = session.send_ahead(Verb.POLL, self._next_poll)
-                self._ahead = Ahead(session, correlation, self._next_poll, now_ns)
-            self._next_poll = None
-
-    def ack_whole(self, batch: Batch) -> None:
+    def ack_whole(self, batch: PolledBatch) -> None:
         """The whole batch is done, and the next one may come with the answer."""
-        self._may_look_ahead = self._clock.monotonic_ns() - self._polled_ns < QUICK_NS
+        self._prefetch.begin_ack()
         try:
             self.drive(self.core.ack_whole(batch))
         finally:
-            self._may_look_ahead = False
-            self._next_poll = None
+            self._prefetch.end_ack()
 
-    def give_back_ahead(self, *, older_than_ns: int = 0) -> None:
-        """Nobody has come for what was asked for ahead. Called in the loop, and never waits for the broker."""
-        ahead = self._ahead
-        if ahead is None or self._clock.monotonic_ns() - ahead.sent_ns < older_than_ns:
-            return
-        if self._lock.acquire(blocking=False):
+    def release_prefetched(self, *, older_than_ns: int = 0) -> None:
+        """Release what was prefetched so long ago. Called in the loop, which never waits: not for the lock either."""
+        if self._prefetch.is_stale(older_than_ns) and self._lock.acquire(blocking=False):
             try:
-                if self._ahead is not None:
-                    frame = self._came_ahead(self._ahead)
-                    self._ahead = None
-                    if frame is not None:
-                        self.member.give_back(frame)
+                frame = self._prefetch.release_prefetched()
+                if frame is not None:
+                    self.member.release(frame)
             finally:
                 self._lock.release()
 
-    def _came_ahead(self, ahead: Ahead) -> Frame | None:
-        """The answer to what was sent ahead; None if there is none. It may have come before the connection was lost."""
-        try:
-            return ahead.session.receive_ahead(Verb.POLL, ahead.correlation)
-        except GoQueueError:
-            return None
-
     def close(self, done: dict[TopicPartition, int] | None = None) -> None:
-        """Send what is left and leave; whoever else is using the line is interrupted."""
+        """Send what is left and leave; a thread that is using the connection is interrupted."""
         if self.is_forked or self._is_closing:
             return
         self._is_closing = True
         self._pause.set()
         has_lock = False
-        if self._user != threading.get_ident():  # else this is a signal that came while we waited
+        if self._user != threading.get_ident():  # else a signal handler closes what this thread is waiting for
             has_lock = self._lock.acquire(blocking=False)
             if not has_lock:
                 self._connections.interrupt()
                 has_lock = self._lock.acquire(timeout=HAND_OVER_TIMEOUT_S)
         try:
             if not self._loop.is_closed:
-                self._loop.run(self._give_back_and_close(done, has_lock))
+                self._loop.run(self._release_and_close(done, has_lock))
         finally:
             self._connections.hang_up()
             if has_lock:
                 self._lock.release()
 
-    async def _give_back_and_close(self, done: dict[TopicPartition, int] | None, has_lock: bool) -> None:
-        ahead, self._ahead = self._ahead, None
-        frame = self._came_ahead(ahead) if ahead is not None and has_lock else None
+    async def _release_and_close(self, done: dict[TopicPartition, int] | None, has_lock: bool) -> None:
+        frame = self._prefetch.release_prefetched() if has_lock else None
         if frame is not None:
             with suppress(GoQueueError):
-                await self.member.drive(self.core.give_back(frame))
+                await self.member.drive(self.core.release(frame))
         await self.member.close(done)
 
     def __del__(self) -> None:
@@ -304,32 +259,29 @@ class BlockingConsumerConnection(ConsumerConnection):
         if connections is not None:
             connections.hang_up()
 
-    def _ask(self, request: Request) -> Frame:
-        began_s = self._clock.monotonic_ns() / SECOND
-        deadline_s = began_s + self._connections.timeout_s + request.wait_ms / 1000
-        retries = Retries(self._connections.reach, began_s=began_s, deadline_s=deadline_s)
-        while True:
-            self.check_open()
-            try:
-                return self._exchange(request)
-            except GoQueueError as error:
-                may_repeat = not (request.only_once and request.was_lost)
-                wait_s = retries.wait_s(error, now_s=self._clock.monotonic_ns() / SECOND, may_repeat=may_repeat)
-                self.check_open()
-                self._pause.wait(wait_s)
+    def _ask(self, request: ConsumerRequest) -> Frame:
+        timeout_s = self._connections.timeout_s + request.wait_ms / 1000
+        return self._connections.retrying_in_thread(
+            lambda: self._exchange(request),
+            clock=self._clock,
+            pause=self._pause,
+            deadline_ns=self._clock.monotonic_ns() + int(timeout_s * SECOND),
+            may_repeat=lambda: not (request.only_once and request.was_lost),
+        )
 
-    def _exchange(self, request: Request) -> Frame:
-        if request.verb is Verb.POLL and self._ahead is not None:
-            came = self._take_ahead(request)
-            if came is not None:
-                return came
+    def _exchange(self, request: ConsumerRequest) -> Frame:
+        self.check_open()
+        if request.verb is Verb.POLL and self._prefetch.prefetched is not None:
+            prefetched = self._prefetch.take_prefetched(request)
+            if prefetched is not None:
+                return prefetched
         session: Any = run_now(self._connections.any())
         timeout_s = ANSWER_TIMEOUT_S + request.wait_ms / 1000
-        following, self._next_poll = self._next_poll if self._may_look_ahead else None, None
-        ahead = (Verb.POLL, following) if following is not None else None
+        following = self._prefetch.poll_along()
+        then = None if following is None else (Verb.POLL, following)
         try:
             frame: Frame = session.exchange_frame(
-                request.verb, request.meta, request.payload, timeout_s=timeout_s, ahead=ahead
+                request.verb, request.meta, request.payload, timeout_s=timeout_s, then=then
             )
         except AvailabilityError:
             request.was_lost = True
@@ -337,23 +289,5 @@ class BlockingConsumerConnection(ConsumerConnection):
             raise
         finally:
             if following is not None:
-                self._ahead = Ahead(session, session.last_correlation, following, self._clock.monotonic_ns())
+                self._prefetch.sent_along(session, following)
         return frame
-
-    def _take_ahead(self, request: Request) -> Frame | None:
-        """What was asked for ahead, if it is what is asked for now and has brought something."""
-        ahead, self._ahead = self._ahead, None
-        assert ahead is not None
-        asked = request.meta
-        is_same = isinstance(asked, Poll) and (asked.number, asked.max_messages) == (
-            ahead.asked.number,
-            ahead.asked.max_messages,
-        )
-        if not is_same or self._clock.monotonic_ns() - ahead.sent_ns > AHEAD_NS_MAX:
-            ahead.session.forget_ahead(ahead.correlation)
-            return None
-        frame = self._came_ahead(ahead)
-        if frame is not None and (len(frame.payload) or decode(frame.meta, Polled).gaps):
-            return frame
-        self._one_by_one_until_ns = self._clock.monotonic_ns() + AHEAD_NS_MAX
-        return None

@@ -1,7 +1,7 @@
-"""What a consumer says and hears, without a socket: requests come out, answers go in.
+"""What a consumer asks and what the answers mean, without a socket: requests come out, answers go in.
 
-Each thing a consumer does is a generator of `Request`s that is sent the frames that answer them, and returns what the
-application gets. A shell with an event loop and one without drive the same generators; nothing is written twice.
+Each operation of a consumer is a generator. It yields `ConsumerRequest`s, is sent the frames that answer them, and
+returns what the application gets. A driver with an event loop and one without drive the same generators.
 
 **Membership.** A consumer joins when it first polls, under an id that it knows beforehand: a join whose answer was lost
 is repeated and does not leave a stranger behind. From then on heartbeats, which come from somewhere else, tell it what
@@ -68,7 +68,7 @@ from goqueue.wire.reports import (
 )
 from goqueue.wire.verbs import Verb
 
-LEASE_AHEAD_NS_MIN = 5 * SECOND
+PREFETCH_LEASE_NS_MIN = 5 * SECOND
 """Nothing is polled before it is asked for where leases are shorter."""
 HEARTBEAT_NS_MAX = 3 * SECOND
 WAIT_MS_MAX = 20_000
@@ -87,7 +87,7 @@ _origin = attrgetter("origin")
 
 
 @dataclass(slots=True)
-class Request:
+class ConsumerRequest:
     """A frame that is to be sent, and answered within a time."""
 
     verb: Verb
@@ -98,7 +98,7 @@ class Request:
     was_lost: bool = False  # it may have arrived before: whoever drives says so
 
 
-Steps = Generator[Request, Frame, T]
+Steps = Generator[ConsumerRequest, Frame, T]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,28 +150,28 @@ class Lease:
         self.extend_at_ns = now_ns + batch.lease_ns // 2
 
 
-class Delivery(TopicPartition):
+class DeliveryOrigin(TopicPartition):
     """Where messages come from, and with which delivery: what their receipts have in common."""
 
     batch: DeliveredBatch
-    line: "Settles"
+    connection: "Settles"
     lease: Lease
 
     @classmethod
-    def of(cls, batch: DeliveredBatch, line: "Settles", lease: Lease) -> "Delivery":
+    def of(cls, batch: DeliveredBatch, connection: "Settles", lease: Lease) -> "DeliveryOrigin":
         """The delivery of that batch."""
         made = cls(batch.topic, batch.partition)
         made.batch = batch
-        made.line = line
+        made.connection = connection
         made.lease = lease
         return made
 
 
-class Batch(NamedTuple):
+class PolledBatch(NamedTuple):
     """What one poll has brought."""
 
     messages: list[Any]
-    deliveries: Sequence[Delivery] = ()
+    deliveries: Sequence[DeliveryOrigin] = ()
 
     def is_whole(self, messages: object) -> bool:
         """Whether these are the messages of the batch, all of them."""
@@ -182,8 +182,8 @@ class Batch(NamedTuple):
 class Settles:
     """Whoever can settle messages."""
 
-    def is_coming(self, batches: Sequence[DeliveredBatch], max_messages: int) -> None:
-        """A poll for so many messages has brought these, which are about to be made of what came."""
+    def prefetch_after_poll(self, batches: Sequence[DeliveredBatch], max_messages: int) -> None:
+        """A poll for so many messages has brought these batches, which are about to be decoded."""
 
 
 class ConsumerCore:
@@ -233,7 +233,7 @@ class ConsumerCore:
             config.auto_commit_interval_ms,
         )
         self._may_be_member = True
-        frame = yield Request(Verb.JOIN, asked)
+        frame = yield ConsumerRequest(Verb.JOIN, asked)
         joined = decode(frame.payload, Joined)
         self.generation = joined.generation
         self.heartbeat_ns = max(1, joined.heartbeat_interval_ms) * MS
@@ -252,7 +252,7 @@ class ConsumerCore:
             self.must_beat = False
             asked = verbs.MemberHeartbeat(config.group, config.member_id, self.generation)
             try:
-                frame = yield Request(Verb.HEARTBEAT, asked, verbs.encode(revoked) if revoked else None)
+                frame = yield ConsumerRequest(Verb.HEARTBEAT, asked, verbs.encode(revoked) if revoked else None)
             except StaleGeneration as error:
                 self._was_refused(error)
                 revoked = None
@@ -275,7 +275,7 @@ class ConsumerCore:
         if self._may_be_member:
             arguments: dict[str, object] = {"group": self.config.group, "member_id": self.config.member_id}
             with suppress(NotGroupMember, GroupNotFound):
-                yield Request(Verb.CALL, verbs.Call("groups.leave"), verbs.encode(arguments))
+                yield ConsumerRequest(Verb.CALL, verbs.Call("groups.leave"), verbs.encode(arguments))
         self.is_member = self._may_be_member = False
         self._leases.clear()
 
@@ -309,7 +309,9 @@ class ConsumerCore:
 
     # --- polling -------------------------------------------------------------------------------
 
-    def poll(self, max_messages: int, timeout_ms: int, line: Settles, message_type: type[Message]) -> Steps[Batch]:
+    def poll(
+        self, max_messages: int, timeout_ms: int, connection: Settles, message_type: type[Message]
+    ) -> Steps[PolledBatch]:
         """The next messages; none if the time is over."""
         until_ns = self._clock.monotonic_ns() + timeout_ms * MS
         refusals = 0
@@ -344,9 +346,9 @@ class ConsumerCore:
             self.reason = polled.reason
             self.must_beat = self.must_beat or polled.rebalance_required or polled.generation != self.generation
             if polled.batches:
-                line.is_coming(polled.batches, max_messages)
+                connection.prefetch_after_poll(polled.batches, max_messages)
                 lost = polled_gaps(polled.gaps) if polled.gaps else []
-                batch, broken = self._messages(polled, frame.payload, line, message_type)
+                batch, broken = self._messages(polled, frame.payload, connection, message_type)
                 for delivery, records in broken:
                     lost += undecodable(delivery, records)
                     yield from self._reject_undecodable(delivery, records)
@@ -361,7 +363,7 @@ class ConsumerCore:
             if self.must_beat or now_ns < asked_ns + wait_ms * MS:  # it did not wait: our partitions have changed
                 yield from self.heartbeat(is_idle=True)
             if now_ns >= until_ns:
-                return Batch([])
+                return PolledBatch([])
 
     def _poll(self, max_messages: int, wait_ms: int) -> verbs.Poll:
         group, member_id, number = self.config.group, self.config.member_id, self._poll_number
@@ -375,13 +377,13 @@ class ConsumerCore:
         is_full = sum(one.count for one in batches) == max_messages
         if not is_full or not self._has_leases or self.must_beat or not self.is_member:
             return None
-        is_long = all(one.lease_ns >= LEASE_AHEAD_NS_MIN for one in batches)
+        is_long = all(one.lease_ns >= PREFETCH_LEASE_NS_MIN for one in batches)
         return self._poll(max_messages, 0) if is_long else None
 
     def _ask_for_messages(self, max_messages: int, wait_ms: int) -> Steps[Frame]:
         asked = self._poll(max_messages, wait_ms)
         try:
-            frame = yield Request(Verb.POLL, asked, None, wait_ms, only_once=not self._has_leases)
+            frame = yield ConsumerRequest(Verb.POLL, asked, None, wait_ms, only_once=not self._has_leases)
         except BaseException as error:  # also Ctrl-C: whatever the answer was, nobody has it
             is_known = isinstance(error, GoQueueError) and not isinstance(error, AvailabilityError)
             if not self._has_leases and not is_known and not isinstance(error, CannotConnect):
@@ -391,12 +393,12 @@ class ConsumerCore:
         return frame
 
     def _messages(
-        self, polled: Polled, payload: memoryview, line: Settles, message_type: type[Message]
-    ) -> tuple[Batch, list[tuple[Delivery, list[Undecodable]]]]:
+        self, polled: Polled, payload: memoryview, connection: Settles, message_type: type[Message]
+    ) -> tuple[PolledBatch, list[tuple[DeliveryOrigin, list[Undecodable]]]]:
         """The messages, and the records of which none can be made."""
-        broken: list[tuple[Delivery, list[Undecodable]]] = []
+        broken: list[tuple[DeliveryOrigin, list[Undecodable]]] = []
         messages: list[Message] = []
-        deliveries: list[Delivery] = []
+        deliveries: list[DeliveryOrigin] = []
         at = 0
         now_ns = self._clock.monotonic_ns()
         has_extensions = self._has_leases and self.config.auto_extend
@@ -409,7 +411,7 @@ class ConsumerCore:
                 self.positions[TopicPartition(batch.topic, batch.partition)] = batch.next_offset
             if (batch.topic, batch.partition) not in self._known:
                 self.must_beat = True
-            delivery = Delivery.of(batch, line, lease)
+            delivery = DeliveryOrigin.of(batch, connection, lease)
             end = at + batch.bytes
             bad: list[Undecodable] = []
             messages += decode_messages(
@@ -421,9 +423,9 @@ class ConsumerCore:
             at = end
         if len(deliveries) > 1:
             messages.sort(key=_priority)
-        return Batch(messages, deliveries), broken
+        return PolledBatch(messages, deliveries), broken
 
-    def _reject_undecodable(self, delivery: Delivery, records: Sequence[Undecodable]) -> Steps[None]:
+    def _reject_undecodable(self, delivery: DeliveryOrigin, records: Sequence[Undecodable]) -> Steps[None]:
         """Dead-letter records that the application can never be given: no retry makes them readable.
 
         Without leases the position passes over them. If this fails, their lease runs out and they come again.
@@ -435,25 +437,25 @@ class ConsumerCore:
         with suppress(GoQueueError):
             yield from self._settle([(delivery, offsets)], Settlement("reject", reason=reason), False)
 
-    def give_back(self, frame: Frame) -> Steps[None]:
+    def release(self, frame: Frame) -> Steps[None]:
         """Have the messages of an answer that came too late delivered as if for the first time."""
         polled = decode(frame.meta, Polled)
         parts = [verbs.SettlePart(one.topic, one.partition, one.nonce, 0) for one in polled.batches]
         if polled.gaps:
             warn(polled_gaps(polled.gaps))
         if parts and self._has_leases:
-            yield Request(Verb.SETTLE, verbs.Settle(Settlement("release"), parts), b"")
+            yield ConsumerRequest(Verb.SETTLE, verbs.Settle(Settlement("release"), parts), b"")
 
     # --- settling ------------------------------------------------------------------------------
 
-    def ack_whole(self, batch: Batch) -> Steps[None]:
+    def ack_whole(self, batch: PolledBatch) -> Steps[None]:
         """The whole batch is done. Which messages those are, the broker knows."""
         is_touched = any(one.lease.left != one.batch.count for one in batch.deliveries)
         if not self._has_leases or is_touched or len(batch.deliveries) > verbs.PARTS_MAX:
             yield from self.settle(batch.messages, Settlement("ack"))
             return
         asked = verbs.Settle(Settlement("ack"), [one.lease.part for one in batch.deliveries])
-        frame = yield Request(Verb.SETTLE, asked, b"")
+        frame = yield ConsumerRequest(Verb.SETTLE, asked, b"")
         in_doubt: set[int] = set()
         for delivery, (answer, _) in zip(batch.deliveries, _decode_settled(frame.payload), strict=True):
             if answer is not None and answer.settled == delivery.batch.count:
@@ -479,11 +481,11 @@ class ConsumerCore:
             raise failure
 
     def _settle(
-        self, chosen: "Sequence[tuple[Delivery, array[int]]]", settlement: Settlement, is_repeated: bool
+        self, chosen: "Sequence[tuple[DeliveryOrigin, array[int]]]", settlement: Settlement, is_repeated: bool
     ) -> Steps[GoQueueError | None]:
         parts = [verbs.SettlePart(*one, one.batch.nonce, len(offsets)) for one, offsets in chosen]
         payload = b"".join([_raw(offsets) for _, offsets in chosen])
-        request = Request(Verb.SETTLE, verbs.Settle(settlement, parts), payload)
+        request = ConsumerRequest(Verb.SETTLE, verbs.Settle(settlement, parts), payload)
         frame = yield request
         is_repeated = is_repeated or request.was_lost
         failure: GoQueueError | None = None
@@ -499,7 +501,7 @@ class ConsumerCore:
                     failure = failure or error
         return failure
 
-    def _settled(self, delivery: Delivery, answer: SettledBatch, settlement: Settlement) -> None:
+    def _settled(self, delivery: DeliveryOrigin, answer: SettledBatch, settlement: Settlement) -> None:
         lease = delivery.lease
         if settlement.action != "extend":
             lease.left -= answer.settled
@@ -521,7 +523,7 @@ class ConsumerCore:
                 due.setdefault(lease.length_ns, []).append(lease)
         for length_ns, together in _in_parts(due):
             asked = verbs.Settle(Settlement("extend", length_ns), [lease.part for lease in together])
-            frame = yield Request(Verb.SETTLE, asked, b"")
+            frame = yield ConsumerRequest(Verb.SETTLE, asked, b"")
             for lease, (answer, told) in zip(together, _decode_settled(frame.payload), strict=True):
                 lease.extend_at_ns = now_ns + length_ns // 2
                 is_over = not answer.settled if answer else told is not None and not told.retryable
@@ -564,7 +566,7 @@ class ConsumerCore:
                 "generation": self.generation,
             }
             try:
-                yield Request(Verb.CALL, verbs.Call("groups.commit"), verbs.encode(arguments))
+                yield ConsumerRequest(Verb.CALL, verbs.Call("groups.commit"), verbs.encode(arguments))
             except StaleGeneration as error:
                 self._was_refused(error)
             except PartitionNotAssigned as error:
@@ -592,7 +594,7 @@ def _is_as_asked(error: GoQueueError, action: str) -> bool:
     return isinstance(error, ReceiptUnknown) and error.reason == "settled"
 
 
-def _by_delivery(messages: Message | Iterable[Message]) -> "list[tuple[Delivery, array[int]]]":
+def _by_delivery(messages: Message | Iterable[Message]) -> "list[tuple[DeliveryOrigin, array[int]]]":
     if isinstance(messages, Message):
         return [(_delivery(messages.origin), array("Q", (messages.offset,)))]
     try:
@@ -605,15 +607,15 @@ def _by_delivery(messages: Message | Iterable[Message]) -> "list[tuple[Delivery,
         return []
     if all(map(is_, origins, repeat(origins[0]))):
         return [(_delivery(origins[0]), array("Q", list(map(_offset, many))))]
-    found: dict[int, tuple[Delivery, array[int]]] = {}
+    found: dict[int, tuple[DeliveryOrigin, array[int]]] = {}
     for message in many:
         delivery = _delivery(message.origin)
         found.setdefault(id(delivery), (delivery, array("Q")))[1].append(message.offset)
     return list(found.values())
 
 
-def _delivery(origin: object) -> Delivery:
-    if not isinstance(origin, Delivery):
+def _delivery(origin: object) -> DeliveryOrigin:
+    if not isinstance(origin, DeliveryOrigin):
         raise Conflict("the message was read without a group; there is nothing to settle")
     return origin
 

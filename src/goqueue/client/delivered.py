@@ -1,6 +1,6 @@
 """Messages that a group has delivered: they can be settled, each by itself, and say by which right.
 
-A message knows the line (`goqueue.client.consumer_connection`) over which it came, and settles itself over that.
+A message knows the connection (`goqueue.client.consumer_connection`) over which it came, and settles itself over that.
 """
 
 from collections.abc import Iterable, Sequence
@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from goqueue.client import telemetry
-from goqueue.client.consumer_core import Delivery
-from goqueue.client.messages import Duration
+from goqueue.client.consumer_core import DeliveryOrigin
+from goqueue.client.options import Duration
 from goqueue.client.received import Message as ReceivedMessage
 from goqueue.client.settling import extension_of, nack_of, reject_of
 from goqueue.errors import InvalidRequest
@@ -38,8 +38,8 @@ class _Delivered(ReceivedMessage):
         return self._delivery.batch.counts.get(self.offset, 1)
 
     @property
-    def _delivery(self) -> Delivery:
-        delivery: Delivery = self.origin
+    def _delivery(self) -> DeliveryOrigin:
+        delivery: DeliveryOrigin = self.origin
         return delivery
 
     def __copy__(self) -> Self:
@@ -59,8 +59,8 @@ class Delivered(_Delivered):
 
     @property
     def _connection(self) -> "BlockingConsumerConnection":
-        line: BlockingConsumerConnection = self._delivery.line  # type: ignore[assignment]
-        return line
+        connection: BlockingConsumerConnection = self._delivery.connection  # type: ignore[assignment]
+        return connection
 
     def ack(self) -> None:
         """The message is done."""
@@ -97,8 +97,8 @@ class AsyncDelivered(_Delivered):
 
     @property
     def _connection(self) -> "AsyncConsumerConnection":
-        line: AsyncConsumerConnection = self._delivery.line  # type: ignore[assignment]
-        return line
+        connection: AsyncConsumerConnection = self._delivery.connection  # type: ignore[assignment]
+        return connection
 
     async def ack(self) -> None:
         """The message is done."""
@@ -128,12 +128,12 @@ class AsyncDelivered(_Delivered):
         self._connection.leave_block(self, error)
 
 
-def by_line(messages: Any) -> Iterable[tuple[Any, Sequence[Any]]]:
+def by_connection(messages: Any) -> Iterable[tuple[Any, Sequence[Any]]]:
     """Messages, of which there may be one, by the consumer that they came to."""
-    lines: dict[int, tuple[Any, list[Any]]] = {}
+    found: dict[int, tuple[Any, list[Any]]] = {}
     for message in [messages] if isinstance(messages, Message) else messages:
         if not isinstance(message, Delivered | AsyncDelivered):
             raise InvalidRequest("only a message that a group has delivered can be acknowledged")
-        line = message._connection
-        lines.setdefault(id(line), (line, []))[1].append(message)
-    return lines.values()
+        connection = message._connection
+        found.setdefault(id(connection), (connection, []))[1].append(message)
+    return found.values()

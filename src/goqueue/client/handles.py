@@ -13,8 +13,8 @@ from threading import TIMEOUT_MAX, Lock
 from typing import Any, NamedTuple
 
 from goqueue.client import messages
-from goqueue.client.accumulator import NO_CALLBACKS, AnyHandle, Batch
-from goqueue.client.messages import Duration
+from goqueue.client.accumulator import NO_CALLBACKS, AnyHandle, MessageBatch
+from goqueue.client.options import Duration
 from goqueue.clock import SECOND
 from goqueue.errors import RequestTimeout
 
@@ -45,7 +45,7 @@ def published(handle: AnyHandle) -> Published:
     return Published(batch.queue.topic, batch.queue.partition, offset, timestamp)
 
 
-def when_done(batch: Batch, callback: Callable[[], None]) -> None:
+def when_done(batch: MessageBatch, callback: Callable[[], None]) -> None:
     """Call once the batch is settled, in the thread that settles it, or at once."""
     if batch.callbacks is NO_CALLBACKS:
         with _callbacks_lock:

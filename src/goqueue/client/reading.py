@@ -18,9 +18,7 @@ from typing import Self
 from goqueue.client.connections import Connections
 from goqueue.client.damage import Lost, OnDamage, damaged, error_of, undecodable, warn
 from goqueue.client.received import Message, decode_received
-from goqueue.client.retries import retry_wait_ns
 from goqueue.client.session import Session, decode
-from goqueue.clock import SECOND
 from goqueue.errors import CorruptRecord, GoQueueError
 from goqueue.names import TopicPartition
 from goqueue.record.message import Undecodable
@@ -29,7 +27,7 @@ from goqueue.wire.frames import Frame
 from goqueue.wire.verbs import Verb
 
 READ_BYTES = 1024 * 1024
-READS_AHEAD = 3
+PREFETCHED_READS = 3
 """Partitions that are asked at once; each holds one answer."""
 CREDIT_BYTES = 8 * 1024 * 1024
 """What may be on its way to one follower, all its partitions together."""
@@ -122,7 +120,7 @@ class _PartitionRead:
         self.task: asyncio.Task[tuple[verbs.ReadAnswer, memoryview]] | None = None
 
 
-class Read(AsyncMessages):
+class TopicRead(AsyncMessages):
     """What is in a topic now."""
 
     def __init__(
@@ -159,7 +157,7 @@ class Read(AsyncMessages):
         if self._reads is None:
             self._reads = deque(await self._plan())
         while self._reads:
-            self._ask_ahead(self._reads)
+            self._prefetch(self._reads)
             read = self._reads[0]
             assert read.task is not None
             try:
@@ -172,14 +170,14 @@ class Read(AsyncMessages):
             self._reads.popleft()
             if not read.is_over:
                 self._reads.append(read)
-            self._ask_ahead(self._reads)
+            self._prefetch(self._reads)
             found = self._readable(read.origin, answer, payload, read.end_offset)
             if found:
                 return found
         return []
 
-    def _ask_ahead(self, reads: Iterable[_PartitionRead]) -> None:
-        for read in islice(reads, READS_AHEAD):
+    def _prefetch(self, reads: Iterable[_PartitionRead]) -> None:
+        for read in islice(reads, PREFETCHED_READS):
             if read.task is None:
                 read.task = asyncio.ensure_future(self._ask(read))
 
@@ -187,7 +185,7 @@ class Read(AsyncMessages):
         metadata = await self._connections.retrying(lambda: self._connections.topic(self._topic))
         wanted: Sequence[int] = range(len(metadata.leaders)) if self._partition is None else [self._partition]
         reads = [_PartitionRead(TopicPartition(self._topic, number), self._offset) for number in wanted]
-        if len(reads) > READS_AHEAD:  # those who are asked later have to know where to end
+        if len(reads) > PREFETCHED_READS:  # those who are asked later have to know where to end
             ends = await _offsets(self._connections, verbs.Offsets(self._topic, None, "latest"))
             for read, end in zip(reads, ends, strict=False):
                 read.end_offset = end
@@ -224,7 +222,7 @@ class Read(AsyncMessages):
 class _Following:
     """One subscription to one partition, over as many sessions as it takes."""
 
-    def __init__(self, follow: "Follow", origin: TopicPartition, offset: int, credit: int) -> None:
+    def __init__(self, follow: "TopicFollow", origin: TopicPartition, offset: int, credit: int) -> None:
         self._follow = follow
         self.origin = origin
         self.offset = offset
@@ -278,7 +276,7 @@ class _Following:
                     self._follow.fail(error)
                     return
             self._attempt += 1
-            await asyncio.sleep(retry_wait_ns(self._attempt) / SECOND)
+            await asyncio.sleep(self._follow.connections.retry_policy.wait_s(self._attempt))
 
     def _pushed(self, frame: Frame | None, error: GoQueueError | None) -> None:
         if frame is not None:
@@ -295,7 +293,7 @@ class _Following:
             self.start()
 
 
-class Follow(AsyncMessages):
+class TopicFollow(AsyncMessages):
     """What comes, for as long as somebody wants it."""
 
     def __init__(

@@ -4,9 +4,9 @@ The next part is asked for while the last one is being worked on. A broker that 
 stood, whoever leads the partition by then. What retention took before it was read is not passed over in silence: each
 part says where the log begins now.
 
-A thread without an event loop receives what it scans itself, over a line of its own: to have megabytes received by
-another thread takes longer. When anything is wrong with that line or its answers, the scan goes on over the event loop,
-which knows how to look for brokers, how long to try, and what to say in the end.
+A thread without an event loop receives what it scans itself, over a connection of its own: to have megabytes received
+by another thread takes longer. When that connection or an answer fails, the scan goes on over the event loop, which
+searches for brokers, retries, and raises what cannot be cured.
 """
 
 import asyncio
@@ -94,12 +94,12 @@ class AsyncScan:
 
     async def next_part(self) -> ScannedPart | None:
         """The next records; None at the end of the range, or of what is there to be seen."""
-        task = self._task or self._ask_ahead()
+        task = self._task or self._prefetch()
         if task is None:
             return None
         self._task = None
         part = self.course.took(*await task)
-        self._task = self._ask_ahead()
+        self._task = self._prefetch()
         return part
 
     async def __aiter__(self) -> AsyncIterator[ScannedPart]:
@@ -115,11 +115,11 @@ class AsyncScan:
         if task is not None and not task.cancel() and not task.cancelled():
             task.exception()  # or asyncio complains that nobody asked
 
-    def blocking(self, run: Callable[[Coroutine[Any, Any, Any]], Any], lines: "ConnectionPool") -> "Scan":
+    def blocking(self, run: Callable[[Coroutine[Any, Any, Any]], Any], pool: "ConnectionPool") -> "Scan":
         """The same, for those without an event loop."""
-        return Scan(self, run, lines)
+        return Scan(self, run, pool)
 
-    def _ask_ahead(self) -> asyncio.Task[tuple[verbs.ReadAnswer, memoryview]] | None:
+    def _prefetch(self) -> asyncio.Task[tuple[verbs.ReadAnswer, memoryview]] | None:
         request = self.course.request()
         return None if request is None else asyncio.ensure_future(self._ask(request))
 
@@ -147,80 +147,80 @@ class ConnectionPool:
         with self._lock:
             if self._is_closed or self._fork != forks.generation:
                 return None
-            line = self._free.pop() if self._free else BlockingConnections(self._like)
-            self._used.add(line)
-            return line
+            connections = self._free.pop() if self._free else BlockingConnections(self._like)
+            self._used.add(connections)
+            return connections
 
-    def give_back(self, line: BlockingConnections, *, is_clean: bool) -> None:
-        """The scan is over. Lines on which an answer is under way that nobody will read are not used again."""
+    def give_back(self, connections: BlockingConnections, *, is_clean: bool) -> None:
+        """The scan is over. Connections on which an answer is under way that nobody will read are not used again."""
         with self._lock:
-            self._used.discard(line)
+            self._used.discard(connections)
             is_kept = is_clean and not self._is_closed
             if is_kept:
-                self._free.append(line)
+                self._free.append(connections)
         if not is_kept:
-            line.hang_up()
+            connections.hang_up()
 
     def close(self) -> None:
         """Hang up, also where somebody waits."""
         with self._lock:
             self._is_closed = True
-            for line in self._used:
-                line.interrupt()
+            for connections in self._used:
+                connections.interrupt()
             free, self._free = self._free, []
-        for line in free:
-            line.hang_up()
+        for connections in free:
+            connections.hang_up()
 
 
 class DirectScan:
     """A scan by the thread that works on it."""
 
-    def __init__(self, course: Course, line: BlockingConnections) -> None:
+    def __init__(self, course: Course, connections: BlockingConnections) -> None:
         self._course = course
-        self._connection = line
+        self._connections = connections
         self._session: BlockingSession | None = None
-        self._ahead = 0  # the correlation of what was asked for already
+        self._requested = 0  # the correlation of what was asked for already
 
     @property
     def is_clean(self) -> bool:
         """Whether all that was asked for has come."""
-        return not self._ahead
+        return not self._requested
 
     def next_part(self) -> ScannedPart | None:
         """The next records; None at the end. After an error this scan is of no use."""
-        if not self._ahead:
-            self._ask_ahead()
-        if not self._ahead:
+        if not self._requested:
+            self._prefetch()
+        if not self._requested:
             return None
         assert self._session is not None
-        frame = self._session.receive_ahead(Verb.READ, self._ahead)
-        self._ahead = 0
+        frame = self._session.receive_answer(Verb.READ, self._requested)
+        self._requested = 0
         part = self._course.took(decode(frame.meta, verbs.ReadAnswer), frame.payload)
         if part is not None:
             with suppress(BrokerUnavailable):  # then the next call says so
-                self._ask_ahead()
+                self._prefetch()
         return part
 
-    def _ask_ahead(self) -> None:
+    def _prefetch(self) -> None:
         request = self._course.request()
         if request is None:
             return
         if self._session is None:
-            found: Any = run_now(self._connection.leader(request.topic, request.partition))
+            found: Any = run_now(self._connections.leader(request.topic, request.partition))
             self._session = found
         assert self._session is not None
-        self._ahead = self._session.send_ahead(Verb.READ, request)
+        self._requested = self._session.send_request(Verb.READ, request)
 
 
 class Scan:
     """The visible records of one partition in [start_offset, end_offset), part by part. Made by `Client.scan`."""
 
-    def __init__(self, scan: AsyncScan, run: Callable[[Coroutine[Any, Any, Any]], Any], lines: ConnectionPool) -> None:
+    def __init__(self, scan: AsyncScan, run: Callable[[Coroutine[Any, Any, Any]], Any], pool: ConnectionPool) -> None:
         self._scan = scan
         self._run = run
-        self._lines = lines
-        self._connection = lines.take()
-        self._direct = None if self._connection is None else DirectScan(scan.course, self._connection)
+        self._pool = pool
+        self._connections = pool.take()
+        self._direct = None if self._connections is None else DirectScan(scan.course, self._connections)
 
     def next_part(self) -> ScannedPart | None:
         """The next records; None at the end of the range, or of what is there to be seen."""
@@ -252,7 +252,7 @@ class Scan:
         self._run(self._scan.close())
 
     def _hang_up(self) -> None:
-        direct, line = self._direct, self._connection
-        self._direct = self._connection = None
-        if direct is not None and line is not None:
-            self._lines.give_back(line, is_clean=direct.is_clean)
+        direct, connections = self._direct, self._connections
+        self._direct = self._connections = None
+        if direct is not None and connections is not None:
+            self._pool.give_back(connections, is_clean=direct.is_clean)

@@ -28,7 +28,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
-from goqueue.client.accumulator import NORMAL, Columns, Headers
+from goqueue.client.accumulator import NORMAL, Headers, MessageColumns
 from goqueue.client.transactions import Calls, TransactionalProducer
 from goqueue.errors import (
     AvailabilityError,
@@ -178,7 +178,7 @@ class AsyncStaging:
         by `prepare`. Nothing is added if one of them is wrong.
         """
         self._open()
-        core = self._producer.core
+        publisher = self._producer.publisher
         for name, column in (
             ("keys", keys),
             ("headers", headers),
@@ -188,13 +188,13 @@ class AsyncStaging:
         ):
             if column is not None and not isinstance(column, int) and len(column) != len(values):
                 raise InvalidRequest(f"{len(column)} {name} for {len(values)} values", path=name)
-        columns = _checked(Columns(values, keys, headers, priorities))
+        columns = _checked(MessageColumns(values, keys, headers, priorities))
         if deliver_at_ns is not None:
-            columns = columns._replace(headers=_with_times(columns, deliver_at_ns, now_ns=core.wall_ns()))
+            columns = columns._replace(headers=_with_times(columns, deliver_at_ns, now_ns=publisher.wall_ns()))
         if not values:
             return
-        if not core.is_ready_for(topic, max(filter(None, values), key=len, default=b"")):
-            await core.learn(topic)
+        if not publisher.engine.is_ready_for(topic, max(filter(None, values), key=len, default=b"")):
+            await publisher.learn(topic)
         if self._rate is None:
             await self._send(topic, columns, partitions)
             return
@@ -256,15 +256,12 @@ class AsyncStaging:
             raise InvalidTransactionState("no transaction open", self._producer.transactional_id, "Empty")
         return begun
 
-    async def _send(self, topic: str, columns: Columns, partitions: Sequence[int | None] | None) -> None:
-        core = self._producer.core
-        if core.is_full:
-            room = asyncio.Event()
-            core.when_room(room.set)
-            await room.wait()
-        if (failure := core.failure) is not None:
+    async def _send(self, topic: str, columns: MessageColumns, partitions: Sequence[int | None] | None) -> None:
+        publisher = self._producer.publisher
+        await publisher.room()
+        if (failure := publisher.engine.failure) is not None:
             raise failure
-        core.add_all(topic, columns, partitions)
+        publisher.add_bulk(topic, columns, partitions)
 
     async def _pace(self, rate: float, count: int) -> None:
         """Wait until so many more may be sent."""
@@ -335,7 +332,7 @@ class Staging:
         self.close()
 
 
-def _checked(columns: Columns) -> Columns:
+def _checked(columns: MessageColumns) -> MessageColumns:
     """The messages, if all of them may be published."""
     values, keys, headers, priorities = columns
     if keys is not None:
@@ -362,7 +359,7 @@ def _checked(columns: Columns) -> Columns:
     return columns
 
 
-def _with_times(columns: Columns, deliver_at_ns: Sequence[int | None], *, now_ns: int) -> list[Headers | None]:
+def _with_times(columns: MessageColumns, deliver_at_ns: Sequence[int | None], *, now_ns: int) -> list[Headers | None]:
     """The headers, with the time in those that are not to be delivered at once."""
     latest_ns = max(filter(None, deliver_at_ns), default=0)
     if latest_ns > NS_MAX:

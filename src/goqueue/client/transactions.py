@@ -15,13 +15,15 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar, Unpack
 
 from goqueue.client.consumer import AsyncConsumer, Consumer, standing_of
-from goqueue.client.delivered import AsyncDelivered, Delivered, by_line
+from goqueue.client.delivered import AsyncDelivered, Delivered, by_connection
 from goqueue.client.handles import AsyncHandle, Handle, Published
-from goqueue.client.messages import Duration, Time, several
-from goqueue.client.producer import AsyncProducer, Producer, ProducerCore
+from goqueue.client.loop_publisher import LoopPublisher
+from goqueue.client.messages import key_and_value, several
+from goqueue.client.options import MessageOptions, same_parameters_as, shows
+from goqueue.client.producer import AsyncProducer, Producer
 from goqueue.errors import (
     AvailabilityError,
     GoQueueError,
@@ -30,7 +32,6 @@ from goqueue.errors import (
     ProducerFenced,
     TransactionError,
 )
-from goqueue.record.header import Priority
 from goqueue.wire.reports import PositionCommit, Settlement
 from goqueue.wire.transaction_reports import (
     ProducerSession,
@@ -69,9 +70,9 @@ class TransactionalProducer:
     says with the commit how many records it has sent.
     """
 
-    def __init__(self, transactional_id: str, core: ProducerCore, call: Calls, send: Sends) -> None:
+    def __init__(self, transactional_id: str, publisher: LoopPublisher, call: Calls, send: Sends) -> None:
         self.transactional_id = transactional_id
-        self.core = core
+        self.publisher = publisher
         self._call = call
         self._send = send
         self._session: ProducerSession | None = None
@@ -102,7 +103,7 @@ class TransactionalProducer:
             self.is_busy = False
         else:
             self._open = begun
-            self.core.begin_transaction(begun.number)
+            self.publisher.engine.begin_transaction(begun.number)
         return begun
 
     async def _begin(self, marker: str | None, timeout_ms: int, job: str | None, run: str) -> TransactionBegun:
@@ -163,10 +164,10 @@ class TransactionalProducer:
         self._session = self._open = None
         ended = self._ended = asyncio.Event()
         try:
-            self.core.seal_transaction()
-            await self.core.flush()
-            owner.record_count = self.core.sent_count
-            failure, _ = self.core.end_transaction()
+            self.publisher.seal_transaction()
+            await self.publisher.flush()
+            owner.record_count = self.publisher.engine.sent_count
+            failure, _ = self.publisher.end_transaction()
             failure = await self._begin_failure() or failure
             if failure is not None:
                 raise failure
@@ -187,13 +188,13 @@ class TransactionalProducer:
             with suppress(GoQueueError, TimeoutError):
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
                     await self.end(self._open, commit=False)
-        await self.core.close(flush=False)
+        await self.publisher.close(flush=False)
 
     async def _commit(self, owner: TransactionOwner, marker: str | None) -> tuple[TransactionOutcome, bool]:
-        self.core.seal_transaction()
+        self.publisher.seal_transaction()
         asked = self._commit_behind(owner, marker)
-        await self.core.flush()
-        failure, is_whole = self.core.end_transaction()
+        await self.publisher.flush()
+        failure, is_whole = self.publisher.end_transaction()
         failure = await self._begin_failure() or failure
         if asked is not None:
             try:
@@ -212,7 +213,7 @@ class TransactionalProducer:
         self, owner: TransactionOwner, marker: str | None
     ) -> "asyncio.Future[TransactionOutcome] | None":
         """Ask for the commit behind the last messages, if all of them are on their way."""
-        count = self.core.send_rest()
+        count = self.publisher.send_rest()
         if count is None:
             return None
         counted = TransactionOwner(owner.transactional_id, owner.producer_id, owner.epoch, owner.number, count)
@@ -250,13 +251,13 @@ class TransactionalProducer:
         raise failure
 
     async def _abort(self, owner: TransactionOwner) -> tuple[TransactionOutcome, bool]:
-        _, is_whole = self.core.end_transaction()
+        _, is_whole = self.publisher.end_transaction()
         self._beginning = None
         return await self._fencing(self._call("transactions.abort", TransactionOutcome, owner=owner)), is_whole
 
     def _abandon(self, owner: TransactionOwner) -> None:
         """Let it be aborted, if it is open and the broker can be reached; else its timeout does it."""
-        self.core.end_transaction()
+        self.publisher.end_transaction()
         with suppress(GoQueueError):
             aborting = self._send("transactions.abort", TransactionOutcome, owner=owner)
             if aborting is not None:
@@ -267,7 +268,7 @@ class TransactionalProducer:
         session = self._session = await self._call("transactions.init", ProducerSession, **arguments)
         self._timeout_ms = timeout_ms
         self._number = session.next_number
-        self.core.identify(session.producer_id, session.epoch)
+        self.publisher.engine.identify(session.producer_id, session.epoch)
         return session
 
     async def _fencing(self, asked: Awaitable[T]) -> T:
@@ -367,55 +368,30 @@ class AsyncTransaction(_Transaction):
     or aborts if an exception leaves it.
     """
 
-    async def send(
-        self,
-        topic: str,
-        value: Any,
-        key: bytes | str | None = None,
-        partition: int | None = None,
-        priority: Priority | int | str | None = None,
-        headers: Mapping[str, str | bytes] | None = None,
-        delay: Duration | None = None,
-        deliver_at: Time | None = None,
-        ttl: Duration | None = None,
-        tombstone: bool = False,
-    ) -> AsyncHandle:
-        """Hand a message over, to be stored before the commit; what could not be stored is raised there."""
+    @same_parameters_as(AsyncProducer.send)
+    async def send(self, *arguments: Any, **options: Any) -> AsyncHandle:
+        """Hand a message over, to be stored before the commit; the commit raises why one could not be stored."""
         self._open()
-        return await AsyncProducer(self._producer.core).send(
-            topic, value, key, partition, priority, headers, delay, deliver_at, ttl, tombstone
-        )
+        return await AsyncProducer(self._producer.publisher).send(*arguments, **options)
 
-    async def publish(
-        self,
-        topic: str,
-        value: Any,
-        *,
-        key: bytes | str | None = None,
-        partition: int | None = None,
-        priority: Priority | int | str | None = None,
-        headers: Mapping[str, str | bytes] | None = None,
-        delay: Duration | None = None,
-        deliver_at: Time | None = None,
-        ttl: Duration | None = None,
-        tombstone: bool = False,
-    ) -> Published:
-        """Publish one message and return where it is; it is seen when the transaction is committed."""
-        handle = await self.send(topic, value, key, partition, priority, headers, delay, deliver_at, ttl, tombstone)
-        self._producer.core.send_now()
+    @shows(MessageOptions)
+    async def publish(self, topic: str, value: Any, **options: Unpack[MessageOptions]) -> Published:
+        """Publish one message and return where it is; readers see it when the transaction is committed."""
+        handle = await self.send(topic, value, **options)
+        self._producer.publisher.send_now()
         return await handle.result()
 
     async def publish_many(self, topic: str, items: Iterable[Any]) -> list[Published]:
         """Publish values, or (key, value) pairs."""
-        handles = [await self.send(topic, value, key) for key, value in map(_pair, several(items))]
-        self._producer.core.send_now()
+        handles = [await self.send(topic, value, key) for key, value in map(key_and_value, several(items))]
+        self._producer.publisher.send_now()
         return [await handle.result() for handle in handles]
 
     async def ack(self, messages: AsyncDelivered | Iterable[AsyncDelivered]) -> None:
         """Messages of a group are done if the transaction is committed; if not, they are delivered again."""
         settlement = await self._settlement()
-        for line, together in by_line(messages):
-            await line.settle(together, settlement)
+        for connection, together in by_connection(messages):
+            await connection.settle(together, settlement)
 
     async def positions(
         self,
@@ -468,55 +444,32 @@ class Transaction(_Transaction):
     ) -> None:
         super().__init__(producer, timeout_ms, marker, call)
         self._run = run
-        self._sender = Producer(producer.core, run)
+        self._sender = Producer(producer.publisher, run)
 
-    def send(
-        self,
-        topic: str,
-        value: Any,
-        key: bytes | str | None = None,
-        partition: int | None = None,
-        priority: Priority | int | str | None = None,
-        headers: Mapping[str, str | bytes] | None = None,
-        delay: Duration | None = None,
-        deliver_at: Time | None = None,
-        ttl: Duration | None = None,
-        tombstone: bool = False,
-    ) -> Handle:
-        """Hand a message over, to be stored before the commit; what could not be stored is raised there."""
+    @same_parameters_as(Producer.send)
+    def send(self, *arguments: Any, **options: Any) -> Handle:
+        """Hand a message over, to be stored before the commit; the commit raises why one could not be stored."""
         self._open()
-        return self._sender.send(topic, value, key, partition, priority, headers, delay, deliver_at, ttl, tombstone)
+        return self._sender.send(*arguments, **options)
 
-    def publish(
-        self,
-        topic: str,
-        value: Any,
-        *,
-        key: bytes | str | None = None,
-        partition: int | None = None,
-        priority: Priority | int | str | None = None,
-        headers: Mapping[str, str | bytes] | None = None,
-        delay: Duration | None = None,
-        deliver_at: Time | None = None,
-        ttl: Duration | None = None,
-        tombstone: bool = False,
-    ) -> Published:
-        """Publish one message and return where it is; it is seen when the transaction is committed."""
-        handle = self.send(topic, value, key, partition, priority, headers, delay, deliver_at, ttl, tombstone)
+    @shows(MessageOptions)
+    def publish(self, topic: str, value: Any, **options: Unpack[MessageOptions]) -> Published:
+        """Publish one message and return where it is; readers see it when the transaction is committed."""
+        handle = self.send(topic, value, **options)
         self._run(self._sent())
         return handle.result()
 
     def publish_many(self, topic: str, items: Iterable[Any]) -> list[Published]:
         """Publish values, or (key, value) pairs."""
-        handles = [self.send(topic, value, key) for key, value in map(_pair, several(items))]
+        handles = [self.send(topic, value, key) for key, value in map(key_and_value, several(items))]
         self._run(self._sent())
         return [handle.result() for handle in handles]
 
     def ack(self, messages: Delivered | Iterable[Delivered]) -> None:
         """Messages of a group are done if the transaction is committed; if not, they are delivered again."""
         settlement = self._run(self._settlement())
-        for line, together in by_line(messages):
-            line.settle(together, settlement)
+        for connection, together in by_connection(messages):
+            connection.settle(together, settlement)
 
     def positions(
         self,
@@ -562,9 +515,4 @@ class Transaction(_Transaction):
         self.__dict__.pop("send", None)
 
     async def _sent(self) -> None:
-        self._producer.core.send_now()
-
-
-def _pair(item: Any) -> tuple[bytes | str | None, Any]:
-    """The key and the value."""
-    return item if isinstance(item, tuple) and len(item) == 2 else (None, item)
+        self._producer.publisher.send_now()

@@ -9,9 +9,10 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, cast
 
 from goqueue.client import forks
+from goqueue.client.options import Field
 from goqueue.client.scanning import SCAN_BYTES, Scan
 from goqueue.client.sync import Client
 from goqueue.errors import GoQueueError, PartitionNotFound, TopicNotFound
@@ -134,7 +135,7 @@ class Link:
             *one,
             isolation=isolation.value,
             delayed=delayed.value,
-            without=without,
+            without=cast("Sequence[Field]", without),
             read_bytes=read_bytes,
             on_damage="skip",  # the gaps of each part are judged by failOnDataLoss
         )

@@ -47,7 +47,7 @@ from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import unquote, urlsplit
 
 from pyspark import TaskContext, __version__
@@ -58,6 +58,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from goqueue.client.options import Compression
 from goqueue.client.sync import Client
 from goqueue.clock import MS
 from goqueue.errors import GoQueueError, InvalidConfig, InvalidRequest, TransactionAborted
@@ -115,7 +116,7 @@ class _Writer:
             timeout=timeout_s,
             marker=marker,
             rate=options.rate,
-            compression=options.compression,
+            compression=cast("Compression | None", options.compression),
             job=job,
             run=run,
         ) as staging:

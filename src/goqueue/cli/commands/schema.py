@@ -3,7 +3,7 @@
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich.text import Text
@@ -15,6 +15,7 @@ from goqueue.cli.confirmation import YesOption
 from goqueue.cli.output import Format, FormatOption, complain, facts, number, one_line, plain, show, table
 
 if TYPE_CHECKING:
+    from goqueue.client.options import CompatibilityLevel, SchemaMode, SchemaPolicy
     from goqueue.wire.schema_reports import SchemaInfo
 
 app = typer.Typer(help="Say what messages must look like, and look at how that changed.", no_args_is_help=True)
@@ -248,7 +249,7 @@ def set_level(
     goqueue schema config set default orders-value
     """
     with connected(server) as client:
-        client.set_schema_config(subject, None if level.lower() == "default" else level)
+        client.set_schema_config(subject, None if level.lower() == "default" else cast("CompatibilityLevel", level))
         now = client.schema_config(subject)
     whose = "subjects without their own" if subject is None else subject
     show({"compatibility": now, "compatibilityLevel": now}, output, plain(f"{whose}: {now}"))
@@ -285,7 +286,7 @@ def set_policy(
     goqueue schema policy set default orders-value
     """
     with connected(server) as client:
-        client.set_schema_policy(subject, None if policy.lower() == "default" else policy)
+        client.set_schema_policy(subject, None if policy.lower() == "default" else cast("SchemaPolicy", policy))
         now = client.schema_policy(subject)
     whose = "subjects without their own" if subject is None else subject
     show({"compatibilityPolicy": now}, output, plain(f"{whose}: {now}"))
@@ -316,7 +317,7 @@ def set_mode(
 ) -> None:
     """Set the mode."""
     with connected(server) as client:
-        client.set_schema_mode(subject, None if mode.lower() == "default" else mode, force=force)
+        client.set_schema_mode(subject, None if mode.lower() == "default" else cast("SchemaMode", mode), force=force)
         now = client.schema_mode(subject)
     whose = "subjects without their own" if subject is None else subject
     show({"mode": now}, output, plain(f"{whose}: {now}"))

@@ -13,7 +13,8 @@ from typing import Any, Protocol, TypeVar
 from weakref import ref
 
 from goqueue.client.connections import Connections
-from goqueue.client.consumer_core import ConsumerCore, Request, Steps
+from goqueue.client.consumer_core import ConsumerCore, ConsumerRequest, Steps
+from goqueue.client.prefetch import PREFETCHED_NS_MAX
 from goqueue.client.session import ANSWER_TIMEOUT_S
 from goqueue.clock import MS, SECOND, Clock
 from goqueue.errors import AvailabilityError, GoQueueError
@@ -29,18 +30,16 @@ TOGETHER_MAX = 10_000
 NAP_NS_MIN = 5 * MS
 LEAVE_TIMEOUT_S = 2.0
 """A broker that cannot be told in that time that a member has gone will notice by itself."""
-AHEAD_NS_MAX = SECOND
-"""What was asked for ahead is given back if nobody comes for it within that time."""
 
 T = TypeVar("T")
 logger = logging.getLogger("goqueue.consumer")
 
 
 class Owner(Protocol):
-    """Whoever has the member."""
+    """The connection that the membership belongs to."""
 
-    def give_back_ahead(self, *, older_than_ns: int = 0) -> None:
-        """Nobody has come for what was asked for ahead."""
+    def release_prefetched(self, *, older_than_ns: int = 0) -> None:
+        """Release what was prefetched so long ago."""
 
 
 class Background:
@@ -72,7 +71,7 @@ class Background:
         ]
 
 
-class Member:
+class Membership:
     """The part of a consumer that lives in an event loop: heartbeats, extensions, background settlements."""
 
     def __init__(self, core: ConsumerCore, connections: Connections, clock: Clock, owner: Owner) -> None:
@@ -124,9 +123,9 @@ class Member:
         finally:
             steps.close()
 
-    async def _ask(self, request: Request) -> Frame:
+    async def _ask(self, request: ConsumerRequest) -> Frame:
         timeout_s = ANSWER_TIMEOUT_S + request.wait_ms / 1000
-        late = self.give_back if request.verb is Verb.POLL else None
+        late = self.release if request.verb is Verb.POLL else None
 
         async def attempt() -> Frame:
             session = await self._connections.any()
@@ -140,9 +139,9 @@ class Member:
 
         return await self._connections.retrying(attempt, only_unsent=request.only_once, extra_s=request.wait_ms / 1000)
 
-    def give_back(self, frame: Frame) -> None:
-        """Have the messages of an answer that nobody wants delivered as if for the first time."""
-        self._start(self._quietly(self.core.give_back(frame)))
+    def release(self, frame: Frame) -> None:
+        """Release the messages of an answer that came too late: they are delivered as if for the first time."""
+        self._start(self._quietly(self.core.release(frame)))
 
     async def _quietly(self, steps: Steps[None]) -> None:
         with suppress(GoQueueError):
@@ -189,7 +188,7 @@ class Member:
             now_ns = self._clock.monotonic_ns()
             owner = self._owner()
             if owner is not None:
-                owner.give_back_ahead(older_than_ns=AHEAD_NS_MAX)
+                owner.release_prefetched(older_than_ns=PREFETCHED_NS_MAX)
             del owner
             try:
                 await self.drive(self.core.extend_leases())
