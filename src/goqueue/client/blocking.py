@@ -97,8 +97,8 @@ class BlockingSession:
         session = cls(address, connection, busy_poll_ns)
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            hello = verbs.Hello(client_id=client_id, api_key=api_key)
-            welcome = session.exchange(Verb.HELLO, hello, verbs.Welcome)
+            hello = verbs.HelloRequest(client_id=client_id, api_key=api_key)
+            welcome = session.exchange(Verb.HELLO, hello, verbs.HelloAnswer)
             session._frame_bytes_max = welcome.frame_bytes_max
             connection.settimeout(min(ANSWER_TIMEOUT_S, timeout_s))
         except AvailabilityError as error:
@@ -375,7 +375,7 @@ class DirectPublisher:
             found: Any = run_now(self._connections.leader(queue.topic, queue.partition))
             session = self._leaders[queue] = found
         records = request.encode((self._identity.producer_id, self._identity.epoch + queue.epoch), queues.compression)
-        meta = verbs.Publish(queue.topic, queue.partition, queues.acks)
+        meta = verbs.PublishRequest(queue.topic, queue.partition, queues.acks)
         return session.exchange(Verb.PUBLISH, meta, verbs.PublishAnswer, records)
 
     async def _learn(self, topic: str) -> TopicQueues:

@@ -242,7 +242,7 @@ class AsyncClient:
         **settings: Any,
     ) -> TopicState:
         """Make a topic. Settings are given as keywords: `retention="7d"`, `cleanup="compact"`, `flush="interval"`."""
-        asked = verbs.CreateTopic(name, partitions, _settings(settings), replication_factor)
+        asked = verbs.CreateTopicRequest(name, partitions, _settings(settings), replication_factor)
         try:
             return await self._ask(Verb.CREATE_TOPIC, asked, TopicState, is_repeatable=exist_ok)
         except TopicExists:
@@ -253,7 +253,7 @@ class AsyncClient:
     async def delete_topic(self, name: str, *, missing_ok: bool = False) -> None:
         """Delete a topic with all that is in it."""
         try:
-            await self._ask(Verb.DELETE_TOPIC, verbs.TopicName(name), verbs.Empty, is_repeatable=missing_ok)
+            await self._ask(Verb.DELETE_TOPIC, verbs.TopicRequest(name), verbs.Empty, is_repeatable=missing_ok)
         except TopicNotFound:
             if not missing_ok:
                 raise
@@ -262,7 +262,7 @@ class AsyncClient:
 
     async def alter_topic(self, name: str, changes: Mapping[str, object] | None = None, **settings: Any) -> TopicState:
         """Change settings of a topic; None resets one to its default."""
-        asked = verbs.AlterTopic(name, _settings({**(changes or {}), **settings}))
+        asked = verbs.AlterTopicRequest(name, _settings({**(changes or {}), **settings}))
         altered = await self._ask(Verb.ALTER_TOPIC, asked, TopicState)
         self._connections.forget_topic(name)
         return altered
@@ -276,21 +276,21 @@ class AsyncClient:
 
         async def attempt() -> list[str]:
             session = await self._connections.any()
-            _, names = await session.ask_for_payload(Verb.LIST_TOPICS, verbs.ListTopics(internal), verbs.Empty)
+            _, names = await session.ask_for_payload(Verb.LIST_TOPICS, verbs.ListTopicsRequest(internal), verbs.Empty)
             return _decode_names(names)
 
         return await self._connections.retrying(attempt)
 
     async def describe_topic(self, name: str) -> TopicState:
         """A topic with its settings and the ends of its partitions."""
-        return await self._ask(Verb.DESCRIBE_TOPIC, verbs.TopicName(name), TopicState)
+        return await self._ask(Verb.DESCRIBE_TOPIC, verbs.TopicRequest(name), TopicState)
 
     async def offsets(self, topic: str, *, time: Time = "latest") -> list[int]:
         """By partition, the first offset at or after a time; `"earliest"` or `"latest"` (the end) are times, too."""
         if time in ("earliest", "latest"):
-            asked = verbs.Offsets(topic, None, str(time))
+            asked = verbs.OffsetsRequest(topic, None, str(time))
         else:
-            asked = verbs.Offsets(topic, self._time_ns(time, "time"))
+            asked = verbs.OffsetsRequest(topic, self._time_ns(time, "time"))
         return (await self._ask(Verb.OFFSETS, asked, verbs.OffsetsAnswer)).offsets
 
     async def stats(self) -> Stats:
@@ -522,7 +522,7 @@ class AsyncClient:
         the `gaps` of each part, whatever `on_damage` says.
         """
         check_on_damage(on_damage)
-        asked = verbs.Read(
+        asked = verbs.ReadRequest(
             topic,
             partition,
             offset=start_offset,
@@ -724,8 +724,13 @@ class AsyncClient:
         ranges [first, end).
         """
         commits = [
-            PositionCommit(*name, offset, "", None if pending is None else list(pending.get(name, ())))
-            for name, offset in positions.items()
+            PositionCommit(
+                topic=topic,
+                partition=partition,
+                offset=offset,
+                pending=None if pending is None else list(pending.get((topic, partition), ())),
+            )
+            for (topic, partition), offset in positions.items()
         ]
         await self._call("groups.commit", list[PositionCommit], group=group, commits=commits)
 
@@ -1162,7 +1167,7 @@ class AsyncClient:
 
         async def attempt() -> T:
             session = await self._connections.any()
-            frame = await session.ask_frame(Verb.CALL, verbs.Call(verb), payload)
+            frame = await session.ask_frame(Verb.CALL, verbs.CallRequest(verb), payload)
             return msgspec.msgpack.decode(frame.payload, type=answer_type)
 
         return await self._connections.retrying(attempt, only_unsent=verb in _NOT_REPEATABLE)
@@ -1182,7 +1187,7 @@ class AsyncClient:
             else:
                 future.set_result(msgspec.msgpack.decode(frame.payload, type=answer_type))
 
-        session.send(Verb.CALL, verbs.Call(verb), _encode_arguments(verb, arguments), answered, in_time=True)
+        session.send(Verb.CALL, verbs.CallRequest(verb), _encode_arguments(verb, arguments), answered, in_time=True)
         return future
 
     def _filter(self, where: Mapping[str, Any] | None) -> DeadLetterFilter:
@@ -1293,7 +1298,10 @@ def _new_schema(
     schema: str | Mapping[str, Any], type: str | None, references: Iterable[SchemaReference | tuple[str, str, int]]
 ) -> NewSchema:
     """The schema as the broker takes it."""
-    given = [one if isinstance(one, SchemaReference) else SchemaReference(*one) for one in references]
+    given = [
+        one if isinstance(one, SchemaReference) else SchemaReference(name=one[0], subject=one[1], version=one[2])
+        for one in references
+    ]
     return NewSchema(schema if isinstance(schema, str) else _json_text(schema), type, given)
 
 

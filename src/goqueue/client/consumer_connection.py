@@ -26,8 +26,8 @@ from goqueue.errors import AvailabilityError, Conflict, GoQueueError, InvalidReq
 from goqueue.names import TopicPartition
 from goqueue.record.message import Message
 from goqueue.wire.frames import Frame
-from goqueue.wire.reports import DeliveredBatch, Polled, Settlement
-from goqueue.wire.verbs import Poll, Verb
+from goqueue.wire.reports import DeliveredBatch, PollAnswer, Settlement
+from goqueue.wire.verbs import PollRequest, Verb
 
 HAND_OVER_TIMEOUT_S = 5.0
 QUICK_NS = 50 * MS
@@ -132,7 +132,7 @@ class Ahead(NamedTuple):
 
     session: BlockingSession
     correlation: int
-    asked: Poll
+    asked: PollRequest
     sent_ns: int
 
 
@@ -151,7 +151,7 @@ class BlockingConsumerConnection(ConsumerConnection):
         self._pause = threading.Event()
         self._is_closing = False
         self._ahead: Ahead | None = None
-        self._next_poll: Poll | None = None  # what may be asked ahead
+        self._next_poll: PollRequest | None = None  # what may be asked ahead
         self._may_look_ahead = False
         self._polled_ns = 0
         self._one_by_one_until_ns = 0  # nothing came of asking while other messages are in flight
@@ -345,7 +345,7 @@ class BlockingConsumerConnection(ConsumerConnection):
         ahead, self._ahead = self._ahead, None
         assert ahead is not None
         asked = request.meta
-        is_same = isinstance(asked, Poll) and (asked.number, asked.max_messages) == (
+        is_same = isinstance(asked, PollRequest) and (asked.number, asked.max_messages) == (
             ahead.asked.number,
             ahead.asked.max_messages,
         )
@@ -353,7 +353,7 @@ class BlockingConsumerConnection(ConsumerConnection):
             ahead.session.forget_ahead(ahead.correlation)
             return None
         frame = self._came_ahead(ahead)
-        if frame is not None and (len(frame.payload) or decode(frame.meta, Polled).gaps):
+        if frame is not None and (len(frame.payload) or decode(frame.meta, PollAnswer).gaps):
             return frame
         self._one_by_one_until_ns = self._clock.monotonic_ns() + AHEAD_NS_MAX
         return None

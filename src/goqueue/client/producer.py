@@ -552,7 +552,7 @@ class ProducerCore:
     def _send(self, session: Session, queue: PartitionQueue, request: Request) -> None:
         queues = self._topics[queue.topic]
         identity = (self._identity[0], self._identity[1] + queue.epoch) if self._identity else None
-        meta = verbs.Publish(queue.topic, queue.partition, queues.acks)
+        meta = verbs.PublishRequest(queue.topic, queue.partition, queues.acks)
 
         def answered(frame: Frame | None, error: GoQueueError | None) -> None:
             self._answered(queue, request, frame, error)

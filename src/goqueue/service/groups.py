@@ -29,17 +29,17 @@ DeadLetters: TypeAlias = list[reports.DeadLetter]
 class PollResult(NamedTuple):
     """A poll: what is told of it, and the records of its batches, one buffer each."""
 
-    polled: reports.Polled
+    polled: reports.PollAnswer
     records: Sequence[Buffer]
 
 
 class GroupVerbs(Protocol):
     """Consumer groups."""
 
-    def join(self, group: str, asked: Join) -> Pending[reports.Joined]: ...
+    def join(self, group: str, asked: Join) -> Pending[reports.JoinAnswer]: ...
     def heartbeat(
         self, group: str, member_id: str, generation: int | None = None, *, is_cooperative: bool = False
-    ) -> reports.Heartbeat:
+    ) -> reports.HeartbeatAnswer:
         """The member is alive. A cooperative one of an older generation is told the new one, not refused."""
 
     def revoke(
@@ -103,7 +103,7 @@ class GroupVerbs(Protocol):
 
     def settle(
         self, receipts: Sequence[str], settlement: reports.Settlement
-    ) -> Pending[list[reports.Settled | GoQueueError]]:
+    ) -> Pending[list[reports.SettledMessage | GoQueueError]]:
         """Settle messages by their receipts; each has its result, in order."""
 
     def settle_batch(

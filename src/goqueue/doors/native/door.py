@@ -33,7 +33,7 @@ from goqueue.names import VERSION
 from goqueue.runtime.adaptive_spin import AdaptiveSpin, give_way
 from goqueue.service.groups import PollResult
 from goqueue.service.pending import Pending, when_all_are_done
-from goqueue.service.service import ReadResult, Service, StoredBatch, Subscription, TopicInfo
+from goqueue.service.service import PartitionInfo, ReadResult, Service, StoredBatch, Subscription, TopicInfo
 from goqueue.wire import frames, verbs
 from goqueue.wire.frames import BadFrame, Frame, FrameFlags, FrameReader
 from goqueue.wire.reports import PartitionGap, PartitionName, SettledBatch, Settlement
@@ -519,7 +519,13 @@ class Connection(asyncio.BufferedProtocol):
         features = tuple(feature for feature in hello.features if feature in verbs.FEATURES)
         server = f"goqueue {VERSION}"
         limit = self._door.config.frame_bytes_max
-        welcome = verbs.Welcome(verbs.PROTOCOL_VERSION, features, self._door.node_id, server, limit)
+        welcome = verbs.HelloAnswer(
+            version=verbs.PROTOCOL_VERSION,
+            features=features,
+            node_id=self._door.node_id,
+            server=server,
+            frame_bytes_max=limit,
+        )
         self._answer(Verb.HELLO, correlation, welcome)
 
     def _ping(self, correlation: int, _meta: memoryview, _payload: memoryview) -> None:
@@ -533,14 +539,14 @@ class Connection(asyncio.BufferedProtocol):
         try:
             info = self._service.describe_topic(name)
         except GoQueueError as error:
-            return verbs.TopicMetadata(name, "", [], error=verbs.error_meta(error))
+            return verbs.TopicMetadata(name=name, topic_id="", leaders=[], error=verbs.error_meta(error))
         return verbs.TopicMetadata(
-            name,
-            info.topic_id,
-            [partition.leader for partition in info.partitions],
-            str(info.settings["compression"]),
-            cast("int", info.settings["max_message_bytes"]),
-            str(info.settings["acks"]),
+            name=name,
+            topic_id=info.topic_id,
+            leaders=[partition.leader for partition in info.partitions],
+            compression=str(info.settings["compression"]),
+            max_message_bytes=cast("int", info.settings["max_message_bytes"]),
+            acks=str(info.settings["acks"]),
         )
 
     def _create_topic(self, correlation: int, meta: memoryview, _: memoryview) -> None:
@@ -599,11 +605,11 @@ class Connection(asyncio.BufferedProtocol):
         asked = _decode_publish(meta)
         pending = self._service.publish_records(asked.topic, asked.partition, payload, acks=asked.acks)
         if pending.is_done:
-            self._answer(Verb.PUBLISH, correlation, verbs.PublishAnswer(*pending.result()))
+            self._answer(Verb.PUBLISH, correlation, _publish_answer(pending.result()))
             return
 
         def answer(stored: StoredBatch) -> None:
-            self._answer(Verb.PUBLISH, correlation, verbs.PublishAnswer(*stored))
+            self._answer(Verb.PUBLISH, correlation, _publish_answer(stored))
 
         self._later(Verb.PUBLISH, correlation, pending, answer)
 
@@ -643,11 +649,12 @@ class Connection(asyncio.BufferedProtocol):
         asked = _decode_join(meta)
         if asked.member_id is not None:
             self._door.polls.pop((asked.group, asked.member_id), None)
-        wanted = Join(*msgspec.structs.astuple(asked)[1:])._replace(confirms_revocations=True)
+        wanted = msgspec.structs.asdict(asked)
+        group = wanted.pop("group")
         self._later(
             Verb.JOIN,
             correlation,
-            self._service.groups.join(asked.group, wanted),
+            self._service.groups.join(group, Join(**wanted, confirms_revocations=True)),
             lambda joined: self._send_value(Verb.JOIN, correlation, joined),
         )
 
@@ -680,7 +687,7 @@ class Connection(asyncio.BufferedProtocol):
             pending.then(self._reads.discard)
             self._later(Verb.POLL, correlation, pending, partial(self._send_polled, correlation, last))
 
-    def _next_poll(self, asked: verbs.Poll) -> LastPoll:
+    def _next_poll(self, asked: verbs.PollRequest) -> LastPoll:
         """Remember the poll, after taking back what the answer to the same one has brought to nobody."""
         polls, member = self._door.polls, (asked.group, asked.member_id)
         last = polls.pop(member, None)
@@ -769,19 +776,19 @@ class Connection(asyncio.BufferedProtocol):
     def _stats(self, correlation: int, _meta: memoryview, _payload: memoryview) -> None:
         node = self._service.stats()
         stats = verbs.Stats(
-            node.node_id,
-            node.uptime_ns,
-            process.cpu_ns(),
-            process.rss_bytes(),
-            node.topic_count,
-            node.size_bytes,
+            node_id=node.node_id,
+            uptime_ns=node.uptime_ns,
+            cpu_ns=process.cpu_ns(),
+            rss_bytes=process.rss_bytes(),
+            topic_count=node.topic_count,
+            size_bytes=node.size_bytes,
         )
         self._answer(Verb.STATS, correlation, stats)
 
     def _send_records(self, kind: int, correlation: int, result: ReadResult, flags: int) -> None:
         if self._is_closed:
             return
-        meta = verbs.encode(verbs.ReadAnswer(*result[1:]))
+        meta = verbs.encode(_read_answer(result))
         head = frames.pack(kind, correlation, meta, len(result.records), flags=flags)
         if result.record_count:
             self._write(head, result.records)
@@ -886,34 +893,70 @@ def _decoder(meta_type: type[M]) -> Callable[[memoryview], M]:
     return msgspec.msgpack.Decoder(meta_type).decode
 
 
-_decode_hello = _decoder(verbs.Hello)
-_decode_metadata = _decoder(verbs.Metadata)
-_decode_create_topic = _decoder(verbs.CreateTopic)
-_decode_topic_name = _decoder(verbs.TopicName)
-_decode_list_topics = _decoder(verbs.ListTopics)
-_decode_alter_topic = _decoder(verbs.AlterTopic)
-_decode_offsets = _decoder(verbs.Offsets)
-_decode_publish = _decoder(verbs.Publish)
-_decode_read = _decoder(verbs.Read)
-_decode_subscribe = _decoder(verbs.Subscribe)
-_decode_credit = _decoder(verbs.Credit)
-_decode_unsubscribe = _decoder(verbs.Unsubscribe)
-_decode_join = _decoder(verbs.Join)
-_decode_heartbeat = _decoder(verbs.MemberHeartbeat)
-_decode_poll = _decoder(verbs.Poll)
-_decode_settle = _decoder(verbs.Settle)
-_decode_call = _decoder(verbs.Call)
+_decode_hello = _decoder(verbs.HelloRequest)
+_decode_metadata = _decoder(verbs.MetadataRequest)
+_decode_create_topic = _decoder(verbs.CreateTopicRequest)
+_decode_topic_name = _decoder(verbs.TopicRequest)
+_decode_list_topics = _decoder(verbs.ListTopicsRequest)
+_decode_alter_topic = _decoder(verbs.AlterTopicRequest)
+_decode_offsets = _decoder(verbs.OffsetsRequest)
+_decode_publish = _decoder(verbs.PublishRequest)
+_decode_read = _decoder(verbs.ReadRequest)
+_decode_subscribe = _decoder(verbs.SubscribeRequest)
+_decode_credit = _decoder(verbs.CreditRequest)
+_decode_unsubscribe = _decoder(verbs.UnsubscribeRequest)
+_decode_join = _decoder(verbs.JoinRequest)
+_decode_heartbeat = _decoder(verbs.HeartbeatRequest)
+_decode_poll = _decoder(verbs.PollRequest)
+_decode_settle = _decoder(verbs.SettleRequest)
+_decode_call = _decoder(verbs.CallRequest)
 _decode_arguments = msgspec.msgpack.Decoder(dict[str, object]).decode
 _decode_partitions = msgspec.msgpack.Decoder(list[PartitionName]).decode
 
 
 def _topic_state(info: TopicInfo) -> verbs.TopicState:
     return verbs.TopicState(
-        info.name,
-        info.topic_id,
-        info.replication_factor,
-        info.created_at_ns,
-        dict(info.settings),
-        list(info.defaults),
-        [verbs.PartitionState(*partition[:7], partition.message_count) for partition in info.partitions],
+        name=info.name,
+        topic_id=info.topic_id,
+        replication_factor=info.replication_factor,
+        created_at_ns=info.created_at_ns,
+        settings=dict(info.settings),
+        defaults=list(info.defaults),
+        partitions=[_partition_state(partition) for partition in info.partitions],
+    )
+
+
+def _partition_state(info: PartitionInfo) -> verbs.PartitionState:
+    return verbs.PartitionState(
+        partition=info.partition,
+        start_offset=info.start_offset,
+        end_offset=info.end_offset,
+        high_watermark=info.high_watermark,
+        last_stable_offset=info.last_stable_offset,
+        size_bytes=info.size_bytes,
+        leader=info.leader,
+        message_count=info.message_count,
+    )
+
+
+def _publish_answer(stored: StoredBatch) -> verbs.PublishAnswer:
+    return verbs.PublishAnswer(
+        first_offset=stored.first_offset,
+        record_count=stored.record_count,
+        timestamp_ns=stored.timestamp_ns,
+        duplicate=stored.duplicate,
+    )
+
+
+def _read_answer(result: ReadResult) -> verbs.ReadAnswer:
+    return verbs.ReadAnswer(
+        record_count=result.record_count,
+        next_offset=result.next_offset,
+        high_watermark=result.high_watermark,
+        last_stable_offset=result.last_stable_offset,
+        log_start_offset=result.log_start_offset,
+        first_pending_offset=result.first_pending_offset,
+        end_of_range=result.end_of_range,
+        flags=result.flags,
+        gaps=result.gaps,
     )
