@@ -12,12 +12,15 @@ msgpack holds. Defaults are written as in JSON.
 
 import inspect
 import json
+import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
+import goqueue
 from goqueue.doors import calls
 from goqueue.service.new_message import NewMessage
 from goqueue.service.pending import Pending
@@ -61,6 +64,12 @@ def wire_structs() -> dict[str, type[msgspec.Struct]]:
         for name, found in inspect.getmembers(module, inspect.isclass)
         if issubclass(found, msgspec.Struct) and found.__module__ == module.__name__ and not name.startswith("_")
     }
+
+
+def own_headers() -> set[str]:
+    """The name of every header of a record that GoQueue itself writes or reads."""
+    sources = Path(goqueue.__file__).parent.rglob("*.py")
+    return {name for source in sources for name in re.findall(r'Final = "(gq-\w[\w-]*)"', source.read_text())}
 
 
 def type_name(kind: Any) -> str:
