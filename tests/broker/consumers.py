@@ -55,17 +55,17 @@ class Consumer:
 
     def settle(
         self, action: str, messages: Iterable[Got], *, delay: float | None = None, reason: str = ""
-    ) -> list[reports.Settled | GoQueueError]:
+    ) -> list[reports.SettledMessage | GoQueueError]:
         receipts = [message.receipt for message in messages]
         return self.node.done(self.begin(action, receipts, delay=delay, reason=reason))
 
     def begin(
         self, action: str, receipts: Sequence[str], *, delay: float | None = None, reason: str = ""
-    ) -> Pending[list[reports.Settled | GoQueueError]]:
+    ) -> Pending[list[reports.SettledMessage | GoQueueError]]:
         delay_ns = None if delay is None else round(delay * SECOND)
         return self.node.broker.groups.settle(receipts, reports.Settlement(action, delay_ns, reason))
 
-    def ack(self, messages: Iterable[Got]) -> list[reports.Settled | GoQueueError]:
+    def ack(self, messages: Iterable[Got]) -> list[reports.SettledMessage | GoQueueError]:
         return self.settle("ack", messages)
 
     def leave(self) -> None:
@@ -91,7 +91,7 @@ def offsets(messages: Iterable[Got]) -> list[int]:
     return [message.offset for message in messages]
 
 
-def outcomes(results: Iterable[reports.Settled | GoQueueError]) -> list[str]:
+def outcomes(results: Iterable[reports.SettledMessage | GoQueueError]) -> list[str]:
     """What became of each: the action, or the code of the error."""
     return [result.code if isinstance(result, GoQueueError) else result.action for result in results]
 

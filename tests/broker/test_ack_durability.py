@@ -58,7 +58,7 @@ def work(disk: MemoryDisk, told: Told, seed: int) -> None:
                 results = member.settle(action, chosen, delay=60 if action == "extend" else None)
                 told.in_question -= set(offsets(chosen))
                 for message, result in zip(chosen, results, strict=True):
-                    if not isinstance(result, reports.Settled):
+                    if not isinstance(result, reports.SettledMessage):
                         continue
                     told.leases.pop(message.offset, None)
                     match result.action:

@@ -98,7 +98,7 @@ def test_an_extension_counts_from_now_on_and_only_for_its_message(node: Node, cl
     (extended,) = member.settle("extend", [kept], delay=20)
     node.pass_time(19.9)
 
-    assert isinstance(extended, reports.Settled)
+    assert isinstance(extended, reports.SettledMessage)
     assert extended.at_ns == kept.deadline_ns - 10 * SECOND + 28 * SECOND
     assert offsets(member.poll()) == [left.offset]
     assert outcomes(member.ack([kept])) == ["ack"]
@@ -138,8 +138,8 @@ def test_a_nack_with_a_delay_of_its_own_waits_that_long(node: Node, clock: Manua
     (never,) = member.settle("nack", [first], delay=0)
     (later,) = member.settle("nack", [second], delay=7)
 
-    assert isinstance(never, reports.Settled)
-    assert isinstance(later, reports.Settled)
+    assert isinstance(never, reports.SettledMessage)
+    assert isinstance(later, reports.SettledMessage)
     assert (later.at_ns - clock.wall_ns(), later.delivery_count) == (7 * SECOND, 2)
     assert offsets(member.poll()) == [0]
     node.pass_time(7)
@@ -268,7 +268,7 @@ def test_what_is_no_receipt_is_malformed(node: Node, text: str) -> None:
 
     (result,) = node.done(member.begin("ack", [text]))
 
-    assert not isinstance(result, reports.Settled)
+    assert not isinstance(result, reports.SettledMessage)
     assert result.code.startswith("RECEIPT_HANDLE")
     assert result.code != UNKNOWN
 
@@ -315,7 +315,7 @@ def test_why_a_receipt_is_not_good_does_not_depend_on_the_others_of_its_delivery
         (result,) = member.settle("extend", [message], delay=60)
         if fate == "extend":
             assert message.offset not in why
-            assert isinstance(result, reports.Settled)
+            assert isinstance(result, reports.SettledMessage)
             continue
         expected = (UNKNOWN, "settled") if fate in settled else (EXPIRED, None)
         assert why[message.offset] == expected, fate

@@ -126,7 +126,7 @@ class Machine(RuleBasedStateMachine):
         acks = self.open[owner.name].acks.setdefault(group, set())
         for message, result in zip(messages, results, strict=True):
             del self.got[group][message.value]
-            if isinstance(result, reports.Settled):
+            if isinstance(result, reports.SettledMessage):
                 acks.add(message.value)
 
     @rule(name=WHO, group=st.sampled_from(GROUPS), place=st.sampled_from(PARTITIONS), ends=st.booleans())
@@ -209,7 +209,7 @@ class Machine(RuleBasedStateMachine):
         results = self.consumer(group).ack(messages)
         for message, result in zip(messages, results, strict=True):
             del self.got[group][message.value]
-            if isinstance(result, reports.Settled):
+            if isinstance(result, reports.SettledMessage):
                 self.done[group].add(message.value)
 
     # --- time and accidents --------------------------------------------------------------------

@@ -45,7 +45,7 @@ def test_a_rejected_message_is_a_dead_letter_with_its_story(node: Node, clock: M
 
     (result,) = member.settle("reject", messages, reason="cannot be parsed")
 
-    assert isinstance(result, reports.Settled)
+    assert isinstance(result, reports.SettledMessage)
     assert (result.action, result.dlq_topic, result.dlq_partition, result.dlq_offset) == (
         "rejected",
         "orders.dlq",
@@ -268,7 +268,7 @@ def test_a_dead_letter_topic_that_cannot_be_made_at_first_is_made_later(faulty: 
     faulty.fail_next("make_directory", EIO)
 
     (result,) = member.settle("reject", messages)
-    assert not isinstance(result, reports.Settled)
+    assert not isinstance(result, reports.SettledMessage)
     assert member.poll() == []
     node.pass_time(3, step=0.5)
 

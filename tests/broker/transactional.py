@@ -11,7 +11,7 @@ from goqueue.service.messages import Isolation, Stored, StoredBatch
 from goqueue.service.new_message import NewMessage
 from goqueue.service.pending import Pending
 from goqueue.wire import reports
-from goqueue.wire.transaction_reports import TransactionBegun, TransactionOutcome, TransactionOwner
+from goqueue.wire.transaction_reports import BegunTransaction, TransactionOutcome, TransactionOwner
 from tests.broker.brokers import Node, values_of
 from tests.broker.consumers import Got, restarted
 
@@ -44,7 +44,7 @@ class Owner:
     def owner(self) -> TransactionOwner:
         return TransactionOwner(self.name, self.session.producer_id, self.session.epoch, self.number)
 
-    def begin(self, *, marker: str | None = None, number: int = 0) -> TransactionBegun:
+    def begin(self, *, marker: str | None = None, number: int = 0) -> BegunTransaction:
         asked = self.node.broker.transactions.begin(
             self.name, self.session.producer_id, self.session.epoch, marker=marker, number=number
         )
@@ -103,7 +103,7 @@ class Owner:
         """Publish as HTTP does: by the name of the transaction."""
         return self.node.done(self.node.broker.messages.publish(topic, messages, transaction_id=self.id))
 
-    def ack(self, messages: Iterable[Got]) -> list[reports.Settled | GoQueueError]:
+    def ack(self, messages: Iterable[Got]) -> list[reports.SettledMessage | GoQueueError]:
         receipts = [message.receipt for message in messages]
         asked = self.node.broker.transactions.add_acks(self.session.producer_id, self.session.epoch, receipts)
         return self.node.done(asked)

@@ -42,10 +42,10 @@ from goqueue.wire import verbs
 from goqueue.wire.frames import Frame
 from goqueue.wire.reports import (
     DeliveredBatch,
-    Heartbeat,
-    Joined,
+    HeartbeatAnswer,
+    JoinAnswer,
     PartitionName,
-    Polled,
+    PollAnswer,
     Refusal,
     SettledBatch,
     Settlement,
@@ -62,12 +62,12 @@ def frame(meta: Any, payload: bytes = b"") -> Frame:
 
 def joined(*partitions: int, generation: int = 1, required: bool = False) -> Frame:
     names = [PartitionName("t", number) for number in partitions]
-    told = Joined("me", generation, "me", ["me"], names, required, "partitioned", "cooperative", 30_000, 3_000)
+    told = JoinAnswer("me", generation, "me", ["me"], names, required, "partitioned", "cooperative", 30_000, 3_000)
     return frame(verbs.Empty(), verbs.encode(told))
 
 
 def beat(*assigned: int, revoke: tuple[int, ...] = (), generation: int = 1, required: bool = False) -> Frame:
-    told = Heartbeat(
+    told = HeartbeatAnswer(
         generation,
         required or bool(revoke),
         "Stable",
@@ -90,7 +90,7 @@ def polled(
         records.append(bytes(raw))
         name = f"{nonce}{partition}-{first}"
         told.append(DeliveredBatch("t", partition, name, count, len(raw), 0, 0, first + count, {}, LEASE_NS))
-    return frame(Polled(told, generation, required, 0, reason), b"".join(records))
+    return frame(PollAnswer(told, generation, required, 0, reason), b"".join(records))
 
 
 def settled(*parts: SettledBatch | GoQueueError) -> Frame:
@@ -127,7 +127,8 @@ class Script:
     @property
     def verbs(self) -> list[str]:
         return [
-            asked.meta.name if isinstance(asked.meta, verbs.Call) else asked.verb.name.lower() for asked in self.asked
+            asked.meta.name if isinstance(asked.meta, verbs.CallRequest) else asked.verb.name.lower()
+            for asked in self.asked
         ]
 
 
@@ -514,7 +515,7 @@ def test_an_answer_that_came_too_late_is_released(make: Callable[..., ConsumerCo
 
 
 def commits(request: ConsumerRequest) -> list[tuple[int, int]]:
-    assert isinstance(request.meta, verbs.Call)
+    assert isinstance(request.meta, verbs.CallRequest)
     return [
         (partition, offset) for _, partition, offset, *_ in msgspec.msgpack.decode(request.payload or b"")["commits"]
     ]

@@ -98,7 +98,7 @@ class Peer:
         return msgspec.msgpack.decode((await self.call(verb, meta)).meta, type=answer)
 
     async def publish(self, *values: bytes, topic: str = "orders", partition: int = 0) -> verbs.PublishAnswer:
-        frame = await self.call(Verb.PUBLISH, verbs.Publish(topic, partition), bytes(kernel.encode(values)))
+        frame = await self.call(Verb.PUBLISH, verbs.PublishRequest(topic, partition), bytes(kernel.encode(values)))
         return msgspec.msgpack.decode(frame.meta, type=verbs.PublishAnswer)
 
     async def hung_up(self) -> GoQueueError | None:
@@ -157,12 +157,12 @@ class House:
         peer = Peer(*await asyncio.open_connection(sock=raw, limit=4_096))
         self.peers.append(peer)
         if hello:
-            await peer.call(Verb.HELLO, verbs.Hello())
+            await peer.call(Verb.HELLO, verbs.HelloRequest())
         return peer
 
     async def create(self, topic: str = "orders", *, partitions: int = 1, **settings: object) -> None:
         peer = await self.peer()
-        await peer.call(Verb.CREATE_TOPIC, verbs.CreateTopic(topic, partitions, settings))
+        await peer.call(Verb.CREATE_TOPIC, verbs.CreateTopicRequest(topic, partitions, settings))
         await peer.close()
 
     def connection_of(self, peer: Peer) -> Connection:

@@ -12,7 +12,7 @@ from tests.server.served import Served, serving
 CONNECTIONS = 5_000
 MEMORY_BYTES_MAX = 100 * 1024 * 1024
 LOG_LINES_MAX = 200
-HELLO = frames.pack(Verb.HELLO, 1, verbs.encode(verbs.Hello()))
+HELLO = frames.pack(Verb.HELLO, 1, verbs.encode(verbs.HelloRequest()))
 CLAIM = (32 * 1024 * 1024).to_bytes(4) + bytes([Verb.PUBLISH]) + bytes(11) + b"x" * 2_000
 OPENINGS = (
     b"",  # says nothing

@@ -108,7 +108,7 @@ def test_answers_that_are_owed_are_given_before_it_stops(tmp_path: Path) -> None
 def test_whoever_waits_for_a_record_is_answered_and_does_not_hold_it_up(tmp_path: Path) -> None:
     with serving(tmp_path, env={"GOQUEUE_DRAIN_GRACE": "1h"}) as served, Peer(served.address) as peer:
         peer.create_topic("orders")
-        peer.send(Verb.READ, verbs.Read("orders", 0, wait_ms=60_000))
+        peer.send(Verb.READ, verbs.ReadRequest("orders", 0, wait_ms=60_000))
         peer.ask(Verb.PING, verbs.Empty())
         served.signal(signal.SIGTERM)
 
@@ -137,7 +137,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
         peer.send_batch("orders", [b"x" * 8_000_000])
         peer.receive()
         for _ in range(50):  # answers that nobody takes, so that it has something to wait for
-            peer.send(Verb.READ, verbs.Read("orders", 0))
+            peer.send(Verb.READ, verbs.ReadRequest("orders", 0))
         served.signal(signal.SIGTERM)
         served.wait_for_log("stopping")
 
@@ -293,7 +293,7 @@ def test_it_costs_next_to_nothing_when_idle(tmp_path: Path) -> None:
     with serving(tmp_path) as served, Peer(served.address) as peer:
         peer.create_topic("orders")
         before_ns = _cpu_ns(served)
-        peer.ask(Verb.READ, verbs.Read("orders", 0, wait_ms=2_000))
+        peer.ask(Verb.READ, verbs.ReadRequest("orders", 0, wait_ms=2_000))
 
         used_ns = _cpu_ns(served) - before_ns
 

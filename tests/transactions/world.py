@@ -17,7 +17,7 @@ from goqueue.transactions.decisions import Busy, DecidedAcks, DecidedPosition, D
 from goqueue.transactions.limits import TransactionLimits
 from goqueue.transactions.states import Verdict
 from goqueue.transactions.transaction import Transaction
-from goqueue.wire.transaction_reports import ProducerSession, TransactionBegun, TransactionOutcome, TransactionOwner
+from goqueue.wire.transaction_reports import BegunTransaction, ProducerSession, TransactionOutcome, TransactionOwner
 
 WALL_NS = 1_700_000_000 * 10**9
 TOPIC = "orders"
@@ -201,7 +201,7 @@ class World:
 
         return self.call(steps)
 
-    def publish(self, begun: TransactionBegun, partition: int, value: object) -> Call:
+    def publish(self, begun: BegunTransaction, partition: int, value: object) -> Call:
         def steps(call: Call) -> Generator[None, None, None]:
             transaction = self.core.check_publish(begun.producer_id, begun.epoch, begun.number)
             transaction.add_partition(TOPIC, TOPIC_ID, partition, wall_ns=self.wall_ns)
@@ -213,7 +213,7 @@ class World:
 
         return self.call(steps)
 
-    def add_position(self, begun: TransactionBegun, group: str, offset: int) -> Call:
+    def add_position(self, begun: BegunTransaction, group: str, offset: int) -> Call:
         def steps(call: Call) -> Generator[None, None, None]:
             transaction: Transaction = self.core.open_of(begun.producer_id, begun.epoch)
             transaction.add_position(DecidedPosition(group, "in", "id", 0, offset), wall_ns=self.wall_ns)
@@ -223,7 +223,7 @@ class World:
 
         return self.call(steps)
 
-    def add_acks(self, begun: TransactionBegun, group: str, offsets: Sequence[int]) -> Call:
+    def add_acks(self, begun: BegunTransaction, group: str, offsets: Sequence[int]) -> Call:
         def steps(call: Call) -> Generator[None, None, None]:
             transaction: Transaction = self.core.open_of(begun.producer_id, begun.epoch)
             transaction.add_acks(DecidedAcks(group, "in", "id", 0, BitMap64(offsets)), wall_ns=self.wall_ns)

@@ -32,7 +32,8 @@ class Scans:
         if piece_bytes < 1:
             raise InvalidRequest(f"invalid piece_bytes {piece_bytes}: must be positive", path="piece_bytes")
         size = max(piece_bytes, PIECE_BYTES_MIN, log.size // PIECES_MAX)
-        return [Piece(*piece) for piece in log.pieces(start_offset, end_offset, piece_bytes=size)]
+        pieces = log.pieces(start_offset, end_offset, piece_bytes=size)
+        return [Piece(first_offset=first, size_bytes=held) for first, held in pieces]
 
     def hidden(
         self,
@@ -55,14 +56,18 @@ class Scans:
         found = between(delivery.cancelled, start, end) if sees_all else delivery.hidden(start, end)
         if is_committed and leader.aborted:
             found = found | between(leader.aborted, start, end)
-        return [HiddenRange(*each) for each in runs(found)]
+        return [HiddenRange(first_offset=first, end_offset=end) for first, end in runs(found)]
 
     def rescheduled(self, topic: str, partition: int, *, start_offset: int, end_offset: int) -> list[DueTime]:
         """The messages of the range that got another time than their record says, and that time, by offset."""
         leader = self._partition_of(topic, partition)
         _check_range(start_offset, end_offset)
         times_ns = (leader.delivery or leader.begin_delivery()).rescheduled
-        return [DueTime(*one) for one in sorted(times_ns.items()) if start_offset <= one[0] < end_offset]
+        return [
+            DueTime(offset=offset, due_ns=due_ns)
+            for offset, due_ns in sorted(times_ns.items())
+            if start_offset <= offset < end_offset
+        ]
 
 
 def _check_range(start_offset: int, end_offset: int) -> None:

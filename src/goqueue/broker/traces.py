@@ -450,19 +450,31 @@ class Traces:
                 context = self._context(known, moment.place, _NO_ROWS)
             spans.append(
                 reports.Span(
-                    span_id(one.trace_id, moment),
-                    str(moment.event_type),
-                    moment.time_ns,
-                    *moment.place,
-                    parent_span_id(one.trace_id, moment, context),
-                    moment.group,
-                    moment.member,
-                    moment.duration_ns,
-                    moment.error,
-                    dict(moment.attributes),
+                    span_id=span_id(one.trace_id, moment),
+                    event_type=str(moment.event_type),
+                    time_ns=moment.time_ns,
+                    topic=moment.place.topic,
+                    partition=moment.place.partition,
+                    offset=moment.place.offset,
+                    parent_span_id=parent_span_id(one.trace_id, moment, context),
+                    group=moment.group,
+                    consumer_id=moment.member,
+                    duration_ns=moment.duration_ns,
+                    error=moment.error,
+                    attributes=dict(moment.attributes),
                 )
             )
-        return reports.Trace(one.trace_id, *one.start, one.start_ns, one.end_ns, one.status, len(one.moments), spans)
+        return reports.Trace(
+            trace_id=one.trace_id,
+            topic=one.start.topic,
+            partition=one.start.partition,
+            offset=one.start.offset,
+            start_ns=one.start_ns,
+            end_ns=one.end_ns,
+            status=one.status,
+            span_count=len(one.moments),
+            spans=spans,
+        )
 
 
 def _of_outcome(rows: Iterable[Row], status: str) -> Callable[[TopicPartition, BitMap64], BitMap64]:

@@ -54,8 +54,8 @@ from goqueue.transactions.states import Verdict
 from goqueue.transactions.transaction import Transaction
 from goqueue.wire import reports
 from goqueue.wire.transaction_reports import (
+    BegunTransaction,
     ProducerSession,
-    TransactionBegun,
     TransactionInfo,
     TransactionOutcome,
     TransactionOwner,
@@ -197,12 +197,12 @@ class Transactions:
         number: int = 0,
         job: str | None = None,
         run: str = "",
-    ) -> Pending[TransactionBegun]:
+    ) -> Pending[BegunTransaction]:
         """A transaction. One that its owner has numbered is there at once, else it is durable first. With a `job`, what
         other runs of it have open is aborted.
         """
 
-        def ask() -> Pending[TransactionBegun]:
+        def ask() -> Pending[BegunTransaction]:
             now_ns, wall_ns = self._now()
             begun = self._coordinator.begin(
                 transactional_id,
@@ -304,7 +304,7 @@ class Transactions:
 
     def add_acks(
         self, producer_id: int, epoch: int, receipts: Sequence[str]
-    ) -> Pending[list[reports.Settled | GoQueueError]]:
+    ) -> Pending[list[reports.SettledMessage | GoQueueError]]:
         """Acks that take effect with the commit; the leases are held until then."""
         return self._groups.settle(receipts, self._acks_in(producer_id, epoch))
 

@@ -121,7 +121,7 @@ class AdminCalls:
 
         async def attempt() -> T:
             session = await self._connections.any()
-            frame = await session.ask_frame(Verb.CALL, verbs.Call(verb), payload)
+            frame = await session.ask_frame(Verb.CALL, verbs.CallRequest(verb), payload)
             return msgspec.msgpack.decode(frame.payload, type=answer_type)
 
         return await self._connections.retrying(attempt, only_unsent=verb in _NOT_REPEATABLE)
@@ -159,7 +159,7 @@ class AsyncTopicAdmin(AdminCalls):
 
         With `exist_ok` a topic of that name stays as it is, and is returned.
         """
-        asked = verbs.CreateTopic(name, partitions, _settings(settings), replication_factor)
+        asked = verbs.CreateTopicRequest(name, partitions, _settings(settings), replication_factor)
         try:
             return await self._ask(Verb.CREATE_TOPIC, asked, TopicState, is_repeatable=exist_ok)
         except TopicExists:
@@ -170,7 +170,7 @@ class AsyncTopicAdmin(AdminCalls):
     async def delete_topic(self, name: str, *, missing_ok: bool = False) -> None:
         """Delete a topic with all its messages."""
         try:
-            await self._ask(Verb.DELETE_TOPIC, verbs.TopicName(name), verbs.Empty, is_repeatable=missing_ok)
+            await self._ask(Verb.DELETE_TOPIC, verbs.TopicRequest(name), verbs.Empty, is_repeatable=missing_ok)
         except TopicNotFound:
             if not missing_ok:
                 raise
@@ -185,7 +185,7 @@ class AsyncTopicAdmin(AdminCalls):
         **settings: Unpack[TopicSettings],
     ) -> TopicState:
         """Change settings of a topic; None resets one to its default."""
-        asked = verbs.AlterTopic(name, _settings({**(changes or {}), **settings}))
+        asked = verbs.AlterTopicRequest(name, _settings({**(changes or {}), **settings}))
         altered = await self._ask(Verb.ALTER_TOPIC, asked, TopicState)
         self._connections.forget_topic(name)
         return altered
@@ -195,21 +195,21 @@ class AsyncTopicAdmin(AdminCalls):
 
         async def attempt() -> list[str]:
             session = await self._connections.any()
-            _, names = await session.ask_for_payload(Verb.LIST_TOPICS, verbs.ListTopics(internal), verbs.Empty)
+            _, names = await session.ask_for_payload(Verb.LIST_TOPICS, verbs.ListTopicsRequest(internal), verbs.Empty)
             return _decode_names(names)
 
         return await self._connections.retrying(attempt)
 
     async def describe_topic(self, name: str) -> TopicState:
         """The settings of a topic, and the first and next offset of each partition."""
-        return await self._ask(Verb.DESCRIBE_TOPIC, verbs.TopicName(name), TopicState)
+        return await self._ask(Verb.DESCRIBE_TOPIC, verbs.TopicRequest(name), TopicState)
 
     async def offsets(self, topic: str, *, time: Time = "latest") -> list[int]:
         """By partition, the first offset at or after a time, which may be `"earliest"` or `"latest"` (the end)."""
         if time in ("earliest", "latest"):
-            asked = verbs.Offsets(topic, None, str(time))
+            asked = verbs.OffsetsRequest(topic, None, str(time))
         else:
-            asked = verbs.Offsets(topic, self._time_ns(time, "time"))
+            asked = verbs.OffsetsRequest(topic, self._time_ns(time, "time"))
         return (await self._ask(Verb.OFFSETS, asked, verbs.OffsetsAnswer)).offsets
 
     async def health(self) -> NodeHealth:

@@ -85,8 +85,8 @@ class BlockingSession:
         session = cls(address, connection, busy_poll_ns)
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            hello = verbs.Hello(client_id=client_id, api_key=api_key)
-            welcome = session.exchange(Verb.HELLO, hello, verbs.Welcome)
+            hello = verbs.HelloRequest(client_id=client_id, api_key=api_key)
+            welcome = session.exchange(Verb.HELLO, hello, verbs.HelloAnswer)
             session._frame_bytes_max = welcome.frame_bytes_max
             connection.settimeout(min(ANSWER_TIMEOUT_S, timeout_s))
         except AvailabilityError as error:

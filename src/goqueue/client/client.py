@@ -353,7 +353,7 @@ class AsyncClient(
         part, whatever `on_damage` says.
         """
         check_on_damage(on_damage)
-        asked = verbs.Read(
+        asked = verbs.ReadRequest(
             topic,
             partition,
             offset=start_offset,
@@ -498,7 +498,7 @@ class AsyncClient(
             else:
                 future.set_result(msgspec.msgpack.decode(frame.payload, type=answer_type))
 
-        session.send(Verb.CALL, verbs.Call(verb), encode_arguments(verb, arguments), answered, in_time=True)
+        session.send(Verb.CALL, verbs.CallRequest(verb), encode_arguments(verb, arguments), answered, in_time=True)
         return future
 
     def _single_publisher(self) -> LoopPublisher:

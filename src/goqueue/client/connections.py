@@ -129,7 +129,7 @@ class Connections:
         if known:
             return known
         session = await self.any()
-        answer = await session.ask(Verb.METADATA, verbs.Metadata([name]), verbs.MetadataAnswer)
+        answer = await session.ask(Verb.METADATA, verbs.MetadataRequest([name]), verbs.MetadataAnswer)
         self._nodes = answer.nodes
         (metadata,) = answer.topics
         if metadata.error:

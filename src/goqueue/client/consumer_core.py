@@ -58,10 +58,10 @@ from goqueue.wire import codes, verbs
 from goqueue.wire.frames import Frame
 from goqueue.wire.reports import (
     DeliveredBatch,
-    Heartbeat,
-    Joined,
+    HeartbeatAnswer,
+    JoinAnswer,
     PartitionName,
-    Polled,
+    PollAnswer,
     PositionCommit,
     SettledBatch,
     Settlement,
@@ -216,7 +216,7 @@ class ConsumerCore:
             raise self._fenced
         config = self.config
         ack, commits = ACKS[config.ack]
-        asked = verbs.Join(
+        asked = verbs.JoinRequest(
             config.group,
             config.client_id,
             config.topics,
@@ -234,7 +234,7 @@ class ConsumerCore:
         )
         self._may_be_member = True
         frame = yield ConsumerRequest(Verb.JOIN, asked)
-        joined = decode(frame.payload, Joined)
+        joined = decode(frame.payload, JoinAnswer)
         self.generation = joined.generation
         self.heartbeat_ns = max(1, joined.heartbeat_interval_ms) * MS
         self._has(joined.partitions)
@@ -250,7 +250,7 @@ class ConsumerCore:
             if not self.is_member:
                 return
             self.must_beat = False
-            asked = verbs.MemberHeartbeat(config.group, config.member_id, self.generation)
+            asked = verbs.HeartbeatRequest(config.group, config.member_id, self.generation)
             try:
                 frame = yield ConsumerRequest(Verb.HEARTBEAT, asked, verbs.encode(revoked) if revoked else None)
             except StaleGeneration as error:
@@ -260,7 +260,7 @@ class ConsumerCore:
             except (NotGroupMember, GroupNotFound):
                 self.is_member = False
                 return
-            beat = decode(frame.payload, Heartbeat)
+            beat = decode(frame.payload, HeartbeatAnswer)
             self.generation = max(self.generation or 0, beat.generation)
             self._has(beat.partitions_assigned)
             if not beat.partitions_to_revoke:
@@ -275,7 +275,7 @@ class ConsumerCore:
         if self._may_be_member:
             arguments: dict[str, object] = {"group": self.config.group, "member_id": self.config.member_id}
             with suppress(NotGroupMember, GroupNotFound):
-                yield ConsumerRequest(Verb.CALL, verbs.Call("groups.leave"), verbs.encode(arguments))
+                yield ConsumerRequest(Verb.CALL, verbs.CallRequest("groups.leave"), verbs.encode(arguments))
         self.is_member = self._may_be_member = False
         self._leases.clear()
 
@@ -342,7 +342,7 @@ class ConsumerCore:
                 if refusals > REFUSALS_MAX or not self._has_lost_track:
                     raise
                 continue
-            polled = decode(frame.meta, Polled)
+            polled = decode(frame.meta, PollAnswer)
             self.reason = polled.reason
             self.must_beat = self.must_beat or polled.rebalance_required or polled.generation != self.generation
             if polled.batches:
@@ -365,11 +365,11 @@ class ConsumerCore:
             if now_ns >= until_ns:
                 return PolledBatch([])
 
-    def _poll(self, max_messages: int, wait_ms: int) -> verbs.Poll:
+    def _poll(self, max_messages: int, wait_ms: int) -> verbs.PollRequest:
         group, member_id, number = self.config.group, self.config.member_id, self._poll_number
-        return verbs.Poll(group, member_id, self.generation, max_messages, wait_ms=wait_ms, number=number)
+        return verbs.PollRequest(group, member_id, self.generation, max_messages, wait_ms=wait_ms, number=number)
 
-    def next_poll(self, batches: Sequence[DeliveredBatch], max_messages: int) -> verbs.Poll | None:
+    def next_poll(self, batches: Sequence[DeliveredBatch], max_messages: int) -> verbs.PollRequest | None:
         """The poll that is likely to come after one that has brought these, if it may be sent before it comes.
 
         It does not wait, and has the number of the next poll: one that is sent again takes back what it has brought.
@@ -393,7 +393,7 @@ class ConsumerCore:
         return frame
 
     def _messages(
-        self, polled: Polled, payload: memoryview, connection: Settles, message_type: type[Message]
+        self, polled: PollAnswer, payload: memoryview, connection: Settles, message_type: type[Message]
     ) -> tuple[PolledBatch, list[tuple[DeliveryOrigin, list[Undecodable]]]]:
         """The messages, and the records of which none can be made."""
         broken: list[tuple[DeliveryOrigin, list[Undecodable]]] = []
@@ -439,12 +439,12 @@ class ConsumerCore:
 
     def release(self, frame: Frame) -> Steps[None]:
         """Have the messages of an answer that came too late delivered as if for the first time."""
-        polled = decode(frame.meta, Polled)
+        polled = decode(frame.meta, PollAnswer)
         parts = [verbs.SettlePart(one.topic, one.partition, one.nonce, 0) for one in polled.batches]
         if polled.gaps:
             warn(polled_gaps(polled.gaps))
         if parts and self._has_leases:
-            yield ConsumerRequest(Verb.SETTLE, verbs.Settle(Settlement("release"), parts), b"")
+            yield ConsumerRequest(Verb.SETTLE, verbs.SettleRequest(Settlement("release"), parts), b"")
 
     # --- settling ------------------------------------------------------------------------------
 
@@ -454,7 +454,7 @@ class ConsumerCore:
         if not self._has_leases or is_touched or len(batch.deliveries) > verbs.PARTS_MAX:
             yield from self.settle(batch.messages, Settlement("ack"))
             return
-        asked = verbs.Settle(Settlement("ack"), [one.lease.part for one in batch.deliveries])
+        asked = verbs.SettleRequest(Settlement("ack"), [one.lease.part for one in batch.deliveries])
         frame = yield ConsumerRequest(Verb.SETTLE, asked, b"")
         in_doubt: set[int] = set()
         for delivery, (answer, _) in zip(batch.deliveries, _decode_settled(frame.payload), strict=True):
@@ -485,7 +485,7 @@ class ConsumerCore:
     ) -> Steps[GoQueueError | None]:
         parts = [verbs.SettlePart(*one, one.batch.nonce, len(offsets)) for one, offsets in chosen]
         payload = b"".join([_raw(offsets) for _, offsets in chosen])
-        request = ConsumerRequest(Verb.SETTLE, verbs.Settle(settlement, parts), payload)
+        request = ConsumerRequest(Verb.SETTLE, verbs.SettleRequest(settlement, parts), payload)
         frame = yield request
         is_repeated = is_repeated or request.was_lost
         failure: GoQueueError | None = None
@@ -522,7 +522,7 @@ class ConsumerCore:
             elif now_ns >= lease.extend_at_ns:
                 due.setdefault(lease.length_ns, []).append(lease)
         for length_ns, together in _in_parts(due):
-            asked = verbs.Settle(Settlement("extend", length_ns), [lease.part for lease in together])
+            asked = verbs.SettleRequest(Settlement("extend", length_ns), [lease.part for lease in together])
             frame = yield ConsumerRequest(Verb.SETTLE, asked, b"")
             for lease, (answer, told) in zip(together, _decode_settled(frame.payload), strict=True):
                 lease.extend_at_ns = now_ns + length_ns // 2
@@ -566,7 +566,7 @@ class ConsumerCore:
                 "generation": self.generation,
             }
             try:
-                yield ConsumerRequest(Verb.CALL, verbs.Call("groups.commit"), verbs.encode(arguments))
+                yield ConsumerRequest(Verb.CALL, verbs.CallRequest("groups.commit"), verbs.encode(arguments))
             except StaleGeneration as error:
                 self._was_refused(error)
             except PartitionNotAssigned as error:

@@ -65,8 +65,8 @@ class Background:
         with self._lock:
             noted, self._noted = self._noted, {}
         return [
-            (Settlement(*kind), together[start : start + TOGETHER_MAX])
-            for kind, together in noted.items()
+            (Settlement(action, delay_ns, reason), together[start : start + TOGETHER_MAX])
+            for (action, delay_ns, reason), together in noted.items()
             for start in range(0, len(together), TOGETHER_MAX)
         ]
 

@@ -20,8 +20,8 @@ from goqueue.client.session import decode
 from goqueue.clock import MS, SECOND, Clock
 from goqueue.errors import AvailabilityError, GoQueueError
 from goqueue.wire.frames import Frame
-from goqueue.wire.reports import DeliveredBatch, Polled
-from goqueue.wire.verbs import Poll, Verb
+from goqueue.wire.reports import DeliveredBatch, PollAnswer
+from goqueue.wire.verbs import PollRequest, Verb
 
 PREFETCHED_NS_MAX: Final = SECOND
 """Prefetched messages are released if the application does not poll for them within that time."""
@@ -36,7 +36,7 @@ class PrefetchedPoll(NamedTuple):
 
     session: BlockingSession
     correlation: int
-    asked: Poll
+    asked: PollRequest
     sent_ns: int
 
     def answer(self) -> Frame | None:
@@ -55,7 +55,7 @@ class Prefetch:
         self._core = core
         self._connections = connections
         self._clock = clock
-        self._next_poll: Poll | None = None  # what may be sent along with an ack
+        self._next_poll: PollRequest | None = None  # what may be sent along with an ack
         self._may_send_along = False
         self._polled_ns = 0
         self._only_along_until_ns = 0  # a poll that was sent during decoding brought nothing
@@ -86,12 +86,12 @@ class Prefetch:
         self._may_send_along = False
         self._next_poll = None
 
-    def poll_along(self) -> Poll | None:
+    def poll_along(self) -> PollRequest | None:
         """The poll to send right after the request that is about to be sent, if any."""
         following, self._next_poll = self._next_poll if self._may_send_along else None, None
         return following
 
-    def sent_along(self, session: BlockingSession, asked: Poll) -> None:
+    def sent_along(self, session: BlockingSession, asked: PollRequest) -> None:
         """The poll was the last request that the session has sent."""
         self.prefetched = PrefetchedPoll(session, session.last_correlation, asked, self._clock.monotonic_ns())
 
@@ -101,7 +101,7 @@ class Prefetch:
         if prefetched is None:
             return None
         asked = request.meta
-        is_same = isinstance(asked, Poll) and (asked.number, asked.max_messages) == (
+        is_same = isinstance(asked, PollRequest) and (asked.number, asked.max_messages) == (
             prefetched.asked.number,
             prefetched.asked.max_messages,
         )
@@ -110,7 +110,7 @@ class Prefetch:
             prefetched.session.forget_answer(prefetched.correlation)
             return None
         frame = prefetched.answer()
-        if frame is not None and (len(frame.payload) or decode(frame.meta, Polled).gaps):
+        if frame is not None and (len(frame.payload) or decode(frame.meta, PollAnswer).gaps):
             return frame
         self._only_along_until_ns = self._clock.monotonic_ns() + PREFETCHED_NS_MAX
         return None

@@ -301,12 +301,12 @@ class PublishEngine:
             self.sent_count += request.record_count
         return request
 
-    def encode(self, queue: PartitionQueue, request: PublishRequest) -> tuple[verbs.Publish, bytearray]:
+    def encode(self, queue: PartitionQueue, request: PublishRequest) -> tuple[verbs.PublishRequest, bytearray]:
         """The request as it goes over the wire."""
         queues = self._topics[queue.topic]
         identity = (self._identity[0], self._identity[1] + queue.epoch) if self._identity else None
         records = request.encode(identity, queues.compression, self._transaction)
-        return verbs.Publish(queue.topic, queue.partition, queues.acks), records
+        return verbs.PublishRequest(queue.topic, queue.partition, queues.acks), records
 
     def stored(
         self, queue: PartitionQueue, request: PublishRequest, answer: verbs.PublishAnswer

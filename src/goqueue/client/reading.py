@@ -186,7 +186,7 @@ class TopicRead(AsyncMessages):
         wanted: Sequence[int] = range(len(metadata.leaders)) if self._partition is None else [self._partition]
         reads = [_PartitionRead(TopicPartition(self._topic, number), self._offset) for number in wanted]
         if len(reads) > PREFETCHED_READS:  # those who are asked later have to know where to end
-            ends = await _offsets(self._connections, verbs.Offsets(self._topic, None, "latest"))
+            ends = await _offsets(self._connections, verbs.OffsetsRequest(self._topic, None, "latest"))
             for read, end in zip(reads, ends, strict=False):
                 read.end_offset = end
         return reads
@@ -201,7 +201,7 @@ class TopicRead(AsyncMessages):
         read.is_over = at_end or answer.end_of_range
 
     async def _ask(self, read: _PartitionRead) -> tuple[verbs.ReadAnswer, memoryview]:
-        asked = verbs.Read(
+        asked = verbs.ReadRequest(
             read.origin.topic,
             read.origin.partition,
             offset=read.offset,
@@ -245,21 +245,21 @@ class _Following:
         session, self.session = self.session, None
         if session and not session.is_closed:
             session.forget(self.correlation)
-            session.send(Verb.UNSUBSCRIBE, verbs.Unsubscribe(self.correlation), None, None)
+            session.send(Verb.UNSUBSCRIBE, verbs.UnsubscribeRequest(self.correlation), None, None)
 
     def taken(self, size: int) -> None:
         """So many bytes were worked off: the broker may send as many more."""
         self._held -= size
         self._taken += size
         if self._taken * 2 >= self._credit and self.session and not self.session.is_closed:
-            self.session.send(Verb.CREDIT, verbs.Credit(self.correlation, self._taken), None, None)
+            self.session.send(Verb.CREDIT, verbs.CreditRequest(self.correlation, self._taken), None, None)
             self._taken = 0
 
     async def _subscribe(self) -> None:
         while True:
             try:
                 session = await self._follow.connections.leader(*self.origin)
-                asked = verbs.Subscribe(
+                asked = verbs.SubscribeRequest(
                     self.origin.topic,
                     self.origin.partition,
                     self.offset,
@@ -373,7 +373,7 @@ class TopicFollow(AsyncMessages):
                 return found
 
     async def _plan(self) -> list[tuple[int, int, int]]:
-        asked = verbs.Offsets(self._topic, self._from_time_ns, self._start)
+        asked = verbs.OffsetsRequest(self._topic, self._from_time_ns, self._start)
         offsets = await _offsets(self.connections, asked)
         wanted = range(len(offsets)) if self._partition is None else [self._partition]
         credit = max(CREDIT_BYTES_MIN, CREDIT_BYTES // max(1, len(wanted)))
@@ -382,7 +382,7 @@ class TopicFollow(AsyncMessages):
         return [(number, offsets[number] if number < len(offsets) else 0, credit) for number in wanted]
 
 
-async def _offsets(connections: Connections, asked: verbs.Offsets) -> list[int]:
+async def _offsets(connections: Connections, asked: verbs.OffsetsRequest) -> list[int]:
     """By partition, where the topic begins, ends, or was at a time."""
 
     async def attempt() -> list[int]:

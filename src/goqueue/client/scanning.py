@@ -46,14 +46,14 @@ class ScannedPart(NamedTuple):
 class Course:
     """Where a scan of [offset, end_offset) stands."""
 
-    def __init__(self, asked: verbs.Read, on_damage: OnDamage = "warn") -> None:
+    def __init__(self, asked: verbs.ReadRequest, on_damage: OnDamage = "warn") -> None:
         assert asked.end_offset is not None
         self._on_damage = on_damage
         self._asked = asked
         self._end = asked.end_offset
         self.offset = asked.offset
 
-    def request(self) -> verbs.Read | None:
+    def request(self) -> verbs.ReadRequest | None:
         """What to ask for next, if there is anything left."""
         return msgspec.structs.replace(self._asked, offset=self.offset) if self.offset < self._end else None
 
@@ -87,7 +87,7 @@ class Course:
 class AsyncScan:
     """The visible records of one partition in [start_offset, end_offset), part by part. Made by `AsyncClient.scan`."""
 
-    def __init__(self, connections: Connections, asked: verbs.Read, on_damage: OnDamage = "warn") -> None:
+    def __init__(self, connections: Connections, asked: verbs.ReadRequest, on_damage: OnDamage = "warn") -> None:
         self._connections = connections
         self.course = Course(asked, on_damage)
         self._task: asyncio.Task[tuple[verbs.ReadAnswer, memoryview]] | None = None
@@ -123,7 +123,7 @@ class AsyncScan:
         request = self.course.request()
         return None if request is None else asyncio.ensure_future(self._ask(request))
 
-    async def _ask(self, request: verbs.Read) -> tuple[verbs.ReadAnswer, memoryview]:
+    async def _ask(self, request: verbs.ReadRequest) -> tuple[verbs.ReadAnswer, memoryview]:
         async def attempt() -> tuple[verbs.ReadAnswer, memoryview]:
             session = await self._connections.leader(request.topic, request.partition)
             return await session.ask_for_payload(Verb.READ, request, verbs.ReadAnswer)

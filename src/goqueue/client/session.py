@@ -74,7 +74,7 @@ class Session(asyncio.BufferedProtocol):
 
     def __init__(self, address: str, loop: asyncio.AbstractEventLoop) -> None:
         self.address = address
-        self.welcome: verbs.Welcome
+        self.welcome: verbs.HelloAnswer
         self.is_closed = False
         self._loop = loop
         self._reader = FrameReader(trusts=True)
@@ -105,8 +105,8 @@ class Session(asyncio.BufferedProtocol):
             reason = getattr(error, "strerror", None) or str(error) or "no answer in time"
             raise CannotConnect(address, reason) from error
         try:
-            hello = verbs.Hello(client_id=client_id, api_key=api_key)
-            session.welcome = await session.ask(Verb.HELLO, hello, verbs.Welcome, timeout_s=timeout_s)
+            hello = verbs.HelloRequest(client_id=client_id, api_key=api_key)
+            session.welcome = await session.ask(Verb.HELLO, hello, verbs.HelloAnswer, timeout_s=timeout_s)
         except AvailabilityError as error:
             session.close()
             raise CannotConnect(address, str(error)) from error

@@ -41,7 +41,7 @@ from goqueue.errors import (
 from goqueue.record.header import KEY_BYTES_MAX, Priority
 from goqueue.record.headers import DELIVER_AT, RESERVED_PREFIX
 from goqueue.times import NS_MAX
-from goqueue.wire.transaction_reports import TransactionBegun, TransactionOwner
+from goqueue.wire.transaction_reports import BegunTransaction, TransactionOwner
 
 PACE_S = 0.1
 """Messages that are staged at a rate are sent in portions for this long."""
@@ -152,7 +152,7 @@ class AsyncStaging:
         self._job = job
         self._run = run
         self._keeping = AsyncKeeping(self._beat, timeout_ms)
-        self._begun: TransactionBegun | None = None
+        self._begun: BegunTransaction | None = None
         self._is_over = False
         self._next_at_s = 0.0  # of the loop's clock, when the next message may be sent
 
@@ -230,7 +230,7 @@ class AsyncStaging:
             await self._keeping.__aenter__()
         return self
 
-    async def _begin(self) -> TransactionBegun:
+    async def _begin(self) -> BegunTransaction:
         return await self._producer.begin(self._marker, self._timeout_ms, job=self._job, run=self._run)
 
     async def _beat(self) -> None:
@@ -250,7 +250,7 @@ class AsyncStaging:
         """The same, for those without an event loop."""
         return Staging(self, run)
 
-    def _open(self) -> TransactionBegun:
+    def _open(self) -> BegunTransaction:
         begun = self._begun
         if begun is None or begun.already_committed or self._is_over:
             raise InvalidTransactionState("no transaction open", self._producer.transactional_id, "Empty")

@@ -34,8 +34,8 @@ from goqueue.errors import (
 )
 from goqueue.wire.reports import PositionCommit, Settlement
 from goqueue.wire.transaction_reports import (
+    BegunTransaction,
     ProducerSession,
-    TransactionBegun,
     TransactionOutcome,
     TransactionOwner,
 )
@@ -78,15 +78,15 @@ class TransactionalProducer:
         self._session: ProducerSession | None = None
         self._timeout_ms = 0  # of the session
         self._number = 0
-        self._beginning: asyncio.Future[TransactionBegun] | None = None
+        self._beginning: asyncio.Future[BegunTransaction] | None = None
         self._fenced: ProducerFenced | None = None
-        self._open: TransactionBegun | None = None
+        self._open: BegunTransaction | None = None
         self._ended: asyncio.Event | None = None  # somebody is at it
         self.is_busy = False  # one is open, or about to be, or about to end
 
     async def begin(
         self, marker: str | None, timeout_ms: int, *, job: str | None = None, run: str = ""
-    ) -> TransactionBegun:
+    ) -> BegunTransaction:
         """The next transaction, which may be a part of the run of a job."""
         if self._fenced is not None:
             raise self._fenced
@@ -106,7 +106,7 @@ class TransactionalProducer:
             self.publisher.engine.begin_transaction(begun.number)
         return begun
 
-    async def _begin(self, marker: str | None, timeout_ms: int, job: str | None, run: str) -> TransactionBegun:
+    async def _begin(self, marker: str | None, timeout_ms: int, job: str | None, run: str) -> BegunTransaction:
         session = self._session
         if session is None or timeout_ms != self._timeout_ms:
             session = await self._init(timeout_ms)
@@ -122,12 +122,12 @@ class TransactionalProducer:
             arguments |= {"job": job, "run": run}
         self._beginning = None
         if marker is None and job is None:
-            self._beginning = self._send("transactions.begin", TransactionBegun, **arguments)
+            self._beginning = self._send("transactions.begin", BegunTransaction, **arguments)
         if self._beginning is not None:
             self._beginning.add_done_callback(_look_at)
-            return TransactionBegun(f"{self.transactional_id}:{number}", session.producer_id, session.epoch, number)
+            return BegunTransaction(f"{self.transactional_id}:{number}", session.producer_id, session.epoch, number)
         try:
-            return await self._fencing(self._call("transactions.begin", TransactionBegun, **arguments))
+            return await self._fencing(self._call("transactions.begin", BegunTransaction, **arguments))
         except (AvailabilityError, asyncio.CancelledError):
             self._abandon(TransactionOwner(self.transactional_id, session.producer_id, session.epoch, number))
             raise
@@ -137,7 +137,7 @@ class TransactionalProducer:
         if self._beginning is not None:
             await self._fencing(asyncio.shield(self._beginning))
 
-    async def end(self, begun: TransactionBegun, *, commit: bool, marker: str | None = None) -> TransactionOutcome:
+    async def end(self, begun: BegunTransaction, *, commit: bool, marker: str | None = None) -> TransactionOutcome:
         """Let it be committed, or aborted. If its messages are not all stored, it is aborted, and why is raised."""
         owner = TransactionOwner(self.transactional_id, begun.producer_id, begun.epoch, begun.number)
         session, self._session = self._session, None  # for good, if this is cut short
@@ -156,7 +156,7 @@ class TransactionalProducer:
             self._session = session
         return outcome
 
-    async def prepare(self, begun: TransactionBegun) -> TransactionOwner:
+    async def prepare(self, begun: BegunTransaction) -> TransactionOwner:
         """Let all of it be stored, and leave it open for whoever commits it in the name of this owner. If it cannot be
         stored, it is aborted, and why is raised.
         """
@@ -293,7 +293,7 @@ class _Transaction:
         self._timeout_ms = timeout_ms
         self._marker = marker
         self._call = call
-        self._begun: TransactionBegun | None = None
+        self._begun: BegunTransaction | None = None
         self._is_over = False
 
     @property
@@ -306,7 +306,7 @@ class _Transaction:
         """Whether its marker was committed before; then there is nothing to do, and nothing can be done in it."""
         return self._begun is not None and self._begun.already_committed
 
-    def _open(self) -> TransactionBegun:
+    def _open(self) -> BegunTransaction:
         begun = self._begun
         if begun is None or begun.already_committed or self._is_over:
             raise InvalidTransactionState("no transaction open", self._producer.transactional_id, "Empty")

@@ -38,7 +38,7 @@ class Join(NamedTuple):
 class PollResult(NamedTuple):
     """The answer to a poll: what it says of its batches, and the records of each in a buffer."""
 
-    polled: reports.Polled
+    polled: reports.PollAnswer
     records: Sequence[Buffer]
 
 
@@ -46,11 +46,11 @@ class GroupVerbs(Protocol):
     """Consumer groups."""
 
     @verb(Resource.GROUP, Action.READ, Route.COORDINATOR, frame="JOIN")
-    def join(self, group: str, asked: Join) -> Pending[reports.Joined]: ...
+    def join(self, group: str, asked: Join) -> Pending[reports.JoinAnswer]: ...
     @verb(Resource.GROUP, Action.READ, Route.COORDINATOR, frame="HEARTBEAT")
     def heartbeat(
         self, group: str, member_id: str, generation: int | None = None, *, is_cooperative: bool = False
-    ) -> Pending[reports.Heartbeat]:
+    ) -> Pending[reports.HeartbeatAnswer]:
         """The member is alive. A cooperative one of an older generation is told the new one, not refused."""
 
     @verb(Resource.GROUP, Action.READ, Route.COORDINATOR, not_python="a part of the HEARTBEAT frame")
@@ -142,7 +142,7 @@ class GroupVerbs(Protocol):
     )
     def settle(
         self, receipts: Sequence[str], settlement: reports.Settlement
-    ) -> Pending[list[reports.Settled | GoQueueError]]:
+    ) -> Pending[list[reports.SettledMessage | GoQueueError]]:
         """Settle messages by their receipts; each has its result, in order."""
 
     @verb(Resource.TOPIC, Action.READ, Route.LEADER, frame="SETTLE")

@@ -9,8 +9,8 @@ from goqueue.service.pending import Pending
 from goqueue.service.verb import Action, Resource, Route, verb
 from goqueue.wire import reports
 from goqueue.wire.transaction_reports import (
+    BegunTransaction,
     ProducerSession,
-    TransactionBegun,
     TransactionInfo,
     TransactionOutcome,
     TransactionOwner,
@@ -49,7 +49,7 @@ class TransactionVerbs(Protocol):
         number: int = 0,
         job: str | None = None,
         run: str = "",
-    ) -> Pending[TransactionBegun]:
+    ) -> Pending[BegunTransaction]:
         """A transaction. One that its owner has numbered is there at once, else it is durable first. With a `job`, what
         other runs of it have open is aborted.
         """
@@ -127,7 +127,7 @@ class TransactionVerbs(Protocol):
     )
     def add_acks(
         self, producer_id: int, epoch: int, receipts: Sequence[str]
-    ) -> Pending[list[reports.Settled | GoQueueError]]:
+    ) -> Pending[list[reports.SettledMessage | GoQueueError]]:
         """Acks that take effect with the commit; the leases are held until then."""
 
     @verb(

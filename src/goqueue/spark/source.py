@@ -22,7 +22,6 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-import msgspec
 from pyspark.sql.datasource import (
     DataSourceReader,
     DataSourceStreamReader,
@@ -327,7 +326,7 @@ class _Reading:
             return start
         never = self._link.hidden(planned.range, self._options.isolation, Delayed.INCLUDE)
         both = union(planned.hidden, ((each.first_offset, each.end_offset) for each in never))
-        hidden = [HiddenRange(*each) for each in both]
+        hidden = [HiddenRange(first_offset=first, end_offset=end) for first, end in both]
         try:
             yield from read_files(
                 self._options.data_dir, topic, partition, start, sealed, hidden=hidden, topic_id=topic_id
@@ -347,7 +346,12 @@ class _Reading:
                 if part.log_start_offset > part.start_offset:
                     self._lost([passed(one._replace(start=part.start_offset), part.log_start_offset)])
                 if part.gaps:
-                    self._lost([damaged(one.topic, one.partition, *msgspec.structs.astuple(gap)) for gap in part.gaps])
+                    self._lost(
+                        [
+                            damaged(one.topic, one.partition, gap.first_offset, gap.next_offset, gap.reason)
+                            for gap in part.gaps
+                        ]
+                    )
                 place = part.next_offset
                 records = kernel.filter(part.records, hidden=hidden) if hidden else part.records
                 if len(records):

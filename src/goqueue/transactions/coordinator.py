@@ -64,8 +64,8 @@ from goqueue.transactions.producers import PRODUCER_ID_MAX, Producer, Producers,
 from goqueue.transactions.states import Reason, State, Turn, Verdict
 from goqueue.transactions.transaction import Transaction, split_transaction_id, transaction_id
 from goqueue.wire.transaction_reports import (
+    BegunTransaction,
     ProducerSession,
-    TransactionBegun,
     TransactionInfo,
     TransactionOutcome,
     TransactionOwner,
@@ -115,7 +115,7 @@ class Begun(NamedTuple):
     """
 
     facts: Facts
-    answer: TransactionBegun
+    answer: BegunTransaction
     transaction: Transaction | None
     replaced: Decision | None = None
     """What earlier runs of the same job had open; it is aborted."""
@@ -344,7 +344,7 @@ class Coordinator:
             self._check_marker(marker)
             if marker in self._markers:
                 self._repeat(marker, wall_ns=wall_ns)
-                already = TransactionBegun("", producer_id, epoch, 0, already_committed=True)
+                already = BegunTransaction("", producer_id, epoch, 0, already_committed=True)
                 return Begun({}, already, None, self._replace(job, run))
         if job is not None and self._jobs.has_ended(job, run):
             raise TransactionAborted(transaction_id(transactional_id, number), Reason.REPLACED.value)
@@ -378,7 +378,7 @@ class Coordinator:
         self._open[producer_id, number] = transaction
         self._set_deadline(transaction)
         self._events.append(BegunEvent(len(self._open)))
-        answer = TransactionBegun(transaction.id, producer_id, epoch, number)
+        answer = BegunTransaction(transaction.id, producer_id, epoch, number)
         return Begun(self._facts_of(producer), answer, transaction, replaced)
 
     def keep(self, owners: Sequence[TransactionOwner], *, now_ns: int, wall_ns: int) -> None:

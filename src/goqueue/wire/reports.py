@@ -5,14 +5,12 @@ HTTP spells them out as JSON. As in `verbs.py` they travel as arrays: fields may
 default. Times are nanoseconds since 1970, offsets that name a position are those of the next record.
 """
 
-import msgspec
+from msgspec import field
+
+from goqueue.wire.wire_struct import WireStruct
 
 
-class _Report(msgspec.Struct, array_like=True):
-    pass
-
-
-class PartitionName(_Report):
+class PartitionName(WireStruct):
     """One partition of a topic."""
 
     topic: str
@@ -25,7 +23,7 @@ class PartitionName(_Report):
 # --- membership --------------------------------------------------------------------------------
 
 
-class Joined(_Report):
+class JoinAnswer(WireStruct):
     """What a member learns when it joins."""
 
     member_id: str
@@ -40,7 +38,7 @@ class Joined(_Report):
     heartbeat_interval_ms: int
 
 
-class Heartbeat(_Report):
+class HeartbeatAnswer(WireStruct):
     """The answer to a heartbeat: `state` is the group's, `rebalance_state` none, pending_revoke, pending_assign
     or complete.
     """
@@ -55,14 +53,14 @@ class Heartbeat(_Report):
     revocation_deadline_ns: int | None = None
 
 
-class RevocationAcknowledged(_Report):
+class RevocationAcknowledged(WireStruct):
     """The answer to a revocation."""
 
     pending_count: int
     rebalance_state: str
 
 
-class MemberInfo(_Report):
+class MemberInfo(WireStruct):
     """One member of a group."""
 
     member_id: str
@@ -75,7 +73,7 @@ class MemberInfo(_Report):
     expired_leases: int = 0  # since the broker started
 
 
-class GroupInfo(_Report):
+class GroupInfo(WireStruct):
     """A group as it is now."""
 
     group: str
@@ -94,7 +92,7 @@ class GroupInfo(_Report):
     expired_leases: int = 0  # since the broker started, also of members that are gone
 
 
-class RebalanceReport(_Report):
+class RebalanceReport(WireStruct):
     """How the rebalances of a group, or of all groups, went."""
 
     total_rebalances: int
@@ -109,7 +107,7 @@ class RebalanceReport(_Report):
     rebalances_by_reason: dict[str, int]
 
 
-class BlockedKey(_Report):
+class BlockedKey(WireStruct):
     """Which message holds back which key of a key-shared group; `member_id` is empty while it waits for a retry."""
 
     topic: str
@@ -125,7 +123,7 @@ class BlockedKey(_Report):
 # --- positions ---------------------------------------------------------------------------------
 
 
-class Position(_Report):
+class Position(WireStruct):
     """Where a group stands in a partition. `lag_seconds` is the age of the oldest message that is not done."""
 
     topic: str
@@ -137,7 +135,7 @@ class Position(_Report):
     metadata: str = ""
 
 
-class PositionCommit(_Report):
+class PositionCommit(WireStruct):
     """A position that a member commits: all below the offset is done but what is not due.
 
     With `pending`, all is done but these ranges [first, end), and nothing else is left out: so says a reader of the log
@@ -151,7 +149,7 @@ class PositionCommit(_Report):
     pending: list[tuple[int, int]] | None = None
 
 
-class DoneAbove(_Report):
+class DoneAbove(WireStruct):
     """What a group has done in a partition above its position, in ranges [first, end) that rise."""
 
     topic: str
@@ -159,7 +157,7 @@ class DoneAbove(_Report):
     ranges: list[tuple[int, int]]
 
 
-class PositionReset(_Report):
+class PositionReset(WireStruct):
     """A position that was, or would be, set."""
 
     topic: str
@@ -171,7 +169,7 @@ class PositionReset(_Report):
 # --- deliveries --------------------------------------------------------------------------------
 
 
-class Gap(_Report):
+class Gap(WireStruct):
     """Offsets [first_offset, next_offset) whose records are damaged on the disk: readers pass over them.
 
     What retention or compaction took is no gap.
@@ -182,7 +180,7 @@ class Gap(_Report):
     reason: str
 
 
-class PartitionGap(_Report):
+class PartitionGap(WireStruct):
     """A gap, and the partition that it is in."""
 
     topic: str
@@ -192,7 +190,7 @@ class PartitionGap(_Report):
     reason: str
 
 
-class DeliveredBatch(_Report):
+class DeliveredBatch(WireStruct):
     """Messages of one partition that went to a member; their records come beside it, `bytes` of them.
 
     The receipts are made of the nonce. `counts` holds those offsets that were delivered before, with the number of
@@ -208,11 +206,11 @@ class DeliveredBatch(_Report):
     flags: int
     deadline_ns: int
     next_offset: int
-    counts: dict[int, int] = {}
+    counts: dict[int, int] = field(default_factory=dict)
     lease_ns: int = 0
 
 
-class Polled(_Report):
+class PollAnswer(WireStruct):
     """The answer to a poll. `reason` says why nothing came: max_in_flight, rebalancing, no_partitions."""
 
     batches: list[DeliveredBatch]
@@ -220,10 +218,10 @@ class Polled(_Report):
     rebalance_required: bool
     in_flight: int
     reason: str = ""
-    gaps: list[PartitionGap] = []  # damage that the group came to since the last answer
+    gaps: list[PartitionGap] = field(default_factory=list)  # damage that the group came to since the last answer
 
 
-class Settlement(_Report):
+class Settlement(WireStruct):
     """What is to become of messages: ack, nack, reject, extend, or release (as if never delivered)."""
 
     action: str
@@ -232,7 +230,7 @@ class Settlement(_Report):
     transaction_id: str = ""  # an ack takes effect when the transaction is committed
 
 
-class Settled(_Report):
+class SettledMessage(WireStruct):
     """What became of one message; which fields hold depends on the action."""
 
     topic: str
@@ -254,16 +252,16 @@ class Settled(_Report):
         return self.committed_offset > self.offset
 
 
-class Refusal(_Report):
+class Refusal(WireStruct):
     """Why a message of a batch was not settled."""
 
     offset: int
     code: str
     text: str
-    facts: dict[str, object] = {}
+    facts: dict[str, object] = field(default_factory=dict)
 
 
-class SettledBatch(_Report):
+class SettledBatch(WireStruct):
     """What became of many messages of one delivery: how many were settled, and which were not."""
 
     settled: int
@@ -274,7 +272,7 @@ class SettledBatch(_Report):
     at_ns: int = 0  # nack: when the first is visible again; extend: the new deadline
 
 
-class ReliabilityReport(_Report):
+class ReliabilityReport(WireStruct):
     """Counts of what happened since the broker started."""
 
     acks: int
@@ -293,7 +291,7 @@ class ReliabilityReport(_Report):
     dlq_publish_errors: int
 
 
-class LaneReport(_Report):
+class LaneReport(WireStruct):
     """One partition, lane by lane: lists of five, critical first."""
 
     topic: str
@@ -307,15 +305,17 @@ class LaneReport(_Report):
     dequeue_rate: list[float]
     oldest_pending_ns: list[int | None]
     average_wait_ns: list[int]
-    delivered: list[int] = []  # since the broker started, each message once per group; the wait is an average over them
-    boosts: list[int] = []
-    last_served_ns: list[int | None] = []
+    delivered: list[int] = field(
+        default_factory=list
+    )  # since the broker started, each message once per group; the wait is an average over them
+    boosts: list[int] = field(default_factory=list)
+    last_served_ns: list[int | None] = field(default_factory=list)
 
 
 # --- delays ------------------------------------------------------------------------------------
 
 
-class DelayedMessage(_Report):
+class DelayedMessage(WireStruct):
     """A message that waits, or has waited: `state` is pending, delivered, cancelled or expired."""
 
     topic: str
@@ -327,7 +327,7 @@ class DelayedMessage(_Report):
     priority: int
 
 
-class DelayReport(_Report):
+class DelayReport(WireStruct):
     """Delays in numbers."""
 
     scheduled: int
@@ -341,17 +341,17 @@ class DelayReport(_Report):
     wheel_tick: int
 
 
-class RecurringMessage(_Report):
+class RecurringMessage(WireStruct):
     """What a schedule publishes."""
 
     value: bytes | None
     key: bytes | None = None
-    headers: dict[str, bytes] = {}
+    headers: dict[str, bytes] = field(default_factory=dict)
     partition: int | None = None
     priority: int = 2
 
 
-class ScheduleRun(_Report):
+class ScheduleRun(WireStruct):
     """One run of a schedule."""
 
     due_at_ns: int
@@ -361,7 +361,7 @@ class ScheduleRun(_Report):
     error: str = ""
 
 
-class ScheduleInfo(_Report):
+class ScheduleInfo(WireStruct):
     """A recurring message."""
 
     name: str
@@ -376,20 +376,23 @@ class ScheduleInfo(_Report):
     runs: int
     missed: int
     created_at_ns: int
-    history: list[ScheduleRun] = []
+    history: list[ScheduleRun] = field(default_factory=list)
 
 
 # --- dead letters ------------------------------------------------------------------------------
 
 
-class DeadLetterFilter(_Report):
-    """Which dead letters are meant: all that is given must match."""
+class DeadLetterFilter(WireStruct, array_like=True):
+    """Which dead letters are meant: all conditions that are given must match.
+
+    An array, because redrives are stored with their filter in the ledger. Fields are added at the end.
+    """
 
     reason: str | None = None
     group: str | None = None
     key: bytes | None = None
     key_prefix: bytes | None = None
-    headers: dict[str, str] = {}
+    headers: dict[str, str] = field(default_factory=dict)
     error_contains: str | None = None
     from_time_ns: int | None = None
     to_time_ns: int | None = None
@@ -398,7 +401,7 @@ class DeadLetterFilter(_Report):
     min_attempts: int | None = None
 
 
-class DeadLetter(_Report):
+class DeadLetter(WireStruct):
     """A dead letter: where it is, why it is there, and the record itself (encoded)."""
 
     partition: int
@@ -416,7 +419,7 @@ class DeadLetter(_Report):
     record: bytes
 
 
-class RedriveInfo(_Report):
+class RedriveInfo(WireStruct):
     """A redrive: `state` is running, done, stopped or failed."""
 
     id: str
@@ -433,7 +436,7 @@ class RedriveInfo(_Report):
     to: str = "all"  # "group": only the group that gave a message up gets it again
 
 
-class RedrivePlan(_Report):
+class RedrivePlan(WireStruct):
     """What a redrive would do."""
 
     matched: int
@@ -441,7 +444,7 @@ class RedrivePlan(_Report):
     sample: list[DeadLetter]
 
 
-class DeadLetterQueue(_Report):
+class DeadLetterQueue(WireStruct):
     """The dead letters of a topic, in numbers."""
 
     topic: str
@@ -452,17 +455,17 @@ class DeadLetterQueue(_Report):
     by_reason: dict[str, int]
     by_group: dict[str, int]
     by_error: dict[str, int]
-    redrives: list[RedriveInfo] = []
+    redrives: list[RedriveInfo] = field(default_factory=list)
 
 
-class HealthCheck(_Report):
+class HealthCheck(WireStruct):
     """One aspect of a node: `pass`, `warn` or `fail`, and why."""
 
     status: str
     message: str = ""
 
 
-class NodeHealth(_Report):
+class NodeHealth(WireStruct):
     """How a node is: `ok`, `degraded` or `fail`. Bytes are those of the disk of its data, None if it does not tell.
 
     `quarantined` has the topics whose files cannot be used, and why.
@@ -475,4 +478,4 @@ class NodeHealth(_Report):
     checks: dict[str, HealthCheck]
     disk_free_bytes: int | None = None
     disk_total_bytes: int | None = None
-    quarantined: dict[str, str] = {}
+    quarantined: dict[str, str] = field(default_factory=dict)

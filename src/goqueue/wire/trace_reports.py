@@ -1,13 +1,11 @@
 """What a broker tells of traces. Arrays on the wire, as in `reports.py`: fields are only added, at the end."""
 
-import msgspec
+from msgspec import field
+
+from goqueue.wire.wire_struct import WireStruct
 
 
-class _Report(msgspec.Struct, array_like=True):
-    pass
-
-
-class Span(_Report):
+class Span(WireStruct):
     """One lifecycle event of one message. `topic`, `partition`, `offset` say where the message was then."""
 
     span_id: str
@@ -21,10 +19,10 @@ class Span(_Report):
     consumer_id: str = ""
     duration_ns: int | None = None
     error: str = ""
-    attributes: dict[str, str] = {}
+    attributes: dict[str, str] = field(default_factory=dict)
 
 
-class Trace(_Report):
+class Trace(WireStruct):
     """A message from publish to its last ack, over all groups. Spans only where one trace was asked for."""
 
     trace_id: str
@@ -35,7 +33,7 @@ class Trace(_Report):
     end_ns: int
     status: str  # in_progress, completed, failed, retrying, delayed, expired
     span_count: int
-    spans: list[Span] = []
+    spans: list[Span] = field(default_factory=list)
 
     @property
     def outcome(self) -> str:
@@ -45,7 +43,7 @@ class Trace(_Report):
         return "completed" if self.status == "completed" else "pending"
 
 
-class TraceQuery(_Report):
+class TraceQuery(WireStruct):
     """What to look for; everything that is given has to hold. `status` takes a status or an outcome."""
 
     topic: str | None = None
@@ -60,7 +58,7 @@ class TraceQuery(_Report):
     limit: int = 100
 
 
-class TraceStats(_Report):
+class TraceStats(WireStruct):
     """The traces in numbers; events are counted per message."""
 
     enabled: bool

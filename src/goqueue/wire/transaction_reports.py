@@ -1,15 +1,10 @@
 """What a broker tells of producers and transactions. Arrays on the wire, as in `reports.py`."""
 
-import msgspec
-
 from goqueue.wire.reports import PartitionName
+from goqueue.wire.wire_struct import WireStruct
 
 
-class _Report(msgspec.Struct, array_like=True):
-    pass
-
-
-class ProducerSession(_Report):
+class ProducerSession(WireStruct):
     """Who publishes: the id, and the epoch that is good until the next init. A producer that numbers its transactions
     by itself, so as not to wait for their begin, counts from `next_number` on.
     """
@@ -19,7 +14,7 @@ class ProducerSession(_Report):
     next_number: int = 0
 
 
-class TransactionBegun(_Report):
+class BegunTransaction(WireStruct):
     """An open transaction; `number` tells it from all others of its producer. Or its marker was committed before."""
 
     transaction_id: str
@@ -29,7 +24,7 @@ class TransactionBegun(_Report):
     already_committed: bool = False
 
 
-class TransactionOwner(_Report):
+class TransactionOwner(WireStruct):
     """Who commits, or aborts; and which transaction, where it says so: then a repeated call never hits the next one."""
 
     transactional_id: str
@@ -39,14 +34,14 @@ class TransactionOwner(_Report):
     record_count: int | None = None  # how many records it has sent; if not all of them are stored, it is no commit
 
 
-class TransactionOutcome(_Report):
+class TransactionOutcome(WireStruct):
     """`committed` or `aborted`; `already` if it was so before."""
 
     status: str
     already: bool = False
 
 
-class TransactionInfo(_Report):
+class TransactionInfo(WireStruct):
     """A transaction as it is now."""
 
     transaction_id: str
@@ -61,7 +56,7 @@ class TransactionInfo(_Report):
     groups: list[str]
 
 
-class TransactionStats(_Report):
+class TransactionStats(WireStruct):
     """The coordinator in numbers."""
 
     active_transactions: int

@@ -11,10 +11,12 @@ its credit of payload bytes lasts; CREDIT adds to it, UNSUBSCRIBE ends it, and n
 from enum import IntEnum
 from typing import Final
 
-import msgspec
+from msgspec import field
+from msgspec.msgpack import Encoder
 
 from goqueue.errors import GoQueueError
 from goqueue.wire.reports import Gap, Settlement
+from goqueue.wire.wire_struct import WireStruct
 
 PROTOCOL_VERSION: Final = 1
 PARTS_MAX: Final = 128
@@ -49,11 +51,7 @@ class Verb(IntEnum):
     CALL = 60
 
 
-class _Meta(msgspec.Struct, array_like=True):
-    pass
-
-
-class Hello(_Meta):
+class HelloRequest(WireStruct):
     """The first request of a connection."""
 
     version: int = PROTOCOL_VERSION
@@ -62,7 +60,7 @@ class Hello(_Meta):
     api_key: str = ""
 
 
-class Welcome(_Meta):
+class HelloAnswer(WireStruct):
     """The answer to HELLO: what both ends will speak."""
 
     version: int
@@ -72,17 +70,17 @@ class Welcome(_Meta):
     frame_bytes_max: int
 
 
-class Empty(_Meta):
+class Empty(WireStruct):
     """Nothing to say."""
 
 
-class ErrorMeta(_Meta):
+class ErrorMeta(WireStruct):
     """An error, in a frame with the flag ERROR; correlation 0 when it concerns the connection."""
 
     code: str
     text: str
     retryable: bool
-    facts: dict[str, object] = {}
+    facts: dict[str, object] = field(default_factory=dict)
 
 
 def error_meta(error: GoQueueError) -> ErrorMeta:
@@ -97,13 +95,13 @@ def _cut(value: object) -> object:
     return value[:TEXT_MAX] if isinstance(value, str) else value
 
 
-class Metadata(_Meta):
+class MetadataRequest(WireStruct):
     """Ask for the topics named."""
 
     topics: list[str]
 
 
-class TopicMetadata(_Meta):
+class TopicMetadata(WireStruct):
     """What a client needs to know to publish and read: the leader of each partition, and settings that bind it."""
 
     name: str
@@ -115,43 +113,47 @@ class TopicMetadata(_Meta):
     error: ErrorMeta | None = None
 
 
-class MetadataAnswer(_Meta):
+class MetadataAnswer(WireStruct):
     """The nodes by id, as host:port; an empty address is that of the connection itself."""
 
     nodes: dict[int, str]
     topics: list[TopicMetadata]
 
 
-class CreateTopic(_Meta):
+class CreateTopicRequest(WireStruct):
     """Create a topic; None leaves a choice to the broker."""
 
     name: str
     partitions: int | None = None
-    settings: dict[str, object] = {}
+    settings: dict[str, object] = field(default_factory=dict)
     replication_factor: int | None = None
 
 
-class TopicName(_Meta):
+class TopicRequest(WireStruct):
     """DELETE_TOPIC, DESCRIBE_TOPIC."""
 
     name: str
 
 
-class ListTopics(_Meta):
+class ListTopicsRequest(WireStruct):
     """The names of the topics; they are the payload of the answer, a msgpack list."""
 
     internal: bool = False
 
 
-class AlterTopic(_Meta):
+class AlterTopicRequest(WireStruct):
     """Change settings; None resets one."""
 
     name: str
     changes: dict[str, object]
 
 
-class PartitionState(_Meta):
-    """Where a partition begins and ends."""
+class PartitionState(WireStruct, array_like=True):
+    """Where a partition begins and ends.
+
+    An array, because with the names of 8 fields the states of 1,000 partitions would not fit into the meta of a frame.
+    Fields are added at the end.
+    """
 
     partition: int
     start_offset: int
@@ -163,7 +165,7 @@ class PartitionState(_Meta):
     message_count: int = 0
 
 
-class TopicState(_Meta):
+class TopicState(WireStruct):
     """The answer to CREATE_TOPIC, DESCRIBE_TOPIC and ALTER_TOPIC."""
 
     name: str
@@ -175,7 +177,7 @@ class TopicState(_Meta):
     partitions: list[PartitionState]
 
 
-class Offsets(_Meta):
+class OffsetsRequest(WireStruct):
     """The first offset of each partition at a time; without one, `at` is `earliest` or `latest`."""
 
     topic: str
@@ -183,20 +185,20 @@ class Offsets(_Meta):
     at: str = "latest"
 
 
-class OffsetsAnswer(_Meta):
+class OffsetsAnswer(WireStruct):
     """Partition by partition."""
 
     offsets: list[int]
 
 
-class ProducerIdentity(_Meta):
+class ProducerIdentity(WireStruct):
     """The answer to INIT_PRODUCER."""
 
     producer_id: int
     epoch: int
 
 
-class Publish(_Meta):
+class PublishRequest(WireStruct):
     """A batch for one partition; the payload is its records, offset and crc zero."""
 
     topic: str
@@ -204,7 +206,7 @@ class Publish(_Meta):
     acks: str | None = None  # none, leader, all; the topic's by default
 
 
-class PublishAnswer(_Meta):
+class PublishAnswer(WireStruct):
     """Where the batch is. `first_offset` is -1 for a duplicate that is older than the broker remembers."""
 
     first_offset: int
@@ -213,7 +215,7 @@ class PublishAnswer(_Meta):
     duplicate: bool = False
 
 
-class Read(_Meta):
+class ReadRequest(WireStruct):
     """Records of one partition from an offset, or from a time if that is later; the answer's payload."""
 
     topic: str
@@ -230,7 +232,7 @@ class Read(_Meta):
     without: tuple[str, ...] = ()  # of "key", "value", "headers": what is left out of the records
 
 
-class ReadAnswer(_Meta):
+class ReadAnswer(WireStruct):
     """What stands beside the records. `next_offset` is where to go on."""
 
     record_count: int
@@ -244,7 +246,7 @@ class ReadAnswer(_Meta):
     gaps: tuple[Gap, ...] = ()  # damage between the offset that was asked for and the first record
 
 
-class Subscribe(_Meta):
+class SubscribeRequest(WireStruct):
     """Push records of one partition from an offset on, up to `credit` bytes of payload."""
 
     topic: str
@@ -256,21 +258,21 @@ class Subscribe(_Meta):
     isolation: str = "read_committed"
 
 
-class Credit(_Meta):
+class CreditRequest(WireStruct):
     """More bytes for a subscription."""
 
     subscription: int
     bytes: int
 
 
-class Unsubscribe(_Meta):
+class UnsubscribeRequest(WireStruct):
     """Push no more. Frames that were under way may still arrive."""
 
     subscription: int
 
 
-class Join(_Meta):
-    """Become a member of a group; None leaves a choice to the topic. The answer's payload is a `reports.Joined`."""
+class JoinRequest(WireStruct):
+    """Become a member of a group; None leaves a choice to the topic. The answer's payload is a `reports.JoinAnswer`."""
 
     group: str
     client_id: str
@@ -288,10 +290,10 @@ class Join(_Meta):
     auto_commit_interval_ms: int = 5_000
 
 
-class MemberHeartbeat(_Meta):
+class HeartbeatRequest(WireStruct):
     """A member lives. The payload, if there is one, is a list of the partitions that it has given back.
 
-    That of the answer is a `reports.Heartbeat`.
+    That of the answer is a `reports.HeartbeatAnswer`.
     """
 
     group: str
@@ -299,8 +301,8 @@ class MemberHeartbeat(_Meta):
     generation: int | None = None
 
 
-class Poll(_Meta):
-    """Messages for a member; the answer is `reports.Polled`, its payload the records of the batches in order.
+class PollRequest(WireStruct):
+    """Messages for a member; the answer is `reports.PollAnswer`, its payload the records of the batches in order.
 
     A poll with the number of the one before it says that the answer to that never came; 0 says nothing.
     """
@@ -315,7 +317,7 @@ class Poll(_Meta):
     number: int = 0
 
 
-class SettlePart(_Meta):
+class SettlePart(WireStruct):
     """Messages of one delivery; `count` offsets in the payload belong to it, none at all means all that are left."""
 
     topic: str
@@ -324,7 +326,7 @@ class SettlePart(_Meta):
     count: int
 
 
-class Settle(_Meta):
+class SettleRequest(WireStruct):
     """Settle messages; the payload is their offsets, uint64 in little-endian, part by part.
 
     The payload of the answer is a list with a pair for each part: a `reports.SettledBatch`, or else an `ErrorMeta`.
@@ -335,13 +337,13 @@ class Settle(_Meta):
     parts: list[SettlePart]
 
 
-class Call(_Meta):
+class CallRequest(WireStruct):
     """Any other verb, by name; the payload is a map of its arguments, that of the answer what it returns."""
 
     name: str
 
 
-class Stats(_Meta):
+class Stats(WireStruct):
     """The answer to STATS: what it costs to run this broker, for benchmarks and the curious."""
 
     node_id: int
@@ -352,4 +354,4 @@ class Stats(_Meta):
     size_bytes: int
 
 
-encode: Final = msgspec.msgpack.Encoder().encode
+encode: Final = Encoder().encode

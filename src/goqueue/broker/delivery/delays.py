@@ -176,7 +176,13 @@ class Delays:
             if one is not None:
                 described.append(
                     reports.DelayedMessage(
-                        *delivery.leader.origin, offset, keys.get(offset), one.due_ns, str(one.state), one.priority
+                        topic=delivery.leader.origin.topic,
+                        partition=delivery.leader.origin.partition,
+                        offset=offset,
+                        key=keys.get(offset),
+                        deliver_at_ns=one.due_ns,
+                        state=str(one.state),
+                        priority=one.priority,
                     )
                 )
         return described

@@ -576,7 +576,14 @@ class PartitionDelivery:
         else:
             one.lost = BitMap64()
         return [
-            reports.PartitionGap(*self.leader.origin, gap.first_offset, gap.next_offset, gap.reason) for gap in gaps
+            reports.PartitionGap(
+                topic=self.leader.origin.topic,
+                partition=self.leader.origin.partition,
+                first_offset=gap.first_offset,
+                next_offset=gap.next_offset,
+                reason=gap.reason,
+            )
+            for gap in gaps
         ]
 
     # --- settling ------------------------------------------------------------------------------

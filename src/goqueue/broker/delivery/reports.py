@@ -47,19 +47,20 @@ def lane_report(delivery: PartitionDelivery, group: str | None, *, now_ns: int, 
     waited_us = [sum(one.waited_us(lane) for one in stats) for lane in range(LANE_COUNT)]
     served_ns = [[at for one in stats if (at := one.served_ns[lane]) is not None] for lane in range(LANE_COUNT)]
     return reports.LaneReport(
-        *leader.origin,
-        [len(part) for part in total],
-        pending,
-        ready,
-        in_flight,
-        consumed,
-        _enqueue_rates(delivery, everything, wall_ns=wall_ns),
-        [round(sum(one.done_per_second(lane, now_ns) for one in stats), 3) for lane in range(LANE_COUNT)],
-        [delivery.fetcher.timestamp_of(part.min()) if part else None for part in oldest],
-        [us * US // max(1, count) for us, count in zip(waited_us, delivered, strict=True)],
-        delivered,
-        [sum(one.boosts[lane] for one in stats) for lane in range(LANE_COUNT)],
-        [max(times, default=None) for times in served_ns],
+        topic=leader.origin.topic,
+        partition=leader.origin.partition,
+        total=[len(part) for part in total],
+        pending=pending,
+        ready=ready,
+        in_flight=in_flight,
+        consumed=consumed,
+        enqueue_rate=_enqueue_rates(delivery, everything, wall_ns=wall_ns),
+        dequeue_rate=[round(sum(one.done_per_second(lane, now_ns) for one in stats), 3) for lane in range(LANE_COUNT)],
+        oldest_pending_ns=[delivery.fetcher.timestamp_of(part.min()) if part else None for part in oldest],
+        average_wait_ns=[us * US // max(1, count) for us, count in zip(waited_us, delivered, strict=True)],
+        delivered=delivered,
+        boosts=[sum(one.boosts[lane] for one in stats) for lane in range(LANE_COUNT)],
+        last_served_ns=[max(times, default=None) for times in served_ns],
     )
 
 

@@ -118,12 +118,12 @@ class Groups:
 
     # --- membership ----------------------------------------------------------------------------
 
-    def join(self, group: str, asked: Join) -> Pending[reports.Joined]:
+    def join(self, group: str, asked: Join) -> Pending[reports.JoinAnswer]:
         """A member of the group, new or again."""
         validate_name(group, "group")
         self._check_topics(asked)
 
-        def go_on(journal: Journal) -> Pending[reports.Joined]:
+        def go_on(journal: Journal) -> Pending[reports.JoinAnswer]:
             member = self._take_in(group, asked)
             told = self._joined(self._coordinator.get(group), member)
             stored = journal.put({_key(group): self._coordinator.get(group).snapshot()})
@@ -150,14 +150,14 @@ class Groups:
 
     def heartbeat(
         self, group: str, member_id: str, generation: int | None = None, *, is_cooperative: bool = False
-    ) -> reports.Heartbeat:
+    ) -> reports.HeartbeatAnswer:
         """The member lives."""
         now_ns, wall_ns = self._now()
         found = self._coordinator.get(group)
         if is_cooperative:
             beat = found.cooperative_heartbeat(member_id, generation, now_ns=now_ns, wall_ns=wall_ns)
             self._tell()
-            return reports.Heartbeat(
+            return reports.HeartbeatAnswer(
                 beat.generation,
                 beat.rebalance_required,
                 found.state,
@@ -169,7 +169,7 @@ class Groups:
             )
         member = found.heartbeat(member_id, generation, now_ns=now_ns, wall_ns=wall_ns)
         self._tell()
-        return reports.Heartbeat(
+        return reports.HeartbeatAnswer(
             found.generation,
             found.rebalance_required(member_id),
             found.state,
@@ -282,7 +282,16 @@ class Groups:
                 count = one.cursor.deliveries_of(offset) + (offset in hold.in_flight)
                 member = hold.member if offset in hold.in_flight else ""
                 found.append(
-                    reports.BlockedKey(*partition, hold.key, offset, member, hold.since_ns, count, len(hold.parked))
+                    reports.BlockedKey(
+                        topic=partition.topic,
+                        partition=partition.partition,
+                        key=hold.key,
+                        offset=offset,
+                        member_id=member,
+                        since_ns=hold.since_ns,
+                        delivery_count=count,
+                        waiting=len(hold.parked),
+                    )
                 )
         return found
 
@@ -450,8 +459,8 @@ class Groups:
             if not self._topics.has_topic(topic):
                 raise TopicNotFound(topic)
 
-    def _joined(self, group: Group, member: Member) -> reports.Joined:
-        return reports.Joined(
+    def _joined(self, group: Group, member: Member) -> reports.JoinAnswer:
+        return reports.JoinAnswer(
             member.id,
             group.generation,
             group.leader_id or "",
@@ -480,4 +489,4 @@ def _key(group: str) -> bytes:
 
 
 def _names(partitions: Sequence[TopicPartition]) -> list[PartitionName]:
-    return [PartitionName(*partition) for partition in partitions]
+    return [PartitionName(topic=one.topic, partition=one.partition) for one in partitions]

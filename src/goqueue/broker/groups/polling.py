@@ -182,15 +182,16 @@ class Polling:
             origin = delivery.leader.origin
             batches.append(
                 reports.DeliveredBatch(
-                    *origin,
-                    delivery.nonce(one, delivered.delivery_id),
-                    len(delivered.offsets),
-                    len(raw),
-                    delivered.flags,
-                    delivered.deadline_ns,
-                    delivery.lowest_not_handed(one),
-                    delivered.counts,
-                    lease_ns or 0,
+                    topic=origin.topic,
+                    partition=origin.partition,
+                    nonce=delivery.nonce(one, delivered.delivery_id),
+                    count=len(delivered.offsets),
+                    bytes=len(raw),
+                    flags=delivered.flags,
+                    deadline_ns=delivered.deadline_ns,
+                    next_offset=delivery.lowest_not_handed(one),
+                    counts=delivered.counts,
+                    lease_ns=lease_ns or 0,
                 )
             )
             records.append(raw)
@@ -207,7 +208,9 @@ class Polling:
             empty = self._empty(group, poll)
             empty.polled.gaps = gaps
             return empty
-        polled = reports.Polled(batches, group.generation, group.rebalance_required(member.id), in_flight, gaps=gaps)
+        polled = reports.PollAnswer(
+            batches, group.generation, group.rebalance_required(member.id), in_flight, gaps=gaps
+        )
         return PollResult(polled, records)
 
     def _empty(self, group: Group, poll: Poll) -> PollResult:
@@ -220,7 +223,7 @@ class Polling:
             reason = "rebalancing" if required else "no_partitions"
         elif member.ack == "messages" and in_flight >= self._in_flight_max(group.name, member, partitions[0]):
             reason = "max_in_flight"
-        return PollResult(reports.Polled([], group.generation, required, in_flight, reason), [])
+        return PollResult(reports.PollAnswer([], group.generation, required, in_flight, reason), [])
 
     def _in_turn(self, group: str, member: Member, partitions: Sequence[TopicPartition]) -> list[Place]:
         """The places of the member's partitions, another one first each time."""

@@ -45,12 +45,13 @@ class Positions:
             return []
         return [
             reports.Position(
-                *partition,
-                place.cursor.cursor.floor,
-                place.delivery.leader.high_watermark,
-                place.lag,
-                self._lag_seconds(place),
-                place.cursor.metadata,
+                topic=partition.topic,
+                partition=partition.partition,
+                offset=place.cursor.cursor.floor,
+                end_offset=place.delivery.leader.high_watermark,
+                lag=place.lag,
+                lag_seconds=self._lag_seconds(place),
+                metadata=place.cursor.metadata,
             )
             for partition, place in sorted(up_to_date(self._places.all_of(found)).items())
             if topic in (None, partition.topic)
@@ -61,7 +62,9 @@ class Positions:
         found = self._coordinator.find(group)
         places = {} if found is None else up_to_date(self._places.all_of(found))
         return [
-            reports.DoneAbove(*partition, runs(place.cursor.cursor.acked))
+            reports.DoneAbove(
+                topic=partition.topic, partition=partition.partition, ranges=runs(place.cursor.cursor.acked)
+            )
             for partition, place in sorted(places.items())
             if topic in (None, partition.topic) and place.cursor.cursor.acked
         ]
@@ -148,7 +151,9 @@ class Positions:
                 target = offset
             target = max(log.start_offset, min(target, end))
             old = places[name].cursor.cursor.floor if name in places else log.start_offset
-            resets.append(reports.PositionReset(*name, target, old))
+            resets.append(
+                reports.PositionReset(topic=name.topic, partition=name.partition, offset=target, old_offset=old)
+            )
             if not dry_run:
                 delivery, cursor = self._places.at(group, name)
                 waits.append(leader.ledger.when_stored(delivery.reset(cursor, target)))

@@ -64,16 +64,16 @@ class Settlements:
 
     def settle(
         self, receipts: Sequence[str], settlement: reports.Settlement
-    ) -> Pending[list[reports.Settled | GoQueueError]]:
+    ) -> Pending[list[reports.SettledMessage | GoQueueError]]:
         """Settle messages by their receipts, each for itself."""
         if len(receipts) > RECEIPTS_MAX:
             raise RequestTooLarge(len(receipts), RECEIPTS_MAX)
         self._check(settlement)
-        results: list[reports.Settled | GoQueueError | None] = [None] * len(receipts)
-        gathered: Pending[list[reports.Settled | GoQueueError]] = Pending()
+        results: list[reports.SettledMessage | GoQueueError | None] = [None] * len(receipts)
+        gathered: Pending[list[reports.SettledMessage | GoQueueError]] = Pending()
         left = len(receipts)
 
-        def settled(index: int, done: Pending[reports.Settled]) -> None:
+        def settled(index: int, done: Pending[reports.SettledMessage]) -> None:
             nonlocal left
             try:
                 results[index] = done.result()
@@ -102,7 +102,7 @@ class Settlements:
         receipt: Receipt,
         settlement: reports.Settlement,
         floors: dict[GroupCursor, tuple[PartitionDelivery, int]],
-    ) -> Pending[reports.Settled]:
+    ) -> Pending[reports.SettledMessage]:
         """Settle one message; where its cursor was before the first one is noted."""
         delivery, one = self._addressee(receipt.topic, receipt.partition, receipt.offset, receipt.nonce)
         offsets = BitMap64([receipt.offset])
@@ -120,17 +120,21 @@ class Settlements:
         in_flight = self._places.in_flight(one.group, member_id)
         outcome = "held" if settlement.transaction_id else _OUTCOMES[settlement.action]
 
-        def answer(graves: Graves) -> reports.Settled:
+        def answer(graves: Graves) -> reports.SettledMessage:
             grave = graves.get(receipt.offset)
-            return reports.Settled(
-                *name,
-                outcome if grave is None or settlement.action == "reject" else "dlq",
-                one.cursor.floor,
-                in_flight,
-                settling.next_count,
-                settling.at_ns,
-                *((delivery.dlq_topic, *grave) if grave else ("", -1, -1)),
-                settlement.reason,
+            return reports.SettledMessage(
+                topic=receipt.topic,
+                partition=receipt.partition,
+                offset=receipt.offset,
+                action=outcome if grave is None or settlement.action == "reject" else "dlq",
+                committed_offset=one.cursor.floor,
+                in_flight_count=in_flight,
+                delivery_count=settling.next_count,
+                at_ns=settling.at_ns,
+                dlq_topic=delivery.dlq_topic if grave else "",
+                dlq_partition=grave[0] if grave else -1,
+                dlq_offset=grave[1] if grave else -1,
+                reason=settlement.reason,
             )
 
         return after(settling.stored, answer)

@@ -53,7 +53,7 @@ class LastPolls:
     def __len__(self) -> int:
         return len(self._by_member)
 
-    def begin(self, asked: verbs.Poll) -> LastPoll:
+    def begin(self, asked: verbs.PollRequest) -> LastPoll:
         """Remember the poll. If it repeats the last one, release what that has leased."""
         polls, member = self._by_member, (asked.group, asked.member_id)
         last = polls.pop(member, None)

@@ -73,7 +73,7 @@ class Requests:
             raise InvalidRequest(f"protocol version {hello.version}; this broker speaks {verbs.PROTOCOL_VERSION}")
         self.is_welcome = True
         self._service = self._service.called_by(Caller("native", self._peer.peer, hello.client_id))
-        welcome = verbs.Welcome(
+        welcome = verbs.HelloAnswer(
             version=verbs.PROTOCOL_VERSION,
             features=tuple(feature for feature in hello.features if feature in verbs.FEATURES),
             node_id=self._node_id,
@@ -416,22 +416,22 @@ def _decoder(meta_type: type[M]) -> Callable[[memoryview], M]:
     return msgspec.msgpack.Decoder(meta_type).decode
 
 
-_decode_hello = _decoder(verbs.Hello)
-_decode_metadata = _decoder(verbs.Metadata)
-_decode_create_topic = _decoder(verbs.CreateTopic)
-_decode_topic_name = _decoder(verbs.TopicName)
-_decode_list_topics = _decoder(verbs.ListTopics)
-_decode_alter_topic = _decoder(verbs.AlterTopic)
-_decode_offsets = _decoder(verbs.Offsets)
-_decode_publish = _decoder(verbs.Publish)
-_decode_read = _decoder(verbs.Read)
-_decode_subscribe = _decoder(verbs.Subscribe)
-_decode_credit = _decoder(verbs.Credit)
-_decode_unsubscribe = _decoder(verbs.Unsubscribe)
-_decode_join = _decoder(verbs.Join)
-_decode_heartbeat = _decoder(verbs.MemberHeartbeat)
-_decode_poll = _decoder(verbs.Poll)
-_decode_settle = _decoder(verbs.Settle)
-_decode_call = _decoder(verbs.Call)
+_decode_hello = _decoder(verbs.HelloRequest)
+_decode_metadata = _decoder(verbs.MetadataRequest)
+_decode_create_topic = _decoder(verbs.CreateTopicRequest)
+_decode_topic_name = _decoder(verbs.TopicRequest)
+_decode_list_topics = _decoder(verbs.ListTopicsRequest)
+_decode_alter_topic = _decoder(verbs.AlterTopicRequest)
+_decode_offsets = _decoder(verbs.OffsetsRequest)
+_decode_publish = _decoder(verbs.PublishRequest)
+_decode_read = _decoder(verbs.ReadRequest)
+_decode_subscribe = _decoder(verbs.SubscribeRequest)
+_decode_credit = _decoder(verbs.CreditRequest)
+_decode_unsubscribe = _decoder(verbs.UnsubscribeRequest)
+_decode_join = _decoder(verbs.JoinRequest)
+_decode_heartbeat = _decoder(verbs.HeartbeatRequest)
+_decode_poll = _decoder(verbs.PollRequest)
+_decode_settle = _decoder(verbs.SettleRequest)
+_decode_call = _decoder(verbs.CallRequest)
 _decode_arguments = msgspec.msgpack.Decoder(dict[str, object]).decode
 _decode_partitions = msgspec.msgpack.Decoder(list[PartitionName]).decode

@@ -166,7 +166,7 @@ def _answer(
         rebalance_required=polled.rebalance_required,
         in_flight=polled.in_flight - len(too_many),
         reason=polled.reason or UNSET,
-        gaps=[PolledGap(*msgspec.structs.astuple(gap)) for gap in polled.gaps] or UNSET,
+        gaps=[PolledGap(**msgspec.structs.asdict(gap)) for gap in polled.gaps] or UNSET,
     )
 
 

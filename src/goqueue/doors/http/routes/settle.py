@@ -199,7 +199,7 @@ async def reject(context: Shared, data: JSONBody[RejectBody]) -> JsonResponse[Re
     """They are dead letters now."""
     reason = data.reason or REJECTED
 
-    def rejected(settled: reports.Settled) -> Rejected:
+    def rejected(settled: reports.SettledMessage) -> Rejected:
         return Rejected(
             topic=settled.topic,
             partition=settled.partition,
@@ -223,7 +223,7 @@ async def extend(context: Shared, data: JSONBody[VisibilityBody]) -> JsonRespons
     """The new deadline is so far from now."""
     extension_ns = _extension_ns(data)
 
-    def extended(settled: reports.Settled) -> Extended:
+    def extended(settled: reports.SettledMessage) -> Extended:
         return Extended(new_deadline=time_text(settled.at_ns), extended_by=format_duration(extension_ns))
 
     return await _settle(context, data, reports.Settlement("extend", extension_ns), extended)
@@ -269,7 +269,7 @@ async def _settle(
     context: RequestContext,
     body: SettleBody,
     settlement: reports.Settlement,
-    show: Callable[[reports.Settled], _Settled],
+    show: Callable[[reports.SettledMessage], _Settled],
 ) -> JsonResponse[Any]:
     receipts = _receipts(body)
     if body.transaction_id is not None:
@@ -307,8 +307,8 @@ def check_receipts(receipts: Sequence[str]) -> None:
 
 def results_of(
     receipts: Sequence[str],
-    outcomes: Sequence[reports.Settled | GoQueueError],
-    show: Callable[[reports.Settled], _Settled],
+    outcomes: Sequence[reports.SettledMessage | GoQueueError],
+    show: Callable[[reports.SettledMessage], _Settled],
 ) -> tuple[list[Result], int]:
     """A result for each receipt, and how many of them are errors."""
     results: list[Any] = []
@@ -332,7 +332,7 @@ def answer_many(answer: Any) -> JsonResponse[Any]:
     return JsonResponse(answer, status_code=status, headers=headers)
 
 
-def acked(settled: reports.Settled) -> Acked:
+def acked(settled: reports.SettledMessage) -> Acked:
     """A message that is done, or will be when its transaction is committed."""
     return Acked(
         topic=settled.topic,
@@ -344,7 +344,7 @@ def acked(settled: reports.Settled) -> Acked:
     )
 
 
-def _nacked(settled: reports.Settled) -> Nacked:
+def _nacked(settled: reports.SettledMessage) -> Nacked:
     is_requeued = settled.action == "requeued"
     nacked = Nacked(
         requeued=is_requeued,
