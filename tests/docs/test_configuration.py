@@ -1,4 +1,4 @@
-"""docs/reference/configuration.md names every setting, environment variable and client option, with its true default."""
+"""docs/reference/configuration.md names every setting, variable and client option, with its true default."""
 
 import inspect
 import re
