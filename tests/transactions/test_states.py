@@ -4,7 +4,7 @@ from pathlib import Path
 
 from goqueue.transactions.states import TRANSITIONS, State, Turn
 
-DOCS = Path(__file__).parent.parent.parent / "docs" / "transactions.md"
+DOCS = Path(__file__).parent.parent.parent / "docs" / "internals" / "transactions.md"
 
 
 def diagram() -> str:

@@ -9,7 +9,7 @@ is being carried out; what is *complete* has been, and stands as the last outcom
                     written.
     PrepareAbort    nothing has to be durable for that: what is not decided is aborted by a crash, too.
 
-The table is the machine. The diagram in docs/transactions.md is drawn from it.
+The table is the machine. The diagram in docs/internals/transactions.md is drawn from it.
 """
 
 from collections.abc import Mapping
