@@ -94,6 +94,7 @@ PUBLIC = {
     "ReadFailed",
     "RebalanceInProgress",
     "RebalanceReport",
+    "ReliabilityReport",
     "ReceiptError",
     "ReceiptExpired",
     "ReceiptMalformed",

@@ -149,6 +149,7 @@ if TYPE_CHECKING:
         RebalanceReport,
         RedriveInfo,
         RedrivePlan,
+        ReliabilityReport,
         ScheduleInfo,
     )
     from goqueue.wire.scan_reports import (
@@ -270,6 +271,7 @@ __all__ = [
     "ReceiptUnknown",
     "RedriveInfo",
     "RedrivePlan",
+    "ReliabilityReport",
     "RequestError",
     "RequestTimeout",
     "RequestTooLarge",
@@ -356,6 +358,7 @@ _LAZY = {
     "Producer": "client.producer",
     "Published": "client.handles",
     "RebalanceReport": "wire.reports",
+    "ReliabilityReport": "wire.reports",
     "RedriveInfo": "wire.reports",
     "RedrivePlan": "wire.reports",
     "Scan": "client.scanning",

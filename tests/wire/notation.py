@@ -16,15 +16,13 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import Any, NamedTuple, Union, get_args, get_origin, get_type_hints
+from typing import Any, NamedTuple, Union, get_args, get_origin
 
 import msgspec
 
 import goqueue
 from goqueue.doors.native import calls
 from goqueue.service.new_message import NewMessage
-from goqueue.service.pending import Pending
-from goqueue.service.service import Service
 from goqueue.wire import reports, scan_reports, schema_reports, trace_reports, transaction_reports, verbs
 
 _MODULES = (verbs, reports, scan_reports, schema_reports, trace_reports, transaction_reports)
@@ -40,20 +38,7 @@ class CallVerb(NamedTuple):
 
 def call_verbs() -> dict[str, CallVerb]:
     """Every verb of CALL. The one place where the tests of the page take them from."""
-    nouns = get_type_hints(Service, include_extras=True) | {
-        name: get_type_hints(found.fget)["return"]
-        for name, found in vars(Service).items()
-        if isinstance(found, property) and found.fget
-    }
-    return {
-        name: CallVerb(verb.arguments, _result(getattr(nouns[verb.noun], verb.name)))
-        for name, verb in calls.VERBS.items()
-    }
-
-
-def _result(function: object) -> Any:
-    result = get_type_hints(function)["return"]
-    return get_args(result)[0] if get_origin(result) is Pending else result
+    return {name: CallVerb(calls.arguments_of(verb), verb.result) for name, verb in calls.CALLS.items()}
 
 
 def wire_structs() -> dict[str, type[msgspec.Struct]]:

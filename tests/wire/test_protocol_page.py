@@ -10,7 +10,7 @@ from goqueue.record import compression, header, headers, kernel
 from goqueue.record.header import Flags
 from goqueue.record.identity import BatchIdentity
 from goqueue.service.groups import EXTENSION_NS_MAX, POLL_MESSAGES_MAX
-from goqueue.service.service import READ_BYTES_MAX, WAIT_MS_MAX
+from goqueue.service.messages import READ_BYTES_MAX, WAIT_MS_MAX
 from goqueue.topics.config import PARTITIONS_MAX
 from goqueue.transactions import sequences
 from goqueue.wire import codes, frames, verbs

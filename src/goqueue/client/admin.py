@@ -59,6 +59,7 @@ from goqueue.wire.reports import (
     RecurringMessage,
     RedriveInfo,
     RedrivePlan,
+    ReliabilityReport,
     ScheduleInfo,
 )
 from goqueue.wire.scan_reports import DueTime, HiddenRange, Piece
@@ -300,8 +301,13 @@ class AsyncGroupAdmin(AdminCalls):
         [first, end) do, and everything else below the position is done.
         """
         commits = [
-            PositionCommit(*name, offset, "", None if pending is None else list(pending.get(name, ())))
-            for name, offset in positions.items()
+            PositionCommit(
+                topic=topic,
+                partition=partition,
+                offset=offset,
+                pending=None if pending is None else list(pending.get((topic, partition), ())),
+            )
+            for (topic, partition), offset in positions.items()
         ]
         await self._call("groups.commit", list[PositionCommit], group=group, commits=commits)
 
@@ -335,6 +341,10 @@ class AsyncGroupAdmin(AdminCalls):
     async def rebalances(self, group: str | None = None) -> RebalanceReport:
         """The rebalances of a group, or of all groups, in numbers."""
         return await self._call("groups.rebalance_stats", RebalanceReport, group=group)
+
+    async def reliability(self) -> ReliabilityReport:
+        """What became of messages of all groups since the broker started, in numbers."""
+        return await self._call("groups.reliability", ReliabilityReport)
 
     async def lanes(self, *, topic: str | None = None, group: str | None = None) -> list[LaneReport]:
         """The messages in each priority lane, partition by partition."""
@@ -453,6 +463,10 @@ class AsyncDelayAdmin(AdminCalls):
             offsets=list(offsets),
         )
 
+    async def delayed_message(self, topic: str, offset: int, *, partition: int | None = None) -> DelayedMessage:
+        """One delayed message, whatever became of it. A topic with one partition needs no `partition`."""
+        return await self._call("delays.get", DelayedMessage, topic=topic, offset=offset, partition=partition)
+
     async def delay_stats(self) -> DelayReport:
         """Delays in numbers."""
         return await self._call("delays.stats", DelayReport)
@@ -511,6 +525,30 @@ class AsyncDelayAdmin(AdminCalls):
     async def describe_schedule(self, topic: str, name: str) -> ScheduleInfo:
         """A schedule, with its last runs."""
         return await self._call("schedules.get", ScheduleInfo, topic=topic, name=name)
+
+    async def alter_schedule(
+        self,
+        topic: str,
+        name: str,
+        *,
+        cron: str | None = None,
+        every: Duration | None = None,
+        timezone: str | None = None,
+        catch_up: CatchUp | None = None,
+        start: Time | None = None,
+        end: Time | None = None,
+    ) -> ScheduleInfo:
+        """Change when a schedule publishes; what is None stays. New times count from now on."""
+        changes = {
+            "cron": cron,
+            "every_ns": None if every is None else messages.asked_duration_ns(every, "every"),
+            "timezone": timezone,
+            "catch_up": catch_up,
+            "start_ns": self._maybe_time_ns(start, "start"),
+            "end_ns": self._maybe_time_ns(end, "end"),
+        }
+        given = {field: value for field, value in changes.items() if value is not None}
+        return await self._call("schedules.alter", ScheduleInfo, topic=topic, name=name, changes=given)
 
     async def delete_schedule(self, topic: str, name: str) -> None:
         """Delete a schedule; messages that it has published stay."""

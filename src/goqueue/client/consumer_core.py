@@ -483,7 +483,10 @@ class ConsumerCore:
     def _settle(
         self, chosen: "Sequence[tuple[DeliveryOrigin, array[int]]]", settlement: Settlement, is_repeated: bool
     ) -> Steps[GoQueueError | None]:
-        parts = [verbs.SettlePart(*one, one.batch.nonce, len(offsets)) for one, offsets in chosen]
+        parts = [
+            verbs.SettlePart(topic=one.topic, partition=one.partition, nonce=one.batch.nonce, count=len(offsets))
+            for one, offsets in chosen
+        ]
         payload = b"".join([_raw(offsets) for _, offsets in chosen])
         request = ConsumerRequest(Verb.SETTLE, verbs.SettleRequest(settlement, parts), payload)
         frame = yield request
@@ -556,7 +559,11 @@ class ConsumerCore:
 
     def _commit_all(self, of: set[TopicPartition]) -> Steps[None]:
         for _ in range(REFUSALS_MAX + len(of)):
-            commits = [PositionCommit(*name, offset) for name, offset in self.positions.items() if name in of]
+            commits = [
+                PositionCommit(topic=name.topic, partition=name.partition, offset=offset)
+                for name, offset in self.positions.items()
+                if name in of
+            ]
             if not commits:
                 return
             arguments: dict[str, object] = {

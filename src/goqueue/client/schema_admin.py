@@ -139,7 +139,10 @@ def _new_schema(
     schema: str | Mapping[str, Any], type: str | None, references: Iterable[SchemaReference | tuple[str, str, int]]
 ) -> NewSchema:
     """The schema in the form of the wire."""
-    given = [one if isinstance(one, SchemaReference) else SchemaReference(*one) for one in references]
+    given = [
+        one if isinstance(one, SchemaReference) else SchemaReference(name=one[0], subject=one[1], version=one[2])
+        for one in references
+    ]
     return NewSchema(schema if isinstance(schema, str) else _json_text(schema), type, given)
 
 

@@ -42,6 +42,7 @@ from goqueue.wire.reports import (
     RebalanceReport,
     RedriveInfo,
     RedrivePlan,
+    ReliabilityReport,
     ScheduleInfo,
 )
 from goqueue.wire.scan_reports import DueTime, HiddenRange, Piece
@@ -197,6 +198,10 @@ class GroupAdmin(SyncCalls):
         """The rebalances of a group, or of all groups, in numbers."""
         return self._loop.run(self._client.rebalances(group))
 
+    def reliability(self) -> ReliabilityReport:
+        """What became of messages of all groups since the broker started, in numbers."""
+        return self._loop.run(self._client.reliability())
+
     def lanes(self, *, topic: str | None = None, group: str | None = None) -> list[LaneReport]:
         """The messages in each priority lane, partition by partition."""
         return self._loop.run(self._client.lanes(topic=topic, group=group))
@@ -293,6 +298,10 @@ class DelayAdmin(SyncCalls):
             self._client.reschedule_many(topic, partition, several(offsets), delay=delay, deliver_at=deliver_at)
         )
 
+    def delayed_message(self, topic: str, offset: int, *, partition: int | None = None) -> DelayedMessage:
+        """One delayed message, whatever became of it. A topic with one partition needs no `partition`."""
+        return self._loop.run(self._client.delayed_message(topic, offset, partition=partition))
+
     def delay_stats(self) -> DelayReport:
         """Delays in numbers."""
         return self._loop.run(self._client.delay_stats())
@@ -349,6 +358,25 @@ class DelayAdmin(SyncCalls):
     def describe_schedule(self, topic: str, name: str) -> ScheduleInfo:
         """A schedule, with its last runs."""
         return self._loop.run(self._client.describe_schedule(topic, name))
+
+    def alter_schedule(
+        self,
+        topic: str,
+        name: str,
+        *,
+        cron: str | None = None,
+        every: Duration | None = None,
+        timezone: str | None = None,
+        catch_up: CatchUp | None = None,
+        start: Time | None = None,
+        end: Time | None = None,
+    ) -> ScheduleInfo:
+        """Change when a schedule publishes; what is None stays. New times count from now on."""
+        return self._loop.run(
+            self._client.alter_schedule(
+                topic, name, cron=cron, every=every, timezone=timezone, catch_up=catch_up, start=start, end=end
+            )
+        )
 
     def delete_schedule(self, topic: str, name: str) -> None:
         """Delete a schedule; messages that it has published stay."""

@@ -47,7 +47,7 @@ class GroupVerbs(Protocol):
 
     @verb(Resource.GROUP, Action.READ, Route.COORDINATOR, frame="JOIN")
     def join(self, group: str, asked: Join) -> Pending[reports.JoinAnswer]: ...
-    @verb(Resource.GROUP, Action.READ, Route.COORDINATOR, frame="HEARTBEAT")
+    @verb(Resource.GROUP, Action.READ, Route.COORDINATOR, not_python="a part of the HEARTBEAT frame")
     def heartbeat(
         self, group: str, member_id: str, generation: int | None = None, *, is_cooperative: bool = False
     ) -> Pending[reports.HeartbeatAnswer]:

@@ -9,19 +9,19 @@ import logging
 import socket
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, TypeVar, cast
+from typing import Protocol, TypeVar, cast
 
 import msgspec
 
-from goqueue.clock import MS
+from goqueue.clock import MS, Clock
+from goqueue.doors.native.config import NativeConfig
+from goqueue.doors.native.last_polls import LastPolls
 from goqueue.doors.native.requests import Requests
 from goqueue.errors import BrokerUnavailable, GoQueueError, InternalError, InvalidRequest
 from goqueue.service.pending import Pending
+from goqueue.service.service import Service
 from goqueue.wire import frames, verbs
 from goqueue.wire.frames import BadFrame, Frame, FrameFlags, FrameReader
-
-if TYPE_CHECKING:
-    from goqueue.doors.native.door import NativeDoor
 
 logger = logging.getLogger("goqueue.native")
 
@@ -35,10 +35,44 @@ OUTBOX_BYTES_MAX = 16 * 1024
 T = TypeVar("T")
 
 
+class SharedDoor(Protocol):
+    """What all connections share."""
+
+    service: Service
+    clock: Clock
+    config: NativeConfig
+    node_id: int
+    connections: "set[Connection]"
+    congested: "set[Connection]"  # whose peers do not read their answers
+    polls: LastPolls
+    is_stopped: bool
+
+    def account(self, connection: "Connection", size: int) -> None:
+        """The connection now holds that much of an unfinished frame."""
+
+    def forget(self, connection: "Connection") -> None:
+        """The connection is gone."""
+
+    def handle(self, frames_handler: Callable[[], None]) -> None:
+        """Handle frames, then push and send what came of them."""
+
+    def push_soon(self, push: Callable[[], None]) -> None:
+        """Push when the frames at hand are handled."""
+
+    def flush_soon(self, connection: "Connection") -> None:
+        """Send what was written to the connection, likewise."""
+
+    def busy_poll(self) -> None:
+        """A small request was answered: look for the next one before the loop sleeps."""
+
+    def read_bytes_max(self) -> int:
+        """How much one answer may hold."""
+
+
 class Connection(asyncio.BufferedProtocol):
     """One peer."""
 
-    def __init__(self, door: "NativeDoor", loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, door: SharedDoor, loop: asyncio.AbstractEventLoop) -> None:
         self._door = door
         self._loop = loop
         self._reader = FrameReader(frame_bytes_max=door.config.frame_bytes_max)
