@@ -250,7 +250,7 @@ def test_an_ack_in_the_background_that_is_refused_is_told_in_the_log(
         with pytest.raises(ReceiptUnknown):
             message.ack()
 
-    assert "ack of 1 messages failed" in caplog.text
+    assert "background ack failed messages=1" in caplog.text
 
 
 def test_ctrl_c_while_acks_are_sent_loses_none(one: Client, address: str) -> None:

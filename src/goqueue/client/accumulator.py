@@ -4,23 +4,23 @@
                                                              ^            │
                                                              └── again ───┘
 
-A batch becomes ready when it is full or has lingered. What is ready for a partition when a request can go out goes
-together: up to five requests per partition are under way, and while they are, more gathers; so requests grow with the
-load by themselves, and a quiet producer sends at once.
+A batch becomes ready when it is full or has lingered. All batches that are ready for a partition when a request can be
+sent share that request. Up to five requests per partition are in flight, and more batches gather meanwhile: requests
+grow with the load by themselves, and a quiet producer sends at once.
 
-Order and exactly-once hold per partition. Each request bears the sequence of its first record. When one fails and may
-be sent again, nothing new is sent until all that is under way was answered; then all of it goes again, in
-order, under the same numbers, and the broker recognises what it has.
+Order and exactly-once hold per partition. Each request carries the sequence number of its first record. When a request
+fails with a retryable error, no new one is sent until everything in flight was answered. Then all of it is sent again,
+in order, under the same numbers, and the broker recognizes what it has stored.
 
-A request that fails for good or is given up leaves a hole in the numbers, because nobody knows for sure whether it was
-stored. What follows keeps its numbers as well. If the broker then misses something, it has stored nothing of what
-follows either; so all of that is numbered anew, in a new epoch, and a straggler of the old one is refused. The same
-holds for a broker that knows less than it should: its topic was made anew, or a power cut took what it had not synced.
+A request that fails for good, or is given up, leaves a gap in the numbers: it may have been stored, or not. The
+requests after it keep their numbers. If the broker then misses one, it has stored none of those after it; they all get
+new numbers, in a new epoch, and a late arrival from the old epoch is refused. The same holds for a broker that knows
+less than it should: the topic was deleted and created again, or a power cut took what was not synced.
 
-A message that breaks its schema is taken out, and the others go again without it.
+A message that violates its schema is taken out of its request, and the others are sent again without it.
 
-Who has many messages at once adds them as columns. They are spread over the partitions by the same rules, and become
-batches that are full from the start and have no handles.
+An application that has many messages at once adds them as columns. They are spread over the partitions by the same
+rules, and become batches that are full from the start and have no handles.
 """
 
 from bisect import bisect_right
@@ -60,9 +60,9 @@ REQUEST_RECORDS_MAX: Final = 100_000
 BULK_BYTES: Final = 512 * 1024
 """Messages that are added together become batches of this size; those without a key take turns by it."""
 REFUSALS_MAX: Final = 32
-"""How many messages are taken out of a request before the rest of it is given up: each costs it a way to the broker."""
+"""How many messages are taken out of a request before the rest is given up: each costs a round trip."""
 FIRST_SEQUENCE: Final = 1
-"""A broker takes a start at 0 or at 1. After a start at 1, no second request can be mistaken for a first one."""
+"""The broker accepts 0 or 1 as a start. After a start at 1, no later request can be mistaken for a first one."""
 NORMAL: Final = Priority.NORMAL
 TRANSACTIONAL: Final = int(Flags.TRANSACTIONAL)
 NO_CALLBACKS: Final[deque[Callable[[], None]]] = deque(maxlen=0)
@@ -83,7 +83,7 @@ class ProducerConfig:
     idempotent: bool = True
     buffer_bytes: int = 64 * 1024 * 1024  # of messages that are not stored yet; beyond it `send` waits
     delivery_timeout_ns: int = 120 * SECOND  # from `send` to the answer, retries included
-    all_or_none: bool = False  # a message that is refused takes those with it that go to the same partition
+    all_or_none: bool = False  # a refused message fails all others of the same partition
 
     def __post_init__(self) -> None:
         for name, least in (("linger_ns", 0), ("batch_count", 1), ("batch_bytes", 1), ("buffer_bytes", 1)):
@@ -118,7 +118,7 @@ class OutgoingMessage(NamedTuple):
 
 
 class MessageColumns(NamedTuple):
-    """Messages side by side, so that what is done to all of them costs little for each."""
+    """Messages as columns: an operation on all of them costs little for each."""
 
     values: Sequence[bytes | None]
     keys: Sequence[bytes | None] | None = None
@@ -172,7 +172,7 @@ def _headers_size(headers: Headers | None) -> int:
 
 
 def _joined(parts: Sequence[MessageColumns]) -> MessageColumns:
-    """One behind the other."""
+    """The messages of all parts, in order."""
     if len(parts) == 1:
         return parts[0]
     keys = [part.keys or [None] * len(part.values) for part in parts]
@@ -201,11 +201,11 @@ class AnyHandle(msgspec.Struct, gc=False, eq=False):
 
 
 class MessageBatch:
-    """Messages for one partition that were gathered together; then, where they are or why they are not.
+    """Messages for one partition that are sent together; later, where they are stored or why they are not.
 
-    Handles are added to `handles` without a lock. Whoever seals the batch sets `is_sealed`, and after that copies them
-    to `held`, which is what counts. Whoever adds one looks at `is_sealed` after that; if it is set, it
-    finds out whether its handle made it into the copy, and if not, adds it to another batch.
+    Senders append to `handles` without a lock. Sealing first sets `is_sealed` and then copies `handles` to `held`,
+    which is what is sent. A sender reads `is_sealed` after its append. If it is unset, the copy comes later and has the
+    handle. If it is set, the sender looks for its handle in the copy, and adds it to another batch if it is missing.
     """
 
     __slots__ = (
@@ -237,14 +237,14 @@ class MessageBatch:
         self.message_count = 0  # of these
         self.has_messages = False  # whether there are others that are more than a value, but not larger
         self.is_sealed = False
-        self.is_taken = False  # by the loop that sends it
+        self.is_taken = False  # by the thread that sends it
         self.opened_ns = now_ns
         self.first_offset = -1
         self.timestamp_ns = 0
         self.error: GoQueueError | None = None
         self.failed_count = 0  # how many messages have the error
         self.is_done = False
-        self.is_seen = False  # whether somebody was told the error
+        self.is_seen = False  # whether the application was told the error
         self.callbacks: deque[Callable[[], None]] = NO_CALLBACKS
 
     def add(self, handle: AnyHandle, message: OutgoingMessage) -> None:
@@ -254,7 +254,7 @@ class MessageBatch:
         self.handles.append(handle)
 
     def seal(self) -> None:
-        """Nothing more comes in. A Ctrl-C may end this between any two steps, and then all of it is done again."""
+        """Accept no more messages. A Ctrl-C may end this between any two steps; it is then called again."""
         self.is_sealed = True
         if not self.held:
             self.held = self.handles.copy()
@@ -263,11 +263,11 @@ class MessageBatch:
 
     def holds(self, handle: AnyHandle) -> bool:
         """Whether the handle was in time."""
-        held = self.held  # first: it is emptied when all in it have their places
+        held = self.held  # read before `item`: settling sets all items, and then empties it
         return type(handle.item) is int or any(one is handle for one in held)
 
     def take_out(self, index: int, error: GoQueueError) -> "MessageBatch":
-        """The message at that place goes nowhere, and the others do not wait for it; it is a batch of its own."""
+        """Fail the message at that index, in a batch of its own; the others are sent without it."""
         handle = self.held.pop(index)
         alone = MessageBatch(self.queue, self.opened_ns)
         alone.held = [handle]
@@ -278,7 +278,7 @@ class MessageBatch:
         return alone
 
     def settle(self, error: GoQueueError | None = None) -> None:
-        """The batch is stored, or never will be; then the first handle stays, for whoever reports that."""
+        """The batch is stored, or has failed for good. After a failure one handle is kept, for the report."""
         self.error = error
         for index, handle in enumerate(self.held):
             handle.item = index
@@ -289,7 +289,7 @@ class MessageBatch:
 
 
 class BulkBatch(MessageBatch):
-    """Messages that were added together. All of them share one handle, for whoever reports that they are not stored."""
+    """Messages that were added together. They share one handle, which serves the report if they are not stored."""
 
     __slots__ = ("columns",)
 
@@ -301,7 +301,7 @@ class BulkBatch(MessageBatch):
         self.held = [AnyHandle(self, 0)] * len(columns.values)
 
     def settle(self, error: GoQueueError | None = None) -> None:
-        """They are stored, or never will be."""
+        """The messages are stored, or have failed for good."""
         self.error = error
         if error:
             self.failed_count = len(self.held)
@@ -311,7 +311,7 @@ class BulkBatch(MessageBatch):
 
 
 class PublishRequest:
-    """What goes to one partition at once."""
+    """Batches that are sent to one partition together, under consecutive sequence numbers."""
 
     __slots__ = ("batches", "first_sequence", "record_count", "refusal_count", "size", "was_sent")
 
@@ -328,7 +328,7 @@ class PublishRequest:
         return self.batches[0].opened_ns
 
     def take_out(self, index: int, error: GoQueueError) -> list[MessageBatch]:
-        """Go on without the message at that place; what is settled by that."""
+        """Fail the message at that index and keep the others; the batches that are settled by that."""
         self.record_count -= 1
         self.refusal_count += 1
         for batch in self.batches:
@@ -378,14 +378,14 @@ class PublishRequest:
 
 
 class PartitionQueue:
-    """What waits for one partition, and what is under way to it."""
+    """What waits to be sent to one partition, and what is in flight to it."""
 
     __slots__ = (
         "_again",
         "_attempt",
         "_has_gap",
-        "_is_behind",
         "_is_draining",
+        "_needs_epoch",
         "_refusal",
         "_retry_at_ns",
         "_sequence",
@@ -410,7 +410,7 @@ class PartitionQueue:
     ) -> None:
         self.topic = topic
         self.all_or_none = all_or_none
-        self.is_transactional = is_transactional  # its epoch is not ours to change: a hole ends the transaction
+        self.is_transactional = is_transactional  # the coordinator owns its epoch: a gap ends the transaction
         self.partition = partition
         self.open: MessageBatch | None = None
         self.ready: deque[MessageBatch] = deque()
@@ -418,8 +418,8 @@ class PartitionQueue:
         self.epoch = epoch
         self._again: deque[PublishRequest] = deque()
         self._is_draining = False
-        self._is_behind = False  # the broker misses what stands before all of `_again`
-        self._has_gap = False  # there are fewer messages in `_again` than there are numbers
+        self._needs_epoch = False  # the broker misses a request that came before all of `_again`
+        self._has_gap = False  # there are fewer messages in `_again` than sequence numbers
         self._attempt = 0
         self._retry_at_ns = 0
         self._refusal: GoQueueError | None = None  # why the broker does not store what it is sent, if it says so
@@ -441,7 +441,7 @@ class PartitionQueue:
             if self.in_flight or now_ns < self._retry_at_ns:
                 return None
             self._is_draining = False
-            if self._is_behind:
+            if self._needs_epoch:
                 self._begin_epoch()
             elif self._has_gap:
                 self._close_gap()
@@ -457,13 +457,13 @@ class PartitionQueue:
         return request
 
     def wait_ns(self, now_ns: int) -> int | None:
-        """How long until `take` is worth a try again though nothing happens; None if it is not."""
+        """How long until `take` may return a request though no answer comes; None if it never does."""
         if self._is_draining and not self.in_flight:
             return max(0, self._retry_at_ns - now_ns)
         return None
 
     def stored(self, request: PublishRequest, *, first_offset: int, timestamp_ns: int) -> list[MessageBatch]:
-        """The request was answered: its batches have their places."""
+        """The broker has stored the request: the batches, each with its offset."""
         self.in_flight.remove(request)
         self._attempt = 0
         self._refusal = None
@@ -477,7 +477,7 @@ class PartitionQueue:
         return request.batches
 
     def failed(self, request: PublishRequest, error: GoQueueError, *, now_ns: int, wait_ns: int) -> list[MessageBatch]:
-        """The request was refused or lost; the batches that will not be tried again."""
+        """The request was refused or lost: the batches that are not sent again."""
         self.in_flight.remove(request)
         if self._is_worth_another_try(request, error):
             self._send_again(request, error, now_ns + wait_ns)
@@ -498,7 +498,7 @@ class PartitionQueue:
         return request.batches
 
     def expire(self, before_ns: int, timeout_ns: int) -> list[MessageBatch]:
-        """Give up on what was added before that time and is not under way, for the reason that the broker gave last."""
+        """Give up what was added before that time and is not in flight, for the reason that the broker gave last."""
         expired: list[MessageBatch] = []
         while self._again and self._again[0].opened_ns < before_ns and not self.in_flight:
             expired += self._again.popleft().batches
@@ -518,12 +518,12 @@ class PartitionQueue:
         return self._attempt
 
     def unsettled(self) -> list[MessageBatch]:
-        """All batches of which it is not known what becomes of them, but for the open one."""
+        """The batches that are neither stored nor failed, except the open one."""
         sent = [batch for request in (*self.in_flight, *self._again) for batch in request.batches]
         return [*sent, *self.ready]
 
     def give_up(self, error: GoQueueError) -> list[MessageBatch]:
-        """Fail everything but the open batch."""
+        """Fail everything except the open batch."""
         batches = self.unsettled()
         self.in_flight.clear()
         self._again.clear()
@@ -534,12 +534,12 @@ class PartitionQueue:
         return batches
 
     def begin_anew(self) -> None:
-        """The producer has a new epoch: its numbers begin again. Nothing is under way."""
+        """The producer has a new epoch: sequence numbers start again. Nothing is in flight."""
         self._sequence = FIRST_SEQUENCE
         self._is_draining = self._has_gap = False
 
     def _rest(self) -> None:
-        """Nothing is left that has to wait; what comes next is tried at once."""
+        """Nothing is left to send: the next request does not wait for an earlier failure."""
         self._attempt = 0
         self._retry_at_ns = 0
         self._refusal = None
@@ -561,22 +561,22 @@ class PartitionQueue:
         if not isinstance(error, OutOfOrderSequence):
             return error.retryable
         if any(other.first_sequence < request.first_sequence for other in (*self.in_flight, *self._again)):
-            return True  # what stands before it is missing, and comes first
-        self._is_behind = not self.is_transactional
-        return self._is_behind and error.expected < request.first_sequence
+            return True  # an earlier request is missing; it is sent again first
+        self._needs_epoch = not self.is_transactional
+        return self._needs_epoch and error.expected < request.first_sequence
 
     def _send_again(self, request: PublishRequest, error: GoQueueError, retry_at_ns: int) -> None:
         if not self._is_draining:
             self._attempt += 1
         self._is_draining = True
         self._retry_at_ns = max(self._retry_at_ns, retry_at_ns)
-        if not isinstance(error, OutOfOrderSequence):  # which only says that another one failed
+        if not isinstance(error, OutOfOrderSequence):  # which only says that an earlier one failed
             self._refusal = None if isinstance(error, AvailabilityError) else error
         position = sum(1 for other in self._again if other.first_sequence < request.first_sequence)
         self._again.insert(position, request)
 
     def _close_gap(self) -> None:
-        """Number anew all that goes again, from where the broker waits: it has stored none of it."""
+        """Renumber everything that is sent again, from the number that the broker expects: it has stored none of it."""
         self._has_gap = False
         if self._again:
             self._sequence = self._again[0].first_sequence
@@ -585,8 +585,8 @@ class PartitionQueue:
                 self._sequence += request.record_count
 
     def _begin_epoch(self) -> None:
-        """Number anew all that goes again."""
-        self._is_behind = self._has_gap = False
+        """Renumber everything that is sent again, in a new epoch."""
+        self._needs_epoch = self._has_gap = False
         self.epoch += 1
         self._sequence = FIRST_SEQUENCE
         for request in self._again:
@@ -595,7 +595,7 @@ class PartitionQueue:
 
 
 class TopicQueues:
-    """The partitions of one topic, and whose turn it is."""
+    """The partitions of one topic, and which of them is next for messages without a key."""
 
     __slots__ = ("acks", "compression", "partitions", "topic", "turn", "value_bytes_max")
 
@@ -626,7 +626,7 @@ class TopicQueues:
 
     @property
     def next_epoch(self) -> int:
-        """The first that none of them has used."""
+        """The first epoch that no partition has used."""
         return 1 + max(queue.epoch for queue in self.partitions)
 
     def choose(self, key: bytes | None, partition: int | None) -> PartitionQueue | None:
@@ -643,7 +643,7 @@ class TopicQueues:
     def spread(
         self, columns: MessageColumns, partitions: Sequence[int | None] | None
     ) -> Iterator[tuple[PartitionQueue | None, MessageColumns]]:
-        """The messages by partition, in their order; those for which any will do are under None."""
+        """The messages by partition, in their order; None stands for any partition."""
         if columns.keys is None and partitions is None:
             yield None, columns
             return

@@ -1,17 +1,17 @@
 """Consumers: members of a group that poll messages and settle them.
 
-`AsyncConsumer` is for an event loop, `Consumer` for threads without one. Both drive `ConsumerCore`, which knows what is
-to be said, over a connection (`goqueue.client.consumer_connection`), which knows how.
+`AsyncConsumer` is for an event loop, `Consumer` for threads without one. Both drive `ConsumerCore`, which knows what to
+ask the broker, over a connection (`goqueue.client.consumer_connection`), which knows how.
 
 A loop over a consumer (`consume`) settles in the background: leaving the `with` block of a message notes the ack, which
 is sent with others a few milliseconds later, and before the next poll at the latest. What is settled by a call is
 settled when the call returns, or it raises.
 
 A loop over a consumer warns once if it is asked for the next message while the last one is not settled: such messages
-come again when their lease is over, and end as dead letters.
+are delivered again when their lease is over, and end as dead letters.
 
-A consumer leaves its group when it is closed, when its client is, or when nobody has it any more. A loop that is left
-early gives back what it has polled and not shown to anybody, as if it had never been delivered.
+A consumer leaves its group when it is closed, when its client is, or when the last reference to it is gone. A loop that
+is left early releases the messages that it has polled and not yielded: they count as never delivered.
 """
 
 import warnings
@@ -36,7 +36,7 @@ POLL_MESSAGES_MAX = 10_000
 
 
 class ConsumerStanding(NamedTuple):
-    """Who a consumer is in its group, and the positions behind everything that it has polled."""
+    """The member that a consumer is in its group, and the positions after everything that it has polled."""
 
     group: str
     member_id: str
@@ -45,7 +45,7 @@ class ConsumerStanding(NamedTuple):
 
 
 def standing_of(consumer: "_Shell") -> ConsumerStanding:
-    """How the consumer stands now."""
+    """The standing of the consumer now."""
     core = consumer._connection.core
     positions = {(topic, partition): offset for (topic, partition), offset in core.positions.items()}
     return ConsumerStanding(core.config.group, core.config.member_id, core.generation, positions)
@@ -69,7 +69,7 @@ class _Shell:
 
     @property
     def partitions(self) -> list[PartitionName]:
-        """What it takes messages from."""
+        """The partitions that are assigned to it."""
         return list(self._connection.core.partitions)
 
     def settle_soon(self, messages: Message | Sequence[Message], settlement: Settlement) -> None:
@@ -81,10 +81,10 @@ class _Shell:
         return limits.ends(self._connection.core.reason)
 
     def _done_before(self, batch: Sequence[Message], index: int) -> dict[TopicPartition, int] | None:
-        """What is done when a loop ends in the middle of a batch, at the last message that anybody saw.
+        """What is done when a loop ends in the middle of a batch, at the last message that it has yielded.
 
-        What nobody saw is given back. Without leases that is a matter of positions, and whether the last message is
-        done is not certain.
+        Messages after that one are released. Without leases the positions say so, and the last message counts as not
+        done: the loop ended before the application asked for the next.
         """
         connection = self._connection
         if connection.core.config.ack == "each":
@@ -133,7 +133,7 @@ class AsyncConsumer(_Shell):
         return Consumer(*self._arguments, loop)
 
     async def join(self) -> None:
-        """Become a member now, and not with the first poll."""
+        """Join the group now, and not with the first poll."""
         self._connection.check_open()
         self._connection.member.watch()
         if not self._connection.core.is_member:
@@ -173,7 +173,7 @@ class AsyncConsumer(_Shell):
         await self._connection.settle(messages, nack_of(delay, reason))
 
     async def reject(self, messages: Message | Iterable[Message], *, reason: str = "") -> None:
-        """Put them to the dead letters."""
+        """Dead-letter them."""
         await self._connection.settle(messages, reject_of(reason))
 
     async def extend(self, messages: Message | Iterable[Message], by: Duration) -> None:
@@ -181,7 +181,7 @@ class AsyncConsumer(_Shell):
         await self._connection.settle(messages, extension_of(by))
 
     async def commit(self) -> None:
-        """Commit the positions behind everything that was polled; not of partitions that others have by now."""
+        """Commit the positions after everything that was polled, except of partitions that were revoked since."""
         await self._connection.drive(self._connection.core.commit())
 
     async def close(self) -> None:
@@ -268,7 +268,7 @@ class Consumer(_Shell):
         self._connection = BlockingConsumerConnection(config, connections, clock, loop)
 
     def join(self) -> None:
-        """Become a member now, and not with the first poll."""
+        """Join the group now, and not with the first poll."""
         self._connection.check_open()
         self._connection.watch()
         if not self._connection.core.is_member:
@@ -301,7 +301,7 @@ class Consumer(_Shell):
         self._connection.settle(messages, nack_of(delay, reason))
 
     def reject(self, messages: Message | Iterable[Message], *, reason: str = "") -> None:
-        """Put them to the dead letters."""
+        """Dead-letter them."""
         self._connection.settle(messages, reject_of(reason))
 
     def extend(self, messages: Message | Iterable[Message], by: Duration) -> None:
@@ -309,7 +309,7 @@ class Consumer(_Shell):
         self._connection.settle(messages, extension_of(by))
 
     def commit(self) -> None:
-        """Commit the positions behind everything that was polled; not of partitions that others have by now."""
+        """Commit the positions after everything that was polled, except of partitions that were revoked since."""
         self._connection.drive(self._connection.core.commit())
 
     def flush(self) -> None:

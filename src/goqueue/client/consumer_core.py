@@ -3,26 +3,27 @@
 Each operation of a consumer is a generator. It yields `ConsumerRequest`s, is sent the frames that answer them, and
 returns what the application gets. A driver with an event loop and one without drive the same generators.
 
-**Membership.** A consumer joins when it first polls, under an id that it knows beforehand: a join whose answer was lost
-is repeated and does not leave a stranger behind. From then on heartbeats, which come from somewhere else, tell it what
-changed, and it gives back at once what it is asked for. Whoever was put out of the group joins again at the next poll.
-Only one whose id was given by the application, and taken over by another process, is out for good (`StaleGeneration`).
+**Membership.** A consumer joins with its first poll, under an id that it has chosen: a join whose answer was lost is
+repeated and adds no second member. From then on heartbeats, which the background thread sends, report rebalances, and
+the consumer gives up revoked partitions at once. A member that was removed from the group joins again with the next
+poll. Only a member whose id the application chose, and another process has taken over, is fenced for good
+(`StaleGeneration`).
 
-**Leases.** While somebody has messages of a delivery that are not settled, their lease is extended. The broker alone
-knows which are left, and says how many with each extension. A delivery whose messages nobody has any more is forgotten
-here, and runs out there.
+**Leases.** As long as the application holds unsettled messages of a delivery, the lease of the delivery is extended.
+The broker alone knows which messages are left, and says how many with each extension. When the application holds no
+message of a delivery any more, the lease is forgotten here and expires at the broker.
 
-**Lost answers.** A poll has a number. If its answer does not arrive it is asked again under the same one, and the
-broker takes back what it had sent. Without leases there is nothing to take back: the consumer leaves and joins again,
-and the group goes on from what was committed. A settlement that was asked twice may find its messages `settled`.
+**Lost answers.** A poll has a number. A poll whose answer is lost is repeated under the same number, and the broker
+releases what the first one was given. Without leases there is nothing to release: the consumer leaves and joins again,
+and the group continues from the committed positions. A settlement that is repeated may find its messages `settled`.
 
-**Damage.** Messages that cannot be read are passed over with a `DataLossWarning` (`goqueue.client.damage`). The broker
-is done with what is damaged on its disk. A record whose value cannot be decompressed is rejected, alone: it becomes a
-dead letter, and the messages beside it are delivered.
+**Damage.** Messages that cannot be read are skipped with a `DataLossWarning` (`goqueue.client.damage`). The broker
+settles what is damaged on its disk. A record whose value cannot be decompressed is rejected, alone: it becomes a dead
+letter, and the messages beside it are delivered.
 
 Two threads work with one core: that of the application, and one that sends heartbeats, extensions and settlements in
-the background. `positions` belong to the first. All else is replaced as a whole, or only ever too high, which the next
-answer mends.
+the background. `positions` belong to the first. Everything else is replaced as a whole, or is at worst too high until
+the next answer corrects it.
 """
 
 import sys
@@ -69,14 +70,14 @@ from goqueue.wire.reports import (
 from goqueue.wire.verbs import Verb
 
 PREFETCH_LEASE_NS_MIN = 5 * SECOND
-"""Nothing is polled before it is asked for where leases are shorter."""
+"""Nothing is prefetched where leases are shorter."""
 HEARTBEAT_NS_MAX = 3 * SECOND
 WAIT_MS_MAX = 20_000
 """How long one request waits at the broker; a longer poll asks again."""
 EXTENDED_NS_MAX = 12 * 3_600 * SECOND
-"""A message that nobody has settled by then is not extended any more: whoever has it, has forgotten it."""
+"""After that, a lease is not extended any more: the application has forgotten the message."""
 REFUSALS_MAX = 5
-"""How often in a row a poll begins anew; a broker that refuses more often means it."""
+"""How often in a row a poll starts over; after more refusals, the last one is raised."""
 ACKS = {"each": ("messages", True), "offsets": ("offsets", False), "auto": ("offsets", True)}
 
 T = TypeVar("T")
@@ -88,14 +89,14 @@ _origin = attrgetter("origin")
 
 @dataclass(slots=True)
 class ConsumerRequest:
-    """A frame that is to be sent, and answered within a time."""
+    """A frame to send. The broker may wait for `wait_ms` before it answers."""
 
     verb: Verb
     meta: msgspec.Struct
     payload: bytes | None = None
     wait_ms: int = 0
     only_once: bool = False  # not to be sent again if it may have arrived
-    was_lost: bool = False  # it may have arrived before: whoever drives says so
+    was_lost: bool = False  # it may have arrived before; the driver sets this
 
 
 Steps = Generator[ConsumerRequest, Frame, T]
@@ -109,7 +110,7 @@ class ConsumerConfig:
     group: str
     client_id: str
     member_id: str
-    is_static: bool = False  # the application gave the id: whoever comes with it later takes over
+    is_static: bool = False  # the application chose the id: a later member with the same id takes over
     mode: str = "partitioned"
     protocol: str = "cooperative"
     assignor: str = "sticky"
@@ -138,7 +139,7 @@ class ConsumerConfig:
 
 
 class Lease:
-    """The lease of one delivery. It lives for as long as somebody has messages of it."""
+    """The lease of one delivery. It lives as long as the application holds messages of it."""
 
     __slots__ = ("__weakref__", "began_ns", "extend_at_ns", "left", "length_ns", "part")
 
@@ -151,7 +152,7 @@ class Lease:
 
 
 class DeliveryOrigin(TopicPartition):
-    """Where messages come from, and with which delivery: what their receipts have in common."""
+    """The partition and the delivery that messages came with: what their receipts have in common."""
 
     batch: DeliveredBatch
     connection: "Settles"
@@ -180,14 +181,14 @@ class PolledBatch(NamedTuple):
 
 
 class Settles:
-    """Whoever can settle messages."""
+    """A connection that settles messages."""
 
     def prefetch_after_poll(self, batches: Sequence[DeliveredBatch], max_messages: int) -> None:
         """A poll for so many messages has brought these batches, which are about to be decoded."""
 
 
 class ConsumerCore:
-    """A member of a group, as far as it can be one without a socket."""
+    """The state of one member of a group, without a socket."""
 
     def __init__(self, config: ConsumerConfig, clock: Clock) -> None:
         self.config = config
@@ -217,20 +218,20 @@ class ConsumerCore:
         config = self.config
         ack, commits = ACKS[config.ack]
         asked = verbs.JoinRequest(
-            config.group,
-            config.client_id,
-            config.topics,
-            config.member_id,
-            config.session_timeout_ms,
-            config.mode,
-            config.protocol,
-            config.assignor,
-            config.start,
-            ack,
-            commits if auto_commit is None else auto_commit,
-            config.visibility_ms,
-            config.max_in_flight,
-            config.auto_commit_interval_ms,
+            group=config.group,
+            client_id=config.client_id,
+            topics=config.topics,
+            member_id=config.member_id,
+            session_timeout_ms=config.session_timeout_ms,
+            mode=config.mode,
+            protocol=config.protocol,
+            assignor=config.assignor,
+            start=config.start,
+            ack=ack,
+            auto_commit=commits if auto_commit is None else auto_commit,
+            visibility_timeout_ms=config.visibility_ms,
+            max_in_flight=config.max_in_flight,
+            auto_commit_interval_ms=config.auto_commit_interval_ms,
         )
         self._may_be_member = True
         frame = yield ConsumerRequest(Verb.JOIN, asked)
@@ -243,7 +244,7 @@ class ConsumerCore:
         self.is_member = True
 
     def heartbeat(self, *, is_idle: bool = False) -> Steps[None]:
-        """Say that we live, and give back what we are asked for; `is_idle` if all that was polled is done."""
+        """Send a heartbeat, and give up revoked partitions; `is_idle` if all that was polled is done."""
         config = self.config
         revoked: list[PartitionName] | None = None
         for _ in range(REFUSALS_MAX):
@@ -271,7 +272,7 @@ class ConsumerCore:
                 yield from self._commit_all({TopicPartition(one.topic, one.partition) for one in revoked})
 
     def leave(self) -> Steps[None]:
-        """Leave the group, if this consumer was ever in it; what is not settled goes to others at once."""
+        """Leave the group, if this consumer may be in it; unsettled messages are delivered to others at once."""
         if self._may_be_member:
             arguments: dict[str, object] = {"group": self.config.group, "member_id": self.config.member_id}
             with suppress(NotGroupMember, GroupNotFound):
@@ -280,7 +281,7 @@ class ConsumerCore:
         self._leases.clear()
 
     def abandon(self, done: dict[TopicPartition, int]) -> Steps[None]:
-        """Leave with no more committed than what is done; all else that was handed over goes to others."""
+        """Leave with no more committed than what is done; everything else that was polled goes to others."""
         if self.is_member and self.config.ack == "auto":
             self.positions = done
             if self._commits_positions:
@@ -292,7 +293,7 @@ class ConsumerCore:
 
     @property
     def _commits_positions(self) -> bool:
-        """Whether positions are committed by themselves, and stand for nobody else's work."""
+        """Whether positions are committed automatically, and stand for the work of this member alone."""
         return self.config.ack == "auto" and self.config.mode == "partitioned"
 
     def _has(self, partitions: list[PartitionName]) -> None:
@@ -300,7 +301,7 @@ class ConsumerCore:
         self.partitions = partitions
 
     def _was_refused(self, error: StaleGeneration) -> None:
-        """The generation is too old: we were too slow, or another one has come under our name."""
+        """The generation is stale: this member missed a rebalance, or another one has taken over its id."""
         if self.config.is_static:
             self._fenced = error
             self.is_member = self._may_be_member = False
@@ -360,7 +361,9 @@ class ConsumerCore:
             if polled.gaps:
                 warn(polled_gaps(polled.gaps))
             now_ns = self._clock.monotonic_ns()
-            if self.must_beat or now_ns < asked_ns + wait_ms * MS:  # it did not wait: our partitions have changed
+            if (
+                self.must_beat or now_ns < asked_ns + wait_ms * MS
+            ):  # it came early: a rebalance has changed the partitions
                 yield from self.heartbeat(is_idle=True)
             if now_ns >= until_ns:
                 return PolledBatch([])
@@ -372,7 +375,7 @@ class ConsumerCore:
     def next_poll(self, batches: Sequence[DeliveredBatch], max_messages: int) -> verbs.PollRequest | None:
         """The poll that is likely to come after one that has brought these, if it may be sent before it comes.
 
-        It does not wait, and has the number of the next poll: one that is sent again takes back what it has brought.
+        It does not wait, and has the number of the next poll: sent again, it releases what it brought.
         """
         is_full = sum(one.count for one in batches) == max_messages
         if not is_full or not self._has_leases or self.must_beat or not self.is_member:
@@ -384,7 +387,7 @@ class ConsumerCore:
         asked = self._poll(max_messages, wait_ms)
         try:
             frame = yield ConsumerRequest(Verb.POLL, asked, None, wait_ms, only_once=not self._has_leases)
-        except BaseException as error:  # also Ctrl-C: whatever the answer was, nobody has it
+        except BaseException as error:  # also Ctrl-C: whatever the answer was, it is lost
             is_known = isinstance(error, GoQueueError) and not isinstance(error, AvailabilityError)
             if not self._has_leases and not is_known and not isinstance(error, CannotConnect):
                 self._has_lost_track = True
@@ -428,7 +431,7 @@ class ConsumerCore:
     def _reject_undecodable(self, delivery: DeliveryOrigin, records: Sequence[Undecodable]) -> Steps[None]:
         """Dead-letter records that the application can never be given: no retry makes them readable.
 
-        Without leases the position passes over them. If this fails, their lease runs out and they come again.
+        Without leases the position skips them. If this fails, their lease expires and they are delivered again.
         """
         if not self._has_leases:
             return
@@ -438,7 +441,7 @@ class ConsumerCore:
             yield from self._settle([(delivery, offsets)], Settlement("reject", reason=reason), False)
 
     def release(self, frame: Frame) -> Steps[None]:
-        """Have the messages of an answer that came too late delivered as if for the first time."""
+        """Release the messages of an answer that came too late: they are delivered as if for the first time."""
         polled = decode(frame.meta, PollAnswer)
         parts = [verbs.SettlePart(one.topic, one.partition, one.nonce, 0) for one in polled.batches]
         if polled.gaps:
@@ -516,7 +519,7 @@ class ConsumerCore:
             self.extend_at_ns = lease.extend_at_ns = min(lease.extend_at_ns, soon_ns)
 
     def extend_leases(self) -> Steps[None]:
-        """Extend what is being worked on and would run out."""
+        """Extend the leases that are half over and have unsettled messages."""
         now_ns = self._clock.monotonic_ns()
         due: dict[int, list[Lease]] = {}
         for lease in self._extendable():
@@ -539,7 +542,7 @@ class ConsumerCore:
 
     @property
     def lease_count(self) -> int:
-        """How many deliveries are being worked on, as far as this consumer knows."""
+        """How many deliveries have unsettled messages, as far as this consumer knows."""
         return len(self._extendable())
 
     def _extendable(self) -> list[Lease]:
@@ -549,7 +552,7 @@ class ConsumerCore:
     # --- positions -----------------------------------------------------------------------------
 
     def commit(self) -> Steps[None]:
-        """Commit the positions behind everything that was polled; not of partitions that others have by now."""
+        """Commit the positions after everything that was polled, except of partitions that were revoked since."""
         if self._has_leases:
             raise Conflict("this consumer settles messages one by one; it has no positions to commit")
         if self.positions and not self.is_member:
@@ -595,7 +598,7 @@ def _in_parts(due: Mapping[int, Sequence[Lease]]) -> Iterator[tuple[int, Sequenc
 
 
 def _is_as_asked(error: GoQueueError, action: str) -> bool:
-    """Whether a settlement that was asked twice is refused because the first one worked."""
+    """Whether a settlement that was sent twice is refused because the first one was carried out."""
     if action in ("nack", "release"):
         return isinstance(error, ReceiptError)
     return isinstance(error, ReceiptUnknown) and error.reason == "settled"

@@ -1,4 +1,4 @@
-"""Messages that a group has delivered: they can be settled, each by itself, and say by which right.
+"""Messages that a group has delivered: each can be settled by itself, by its receipt.
 
 A message knows the connection (`goqueue.client.consumer_connection`) over which it came, and settles itself over that.
 """
@@ -71,7 +71,7 @@ class Delivered(_Delivered):
         self._connection.settle(self, nack_of(delay, reason))
 
     def reject(self, *, reason: str = "") -> None:
-        """Put the message to the dead letters."""
+        """Dead-letter the message."""
         self._connection.settle(self, reject_of(reason))
 
     def extend(self, by: Duration) -> None:
@@ -91,7 +91,7 @@ class Delivered(_Delivered):
 
 
 class AsyncDelivered(_Delivered):
-    """The same, where settling is awaited."""
+    """A message that is to be settled: by `await message.ack()` and the like, or by leaving `async with message:`."""
 
     __slots__ = ()
 
@@ -109,7 +109,7 @@ class AsyncDelivered(_Delivered):
         await self._connection.settle(self, nack_of(delay, reason))
 
     async def reject(self, *, reason: str = "") -> None:
-        """Put the message to the dead letters."""
+        """Dead-letter the message."""
         await self._connection.settle(self, reject_of(reason))
 
     async def extend(self, by: Duration) -> None:
@@ -129,7 +129,7 @@ class AsyncDelivered(_Delivered):
 
 
 def by_connection(messages: Any) -> Iterable[tuple[Any, Sequence[Any]]]:
-    """Messages, of which there may be one, by the consumer that they came to."""
+    """One message or several, by the connection that they came over."""
     found: dict[int, tuple[Any, list[Any]]] = {}
     for message in [messages] if isinstance(messages, Message) else messages:
         if not isinstance(message, Delivered | AsyncDelivered):

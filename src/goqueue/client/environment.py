@@ -1,4 +1,4 @@
-"""What the environment says where the application does not."""
+"""Defaults from environment variables, for what the application does not set."""
 
 import os
 
@@ -11,17 +11,17 @@ BUSY_POLL_NS_MAX = 10 * MS
 
 
 def default_server() -> str:
-    """The brokers to talk to."""
+    """`GOQUEUE_SERVER`: the brokers to connect to."""
     return os.environ.get("GOQUEUE_SERVER") or "localhost:7000"
 
 
 def default_telemetry() -> bool:
-    """Whether contexts of OpenTelemetry go along with messages."""
+    """`GOQUEUE_TELEMETRY`: whether messages carry contexts of OpenTelemetry."""
     return (os.environ.get("GOQUEUE_TELEMETRY") or "on").lower() not in ("off", "false", "no", "0")
 
 
 def default_busy_poll_ns() -> int:
-    """How long a thread that waits for an answer looks for it before it falls asleep."""
+    """`GOQUEUE_BUSY_POLL`: how long a thread busy-polls for an answer before it sleeps."""
     asked = os.environ.get("GOQUEUE_BUSY_POLL")
     if not asked:
         return BUSY_POLL_NS
@@ -35,5 +35,5 @@ def default_busy_poll_ns() -> int:
 
 
 def default_api_key() -> str:
-    """The key to show them."""
+    """`GOQUEUE_API_KEY`: the key that authenticates the client."""
     return os.environ.get("GOQUEUE_API_KEY") or ""

@@ -5,7 +5,7 @@ lock: a thread that is preempted while it holds the lock would stop every reques
 reach the loop over a deque, and a linger timer that finds the lock taken comes back a millisecond later.
 
 Ctrl-C may raise in a sender between any two calls, also between sealing a batch and waking the loop. The next sender,
-the linger timer and `flush` all look for sealed batches, so none stays behind.
+the linger timer and `flush` all look for sealed batches, so none is left unsent.
 """
 
 import asyncio

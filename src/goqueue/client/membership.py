@@ -1,7 +1,7 @@
-"""A member of a group, as far as it lives in an event loop: heartbeats, extensions, settlements in the background.
+"""The membership of a consumer in its group: heartbeats, lease extensions and background settlements, in an event loop.
 
-What is noted in the background is sent with others a few milliseconds later. A member whose owner nobody has any more
-leaves its group by itself.
+A settlement in the background is sent together with others, a few milliseconds later. When the last reference to its
+consumer is gone, the member leaves the group by itself.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ from goqueue.wire.reports import Settlement
 from goqueue.wire.verbs import Verb
 
 BACKGROUND_NS = 10 * MS
-"""How long a settlement that nobody waits for may be kept, so that it travels with others."""
+"""How long a background settlement is held back, so that it shares a request with others."""
 TOGETHER_MAX = 10_000
 NAP_NS_MIN = 5 * MS
 LEAVE_TIMEOUT_S = 2.0
-"""A broker that cannot be told in that time that a member has gone will notice by itself."""
+"""How long leaving may take. A broker that was not told removes the member when its session expires."""
 
 T = TypeVar("T")
 logger = logging.getLogger("goqueue.consumer")
@@ -43,7 +43,7 @@ class Owner(Protocol):
 
 
 class Background:
-    """Settlements that nobody waits for, those of one kind together."""
+    """Settlements that no caller waits for, those of one kind together."""
 
     def __init__(self) -> None:
         self._noted: dict[tuple[str, int | None, str], list[Message]] = {}
@@ -53,7 +53,7 @@ class Background:
         return len(self._noted)
 
     def note(self, messages: Sequence[Message], settlement: Settlement) -> bool:
-        """Settle them some time; whether there was nothing to do before."""
+        """Settle them with the next flush; whether nothing was noted before."""
         kind = settlement.action, settlement.delay_ns, settlement.reason
         with self._lock:
             is_first = not self._noted
@@ -97,12 +97,12 @@ class Membership:
 
     @property
     def must_pump(self) -> bool:
-        """Whether something is to be done before it is looked at next."""
+        """Whether a heartbeat or an extension is due before the loop wakes by itself."""
         extend_at_ns = self.core.extend_at_ns
         return self.core.must_beat or (extend_at_ns is not None and extend_at_ns < self.wakes_at_ns)
 
     def poke(self) -> None:
-        """Look now."""
+        """Wake the loop now."""
         self._poked.set()
 
     async def drive(self, steps: Steps[T], check: Callable[[], None] = lambda: None) -> T:
@@ -163,7 +163,7 @@ class Membership:
         self._start(self._flush())
 
     async def flush(self) -> None:
-        """Send what is noted in the background; whoever stops waiting for it stops nothing else."""
+        """Send what is noted in the background. A caller that is cancelled cancels none of it."""
         await asyncio.shield(self._start(self._flush()))
 
     async def _flush(self) -> None:
@@ -173,7 +173,7 @@ class Membership:
                 try:
                     await self.drive(self.core.settle(together, settlement))
                 except GoQueueError as error:
-                    logger.warning("%s of %d messages failed: %s", settlement.action, len(together), error)
+                    logger.warning("background %s failed messages=%d: %s", settlement.action, len(together), error)
 
     async def _keep(self) -> None:
         beat_ns = self._clock.monotonic_ns() + self.core.heartbeat_ns
@@ -196,9 +196,9 @@ class Membership:
                     beat_ns = now_ns + self.core.heartbeat_ns
                     await self.drive(self.core.heartbeat())
             except GoQueueError as error:
-                logger.warning("cannot keep the membership of %s: %s", self.core.config.group, error)
+                logger.warning("heartbeat or lease extension failed group=%s: %s", self.core.config.group, error)
             except Exception:
-                logger.exception("cannot keep the membership of %s", self.core.config.group)
+                logger.exception("heartbeat or lease extension failed group=%s", self.core.config.group)
         self._keeping = None
         self._start(self.close())
 

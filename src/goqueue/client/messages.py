@@ -18,7 +18,7 @@ _encode_json = msgspec.json.Encoder().encode
 _NULL = b"null"
 _ORIGIN = "gq-origin"
 _ROOM_FOR_PRODUCER = 100
-"""Kept free in the headers of each message: the first one of a batch has to say who sent it."""
+"""Kept free in the headers of each message: the first one of a batch carries the identity of the producer."""
 
 
 def value_bytes(value: Any) -> bytes:

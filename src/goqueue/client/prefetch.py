@@ -4,8 +4,8 @@ An application that polls again at once finds its messages already here. Where m
 other member could have them, the next poll is sent while the messages of this one are decoded. Otherwise it is sent
 together with the ack of the whole batch, in the same packet.
 
-Prefetched messages are leased. A poll that asks for something else, and one that nobody comes for within
-`PREFETCHED_NS_MAX`, are released: the broker delivers their messages as if for the first time.
+Prefetched messages are leased. What a poll did not ask for after all, or not within
+`PREFETCHED_NS_MAX`, is released: the broker delivers their messages as if for the first time.
 
 Belongs to the thread that has the lock of the connection (`goqueue.client.consumer_connection`).
 """

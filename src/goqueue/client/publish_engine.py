@@ -13,7 +13,7 @@
 A driver carries requests to the broker and answers back, tells the time, and announces the batches that each call
 returns as settled. There are two. `goqueue.client.loop_publisher` pumps the engine from an event loop, for any number
 of senders; `goqueue.client.blocking_publisher` pumps it in the thread that publishes one message and waits for it.
-Producers, transactions and staging differ only in their `ProducerConfig` and in who ends them.
+Producers, transactions and staging differ only in their `ProducerConfig` and in how they end.
 
 The engine has two sides. Topics, open batches and `sealed` at its right end belong to the senders; a driver that has
 several of them serializes these calls by a lock. `sealed` at its left end, and everything after it, belongs to the

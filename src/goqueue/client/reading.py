@@ -1,11 +1,12 @@
 """Reading and following: messages of a topic in the order of their offsets, partition by partition.
 
-`AsyncMessages` gives them out in batches, as they come from the broker, or one by one. A read ends where the topic
-ended when it began; the next part is asked for while the last one is being worked on. A follow never ends: the broker
-pushes, as far as the reader has given credit, and after a broken connection it goes on where it stood.
+`AsyncMessages` yields them in batches, as they come from the broker, or one by one. A read ends where the topic ended
+when it began, and prefetches the next part while the application processes the last. A follow never ends by itself: the
+broker pushes as much as the reader has given credit for, and a lost connection is replaced by one that continues at
+the same offset.
 
-What cannot be read is passed over and reported (`goqueue.client.damage`): damage that the broker tells of with an
-answer lies before the records of that answer, and a value that cannot be decompressed is found here.
+What cannot be read is skipped and reported (`goqueue.client.damage`). Damage that the broker reports with an answer
+lies before the records of that answer; a value that cannot be decompressed is found here.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ from goqueue.wire.verbs import Verb
 
 READ_BYTES = 1024 * 1024
 PREFETCHED_READS = 3
-"""Partitions that are asked at once; each holds one answer."""
+"""How many partitions are read at once; each holds one answer."""
 CREDIT_BYTES = 8 * 1024 * 1024
 """What may be on its way to one follower, all its partitions together."""
 CREDIT_BYTES_MIN = 256 * 1024
@@ -98,7 +99,7 @@ class AsyncMessages(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Let go of what is on its way."""
+        """Cancel the requests that are in flight."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -147,10 +148,10 @@ class TopicRead(AsyncMessages):
         self._reads: deque[_PartitionRead] | None = None
 
     async def close(self) -> None:
-        """Let go of what is on its way."""
+        """Cancel the requests that are in flight."""
         for read in self._reads or ():
             if read.task and not read.task.cancel() and not read.task.cancelled():
-                read.task.exception()  # or asyncio complains that nobody asked
+                read.task.exception()  # asyncio logs an exception that is never retrieved
         self._reads = deque()
 
     async def _next_batch(self) -> list[Message]:
@@ -185,7 +186,7 @@ class TopicRead(AsyncMessages):
         metadata = await self._connections.retrying(lambda: self._connections.topic(self._topic))
         wanted: Sequence[int] = range(len(metadata.leaders)) if self._partition is None else [self._partition]
         reads = [_PartitionRead(TopicPartition(self._topic, number), self._offset) for number in wanted]
-        if len(reads) > PREFETCHED_READS:  # those who are asked later have to know where to end
+        if len(reads) > PREFETCHED_READS:  # a partition that is read later has to end where the topic ended now
             ends = await _offsets(self._connections, verbs.OffsetsRequest(self._topic, None, "latest"))
             for read, end in zip(reads, ends, strict=False):
                 read.end_offset = end
@@ -229,8 +230,8 @@ class _Following:
         self._credit = credit
         self.session: Session | None = None
         self.correlation = 0
-        self._held = 0  # arrived, and not worked off yet
-        self._taken = 0  # worked off, and not told to the broker yet
+        self._held = 0  # bytes that have arrived and were not taken yet
+        self._taken = 0  # bytes that were taken and not credited to the broker yet
         self._attempt = 0
         self._task: asyncio.Task[None] | None = None
 
@@ -239,7 +240,7 @@ class _Following:
         self._task = asyncio.ensure_future(self._subscribe())
 
     def stop(self) -> None:
-        """Want no more."""
+        """Unsubscribe."""
         if self._task:
             self._task.cancel()
         session, self.session = self.session, None
@@ -248,7 +249,7 @@ class _Following:
             session.send(Verb.UNSUBSCRIBE, verbs.UnsubscribeRequest(self.correlation), None, None)
 
     def taken(self, size: int) -> None:
-        """So many bytes were worked off: the broker may send as many more."""
+        """The reader has taken so many bytes: the broker may send as many more."""
         self._held -= size
         self._taken += size
         if self._taken * 2 >= self._credit and self.session and not self.session.is_closed:
@@ -294,7 +295,7 @@ class _Following:
 
 
 class TopicFollow(AsyncMessages):
-    """What comes, for as long as somebody wants it."""
+    """What is published from a point in time on, until the reader is closed."""
 
     def __init__(
         self,
@@ -324,13 +325,13 @@ class TopicFollow(AsyncMessages):
         self._error: GoQueueError | None = None
 
     def take(self, following: _Following, answer: verbs.ReadAnswer, payload: memoryview) -> None:
-        """Records have come, or the news that some cannot."""
+        """The broker has pushed records, or reported damage."""
         if answer.record_count or answer.gaps:
             self._arrived.append((following, answer, payload))
             self._news.set()
 
     def fail(self, error: GoQueueError) -> None:
-        """There is no more to come."""
+        """The subscription has failed for good."""
         self._error = error
         self._news.set()
 
@@ -348,7 +349,7 @@ class TopicFollow(AsyncMessages):
                 following.start()
 
     async def close(self) -> None:
-        """Want no more."""
+        """Unsubscribe."""
         self._is_closed = True
         for following in self._followings or ():
             following.stop()

@@ -1,4 +1,4 @@
-"""When a request that failed is sent again. One policy for every way in which a client waits.
+"""When a request that failed is sent again. All waits of a client follow one policy.
 
 The waits double from 20 ms to 2 s, with jitter: clients that lost the same broker do not return to it all at once. A
 request has a deadline, and a wait is never more than half of the time that is left to it. So the last attempts come

@@ -1,8 +1,8 @@
-"""Reading a range of a partition in bulk: encoded records, as they stand in the log, for those who decode by columns.
+"""Reading a range of a partition in bulk: encoded records, as they are in the log, for readers that decode columns.
 
-The next part is asked for while the last one is being worked on. A broker that goes away is asked again where the scan
-stood, whoever leads the partition by then. What retention took before it was read is not passed over in silence: each
-part says where the log begins now.
+The next part is prefetched while the application processes the last. When a broker is lost, the scan continues at the
+same offset with the leader of the partition at that time. Records that retention has deleted before they were read do
+not go unnoticed: each part says where the log starts now.
 
 A thread without an event loop receives what it scans itself, over a connection of its own: to have megabytes received
 by another thread takes longer. When that connection or an answer fails, the scan goes on over the event loop, which
@@ -110,13 +110,13 @@ class AsyncScan:
             await self.close()
 
     async def close(self) -> None:
-        """Let go of what is on its way."""
+        """Cancel the requests that are in flight."""
         task, self._task = self._task, None
         if task is not None and not task.cancel() and not task.cancelled():
-            task.exception()  # or asyncio complains that nobody asked
+            task.exception()  # asyncio logs an exception that is never retrieved
 
     def blocking(self, run: Callable[[Coroutine[Any, Any, Any]], Any], pool: "ConnectionPool") -> "Scan":
-        """The same, for those without an event loop."""
+        """The same, for threads without an event loop."""
         return Scan(self, run, pool)
 
     def _prefetch(self) -> asyncio.Task[tuple[verbs.ReadAnswer, memoryview]] | None:
@@ -143,7 +143,7 @@ class ConnectionPool:
         self._is_closed = False
 
     def take(self) -> BlockingConnections | None:
-        """One that nobody uses; none if they are of no use any more."""
+        """Connections that no thread uses; None after `close` and in a forked child."""
         with self._lock:
             if self._is_closed or self._fork != forks.generation:
                 return None
@@ -152,7 +152,7 @@ class ConnectionPool:
             return connections
 
     def give_back(self, connections: BlockingConnections, *, is_clean: bool) -> None:
-        """The scan is over. Connections on which an answer is under way that nobody will read are not used again."""
+        """The scan is over. Connections on which an answer is still to come are not used again."""
         with self._lock:
             self._used.discard(connections)
             is_kept = is_clean and not self._is_closed
@@ -162,7 +162,7 @@ class ConnectionPool:
             connections.hang_up()
 
     def close(self) -> None:
-        """Hang up, also where somebody waits."""
+        """Hang up, also where a thread waits."""
         with self._lock:
             self._is_closed = True
             for connections in self._used:
@@ -173,17 +173,17 @@ class ConnectionPool:
 
 
 class DirectScan:
-    """A scan by the thread that works on it."""
+    """A scan by the thread that processes it."""
 
     def __init__(self, course: Course, connections: BlockingConnections) -> None:
         self._course = course
         self._connections = connections
         self._session: BlockingSession | None = None
-        self._requested = 0  # the correlation of what was asked for already
+        self._requested = 0  # the correlation of the request in flight
 
     @property
     def is_clean(self) -> bool:
-        """Whether all that was asked for has come."""
+        """Whether no answer is still to come."""
         return not self._requested
 
     def next_part(self) -> ScannedPart | None:
@@ -247,7 +247,7 @@ class Scan:
             self.close()
 
     def close(self) -> None:
-        """Let go of what is on its way."""
+        """Cancel the requests that are in flight."""
         self._hang_up()
         self._run(self._scan.close())
 

@@ -25,7 +25,7 @@ def nack_of(delay: Duration | None, reason: str) -> Settlement:
 
 
 def reject_of(reason: str) -> Settlement:
-    """To put to the dead letters."""
+    """A dead letter, at once."""
     return Settlement("reject", None, _checked(reason))
 
 

@@ -1,9 +1,9 @@
-"""Looking out for an answer, for the moment in which it is likely to come.
+"""Busy-polling for an answer, for the short time in which it is likely to come.
 
-To be woken takes a thread longer than most requests take the broker. So a thread that waits for an answer looks at its
-socket for a while before it falls asleep, as long as answers do come in that time (`goqueue.runtime.adaptive_spin`).
+To wake a thread takes longer than the broker needs for most requests. So a thread that waits for an answer polls its
+socket for a while before it sleeps, as long as answers do come in that time (`goqueue.runtime.adaptive_spin`).
 
-Only one thread of a process does so at a time: others would keep it, and those that have work to do, from running.
+Only one thread of a process busy-polls at a time: more would keep each other, and threads that have work, from running.
 """
 
 import select
@@ -18,23 +18,23 @@ _monotonic_ns = SystemClock().monotonic_ns  # a socket knows no other time
 
 
 class SpinWait:
-    """Watches one socket, for as long as that at a time."""
+    """Busy-polls one socket, for at most `busy_poll_ns` at a time."""
 
-    __slots__ = ("_is_there", "_vigil")
+    __slots__ = ("_is_there", "_spin")
 
     def __init__(self, watched: socket.socket, busy_poll_ns: int) -> None:
         poll = select.poll()
         poll.register(watched, select.POLLIN)
         self._is_there = poll.poll
-        self._vigil = AdaptiveSpin(affordable_ns(busy_poll_ns))
+        self._spin = AdaptiveSpin(affordable_ns(busy_poll_ns))
 
     def watch(self) -> None:
-        """Return when something has come, or when it is time to fall asleep."""
-        vigil = self._vigil
-        vigil.begin(_monotonic_ns())
-        if vigil.is_on and _turn.acquire(blocking=False):
+        """Return when something has come, or when it is time to sleep."""
+        spin = self._spin
+        spin.begin(_monotonic_ns())
+        if spin.is_on and _turn.acquire(blocking=False):
             try:
-                while not self._is_there(0) and vigil.goes_on(_monotonic_ns()):
+                while not self._is_there(0) and spin.goes_on(_monotonic_ns()):
                     give_way()
             finally:
                 _turn.release()

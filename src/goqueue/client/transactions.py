@@ -1,14 +1,14 @@
-"""Transactions: messages, acks and positions that count together, or not at all.
+"""Transactions: messages, acks and positions that are committed together, or not at all.
 
     with gq.transaction("billing-1") as tx:         begin
-        tx.publish("invoices", ...)                 stored, and hidden
+        tx.publish("invoices", ...)                 stored, and hidden from readers
         tx.ack(message)                             noted, and the lease is held
                                                     commit; or abort, if an exception leaves the block
 
-A client has one producer for each transactional id. It is initiated with the first transaction, which fences whoever
-used the id before, and keeps its numbers from one transaction to the next. After a failure nobody knows which of
-them the broker has seen, so the next transaction begins with a new epoch. A producer that was fenced stays so:
-somebody else has taken its place, and it would not be wise to take it back.
+A client has one producer for each transactional id. Its first transaction initializes it, which fences the producer
+that used the id before. It keeps its sequence numbers from one transaction to the next. After a failure it is unknown
+which of them the broker has seen, so the next transaction starts with a new epoch. A fenced producer stays fenced:
+another one has taken its place, and to take it back would fence that one in turn.
 """
 
 import asyncio
@@ -50,24 +50,24 @@ Positions = Mapping[tuple[str, int], int]
 
 
 class Calls(Protocol):
-    """Asks the broker."""
+    """Calls a verb of the broker."""
 
     async def __call__(self, verb: str, answer_type: type[T] | None, **arguments: object) -> T: ...
 
 
 class Sends(Protocol):
-    """Asks the broker, and is told later; what was sent by the same client before is seen before."""
+    """Calls a verb without waiting for its answer, after everything that the client has sent before."""
 
     def __call__(self, verb: str, answer_type: type[T], **arguments: object) -> "asyncio.Future[T] | None":
-        """None if the broker cannot be reached at once, or another one could be asked than gets the messages."""
+        """None if there is no connection, or if the broker of the verb may not be the leader of the partitions."""
 
 
 class TransactionalProducer:
     """The producer of one transactional id.
 
-    Begin, messages and commit travel one behind the other: nobody waits for an answer but at the end, and before the
-    first ack, which may take another way. So that this is safe, the producer numbers its transactions by itself, and
-    says with the commit how many records it has sent.
+    Begin, messages and commit are pipelined over one connection. The producer waits for answers only at the end, and
+    before the first ack, which may take another connection. That is safe because the producer numbers its transactions
+    itself, and the commit says how many records it has sent.
     """
 
     def __init__(self, transactional_id: str, publisher: LoopPublisher, call: Calls, send: Sends) -> None:
@@ -81,13 +81,13 @@ class TransactionalProducer:
         self._beginning: asyncio.Future[BegunTransaction] | None = None
         self._fenced: ProducerFenced | None = None
         self._open: BegunTransaction | None = None
-        self._ended: asyncio.Event | None = None  # somebody is at it
+        self._ended: asyncio.Event | None = None  # set when the commit or abort that is running has ended
         self.is_busy = False  # one is open, or about to be, or about to end
 
     async def begin(
         self, marker: str | None, timeout_ms: int, *, job: str | None = None, run: str = ""
     ) -> BegunTransaction:
-        """The next transaction, which may be a part of the run of a job."""
+        """Begin the next transaction, which may be part of a run of a job."""
         if self._fenced is not None:
             raise self._fenced
         if self.is_busy:
@@ -97,7 +97,7 @@ class TransactionalProducer:
             begun = await self._begin(marker, timeout_ms, job, run)
         except BaseException:
             self.is_busy = False
-            self._session = None  # if the answer was lost, one is open that nobody knows of
+            self._session = None  # if only the answer was lost, the broker has one open
             raise
         if begun.already_committed:
             self.is_busy = False
@@ -138,14 +138,14 @@ class TransactionalProducer:
             await self._fencing(asyncio.shield(self._beginning))
 
     async def end(self, begun: BegunTransaction, *, commit: bool, marker: str | None = None) -> TransactionOutcome:
-        """Let it be committed, or aborted. If its messages are not all stored, it is aborted, and why is raised."""
+        """Commit or abort. If a message is not stored, abort, and raise why."""
         owner = TransactionOwner(self.transactional_id, begun.producer_id, begun.epoch, begun.number)
         session, self._session = self._session, None  # for good, if this is cut short
         self._open = None
         ended = self._ended = asyncio.Event()
         try:
             outcome, is_whole = await (self._commit(owner, marker) if commit else self._abort(owner))
-        except BaseException:  # whatever became of it, it must not stay open
+        except BaseException:  # an open transaction holds up readers: abort it if it is still open
             self._abandon(owner)
             raise
         finally:
@@ -157,8 +157,8 @@ class TransactionalProducer:
         return outcome
 
     async def prepare(self, begun: BegunTransaction) -> TransactionOwner:
-        """Let all of it be stored, and leave it open for whoever commits it in the name of this owner. If it cannot be
-        stored, it is aborted, and why is raised.
+        """Store all of it and leave it open, to be committed by another client that names this owner. If a message
+        cannot be stored, abort, and raise why.
         """
         owner = TransactionOwner(self.transactional_id, begun.producer_id, begun.epoch, begun.number)
         self._session = self._open = None
@@ -181,7 +181,7 @@ class TransactionalProducer:
         return owner
 
     async def close(self) -> None:
-        """Abort what is open. What is being ended is waited for."""
+        """Abort what is open; wait for a commit or an abort that is running."""
         if self._ended is not None:
             await self._ended.wait()
         if self._open is not None:
@@ -192,14 +192,14 @@ class TransactionalProducer:
 
     async def _commit(self, owner: TransactionOwner, marker: str | None) -> tuple[TransactionOutcome, bool]:
         self.publisher.seal_transaction()
-        asked = self._commit_behind(owner, marker)
+        asked = self._commit_pipelined(owner, marker)
         await self.publisher.flush()
         failure, is_whole = self.publisher.end_transaction()
         failure = await self._begin_failure() or failure
         if asked is not None:
             try:
                 return await self._fencing(asked), is_whole
-            except (InvalidTransactionState, AvailabilityError):  # messages were sent again, or nobody knows
+            except (InvalidTransactionState, AvailabilityError):  # messages were sent again, or the outcome is unknown
                 pass
             except GoQueueError:
                 if failure is None:
@@ -209,10 +209,10 @@ class TransactionalProducer:
         arguments = {"owner": owner, "marker": marker}
         return await self._fencing(self._call("transactions.commit", TransactionOutcome, **arguments)), is_whole
 
-    def _commit_behind(
+    def _commit_pipelined(
         self, owner: TransactionOwner, marker: str | None
     ) -> "asyncio.Future[TransactionOutcome] | None":
-        """Ask for the commit behind the last messages, if all of them are on their way."""
+        """Send the commit right after the last messages, if all of them were sent."""
         count = self.publisher.send_rest()
         if count is None:
             return None
@@ -223,7 +223,7 @@ class TransactionalProducer:
         return asked
 
     async def _begin_failure(self) -> GoQueueError | None:
-        """Why the transaction was not begun; that is what made the rest fail. A lost answer says nothing."""
+        """Why the broker refused to begin, which is why the rest failed; None if it did not, or the answer is lost."""
         beginning, self._beginning = self._beginning, None
         if beginning is not None:
             try:
@@ -235,8 +235,8 @@ class TransactionalProducer:
         return None
 
     async def _give_up(self, owner: TransactionOwner, failure: GoQueueError) -> TransactionOutcome:
-        """Abort it and raise the failure. But if a commit that was asked for has gone through, that is no failure."""
-        if isinstance(failure, AvailabilityError):  # nobody can be asked, and nobody knows
+        """Abort and raise the failure; unless a pipelined commit turns out to have been carried out."""
+        if isinstance(failure, AvailabilityError):  # the broker cannot be reached, and the outcome is unknown
             raise failure
         try:
             await self._fencing(self._call("transactions.abort", TransactionOutcome, owner=owner))
@@ -256,7 +256,7 @@ class TransactionalProducer:
         return await self._fencing(self._call("transactions.abort", TransactionOutcome, owner=owner)), is_whole
 
     def _abandon(self, owner: TransactionOwner) -> None:
-        """Let it be aborted, if it is open and the broker can be reached; else its timeout does it."""
+        """Abort without waiting. If the broker cannot be reached, the timeout of the transaction does it."""
         self.publisher.end_transaction()
         with suppress(GoQueueError):
             aborting = self._send("transactions.abort", TransactionOutcome, owner=owner)
@@ -280,13 +280,13 @@ class TransactionalProducer:
 
 
 def _look_at(future: "asyncio.Future[Any]") -> None:
-    """Nobody may come for the outcome; then it was no secret."""
+    """Retrieve the outcome: asyncio logs an exception that is never retrieved."""
     if not future.cancelled():
         future.exception()
 
 
 class _Transaction:
-    """What both transactions are made of."""
+    """The common part of `Transaction` and `AsyncTransaction`."""
 
     def __init__(self, producer: TransactionalProducer, timeout_ms: int, marker: str | None, call: Calls) -> None:
         self._producer = producer
@@ -298,12 +298,12 @@ class _Transaction:
 
     @property
     def id(self) -> str:
-        """What the broker calls it."""
+        """The id of the transaction at the broker."""
         return self._open().transaction_id
 
     @property
     def already_committed(self) -> bool:
-        """Whether its marker was committed before; then there is nothing to do, and nothing can be done in it."""
+        """Whether its marker was committed before; then there is nothing to do, and nothing can be added."""
         return self._begun is not None and self._begun.already_committed
 
     def _open(self) -> BegunTransaction:
@@ -334,7 +334,7 @@ class _Transaction:
             await self._end(commit=error is None)
         except GoQueueError:
             if error is None:
-                raise  # else what left the block is what counts
+                raise  # else the error that leaves the block goes first
 
     async def _add_positions(
         self,
@@ -364,8 +364,8 @@ class _Transaction:
 
 
 class AsyncTransaction(_Transaction):
-    """Messages, acks and positions that count together. Made by `AsyncClient.transaction`; leaving its block commits,
-    or aborts if an exception leaves it.
+    """Messages, acks and positions that are committed together. Made by `AsyncClient.transaction`; leaving its block
+    commits, or aborts if an exception leaves it.
     """
 
     @same_parameters_as(AsyncProducer.send)
@@ -388,7 +388,7 @@ class AsyncTransaction(_Transaction):
         return [await handle.result() for handle in handles]
 
     async def ack(self, messages: AsyncDelivered | Iterable[AsyncDelivered]) -> None:
-        """Messages of a group are done if the transaction is committed; if not, they are delivered again."""
+        """Acknowledge messages with the commit; after an abort they are delivered again."""
         settlement = await self._settlement()
         for connection, together in by_connection(messages):
             await connection.settle(together, settlement)
@@ -401,18 +401,18 @@ class AsyncTransaction(_Transaction):
         member_id: str | None = None,
         generation: int | None = None,
     ) -> None:
-        """The group reads on from there, by topic and partition, if the transaction is committed.
+        """Commit positions of the group, by topic and partition, with the transaction.
 
-        A consumer stands for its group, and for the positions behind all that it has polled.
+        A consumer stands for its group, and for the positions after everything that it has polled.
         """
         await self._add_positions(group, positions, member_id, generation)
 
     async def commit(self) -> None:
-        """All of it counts, from now on."""
+        """Commit: readers see all of it."""
         await self._end(commit=True)
 
     async def abort(self) -> None:
-        """None of it ever does."""
+        """Abort: readers see none of it."""
         await self._end(commit=False)
 
     async def __aenter__(self) -> Self:
@@ -425,13 +425,13 @@ class AsyncTransaction(_Transaction):
         await self._leave(error)
 
     def blocking(self, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> "Transaction":
-        """The same, for those without an event loop."""
+        """The same, for threads without an event loop."""
         return Transaction(self._producer, self._timeout_ms, self._marker, self._call, run)
 
 
 class Transaction(_Transaction):
-    """Messages, acks and positions that count together. Made by `Client.transaction`; leaving its block commits, or
-    aborts if an exception leaves it.
+    """Messages, acks and positions that are committed together. Made by `Client.transaction`; leaving its block
+    commits, or aborts if an exception leaves it.
     """
 
     def __init__(
@@ -466,7 +466,7 @@ class Transaction(_Transaction):
         return [handle.result() for handle in handles]
 
     def ack(self, messages: Delivered | Iterable[Delivered]) -> None:
-        """Messages of a group are done if the transaction is committed; if not, they are delivered again."""
+        """Acknowledge messages with the commit; after an abort they are delivered again."""
         settlement = self._run(self._settlement())
         for connection, together in by_connection(messages):
             connection.settle(together, settlement)
@@ -479,19 +479,19 @@ class Transaction(_Transaction):
         member_id: str | None = None,
         generation: int | None = None,
     ) -> None:
-        """The group reads on from there, by topic and partition, if the transaction is committed.
+        """Commit positions of the group, by topic and partition, with the transaction.
 
-        A consumer stands for its group, and for the positions behind all that it has polled.
+        A consumer stands for its group, and for the positions after everything that it has polled.
         """
         self._run(self._add_positions(group, positions, member_id, generation))
 
     def commit(self) -> None:
-        """All of it counts, from now on."""
+        """Commit: readers see all of it."""
         self._stop_sending()
         self._run(self._end(commit=True))
 
     def abort(self) -> None:
-        """None of it ever does."""
+        """Abort: readers see none of it."""
         self._stop_sending()
         self._run(self._end(commit=False))
 
