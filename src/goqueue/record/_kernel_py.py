@@ -1,7 +1,8 @@
 """The record kernel in Python: the oracle that the C kernel is held against, and the fallback where C is missing.
 
-Function by function this is `_kernel.c`: the same arguments, results, exceptions and order of checks. It is
-written to be read. What each function is for stands in `kernel.py`, the format in `header.py`.
+Function by function this is `_kernel.c`: the same arguments, results, exceptions and order of checks, which
+tests/record/test_kernel_twins.py compares. It is written to be read. `kernel.py` says what each function is for,
+`header.py` has the format.
 """
 
 import struct
@@ -34,7 +35,7 @@ Lanes: TypeAlias = tuple[bytes, bytes, bytes, bytes, bytes]
 OutlineTuple: TypeAlias = tuple[int, int, int, int, int, Lanes, bytes, bytes, bytes, bytes, bytes]
 SummaryTuple: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, bytes, bytes, int, int, int, bytes, int]
 
-# plain numbers: an IntFlag takes a microsecond for each operation
+# Plain numbers: an IntFlag takes a microsecond for each operation, and these are used several times per record.
 _COMPRESSED = int(Flags.COMPRESSED)
 _HAS_HEADERS = int(Flags.HAS_HEADERS)
 _TOMBSTONE = int(Flags.TOMBSTONE)
@@ -189,7 +190,7 @@ def _flags_hold(flags: int, allowed: int, value_bytes: int, headers_bytes: int) 
 def _read_header(
     buffer: memoryview, at: int, flags_allowed: int = FLAGS_KNOWN, value_bytes_max: int = _ENCODABLE_VALUE_BYTES_MAX
 ) -> _Stored | Fault:
-    """The record at `at`, if its fixed header is valid and all of it is there. Its headers are not looked into."""
+    """The record at `at`, if its fixed header is valid and all of it is there. Its headers are not validated."""
     left = len(buffer) - at
     if left < HEADER_BYTES:
         return Fault.TRUNCATED
@@ -242,7 +243,7 @@ def _read_record(
 
 
 def _read_stored(buffer: memoryview, at: int, verify: bool) -> _Stored | Fault:
-    """As `_read_record`, and the crc if it is to be verified, and the offset."""
+    """As `_read_record`; the offset is validated too, and the crc if `verify` is set."""
     stored = _read_record(buffer, at)
     if isinstance(stored, Fault):
         return stored
@@ -252,7 +253,7 @@ def _read_stored(buffer: memoryview, at: int, verify: bool) -> _Stored | Fault:
 
 
 class _Run:
-    """The records of a buffer, up to the first fault; then `fault` and `position` say where it ended and why."""
+    """The records of a buffer up to the first fault; after that, `fault` and `position` say why and where it ended."""
 
     def __init__(self, buffer: memoryview, *, verify: bool) -> None:
         self.buffer = buffer
@@ -274,7 +275,7 @@ class _Run:
 
 
 class _Summary:
-    """Sums up records; `kernel.Summary` says what the fields mean."""
+    """Collects the facts of `kernel.Summary`, which says what the fields mean."""
 
     def __init__(self, position: int, next_index_at: int, *, positions: bool = False) -> None:
         self.count = 0
@@ -391,13 +392,14 @@ def scan(
 
 
 class _Exhausted(Exception):
-    """The search has looked at more bytes than it may."""
+    """The search has read more bytes than its budget allows."""
 
 
 class _Search:
-    """The search for the first valid record behind damage.
+    """The search for the first valid record after damage.
 
-    Bytes that look like headers may ask for any number of checksums over the same bytes; the budget ends that.
+    Hostile bytes can look like many headers whose records overlap, and each asks for a checksum over the same bytes:
+    without a budget the search would take quadratic time.
     """
 
     def __init__(self, buffer: memoryview, min_offset: int, max_offset: int) -> None:
@@ -408,9 +410,9 @@ class _Search:
         self.budget = len(buffer) * _RESYNC_BUDGET_FACTOR + _RESYNC_BUDGET_BYTES
 
     def run(self, start: int) -> int:
-        """What leads to the end is proven, and bounds the offsets that a record between the damage and it can have.
+        """The records that lead to the end are proven. They bound the offsets of records between the damage and them.
 
-        So neither does more damage hide a record, nor does a record inside a value pass for one of the log.
+        So a second damaged place hides no record, and a record inside a value is not taken for one of the log.
         """
         if start >= len(self.data):
             return -1
@@ -442,7 +444,7 @@ class _Search:
         return end
 
     def follow(self, at: int, min_offset: int) -> int:
-        """Where the bytes at `at` stop being records with rising offsets; the end, too, if the begin of one is last."""
+        """Where the run of records with rising offsets at `at` ends; a torn record that is last belongs to it."""
         while at < len(self.data):
             stored = self.probe(at, min_offset)
             if isinstance(stored, Fault):
@@ -484,7 +486,7 @@ def resync(buffer: Buffer, start: int, min_offset: int, max_offset: int) -> int:
 
 
 class Record:
-    """One record of a batch. Its origin must not lead back to it: the C twin takes no part in garbage collection."""
+    """One record of a batch. Its origin must not refer back to it: the C twin takes no part in garbage collection."""
 
     __slots__ = ("_flags", "_key", "_offset", "_origin", "_priority_code", "_raw_headers", "_timestamp_ns", "_value")
 
@@ -584,7 +586,7 @@ def decode(buffer: Buffer, origin: object, record_type: type[Record], verify: bo
         raise TypeError("record_type must be a subclass of Record")
     _refuse_record_as_origin(origin)
     records = [
-        # past __new__ and __init__ of the type: what they would check has been checked
+        # Around __new__ and __init__ of the type: they would check again what is known to be valid.
         Record.__new__(
             record_type,
             origin,
@@ -902,7 +904,7 @@ def _read_rising(buffer: memoryview, at: int, expected: int) -> _Stored | Fault:
 
 
 class _Outline:
-    """Writes down what is not plain; `kernel.Outline` says what the fields mean."""
+    """Collects the facts of `kernel.Outline`, which says what the fields mean."""
 
     def __init__(self) -> None:
         self.count = 0
