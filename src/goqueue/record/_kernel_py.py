@@ -25,9 +25,9 @@ from goqueue.record.header import (
     TIMESTAMP_MIN,
     VERSION,
     Buffer,
-    Fault,
     Flags,
     Priority,
+    RecordFault,
 )
 from goqueue.record.headers import DELIVER_AT, EXPIRES_AT, FOR_GROUP, encode_headers, parse_time, split_headers
 
@@ -189,26 +189,26 @@ def _flags_hold(flags: int, allowed: int, value_bytes: int, headers_bytes: int) 
 
 def _read_header(
     buffer: memoryview, at: int, flags_allowed: int = FLAGS_KNOWN, value_bytes_max: int = _ENCODABLE_VALUE_BYTES_MAX
-) -> _Stored | Fault:
+) -> _Stored | RecordFault:
     """The record at `at`, if its fixed header is valid and all of it is there. Its headers are not validated."""
     left = len(buffer) - at
     if left < HEADER_BYTES:
-        return Fault.TRUNCATED
+        return RecordFault.TRUNCATED
     magic, version, flags, crc, offset, timestamp, priority, reserved, klen, vlen, hlen = HEADER.unpack_from(buffer, at)
     if magic != MAGIC:
-        return Fault.MAGIC
+        return RecordFault.MAGIC
     if version != VERSION:
-        return Fault.VERSION
+        return RecordFault.VERSION
     if not _flags_hold(flags, flags_allowed, vlen, hlen):
-        return Fault.FLAGS
+        return RecordFault.FLAGS
     if priority > Priority.BACKGROUND:
-        return Fault.PRIORITY
+        return RecordFault.PRIORITY
     if reserved:
-        return Fault.RESERVED
+        return RecordFault.RESERVED
     if vlen > value_bytes_max:
-        return Fault.LENGTH
+        return RecordFault.LENGTH
     if HEADER_BYTES + klen + vlen + hlen > left:
-        return Fault.TRUNCATED
+        return RecordFault.TRUNCATED
     key_end = at + HEADER_BYTES + klen
     value_end = key_end + vlen
     end = value_end + hlen
@@ -235,36 +235,36 @@ def _headers_hold(stored: _Stored) -> bool:
 
 def _read_record(
     buffer: memoryview, at: int, flags_allowed: int = FLAGS_KNOWN, value_bytes_max: int = _ENCODABLE_VALUE_BYTES_MAX
-) -> _Stored | Fault:
+) -> _Stored | RecordFault:
     stored = _read_header(buffer, at, flags_allowed, value_bytes_max)
     if isinstance(stored, _Stored) and stored.headers and not _headers_hold(stored):
-        return Fault.HEADERS
+        return RecordFault.HEADERS
     return stored
 
 
-def _read_stored(buffer: memoryview, at: int, verify: bool) -> _Stored | Fault:
+def _read_stored(buffer: memoryview, at: int, verify: bool) -> _Stored | RecordFault:
     """As `_read_record`; the offset is validated too, and the crc if `verify` is set."""
     stored = _read_record(buffer, at)
-    if isinstance(stored, Fault):
+    if isinstance(stored, RecordFault):
         return stored
     if verify and _record_crc(stored.record) != stored.crc:
-        return Fault.CRC
-    return Fault.OFFSET if stored.offset > OFFSET_MAX else stored
+        return RecordFault.CRC
+    return RecordFault.OFFSET if stored.offset > OFFSET_MAX else stored
 
 
-class _Run:
+class _RecordRun:
     """The records of a buffer up to the first fault; after that, `fault` and `position` say why and where it ended."""
 
     def __init__(self, buffer: memoryview, *, verify: bool) -> None:
         self.buffer = buffer
         self.verify = verify
-        self.fault = Fault.NONE
+        self.fault = RecordFault.NONE
         self.position = 0
 
     def __iter__(self) -> Iterator[_Stored]:
         while self.position < len(self.buffer):
             stored = _read_stored(self.buffer, self.position, self.verify)
-            if isinstance(stored, Fault):
+            if isinstance(stored, RecordFault):
                 self.fault = stored
                 return
             yield stored
@@ -307,7 +307,7 @@ class _Summary:
         self.flags |= stored.flags
         self.priorities |= 1 << stored.priority
 
-    def stop(self, fault: Fault, at: int) -> SummaryTuple:
+    def stop(self, fault: RecordFault, at: int) -> SummaryTuple:
         if not self.count:
             self.start = self.end = at
         return (
@@ -346,17 +346,17 @@ def stamp(
     at = 0
     while at < len(view):
         stored = _read_record(view, at, flags_allowed, value_bytes_max)
-        if isinstance(stored, Fault):
+        if isinstance(stored, RecordFault):
             return summary.stop(stored, at)
         if offset > OFFSET_MAX:
-            return summary.stop(Fault.OFFSET, at)
+            return summary.stop(RecordFault.OFFSET, at)
         _OFFSET_AND_TIMESTAMP.pack_into(stored.record, CRC_END, offset, timestamp)
         _CRC.pack_into(stored.record, CRC_POSITION, _record_crc(stored.record))
         summary.index(at, offset, timestamp)
         summary.add(at, stored, offset, timestamp)
         offset += 1
         at += len(stored.record)
-    return summary.stop(Fault.NONE, at)
+    return summary.stop(RecordFault.NONE, at)
 
 
 def scan(
@@ -374,13 +374,13 @@ def scan(
     summary = _Summary(_natural(position), _natural(next_index_at), positions=positions)
     if positions and len(view) > 0xFFFF_FFFF:
         raise ValueError("positions need a buffer below 4 GiB")
-    run = _Run(view, verify=True)
+    run = _RecordRun(view, verify=True)
     for stored in run:
         offset, at = stored.offset, run.position
         if offset != expected if dense else offset < expected:
-            return summary.stop(Fault.OFFSET, at)
+            return summary.stop(RecordFault.OFFSET, at)
         if offset >= to_offset:
-            return summary.stop(Fault.NONE, at)
+            return summary.stop(RecordFault.NONE, at)
         summary.index(at, offset, stored.timestamp)
         if offset >= from_offset:
             summary.add(at, stored, offset, stored.timestamp)
@@ -424,7 +424,7 @@ class _Search:
         """The first valid record from which valid records lead to the end, or the end; its offset is the new limit."""
         while (at := self.magic(at)) < len(self.data):
             stored = self.probe(at, self.min_offset)
-            if isinstance(stored, Fault):
+            if isinstance(stored, RecordFault):
                 at += 1
                 continue
             stopped = self.follow(at + len(stored.record), stored.offset + 1)
@@ -447,9 +447,9 @@ class _Search:
         """Where the run of records with rising offsets at `at` ends; a torn record that is last belongs to it."""
         while at < len(self.data):
             stored = self.probe(at, min_offset)
-            if isinstance(stored, Fault):
+            if isinstance(stored, RecordFault):
                 opening = (MAGIC + bytes([VERSION]))[: len(self.data) - at]
-                torn = stored is Fault.TRUNCATED and self.data.startswith(opening, at)
+                torn = stored is RecordFault.TRUNCATED and self.data.startswith(opening, at)
                 return len(self.data) if torn else at
             at += len(stored.record)
             min_offset = stored.offset + 1
@@ -459,19 +459,19 @@ class _Search:
         found = self.data.find(MAGIC, at)
         return len(self.data) if found < 0 else found
 
-    def probe(self, at: int, min_offset: int) -> _Stored | Fault:
+    def probe(self, at: int, min_offset: int) -> _Stored | RecordFault:
         """The record at `at` if it is whole and valid with an offset in [min_offset, max_offset)."""
         stored = _read_header(self.buffer, at)
-        if isinstance(stored, Fault):
+        if isinstance(stored, RecordFault):
             return stored
         if not min_offset <= stored.offset < self.max_offset:
-            return Fault.OFFSET
+            return RecordFault.OFFSET
         if len(stored.record) > self.budget:
             raise _Exhausted
         self.budget -= len(stored.record)
         if not _headers_hold(stored):
-            return Fault.HEADERS
-        return stored if _record_crc(stored.record) == stored.crc else Fault.CRC
+            return RecordFault.HEADERS
+        return stored if _record_crc(stored.record) == stored.crc else RecordFault.CRC
 
 
 def resync(buffer: Buffer, start: int, min_offset: int, max_offset: int) -> int:
@@ -581,7 +581,7 @@ def _byte(value: int) -> int:
 
 
 def decode(buffer: Buffer, origin: object, record_type: type[Record], verify: bool) -> tuple[int, int, list[Record]]:
-    run = _Run(_readable(buffer), verify=verify)
+    run = _RecordRun(_readable(buffer), verify=verify)
     if not _is_record_type(record_type):
         raise TypeError("record_type must be a subclass of Record")
     _refuse_record_as_origin(origin)
@@ -763,7 +763,7 @@ def _header_columns(headers: Sequence[list[tuple[bytes, bytes]]]) -> list[bytear
 
 
 def columns(buffer: Buffer, wanted: int, verify: bool) -> tuple[int, int, tuple[Any, ...]]:
-    run = _Run(_readable(buffer), verify=verify)
+    run = _RecordRun(_readable(buffer), verify=verify)
     wanted = _natural(wanted)
     rows = list(run)
     headers = [split_headers(bytes(row.headers)) for row in rows] if wanted & _HEADERS else []
@@ -824,7 +824,7 @@ def filter(
     latest: dict[bytes, int] | None,
     tombstones_before: int,
 ) -> tuple[int, int, bytearray]:
-    run = _Run(_readable(buffer), verify=False)
+    run = _RecordRun(_readable(buffer), verify=False)
     from_offset, to_offset, hide_flags = _int64(from_offset), _int64(to_offset), _natural(hide_flags)
     due, tombstones_before = _int64(due), _int64(tombstones_before)
     table = None if latest is None else _dict(latest)
@@ -857,7 +857,7 @@ def strip(buffer: Buffer, keep: int) -> tuple[int, int, bytearray]:
     at = 0
     while at < len(view):
         stored = _read_stored(view, at, verify=False)
-        if isinstance(stored, Fault):
+        if isinstance(stored, RecordFault):
             return int(stored), at, stripped
         key = stored.key if keep & _KEEP_KEY else b""
         value = stored.value if keep & _KEEP_VALUE else b""
@@ -869,11 +869,11 @@ def strip(buffer: Buffer, keep: int) -> tuple[int, int, bytearray]:
         _CRC.pack_into(record, CRC_POSITION, _record_crc(memoryview(record)))
         stripped += record
         at += len(stored.record)
-    return int(Fault.NONE), at, stripped
+    return int(RecordFault.NONE), at, stripped
 
 
 def latest(buffer: Buffer, table: dict[bytes, int]) -> tuple[int, int]:
-    run = _Run(_readable(buffer), verify=False)
+    run = _RecordRun(_readable(buffer), verify=False)
     _dict(table)
     for stored in run:
         if len(stored.key) and not stored.flags & _CONTROL:
@@ -882,7 +882,7 @@ def latest(buffer: Buffer, table: dict[bytes, int]) -> tuple[int, int]:
 
 
 def waits(buffer: Buffer, now: int) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
-    run = _Run(_readable(buffer), verify=False)
+    run = _RecordRun(_readable(buffer), verify=False)
     counts, waited = [0] * len(Priority), [0] * len(Priority)
     for stored in run:
         if not stored.flags & _CONTROL:
@@ -895,11 +895,11 @@ def waits(buffer: Buffer, now: int) -> tuple[int, int, tuple[int, ...], tuple[in
 # outline and select
 
 
-def _read_rising(buffer: memoryview, at: int, expected: int) -> _Stored | Fault:
+def _read_rising(buffer: memoryview, at: int, expected: int) -> _Stored | RecordFault:
     """As `_read_stored` without the crc; an offset below `expected` is a fault too."""
     stored = _read_stored(buffer, at, verify=False)
     if isinstance(stored, _Stored) and stored.offset < expected:
-        return Fault.OFFSET
+        return RecordFault.OFFSET
     return stored
 
 
@@ -938,7 +938,7 @@ class _Outline:
         if (group := stored.for_group) is not None:
             self.addressed += _ADDRESSED_ENTRY.pack(stored.offset, at + group[0], group[1])
 
-    def stop(self, fault: Fault, at: int) -> OutlineTuple:
+    def stop(self, fault: RecordFault, at: int) -> OutlineTuple:
         critical, high, normal, low, background = (lane.tobytes() for lane in self.lanes)
         return (
             int(fault),
@@ -961,11 +961,11 @@ def outline(buffer: Buffer) -> OutlineTuple:
     at = 0
     while at < len(view):
         stored = _read_rising(view, at, found.last_offset + 1)
-        if isinstance(stored, Fault):
+        if isinstance(stored, RecordFault):
             return found.stop(stored, at)
         found.add(stored, at)
         at += len(stored.record)
-    return found.stop(Fault.NONE, at)
+    return found.stop(RecordFault.NONE, at)
 
 
 def _wanted_offsets(raw: memoryview) -> "array[int]":
@@ -982,12 +982,12 @@ def select(buffer: Buffer, wanted: "Buffer | array[int]", max_bytes: int) -> tup
     max_bytes = _natural(max_bytes)
     offsets = _wanted_offsets(raw)
     records = bytearray()
-    fault = Fault.NONE
+    fault = RecordFault.NONE
     at = following = count = flags = expected = 0
     last_offset = -1
     while at < len(view) and following < len(offsets):
         stored = _read_rising(view, at, expected)
-        if isinstance(stored, Fault):
+        if isinstance(stored, RecordFault):
             fault = stored
             break
         while following < len(offsets) and offsets[following] < stored.offset:

@@ -8,7 +8,7 @@ Every record opens with a 34-byte header, big-endian, followed by key, value and
     +-----+---+-----+-----+--------+-----------+----+----+------+-------+------+-----+-------+---------+
 
 The crc is CRC-32C of the whole record except the crc field itself, so that every single flipped bit
-is caught. A record is canonical: there is one way to write it, and any deviation is a `Fault`.
+is caught. A record is canonical: there is one way to write it, and any deviation is a `RecordFault`.
 Headers are count(2), then keylen(2) key vallen(2) value for each, filling `hlen` exactly.
 
 docs/reference/protocol.md has this format with test vectors, for clients in other languages.
@@ -69,7 +69,7 @@ class Priority(IntEnum):
     BACKGROUND = 4
 
 
-class Fault(IntEnum):
+class RecordFault(IntEnum):
     """Why a run of records ends. The kernels check for them in this order, so both report the same one."""
 
     NONE = 0  # the buffer, or the requested part of it, ends after a whole record

@@ -23,8 +23,8 @@ from goqueue.record.header import (
     TIMESTAMP_MIN,
     VALUE_BYTES_MAX,
     Buffer,
-    Fault,
     Priority,
+    RecordFault,
 )
 
 NEVER: Final = OFFSET_MAX
@@ -75,17 +75,17 @@ class Summary(NamedTuple):
     offset_entries: bytes
     time_entries: bytes
     next_index_at: int
-    fault: Fault
+    fault: RecordFault
     fault_position: int  # where the scan stopped: at the faulty record, or after the last one
     positions: bytes  # uint32 in machine order, one per counted record, if requested
     later_flags: int  # all flags of the counted records but the first, or-ed
 
 
-class Columns(NamedTuple):
+class RecordColumns(NamedTuple):
     """Records as buffers in Arrow's layout, which Arrow takes over without a copy.
 
     Integers are in machine order; validity bitmaps are least significant bit first; binary columns are int32 offsets
-    (count + 1) and data. Columns that were not requested are empty.
+    (count + 1) and data. RecordColumns that were not requested are empty.
     """
 
     row_count: int
@@ -235,18 +235,18 @@ def decode(buffer: Buffer, origin: object, record_type: type[R], *, verify: bool
     """One `record_type` (a subclass of `RecordBase`) per record of a buffer that holds only whole records."""
     fault, position, records = _impl.decode(buffer, origin, record_type, verify)
     if fault:
-        raise CorruptRecord(describe(Fault(fault)), position)
+        raise CorruptRecord(describe(RecordFault(fault)), position)
     decoded: list[R] = records
     return decoded
 
 
-def columns(buffer: Buffer, *names: str, verify: bool = True) -> Columns:
+def columns(buffer: Buffer, *names: str, verify: bool = True) -> RecordColumns:
     """The named columns (of `COLUMN_BITS`; without names, all of them) of a buffer that holds only whole records."""
     wanted = sum(COLUMN_BITS[name] for name in set(names or COLUMN_BITS))
     fault, position, filled = _impl.columns(buffer, wanted, verify)
     if fault:
-        raise CorruptRecord(describe(Fault(fault)), position)
-    return Columns(*filled)
+        raise CorruptRecord(describe(RecordFault(fault)), position)
+    return RecordColumns(*filled)
 
 
 def filter(
@@ -271,7 +271,7 @@ def filter(
         buffer, from_offset, to_offset, hide_flags, hidden, due, latest, tombstones_before
     )
     if fault:
-        raise CorruptRecord(describe(Fault(fault)), position)
+        raise CorruptRecord(describe(RecordFault(fault)), position)
     copied: bytearray = visible
     return copied
 
@@ -284,7 +284,7 @@ def strip(buffer: Buffer, *parts: str) -> bytearray:
     keep = sum(bit for name, bit in PART_BITS.items() if name not in parts)
     fault, position, stripped = _impl.strip(buffer, keep)
     if fault:
-        raise CorruptRecord(describe(Fault(fault)), position)
+        raise CorruptRecord(describe(RecordFault(fault)), position)
     left: bytearray = stripped
     return left
 
@@ -293,7 +293,7 @@ def latest(buffer: Buffer, table: dict[bytes, int]) -> None:
     """Note in `table` the last offset of each key; control records and records without a key are skipped."""
     fault, position = _impl.latest(buffer, table)
     if fault:
-        raise CorruptRecord(describe(Fault(fault)), position)
+        raise CorruptRecord(describe(RecordFault(fault)), position)
 
 
 def waits(buffer: Buffer, now_ns: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -302,7 +302,7 @@ def waits(buffer: Buffer, now_ns: int) -> tuple[tuple[int, ...], tuple[int, ...]
     """
     fault, position, counts, waited_us = _impl.waits(buffer, now_ns)
     if fault:
-        raise CorruptRecord(describe(Fault(fault)), position)
+        raise CorruptRecord(describe(RecordFault(fault)), position)
     return counts, waited_us
 
 
@@ -314,7 +314,7 @@ def outline(buffer: Buffer) -> Outline:
     """
     fault, position, *fields, addressed = _impl.outline(buffer)
     if fault:
-        raise CorruptRecord(describe(Fault(fault)), position)
+        raise CorruptRecord(describe(RecordFault(fault)), position)
     if not addressed:
         return Outline._make([*fields, ()])
     view = memoryview(buffer)
@@ -330,7 +330,7 @@ def select(buffer: Buffer, wanted: "Buffer | array[int]", *, max_bytes: int) -> 
     """
     fault, position, *fields = _impl.select(buffer, wanted, max_bytes)
     if fault:
-        raise CorruptRecord(describe(Fault(fault)), position)
+        raise CorruptRecord(describe(RecordFault(fault)), position)
     return Selected(*fields)
 
 
@@ -344,26 +344,26 @@ extend_crc32c: Final[Callable[[Buffer, int], int]] = _impl.crc32c
 """The same without a default and without a Python call in between: every frame needs it two or three times."""
 
 
-def describe(fault: Fault) -> str:
+def describe(fault: RecordFault) -> str:
     """The text of a fault, as errors and reports show it."""
     return _WORDS[fault]
 
 
 _WORDS: Final = {
-    Fault.NONE: "no fault",
-    Fault.TRUNCATED: "the record is cut off",
-    Fault.MAGIC: "wrong magic",
-    Fault.VERSION: "unknown version",
-    Fault.FLAGS: "flags not allowed or contradicting the lengths",
-    Fault.PRIORITY: "priority over 4",
-    Fault.RESERVED: "reserved byte set",
-    Fault.LENGTH: "value over the limit",
-    Fault.HEADERS: "malformed headers",
-    Fault.CRC: "checksum mismatch",
-    Fault.OFFSET: "offset out of order",
+    RecordFault.NONE: "no fault",
+    RecordFault.TRUNCATED: "the record is cut off",
+    RecordFault.MAGIC: "wrong magic",
+    RecordFault.VERSION: "unknown version",
+    RecordFault.FLAGS: "flags not allowed or contradicting the lengths",
+    RecordFault.PRIORITY: "priority over 4",
+    RecordFault.RESERVED: "reserved byte set",
+    RecordFault.LENGTH: "value over the limit",
+    RecordFault.HEADERS: "malformed headers",
+    RecordFault.CRC: "checksum mismatch",
+    RecordFault.OFFSET: "offset out of order",
 }
 
 
 def _summary(raw: tuple[Any, ...]) -> Summary:
     summary = Summary(*raw)
-    return summary._replace(fault=Fault(summary.fault)) if summary.fault else summary
+    return summary._replace(fault=RecordFault(summary.fault)) if summary.fault else summary
