@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from goqueue import events
 from goqueue.record import kernel
-from goqueue.record.header import HEADER, HEADER_BYTES, Fault
+from goqueue.record.header import HEADER, HEADER_BYTES, RecordFault
 from goqueue.storage.config import LogConfig
 from goqueue.storage.log import Log
 from goqueue.testing import FaultyDisk, MemoryDisk
@@ -49,7 +49,7 @@ def test_reading_goes_on_behind_a_damaged_record_wherever_it_stands(disk: Memory
     messages, gaps = read_all(log)
 
     assert [message.value for message in messages] == [v for offset, v in enumerate(values) if offset != damaged]
-    assert [(gap.first_offset, gap.next_offset, gap.fault) for gap in gaps] == [(damaged, damaged + 1, Fault.CRC)]
+    assert [(gap.first_offset, gap.next_offset, gap.fault) for gap in gaps] == [(damaged, damaged + 1, RecordFault.CRC)]
 
 
 def test_a_read_that_begins_inside_damage_reports_only_what_it_was_asked_for(disk: MemoryDisk) -> None:

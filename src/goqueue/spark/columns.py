@@ -199,7 +199,7 @@ class BatchMaker:
             return pa.RecordBatch.from_struct_array(pa.array([{}] * row_count, type=pa.struct([])))
         return pa.RecordBatch.from_arrays([columns[name] for name in self._names], schema=self.schema)
 
-    def _columns(self, filled: kernel.Columns) -> dict[str, Any]:
+    def _columns(self, filled: kernel.RecordColumns) -> dict[str, Any]:
         """All columns but those that are made of values."""
         row_count = filled.row_count
         made: dict[str, Any] = {}
@@ -221,7 +221,7 @@ class BatchMaker:
                     made[name] = self._headers(filled)
         return made
 
-    def _due_times(self, filled: kernel.Columns) -> Any:
+    def _due_times(self, filled: kernel.RecordColumns) -> Any:
         times = _array("deliver_at", filled.row_count, filled.deliver_at_validity, filled.deliver_at_us)
         if self._rescheduled is None or times.null_count == filled.row_count:
             return times
@@ -247,7 +247,7 @@ class BatchMaker:
             return {"value": values}
         return self._value.parse(values, self._topic, ids=ids, times_us=times_us, registry=self._registry)
 
-    def _value_runs(self, records: Buffer, filled: kernel.Columns, flags: int) -> Iterator[tuple[int, int, Any]]:
+    def _value_runs(self, records: Buffer, filled: kernel.RecordColumns, flags: int) -> Iterator[tuple[int, int, Any]]:
         """Rows [start, end) with their values, or None if these are not wanted; one run unless some are compressed."""
         row_count = filled.row_count
         if not self._has_values:
@@ -300,25 +300,25 @@ def _array(name: str, row_count: int, validity: bytearray | None, *buffers: byte
     return pa.Array.from_buffers(ARROW_TYPES[name], row_count, [bitmap, *map(pa.py_buffer, buffers)])
 
 
-def _headers(filled: kernel.Columns) -> Any:
+def _headers(filled: kernel.RecordColumns) -> Any:
     """Pairs of name and bytes, as Spark's Kafka source has them."""
     offsets, names, values = _shown_headers(filled)
     made = pa.StructArray.from_arrays([_strings(names), values], fields=list(ARROW_TYPES[HEADERS].value_type))
     return pa.ListArray.from_arrays(offsets, made, type=ARROW_TYPES[HEADERS])
 
 
-def _header_maps(filled: kernel.Columns) -> Any:
+def _header_maps(filled: kernel.RecordColumns) -> Any:
     offsets, names, values = _shown_headers(filled)
     names = _strings(names)
     made = pa.MapArray.from_arrays(offsets, names, _strings(values), type=_ARROW_MAP)
     return _last_of_each_name(made) if _has_a_name_twice(offsets, names) else made
 
 
-def _times_us(filled: kernel.Columns) -> Any:
+def _times_us(filled: kernel.RecordColumns) -> Any:
     return pa.Array.from_buffers(pa.int64(), filled.row_count, [None, pa.py_buffer(filled.timestamps_us)])
 
 
-def _shown_headers(filled: kernel.Columns) -> tuple[Any, Any, Any]:
+def _shown_headers(filled: kernel.RecordColumns) -> tuple[Any, Any, Any]:
     """Where the headers of each row begin, and the names and values of all, without those that users do not see."""
     row_count = filled.row_count
     offsets = pa.Array.from_buffers(pa.int32(), row_count + 1, [None, pa.py_buffer(filled.header_offsets)])
@@ -344,7 +344,7 @@ def _strings(raw: Any) -> Any:
         return pa.array([text.decode("utf-8", "replace") for text in raw.to_pylist()], type=pa.string())
 
 
-def _schema_ids(filled: kernel.Columns) -> dict[int, int]:
+def _schema_ids(filled: kernel.RecordColumns) -> dict[int, int]:
     """The schemas that headers name, by row; -1 is none, and stands for what is no id."""
     offsets = pa.Array.from_buffers(pa.int32(), filled.row_count + 1, [None, pa.py_buffer(filled.header_offsets)])
     names = _binaries(filled.header_name_offsets, filled.header_name_data)

@@ -38,7 +38,7 @@ from goqueue.errors import (
     StorageFull,
 )
 from goqueue.record import kernel
-from goqueue.record.header import FLAGS_FROM_PRODUCERS, Fault, Flags
+from goqueue.record.header import FLAGS_FROM_PRODUCERS, Flags, RecordFault
 from goqueue.storage import compaction, retention, small_file
 from goqueue.storage.checkpoint import Checkpoint, CheckpointFile
 from goqueue.storage.compactor import Compactor
@@ -862,5 +862,5 @@ def _load_epochs(disk: Disk, directory: str) -> tuple[LeaderEpochs, list[Damage]
     try:
         return LeaderEpochs.load(disk, directory), []
     except CorruptRecord:
-        damage = Damage(f"{directory}/{LEADER_EPOCHS}", 0, 0, 0, 0, Fault.CRC)
+        damage = Damage(f"{directory}/{LEADER_EPOCHS}", 0, 0, 0, 0, RecordFault.CRC)
         return LeaderEpochs(disk, directory, []), [damage]

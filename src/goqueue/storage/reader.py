@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 from goqueue.errors import OffsetOutOfRange, ReadFailed
-from goqueue.record.header import Fault
+from goqueue.record.header import RecordFault
 from goqueue.record.kernel import scan
 from goqueue.storage.layout import LOG
 from goqueue.storage.segment import Segment
@@ -92,7 +92,7 @@ class LogReader:
                     break
             else:
                 if dense and self.offset < end_offset <= limit:
-                    missing = (segment.size, segment.size, self.offset, end_offset, Fault.TRUNCATED)
+                    missing = (segment.size, segment.size, self.offset, end_offset, RecordFault.TRUNCATED)
                     gaps.append(Damage(segment.path(LOG), *missing))
                     self._log.report(gaps[-1])
                 self.offset = min(end_offset, limit)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from goqueue.errors import UnsupportedFormat
 from goqueue.events import Observer, TailTruncated
-from goqueue.record.header import CRC_END, CRC_POSITION, HEADER, HEADER_BYTES, OFFSET_MAX, VERSION, Fault
+from goqueue.record.header import CRC_END, CRC_POSITION, HEADER, HEADER_BYTES, OFFSET_MAX, VERSION, RecordFault
 from goqueue.record.kernel import crc32c
 from goqueue.storage.checkpoint import Checkpoint
 from goqueue.storage.file import Disk
@@ -162,7 +162,7 @@ class Recovery:
     def _missing(self, path: str, position: int, first_offset: int) -> None:
         checkpoint = self._checkpoint
         self._damage.append(
-            Damage(path, position, checkpoint.position, first_offset, checkpoint.next_offset, Fault.TRUNCATED)
+            Damage(path, position, checkpoint.position, first_offset, checkpoint.next_offset, RecordFault.TRUNCATED)
         )
 
     def _remove(self, segment: Segment) -> None:
@@ -172,7 +172,7 @@ class Recovery:
 
     def _refuse_newer_version(self, segment: Segment, damage: Damage) -> None:
         """A record of a version we do not know, but whole by its checksum, is no damage: it is from the future."""
-        if damage.fault != Fault.VERSION:
+        if damage.fault != RecordFault.VERSION:
             return
         data = segment.file.pread(damage.position, HEADER_BYTES)
         data = segment.file.pread(damage.position, min(record_bytes(data), segment.size - damage.position))

@@ -9,7 +9,7 @@ offsets are affected, finds the next valid record, and goes on behind it.
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from goqueue.record.header import HEADER, HEADER_BYTES, OFFSET_MAX, Fault
+from goqueue.record.header import HEADER, HEADER_BYTES, OFFSET_MAX, RecordFault
 from goqueue.record.kernel import NEVER, Summary, describe, resync, scan
 from goqueue.storage.file import File
 
@@ -49,7 +49,7 @@ class Damage(NamedTuple):
     end: int
     first_offset: int
     next_offset: int
-    fault: Fault
+    fault: RecordFault
 
     def __str__(self) -> str:
         offsets = f"offsets [{self.first_offset}, {self.next_offset})"
@@ -98,13 +98,13 @@ def walk(
             if data:
                 continue
         stopped = position + found.fault_position
-        if found.fault == Fault.TRUNCATED and found.record_count and position + len(data) < end:
+        if found.fault == RecordFault.TRUNCATED and found.record_count and position + len(data) < end:
             position = stopped
             continue
         resumed, next_offset = end, end_offset
         if resume:
             resumed, next_offset = _behind_damage(file, stopped, end, min_offset, end_offset, anchors)
-        yield Damage(file.path, stopped, resumed, min_offset, next_offset, found.fault or Fault.TRUNCATED)
+        yield Damage(file.path, stopped, resumed, min_offset, next_offset, found.fault or RecordFault.TRUNCATED)
         position, min_offset = resumed, next_offset
 
 

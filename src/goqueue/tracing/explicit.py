@@ -43,7 +43,7 @@ def contexts_in(records: Buffer, first_offset: int) -> Contexts:
     return found
 
 
-def _values(columns: kernel.Columns, name: str) -> dict[int, str]:
+def _values(columns: kernel.RecordColumns, name: str) -> dict[int, str]:
     """By place in the batch, the values of the headers of that name; the last one wins, as everywhere."""
     wanted, names = name.encode(), columns.header_name_data
     at = names.find(wanted)

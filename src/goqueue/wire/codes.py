@@ -1,7 +1,7 @@
-"""The one table of errors: a code, its number, its HTTP and gRPC status, and the exception that stands for it.
+"""The one table of errors: code, number, HTTP status, gRPC status, and exception.
 
-Every door reads it to answer, and every client to raise again what the broker raised. Errors that share a code
-(a read that failed, a log that failed) are told apart by their sentence.
+Doors use it to answer, and clients to raise again what the broker raised. Some exceptions share a code, such as the
+failures of a disk; a client then raises the exception of the table, and the text says which failure it was.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from goqueue.errors import GoQueueError
 
 
 class ErrorRow(NamedTuple):
-    """How one code looks at each door."""
+    """One code at each door."""
 
     number: int
     http: int
@@ -74,12 +74,12 @@ TABLE: Final[Mapping[str, ErrorRow]] = {
 
 
 def row(error: GoQueueError) -> ErrorRow:
-    """How the error looks at each door."""
+    """The row of the error; an error without one is a bug, and looks like any other bug."""
     return TABLE.get(error.code, TABLE["INTERNAL"])
 
 
 def restore(code: str, text: str, facts: Mapping[str, object]) -> GoQueueError:
-    """The error that the other end told of; one that a newer broker knows and we do not is still a `GoQueueError`."""
+    """The error that the other end raised; a code that only a newer broker knows makes a plain `GoQueueError`."""
     known = TABLE.get(code)
     exception = known.exception if known else GoQueueError
     return exception.restored(text, facts if known else {**facts, "code": code})

@@ -1,8 +1,8 @@
-"""What a broker tells of groups, deliveries, delays, schedules and dead letters.
+"""Results about groups, deliveries, delays, schedules and dead letters.
 
-The same structs are what the service returns, what the native protocol carries and what the Python client hands out;
-HTTP spells them out as JSON. As in `verbs.py` they travel as arrays: fields may only be added, at the end, with a
-default. Times are nanoseconds since 1970, offsets that name a position are those of the next record.
+The service returns these structs, the native protocol carries them, and the Python client hands them out; HTTP has
+JSON shapes of its own. `wire_struct.py` says how they travel. Times are nanoseconds since 1970. An offset that stands
+for a position is the one of the next record.
 """
 
 from msgspec import field
@@ -24,7 +24,7 @@ class PartitionName(WireStruct):
 
 
 class JoinAnswer(WireStruct):
-    """What a member learns when it joins."""
+    """The answer to JOIN."""
 
     member_id: str
     generation: int
@@ -39,8 +39,8 @@ class JoinAnswer(WireStruct):
 
 
 class HeartbeatAnswer(WireStruct):
-    """The answer to a heartbeat: `state` is the group's, `rebalance_state` none, pending_revoke, pending_assign
-    or complete.
+    """The answer to HEARTBEAT. `state` is that of the group; `rebalance_state`, that of the member, is none,
+    pending_revoke, pending_assign or complete.
     """
 
     generation: int
@@ -54,7 +54,7 @@ class HeartbeatAnswer(WireStruct):
 
 
 class RevocationAcknowledged(WireStruct):
-    """The answer to a revocation."""
+    """How many partitions the member has yet to revoke."""
 
     pending_count: int
     rebalance_state: str
@@ -89,11 +89,11 @@ class GroupInfo(WireStruct):
     lag: int
     members: list[MemberInfo]
     rebalance_state: str
-    expired_leases: int = 0  # since the broker started, also of members that are gone
+    expired_leases: int = 0  # since the broker started, former members included
 
 
 class RebalanceReport(WireStruct):
-    """How the rebalances of a group, or of all groups, went."""
+    """The rebalances of a group, or of all groups."""
 
     total_rebalances: int
     successful_rebalances: int
@@ -108,7 +108,7 @@ class RebalanceReport(WireStruct):
 
 
 class BlockedKey(WireStruct):
-    """Which message holds back which key of a key-shared group; `member_id` is empty while it waits for a retry."""
+    """A message that holds back its key in a key-shared group. `member_id` is empty while it waits for a retry."""
 
     topic: str
     partition: int
@@ -124,7 +124,7 @@ class BlockedKey(WireStruct):
 
 
 class Position(WireStruct):
-    """Where a group stands in a partition. `lag_seconds` is the age of the oldest message that is not done."""
+    """The position of a group in a partition. `lag_seconds` is the age of the oldest message that is not done."""
 
     topic: str
     partition: int
@@ -136,10 +136,10 @@ class Position(WireStruct):
 
 
 class PositionCommit(WireStruct):
-    """A position that a member commits: all below the offset is done but what is not due.
+    """A position that a member commits: everything below the offset is done, except messages that are not due.
 
-    With `pending`, all is done but these ranges [first, end), and nothing else is left out: so says a reader of the log
-    that does not wait for delayed messages, or that knows which of them it has not read.
+    With `pending`, everything below is done except these ranges [first, end). Readers of the log that include delayed
+    messages, or that know which of them they have not read, commit in this form.
     """
 
     topic: str
@@ -150,7 +150,7 @@ class PositionCommit(WireStruct):
 
 
 class DoneAbove(WireStruct):
-    """What a group has done in a partition above its position, in ranges [first, end) that rise."""
+    """What a group has done in a partition above its position, in rising ranges [first, end)."""
 
     topic: str
     partition: int
@@ -170,9 +170,9 @@ class PositionReset(WireStruct):
 
 
 class Gap(WireStruct):
-    """Offsets [first_offset, next_offset) whose records are damaged on the disk: readers pass over them.
+    """Offsets [first_offset, next_offset) whose records are damaged on the disk: readers skip them.
 
-    What retention or compaction took is no gap.
+    Records that retention or compaction removed are no gap.
     """
 
     first_offset: int
@@ -191,11 +191,11 @@ class PartitionGap(WireStruct):
 
 
 class DeliveredBatch(WireStruct):
-    """Messages of one partition that went to a member; their records come beside it, `bytes` of them.
+    """Messages of one partition that are delivered to a member. `bytes` of the payload are their records.
 
-    The receipts are made of the nonce. `counts` holds those offsets that were delivered before, with the number of
-    this delivery; all others are delivered for the first time. `lease_ns` is how long they are leased, whatever the
-    clock of the other end shows; 0 without leases.
+    The nonce names the delivery in settlements and receipts. `counts` has the delivery count of each offset that was
+    delivered before; all others are delivered for the first time. `lease_ns` is the length of the lease, 0 without
+    one: clocks of client and broker may differ, so a client measures it with its own and ignores `deadline_ns`.
     """
 
     topic: str
@@ -211,18 +211,18 @@ class DeliveredBatch(WireStruct):
 
 
 class PollAnswer(WireStruct):
-    """The answer to a poll. `reason` says why nothing came: max_in_flight, rebalancing, no_partitions."""
+    """The answer to POLL. `reason` says why there are no messages: max_in_flight, rebalancing, no_partitions."""
 
     batches: list[DeliveredBatch]
     generation: int
     rebalance_required: bool
     in_flight: int
     reason: str = ""
-    gaps: list[PartitionGap] = field(default_factory=list)  # damage that the group came to since the last answer
+    gaps: list[PartitionGap] = field(default_factory=list)  # damage that the group has reached since the last answer
 
 
 class Settlement(WireStruct):
-    """What is to become of messages: ack, nack, reject, extend, or release (as if never delivered)."""
+    """What to do with messages: ack, nack, reject, extend, or release (as if never delivered)."""
 
     action: str
     delay_ns: int | None = None  # of a nack; of an extension, from now on
@@ -231,13 +231,13 @@ class Settlement(WireStruct):
 
 
 class SettledMessage(WireStruct):
-    """What became of one message; which fields hold depends on the action."""
+    """The outcome of settling one message by its receipt; the action decides which fields are set."""
 
     topic: str
     partition: int
     offset: int
     action: str  # ack, requeued, dlq, rejected, extended, released
-    committed_offset: int = 0  # the next one to read: all below it are done
+    committed_offset: int = 0  # everything below it is done
     in_flight_count: int = 0  # of the member
     delivery_count: int = 0  # requeued: of the next delivery
     at_ns: int = 0  # requeued: when it is visible again; extended: the new deadline
@@ -248,12 +248,12 @@ class SettledMessage(WireStruct):
 
     @property
     def offset_advanced(self) -> bool:
-        """Whether the floor is past this message."""
+        """Whether the floor is above this message."""
         return self.committed_offset > self.offset
 
 
 class Refusal(WireStruct):
-    """Why a message of a batch was not settled."""
+    """Why a message was not settled."""
 
     offset: int
     code: str
@@ -262,18 +262,18 @@ class Refusal(WireStruct):
 
 
 class SettledBatch(WireStruct):
-    """What became of many messages of one delivery: how many were settled, and which were not."""
+    """The outcome of settling messages of one delivery."""
 
     settled: int
     refused: list[Refusal]
-    committed_offset: int  # the next one to read: all below it are done
+    committed_offset: int  # everything below it is done
     in_flight_count: int
-    dead: int = 0  # of those that were settled, how many went to the dead letters
+    dead: int = 0  # settled messages that became dead letters
     at_ns: int = 0  # nack: when the first is visible again; extend: the new deadline
 
 
 class ReliabilityReport(WireStruct):
-    """Counts of what happened since the broker started."""
+    """Deliveries and settlements since the broker started."""
 
     acks: int
     nacks: int
@@ -316,7 +316,7 @@ class LaneReport(WireStruct):
 
 
 class DelayedMessage(WireStruct):
-    """A message that waits, or has waited: `state` is pending, delivered, cancelled or expired."""
+    """A message with a delay. `state` is pending, delivered, cancelled or expired."""
 
     topic: str
     partition: int
@@ -328,7 +328,7 @@ class DelayedMessage(WireStruct):
 
 
 class DelayReport(WireStruct):
-    """Delays in numbers."""
+    """Statistics of delayed messages."""
 
     scheduled: int
     delivered: int
@@ -342,7 +342,7 @@ class DelayReport(WireStruct):
 
 
 class RecurringMessage(WireStruct):
-    """What a schedule publishes."""
+    """The message that a schedule publishes."""
 
     value: bytes | None
     key: bytes | None = None
@@ -433,7 +433,7 @@ class RedriveInfo(WireStruct):
     started_at_ns: int
     finished_at_ns: int | None = None
     error: str = ""
-    to: str = "all"  # "group": only the group that gave a message up gets it again
+    to: str = "all"  # "group": only the group that gave the message up gets it again
 
 
 class RedrivePlan(WireStruct):
@@ -445,7 +445,7 @@ class RedrivePlan(WireStruct):
 
 
 class DeadLetterQueue(WireStruct):
-    """The dead letters of a topic, in numbers."""
+    """Statistics of the dead letters of a topic."""
 
     topic: str
     dlq_topic: str
@@ -466,7 +466,7 @@ class HealthCheck(WireStruct):
 
 
 class NodeHealth(WireStruct):
-    """How a node is: `ok`, `degraded` or `fail`. Bytes are those of the disk of its data, None if it does not tell.
+    """The health of a node: `ok`, `degraded` or `fail`. The bytes are those of the disk of its data, None if unknown.
 
     `quarantined` has the topics whose files cannot be used, and why.
     """

@@ -1,4 +1,4 @@
-"""What a broker tells of schemas. Arrays on the wire, as in `reports.py`: fields are only added, at the end."""
+"""Results about schemas, as `reports.py` has them about groups."""
 
 from msgspec import field
 
@@ -17,7 +17,7 @@ class SchemaReference(WireStruct, array_like=True):
 
 
 class NewSchema(WireStruct):
-    """A schema as somebody sends it; without a type, a text that parses as Avro is AVRO and all else JSON."""
+    """A schema to register or compare. Without a type, text that parses as Avro is AVRO, and any other is JSON."""
 
     schema: str
     schema_type: str | None = None
@@ -27,7 +27,7 @@ class NewSchema(WireStruct):
 
 
 class SchemaInfo(WireStruct):
-    """A version of a subject. `subject` is empty and `version` 0 where only the schema itself was asked for."""
+    """A version of a subject. `subject` is empty and `version` is 0 where the request was for the schema alone."""
 
     subject: str
     version: int
@@ -39,25 +39,25 @@ class SchemaInfo(WireStruct):
     metadata: dict[str, object] | None = None
     rule_set: dict[str, object] | None = None
     deleted: bool = False
-    registered_at_ns: int = 0  # when the version came to be; 0 if that is not known
+    registered_at_ns: int = 0  # 0 if unknown
 
 
 class SubjectVersion(WireStruct):
-    """Where a schema is in use."""
+    """A version that has a schema."""
 
     subject: str
     version: int
 
 
 class Compatibility(WireStruct):
-    """Whether a schema fits the ones before it, and each reason why not."""
+    """Whether a schema is compatible with earlier ones, and each reason why not."""
 
     is_compatible: bool
     messages: list[str]
 
 
 class SubjectStats(WireStruct):
-    """One subject in numbers."""
+    """Statistics of one subject."""
 
     subject: str
     version_count: int
@@ -68,7 +68,7 @@ class SubjectStats(WireStruct):
 
 
 class SchemaStats(WireStruct):
-    """The registry in numbers; soft-deleted versions are not counted."""
+    """Statistics of the registry; soft-deleted versions are not counted."""
 
     subjects: int
     schemas: int

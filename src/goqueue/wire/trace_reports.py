@@ -1,4 +1,4 @@
-"""What a broker tells of traces. Arrays on the wire, as in `reports.py`: fields are only added, at the end."""
+"""Results about traces, as `reports.py` has them about groups."""
 
 from msgspec import field
 
@@ -6,7 +6,7 @@ from goqueue.wire.wire_struct import WireStruct
 
 
 class Span(WireStruct):
-    """One lifecycle event of one message. `topic`, `partition`, `offset` say where the message was then."""
+    """One lifecycle event of one message. `topic`, `partition` and `offset` say where the message was at that time."""
 
     span_id: str
     event_type: str
@@ -23,7 +23,7 @@ class Span(WireStruct):
 
 
 class Trace(WireStruct):
-    """A message from publish to its last ack, over all groups. Spans only where one trace was asked for."""
+    """A message from publish to its last ack, over all groups. Only `traces.get` fills `spans`."""
 
     trace_id: str
     topic: str
@@ -44,7 +44,7 @@ class Trace(WireStruct):
 
 
 class TraceQuery(WireStruct):
-    """What to look for; everything that is given has to hold. `status` takes a status or an outcome."""
+    """Conditions of a search; all that are given must hold. `status` is a status or an outcome."""
 
     topic: str | None = None
     partition: int | None = None
@@ -59,7 +59,7 @@ class TraceQuery(WireStruct):
 
 
 class TraceStats(WireStruct):
-    """The traces in numbers; events are counted per message."""
+    """Statistics of the traces; events are counted per message."""
 
     enabled: bool
     spans_in_buffer: int

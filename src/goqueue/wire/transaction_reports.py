@@ -1,12 +1,12 @@
-"""What a broker tells of producers and transactions. Arrays on the wire, as in `reports.py`."""
+"""Results about producers and transactions, as `reports.py` has them about groups."""
 
 from goqueue.wire.reports import PartitionName
 from goqueue.wire.wire_struct import WireStruct
 
 
 class ProducerSession(WireStruct):
-    """Who publishes: the id, and the epoch that is good until the next init. A producer that numbers its transactions
-    by itself, so as not to wait for their begin, counts from `next_number` on.
+    """The identity of a producer: its id, and the epoch that is valid until the next init. A producer may number its
+    transactions itself, to save the round trip of `begin`; it counts from `next_number`.
     """
 
     producer_id: int
@@ -15,7 +15,7 @@ class ProducerSession(WireStruct):
 
 
 class BegunTransaction(WireStruct):
-    """An open transaction; `number` tells it from all others of its producer. Or its marker was committed before."""
+    """An open transaction, unless its marker was committed before. `number` is unique for its producer."""
 
     transaction_id: str
     producer_id: int
@@ -25,17 +25,17 @@ class BegunTransaction(WireStruct):
 
 
 class TransactionOwner(WireStruct):
-    """Who commits, or aborts; and which transaction, where it says so: then a repeated call never hits the next one."""
+    """The producer that commits or aborts. With a `number`, a repeated call can never end its next transaction."""
 
     transactional_id: str
     producer_id: int
     epoch: int
     number: int = 0
-    record_count: int | None = None  # how many records it has sent; if not all of them are stored, it is no commit
+    record_count: int | None = None  # how many records it has sent; a commit fails unless all are stored
 
 
 class TransactionOutcome(WireStruct):
-    """`committed` or `aborted`; `already` if it was so before."""
+    """`committed` or `aborted`; `already` if that was so before the call."""
 
     status: str
     already: bool = False
@@ -57,7 +57,7 @@ class TransactionInfo(WireStruct):
 
 
 class TransactionStats(WireStruct):
-    """The coordinator in numbers."""
+    """Statistics of the coordinator."""
 
     active_transactions: int
     committed_total: int

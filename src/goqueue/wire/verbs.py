@@ -1,11 +1,13 @@
-"""The verbs of the native protocol: what stands in the meta of each request and answer.
+"""The verbs of the native protocol, and the structs in the meta of each request and answer.
 
-Metas are msgpack arrays, so fields may only be added, at the end, with a default; an end that does not know a field
-passes it over. Records never stand in a meta: they are the payload.
+`wire_struct.py` says how structs travel. Records are never in a meta: they are the payload. Large answers (JOIN,
+HEARTBEAT, SETTLE, CALL, LIST_TOPICS) are msgpack in the payload, because a meta is at most 65,535 bytes long.
 
-A connection begins with HELLO. From then on requests are pipelined and answered by correlation id, each as
-soon as its answer is there. SUBSCRIBE is answered by frames with the flag PUSH under its correlation id, for as long as
-its credit of payload bytes lasts; CREDIT adds to it, UNSUBSCRIBE ends it, and neither is answered.
+A connection begins with HELLO. After that, requests are pipelined; each answer has the correlation id of its request
+and is sent as soon as it is known. The answers to SUBSCRIBE are frames with the flag PUSH, as long as its credit of
+payload bytes lasts; CREDIT adds to it, UNSUBSCRIBE ends it, and neither is answered.
+
+docs/reference/protocol.md describes every field for authors of clients; tests/wire holds the page against this file.
 """
 
 from enum import IntEnum
@@ -20,9 +22,10 @@ from goqueue.wire.wire_struct import WireStruct
 
 PROTOCOL_VERSION: Final = 1
 PARTS_MAX: Final = 128
+"""Parts of a SETTLE: so many fit into its meta, with the longest topic names."""
 FEATURES: Final = ("publish", "read", "subscribe", "idempotence", "groups")
-TEXT_MAX: Final = 2_000
-ITEMS_MAX: Final = 100
+TEXT_MAX: Final = 2_000  # characters of the text of an error, and of each of its facts
+ITEMS_MAX: Final = 100  # of a fact that is a list
 
 
 class Verb(IntEnum):
@@ -61,7 +64,7 @@ class HelloRequest(WireStruct):
 
 
 class HelloAnswer(WireStruct):
-    """The answer to HELLO: what both ends will speak."""
+    """The answer to HELLO: the version and the features that both ends have."""
 
     version: int
     features: tuple[str, ...]
@@ -71,7 +74,7 @@ class HelloAnswer(WireStruct):
 
 
 class Empty(WireStruct):
-    """Nothing to say."""
+    """The meta of requests and answers without fields."""
 
 
 class ErrorMeta(WireStruct):
@@ -84,7 +87,7 @@ class ErrorMeta(WireStruct):
 
 
 def error_meta(error: GoQueueError) -> ErrorMeta:
-    """What is told of an error; what a peer put into it is cut to what fits a frame."""
+    """The error as it travels. A peer chooses what its requests contain, so texts and lists are cut to fit a meta."""
     facts = {name: _cut(value) for name, value in error.facts().items()}
     return ErrorMeta(error.code, str(error)[:TEXT_MAX], error.retryable, facts)
 
@@ -96,13 +99,13 @@ def _cut(value: object) -> object:
 
 
 class MetadataRequest(WireStruct):
-    """Ask for the topics named."""
+    """Ask where these topics are."""
 
     topics: list[str]
 
 
 class TopicMetadata(WireStruct):
-    """What a client needs to know to publish and read: the leader of each partition, and settings that bind it."""
+    """What a client needs to publish and read: the leader of each partition, and the settings that bind a producer."""
 
     name: str
     topic_id: str
@@ -114,14 +117,14 @@ class TopicMetadata(WireStruct):
 
 
 class MetadataAnswer(WireStruct):
-    """The nodes by id, as host:port; an empty address is that of the connection itself."""
+    """The nodes by id, as host:port. An empty address is that of the node that answers."""
 
     nodes: dict[int, str]
     topics: list[TopicMetadata]
 
 
 class CreateTopicRequest(WireStruct):
-    """Create a topic; None leaves a choice to the broker."""
+    """Create a topic. The broker chooses what is None."""
 
     name: str
     partitions: int | None = None
@@ -136,13 +139,13 @@ class TopicRequest(WireStruct):
 
 
 class ListTopicsRequest(WireStruct):
-    """The names of the topics; they are the payload of the answer, a msgpack list."""
+    """List the topics. The payload of the answer is a msgpack array of their names."""
 
     internal: bool = False
 
 
 class AlterTopicRequest(WireStruct):
-    """Change settings; None resets one."""
+    """Change settings. None resets a setting to its default."""
 
     name: str
     changes: dict[str, object]
@@ -178,7 +181,7 @@ class TopicState(WireStruct):
 
 
 class OffsetsRequest(WireStruct):
-    """The first offset of each partition at a time; without one, `at` is `earliest` or `latest`."""
+    """Ask for the first offset of each partition at or after a time; without a time, for the earliest or latest."""
 
     topic: str
     time_ns: int | None = None
@@ -186,7 +189,7 @@ class OffsetsRequest(WireStruct):
 
 
 class OffsetsAnswer(WireStruct):
-    """Partition by partition."""
+    """The offsets, by partition."""
 
     offsets: list[int]
 
@@ -199,15 +202,15 @@ class ProducerIdentity(WireStruct):
 
 
 class PublishRequest(WireStruct):
-    """A batch for one partition; the payload is its records, offset and crc zero."""
+    """Publish a batch to one partition. The payload is its records, with offset, timestamp and crc zero."""
 
     topic: str
     partition: int
-    acks: str | None = None  # none, leader, all; the topic's by default
+    acks: str | None = None  # none, leader or all; None is the setting of the topic
 
 
 class PublishAnswer(WireStruct):
-    """Where the batch is. `first_offset` is -1 for a duplicate that is older than the broker remembers."""
+    """Where the batch is stored. `first_offset` is -1 for a duplicate that is older than the broker remembers."""
 
     first_offset: int
     record_count: int
@@ -216,7 +219,7 @@ class PublishAnswer(WireStruct):
 
 
 class ReadRequest(WireStruct):
-    """Records of one partition from an offset, or from a time if that is later; the answer's payload."""
+    """Read records of one partition from an offset, or from a time if that is later."""
 
     topic: str
     partition: int
@@ -228,12 +231,15 @@ class ReadRequest(WireStruct):
     to_time_ns: int | None = None
     isolation: str = "read_committed"
     end_offset: int | None = None
-    delayed: str = "due"  # or "include": those that are not due yet, too
-    without: tuple[str, ...] = ()  # of "key", "value", "headers": what is left out of the records
+    delayed: str = "due"  # or "include": messages that are not due yet, too
+    without: tuple[str, ...] = ()  # of "key", "value", "headers": parts that are left out of the records
 
 
 class ReadAnswer(WireStruct):
-    """What stands beside the records. `next_offset` is where to go on."""
+    """The answer to READ, and each push of a subscription; the payload is the records.
+
+    Go on at `next_offset`, not after the last record: hidden records may follow it.
+    """
 
     record_count: int
     next_offset: int
@@ -243,11 +249,11 @@ class ReadAnswer(WireStruct):
     first_pending_offset: int | None = None
     end_of_range: bool = False
     flags: int = 0  # of the records, or-ed
-    gaps: tuple[Gap, ...] = ()  # damage between the offset that was asked for and the first record
+    gaps: tuple[Gap, ...] = ()  # damage between the requested offset and the first record
 
 
 class SubscribeRequest(WireStruct):
-    """Push records of one partition from an offset on, up to `credit` bytes of payload."""
+    """Push records of one partition, starting at an offset, up to `credit` bytes of payload."""
 
     topic: str
     partition: int
@@ -259,20 +265,20 @@ class SubscribeRequest(WireStruct):
 
 
 class CreditRequest(WireStruct):
-    """More bytes for a subscription."""
+    """Grant a subscription more bytes."""
 
     subscription: int
     bytes: int
 
 
 class UnsubscribeRequest(WireStruct):
-    """Push no more. Frames that were under way may still arrive."""
+    """End a subscription. Frames that are in flight may still arrive."""
 
     subscription: int
 
 
 class JoinRequest(WireStruct):
-    """Become a member of a group; None leaves a choice to the topic. The answer's payload is a `reports.JoinAnswer`."""
+    """Become a member of a group. None is the setting of the topic. The payload of the answer is a `JoinAnswer`."""
 
     group: str
     client_id: str
@@ -291,9 +297,9 @@ class JoinRequest(WireStruct):
 
 
 class HeartbeatRequest(WireStruct):
-    """A member lives. The payload, if there is one, is a list of the partitions that it has given back.
+    """The member is alive. The payload, if any, is an array of the partitions (`PartitionName`) that it has revoked.
 
-    That of the answer is a `reports.HeartbeatAnswer`.
+    The payload of the answer is a `HeartbeatAnswer`.
     """
 
     group: str
@@ -302,9 +308,10 @@ class HeartbeatRequest(WireStruct):
 
 
 class PollRequest(WireStruct):
-    """Messages for a member; the answer is `reports.PollAnswer`, its payload the records of the batches in order.
+    """Deliver messages to a member. The payload of the answer, a `PollAnswer`, is the records of its batches in order.
 
-    A poll with the number of the one before it says that the answer to that never came; 0 says nothing.
+    A poll that repeats the `number` of the one before says that the answer to that never arrived: the broker releases
+    what it had delivered under that number. 0 is no number.
     """
 
     group: str
@@ -318,7 +325,7 @@ class PollRequest(WireStruct):
 
 
 class SettlePart(WireStruct):
-    """Messages of one delivery; `count` offsets in the payload belong to it, none at all means all that are left."""
+    """Messages of one delivery: `count` offsets of the payload. A count of 0 means all that are not settled yet."""
 
     topic: str
     partition: int
@@ -327,10 +334,10 @@ class SettlePart(WireStruct):
 
 
 class SettleRequest(WireStruct):
-    """Settle messages; the payload is their offsets, uint64 in little-endian, part by part.
+    """Settle messages. The payload is their offsets, uint64 in little-endian, part by part.
 
-    The payload of the answer is a list with a pair for each part: a `reports.SettledBatch`, or else an `ErrorMeta`.
-    More than `PARTS_MAX` parts may not fit a frame.
+    The payload of the answer is an array of pairs, one for each part: a `SettledBatch` and nil, or nil and an
+    `ErrorMeta`.
     """
 
     settlement: Settlement
@@ -338,13 +345,13 @@ class SettleRequest(WireStruct):
 
 
 class CallRequest(WireStruct):
-    """Any other verb, by name; the payload is a map of its arguments, that of the answer what it returns."""
+    """Call a verb by its name. The payload is a map of its arguments, that of the answer the result."""
 
     name: str
 
 
 class Stats(WireStruct):
-    """The answer to STATS: what it costs to run this broker, for benchmarks and the curious."""
+    """The answer to STATS: the resources that this broker uses."""
 
     node_id: int
     uptime_ns: int

@@ -34,7 +34,7 @@ from goqueue.errors import (
 )
 from goqueue.names import TopicPartition
 from goqueue.record import kernel
-from goqueue.record.header import FLAGS_FROM_PRODUCERS, HEADER, HEADER_BYTES, Buffer, Fault, Flags, first_record
+from goqueue.record.header import FLAGS_FROM_PRODUCERS, HEADER, HEADER_BYTES, Buffer, Flags, RecordFault, first_record
 from goqueue.record.identity import BatchIdentity
 from goqueue.service.pending import Pending
 from goqueue.storage.compaction import CompactJob
@@ -661,7 +661,7 @@ def _cut_torn_batch(log: Log) -> None:
 
 def _named(error: InvalidBatch, records: bytearray | memoryview, limit: int) -> InvalidBatch | MessageTooLarge:
     """A value over the limit has a name of its own."""
-    if error.reason != kernel.describe(Fault.LENGTH):
+    if error.reason != kernel.describe(RecordFault.LENGTH):
         return error
     header = HEADER.unpack(records[error.position : error.position + HEADER_BYTES])
     return MessageTooLarge("value", header[9], limit)
