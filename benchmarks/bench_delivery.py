@@ -162,17 +162,16 @@ def _recovery(groups: int, gaps: int) -> Result:
         for group in range(groups):
             broker.groups.join(f"g{group}", Join("c", ("t",)))
             for number in range(3):
-                delivery = broker.delivery(broker.leader("t", number))
-                one = delivery.cursor_of(f"g{group}")
-                delivery.feed(one, 1)
-                delivery.finish(one, odd)
+                group_delivery = broker.delivery(broker.leader("t", number)).group(f"g{group}")
+                group_delivery.feed(1)
+                group_delivery.finish(odd)
         broker.close()
         began = time.perf_counter()
         broker = _open(directory)
         for number in range(3):
             broker.delivery(broker.leader("t", number))
         seconds = time.perf_counter() - began
-        found = {len(one.cursor.acked) for one in broker.delivery(broker.leader("t", 0)).cursors.values()}
+        found = {len(one.cursor.acked) for one in broker.delivery(broker.leader("t", 0)).groups.values()}
         assert found == {len(odd)}, found
         broker.close()
     name = f"recover {groups:,} groups x 3 partitions x {gaps:,} gaps"

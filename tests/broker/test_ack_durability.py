@@ -110,7 +110,7 @@ def check(disk: MemoryDisk, told: Told, *, leases_hold: bool) -> None:
     assert told.dead <= set(buried), "lost on the way to the dead letters"
     assert not told.acked & set(buried)
     assert not told.acked & set(delivered), "delivered again after its ack was answered"
-    assert not told.dead & set(delivered), "delivered again after its burial was answered"
+    assert not told.dead & set(delivered), "delivered again after its dead letter was answered"
     assert floor(node) == COUNT, "stuck"
     assert told.acked | told.in_question | set(buried) | set(delivered) == set(range(COUNT)), "lost"
 

@@ -337,7 +337,7 @@ def test_why_a_receipt_is_not_good_is_known_after_a_restart(node: Node, is_whole
     node.pass_time(11, step=1)
     if is_whole:
         delivery = node.broker.delivery(node.leader())
-        delivery._written.write_whole(delivery.cursors["workers"], delivery.cursors["workers"].cursor)
+        delivery.groups["workers"].stored.write_whole()
 
     member = member.moved_to(restarted(node))
 
@@ -724,18 +724,17 @@ def _memory(faulty: FaultyDisk) -> MemoryDisk:
 def _state(node: Node) -> list[object]:
     """What the group has done with the partition."""
     node.broker.groups.positions("workers")
-    delivery = node.broker.delivery(node.leader())
-    one = delivery.cursors["workers"]
-    delivery.pass_time(one)
-    delivery.feed(one, 1_000)
-    state = one.cursor.state()
+    group_delivery = node.broker.delivery(node.leader()).groups["workers"]
+    group_delivery.pass_time()
+    group_delivery.feed(1_000)
+    state = group_delivery.cursor.state()
     return [
         state.floor,
         state.acked,
         state.counts,
         [(delivery.id, delivery.member, delivery.parts) for delivery in state.deliveries],
         sorted((at_ns, sorted(part)) for at_ns, part in state.waiting),
-        [sorted(lane) for lane in one.cursor.lanes.ready],
+        [sorted(lane) for lane in group_delivery.cursor.lanes.ready],
     ]
 
 
@@ -754,7 +753,7 @@ def test_a_ledger_that_is_compacted_all_the_time_forgets_nothing(node: Node, clo
         member.settle("nack", messages[1 + round_ % 3 :: 2][:2], delay=round_)
         if round_ % 4 == 0:
             delivery = node.broker.delivery(node.leader())
-            delivery._written.write_whole(delivery.cursors["workers"], delivery.cursors["workers"].cursor)
+            delivery.groups["workers"].stored.write_whole()
         node.pass_time(11, step=1)
 
     assert ledger.segment_count < 60

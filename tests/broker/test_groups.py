@@ -4,9 +4,7 @@ from random import Random
 
 import pytest
 
-from goqueue.broker.delivery.group_cursors import GroupCursor
 from goqueue.clock import SECOND
-from goqueue.delivery.cursor import Cursor
 from goqueue.errors import GroupNotFound, InvalidRequest, OffsetOutOfRange, PartitionNotAssigned, TopicNotFound
 from goqueue.service.new_message import NewMessage
 from goqueue.testing import ManualClock
@@ -578,15 +576,10 @@ def test_a_group_that_is_deleted_leaves_nothing_in_the_ledger(node: Node) -> Non
         member = Consumer(node, session_timeout_ms=3_600_000)
         for message in member.poll(8):
             member.ack([message])
-        node.broker.delivery(node.leader())._written.write_whole(*whole(node))  # its changes begin again
+        node.broker.delivery(node.leader()).groups["workers"].stored.write_whole()  # its changes begin again
         member.ack(member.poll(1))
         if restarts:
             node = restarted(node)
         node.done(node.broker.groups.delete("workers"))
 
         assert ledger_keys(node) == before
-
-
-def whole(node: Node) -> tuple[GroupCursor, Cursor]:
-    one = node.broker.delivery(node.leader()).cursors["workers"]
-    return one, one.cursor

@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo, reset_tzpath
 
 import pytest
 
-from goqueue.broker.delivery.schedules import Scheduling, SchedulingConfig, TopicFacts, load_zone
+from goqueue.broker.delivery.schedules import Schedules, SchedulingConfig, TopicFacts, load_zone
 from goqueue.broker.partition.journal import Journal
 from goqueue.clock import SECOND
 from goqueue.errors import (
@@ -51,8 +51,9 @@ class Host:
                 self.node.create(topic, partitions=partitions)
         self.refusal: GoQueueError | None = None
         self.attempts = 0
-        self.schedules = Scheduling(
-            Journal(self.node.leader(JOURNAL)),
+        journal = Journal(self.node.leader(JOURNAL))
+        self.schedules = Schedules(
+            lambda: Pending.of(journal),
             publish=self._publish,
             topic_facts=self._facts,
             init_producer=self.node.broker.init_producer,
@@ -60,6 +61,7 @@ class Host:
             timers=self.node.broker._timers,
             config=config,
         )
+        self.schedules.load(journal)
 
     def _publish(
         self,

@@ -13,12 +13,11 @@ from typing import TypeVar
 from goqueue import events
 from goqueue.broker.config import BrokerConfig
 from goqueue.broker.delivery.counters import DeliveryCounters
+from goqueue.broker.delivery.dead_letter_writer import DeadLetterWriter
 from goqueue.broker.delivery.dead_letters import DeadLetters
 from goqueue.broker.delivery.delays import Delays
-from goqueue.broker.delivery.lazy_schedules import SCHEDULES_TOPIC, Recurring
 from goqueue.broker.delivery.partition_delivery import PartitionDelivery
-from goqueue.broker.delivery.schedules import Scheduling, TopicFacts
-from goqueue.broker.delivery.transfers import Transfers
+from goqueue.broker.delivery.schedules import SCHEDULES_TOPIC, Schedules, TopicFacts
 from goqueue.broker.groups.groups import GROUPS_TOPIC, Groups
 from goqueue.broker.health import Health
 from goqueue.broker.housekeeping import Housekeeping
@@ -138,11 +137,18 @@ class Broker:
         self.traces = Traces(self, traces, clock=clock, sinks=trace_sinks, default_rate=default_rate)
         self._observe = events.Observers(self._happened.observe, observe, self.traces.observe)
         self._topics = {topic.name: self._live(topic) for topic in catalog}
-        self._transfers = Transfers(self, clock=clock, timers=self._timers, observe=self._observe)
+        self._dead_letter_writer = DeadLetterWriter(self, clock=clock, timers=self._timers, observe=self._observe)
         self.groups = Groups(Coordinator(), self, self._happened, clock=clock, observe=self._observe)
         self.delays = Delays(self, clock=clock)
         self.dead_letters = DeadLetters(self, clock=clock, timers=self._timers)
-        self.schedules = Recurring(partial(self.journal, SCHEDULES_TOPIC), self._scheduling, self._topic_facts)
+        self.schedules = Schedules(
+            partial(self.journal, SCHEDULES_TOPIC),
+            publish=self.publish_messages,
+            topic_facts=self._topic_facts,
+            init_producer=self.init_producer,
+            clock=clock,
+            timers=self._timers,
+        )
         self.schemas = Schemas(
             partial(self.journal, SCHEMAS_TOPIC),
             validation_of=self._schema_validation,
@@ -208,16 +214,6 @@ class Broker:
             self._deliveries.pop(leader, None)
         self._catalog.quarantine(name, error)
         self._observe(events.TopicDeleted(name, topic.topic.is_internal))  # its numbers are not to be seen
-
-    def _scheduling(self, journal: Journal) -> Scheduling:
-        return Scheduling(
-            journal,
-            publish=self.publish_messages,
-            topic_facts=self._topic_facts,
-            init_producer=self.init_producer,
-            clock=self._clock,
-            timers=self._timers,
-        )
 
     def _schema_validation(self, name: str) -> str | None:
         return self._topics[name].topic.config.schema_validation if name in self._topics else None
@@ -617,8 +613,8 @@ class Broker:
                 boot=self._boot,
                 make_salt=lambda: token_bytes(SALT_BYTES),
                 wake=self.groups.wake,
-                bury=self._transfers.move,
-                resume=self._transfers.resume,
+                dead_letter=self._dead_letter_writer.write,
+                resume_dead_letter=self._dead_letter_writer.resume,
                 wake_at=self._wake_at,
             )
             leader.delivery = found

@@ -237,7 +237,7 @@ class Group:
         else:
             self._has_changed = True
             self.generation += 1  # fences what is left of its old process; the others may go on with theirs
-            self._release(member, member.asked)
+            self._release(member, member.revoking)
             if self._rebalance:
                 self._hand_over(now_ns=now_ns)
         member.generation = self.generation
@@ -257,11 +257,11 @@ class Group:
         self._check_generation(member, generation, oldest=member.fenced_below)
         self._heard_from(member, now_ns=now_ns, wall_ns=wall_ns)
         is_behind = generation is not None and generation < self.generation
-        deadline_ns = min(member.asked.values(), default=None)
+        deadline_ns = min(member.revoking.values(), default=None)
         return Heartbeat(
             rebalance_required=not member.is_settled,
             partitions_to_revoke=member.to_revoke,
-            partitions_assigned=tuple(one for one in member.assigned if one not in member.asked),
+            partitions_assigned=tuple(one for one in member.assigned if one not in member.revoking),
             generation=self.generation,
             protocol=self.protocol,
             state=_rebalance_state(member, settled="complete" if is_behind else "none"),
@@ -281,12 +281,12 @@ class Group:
     ) -> Revoked:
         """The member has given back what it was asked for: these, or all. What it was not asked for stays its own."""
         member = self.check(member_id, generation)
-        given = member.asked.keys() if partitions is None else member.asked.keys() & set(partitions)
+        given = member.revoking.keys() if partitions is None else member.revoking.keys() & set(partitions)
         if given:
             self._release(member, given)
             self._hand_over(now_ns=now_ns)
             self._tell_change()
-        return Revoked(len(member.asked), _rebalance_state(member, settled="complete"))
+        return Revoked(len(member.revoking), _rebalance_state(member, settled="complete"))
 
     def leave(self, member_id: str, *, now_ns: int, reason: str = "graceful") -> Member:
         """The member is out, and what it had is free; returns it as it was."""
@@ -439,10 +439,10 @@ class Group:
             moving = member.held if is_eager else member.held - member.target
             if member.confirms_revocations and member is not fresh:
                 gone = [one for one in moving if one.partition >= self._partition_counts.get(one.topic, 0)]
-                member.ask_back(moving.difference(gone), now_ns=now_ns)
+                member.revoke(moving.difference(gone), now_ns=now_ns)
                 self._release(member, gone)
             else:
-                member.asked = {}
+                member.revoking = {}
                 self._release(member, moving)
         self._hand_over(now_ns=now_ns)
 
@@ -455,7 +455,7 @@ class Group:
 
     def _hand_over(self, *, now_ns: int) -> None:
         """Give what is free to whom it is meant for; an eager group waits until all is free."""
-        is_waiting = any(member.asked for member in self._members.values())
+        is_waiting = any(member.revoking for member in self._members.values())
         if not (is_waiting and self.protocol == "eager"):
             for member in self._members.values():
                 if member.held is not member.target:
@@ -466,13 +466,14 @@ class Group:
             self._turn(Turn.SETTLED)
 
     def _take_overdue(self, now_ns: int) -> None:
-        slow = [member for member in self._members.values() if min(member.asked.values(), default=now_ns + 1) <= now_ns]
+        members = self._members.values()
+        slow = [member for member in members if min(member.revoking.values(), default=now_ns + 1) <= now_ns]
         if not slow:
             return
         self._begin_generation()
         for member in slow:
             member.generation = member.fenced_below = self.generation
-            overdue = [partition for partition, deadline_ns in member.asked.items() if deadline_ns <= now_ns]
+            overdue = [partition for partition, deadline_ns in member.revoking.items() if deadline_ns <= now_ns]
             self._release(member, overdue, timed_out=True)
             self.stats.total_revocation_timeouts += 1
         self._hand_over(now_ns=now_ns)
@@ -494,7 +495,7 @@ class Group:
         self._has_changed = True
         member.hold(member.held.difference(taken))
         for partition in taken:
-            member.asked.pop(partition, None)
+            member.revoking.pop(partition, None)
             self._owners.pop(partition, None)
         self.stats.total_partitions_revoked += len(taken)
         self._events.append(
@@ -521,7 +522,7 @@ class Group:
         return 2 * self.heartbeat_interval_ms(member) * MS
 
     def _deadline_of(self, member: Member) -> int:
-        deadline_ns = min((member.session_deadline_ns, *member.asked.values()))
+        deadline_ns = min((member.session_deadline_ns, *member.revoking.values()))
         return deadline_ns if member.is_late else min(deadline_ns, member.heard_ns + self._late_ns(member))
 
     def _wake_at(self, time_ns: int) -> None:
@@ -584,7 +585,7 @@ class Group:
 
 
 def _rebalance_state(member: Member, *, settled: str) -> str:
-    if member.asked:
+    if member.revoking:
         return "pending_revoke"
     return settled if member.is_settled else "pending_assign"
 

@@ -116,12 +116,12 @@ class Member:
     assigned: tuple[TopicPartition, ...] = ()  # sorted
     held: frozenset[TopicPartition] = frozenset()  # the same as a set
     target: frozenset[TopicPartition] = frozenset()
-    asked: dict[TopicPartition, int] = field(default_factory=dict)  # what it is to give back, and until when
+    revoking: dict[TopicPartition, int] = field(default_factory=dict)  # what it is to give back, and until when
 
     @property
     def to_revoke(self) -> tuple[TopicPartition, ...]:
         """What it is asked to give back, sorted."""
-        return tuple(sorted(self.asked))
+        return tuple(sorted(self.revoking))
 
     @property
     def session_deadline_ns(self) -> int:
@@ -131,7 +131,7 @@ class Member:
     @property
     def is_settled(self) -> bool:
         """Whether it has what it is to have, and nothing else."""
-        return not self.asked and (self.held is self.target or self.held == self.target)
+        return not self.revoking and (self.held is self.target or self.held == self.target)
 
     def hold(self, partitions: Iterable[TopicPartition]) -> None:
         """Have exactly these."""
@@ -139,10 +139,10 @@ class Member:
         self.held = self.target if held == self.target else held
         self.assigned = tuple(sorted(self.held))
 
-    def ask_back(self, partitions: Iterable[TopicPartition], *, now_ns: int) -> None:
+    def revoke(self, partitions: Iterable[TopicPartition], *, now_ns: int) -> None:
         """Be asked for exactly these. What was asked for before keeps its deadline: new changes put nothing off."""
         deadline_ns = now_ns + self.session_timeout_ms * MS
-        self.asked = {partition: self.asked.get(partition, deadline_ns) for partition in partitions}
+        self.revoking = {partition: self.revoking.get(partition, deadline_ns) for partition in partitions}
 
     def heard(self, *, now_ns: int, wall_ns: int) -> None:
         """Its session begins anew."""

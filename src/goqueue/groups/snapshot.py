@@ -86,7 +86,7 @@ def restored_member(saved: SavedMember, *, now_ns: int) -> Member:
     member = Member(**{name: getattr(saved, name) for name in _SAME}, heard_ns=now_ns)
     member.hold(saved.assigned)
     member.target = member.held if saved.is_settled else frozenset(saved.target)
-    member.ask_back(saved.to_revoke, now_ns=now_ns)
+    member.revoke(saved.to_revoke, now_ns=now_ns)
     return member
 
 

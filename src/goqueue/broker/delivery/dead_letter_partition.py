@@ -9,7 +9,8 @@ from typing import NamedTuple, Protocol
 
 from pyroaring import BitMap64
 
-from goqueue.broker.delivery.partition_delivery import Graves, PartitionDelivery
+from goqueue.broker.delivery.group_delivery import Copies
+from goqueue.broker.delivery.partition_delivery import PartitionDelivery
 from goqueue.broker.partition.leader import PartitionLeader
 from goqueue.broker.partition.ledger import Fact
 from goqueue.delivery import redrive_facts
@@ -79,7 +80,7 @@ class LetterPartition:
             return self._counts.letters(start, self.leader.last_stable_offset)
         found = self._counts.letters(max(start, cursor.floor), self.leader.last_stable_offset)
         found -= cursor.acked
-        found -= cursor.dying
+        found -= cursor.dead_lettering
         return found
 
     def is_dead(self, offset: int) -> bool:
@@ -147,11 +148,10 @@ class LetterPartition:
             yield Stretch(records, [message for message in messages if not message.flags & Flags.CONTROL], behind)
             left = between(left, behind, end)
 
-    def put_back(self, offsets: Sequence[int], target: str, partition: int, *, to_group: bool) -> Pending[Graves]:
-        """Move letters, which are dead, to that partition; with `to_group` each for the group that gave it up."""
-        delivery = self._topics.delivery(self.leader)
-        one = delivery.cursor_of(REDRIVE_GROUP)
-        return delivery.move_to(one, BitMap64(offsets), target, partition, to_group=to_group)
+    def redrive(self, offsets: Sequence[int], target: str, partition: int, *, to_group: bool) -> Pending[Copies]:
+        """Copy dead letters to that partition; with `to_group` each for the group that dead-lettered it."""
+        group_delivery = self._topics.delivery(self.leader).group(REDRIVE_GROUP)
+        return group_delivery.redrive(BitMap64(offsets), target, partition, to_group=to_group)
 
     def redrive_facts(self) -> Iterator[RedriveFact]:
         """What the ledger says about redrives."""
@@ -173,8 +173,8 @@ class LetterPartition:
             if not self.leader.partition.has_ledger:  # nobody ever put a letter back
                 return None
             delivery = self._topics.delivery(self.leader)
-        one = delivery.cursors.get(REDRIVE_GROUP)
-        return None if one is None else one.cursor
+        group_delivery = delivery.groups.get(REDRIVE_GROUP)
+        return None if group_delivery is None else group_delivery.cursor
 
     def _time_of(self, offset: int) -> int | None:
         for stretch in self.read(span(offset, offset + 1)):

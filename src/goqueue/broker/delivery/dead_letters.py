@@ -25,7 +25,7 @@ import msgspec
 from pyroaring import BitMap64
 
 from goqueue.broker.delivery.dead_letter_partition import Found, LetterPartition, LetterTopics
-from goqueue.broker.delivery.partition_delivery import Graves
+from goqueue.broker.delivery.group_delivery import Copies
 from goqueue.broker.partition.leader import PartitionLeader
 from goqueue.broker.partition.ledger import Fact
 from goqueue.broker.timers import Timer, Timers
@@ -510,7 +510,7 @@ class DeadLetters:
         """Move the batches; whether that is done already."""
         is_waiting = False
 
-        def moved(share: Share, offsets: BitMap64, done: Pending[Graves]) -> None:
+        def moved(share: Share, offsets: BitMap64, done: Pending[Copies]) -> None:
             redrive.in_hand -= 1
             share.in_hand -= offsets
             self._note_moved(redrive, share, len(offsets), done)
@@ -526,12 +526,12 @@ class DeadLetters:
         to_group = redrive.order.to == TO_GROUP
         for (source, target, partition), offsets in batches.items():
             redrive.spend(len(offsets))
-            done = source.put_back(offsets, target, partition, to_group=to_group)
+            done = source.redrive(offsets, target, partition, to_group=to_group)
             done.then(partial(moved, redrive.shares[source], BitMap64(offsets)))
         is_waiting = True
         return not redrive.in_hand
 
-    def _note_moved(self, redrive: Redrive, share: Share, count: int, done: Pending[Graves]) -> None:
+    def _note_moved(self, redrive: Redrive, share: Share, count: int, done: Pending[Copies]) -> None:
         try:
             moved = len(done.result())
         except TopicNotFound:  # the letters stay where they are
