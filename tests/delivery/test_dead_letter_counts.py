@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from goqueue.delivery.dead_letter_counts import ERROR_CHARACTERS_MAX, ERRORS_MAX, LetterCounts
+from goqueue.delivery.dead_letter_counts import ERROR_CHARACTERS_MAX, ERRORS_MAX, DeadLetterTallies
 
 reasons = st.sampled_from(["TIMEOUT", "REJECTED", ""])
 
@@ -18,7 +18,7 @@ reasons = st.sampled_from(["TIMEOUT", "REJECTED", ""])
 def test_the_counts_are_those_of_the_letters_that_are_dead(
     letters: list[tuple[bool, str]], step: int, done: set[int], start: int
 ) -> None:
-    counts = LetterCounts(0)
+    counts = DeadLetterTallies(0)
     there = {offset: reason for offset, (is_there, reason) in enumerate(letters) if is_there}
     for first in range(0, len(letters), step):
         end = min(first + step, len(letters))
@@ -34,7 +34,7 @@ def test_the_counts_are_those_of_the_letters_that_are_dead(
 
 
 def test_what_was_not_seen_yet_counts_as_letters_without_texts() -> None:
-    counts = LetterCounts(10)
+    counts = DeadLetterTallies(10)
     counts.note([(10, {"gq-group": "g"}), (12, {"gq-group": "g"})], end=13)
 
     found = counts.letters(0, 20)
@@ -44,7 +44,7 @@ def test_what_was_not_seen_yet_counts_as_letters_without_texts() -> None:
 
 
 def test_a_letter_that_could_not_be_put_back_counts_again() -> None:
-    counts = LetterCounts(0)
+    counts = DeadLetterTallies(0)
     counts.note([(0, {"gq-error": "e"}), (1, {"gq-error": "e"})], end=2)
 
     assert counts.tally(BitMap64([1])).by_error == {"e": 1}
@@ -52,7 +52,7 @@ def test_a_letter_that_could_not_be_put_back_counts_again() -> None:
 
 
 def test_retention_past_what_was_seen_is_no_news_of_what_follows() -> None:
-    counts = LetterCounts(0)
+    counts = DeadLetterTallies(0)
     counts.note([(0, {})], end=1)
 
     counts.forget_below(5)
@@ -62,7 +62,7 @@ def test_retention_past_what_was_seen_is_no_news_of_what_follows() -> None:
 
 
 def test_errors_that_are_all_different_do_not_pile_up_and_the_frequent_one_is_counted_in_full() -> None:
-    counts = LetterCounts(0)
+    counts = DeadLetterTallies(0)
     total = 20 * ERRORS_MAX
     for offset in range(total):
         error = "the same" if offset % 2 else f"order {offset} is gone"
@@ -75,7 +75,7 @@ def test_errors_that_are_all_different_do_not_pile_up_and_the_frequent_one_is_co
 
 
 def test_long_errors_are_counted_by_how_they_begin() -> None:
-    counts = LetterCounts(0)
+    counts = DeadLetterTallies(0)
     begin = "x" * ERROR_CHARACTERS_MAX
     counts.note([(0, {"gq-error": begin + "1"}), (1, {"gq-error": begin + "2"})], end=2)
 

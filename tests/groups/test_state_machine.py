@@ -20,7 +20,7 @@ from goqueue.events import (
     RebalanceStarted,
 )
 from goqueue.groups.assignors import sticky
-from goqueue.groups.group import Group, State
+from goqueue.groups.group import Group, GroupState
 from goqueue.groups.member import Join
 from goqueue.names import TopicPartition
 
@@ -162,9 +162,9 @@ class Membership(RuleBasedStateMachine):
     @invariant()
     def at_rest_everything_is_dealt_out(self) -> None:
         waits = any(member.revoking for member in self.group.members.values())
-        assert (self.group.state is State.REBALANCING) == waits
-        assert (self.group.state is State.EMPTY) == (not self.group.members)
-        if self.group.state is not State.STABLE:
+        assert (self.group.state is GroupState.REBALANCING) == waits
+        assert (self.group.state is GroupState.EMPTY) == (not self.group.members)
+        if self.group.state is not GroupState.STABLE:
             return
         wanted = {
             TopicPartition(topic, number) for topic in self.group.topics for number in range(self.topics.get(topic, 0))
@@ -221,7 +221,7 @@ class Membership(RuleBasedStateMachine):
             assert (changes[-1].generation, changes[-1].members) == (self.group.generation, len(self.group.members))
         assert self.state == self.group.state
         stats = self.group.stats
-        under_way = self.group.state is State.REBALANCING
+        under_way = self.group.state is GroupState.REBALANCING
         assert stats.total_rebalances == stats.successful_rebalances + stats.failed_rebalances + under_way
         assert stats.total_rebalances == sum(stats.rebalances_by_reason.values())
 

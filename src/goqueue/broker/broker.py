@@ -14,7 +14,7 @@ from goqueue import events
 from goqueue.broker.config import BrokerConfig
 from goqueue.broker.delivery.counters import DeliveryCounters
 from goqueue.broker.delivery.dead_letter_writer import DeadLetterWriter
-from goqueue.broker.delivery.dead_letters import DeadLetters
+from goqueue.broker.delivery.dead_letters import DeadLetterQueues
 from goqueue.broker.delivery.delays import Delays
 from goqueue.broker.delivery.partition_delivery import PartitionDelivery
 from goqueue.broker.delivery.schedules import SCHEDULES_TOPIC, Schedules, TopicFacts
@@ -44,7 +44,7 @@ from goqueue.errors import (
     TopicNotFound,
     TopicQuarantined,
 )
-from goqueue.groups.coordinator import Coordinator
+from goqueue.groups.coordinator import GroupCoordinator
 from goqueue.names import TopicPartition
 from goqueue.record.header import OFFSET_MAX
 from goqueue.record.identity import identity_of
@@ -138,9 +138,9 @@ class Broker:
         self._observe = events.Observers(self._happened.observe, observe, self.traces.observe)
         self._topics = {topic.name: self._live(topic) for topic in catalog}
         self._dead_letter_writer = DeadLetterWriter(self, clock=clock, timers=self._timers, observe=self._observe)
-        self.groups = Groups(Coordinator(), self, self._happened, clock=clock, observe=self._observe)
+        self.groups = Groups(GroupCoordinator(), self, self._happened, clock=clock, observe=self._observe)
         self.delays = Delays(self, clock=clock)
-        self.dead_letters = DeadLetters(self, clock=clock, timers=self._timers)
+        self.dead_letters = DeadLetterQueues(self, clock=clock, timers=self._timers)
         self.schedules = Schedules(
             partial(self.journal, SCHEDULES_TOPIC),
             publish=self.publish_messages,

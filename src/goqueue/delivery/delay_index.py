@@ -30,7 +30,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
-from goqueue.delivery.delay_table import Columns
+from goqueue.delivery.delay_table import DelayColumns
 from goqueue.record.header import Buffer
 from goqueue.record.kernel import crc32c
 
@@ -64,7 +64,7 @@ class Block(NamedTuple):
     """Messages that came into a state, sorted by offset."""
 
     state: DelayState
-    columns: Columns
+    columns: DelayColumns
 
 
 class Decoded(NamedTuple):
@@ -84,7 +84,7 @@ def header(covered_offset: int) -> bytes:
     return _HEADER.pack(_MAGIC, VERSION, crc, covered_offset)
 
 
-def encode(state: DelayState, columns: Columns, covered_offset: int, *, average_delay_ns: int = 0) -> bytes:
+def encode(state: DelayState, columns: DelayColumns, covered_offset: int, *, average_delay_ns: int = 0) -> bytes:
     """Blocks with all of these entries; one without entries if there are none, for what it covers.
 
     What waits is covered block by block, anything else by the last one only.
@@ -100,7 +100,9 @@ def encode(state: DelayState, columns: Columns, covered_offset: int, *, average_
     return b"".join(chunks)
 
 
-def _block(state: DelayState, columns: Columns, covered_offset: int, average_delay_ns: int) -> tuple[bytes, bytearray]:
+def _block(
+    state: DelayState, columns: DelayColumns, covered_offset: int, average_delay_ns: int
+) -> tuple[bytes, bytearray]:
     count = len(columns.offsets)
     body = bytearray(count * ENTRY_BYTES)
     if count:
@@ -158,8 +160,8 @@ def _read_blocks(raw: bytes) -> Iterator[tuple[int, int, int, int, Block]]:
             start = raw.find(_BLOCK_MAGIC, start + 1)
 
 
-def _read_entries(body: memoryview) -> Columns:
-    columns = Columns.empty()
+def _read_entries(body: memoryview) -> DelayColumns:
+    columns = DelayColumns.empty()
     if body:
         words, halves = array("Q", bytes(body)), array("I", bytes(body))
         columns.offsets.extend(words[0::4])

@@ -18,7 +18,7 @@ from goqueue.groups.member import Join, Member
 from goqueue.groups.rebalance import RebalanceStats, summed
 
 
-class Coordinator:
+class GroupCoordinator:
     """The set of groups. Whoever calls a `Group` of it directly does no harm."""
 
     def __init__(self, config: GroupConfig | None = None) -> None:

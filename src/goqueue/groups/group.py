@@ -70,7 +70,7 @@ from goqueue.groups.snapshot import SavedGroup, decoded, restored_member, saved_
 from goqueue.names import TopicPartition
 
 
-class State(StrEnum):
+class GroupState(StrEnum):
     """What a group is doing."""
 
     EMPTY = "Empty"
@@ -79,7 +79,7 @@ class State(StrEnum):
     DEAD = "Dead"
 
 
-class Turn(StrEnum):
+class GroupTransition(StrEnum):
     """What takes a group from one state to the next."""
 
     CHANGED = "changed"  # members, their topics or partition counts; somebody is left
@@ -88,20 +88,24 @@ class Turn(StrEnum):
     DELETED = "deleted"
 
 
-TRANSITIONS: Mapping[State, Mapping[Turn, State]] = {
-    State.EMPTY: {Turn.CHANGED: State.REBALANCING, Turn.DELETED: State.DEAD},
-    State.REBALANCING: {
-        Turn.CHANGED: State.REBALANCING,
-        Turn.SETTLED: State.STABLE,
-        Turn.EMPTIED: State.EMPTY,
-        Turn.DELETED: State.DEAD,
+TRANSITIONS: Mapping[GroupState, Mapping[GroupTransition, GroupState]] = {
+    GroupState.EMPTY: {GroupTransition.CHANGED: GroupState.REBALANCING, GroupTransition.DELETED: GroupState.DEAD},
+    GroupState.REBALANCING: {
+        GroupTransition.CHANGED: GroupState.REBALANCING,
+        GroupTransition.SETTLED: GroupState.STABLE,
+        GroupTransition.EMPTIED: GroupState.EMPTY,
+        GroupTransition.DELETED: GroupState.DEAD,
     },
-    State.STABLE: {Turn.CHANGED: State.REBALANCING, Turn.EMPTIED: State.EMPTY, Turn.DELETED: State.DEAD},
-    State.DEAD: {},
+    GroupState.STABLE: {
+        GroupTransition.CHANGED: GroupState.REBALANCING,
+        GroupTransition.EMPTIED: GroupState.EMPTY,
+        GroupTransition.DELETED: GroupState.DEAD,
+    },
+    GroupState.DEAD: {},
 }
 
 
-class Heartbeat(NamedTuple):
+class HeartbeatAnswer(NamedTuple):
     """What a member is told when it says that it lives."""
 
     rebalance_required: bool  # it has something to give back or to wait for
@@ -113,7 +117,7 @@ class Heartbeat(NamedTuple):
     revocation_deadline_ns: int | None  # the first one, as the calendar shows it
 
 
-class Revoked(NamedTuple):
+class RevocationConfirmed(NamedTuple):
     """What a member is told when it has given partitions back."""
 
     pending_count: int
@@ -130,7 +134,7 @@ class Group:
         self.generation = 0
         self.version = 0
         """Rises whenever there is something new to save; heartbeats alone are not."""
-        self.state = State.EMPTY
+        self.state = GroupState.EMPTY
         self.mode = "partitioned"
         self.protocol = "cooperative"
         self.assignor = "sticky"
@@ -165,7 +169,7 @@ class Group:
     @property
     def rebalance_state(self) -> str:
         """`pending_revoke` while some member is asked for partitions, else `none`."""
-        return "pending_revoke" if self.state is State.REBALANCING else "none"
+        return "pending_revoke" if self.state is GroupState.REBALANCING else "none"
 
     @property
     def next_deadline_ns(self) -> int | None:
@@ -251,14 +255,16 @@ class Group:
         self._heard_from(member, now_ns=now_ns, wall_ns=wall_ns)
         return member
 
-    def cooperative_heartbeat(self, member_id: str, generation: int | None, *, now_ns: int, wall_ns: int) -> Heartbeat:
+    def cooperative_heartbeat(
+        self, member_id: str, generation: int | None, *, now_ns: int, wall_ns: int
+    ) -> HeartbeatAnswer:
         """The member lives, and is told everything it has to know: answers may be lost, the next one is whole again."""
         member = self.member(member_id)
         self._check_generation(member, generation, oldest=member.fenced_below)
         self._heard_from(member, now_ns=now_ns, wall_ns=wall_ns)
         is_behind = generation is not None and generation < self.generation
         deadline_ns = min(member.revoking.values(), default=None)
-        return Heartbeat(
+        return HeartbeatAnswer(
             rebalance_required=not member.is_settled,
             partitions_to_revoke=member.to_revoke,
             partitions_assigned=tuple(one for one in member.assigned if one not in member.revoking),
@@ -278,7 +284,7 @@ class Group:
 
     def revoke(
         self, member_id: str, generation: int | None, partitions: Iterable[TopicPartition] | None, *, now_ns: int
-    ) -> Revoked:
+    ) -> RevocationConfirmed:
         """The member has given back what it was asked for: these, or all. What it was not asked for stays its own."""
         member = self.check(member_id, generation)
         given = member.revoking.keys() if partitions is None else member.revoking.keys() & set(partitions)
@@ -286,7 +292,7 @@ class Group:
             self._release(member, given)
             self._hand_over(now_ns=now_ns)
             self._tell_change()
-        return Revoked(len(member.revoking), _rebalance_state(member, settled="complete"))
+        return RevocationConfirmed(len(member.revoking), _rebalance_state(member, settled="complete"))
 
     def leave(self, member_id: str, *, now_ns: int, reason: str = "graceful") -> Member:
         """The member is out, and what it had is free; returns it as it was."""
@@ -339,7 +345,7 @@ class Group:
         self._partition_counts = {}
         self._wake_ns = None
         self._tell_change()
-        self._turn(Turn.DELETED)  # last: an observer forgets the group with it
+        self._go_to(GroupTransition.DELETED)  # last: an observer forgets the group with it
 
     def snapshot(self) -> bytes:
         """Everything that outlives the coordinator."""
@@ -369,7 +375,7 @@ class Group:
         saved = decoded(raw)
         group = cls(saved.name, wall_ns=saved.created_at_ns, config=config)
         group.generation = saved.generation
-        group.state = State(saved.state)
+        group.state = GroupState(saved.state)
         group.mode = saved.mode
         group.protocol = saved.protocol
         group.assignor = saved.assignor
@@ -384,7 +390,7 @@ class Group:
                 group._owners |= dict.fromkeys(member.assigned, member.id)
         else:
             group._share()
-        if group.state is State.REBALANCING:
+        if group.state is GroupState.REBALANCING:
             group._rebalance = Rebalance(now_ns, dict(saved.homes))
         group._wake_ns = min((group._deadline_of(member) for member in group._members.values()), default=None)
         group._events.append(GroupStateChanged(group=group.name, state=group.state))
@@ -416,7 +422,7 @@ class Group:
         self._begin_generation()
         self._partition_counts = {}
         self._wake_ns = None
-        self._turn(Turn.EMPTIED)
+        self._go_to(GroupTransition.EMPTIED)
 
     def _start(self, trigger: Trigger, *, now_ns: int, fresh: Member | None = None) -> None:
         """Give the group a new target; `fresh` has just begun, and gives back what it is asked for at once."""
@@ -424,7 +430,7 @@ class Group:
         homes = self._rebalance.homes if self._rebalance and is_eager else dict(self._owners)
         self._end(now_ns=now_ns, failed=True)
         self._begin_generation()
-        self._turn(Turn.CHANGED)
+        self._go_to(GroupTransition.CHANGED)
         self._rebalance = Rebalance(now_ns, homes)
         self.stats.started(trigger)
         self._events.append(RebalanceStarted(group=self.name, trigger=trigger))
@@ -463,7 +469,7 @@ class Group:
         if not is_waiting:
             assert all(member.is_settled for member in self._members.values())
             self._end(now_ns=now_ns, failed=False)
-            self._turn(Turn.SETTLED)
+            self._go_to(GroupTransition.SETTLED)
 
     def _take_overdue(self, now_ns: int) -> None:
         members = self._members.values()
@@ -540,7 +546,7 @@ class Group:
         self._events.append(HeartbeatReceived(group=self.name, member_id=member.id))
 
     def _check_alive(self) -> None:
-        if self.state is State.DEAD:
+        if self.state is GroupState.DEAD:
             raise GroupNotFound(self.name)
 
     def _learn_calendar(self, now_ns: int, wall_ns: int) -> None:
@@ -560,7 +566,7 @@ class Group:
             if not member.confirms_revocations:
                 member.generation = self.generation
 
-    def _turn(self, turn: Turn) -> None:
+    def _go_to(self, turn: GroupTransition) -> None:
         following = TRANSITIONS[self.state][turn]
         if following is not self.state:
             self.state = following

@@ -15,8 +15,8 @@ from goqueue.broker.partition.leader import PartitionLeader
 from goqueue.broker.partition.ledger import Fact
 from goqueue.delivery import redrive_facts
 from goqueue.delivery.cursor import Cursor
-from goqueue.delivery.dead_letter_counts import LetterCounts, Tally
-from goqueue.delivery.dead_letter_filter import Letter, LetterFilter, read_letter
+from goqueue.delivery.dead_letter_counts import DeadLetterTallies, DeadLetterTally
+from goqueue.delivery.dead_letter_filter import DeadLetterHeaders, DeadLetterMatcher, read_dead_letter
 from goqueue.delivery.offsets import between, span
 from goqueue.delivery.redrive_facts import RedriveFact
 from goqueue.errors import OffsetOutOfRange
@@ -28,7 +28,7 @@ from goqueue.service.pending import Pending
 REDRIVE_GROUP = "__redrive"
 
 
-class LetterTopics(Protocol):
+class DeadLetterTopics(Protocol):
     """What dead letters need to know of the topics of their broker."""
 
     def partition_counts(self) -> Mapping[str, int]: ...
@@ -39,16 +39,16 @@ class LetterTopics(Protocol):
     def delivery(self, leader: PartitionLeader) -> PartitionDelivery: ...
 
 
-class Found(NamedTuple):
+class FoundDeadLetter(NamedTuple):
     """A letter that a filter means, and the records it was found in."""
 
-    source: "LetterPartition"
+    source: "DeadLetterPartition"
     message: Message
-    letter: Letter
+    letter: DeadLetterHeaders
     records: Buffer
 
 
-class Stretch(NamedTuple):
+class DeadLetterStretch(NamedTuple):
     """Some letters of a partition, and the offset behind them."""
 
     records: Buffer
@@ -56,14 +56,14 @@ class Stretch(NamedTuple):
     end: int
 
 
-class LetterPartition:
+class DeadLetterPartition:
     """The letters of one partition of a dead-letter topic."""
 
-    def __init__(self, leader: PartitionLeader, *, topics: LetterTopics, stretch_bytes: int) -> None:
+    def __init__(self, leader: PartitionLeader, *, topics: DeadLetterTopics, stretch_bytes: int) -> None:
         self.leader = leader
         self._topics = topics
         self._stretch_bytes = stretch_bytes
-        self._counts = LetterCounts(leader.log.start_offset)
+        self._counts = DeadLetterTallies(leader.log.start_offset)
         self._times: dict[int, int | None] = {}
         self.is_counting = False
 
@@ -104,7 +104,7 @@ class LetterPartition:
         self._counts.note((), end=max(limit, self._counts.end))
         return counted
 
-    def tally(self, dead: BitMap64) -> Tally:
+    def tally(self, dead: BitMap64) -> DeadLetterTally:
         """What these have in their headers."""
         return self._counts.tally(dead)
 
@@ -114,18 +114,18 @@ class LetterPartition:
         self._times = {offset: self._times.get(offset) or self._time_of(offset) for offset in wanted}
         return [time_ns for time_ns in self._times.values() if time_ns is not None]
 
-    def find(self, wanted: LetterFilter, offsets: BitMap64) -> Iterator[Found | None]:
+    def find(self, wanted: DeadLetterMatcher, offsets: BitMap64) -> Iterator[FoundDeadLetter | None]:
         """Those of the letters that are meant, in order; None whenever a stretch of the log is through."""
         for stretch in self.read(wanted.among(self.leader.origin.partition, offsets)):
             for message in stretch.messages:
                 if wanted.may_match(message.key, message.raw_headers):
                     headers = message.headers
-                    letter = read_letter(headers, timestamp_ns=message.timestamp_ns)
+                    letter = read_dead_letter(headers, timestamp_ns=message.timestamp_ns)
                     if wanted.matches(message.key, headers, letter):
-                        yield Found(self, message, letter, stretch.records)
+                        yield FoundDeadLetter(self, message, letter, stretch.records)
             yield None
 
-    def read(self, wanted: BitMap64) -> Iterator[Stretch]:
+    def read(self, wanted: BitMap64) -> Iterator[DeadLetterStretch]:
         """The letters of the offsets, a stretch of the log at a time; what is not there any more is passed over."""
         left = wanted
         while left:
@@ -145,7 +145,9 @@ class LetterPartition:
             if chunk.record_count != len(asked):
                 records = kernel.select(records, asked.to_array(), max_bytes=len(records)).records
             messages = kernel.decode(records, self.leader.origin, Message, verify=False)
-            yield Stretch(records, [message for message in messages if not message.flags & Flags.CONTROL], behind)
+            yield DeadLetterStretch(
+                records, [message for message in messages if not message.flags & Flags.CONTROL], behind
+            )
             left = between(left, behind, end)
 
     def redrive(self, offsets: Sequence[int], target: str, partition: int, *, to_group: bool) -> Pending[Copies]:
@@ -179,5 +181,5 @@ class LetterPartition:
     def _time_of(self, offset: int) -> int | None:
         for stretch in self.read(span(offset, offset + 1)):
             for message in stretch.messages:
-                return read_letter(message.headers, timestamp_ns=message.timestamp_ns).dead_at_ns
+                return read_dead_letter(message.headers, timestamp_ns=message.timestamp_ns).dead_at_ns
         return None

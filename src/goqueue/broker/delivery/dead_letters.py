@@ -24,7 +24,7 @@ from typing import NamedTuple, TypeAlias
 import msgspec
 from pyroaring import BitMap64
 
-from goqueue.broker.delivery.dead_letter_partition import Found, LetterPartition, LetterTopics
+from goqueue.broker.delivery.dead_letter_partition import DeadLetterPartition, DeadLetterTopics, FoundDeadLetter
 from goqueue.broker.delivery.group_delivery import Copies
 from goqueue.broker.partition.leader import PartitionLeader
 from goqueue.broker.partition.ledger import Fact
@@ -32,10 +32,10 @@ from goqueue.broker.timers import Timer, Timers
 from goqueue.clock import SECOND, Clock
 from goqueue.delivery import redrive_facts
 from goqueue.delivery.dead_letter import DLQ_SUFFIX, GROUP, dead_letter_topic, origin_of, redriven_headers
-from goqueue.delivery.dead_letter_counts import Tally
-from goqueue.delivery.dead_letter_filter import LetterFilter
+from goqueue.delivery.dead_letter_counts import DeadLetterTally
+from goqueue.delivery.dead_letter_filter import DeadLetterMatcher
 from goqueue.delivery.offsets import between
-from goqueue.delivery.redrive_facts import Order, Progress, State
+from goqueue.delivery.redrive_facts import RedriveOrder, RedriveProgress, RedriveState
 from goqueue.errors import (
     BrokerUnavailable,
     Conflict,
@@ -69,7 +69,7 @@ _ROOM_FOR_HEADERS = 1_024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetterConfig:
+class DeadLetterLimits:
     """How much is done before others may run."""
 
     counted_max: int = 10_000  # letters that one question may count; those that are left are counted by and by
@@ -77,7 +77,7 @@ class DeadLetterConfig:
     stretch_bytes: int = 256 * 1024  # of the log, read in one go
 
 
-class Totals(NamedTuple):
+class RedriveTotals(NamedTuple):
     """What became of the letters that a redrive has met."""
 
     matched: int
@@ -86,7 +86,7 @@ class Totals(NamedTuple):
     failed: int
 
 
-class Share:
+class RedriveShare:
     """A redrive in one partition of the dead-letter topic."""
 
     __slots__ = (
@@ -101,7 +101,7 @@ class Share:
         "unjudged",
     )
 
-    def __init__(self, source: LetterPartition, todo: BitMap64) -> None:
+    def __init__(self, source: DeadLetterPartition, todo: BitMap64) -> None:
         self.source = source
         self.todo = todo
         self.next_offset = 0  # all before it were judged
@@ -109,11 +109,11 @@ class Share:
         self.unjudged = BitMap64()  # were in hand before a restart, and are dead: the only ones before `next_offset`
         self.matched = self.redriven = self.skipped_loop = self.failed = 0
 
-    def progress(self) -> Progress:
+    def progress(self) -> RedriveProgress:
         """What has to be known to go on from here, whatever becomes of the letters in hand."""
         matched = self.matched - len(self.in_hand)
         in_hand = (self.in_hand | self.unjudged).serialize()
-        return Progress(self.next_offset, in_hand, matched, self.redriven, self.skipped_loop, self.failed)
+        return RedriveProgress(self.next_offset, in_hand, matched, self.redriven, self.skipped_loop, self.failed)
 
     def judged(self, offset: int) -> None:
         """The letter was met."""
@@ -121,7 +121,7 @@ class Share:
         self.unjudged.discard(offset)
         self.next_offset = max(self.next_offset, offset + 1)
 
-    def go_on(self, progress: Progress) -> None:
+    def go_on(self, progress: RedriveProgress) -> None:
         """Be as far as that; letters that were in hand and are not dead any more were put back."""
         in_hand = BitMap64.deserialize(progress.in_hand)
         left = self.unjudged = BitMap64([offset for offset in in_hand if self.source.is_dead(offset)])
@@ -136,7 +136,7 @@ class Share:
 class Redrive:
     """One redrive, running or over."""
 
-    def __init__(self, topic: str, order: Order, sources: Sequence[LetterPartition], *, now_ns: int) -> None:
+    def __init__(self, topic: str, order: RedriveOrder, sources: Sequence[DeadLetterPartition], *, now_ns: int) -> None:
         self.topic = topic
         self.dlq_topic = dead_letter_topic(topic)
         self.order = order
@@ -149,9 +149,9 @@ class Redrive:
         self.finished_at_ns = order.finished_at_ns
         is_over = order.state != "running"
         chosen = () if is_over else zip(sources, order.ends, strict=False)
-        self.shares = {source: Share(source, between(source.dead(), 0, end)) for source, end in chosen}
-        wanted = LetterFilter(order.wanted)
-        self.letters: Iterator[Found | None] = (
+        self.shares = {source: RedriveShare(source, between(source.dead(), 0, end)) for source, end in chosen}
+        wanted = DeadLetterMatcher(order.wanted)
+        self.letters: Iterator[FoundDeadLetter | None] = (
             found for share in self.shares.values() for found in share.source.find(wanted, share.todo)
         )
         self.ended: Pending[None] = Pending.of(None) if is_over else Pending()
@@ -168,12 +168,12 @@ class Redrive:
         return self.order.rate
 
     @property
-    def totals(self) -> Totals:
+    def totals(self) -> RedriveTotals:
         """What became of the letters so far."""
         if self.state != "running":
-            return Totals(*self.order.totals)
+            return RedriveTotals(*self.order.totals)
         shares = self.shares.values()
-        return Totals(
+        return RedriveTotals(
             sum(share.matched for share in shares),
             sum(share.redriven for share in shares),
             sum(share.skipped_loop for share in shares),
@@ -194,7 +194,7 @@ class Redrive:
             self.order.to,
         )
 
-    def end(self, state: State, error: str, *, wall_ns: int) -> None:
+    def end(self, state: RedriveState, error: str, *, wall_ns: int) -> None:
         """It is over."""
         totals = self.totals
         self.order = msgspec.structs.replace(
@@ -227,21 +227,21 @@ class Redrive:
         return int(min((1 - self._tokens) * SECOND / self.rate, WAIT_NS_MAX)) + 1 if self.rate else 1
 
 
-Batches: TypeAlias = dict[tuple[LetterPartition, str, int], list[int]]
+RedriveBatches: TypeAlias = dict[tuple[DeadLetterPartition, str, int], list[int]]
 """Offsets of letters, by where they are and where they go."""
 
 
-class DeadLetters:
+class DeadLetterQueues:
     """The dead letters of one broker."""
 
     def __init__(
-        self, topics: LetterTopics, *, clock: Clock, timers: Timers, config: DeadLetterConfig | None = None
+        self, topics: DeadLetterTopics, *, clock: Clock, timers: Timers, config: DeadLetterLimits | None = None
     ) -> None:
         self._topics = topics
         self._clock = clock
         self._timers = timers
-        self._config = config or DeadLetterConfig()
-        self._sources: dict[str, Sequence[LetterPartition]] = {}
+        self._config = config or DeadLetterLimits()
+        self._sources: dict[str, Sequence[DeadLetterPartition]] = {}
         self._redrives: dict[str, OrderedDict[str, Redrive]] = {}
         self._is_stopping = False
 
@@ -259,12 +259,12 @@ class DeadLetters:
 
     def _restore(self, topic: str) -> None:
         """Take back the redrives of a topic from the ledgers."""
-        sources = self._letters(topic)
-        orders: list[Order] = []
-        progress: dict[tuple[str, LetterPartition], Progress] = {}
+        sources = self._partitions(topic)
+        orders: list[RedriveOrder] = []
+        progress: dict[tuple[str, DeadLetterPartition], RedriveProgress] = {}
         for source in sources:
             for redrive_id, value in source.redrive_facts():
-                if isinstance(value, Progress):
+                if isinstance(value, RedriveProgress):
                     progress[redrive_id, source] = value
                 else:
                     orders.append(value)
@@ -312,9 +312,9 @@ class DeadLetters:
             raise InvalidRequest(f"invalid limit {limit}: must be 1 to {LIST_MAX}", path="limit")
         if skip < 0:
             raise InvalidRequest(f"invalid skip {skip}: must be 0 or more", path="skip")
-        chosen = LetterFilter(wanted)
+        chosen = DeadLetterMatcher(wanted)
         letters = heapq.merge(
-            *(_only(source.find(chosen, source.dead())) for source in self._letters(_base(topic))),
+            *(_only(source.find(chosen, source.dead())) for source in self._partitions(_base(topic))),
             key=lambda found: (found.message.timestamp_ns, found.message.partition),
         )
         page: consumer_service.DeadLetters = []
@@ -412,12 +412,12 @@ class DeadLetters:
             raise InvalidRequest(f"invalid max_redrives {max_redrives}: must be 0 or more", path="max_redrives")
         if to not in (None, TO_GROUP, TO_ALL):
             raise InvalidRequest(f'invalid to {to!r}: must be "group" or "all"', path="to")
-        sources = self._letters(topic)
+        sources = self._partitions(topic)
         if target_topic is not None:
             if target_topic == dead_letter_topic(topic):
                 raise InvalidRequest("invalid target_topic: the letters are there already", path="target_topic")
             self._topics.leaders(target_topic)
-        order = Order(
+        order = RedriveOrder(
             token_hex(8),
             wanted,
             rate,
@@ -489,9 +489,9 @@ class DeadLetters:
             self._end(redrive, "done")
         return not is_over
 
-    def _choose(self, redrive: Redrive, allowed: int) -> tuple[Batches, bool]:
+    def _choose(self, redrive: Redrive, allowed: int) -> tuple[RedriveBatches, bool]:
         """The next letters, by where they are and where they go; and whether there are no more at all."""
-        batches: Batches = {}
+        batches: RedriveBatches = {}
         count = 0
         for found in redrive.letters:
             if found is None:
@@ -506,11 +506,11 @@ class DeadLetters:
                     return batches, False
         return batches, True
 
-    def _put_back(self, redrive: Redrive, batches: Batches) -> bool:
+    def _put_back(self, redrive: Redrive, batches: RedriveBatches) -> bool:
         """Move the batches; whether that is done already."""
         is_waiting = False
 
-        def moved(share: Share, offsets: BitMap64, done: Pending[Copies]) -> None:
+        def moved(share: RedriveShare, offsets: BitMap64, done: Pending[Copies]) -> None:
             redrive.in_hand -= 1
             share.in_hand -= offsets
             self._note_moved(redrive, share, len(offsets), done)
@@ -531,7 +531,7 @@ class DeadLetters:
         is_waiting = True
         return not redrive.in_hand
 
-    def _note_moved(self, redrive: Redrive, share: Share, count: int, done: Pending[Copies]) -> None:
+    def _note_moved(self, redrive: Redrive, share: RedriveShare, count: int, done: Pending[Copies]) -> None:
         try:
             moved = len(done.result())
         except TopicNotFound:  # the letters stay where they are
@@ -542,7 +542,7 @@ class DeadLetters:
         share.redriven += moved
         share.failed += count - moved
 
-    def _judge(self, redrive: Redrive, found: Found) -> tuple[str, int] | None:
+    def _judge(self, redrive: Redrive, found: FoundDeadLetter) -> tuple[str, int] | None:
         """Where a letter that matches goes, if anywhere."""
         share = redrive.shares[found.source]
         share.judged(found.message.offset)
@@ -554,7 +554,7 @@ class DeadLetters:
             share.failed += 1
         return target
 
-    def _target(self, redrive: Redrive, found: Found) -> tuple[str, int] | None:
+    def _target(self, redrive: Redrive, found: FoundDeadLetter) -> tuple[str, int] | None:
         """The partition that the letter comes from, or that of the same number elsewhere, if it takes the message."""
         topic, partition, _ = found.letter.origin or ("", found.message.partition, 0)
         if topic == redrive.dlq_topic:  # it died a second time, where it was read as a dead letter
@@ -580,7 +580,7 @@ class DeadLetters:
         if redrive.state == "running" and not redrive.in_hand:
             self._end(redrive, "stopped")
 
-    def _end(self, redrive: Redrive, state: State, error: str = "") -> None:
+    def _end(self, redrive: Redrive, state: RedriveState, error: str = "") -> None:
         if redrive.timer is not None:
             redrive.timer.cancel()
             redrive.timer = None
@@ -613,7 +613,7 @@ class DeadLetters:
     def _dlq_topics(self) -> Sequence[str]:
         return sorted(topic for topic in self._topics.partition_counts() if _base(topic) != topic)
 
-    def _letters(self, topic: str) -> Sequence[LetterPartition]:
+    def _partitions(self, topic: str) -> Sequence[DeadLetterPartition]:
         """The letters of a topic, partition by partition; none if it never had any."""
         dlq_topic = dead_letter_topic(topic)
         if not self._topics.has_topic(dlq_topic):
@@ -625,7 +625,7 @@ class DeadLetters:
         sources = self._sources.get(dlq_topic, ())
         if [source.leader for source in sources] != list(leaders):
             known = {source.leader: source for source in sources}
-            make = partial(LetterPartition, topics=self._topics, stretch_bytes=self._config.stretch_bytes)
+            make = partial(DeadLetterPartition, topics=self._topics, stretch_bytes=self._config.stretch_bytes)
             sources = [known.get(leader) or make(leader) for leader in leaders]
             self._sources[dlq_topic] = sources
         return sources
@@ -633,9 +633,9 @@ class DeadLetters:
     def _queue(self, topic: str) -> reports.DeadLetterQueue:
         messages = 0
         times_ns: list[int] = []
-        tallies: list[Tally] = []
+        tallies: list[DeadLetterTally] = []
         left = self._config.counted_max
-        for source in self._letters(topic):
+        for source in self._partitions(topic):
             left -= source.count(left) if left > 0 else 0
             self._count_later(source)
             dead = source.dead()
@@ -653,7 +653,7 @@ class DeadLetters:
             _summed([tally.by_error for tally in tallies]),
         )
 
-    def _count_later(self, source: LetterPartition) -> None:
+    def _count_later(self, source: DeadLetterPartition) -> None:
         """Count what is left, some at every tick."""
         if source.is_counted or source.is_counting or source.leader.log.is_closed:
             return
@@ -674,7 +674,7 @@ def _base(topic: str) -> str:
     return topic.removesuffix(DLQ_SUFFIX) or topic
 
 
-def _only(letters: Iterator[Found | None]) -> Iterator[Found]:
+def _only(letters: Iterator[FoundDeadLetter | None]) -> Iterator[FoundDeadLetter]:
     return (found for found in letters if found is not None)
 
 
@@ -692,7 +692,7 @@ def _fits(message: Message, leader: PartitionLeader) -> bool:
     return True
 
 
-def _report(found: Found) -> reports.DeadLetter:
+def _report(found: FoundDeadLetter) -> reports.DeadLetter:
     message, letter = found.message, found.letter
     topic, partition, offset = letter.origin or ("", -1, -1)
     record = kernel.select(found.records, BitMap64([message.offset]).to_array(), max_bytes=len(found.records)).records

@@ -33,7 +33,7 @@ from goqueue.backoff import backoff_ns
 from goqueue.broker.partition.journal import Journal
 from goqueue.broker.timers import Timer, Timers
 from goqueue.clock import MS, Clock
-from goqueue.delivery.schedules import CatchUp, Claim, Definition, Run, Schedule, StoredRun, Zones
+from goqueue.delivery.schedules import CatchUp, Claim, Definition, PastRun, Schedule, StoredRun, Zones
 from goqueue.errors import (
     AlreadyExists,
     BrokerUnavailable,
@@ -66,7 +66,7 @@ STALE_MAX = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulingConfig:
+class ScheduleConfig:
     """How schedules are run."""
 
     schedules_max: int = 100_000  # all of them are in memory
@@ -159,7 +159,7 @@ class Schedules:
         clock: Clock,
         timers: Timers,
         zones: Zones = load_zone,
-        config: SchedulingConfig | None = None,
+        config: ScheduleConfig | None = None,
     ) -> None:
         self._open_journal = open_journal
         self._opened_journal: Journal | None = None
@@ -169,7 +169,7 @@ class Schedules:
         self._clock = clock
         self._timers = timers
         self._zones = zones
-        self._config = config or SchedulingConfig()
+        self._config = config or ScheduleConfig()
         self._topics: dict[str, dict[str, _ScheduleSlot]] = {}
         self._count = 0
         self._heap: list[tuple[int, int, int, _ScheduleSlot]] = []
@@ -668,7 +668,7 @@ def _info(schedule: Schedule, *, history: bool = True) -> ScheduleInfo:
     )
 
 
-def _run_info(run: Run) -> ScheduleRun:
+def _run_info(run: PastRun) -> ScheduleRun:
     offset = -1 if run.offset is None else run.offset
     return ScheduleRun(run.due_at_ns, run.published_at_ns or 0, run.partition, offset, run.error or "")
 

@@ -23,7 +23,7 @@ from goqueue.broker.groups.settling import Settlements
 from goqueue.broker.partition.journal import Journal
 from goqueue.clock import MS, SECOND, Clock
 from goqueue.errors import StorageError, TopicNotFound
-from goqueue.groups.coordinator import Coordinator
+from goqueue.groups.coordinator import GroupCoordinator
 from goqueue.groups.group import Group
 from goqueue.groups.member import Join, Member, validate_name
 from goqueue.metrics.delivery import Standing
@@ -43,7 +43,7 @@ class Groups:
 
     def __init__(
         self,
-        coordinator: Coordinator,
+        coordinator: GroupCoordinator,
         topics: PollTopics,
         counters: DeliveryCounters,
         *,

@@ -18,7 +18,7 @@ from goqueue.broker.delivery.group_delivery import DeliveredMessages, GroupDeliv
 from goqueue.broker.groups.group_deliveries import GroupDeliveries, GroupTopics
 from goqueue.clock import MS, Clock
 from goqueue.errors import GoQueueError, GroupNotFound, InvalidRequest, StorageError
-from goqueue.groups.coordinator import Coordinator
+from goqueue.groups.coordinator import GroupCoordinator
 from goqueue.groups.group import Group
 from goqueue.groups.member import Member
 from goqueue.names import TopicPartition
@@ -73,7 +73,7 @@ class Polling:
 
     def __init__(
         self,
-        coordinator: Coordinator,
+        coordinator: GroupCoordinator,
         topics: PollTopics,
         deliveries: GroupDeliveries,
         *,

@@ -13,7 +13,7 @@ from goqueue.broker.groups.polling import Polling
 from goqueue.clock import SECOND, Clock
 from goqueue.delivery.offsets import runs
 from goqueue.errors import GroupNotFound, InvalidRequest, OffsetOutOfRange, PartitionNotAssigned
-from goqueue.groups.coordinator import Coordinator
+from goqueue.groups.coordinator import GroupCoordinator
 from goqueue.names import TopicPartition
 from goqueue.record.header import OFFSET_MAX
 from goqueue.service.pending import Pending, after, all_of, chained
@@ -25,7 +25,7 @@ class GroupPositions:
 
     def __init__(
         self,
-        coordinator: Coordinator,
+        coordinator: GroupCoordinator,
         topics: GroupTopics,
         deliveries: GroupDeliveries,
         polling: Polling,

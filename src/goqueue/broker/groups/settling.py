@@ -31,7 +31,7 @@ from goqueue.errors import (
     RequestTooLarge,
     TopicNotFound,
 )
-from goqueue.groups.coordinator import Coordinator
+from goqueue.groups.coordinator import GroupCoordinator
 from goqueue.record.header import Buffer
 from goqueue.service.groups import EXTENSION_NS_MAX, RECEIPTS_MAX
 from goqueue.service.pending import Pending, after
@@ -54,7 +54,7 @@ class Settlements:
 
     def __init__(
         self,
-        coordinator: Coordinator,
+        coordinator: GroupCoordinator,
         topics: GroupTopics,
         deliveries: GroupDeliveries,
         polling: Polling,
