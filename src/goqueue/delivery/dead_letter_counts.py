@@ -53,7 +53,7 @@ class DeadLetterTallies:
         self.end = end
 
     def letters(self, start: int, end: int) -> BitMap64:
-        """All that may be letters in that range: behind what was seen, every offset."""
+        """All that may be letters in that range: after what was counted, every offset."""
         return between(self._seen, start, end) | span(max(start, self.end), end)
 
     def forget_below(self, offset: int) -> None:

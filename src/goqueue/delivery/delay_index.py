@@ -12,10 +12,10 @@
 
 The log is the truth and the index a hint, which spares a restart the reading of the log. It says how far it can be
 believed: all delayed records of the log below the *covered offset* are in it, if they wait. Blocks are appended as
-things happen, each of entries that came into the same state, under one checksum (CRC-32C of the block behind that
+things happen, each of entries that came into the same state, under one checksum (CRC-32C of the block after that
 field). A later entry for an offset counts instead of the earlier ones.
 
-It is not synced, so a crash may cost the end of it or leave a hole. Blocks behind a hole still count, but what they
+It is not synced, so a crash may cost the end of it or leave a hole. Blocks after a hole still count, but what they
 claim to cover does not: something that the hole has swallowed would be missing, and a message would be delivered before
 its time. So the log is read again from the offset that the last block before the hole covers.
 

@@ -3,20 +3,20 @@
 A `RunTimes` turns a cron text or an interval into instants. cronsim says which local times match; a time zone says when
 those are. Where a clock is changed,
 
-    a local time that is skipped     runs at the first instant behind the gap
+    a local time that is skipped     runs at the first instant after the gap
     a local time that comes twice    runs the first time; but what runs in every hour goes on through both of them
 
 so a daily run is neither lost nor doubled, and a run of every five minutes does not fall silent for an hour. The zones
 are handed in, since to find one is to read a file.
 
-A `Schedule` is a plan, a message and a memory. Up to `cursor_ns` every due time is dealt with. What is due behind it is
+A `Schedule` is a plan, a message and a memory. Up to `cursor_ns` every due time is dealt with. What is due after it is
 taken as a `Claim`: these runs, under this number. The number is the epoch of the schedule's own producer id, and the
-runs of a claim are one batch. Whoever keeps the claim before it publishes, and publishes it again until it is settled,
-has each run in the log once, because the log recognises a batch that it has. Claims follow one another, never two
-at a time.
+runs of a claim are one batch. A caller that stores the claim before it publishes, and publishes it again until it is
+settled, has each run in the log once, because the log recognizes a batch that it has. Claims follow one another, never
+two at a time.
 
-The catch-up policy is about runs that are late because nobody was there: `skip` counts them, `once` makes one run of
-all of them, `all` makes up for each.
+The catch-up policy is about runs that are late because no broker was running: `skip` counts them, `once` makes one run
+of all of them, `all` makes up for each.
 """
 
 from bisect import bisect_left
@@ -37,7 +37,7 @@ from goqueue.times import NS_MAX, format_duration
 HISTORY_MAX: Final = 100
 """Runs that are remembered one by one."""
 CLAIM_MAX: Final = 1_000
-"""Due times that are dealt with in one step; what is behind them waits for the next."""
+"""Due times that are dealt with in one step; later ones wait for the next step."""
 CLAIM_BYTES_MAX: Final = 4 * 1024 * 1024
 """A claim is one batch, and a batch has to fit into memory a few times."""
 VALUE_BYTES_MAX: Final = 1024 * 1024
@@ -68,7 +68,7 @@ Zones = Callable[[str], tzinfo]
 
 
 class CatchUp(StrEnum):
-    """What becomes of runs that were missed while nobody was there."""
+    """What becomes of runs that were missed while no broker was running."""
 
     SKIP = "skip"
     ONCE = "once"
@@ -108,11 +108,11 @@ class RunTimes:
         return cls(cron=None, every_ns=EVERY_NS_MIN, end_ns=-1)
 
     def next_after(self, ns: int) -> int | None:
-        """The first instant behind that one, if there is one."""
+        """The first instant after that one, if there is one."""
         return next(self._instants(ns), None)
 
     def take(self, after_ns: int, through_ns: int, *, limit: int) -> tuple[list[int], int | None]:
-        """The first instants behind the one and not behind the other, at most so many, and the one that follows."""
+        """The first instants after `after_ns` and not after `until_ns`, at most so many, and the one that follows."""
         taken: list[int] = []
         for ns in self._instants(after_ns):
             if ns > through_ns or len(taken) == limit:
@@ -131,7 +131,7 @@ class RunTimes:
         return iter(range(self._anchor_ns + steps * every_ns, NS_MAX, every_ns))
 
     def _of_cron(self, after_ns: int) -> Iterator[int]:
-        """Local times as they match, and when they are; those of a second pass come behind those of the first."""
+        """Local times as they match, and when they are; those of a second pass come after those of the first."""
         assert self._cron is not None
         last_ns = after_ns
         second_pass: list[int] = []
@@ -171,7 +171,7 @@ class RunTimes:
         return self._change(ns - _ns(behind), ns - _ns(before), behind), None
 
     def _change(self, low_ns: int, high_ns: int, behind: timedelta) -> int:
-        """The first instant, to the second, at which the clocks show what they show behind the change."""
+        """The first instant, to the second, at which the clocks show what they show after the change."""
         low, high = low_ns // _SECOND, high_ns // _SECOND
         while low < high:
             middle = (low + high) // 2
@@ -196,7 +196,7 @@ def _ns(delta: timedelta) -> int:
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What somebody wants published again and again. A value of None is a tombstone, an empty key is no key.
+    """A message that is published again and again. A value of None is a tombstone, an empty key is no key.
 
     `delay_ns` and `ttl_ns` count from the moment at which a run is published. `end_ns` is the last instant that counts.
     """

@@ -1,4 +1,4 @@
-"""Delayed messages: the table of one partition on the disk, and the verbs about all of them.
+"""The verbs about delayed messages: list, get, cancel, reschedule.
 
     publish ──> appended ──> PartitionDelays ──> the delay file (a hint, which spares a restart the reading of the log)
     cancel, reschedule ──> ledger ──> PartitionDelays, cursors
@@ -57,7 +57,7 @@ class Delays:
         skip: int = 0,
         limit: int = 100,
     ) -> DelayedMessages:
-        """By due time; an unknown topic has none."""
+        """Delayed messages by due time; none for an unknown topic."""
         if state not in _STATES:
             raise InvalidRequest(f"invalid state {state!r}: must be one of {' '.join(_STATES)}", path="state")
         if not 1 <= limit <= LIST_MAX:
@@ -78,7 +78,7 @@ class Delays:
         return sorted(found, key=lambda one: (one.deliver_at_ns, one.partition, one.offset))[skip : skip + limit]
 
     def get(self, topic: str, offset: int, *, partition: int | None = None) -> reports.DelayedMessage:
-        """The one of that offset, in the lowest partition that has one."""
+        """The message of that offset, in the lowest partition that has one."""
         for delivery in self._deliveries(topic, partition):
             if delivery.delays.table.find(offset) is not None:
                 described = self._described(delivery, BitMap64([offset]))
@@ -112,7 +112,7 @@ class Delays:
         return self._change(topic, partition, offset, offsets, key, deliver_at_ns)
 
     def stats(self) -> reports.DelayReport:
-        """Delays in numbers."""
+        """Counts of delays since they were first known, and the average delay."""
         totals = [0] * 5
         by_topic: dict[str, int] = {}
         delay_ns = delay_count = tick = 0

@@ -1,4 +1,4 @@
-"""What is told of deliveries in numbers: lanes and what became of messages."""
+"""The lanes of a partition in numbers: what is pending, ready, in flight and done, and how fast it moves."""
 
 from collections.abc import Sequence
 
@@ -14,11 +14,11 @@ from goqueue.wire import reports
 
 US = 1_000
 SCANNED_MAX = 16
-"""How many stretches of a log that nobody has looked at yet are looked at for one report."""
+"""How many stretches of a log that are not in the index are read for one report."""
 
 
 def lane_report(delivery: PartitionDelivery, group: str | None, *, now_ns: int, wall_ns: int) -> reports.LaneReport:
-    """One partition, lane by lane: for one group, or all of them together; without any, all is ready."""
+    """One partition, lane by lane: for one group, or all of them together; without any group, everything is ready."""
     leader, index = delivery.leader, delivery.index
     start, end = leader.log.start_offset, leader.last_stable_offset
     for _ in range(SCANNED_MAX):
@@ -65,7 +65,7 @@ def lane_report(delivery: PartitionDelivery, group: str | None, *, now_ns: int, 
 
 
 def _enqueue_rates(delivery: PartitionDelivery, everything: BitMap64, *, wall_ns: int) -> list[float]:
-    """What was stored in the last minute, per second; or since the first message, if that is shorter. The log tells."""
+    """What was stored in the last minute, per second; or since the first message, if that is shorter. From the log."""
     log = delivery.leader.log
     since = log.offset_at_time(wall_ns - WINDOW_SECONDS * SECOND)
     parts = _by_lane(delivery, between(everything, since, log.next_offset))

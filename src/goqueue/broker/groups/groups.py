@@ -185,7 +185,7 @@ class Groups:
         generation: int | None = None,
         partitions: Sequence[PartitionName] | None = None,
     ) -> reports.RevocationAcknowledged:
-        """The member has given back what it was asked for."""
+        """The member confirms that it has let go of revoked partitions."""
         given = None if partitions is None else [TopicPartition(one.topic, one.partition) for one in partitions]
         found = self._coordinator.get(group)
         self._commit_handed(group, found.member(member_id), given)
