@@ -25,7 +25,7 @@ def test_the_counts_are_those_of_the_letters_that_are_dead(
         counts.note([(o, {"gq-reason": there[o]}) for o in range(first, end) if o in there], end=end)
 
     counts.forget_below(start)
-    found = counts.letters(start, len(letters)) - BitMap64(done)
+    found = counts.dead_letters(start, len(letters)) - BitMap64(done)
 
     dead = {offset for offset in there if offset >= start and offset not in done}
     assert set(found) == dead
@@ -37,7 +37,7 @@ def test_what_was_not_seen_yet_counts_as_letters_without_texts() -> None:
     counts = DeadLetterTallies(10)
     counts.note([(10, {"gq-group": "g"}), (12, {"gq-group": "g"})], end=13)
 
-    found = counts.letters(0, 20)
+    found = counts.dead_letters(0, 20)
 
     assert list(found) == [10, 12, *range(13, 20)]
     assert counts.tally(found).by_group == {"g": 2}
@@ -58,7 +58,7 @@ def test_retention_past_what_was_seen_is_no_news_of_what_follows() -> None:
     counts.forget_below(5)
 
     assert counts.end == 5
-    assert list(counts.letters(5, 7)) == [5, 6]
+    assert list(counts.dead_letters(5, 7)) == [5, 6]
 
 
 def test_errors_that_are_all_different_do_not_pile_up_and_the_frequent_one_is_counted_in_full() -> None:
@@ -68,7 +68,7 @@ def test_errors_that_are_all_different_do_not_pile_up_and_the_frequent_one_is_co
         error = "the same" if offset % 2 else f"order {offset} is gone"
         counts.note([(offset, {"gq-error": error})], end=offset + 1)
 
-    by_error = counts.tally(counts.letters(0, total)).by_error
+    by_error = counts.tally(counts.dead_letters(0, total)).by_error
 
     assert len(by_error) == ERRORS_MAX
     assert next(iter(by_error.items())) == ("the same", total // 2)

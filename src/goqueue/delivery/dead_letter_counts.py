@@ -52,7 +52,7 @@ class DeadLetterTallies:
             table.settle()
         self.end = end
 
-    def letters(self, start: int, end: int) -> BitMap64:
+    def dead_letters(self, start: int, end: int) -> BitMap64:
         """All that may be letters in that range: after what was counted, every offset."""
         return between(self._seen, start, end) | span(max(start, self.end), end)
 
