@@ -1,27 +1,29 @@
 """Counting the dead letters of a partition, and finding them."""
 
-from collections.abc import Iterable, Mapping
-
 import pytest
 
-from goqueue.broker.delivery.dead_letters import DeadLetterLimits, DeadLetterQueues
 from goqueue.clock import SECOND
-from goqueue.delivery.dead_letter import Death, dead_headers
 from goqueue.errors import (
     InvalidRequest,
     TopicNotFound,
 )
-from goqueue.names import TopicPartition
-from goqueue.record import kernel
 from goqueue.record.header import Priority
-from goqueue.record.message import Message
-from goqueue.service.pending import Pending
 from goqueue.testing import ManualClock, MemoryDisk
-from goqueue.wire.reports import DeadLetter, DeadLetterFilter, RedriveInfo
+from goqueue.wire.reports import DeadLetterFilter
 from tests.broker.brokers import Node
-from tests.broker.consumers import Got
+from tests.broker.dead_lettered import (
+    ALL,
+    answered,
+    create,
+    dead_letter,
+    listed,
+    message_of,
+    numbered,
+    numbers,
+    patient,
+    redriven,
+)
 
-ALL = DeadLetterFilter()
 START_NS = ManualClock().wall_ns()
 
 
@@ -32,94 +34,13 @@ def node(disk: MemoryDisk, clock: ManualClock) -> Node:
     return node
 
 
-def create(node: Node, *, partitions: int = 2, **settings: object) -> None:
-    for topic in ("orders", "orders.dlq"):
-        node.create(topic, partitions=partitions, **settings)
-
-
-def bury(
-    node: Node,
-    *values: bytes | None,
-    partition: int = 0,
-    key: bytes | None = None,
-    headers: Mapping[str, str] | None = None,
-    reason: str = "REJECTED",
-    error: str = "bad",
-    group: str = "billing",
-    attempts: int = 3,
-    origin: str | None = None,
-    priority: int = Priority.NORMAL,
-) -> None:
-    """Write dead letters, as if they had died just now."""
-    now_ns = node.clock.wall_ns()
-    records = kernel.encode(
-        values,
-        keys=[key] * len(values),
-        priorities=priority,
-        headers=[
-            {
-                **dead_headers(
-                    headers or {},
-                    Death(reason, error, group, "m", attempts, origin or f"orders:{partition}:{n}", None, now_ns),
-                )
-            }
-            for n in range(len(values))
-        ],
-    )
-    node.done(node.broker.publish_records("orders.dlq", partition, records))
-
-
-def numbered(count: int) -> list[bytes]:
-    return [b"%d" % n for n in range(count)]
-
-
-def listed(node: Node, wanted: DeadLetterFilter = ALL, **page: int) -> list[bytes]:
-    return [message_of(letter).value for letter in node.broker.dead_letters.list("orders", wanted, **page)]
-
-
-def message_of(letter: DeadLetter) -> Message:
-    (message,) = kernel.decode(letter.record, TopicPartition("orders.dlq", letter.partition), Message)
-    assert message.offset == letter.offset
-    return message
-
-
-def redriven(node: Node, wanted: DeadLetterFilter = ALL, **options: object) -> RedriveInfo:
-    """A redrive, when it is over."""
-    return ended(node, begun(node, wanted, **options).id)
-
-
-def begun(node: Node, wanted: DeadLetterFilter = ALL, **options: object) -> RedriveInfo:
-    """A redrive that has begun for certain; of what follows as little has happened as can be."""
-    return answered(node, node.broker.dead_letters.redrive("orders", wanted, **options))  # type: ignore[arg-type]
-
-
-def answered(node: Node, pending: Pending[RedriveInfo]) -> RedriveInfo:
-    while not pending.is_done:
-        node.workers.run_one()
-    return pending.result()
-
-
-def ended(node: Node, redrive_id: str) -> RedriveInfo:
-    for _ in range(10_000):
-        node.workers.run_all()
-        info = node.broker.dead_letters.redrive_info("orders", redrive_id)
-        if info.state != "running":
-            return info
-        node.tick(0.05)
-    raise AssertionError("it does not end")
-
-
-def numbers(info: RedriveInfo) -> tuple[str, int, int, int, int]:
-    return info.state, info.matched, info.redriven, info.skipped_loop, info.failed
-
-
 # --- counting --------------------------------------------------------------------------------------
 
 
 def test_letters_are_counted_by_reason_group_error_and_time(node: Node) -> None:
-    bury(node, b"a", b"b", reason="TIMEOUT", error="slow")
+    dead_letter(node, b"a", b"b", reason="TIMEOUT", error="slow")
     node.tick(5)
-    bury(node, b"c", partition=1, group="audit")
+    dead_letter(node, b"c", partition=1, group="audit")
 
     queue = node.broker.dead_letters.describe("orders")
 
@@ -133,10 +54,10 @@ def test_letters_are_counted_by_reason_group_error_and_time(node: Node) -> None:
 
 
 def test_counts_follow_what_dies_and_what_is_put_back(node: Node) -> None:
-    bury(node, *numbered(4))
+    dead_letter(node, *numbered(4))
     assert node.broker.dead_letters.describe("orders").by_reason == {"REJECTED": 4}
     node.tick(1)
-    bury(node, b"late", reason="EXPIRED")
+    dead_letter(node, b"late", reason="EXPIRED")
     assert node.broker.dead_letters.describe("orders").by_reason == {"REJECTED": 4, "EXPIRED": 1}
 
     redriven(node, DeadLetterFilter(reason="REJECTED"))
@@ -147,12 +68,12 @@ def test_counts_follow_what_dies_and_what_is_put_back(node: Node) -> None:
 
 
 def test_counts_follow_retention(node: Node) -> None:
-    bury(node, *[b"x" * 400] * 3, reason="TIMEOUT")
+    dead_letter(node, *[b"x" * 400] * 3, reason="TIMEOUT")
     node.done(node.broker.alter_topic("orders.dlq", {"segment_bytes": 65_536, "retention": "60s"}))
     assert node.broker.dead_letters.describe("orders").messages == 3
-    bury(node, *[b"x" * 60_000] * 3, reason="EXPIRED")
+    dead_letter(node, *[b"x" * 60_000] * 3, reason="EXPIRED")
     node.pass_time(120, step=10)
-    bury(node, b"new")
+    dead_letter(node, b"new")
     node.pass_time(30, step=10)
 
     queue = node.broker.dead_letters.describe("orders")
@@ -166,7 +87,7 @@ def test_counts_follow_retention(node: Node) -> None:
 def test_all_queues_are_listed_by_the_name_of_their_topic(node: Node) -> None:
     node.create("a.dlq")
     node.create("plain")
-    bury(node, b"a")
+    dead_letter(node, b"a")
 
     assert [(queue.topic, queue.messages) for queue in node.broker.dead_letters.queues()] == [("a", 0), ("orders", 1)]
 
@@ -190,21 +111,15 @@ def test_a_topic_without_dead_letters_has_none_and_one_that_is_not_there_is_not_
 
 
 def test_the_name_of_the_queue_stands_for_its_topic(node: Node) -> None:
-    bury(node, b"a")
+    dead_letter(node, b"a")
 
     assert node.broker.dead_letters.describe("orders.dlq").topic == "orders"
     assert answered(node, node.broker.dead_letters.redrive("orders.dlq", ALL)).topic == "orders"
 
 
-def patient(node: Node, **config: int) -> DeadLetterQueues:
-    """The verbs with other limits."""
-    limits = DeadLetterLimits(**config)
-    return DeadLetterQueues(node.broker, clock=node.clock, timers=node.broker._timers, config=limits)
-
-
 def test_more_letters_than_one_question_may_count_are_counted_by_and_by(node: Node) -> None:
     dead_letters = patient(node, counted_max=5, counted_step=5, stretch_bytes=600)
-    bury(node, *numbered(40))
+    dead_letter(node, *numbered(40))
 
     first = dead_letters.describe("orders")
     assert first.messages == 40
@@ -215,23 +130,23 @@ def test_more_letters_than_one_question_may_count_are_counted_by_and_by(node: No
 
 
 def test_a_queue_that_is_deleted_and_made_again_is_another_one(node: Node) -> None:
-    bury(node, *numbered(3))
+    dead_letter(node, *numbered(3))
     assert node.broker.dead_letters.describe("orders").messages == 3
     node.done(node.broker.delete_topic("orders.dlq"))
     assert node.broker.dead_letters.describe("orders").messages == 0
     node.create("orders.dlq", partitions=2)
-    bury(node, b"new", reason="TIMEOUT")
+    dead_letter(node, b"new", reason="TIMEOUT")
 
     assert node.broker.dead_letters.describe("orders").by_reason == {"TIMEOUT": 1}
     assert listed(node) == [b"new"]
 
 
 def test_a_queue_that_was_made_again_unseen_is_another_one_too(node: Node) -> None:
-    bury(node, *numbered(3))
+    dead_letter(node, *numbered(3))
     assert node.broker.dead_letters.describe("orders").messages == 3
     node.done(node.broker.delete_topic("orders.dlq"))
     node.create("orders.dlq", partitions=2)
-    bury(node, b"new", reason="TIMEOUT")
+    dead_letter(node, b"new", reason="TIMEOUT")
 
     assert node.broker.dead_letters.describe("orders").by_reason == {"TIMEOUT": 1}
     assert listed(node) == [b"new"]
@@ -242,7 +157,7 @@ def test_a_queue_that_was_made_again_unseen_is_another_one_too(node: Node) -> No
 
 def test_a_list_has_the_newest_last_over_all_partitions(node: Node) -> None:
     for turn, partition in enumerate((1, 0, 0, 1)):
-        bury(node, b"%d" % turn, partition=partition)
+        dead_letter(node, b"%d" % turn, partition=partition)
         node.tick(1)
 
     assert listed(node) == [b"0", b"1", b"2", b"3"]
@@ -251,7 +166,7 @@ def test_a_list_has_the_newest_last_over_all_partitions(node: Node) -> None:
 
 
 def test_a_letter_is_told_whole(node: Node) -> None:
-    bury(node, b"v", key=b"k", headers={"color": "red"}, attempts=2, origin="orders:1:7", priority=Priority.HIGH)
+    dead_letter(node, b"v", key=b"k", headers={"color": "red"}, attempts=2, origin="orders:1:7", priority=Priority.HIGH)
 
     (letter,) = node.broker.dead_letters.list("orders", ALL)
 
@@ -298,7 +213,7 @@ def test_a_filter_finds_counts_and_puts_back_the_same(node: Node, wanted: DeadLe
         {"partition": 1},
     ]
     for number, letter in enumerate(letters):
-        bury(node, b"%d" % number, **letter)  # type: ignore[arg-type]
+        dead_letter(node, b"%d" % number, **letter)  # type: ignore[arg-type]
         node.tick(1)
 
     assert listed(node, wanted) == found
@@ -319,13 +234,13 @@ def test_a_page_that_cannot_be_is_refused(node: Node, page: dict[str, int]) -> N
 def test_a_page_of_large_letters_ends_early(node: Node) -> None:
     node.done(node.broker.alter_topic("orders.dlq", {"max_message_bytes": 8_000_000}))
     for _ in range(4):
-        bury(node, b"x" * 5_000_000)
+        dead_letter(node, b"x" * 5_000_000)
 
     assert len(listed(node)) == 3
     assert len(listed(node, skip=3)) == 1
 
 
-def test_letters_that_nobody_can_have_buried_are_letters_all_the_same(node: Node) -> None:
+def test_dead_letters_that_no_broker_wrote_are_dead_letters_all_the_same(node: Node) -> None:
     node.publish(b"by hand", topic="orders.dlq")
 
     (letter,) = node.broker.dead_letters.list("orders", ALL)
@@ -336,7 +251,3 @@ def test_letters_that_nobody_can_have_buried_are_letters_all_the_same(node: Node
 
 
 # --- for whom --------------------------------------------------------------------------------------
-
-
-def values(messages: Iterable[Got]) -> list[bytes]:
-    return [message.value for message in messages]

@@ -204,10 +204,10 @@ def test_a_crash_at_any_step_of_a_dead_lettering_leaves_each_dead_letter_once(ke
         member.ack(delivered)
         again.pass_time(40, step=5)
 
-        buried = [int(origin.rpartition(":")[2]) for origin in origins(again)]
-        assert len(buried) == len(set(buried))
-        assert set(answered) <= set(buried)
-        assert not set(buried) & set(offsets(delivered))
+        dead_lettered = [int(origin.rpartition(":")[2]) for origin in origins(again)]
+        assert len(dead_lettered) == len(set(dead_lettered))
+        assert set(answered) <= set(dead_lettered)
+        assert not set(dead_lettered) & set(offsets(delivered))
         assert floor(again) == 6
 
 

@@ -1,13 +1,11 @@
 """Redrives: dead letters go back, each once, whatever happens in between."""
 
-from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Literal
 
 import pytest
 
-from goqueue.broker.delivery.dead_letters import HISTORY_MAX, DeadLetterLimits, DeadLetterQueues
-from goqueue.delivery.dead_letter import Death, dead_headers
+from goqueue.broker.delivery.dead_letters import HISTORY_MAX
 from goqueue.errors import (
     Forbidden,
     GoQueueError,
@@ -15,18 +13,29 @@ from goqueue.errors import (
     TopicNotFound,
 )
 from goqueue.groups.member import Join
-from goqueue.names import TopicPartition
 from goqueue.record import kernel
 from goqueue.record.header import Priority
-from goqueue.record.message import Message
-from goqueue.service.pending import Pending
 from goqueue.testing import ManualClock, MemoryDisk, PowerLoss
 from goqueue.tracing.context import is_trace_id
-from goqueue.wire.reports import DeadLetter, DeadLetterFilter, RedriveInfo, Settlement
+from goqueue.wire.reports import DeadLetterFilter, Settlement
 from tests.broker.brokers import Node
-from tests.broker.consumers import Consumer, Got
-
-ALL = DeadLetterFilter()
+from tests.broker.consumers import Consumer
+from tests.broker.dead_lettered import (
+    ALL,
+    answered,
+    begun,
+    create,
+    dead_letter,
+    ended,
+    listed,
+    message_of,
+    messages_of,
+    numbered,
+    numbers,
+    patient,
+    redriven,
+    values,
+)
 
 
 @pytest.fixture
@@ -34,98 +43,6 @@ def node(disk: MemoryDisk, clock: ManualClock) -> Node:
     node = Node(disk, clock)
     create(node)
     return node
-
-
-def create(node: Node, *, partitions: int = 2, **settings: object) -> None:
-    for topic in ("orders", "orders.dlq"):
-        node.create(topic, partitions=partitions, **settings)
-
-
-def bury(
-    node: Node,
-    *values: bytes | None,
-    partition: int = 0,
-    key: bytes | None = None,
-    headers: Mapping[str, str] | None = None,
-    reason: str = "REJECTED",
-    error: str = "bad",
-    group: str = "billing",
-    attempts: int = 3,
-    origin: str | None = None,
-    priority: int = Priority.NORMAL,
-) -> None:
-    """Write dead letters, as if they had died just now."""
-    now_ns = node.clock.wall_ns()
-    records = kernel.encode(
-        values,
-        keys=[key] * len(values),
-        priorities=priority,
-        headers=[
-            {
-                **dead_headers(
-                    headers or {},
-                    Death(reason, error, group, "m", attempts, origin or f"orders:{partition}:{n}", None, now_ns),
-                )
-            }
-            for n in range(len(values))
-        ],
-    )
-    node.done(node.broker.publish_records("orders.dlq", partition, records))
-
-
-def numbered(count: int) -> list[bytes]:
-    return [b"%d" % n for n in range(count)]
-
-
-def listed(node: Node, wanted: DeadLetterFilter = ALL, **page: int) -> list[bytes]:
-    return [message_of(letter).value for letter in node.broker.dead_letters.list("orders", wanted, **page)]
-
-
-def message_of(letter: DeadLetter) -> Message:
-    (message,) = kernel.decode(letter.record, TopicPartition("orders.dlq", letter.partition), Message)
-    assert message.offset == letter.offset
-    return message
-
-
-def messages_of(node: Node, topic: str = "orders", partition: int = 0) -> list[Message]:
-    origin = TopicPartition(topic, partition)
-    return kernel.decode(node.read(topic, partition, max_bytes=1 << 24).records, origin, Message)
-
-
-def redriven(node: Node, wanted: DeadLetterFilter = ALL, **options: object) -> RedriveInfo:
-    """A redrive, when it is over."""
-    return ended(node, begun(node, wanted, **options).id)
-
-
-def begun(node: Node, wanted: DeadLetterFilter = ALL, **options: object) -> RedriveInfo:
-    """A redrive that has begun for certain; of what follows as little has happened as can be."""
-    return answered(node, node.broker.dead_letters.redrive("orders", wanted, **options))  # type: ignore[arg-type]
-
-
-def answered(node: Node, pending: Pending[RedriveInfo]) -> RedriveInfo:
-    while not pending.is_done:
-        node.workers.run_one()
-    return pending.result()
-
-
-def ended(node: Node, redrive_id: str) -> RedriveInfo:
-    for _ in range(10_000):
-        node.workers.run_all()
-        info = node.broker.dead_letters.redrive_info("orders", redrive_id)
-        if info.state != "running":
-            return info
-        node.tick(0.05)
-    raise AssertionError("it does not end")
-
-
-def numbers(info: RedriveInfo) -> tuple[str, int, int, int, int]:
-    return info.state, info.matched, info.redriven, info.skipped_loop, info.failed
-
-
-def patient(node: Node, **config: int) -> DeadLetterQueues:
-    """The verbs with other limits."""
-    limits = DeadLetterLimits(**config)
-    return DeadLetterQueues(node.broker, clock=node.clock, timers=node.broker._timers, config=limits)
 
 
 # --- putting back ----------------------------------------------------------------------------------
@@ -185,16 +102,16 @@ def test_a_message_that_dies_again_and_again_is_put_back_no_more(disk: MemoryDis
 
 
 def test_nothing_is_put_back_that_may_never_be(node: Node) -> None:
-    bury(node, b"a")
+    dead_letter(node, b"a")
 
     assert numbers(redriven(node, max_redrives=0)) == ("done", 1, 0, 1, 0)
     assert listed(node) == [b"a"]
 
 
 def test_a_limit_counts_what_is_put_back(node: Node) -> None:
-    bury(node, b"looped", headers={"gq-redrives": "3"})
-    bury(node, b"lost", origin="gone:0:1")
-    bury(node, *numbered(5))
+    dead_letter(node, b"looped", headers={"gq-redrives": "3"})
+    dead_letter(node, b"lost", origin="gone:0:1")
+    dead_letter(node, *numbered(5))
 
     plan = node.broker.dead_letters.plan("orders", ALL, limit=2)
     assert (plan.matched, plan.skipped_loop) == (4, 1)
@@ -204,7 +121,7 @@ def test_a_limit_counts_what_is_put_back(node: Node) -> None:
 
 
 def test_a_plan_does_nothing(node: Node) -> None:
-    bury(node, *numbered(30))
+    dead_letter(node, *numbered(30))
 
     plan = node.broker.dead_letters.plan("orders", ALL)
 
@@ -215,8 +132,8 @@ def test_a_plan_does_nothing(node: Node) -> None:
 
 
 def test_many_letters_are_put_back_in_order_batch_by_batch(node: Node) -> None:
-    bury(node, *numbered(1_700))
-    bury(node, *numbered(3), partition=1)
+    dead_letter(node, *numbered(1_700))
+    dead_letter(node, *numbered(3), partition=1)
 
     redrive = begun(node)
     assert redrive.state == "running"
@@ -229,7 +146,7 @@ def test_many_letters_are_put_back_in_order_batch_by_batch(node: Node) -> None:
 def test_on_a_disk_that_answers_at_once_others_run_in_between(disk: MemoryDisk, clock: ManualClock) -> None:
     node = Node(disk, clock)
     create(node, flush="none")
-    bury(node, *numbered(5_000))
+    dead_letter(node, *numbered(5_000))
 
     redrive = begun(node)
 
@@ -241,8 +158,8 @@ def test_on_a_disk_that_answers_at_once_others_run_in_between(disk: MemoryDisk, 
 
 def test_letters_that_do_not_match_are_passed_over_while_others_run(node: Node) -> None:
     dead_letters = patient(node, stretch_bytes=1_000)
-    bury(node, *numbered(100))
-    bury(node, b"wanted", reason="TIMEOUT")
+    dead_letter(node, *numbered(100))
+    dead_letter(node, b"wanted", reason="TIMEOUT")
 
     redrive = answered(node, dead_letters.redrive("orders", DeadLetterFilter(reason="TIMEOUT")))
     assert (redrive.state, redrive.matched) == ("running", 0)
@@ -253,16 +170,16 @@ def test_letters_that_do_not_match_are_passed_over_while_others_run(node: Node) 
 
 
 def test_letters_that_die_after_it_began_are_not_for_a_redrive(node: Node) -> None:
-    bury(node, *numbered(3))
+    dead_letter(node, *numbered(3))
     redrive = begun(node, rate=1)
-    bury(node, b"late")
+    dead_letter(node, b"late")
 
     assert ended(node, redrive.id).redriven == 3
     assert listed(node) == [b"late"]
 
 
 def test_two_redrives_over_the_same_letters_put_each_back_once(node: Node) -> None:
-    bury(node, *numbered(1_200))
+    dead_letter(node, *numbered(1_200))
 
     redrives = [begun(node) for _ in range(3)]
     infos = [ended(node, one.id) for one in redrives]
@@ -274,8 +191,8 @@ def test_two_redrives_over_the_same_letters_put_each_back_once(node: Node) -> No
 
 def test_letters_go_to_another_topic_when_that_is_asked_for(node: Node) -> None:
     node.create("parked", partitions=1)
-    bury(node, b"a", partition=1)
-    bury(node, b"b", origin="gone:3:1")
+    dead_letter(node, b"a", partition=1)
+    dead_letter(node, b"b", origin="gone:3:1")
 
     assert numbers(redriven(node, target_topic="parked")) == ("done", 2, 2, 0, 0)
 
@@ -284,7 +201,7 @@ def test_letters_go_to_another_topic_when_that_is_asked_for(node: Node) -> None:
 
 
 def test_letters_whose_origin_is_gone_fail_and_stay(node: Node) -> None:
-    bury(node, b"a", b"b")
+    dead_letter(node, b"a", b"b")
     node.done(node.broker.delete_topic("orders"))
 
     assert numbers(redriven(node)) == ("done", 2, 0, 0, 2)
@@ -293,14 +210,14 @@ def test_letters_whose_origin_is_gone_fail_and_stay(node: Node) -> None:
 
 
 def test_an_origin_with_fewer_partitions_takes_them_where_it_can(node: Node) -> None:
-    bury(node, b"a", origin="orders:5:1")
+    dead_letter(node, b"a", origin="orders:5:1")
 
     assert redriven(node).redriven == 1
     assert node.values(partition=1) == [b"a"]
 
 
 def test_what_died_among_the_dead_letters_goes_back_to_the_topic(node: Node) -> None:
-    bury(node, b"a", partition=1, origin="orders.dlq:1:0")
+    dead_letter(node, b"a", partition=1, origin="orders.dlq:1:0")
 
     assert redriven(node).redriven == 1
     assert node.values(partition=1) == [b"a"]
@@ -323,7 +240,7 @@ def test_what_died_among_the_dead_letters_goes_back_to_the_topic(node: Node) -> 
     ],
 )
 def test_a_redrive_that_cannot_be_is_refused(node: Node, options: dict[str, object], error: type[GoQueueError]) -> None:
-    bury(node, b"a")
+    dead_letter(node, b"a")
 
     with pytest.raises(error):
         node.broker.dead_letters.redrive("orders", ALL, **options)  # type: ignore[arg-type]
@@ -333,14 +250,14 @@ def test_a_redrive_that_cannot_be_is_refused(node: Node, options: dict[str, obje
 
 def test_a_forged_origin_does_not_lead_into_internal_topics(node: Node) -> None:
     node.done(node.broker.journal("__groups"))
-    bury(node, b"evil", origin="__groups:0:0")
+    dead_letter(node, b"evil", origin="__groups:0:0")
 
     assert numbers(redriven(node)) == ("done", 1, 0, 0, 1)
     assert node.leader("__groups").log.next_offset == 0
 
 
 def test_letters_that_do_not_fit_any_more_fail_and_the_others_go(node: Node) -> None:
-    bury(node, b"small", b"x" * 5_000, b"little")
+    dead_letter(node, b"small", b"x" * 5_000, b"little")
     huge = kernel.encode([b"h"], headers=[{"gq-origin": "orders:0:1", "x": "y" * 65_490}])
     node.done(node.broker.publish_records("orders.dlq", 0, huge))
     node.done(node.broker.alter_topic("orders", {"max_message_bytes": 1_024}))
@@ -352,7 +269,7 @@ def test_letters_that_do_not_fit_any_more_fail_and_the_others_go(node: Node) -> 
 
 def test_a_target_that_goes_away_ends_the_redrive_and_the_letters_stay(node: Node) -> None:
     node.create("parked")
-    bury(node, *numbered(1_200))
+    dead_letter(node, *numbered(1_200))
     redrive = begun(node, target_topic="parked")
     node.done(node.broker.delete_topic("parked"))
 
@@ -365,7 +282,7 @@ def test_a_target_that_goes_away_ends_the_redrive_and_the_letters_stay(node: Nod
 
 
 def test_a_queue_that_goes_away_ends_its_redrives(node: Node) -> None:
-    bury(node, *numbered(10))
+    dead_letter(node, *numbered(10))
     redrive = begun(node, rate=1)
     node.done(node.broker.delete_topic("orders.dlq"))
     node.pass_time(3)
@@ -377,11 +294,11 @@ def test_a_queue_that_goes_away_ends_its_redrives(node: Node) -> None:
 
 
 def test_a_redrive_leaves_the_letters_of_another_queue_of_that_name_alone(node: Node) -> None:
-    bury(node, *numbered(10))
+    dead_letter(node, *numbered(10))
     redrive = begun(node, rate=1)
     node.done(node.broker.delete_topic("orders.dlq"))
     node.create("orders.dlq", partitions=2)
-    bury(node, *numbered(10))
+    dead_letter(node, *numbered(10))
 
     info = ended(node, redrive.id)
     assert (info.state, info.error) == ("failed", "topic not found: orders.dlq")
@@ -390,7 +307,7 @@ def test_a_redrive_leaves_the_letters_of_another_queue_of_that_name_alone(node: 
 
 def test_a_limit_holds_for_letters_that_go_to_several_places(node: Node) -> None:
     for number in range(12):
-        bury(node, b"%d" % number, origin=f"orders:{number % 2}:{number}")
+        dead_letter(node, b"%d" % number, origin=f"orders:{number % 2}:{number}")
 
     assert numbers(redriven(node, limit=4)) == ("done", 4, 4, 0, 0)
     assert len(node.values() + node.values(partition=1)) == 4
@@ -400,7 +317,7 @@ def test_a_limit_holds_for_letters_that_go_to_several_places(node: Node) -> None
 
 
 def test_what_was_put_back_stays_put_back_after_a_restart(node: Node, disk: MemoryDisk, clock: ManualClock) -> None:
-    bury(node, *numbered(4))
+    dead_letter(node, *numbered(4))
     info = redriven(node, DeadLetterFilter(offsets=[1, 2]))
     node.workers.run_all()
 
@@ -416,8 +333,8 @@ def prepared(clock: ManualClock) -> MemoryDisk:
     disk = MemoryDisk()
     node = Node(disk, clock)
     create(node)
-    bury(node, b"0", b"1", b"2")
-    bury(node, b"3", partition=1, origin="orders:0:9")
+    dead_letter(node, b"0", b"1", b"2")
+    dead_letter(node, b"3", partition=1, origin="orders:0:9")
     return disk.crash(keep="everything")
 
 
@@ -517,10 +434,10 @@ def test_a_redrive_goes_on_after_any_number_of_crashes_and_keeps_its_numbers(
     disk = MemoryDisk()
     node = Node(disk, clock)
     create(node)
-    bury(node, *numbered(40), reason="TIMEOUT")
-    bury(node, *[b"other"] * 5)
-    bury(node, b"tired", reason="TIMEOUT", headers={"gq-redrives": "3"})
-    bury(node, *numbered(40), partition=1, reason="TIMEOUT")
+    dead_letter(node, *numbered(40), reason="TIMEOUT")
+    dead_letter(node, *[b"other"] * 5)
+    dead_letter(node, b"tired", reason="TIMEOUT", headers={"gq-redrives": "3"})
+    dead_letter(node, *numbered(40), partition=1, reason="TIMEOUT")
     first = begun(node, DeadLetterFilter(reason="TIMEOUT"), rate=20, limit=70)
 
     for crash in range(12):
@@ -544,7 +461,7 @@ def test_a_redrive_goes_on_after_any_number_of_crashes_and_keeps_its_numbers(
 
 
 def test_a_redrive_that_was_stopped_stays_stopped_after_a_restart(node: Node, disk: MemoryDisk) -> None:
-    bury(node, *numbered(5))
+    dead_letter(node, *numbered(5))
     redrive = begun(node, rate=0.001)
     node.workers.run_all()
     stopped = answered(node, node.broker.dead_letters.stop_redrive("orders", redrive.id))
@@ -557,7 +474,7 @@ def test_a_redrive_that_was_stopped_stays_stopped_after_a_restart(node: Node, di
 
 
 def test_the_history_of_redrives_is_bounded_over_restarts(node: Node, disk: MemoryDisk) -> None:
-    bury(node, b"a")
+    dead_letter(node, b"a")
     ids = [redriven(node, DeadLetterFilter(offsets=[7])).id for _ in range(HISTORY_MAX + 5)]
     node.workers.run_all()
 
@@ -567,10 +484,6 @@ def test_the_history_of_redrives_is_bounded_over_restarts(node: Node, disk: Memo
 
 
 # --- for whom --------------------------------------------------------------------------------------
-
-
-def values(messages: Iterable[Got]) -> list[bytes]:
-    return [message.value for message in messages]
 
 
 def given_up_by_billing(node: Node) -> tuple[Consumer, Consumer]:
