@@ -162,10 +162,9 @@ def _recovery(groups: int, gaps: int) -> Result:
         for group in range(groups):
             broker.groups.join(f"g{group}", Join("c", ("t",)))
             for number in range(3):
-                delivery = broker.partitions.delivery(broker.partitions.leader("t", number))
-                one = delivery.cursor_of(f"g{group}")
-                delivery.feed(one, 1)
-                delivery.finish(one, odd)
+                group_delivery = broker.partitions.delivery(broker.partitions.leader("t", number)).group(f"g{group}")
+                group_delivery.feed(1)
+                group_delivery.finish(odd)
         broker.close()
         began = time.perf_counter()
         broker = _open(directory)
@@ -174,7 +173,7 @@ def _recovery(groups: int, gaps: int) -> Result:
         seconds = time.perf_counter() - began
         found = {
             len(one.cursor.acked)
-            for one in broker.partitions.delivery(broker.partitions.leader("t", 0)).cursors.values()
+            for one in broker.partitions.delivery(broker.partitions.leader("t", 0)).groups.values()
         }
         assert found == {len(odd)}, found
         broker.close()

@@ -97,7 +97,7 @@ def outcomes(results: Iterable[reports.SettledMessage | GoQueueError]) -> list[s
 
 
 def floor(node: Node, group: str = "workers", partition: int = 0, topic: str = "orders") -> int:
-    return node.broker.partitions.delivery(node.leader(topic, partition)).cursors[group].cursor.floor
+    return node.broker.partitions.delivery(node.leader(topic, partition)).groups[group].cursor.floor
 
 
 def restarted(node: Node, *, keep: Keep = "everything", seed: int | None = None) -> Node:

@@ -265,7 +265,7 @@ def outcomes(node: Node, parts: dict[str, Facts]) -> dict[str, bool]:
 def check_acks(node: Node, parts: dict[str, Facts], committed: dict[str, bool]) -> None:
     """What committed transactions acknowledged is done, and nothing else; positions are where they put them."""
     done = {offset for name, part in parts.items() if committed[name] for offset in part.acks}
-    cursor = node.broker.partitions.delivery(node.leader("in")).cursors.get("workers")
+    cursor = node.broker.partitions.delivery(node.leader("in")).groups.get("workers")
     if cursor is not None:
         assert {offset for offset in range(INPUTS) if cursor.cursor.is_done(offset)} == done
     else:

@@ -14,18 +14,16 @@ from functools import partial
 from goqueue import events
 from goqueue.broker.config import BrokerConfig
 from goqueue.broker.delivery.counters import DeliveryCounters
-from goqueue.broker.delivery.dead_letters import DeadLetters
+from goqueue.broker.delivery.dead_letter_writer import DeadLetterWriter
+from goqueue.broker.delivery.dead_letters import DeadLetterQueues
 from goqueue.broker.delivery.delays import Delays
-from goqueue.broker.delivery.lazy_schedules import SCHEDULES_TOPIC, Recurring
 from goqueue.broker.delivery.partition_delivery import PartitionDelivery
-from goqueue.broker.delivery.schedules import Scheduling, TopicFacts
-from goqueue.broker.delivery.transfers import Transfers
+from goqueue.broker.delivery.schedules import SCHEDULES_TOPIC, Schedules, TopicFacts
 from goqueue.broker.groups.groups import GROUPS_TOPIC, Groups
 from goqueue.broker.health import Health
 from goqueue.broker.housekeeping import Housekeeping
 from goqueue.broker.local_partitions import LocalPartitions
 from goqueue.broker.messages import Messages
-from goqueue.broker.partition.journal import Journal
 from goqueue.broker.partition.leader import PartitionLeader, Workers
 from goqueue.broker.scans import Scans
 from goqueue.broker.schemas import SCHEMAS_TOPIC, Schemas
@@ -37,7 +35,7 @@ from goqueue.broker.transactions import Transactions
 from goqueue.broker.waits import Waits
 from goqueue.clock import MS, Clock
 from goqueue.errors import StorageError
-from goqueue.groups.coordinator import Coordinator
+from goqueue.groups.coordinator import GroupCoordinator
 from goqueue.runtime.entropy import Entropy, SystemEntropy
 from goqueue.service.pending import Pending
 from goqueue.storage.directory import DataDirectory
@@ -96,13 +94,12 @@ class Broker:
             configured=self._topic_configured,
         )
         self.traces.topics = partitions
-        self._transfers = Transfers(partitions, clock=clock, timers=self._timers, observe=self.observe)
+        self._dead_letter_writer = DeadLetterWriter(partitions, clock=clock, timers=self._timers, observe=self.observe)
         self.groups = Groups(
-            Coordinator(), partitions, self._counters, waits, clock=clock, entropy=entropy, observe=self.observe
+            GroupCoordinator(), partitions, self._counters, waits, clock=clock, entropy=entropy, observe=self.observe
         )
         self.delays = Delays(partitions, run_woken=self.groups.run_woken, clock=clock)
-        self.dead_letters = DeadLetters(partitions, clock=clock, timers=self._timers)
-        self.schedules = Recurring(partial(partitions.journal, SCHEDULES_TOPIC), self._scheduling, self._topic_facts)
+        self.dead_letters = DeadLetterQueues(partitions, clock=clock, timers=self._timers, entropy=entropy)
         self.schemas = Schemas(
             partial(partitions.journal, SCHEMAS_TOPIC),
             validation_of=self._schema_validation,
@@ -129,6 +126,14 @@ class Broker:
             waits=waits,
             stopping=self._stopping,
             new_producer_id=self._new_producer_id,
+        )
+        self.schedules = Schedules(
+            partial(partitions.journal, SCHEDULES_TOPIC),
+            publish=self.messages.publish,
+            topic_facts=self._topic_facts,
+            init_producer=self.messages.init_producer,
+            clock=clock,
+            timers=self._timers,
         )
         self.node = Health(
             partitions,
@@ -218,8 +223,8 @@ class Broker:
             boot=self._boot,
             make_salt=lambda: self._entropy.bytes(SALT_BYTES),
             wake=self.groups.wake,
-            bury=self._transfers.move,
-            resume=self._transfers.resume,
+            dead_letter=self._dead_letter_writer.write,
+            resume_dead_letter=self._dead_letter_writer.resume,
             wake_at=self._wake_at,
         )
 
@@ -228,16 +233,6 @@ class Broker:
 
     def _new_producer_id(self) -> int:
         return self._entropy.bits(PRODUCER_ID_BITS) + 1
-
-    def _scheduling(self, journal: Journal) -> Scheduling:
-        return Scheduling(
-            journal,
-            publish=self.messages.publish,
-            topic_facts=self._topic_facts,
-            init_producer=self.messages.init_producer,
-            clock=self._clock,
-            timers=self._timers,
-        )
 
     def _schema_validation(self, name: str) -> str | None:
         found = self.partitions.find(name)

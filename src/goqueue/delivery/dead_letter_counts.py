@@ -22,7 +22,7 @@ ERRORS_MAX = 100
 ERROR_CHARACTERS_MAX = 200
 
 
-class Tally(NamedTuple):
+class DeadLetterTally(NamedTuple):
     """How many dead letters have which text, the most frequent first."""
 
     by_reason: dict[str, int]
@@ -30,13 +30,13 @@ class Tally(NamedTuple):
     by_error: dict[str, int]
 
 
-class LetterCounts:
+class DeadLetterTallies:
     """What was seen of one partition, which is all from its start to `end`."""
 
     def __init__(self, start: int) -> None:
         self.end = start
         self._seen = BitMap64()
-        self._tables = (_Table(REASONS_MAX), _Table(GROUPS_MAX), _Table(ERRORS_MAX))
+        self._tables = (_CountTable(REASONS_MAX), _CountTable(GROUPS_MAX), _CountTable(ERRORS_MAX))
 
     def note(self, letters: Iterable[tuple[int, Mapping[str, str]]], *, end: int) -> None:
         """These, by offset and headers, are all letters up to the new end."""
@@ -52,8 +52,8 @@ class LetterCounts:
             table.settle()
         self.end = end
 
-    def letters(self, start: int, end: int) -> BitMap64:
-        """All that may be letters in that range: behind what was seen, every offset."""
+    def dead_letters(self, start: int, end: int) -> BitMap64:
+        """All that may be letters in that range: after what was counted, every offset."""
         return between(self._seen, start, end) | span(max(start, self.end), end)
 
     def forget_below(self, offset: int) -> None:
@@ -64,12 +64,12 @@ class LetterCounts:
             for table in self._tables:
                 table.forget_below(offset)
 
-    def tally(self, dead: BitMap64) -> Tally:
+    def tally(self, dead: BitMap64) -> DeadLetterTally:
         """The counts of these letters, as far as they were seen."""
-        return Tally(*(table.tally(dead) for table in self._tables))
+        return DeadLetterTally(*(table.tally(dead) for table in self._tables))
 
 
-class _Table:
+class _CountTable:
     """Texts and the offsets of the letters that have them."""
 
     __slots__ = ("_fresh", "_limit", "_offsets")

@@ -16,7 +16,7 @@ from goqueue.times import parse_time
 from goqueue.wire.reports import DeadLetterFilter
 
 
-class Letter(NamedTuple):
+class DeadLetterHeaders(NamedTuple):
     """What the headers of a dead letter tell; what they do not is empty, or 0."""
 
     reason: str
@@ -38,10 +38,10 @@ class Letter(NamedTuple):
             return self.stored_at_ns
 
 
-def read_letter(headers: Mapping[str, str], *, timestamp_ns: int) -> Letter:
+def read_dead_letter(headers: Mapping[str, str], *, timestamp_ns: int) -> DeadLetterHeaders:
     """What a letter tells that was stored at that time."""
     attempts = headers.get(dead_letter.ATTEMPTS, "")
-    return Letter(
+    return DeadLetterHeaders(
         headers.get(dead_letter.REASON, ""),
         headers.get(dead_letter.ERROR, ""),
         headers.get(dead_letter.GROUP, ""),
@@ -54,7 +54,7 @@ def read_letter(headers: Mapping[str, str], *, timestamp_ns: int) -> Letter:
     )
 
 
-class LetterFilter:
+class DeadLetterMatcher:
     """A `DeadLetterFilter`, ready to be asked."""
 
     def __init__(self, wanted: DeadLetterFilter) -> None:
@@ -78,7 +78,7 @@ class LetterFilter:
         raw = raw_headers or b""
         return self._needles is not None and all(needle in raw for needle in self._needles)
 
-    def matches(self, key: bytes | None, headers: Mapping[str, str], letter: Letter) -> bool:
+    def matches(self, key: bytes | None, headers: Mapping[str, str], letter: DeadLetterHeaders) -> bool:
         """Whether the letter is meant, apart from where it is."""
         wanted = self._wanted
         return (

@@ -9,7 +9,7 @@ from typing import NamedTuple
 PARTS = 8
 
 
-class _Kept(NamedTuple):
+class _DueOffset(NamedTuple):
     since_ns: int
     until_ns: int
     offset: int
@@ -19,7 +19,7 @@ class DueLately:
     """What retention has to leave of messages that have waited. Times are wall clock."""
 
     def __init__(self) -> None:
-        self._kept: list[_Kept] = []
+        self._kept: list[_DueOffset] = []
 
     def note(self, offset: int, *, now_ns: int, retention_ns: int) -> None:
         """Messages from that offset on were due now."""
@@ -28,7 +28,7 @@ class DueLately:
         if last is not None and now_ns - last.since_ns < retention_ns // PARTS:
             kept[-1] = last._replace(until_ns=now_ns + retention_ns, offset=min(last.offset, offset))
         else:
-            kept.append(_Kept(now_ns, now_ns + retention_ns, offset))
+            kept.append(_DueOffset(now_ns, now_ns + retention_ns, offset))
         self._kept = kept
 
     def first(self, *, now_ns: int) -> int | None:

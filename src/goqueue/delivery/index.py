@@ -47,7 +47,7 @@ class PartitionIndex:
         self.covered.add_range(start, end)
 
     def cover(self, start: int, end: int, outline: Outline, *, ttl_ns: int | None) -> None:
-        """Take in the outline of the records in [start, end); what is missing in front or behind is gone."""
+        """Take in the outline of the records in [start, end); what is missing before or after them is gone."""
         self.covered.add_range(start, end)
         for lane, raw in enumerate(outline.lanes):
             if raw:

@@ -20,10 +20,10 @@ PROGRESS_KEY = b"rp:"
 _KEY_BYTES = len(ORDER_KEY)
 
 Rate = Annotated[float, msgspec.Meta(ge=0, lt=1e12)]
-State = Literal["running", "done", "stopped", "failed"]
+RedriveState = Literal["running", "done", "stopped", "failed"]
 
 
-class Order(msgspec.Struct, array_like=True, frozen=True):
+class RedriveOrder(msgspec.Struct, array_like=True, frozen=True):
     """A redrive: what was asked for; and its totals, which count when it is over."""
 
     id: str
@@ -35,13 +35,13 @@ class Order(msgspec.Struct, array_like=True, frozen=True):
     to: str
     started_at_ns: int
     ends: list[Whole]  # by partition: letters from there on came later
-    state: State = "running"
+    state: RedriveState = "running"
     finished_at_ns: int | None = None
     error: str = ""
     totals: tuple[Whole, Whole, Whole, Whole] = (0, 0, 0, 0)  # matched, redriven, skipped_loop, failed
 
 
-class Progress(msgspec.Struct, array_like=True, frozen=True):
+class RedriveProgress(msgspec.Struct, array_like=True, frozen=True):
     """How far a redrive is in one partition, without the letters in hand."""
 
     next_offset: Whole  # all before it were judged
@@ -56,12 +56,12 @@ class RedriveFact(NamedTuple):
     """One fact about a redrive."""
 
     redrive_id: str
-    value: Order | Progress
+    value: RedriveOrder | RedriveProgress
 
 
 encode = msgspec.msgpack.Encoder().encode
-_decode_order = msgspec.msgpack.Decoder(Order).decode
-_decode_progress = msgspec.msgpack.Decoder(Progress).decode
+_decode_order = msgspec.msgpack.Decoder(RedriveOrder).decode
+_decode_progress = msgspec.msgpack.Decoder(RedriveProgress).decode
 
 
 def is_about_redrives(key: bytes) -> bool:

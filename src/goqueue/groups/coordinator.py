@@ -1,7 +1,7 @@
 """All groups of one coordinator, by name.
 
 A group is made by the first join that it accepts, or by the first position that is stored for it. It stays when its
-last member is gone: its positions are kept until somebody deletes it.
+last member is gone: its positions are kept until the group is deleted.
 
 `tick` looks at every group, but seldom. No deadline is ever set nearer than the shortest session (or two
 heartbeats), so after a look at all of them nothing new can be due before that time has passed.
@@ -19,8 +19,8 @@ from goqueue.groups.rebalance import RebalanceStats, summed
 from goqueue.service.groups import Join
 
 
-class Coordinator:
-    """The set of groups. Whoever calls a `Group` of it directly does no harm."""
+class GroupCoordinator:
+    """The set of groups. A `Group` of it may also be called directly."""
 
     def __init__(self, config: GroupConfig | None = None) -> None:
         self.config = config or GroupConfig()
@@ -128,7 +128,7 @@ class Coordinator:
         return group
 
     def forget(self, name: str) -> None:
-        """Have no such group, as a log that is replayed says; nobody is told."""
+        """Remove the group as a replayed log says; no event is emitted."""
         self._groups.pop(name, None)
 
     def _made(self, name: str, *, wall_ns: int) -> Group:

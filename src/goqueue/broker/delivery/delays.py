@@ -1,4 +1,4 @@
-"""Delayed messages: the table of one partition on the disk, and the verbs about all of them.
+"""The verbs about delayed messages: list, get, cancel, reschedule.
 
     publish ──> appended ──> PartitionDelays ──> the delay file (a hint, which spares a restart the reading of the log)
     cancel, reschedule ──> ledger ──> PartitionDelays, cursors
@@ -9,12 +9,11 @@ acknowledged. What was cancelled stays hidden for as long as its record is there
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
 
 from pyroaring import BitMap64
 
 from goqueue.broker.delivery.partition_delivery import PartitionDelivery
-from goqueue.broker.partition.leader import PartitionLeader
+from goqueue.broker.local_partitions import LocalPartitions
 from goqueue.clock import Clock
 from goqueue.delivery.delay_index import DelayState
 from goqueue.errors import InvalidRequest, MessageNotFound
@@ -27,22 +26,10 @@ LIST_MAX = 10_000
 _STATES = tuple(str(state) for state in DelayState)
 
 
-class DelayTopics(Protocol):
-    """What delays need to know of the topics of their broker."""
-
-    def leaders(self, topic: str) -> Sequence[PartitionLeader]:
-        """The partitions of a topic. Raises `TopicNotFound`."""
-
-    def all_leaders(self) -> Iterator[PartitionLeader]: ...
-    def delivery(self, leader: PartitionLeader) -> PartitionDelivery: ...
-    def has_topic(self, topic: str) -> bool: ...
-    def leader(self, topic: str, partition: int) -> PartitionLeader: ...
-
-
 class Delays:
     """The verbs about delayed messages."""
 
-    def __init__(self, topics: DelayTopics, *, run_woken: Callable[[], None], clock: Clock) -> None:
+    def __init__(self, topics: LocalPartitions, *, run_woken: Callable[[], None], clock: Clock) -> None:
         self._topics = topics
         self._run_woken = run_woken
         self._clock = clock
@@ -57,7 +44,7 @@ class Delays:
         skip: int = 0,
         limit: int = 100,
     ) -> DelayedMessages:
-        """By due time; an unknown topic has none."""
+        """Delayed messages by due time; none for an unknown topic."""
         if state not in _STATES:
             raise InvalidRequest(f"invalid state {state!r}: must be one of {' '.join(_STATES)}", path="state")
         if not 1 <= limit <= LIST_MAX:
@@ -78,7 +65,7 @@ class Delays:
         return sorted(found, key=lambda one: (one.deliver_at_ns, one.partition, one.offset))[skip : skip + limit]
 
     def get(self, topic: str, offset: int, *, partition: int | None = None) -> reports.DelayedMessage:
-        """The one of that offset, in the lowest partition that has one."""
+        """The message of that offset, in the lowest partition that has one."""
         for delivery in self._deliveries(topic, partition):
             if delivery.delays.table.find(offset) is not None:
                 described = self._described(delivery, BitMap64([offset]))
@@ -112,7 +99,7 @@ class Delays:
         return self._change(topic, partition, offset, offsets, key, deliver_at_ns)
 
     def stats(self) -> reports.DelayReport:
-        """Delays in numbers."""
+        """Counts of delays since they were first known, and the average delay."""
         totals = [0] * 5
         by_topic: dict[str, int] = {}
         delay_ns = delay_count = tick = 0

@@ -1,12 +1,12 @@
-"""What is told of deliveries in numbers: lanes and what became of messages."""
+"""The lanes of a partition in numbers: what is pending, ready, in flight and done, and how fast it moves."""
 
 from collections.abc import Sequence
 
 from pyroaring import BitMap64
 
-from goqueue.broker.delivery.group_cursors import GroupCursor
 from goqueue.broker.delivery.partition_delivery import PartitionDelivery
 from goqueue.clock import SECOND
+from goqueue.delivery.cursor import Cursor
 from goqueue.delivery.lane_stats import WINDOW_SECONDS
 from goqueue.delivery.lanes import LANE_COUNT
 from goqueue.delivery.offsets import between, span
@@ -14,11 +14,11 @@ from goqueue.wire import reports
 
 US = 1_000
 SCANNED_MAX = 16
-"""How many stretches of a log that nobody has looked at yet are looked at for one report."""
+"""How many stretches of a log that are not in the index are read for one report."""
 
 
 def lane_report(delivery: PartitionDelivery, group: str | None, *, now_ns: int, wall_ns: int) -> reports.LaneReport:
-    """One partition, lane by lane: for one group, or all of them together; without any, all is ready."""
+    """One partition, lane by lane: for one group, or all of them together; without any group, everything is ready."""
     leader, index = delivery.leader, delivery.index
     start, end = leader.log.start_offset, leader.last_stable_offset
     for _ in range(SCANNED_MAX):
@@ -26,23 +26,24 @@ def lane_report(delivery: PartitionDelivery, group: str | None, *, now_ns: int, 
             break
     everything = between(index.covered, start, end) - delivery.never
     total = _by_lane(delivery, everything)
-    cursors = [one for one in delivery.cursors.values() if group in (None, one.group)]
+    groups = [found for name, found in delivery.groups.items() if group in (None, name)]
     visible = everything - delivery.delays.table.waiting
-    if group is None and not cursors:
+    if group is None and not groups:
         pending = ready = [len(part) for part in _by_lane(delivery, visible)]
         in_flight = consumed = [0] * LANE_COUNT
         oldest = _by_lane(delivery, visible)
     else:
-        for one in cursors:
-            delivery.feed(one, 1)
-        mine = [everything - delivery.hidden_from(one.group) for one in cursors]
-        left = [part - one.cursor.acked - span(0, one.cursor.floor) for part, one in zip(mine, cursors, strict=True)]
+        for found in groups:
+            found.feed(1)
+        cursors = [found.cursor for found in groups]
+        mine = [everything - delivery.hidden_from(found.group) for found in groups]
+        left = [part - cursor.acked - span(0, cursor.floor) for part, cursor in zip(mine, cursors, strict=True)]
         pending = _sizes(delivery, left)
-        ready = [sum(len(one.cursor.lanes.ready[lane]) for one in cursors) for lane in range(LANE_COUNT)]
-        in_flight = _sizes(delivery, [_leased(one) for one in cursors])
+        ready = [sum(len(cursor.lanes.ready[lane]) for cursor in cursors) for lane in range(LANE_COUNT)]
+        in_flight = _sizes(delivery, [_leased(cursor) for cursor in cursors])
         consumed = [all_of - waits for all_of, waits in zip(_sizes(delivery, mine), pending, strict=True)]
         oldest = _by_lane(delivery, BitMap64().union(*left) if left else BitMap64())
-    stats = [one.lane_stats for one in cursors]
+    stats = [found.lane_stats for found in groups]
     delivered = [sum(one.delivered[lane] for one in stats) for lane in range(LANE_COUNT)]
     waited_us = [sum(one.waited_us(lane) for one in stats) for lane in range(LANE_COUNT)]
     served_ns = [[at for one in stats if (at := one.served_ns[lane]) is not None] for lane in range(LANE_COUNT)]
@@ -65,7 +66,7 @@ def lane_report(delivery: PartitionDelivery, group: str | None, *, now_ns: int, 
 
 
 def _enqueue_rates(delivery: PartitionDelivery, everything: BitMap64, *, wall_ns: int) -> list[float]:
-    """What was stored in the last minute, per second; or since the first message, if that is shorter. The log tells."""
+    """What was stored in the last minute, per second; or since the first message, if that is shorter. From the log."""
     log = delivery.leader.log
     since = log.offset_at_time(wall_ns - WINDOW_SECONDS * SECOND)
     parts = _by_lane(delivery, between(everything, since, log.next_offset))
@@ -74,8 +75,8 @@ def _enqueue_rates(delivery: PartitionDelivery, everything: BitMap64, *, wall_ns
     return [round(len(part) / seconds, 3) for part in parts]
 
 
-def _leased(one: GroupCursor) -> BitMap64:
-    deliveries = one.cursor.deliveries.values()
+def _leased(cursor: Cursor) -> BitMap64:
+    deliveries = cursor.deliveries.values()
     return BitMap64().union(*(delivery.offsets for delivery in deliveries)) if deliveries else BitMap64()
 
 

@@ -3,17 +3,18 @@
     due ──> claim ──> journal ──> publish ──> settle ──> journal
                         ^  |__________|
                         |     refused: again, later
-                     a restart goes on here
+                     a restart continues here
 
-A claim is in the journal before its runs are published, and is published under the schedule's own identity until it is
-settled. So a crash at any point leaves either no claim, and the runs are still due, or one that is published
-again; then the log either has its batch and says so, or takes it. What the journal is told behind that only saves work.
+A claim is in the journal before its runs are published, and is published under the schedule's own producer id until it
+is settled. So a crash at any point leaves either no claim, and the runs are still due, or one that is published again;
+then the log either has its batch and says so, or takes it. What the journal is told after that only saves work.
 
-For each schedule there are three keys: `definition/`, `state/` and `history/`, then the topic and the name. It exists
-when its definition does, which is therefore written last and deleted first.
+For each schedule there are three keys: `definition/`, `state/` and `history/`, then the topic and the name. A schedule
+exists when its definition does, which is therefore written last and deleted first. The journal is an internal topic
+that is created with the first schedule; before that there is nothing to load.
 
-Schedules wait in a heap, by the wall clock, which is looked at once in a while because it may be set. A
-wall clock that is set back makes nobody run again: what is dealt with stays so until the times of the schedule change.
+Schedules wait in a heap, by the wall clock, which is read once in a while because it may be set. A wall clock that is
+set back repeats no run: a run that was published stays so until the times of the schedule change.
 """
 
 import heapq
@@ -32,7 +33,7 @@ from goqueue.backoff import backoff_ns
 from goqueue.broker.partition.journal import Journal
 from goqueue.broker.timers import Timer, Timers
 from goqueue.clock import MS, Clock
-from goqueue.delivery.schedules import CatchUp, Claim, Definition, Run, Schedule, StoredRun, Zones
+from goqueue.delivery.schedules import CatchUp, Claim, Definition, PastRun, Schedule, StoredRun, Zones
 from goqueue.errors import (
     AlreadyExists,
     BrokerUnavailable,
@@ -51,26 +52,26 @@ from goqueue.errors import (
 from goqueue.record import kernel
 from goqueue.service.messages import ProducerEpoch, Stored
 from goqueue.service.new_message import NewMessage
-from goqueue.service.pending import Pending
-from goqueue.service.schedules import ScheduleList
+from goqueue.service.pending import Pending, after, chained
 from goqueue.times import NS_MAX
 from goqueue.wire.partitioning import partition_of_key
 from goqueue.wire.reports import ScheduleInfo, ScheduleRun
 
+SCHEDULES_TOPIC = "__schedules"
 _DEFINITION = b"definition/"
 _STATE = b"state/"
 _HISTORY = b"history/"
 STALE_MAX = 64
-"""Entries of the heap whose schedule was deleted or moved, in excess of two per schedule; then they are removed."""
+"""How many outdated entries the heap may hold, beside two per schedule, before they are removed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SchedulingConfig:
+class ScheduleConfig:
     """How schedules are run."""
 
     schedules_max: int = 100_000  # all of them are in memory
-    steps_per_tick_max: int = 250  # schedules looked at in one go, so that nobody else waits for long
-    on_time_ms: int = 5_000  # a run that is not later than that was not missed: a restart takes as long
+    steps_per_tick_max: int = 250  # schedules handled in one tick, so that other work does not wait for long
+    on_time_ms: int = 5_000  # a run that is at most so late was not missed: a restart takes as long
     wake_ms_max: int = 1_000  # how long a jump of the wall clock may go unnoticed
     retry_initial_ms: int = 1_000
     retry_max_ms: int = 60_000
@@ -84,14 +85,14 @@ class SchedulingConfig:
 
 
 class TopicFacts(NamedTuple):
-    """What has to be known of a topic: a later one of the same name has another id."""
+    """What schedules need to know of a topic. A later topic of the same name has another id."""
 
     topic_id: str
     partition_count: int
     value_bytes_max: int
 
 
-class Publish(Protocol):
+class PublishMessages(Protocol):
     """`Service.publish_messages`."""
 
     def __call__(
@@ -105,7 +106,7 @@ class Publish(Protocol):
     ) -> Pending[list[Stored | GoQueueError]]: ...
 
 
-class _Slot:
+class _ScheduleSlot:
     """A schedule and what is under way with it."""
 
     __slots__ = ("attempts", "claimed", "error", "manual", "retry", "schedule", "version", "waiting")
@@ -117,23 +118,24 @@ class _Slot:
         self.attempts = 0
         self.error: GoQueueError | None = None  # why the claim waits
         self.retry: Timer | None = None
-        self.manual: Pending[ScheduleInfo] | None = None  # who asked for the run that is claimed
-        self.waiting: deque[Pending[ScheduleInfo]] = deque()  # who asked for one while another was claimed
+        self.manual: Pending[ScheduleInfo] | None = None  # the answer to the run that is claimed
+        self.waiting: deque[Pending[ScheduleInfo]] = deque()  # answers to runs that wait for the claim
 
     @property
     def key(self) -> bytes:
         return f"{self.schedule.topic}/{self.schedule.name}".encode()
 
     def give_up(self, error: GoQueueError) -> None:
-        """Nobody who asked for a run gets an answer."""
+        """Fail the runs that were asked for."""
         asked, self.manual = self.manual, None
         waiting, self.waiting = self.waiting, deque()
         for pending in (*([asked] if asked else []), *waiting):
             pending.fail(error)
 
 
-_Slots: TypeAlias = list[_Slot]
+_ScheduleSlots: TypeAlias = list[_ScheduleSlot]
 _Results: TypeAlias = list[Stored | GoQueueError]
+_Infos: TypeAlias = list[ScheduleInfo]
 
 
 def load_zone(name: str) -> ZoneInfo:
@@ -141,39 +143,47 @@ def load_zone(name: str) -> ZoneInfo:
     return ZoneInfo(name)
 
 
-class Scheduling:
-    """All schedules of a node. Nothing is published before the first tick of the timers."""
+class Schedules:
+    """All schedules of a node. Nothing is published before the first tick of the timers.
+
+    `open_journal` opens the journal, and creates it if there is none.
+    """
 
     def __init__(
         self,
-        journal: Journal,
+        open_journal: Callable[[], Pending[Journal]],
         *,
-        publish: Publish,
+        publish: PublishMessages,
         topic_facts: Callable[[str], TopicFacts],
         init_producer: Callable[[], ProducerEpoch],
         clock: Clock,
         timers: Timers,
         zones: Zones = load_zone,
-        config: SchedulingConfig | None = None,
+        config: ScheduleConfig | None = None,
     ) -> None:
-        self._journal = journal
+        self._open_journal = open_journal
+        self._opened_journal: Journal | None = None
         self._publish = publish
         self._topic_facts = topic_facts
         self._init_producer = init_producer
         self._clock = clock
         self._timers = timers
         self._zones = zones
-        self._config = config or SchedulingConfig()
-        self._topics: dict[str, dict[str, _Slot]] = {}
+        self._config = config or ScheduleConfig()
+        self._topics: dict[str, dict[str, _ScheduleSlot]] = {}
         self._count = 0
-        self._heap: list[tuple[int, int, int, _Slot]] = []
+        self._heap: list[tuple[int, int, int, _ScheduleSlot]] = []
         self._order = count()
         self._timer: Timer | None = None
         self._timer_ns = 0
-        self._unfinished: _Slots = []  # claims of an earlier life
-        self._unnoted: dict[_Slot, None] = {}
+        self._unfinished: _ScheduleSlots = []  # claims from before a restart
+        self._unnoted: dict[_ScheduleSlot, None] = {}
         self._noting = False
         self._stopped = False
+
+    def load(self, journal: Journal) -> None:
+        """Restore the schedules from the journal."""
+        self._opened_journal = journal
         self._load()
         self._arm()
 
@@ -195,8 +205,8 @@ class Scheduling:
         ttl_ns: int | None = None,
         paused: bool = False,
     ) -> Pending[ScheduleInfo]:
-        """A new schedule, once it is on the medium. Delay and TTL count from the moment a run is published."""
-        facts = self._topic_facts(topic)
+        """A new schedule, once it is durable. Delay and TTL count from the moment a run is published."""
+        self._topic_facts(topic)
         definition = Definition(
             name=name,
             cron=cron,
@@ -209,6 +219,12 @@ class Scheduling:
             ttl_ns=ttl_ns,
             **_message_fields(message),
         )
+        if self._opened_journal is not None:
+            return self._create(topic, definition, is_paused=paused)
+        return chained(self._opened(), lambda _: self._create(topic, definition, is_paused=paused))
+
+    def _create(self, topic: str, definition: Definition, *, is_paused: bool) -> Pending[ScheduleInfo]:
+        facts, name = self._topic_facts(topic), definition.name
         schedule = Schedule(
             definition,
             topic=topic,
@@ -216,14 +232,14 @@ class Scheduling:
             producer_id=self._init_producer().producer_id,
             zones=self._zones,
             now_ns=self._clock.wall_ns(),
-            paused=paused,
+            paused=is_paused,
         )
         _check_message(definition, topic, facts)
         if name in self._topics.get(topic, ()):
             raise AlreadyExists("schedule", name)
         if self._count >= self._config.schedules_max:
             raise Conflict(f"there are {self._count} schedules already, which is the most there may be")
-        slot = _Slot(schedule)
+        slot = _ScheduleSlot(schedule)
         written = self._journal.put(
             {
                 _HISTORY + slot.key: None,
@@ -235,7 +251,7 @@ class Scheduling:
         self._push(slot)
         return _after(written, lambda: _info(schedule))
 
-    def list(self, topic: str) -> ScheduleList:
+    def list(self, topic: str) -> _Infos:
         """All schedules of the topic, by name, without their histories."""
         self._topic_facts(topic)
         return [_info(slot.schedule, history=False) for _, slot in sorted(self._topics.get(topic, {}).items())]
@@ -268,23 +284,23 @@ class Scheduling:
         return self._change(slot, change)
 
     def pause(self, topic: str, name: str) -> Pending[ScheduleInfo]:
-        """Let it publish nothing until it is resumed."""
+        """Publish nothing until the schedule is resumed."""
         return self._change(self._slot(topic, name), Schedule.pause)
 
     def resume(self, topic: str, name: str) -> Pending[ScheduleInfo]:
-        """Let it go on from now; nothing of what was paused is caught up."""
+        """Continue from now on; runs that were due while it was paused are not caught up."""
         now_ns = self._clock.wall_ns()
         return self._change(self._slot(topic, name), lambda schedule: schedule.resume(now_ns=now_ns))
 
     def delete(self, topic: str, name: str) -> Pending[None]:
-        """Publish it no more."""
+        """Delete the schedule."""
         slot = self._slot(topic, name)
         written = self._journal.put(_tombstones([slot]))
         self._remove(slot)
         return written
 
     def run(self, topic: str, name: str) -> Pending[ScheduleInfo]:
-        """Publish once now, paused or not; done when it is stored. It is not tried again if it is refused."""
+        """Publish once now, paused or not; done when it is stored. A refused run is not tried again."""
         slot = self._slot(topic, name)
         if slot.error:
             raise slot.error
@@ -298,15 +314,17 @@ class Scheduling:
         return pending
 
     def topic_deleted(self, topic: str) -> None:
-        """The topic is gone, and its schedules with it. What cannot be written now is found out at the next start."""
-        slots = list(self._topics.get(topic, {}).values())
+        """The topic was deleted, and its schedules with it. If the journal refuses that, the next start finds out."""
+        slots = [*self._topics.get(topic, {}).values()]
+        if not slots:
+            return
         for slot in slots:
             self._remove(slot)
         with suppress(GoQueueError):
             self._journal.put(_tombstones(slots))
 
     def stop(self) -> None:
-        """Begin nothing more. What is claimed is published after the next start."""
+        """Begin nothing more. Claims that are open are published after the next start."""
         self._stopped = True
         for slots in self._topics.values():
             for slot in slots.values():
@@ -323,7 +341,7 @@ class Scheduling:
             return
         unfinished, self._unfinished = self._unfinished, []
         now_ns = self._clock.wall_ns()
-        begun: _Slots = []
+        begun: _ScheduleSlots = []
         for _ in range(self._config.steps_per_tick_max):
             if not self._heap or self._heap[0][0] > now_ns:
                 break
@@ -335,7 +353,7 @@ class Scheduling:
         self._note()
         self._arm()
 
-    def _look_at(self, slot: _Slot, now_ns: int, begun: _Slots) -> None:
+    def _look_at(self, slot: _ScheduleSlot, now_ns: int, begun: _ScheduleSlots) -> None:
         schedule = slot.schedule
         try:
             partition = self._partition(schedule)
@@ -351,7 +369,7 @@ class Scheduling:
             self._unnoted[slot] = None
 
     def _arm(self) -> None:
-        """Let the timer come when the next schedule is due, but soon enough to notice that the clock was set."""
+        """Set the timer for the next schedule that is due, but early enough to notice that the clock was set."""
         if self._stopped or not (self._heap or self._unfinished or self._unnoted):
             return
         wait_ns = self._config.wake_ms_max * MS
@@ -365,8 +383,8 @@ class Scheduling:
         self._timer_ns = at_ns
         self._timer = self._timers.at(at_ns, self._wake)
 
-    def _push(self, slot: _Slot) -> None:
-        """Let the schedule wait for its next run."""
+    def _push(self, slot: _ScheduleSlot) -> None:
+        """Put the schedule into the heap, for its next run."""
         slot.version += 1
         if slot.schedule.next_at_ns is not None and not slot.schedule.claim:
             heapq.heappush(self._heap, (slot.schedule.next_at_ns, slot.version, next(self._order), slot))
@@ -377,8 +395,8 @@ class Scheduling:
 
     # --- runs ----------------------------------------------------------------------------------
 
-    def _begin(self, slots: Sequence[_Slot]) -> None:
-        """Write the claims down, then publish them."""
+    def _begin(self, slots: Sequence[_ScheduleSlot]) -> None:
+        """Write the claims to the journal, then publish them."""
         if self._stopped:
             return
         unwritten = [slot for slot in slots if slot.claimed is not slot.schedule.claim]
@@ -408,7 +426,7 @@ class Scheduling:
 
         written.then(claimed)
 
-    def _publish_claim(self, slot: _Slot) -> None:
+    def _publish_claim(self, slot: _ScheduleSlot) -> None:
         schedule, claim = slot.schedule, slot.schedule.claim
         if self._is_gone(slot) or self._stopped:
             return
@@ -440,8 +458,8 @@ class Scheduling:
 
         published.then(stored)
 
-    def _refused(self, slot: _Slot, error: GoQueueError) -> None:
-        """The claim is not in the log, or so it seems."""
+    def _refused(self, slot: _ScheduleSlot, error: GoQueueError) -> None:
+        """The claim is not in the log, as far as is known."""
         schedule, claim = slot.schedule, slot.schedule.claim
         assert claim
         if isinstance(error, TopicNotFound):
@@ -466,8 +484,8 @@ class Scheduling:
             schedule.fail(str(error))
             self._settled(slot, error)
 
-    def _settled(self, slot: _Slot, error: GoQueueError | None) -> None:
-        """The claim is done with; go on with what waits behind it."""
+    def _settled(self, slot: _ScheduleSlot, error: GoQueueError | None) -> None:
+        """The claim is settled; begin the next run that waits."""
         slot.claimed = slot.error = slot.retry = None
         slot.attempts = 0
         self._unnoted[slot] = None
@@ -482,7 +500,7 @@ class Scheduling:
         elif asked:
             asked.resolve(_info(slot.schedule))
 
-    def _run_now(self, slot: _Slot, asked: Pending[ScheduleInfo]) -> None:
+    def _run_now(self, slot: _ScheduleSlot, asked: Pending[ScheduleInfo]) -> None:
         schedule = slot.schedule
         try:
             partition = self._partition(schedule)
@@ -495,7 +513,7 @@ class Scheduling:
         self._begin([slot])
 
     def _note(self) -> None:
-        """Tell the journal how it ended, many at a time; while it is told, the next ones gather."""
+        """Write outcomes to the journal, many at a time; while one write is under way, the next ones gather."""
         if self._noting or not self._unnoted or self._stopped:
             return
         slots = list(self._unnoted)[: self._config.notes_max]
@@ -520,8 +538,22 @@ class Scheduling:
 
     # --- inside --------------------------------------------------------------------------------
 
-    def _change(self, slot: _Slot, change: Callable[[Schedule], None]) -> Pending[ScheduleInfo]:
-        """Write a change down and make it; if it cannot be made or written, it raises and nothing has changed."""
+    @property
+    def _journal(self) -> Journal:
+        assert self._opened_journal is not None  # there is a schedule, so there is a journal
+        return self._opened_journal
+
+    def _opened(self) -> Pending[None]:
+        """Open the journal, on first use."""
+
+        def first(journal: Journal) -> None:
+            if self._opened_journal is None:  # else another call has opened it meanwhile
+                self.load(journal)
+
+        return after(self._open_journal(), first)
+
+    def _change(self, slot: _ScheduleSlot, change: Callable[[Schedule], None]) -> Pending[ScheduleInfo]:
+        """Write a change and make it; if it cannot be made or written, it raises and nothing has changed."""
         changed = copy(slot.schedule)
         change(changed)
         written = self._journal.put(
@@ -531,7 +563,7 @@ class Scheduling:
         self._push(slot)
         return _after(written, lambda: _info(slot.schedule))
 
-    def _slot(self, topic: str, name: str) -> _Slot:
+    def _slot(self, topic: str, name: str) -> _ScheduleSlot:
         self._topic_facts(topic)
         slot = self._topics.get(topic, {}).get(name)
         if slot is None:
@@ -546,14 +578,14 @@ class Scheduling:
             return definition.partition
         return partition_of_key(definition.key or definition.name.encode(), partition_count)
 
-    def _is_gone(self, slot: _Slot) -> bool:
+    def _is_gone(self, slot: _ScheduleSlot) -> bool:
         return self._topics.get(slot.schedule.topic, {}).get(slot.schedule.name) is not slot
 
-    def _add(self, slot: _Slot) -> None:
+    def _add(self, slot: _ScheduleSlot) -> None:
         self._topics.setdefault(slot.schedule.topic, {})[slot.schedule.name] = slot
         self._count += 1
 
-    def _remove(self, slot: _Slot) -> None:
+    def _remove(self, slot: _ScheduleSlot) -> None:
         schedule = slot.schedule
         del self._topics[schedule.topic][schedule.name]
         if not self._topics[schedule.topic]:
@@ -567,7 +599,7 @@ class Scheduling:
 
     def _load(self) -> None:
         facts = self._journal.load()
-        dead: dict[bytes, bytes | None] = {}
+        deleted: dict[bytes, bytes | None] = {}
         for key, definition in facts.items():
             if not key.startswith(_DEFINITION):
                 if not key.startswith((_STATE, _HISTORY)):
@@ -575,10 +607,12 @@ class Scheduling:
                 continue
             name = key.removeprefix(_DEFINITION)
             try:
-                slot = _Slot(self._restored(name, definition, facts))
+                slot = _ScheduleSlot(self._restored(name, definition, facts))
                 if slot.key != name:
                     raise ValueError(f"it is the schedule {slot.key!r}")
-            except Exception as error:  # bytes of any kind may be there, and none of them stops the other schedules
+            except (
+                Exception
+            ) as error:  # a damaged disk holds bytes of any kind; one bad schedule must not stop the others
                 self._journal.pass_over(key, error)
                 continue
             try:
@@ -592,13 +626,13 @@ class Scheduling:
                 else:
                     self._push(slot)
             else:
-                dead |= _tombstones([slot])
+                deleted |= _tombstones([slot])
         with suppress(GoQueueError):
-            self._journal.put(dead)
+            self._journal.put(deleted)
 
     def _restored(self, name: bytes, definition: bytes, facts: Mapping[bytes, bytes]) -> Schedule:
-        """The schedule, without its history if that cannot be understood. Without its state it would run again
-        whatever it has run already, so then it is none.
+        """The schedule, without its history if that cannot be decoded. Without its state it would repeat runs, so a
+        schedule without state is refused.
         """
         state, history = facts.get(_STATE + name), facts.get(_HISTORY + name)
         try:
@@ -634,7 +668,7 @@ def _info(schedule: Schedule, *, history: bool = True) -> ScheduleInfo:
     )
 
 
-def _run_info(run: Run) -> ScheduleRun:
+def _run_info(run: PastRun) -> ScheduleRun:
     offset = -1 if run.offset is None else run.offset
     return ScheduleRun(run.due_at_ns, run.published_at_ns or 0, run.partition, offset, run.error or "")
 
@@ -701,7 +735,7 @@ def _altered(definition: Definition, changes: Mapping[str, object]) -> Definitio
         raise InvalidRequest(str(error)) from None
 
 
-def _tombstones(slots: Iterable[_Slot]) -> dict[bytes, bytes | None]:
+def _tombstones(slots: Iterable[_ScheduleSlot]) -> dict[bytes, bytes | None]:
     return {prefix + slot.key: None for slot in slots for prefix in (_DEFINITION, _STATE, _HISTORY)}
 
 

@@ -1,7 +1,7 @@
 """The delayed messages of one partition while the broker runs: the table, its file, and what the ledger says of it.
 
-That a message was cancelled stands in the ledger and in the file. Each of the two may be damaged or lost, so either is
-believed: where they disagree, the message stays hidden. If both are lost, the record itself says until when it waits.
+A cancellation is in the ledger and in the file. Each of the two may be damaged or lost, so either is believed: where
+they disagree, the message stays hidden. If both are lost, the record itself holds its due time.
 """
 
 from contextlib import suppress
@@ -19,9 +19,9 @@ from goqueue.storage.delay_file import DelayFile
 
 CHANGE_KEY = b"x"
 BEHIND_KEY = b"t"
-"""The fact that the wall clock is behind the newest record: `delivery/wall_anchor.py`."""
+"""The fact that the wall clock is earlier than the newest record: `delivery/wall_anchor.py`."""
 COVERED_STEP = 100_000
-"""How many offsets the file may lag behind the log before that is worth a write: so many are read after a crash."""
+"""How many offsets the log may be ahead of the file before that is worth a write: a crash costs a read of so many."""
 
 
 class _DelayChange(msgspec.Struct, array_like=True, frozen=True):
@@ -36,12 +36,12 @@ _decode_behind = msgspec.msgpack.Decoder(KnownBehind).decode
 
 
 def behind_fact(known: KnownBehind) -> Fact:
-    """What the ledger is told of a clock that is behind."""
+    """The fact for a clock that is earlier than the newest record."""
     return BEHIND_KEY, _encode(known)
 
 
 def read_behind(raw: bytes | None) -> KnownBehind | None:
-    """The way back; None if it says nothing."""
+    """The decoded fact; None if there is none, or it cannot be decoded."""
     try:
         return None if raw is None else _decode_behind(raw)
     except msgspec.DecodeError:
@@ -49,17 +49,17 @@ def read_behind(raw: bytes | None) -> KnownBehind | None:
 
 
 class StoredDelays:
-    """What waits in one partition."""
+    """The delayed messages of one partition."""
 
     def __init__(
         self, file: DelayFile, *, start_offset: int, next_offset: int, wall_ns: int, is_used: bool = False
     ) -> None:
         self.table = PartitionDelays(now_ns=wall_ns)
         self.cancelled = BitMap64()
-        self.rescheduled: dict[int, int] = {}  # the time that took the place of the one in the record, by offset
+        self.rescheduled: dict[int, int] = {}  # due times that replace those in the records, by offset
         self._dropped_below = start_offset
-        self.stale_keys: list[bytes] = []  # what the ledger says of records that the log has lost
-        self._changed = BitMap64()  # of these the ledger tells something
+        self.stale_keys: list[bytes] = []  # ledger keys about records that the log has lost
+        self._changed = BitMap64()  # the ledger has facts about these
         self._file = file
         self._next_offset = next_offset
         self._is_used = is_used or file.exists
@@ -69,7 +69,7 @@ class StoredDelays:
         self.cancelled |= self.table.restored_cancelled
 
     def replay(self, key: bytes, value: bytes | None) -> None:
-        """The ledger tells of a change. Raises `ValueError` if it cannot be understood."""
+        """Take in a change from the ledger. Raises `ValueError` if it cannot be decoded."""
         if value is None:
             return
         if len(key) != 9:
@@ -99,19 +99,19 @@ class StoredDelays:
             self.save()
 
     def fire(self, wall_ns: int) -> Fired:
-        """What is due."""
+        """Fire the messages that are due."""
         fired = self.table.fire(wall_ns)
         if fired.offsets:
             self.save()
         return fired
 
     def facts(self, offsets: BitMap64, due_ns: int | None) -> list[Fact]:
-        """What the ledger is told when these are cancelled, or get another time."""
+        """The facts for messages that are cancelled, or get another due time."""
         raw = _encode(_DelayChange(due_ns))
         return [(CHANGE_KEY + offset.to_bytes(8), raw) for offset in offsets]
 
     def change(self, offsets: BitMap64, due_ns: int | None, *, wall_ns: int) -> None:
-        """They are cancelled, or have another time."""
+        """Cancel them, or give them another due time."""
         self._changed |= offsets
         if due_ns is None:
             self.table.cancel_many(offsets)
@@ -125,9 +125,9 @@ class StoredDelays:
         self.save()
 
     def shift(self, by_ns: int, *, wall_ns: int) -> list[Fact]:
-        """The wall clock was set by that much, and shows `wall_ns` now: what waits is due that much later, or earlier.
+        """The wall clock was set by that much, and shows `wall_ns` now: delays move with it.
 
-        What the ledger is to be told of messages that it has given other times.
+        Returns the facts for messages that were rescheduled before.
         """
         if not self._is_used:
             return []
@@ -142,13 +142,13 @@ class StoredDelays:
         return [fact for offset, due_ns in moved.items() for fact in self.facts(BitMap64([offset]), due_ns)]
 
     def abort(self, offsets: BitMap64) -> None:
-        """The transaction of these was aborted, which the log itself says: the ledger need not be told."""
+        """The transaction of these was aborted. The log itself says so, so the ledger does not have to."""
         if self.table.waiting.intersect(offsets):
             self.table.cancel_many(offsets)
             self.save()
 
     def drop(self, below: int) -> BitMap64:
-        """Records that the log does not have any more."""
+        """The log begins at `below` now; returns the delayed messages that were removed."""
         if self.cancelled and self.cancelled.min() < below:
             self.cancelled.remove_range(0, below)
         if self.rescheduled and below > self._dropped_below:
@@ -157,20 +157,20 @@ class StoredDelays:
         return self.table.drop(below)
 
     def forgotten(self, below: int) -> list[Fact]:
-        """What the ledger need not tell any more: the log begins at that offset."""
+        """Tombstones for facts about records that the log no longer has: it begins at that offset."""
         gone = between(self._changed, 0, below)
         self._changed -= gone
         return [(CHANGE_KEY + offset.to_bytes(8), None) for offset in gone]
 
     def hidden(self, start: int, end: int) -> BitMap64:
-        """What may not be seen in that range: it waits, or was cancelled."""
+        """What readers may not see in that range: delayed and cancelled messages."""
         found = between(self.table.waiting, start, end)
         if self.cancelled:
             found |= between(self.cancelled, start, end)
         return found
 
     def save(self) -> None:
-        """Bring what has changed to the file; what cannot be written now is written with the next change."""
+        """Write changes to the file; what cannot be written now is written with the next change."""
         if not self._is_used:
             return
         if self._file.is_stale or not self._is_whole or self._file.is_wasteful(self.table.snapshot_bytes):
@@ -188,7 +188,7 @@ class StoredDelays:
             self.save()
 
     def close(self, next_offset: int) -> None:
-        """Leave a file that spares the next start all reading."""
+        """Leave a file that covers the whole log, so that the next start reads nothing."""
         if self._is_used:
             self.covered_offset = max(self.covered_offset, next_offset)
             self.save()

@@ -1,10 +1,10 @@
-"""Consumer groups: who is in them, and what follows when that changes.
+"""Consumer groups: their members, and what follows when they change.
 
-    join, heartbeat, leave ──> Coordinator ──> `__groups`          who may take from which partition
-    poll ──> Polling        settle ──> Settlements        commit, reset ──> Positions        all of them ──> Places
+    join, heartbeat, leave ──> Coordinator ──> `__groups`          which member may take from which partition
+    poll ──> Polling     settle ──> Settlements     commit, reset ──> GroupPositions     all of them ──> GroupDeliveries
 
-`Groups` is what doors see of all that. Its own part is membership: it passes on what the coordinator decides, takes
-back from members what they lost, and writes down who is in a group.
+`Groups` is what doors see of all that. Its own part is membership: it emits what the coordinator decides, returns the
+messages of members that lost a partition, and writes the members of a group to the journal.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,17 +12,19 @@ from contextlib import suppress
 
 from goqueue import events
 from goqueue.broker.delivery.counters import DeliveryCounters
+from goqueue.broker.delivery.group_delivery import GroupDelivery
 from goqueue.broker.delivery.partition_delivery import PartitionDelivery
 from goqueue.broker.delivery.reports import lane_report
-from goqueue.broker.groups.places import Place, Places, Topics, look_ahead, up_to_date
+from goqueue.broker.groups.group_deliveries import GroupDeliveries, look_ahead, up_to_date
 from goqueue.broker.groups.polling import Polling
-from goqueue.broker.groups.positions import Positions
+from goqueue.broker.groups.positions import GroupPositions
 from goqueue.broker.groups.settling import Settlements
+from goqueue.broker.local_partitions import LocalPartitions
 from goqueue.broker.partition.journal import Journal
 from goqueue.broker.waits import Waits
 from goqueue.clock import MS, SECOND, Clock
 from goqueue.errors import StorageError, TopicNotFound
-from goqueue.groups.coordinator import Coordinator
+from goqueue.groups.coordinator import GroupCoordinator
 from goqueue.groups.group import Group
 from goqueue.groups.member import Member, validate_name
 from goqueue.metrics.delivery import Standing
@@ -35,7 +37,7 @@ from goqueue.wire.reports import PartitionName
 
 GROUPS_TOPIC = "__groups"
 AUTO_COMMIT_CHECK_NS = 5 * SECOND
-"""How often to look for members whose positions are committed for them, while there are none."""
+"""How often to look for members with automatic commits, while there are none."""
 _GROUP = b"g"
 SUFFIX_BYTES = 6  # of a member id that the broker makes
 
@@ -45,9 +47,9 @@ class Groups:
 
     def __init__(
         self,
-        coordinator: Coordinator,
-        topics: Topics,
-        happened: DeliveryCounters,
+        coordinator: GroupCoordinator,
+        topics: LocalPartitions,
+        counters: DeliveryCounters,
         waits: Waits,
         *,
         clock: Clock,
@@ -57,17 +59,18 @@ class Groups:
         self._coordinator = coordinator
         self._topics = topics
         self._clock = clock
-        self._happened = happened
+        self._counters = counters
         self._entropy = entropy
         self._observe = observe
         self._auto_commit_at_ns = 0
         self._touched_ns = clock.monotonic_ns()
-        self._knows_all_places = False  # also those of groups that were not asked for since the start
-        places = self._places = Places(topics)
-        polling = self._polling = Polling(coordinator, topics, places, waits, clock=clock, observe=observe)
-        self.settlements = Settlements(coordinator, topics, places, polling, clock=clock)
-        found_group = self._found_group
-        positions = Positions(coordinator, topics, places, polling, found_group=found_group, clock=clock)
+        self._knows_all_deliveries = False  # also those of groups that were not used since the start
+        deliveries = self._deliveries = GroupDeliveries(topics)
+        polling = self._polling = Polling(coordinator, topics, deliveries, waits, clock=clock, observe=observe)
+        self.settlements = Settlements(coordinator, topics, deliveries, polling, clock=clock)
+        positions = GroupPositions(
+            coordinator, topics, deliveries, polling, create_group=self._create_group, clock=clock
+        )
         self.poll = polling.poll
         self.wake = polling.wake
         self.run_woken = polling.run_woken
@@ -84,42 +87,43 @@ class Groups:
         self.reset = positions.reset
 
     def load(self, journal: Journal) -> None:
-        """Take back the groups that were there before a restart."""
+        """Restore the groups from the journal."""
         now_ns, wall_ns = self._now()
         for key, raw in journal.load().items():
             try:
                 if key[:1] != _GROUP:
                     raise ValueError("no such kind of fact")
                 self._coordinator.restore(key[1:].decode(), raw, now_ns=now_ns, wall_ns=wall_ns)
-            except Exception as error:  # bytes of any kind may be there, and no group stops the start of the others
+            except Exception as error:  # a damaged disk holds bytes of any kind; one bad group must not stop the others
                 journal.pass_over(key, error)
         counts = self._topics.partition_counts()
         self._coordinator.topics_changed(counts, now_ns=now_ns)
         for group in self._coordinator:
-            for member in group.members.values():  # they have leases, and may settle, leave or be lost before they poll
-                for partition in self._places.partitions_of([topic for topic in member.topics if topic in counts]):
-                    with suppress(StorageError):  # then its first poll tells why
-                        self._places.at(group.name, partition, start=member.start)
+            for member in group.members.values():  # before it polls, a member may settle, leave or time out
+                for partition in self._deliveries.partitions_of([topic for topic in member.topics if topic in counts]):
+                    with suppress(StorageError):  # its first poll will raise it
+                        self._deliveries.at(group.name, partition, start=member.start)
         for topic, count in counts.items():
             for number in range(count):
                 delivery = self._topics.leader(topic, number).delivery
-                if isinstance(delivery, PartitionDelivery):  # some were opened before the groups were known
+                if isinstance(delivery, PartitionDelivery):  # opened before the groups were known
                     self.delivery_opened(delivery)
         self._tell()
 
     def delivery_opened(self, delivery: PartitionDelivery) -> None:
-        """The cursors of a partition are known again after a restart: the keys of what they have delivered are held
-        before anybody settles anything and before any lease runs out.
+        """Hold the keys of messages that were delivered before a restart.
+
+        This comes before any of them is settled and before any lease expires.
         """
-        for one in delivery.cursors.values():
-            group = self._coordinator.find(one.group)
+        for group_delivery in delivery.groups.values():
+            group = self._coordinator.find(group_delivery.group)
             if group is not None and group.mode == "key-shared":
-                delivery.keep_key_order(one)
+                group_delivery.use_key_order(True)
 
     # --- membership ----------------------------------------------------------------------------
 
     def join(self, group: str, asked: Join) -> Pending[reports.JoinAnswer]:
-        """A member of the group, new or again."""
+        """Join the group, as a new member or again."""
         validate_name(group, "group")
         self._check_topics(asked)
 
@@ -143,15 +147,17 @@ class Groups:
         )
         member.commit_at_ns = now_ns + member.auto_commit_interval_ms * MS
         self._auto_commit_at_ns = min(self._auto_commit_at_ns, member.commit_at_ns)
-        for partition in self._places.partitions_of(member.topics):  # it stands everywhere from its first moment on
-            self._places.at(group, partition, start=member.start)
+        for partition in self._deliveries.partitions_of(
+            member.topics
+        ):  # its positions begin when it joins, not when it first polls
+            self._deliveries.at(group, partition, start=member.start)
         self._tell()
         return member
 
     def heartbeat(
         self, group: str, member_id: str, generation: int | None = None, *, is_cooperative: bool = False
     ) -> reports.HeartbeatAnswer:
-        """The member lives."""
+        """Renew the session of the member."""
         now_ns, wall_ns = self._now()
         found = self._coordinator.get(group)
         if is_cooperative:
@@ -186,7 +192,7 @@ class Groups:
         generation: int | None = None,
         partitions: Sequence[PartitionName] | None = None,
     ) -> reports.RevocationAcknowledged:
-        """The member has given back what it was asked for."""
+        """The member confirms that it has let go of revoked partitions."""
         given = None if partitions is None else [TopicPartition(one.topic, one.partition) for one in partitions]
         found = self._coordinator.get(group)
         self._commit_handed(group, found.member(member_id), given)
@@ -195,7 +201,7 @@ class Groups:
         return reports.RevocationAcknowledged(revoked.pending_count, revoked.rebalance_state)
 
     def leave(self, group: str, member_id: str) -> Pending[None]:
-        """The member is out; what it has leased is ready again at once."""
+        """Remove the member; its leased messages are ready again at once."""
         found = self._coordinator.get(group)
         self._commit_handed(group, found.member(member_id), None, is_leaving=True)
         found.leave(member_id, now_ns=self._clock.monotonic_ns())
@@ -214,21 +220,21 @@ class Groups:
     def describe(self, group: str) -> reports.GroupInfo:
         """The group as it is now."""
         found = self._coordinator.get(group)
-        places = self._places.all_of(found)
+        deliveries = self._deliveries.all_of(found)
         members = [
             reports.MemberInfo(
                 member.id,
                 member.client_id,
                 list(member.topics),
                 _names(member.assigned),
-                self._places.in_flight(group, member.id),
+                self._deliveries.in_flight(group, member.id),
                 member.joined_at_ns,
                 member.last_heartbeat_ns,
-                sum(place.cursor.expired_by_member.get(member.id, 0) for place in places.values()),
+                sum(one.expired_by_member.get(member.id, 0) for one in deliveries.values()),
             )
             for member in found.members.values()
         ]
-        lag = sum(place.lag for place in up_to_date(places).values())
+        lag = sum(one.lag for one in up_to_date(deliveries).values())
         return reports.GroupInfo(
             group,
             found.state,
@@ -238,27 +244,27 @@ class Groups:
             found.assignor,
             found.ack,
             found.leader_id or "",
-            list(found.topics) or sorted({partition.topic for partition in places}),
+            list(found.topics) or sorted({partition.topic for partition in deliveries}),
             found.created_at_ns,
             lag,
             members,
             found.rebalance_state,
-            sum(place.cursor.expired_leases for place in places.values()),
+            sum(one.expired_leases for one in deliveries.values()),
         )
 
     def delete(self, group: str) -> Pending[None]:
-        """Put the members out and drop all positions."""
+        """Remove all members and all positions."""
         found = self._coordinator.get(group)
-        places = self._places.all_of(found)
-        waits = [place.delivery.leader.ledger.when_stored(place.delivery.forget(group)) for place in places.values()]
+        deliveries = self._deliveries.all_of(found)
+        waits = [one.leader.ledger.when_stored(one.partition.forget(group)) for one in deliveries.values()]
         self._coordinator.delete(group, now_ns=self._clock.monotonic_ns())
         self._polling.forget(group)
-        self._places.forget(group)
+        self._deliveries.forget(group)
         self._tell()
         return all_of([*waits, self._journaled({_key(group): None})])
 
     def rebalance_stats(self, group: str | None = None) -> reports.RebalanceReport:
-        """How the rebalances of a group, or of all, went."""
+        """Counts and times of the rebalances of one group, or of all."""
         stats = self._coordinator.stats if group is None else self._coordinator.get(group).stats
         return reports.RebalanceReport(
             stats.total_rebalances,
@@ -276,26 +282,18 @@ class Groups:
     def blocked(self, group: str) -> list[reports.BlockedKey]:
         """Which message holds back which key."""
         found = []
-        for partition, (_, one) in self._places.all_of(self._coordinator.get(group)).items():
-            for hold in one.keys.blocking() if one.keys is not None else ():
+        for partition, group_delivery in self._deliveries.all_of(self._coordinator.get(group)).items():
+            keys = group_delivery.keys
+            for hold in keys.blocking() if keys is not None else ():
                 offset = hold.first
-                count = one.cursor.deliveries_of(offset) + (offset in hold.in_flight)
+                count = group_delivery.cursor.deliveries_of(offset) + (offset in hold.in_flight)
                 member = hold.member if offset in hold.in_flight else ""
                 found.append(
-                    reports.BlockedKey(
-                        topic=partition.topic,
-                        partition=partition.partition,
-                        key=hold.key,
-                        offset=offset,
-                        member_id=member,
-                        since_ns=hold.since_ns,
-                        delivery_count=count,
-                        waiting=len(hold.parked),
-                    )
+                    reports.BlockedKey(*partition, hold.key, offset, member, hold.since_ns, count, len(hold.parked))
                 )
         return found
 
-    def _found_group(self, group: str) -> Pending[None]:
+    def _create_group(self, group: str) -> Pending[None]:
         validate_name(group, "group")
 
         def go_on(journal: Journal) -> Pending[None]:
@@ -323,46 +321,46 @@ class Groups:
             for number in range(counts[name])
         ]
 
-    def _all_places(self) -> Iterator[tuple[str, TopicPartition, Place]]:
-        """Every position of every group. The first call after a start reads the ledgers that were not read yet."""
-        if not self._knows_all_places:
-            self._knows_all_places = True
-            self._places.find_all(group.name for group in self._coordinator)
-        return iter(self._places)
+    def _all_deliveries(self) -> Iterator[tuple[TopicPartition, GroupDelivery]]:
+        """Those of all groups. The first call after a start replays the ledgers that were not replayed yet."""
+        if not self._knows_all_deliveries:
+            self._knows_all_deliveries = True
+            self._deliveries.find_all(group.name for group in self._coordinator)
+        return iter(self._deliveries)
 
     def standings(self) -> Iterator[Standing]:
-        """Where the groups stand."""
-        for group, partition, place in self._all_places():
-            look_ahead(place, 1)
-            cursor = place.cursor.cursor
+        """The position of every group on every partition, in numbers."""
+        for partition, group_delivery in self._all_deliveries():
+            look_ahead(group_delivery, 1)
+            cursor, lag = group_delivery.cursor, group_delivery.lag
             ranges = len(cursor.acked) - cursor.acked.intersection_cardinality(cursor.acked.shift(1))
-            yield Standing(*partition, group, cursor.floor, place.lag, cursor.in_flight_count, ranges)
+            yield Standing(*partition, group_delivery.group, cursor.floor, lag, cursor.in_flight_count, ranges)
 
     def reliability(self) -> reports.ReliabilityReport:
-        """What became of messages since the broker started."""
-        happened = self._happened
-        cursors = [place.cursor.cursor for _, _, place in self._all_places()]
+        """Counts of what happened to messages since the broker started."""
+        counters = self._counters
+        cursors = [group_delivery.cursor for _, group_delivery in self._all_deliveries()]
         return reports.ReliabilityReport(
-            happened.acked,
-            happened.nacked,
-            happened.rejected,
-            happened.expired,
-            happened.redelivered,
-            happened.extended,
-            sum(happened.dead_by_reason.values()),
-            happened.delivered,
+            counters.acked,
+            counters.nacked,
+            counters.rejected,
+            counters.expired,
+            counters.redelivered,
+            counters.extended,
+            sum(counters.dead_by_reason.values()),
+            counters.delivered,
             sum(cursor.in_flight_count for cursor in cursors),
             sum(cursor.waiting_count for cursor in cursors),
-            dict(happened.dead_by_reason),
-            dict(happened.dead_by_topic),
-            happened.create_errors,
-            happened.publish_errors,
+            dict(counters.dead_by_reason),
+            dict(counters.dead_by_topic),
+            counters.create_errors,
+            counters.publish_errors,
         )
 
     # --- time and other causes -----------------------------------------------------------------
 
     def tick(self) -> None:
-        """Do what time brings."""
+        """Expire sessions, commit positions for members, and let woken polls run."""
         now_ns, wall_ns = self._now()
         if now_ns - self._touched_ns >= SECOND:
             self._touched_ns = now_ns
@@ -374,21 +372,21 @@ class Groups:
         self._polling.run_woken()
 
     def topics_changed(self) -> None:
-        """A topic came, went or grew."""
+        """A topic was created or deleted, or has more partitions."""
         counts = self._topics.partition_counts()
-        self._places.drop(lambda one: one.partition >= counts.get(one.topic, 0))
+        self._deliveries.drop(lambda partition: partition.partition >= counts.get(partition.topic, 0))
         self._coordinator.topics_changed(counts, now_ns=self._clock.monotonic_ns())
         self._tell()
 
     def topic_deleted(self, topic: str) -> None:
-        """Its cursors are gone with it."""
-        self._places.drop(lambda one: one.topic == topic)
+        """The topic was deleted, and its cursors with it."""
+        self._deliveries.drop(lambda partition: partition.topic == topic)
         self.topics_changed()
 
     # --- inside --------------------------------------------------------------------------------
 
     def _tell(self) -> None:
-        """Pass on what happened in the groups, and do what follows from it."""
+        """Emit what happened in the groups, and act on it."""
         for event in self._coordinator.take_events():
             self._observe(event)
             match event:
@@ -396,11 +394,11 @@ class Groups:
                     self._release(name, member_id, is_lost=reason == "timeout")
                     self._polling.answer(name, member_id)
                 case events.RebalanceStarted(group=name):
-                    self._ask_back(name)
+                    self._answer_revoking(name)
                 case events.PartitionsAssigned(group=name, member_id=member_id):
                     self._polling.answer(name, member_id)
                 case events.PartitionsRevoked(group=name, member_id=member_id, partitions=partitions):
-                    self._take_back(name, member_id, partitions)
+                    self._return_handed(name, member_id, partitions)
                     self._polling.answer(name, member_id)
                 case events.GroupChanged(group=name):
                     self._polling.wake(name)
@@ -412,38 +410,38 @@ class Groups:
 
     def _release(self, name: str, member_id: str, *, is_lost: bool) -> None:
         self._polling.forget_member(name, member_id)
-        for delivery, one in self._places.of(name).values():
+        for group_delivery in self._deliveries.of(name).values():
             with suppress(StorageError):
-                delivery.release_member(one, member_id, is_lost=is_lost)
+                group_delivery.release_member(member_id, is_lost=is_lost)
 
-    def _take_back(self, name: str, member_id: str, partitions: Sequence[tuple[str, int]]) -> None:
-        """Without leases, what a member has of a partition that it lost goes to the next one, from the position on."""
-        places = self._places.of(name)
+    def _return_handed(self, name: str, member_id: str, partitions: Sequence[tuple[str, int]]) -> None:
+        """Without leases, the next owner of a partition gets what this one has not committed."""
+        deliveries = self._deliveries.of(name)
         for partition in partitions:
-            place = places.get(TopicPartition(*partition))
-            if place is not None:
-                place.delivery.take_back(place.cursor, member_id)
+            group_delivery = deliveries.get(TopicPartition(*partition))
+            if group_delivery is not None:
+                group_delivery.return_handed(member_id)
 
-    def _ask_back(self, name: str) -> None:
-        """Members that are to give something back hear of it now, and not when their polls are over."""
+    def _answer_revoking(self, name: str) -> None:
+        """Members that lose partitions learn of it now, not when their long polls end."""
         group = self._coordinator.find(name)
         for member in group.members.values() if group else ():
-            if member.asked:
+            if member.revoking:
                 self._polling.answer(name, member.id)
 
     def _commit_handed(
         self, name: str, member: Member, partitions: Sequence[TopicPartition] | None, *, is_leaving: bool = False
     ) -> None:
-        """What was handed over without leases counts as done when its member gives it back by its own will."""
+        """What was handed over without leases is done when its member leaves, polls on or confirms a revocation."""
         if member.ack != "offsets" or not member.auto_commit:
             return
-        for partition, (delivery, one) in self._places.of(name).items():
+        for partition, group_delivery in self._deliveries.of(name).items():
             if partitions is None or partition in partitions:
                 with suppress(StorageError):
-                    delivery.commit_handed(one, member.id, poll=member.poll_count, is_leaving=is_leaving)
+                    group_delivery.commit_handed(member.id, poll=member.poll_count, is_leaving=is_leaving)
 
     def _auto_commit(self, now_ns: int) -> None:
-        """Commit for members whose interval is over; the next look is when that of the next one is."""
+        """Commit for members whose interval is over, and note when the next interval ends."""
         next_ns = now_ns + AUTO_COMMIT_CHECK_NS
         for group in self._coordinator:
             if group.ack == "offsets":
@@ -474,7 +472,7 @@ class Groups:
         )
 
     def _store(self, name: str) -> Pending[None]:
-        """Write down who is in the group."""
+        """Write the members of the group to the journal."""
         return self._journaled({_key(name): self._coordinator.get(name).snapshot()})
 
     def _journaled(self, facts: Mapping[bytes, bytes | None]) -> Pending[None]:
@@ -489,4 +487,4 @@ def _key(group: str) -> bytes:
 
 
 def _names(partitions: Sequence[TopicPartition]) -> list[PartitionName]:
-    return [PartitionName(topic=one.topic, partition=one.partition) for one in partitions]
+    return [PartitionName(*partition) for partition in partitions]

@@ -1,10 +1,10 @@
 """Polls: the next messages for a member, now or as soon as there are any.
 
-    poll ──> partitions that are the member's ──> PartitionDelivery ──> records and a nonce
+    poll ──> partitions assigned to the member ──> GroupDelivery ──> records and a nonce
 
-A poll that finds nothing waits. It looks again when something was stored, fell due, was given back or acknowledged, and
-is answered at once when its member's partitions change. Whatever is woken is looked at when the call that woke it is
-over, never in the middle of it.
+A poll that finds nothing waits. It tries again when something was stored, fell due, was released or acknowledged, and
+is answered at once when its member's partitions change. A call that wakes polls first ends its own work; the polls run
+after it, never in the middle of it.
 """
 
 import math
@@ -13,12 +13,13 @@ from contextlib import suppress
 from functools import partial
 
 from goqueue import events
-from goqueue.broker.delivery.partition_delivery import PartitionDelivery
-from goqueue.broker.groups.places import Place, Places, Topics
+from goqueue.broker.delivery.group_delivery import DeliveredMessages, GroupDelivery
+from goqueue.broker.groups.group_deliveries import GroupDeliveries
+from goqueue.broker.local_partitions import LocalPartitions
 from goqueue.broker.waits import Waits
 from goqueue.clock import MS, Clock
 from goqueue.errors import GoQueueError, GroupNotFound, InvalidRequest, StorageError
-from goqueue.groups.coordinator import Coordinator
+from goqueue.groups.coordinator import GroupCoordinator
 from goqueue.groups.group import Group
 from goqueue.groups.member import Member
 from goqueue.names import TopicPartition
@@ -29,11 +30,11 @@ from goqueue.wire import reports
 
 WAIT_MS_MAX = 60_000
 BATCHES_MAX = 128
-"""In one answer, so that what is told of them fits the meta of a frame."""
+"""How many batches one answer holds, so that their descriptions fit the meta of a frame."""
 
 
-class Poll:
-    """A poll that waits, or is about to."""
+class WaitingPoll:
+    """A poll that waits, or may have to."""
 
     __slots__ = ("count", "lease_ms", "max_bytes", "member", "pending")
 
@@ -45,14 +46,14 @@ class Poll:
         self.pending: Pending[PollResult] | None = None
 
 
-class Waiting:
-    """The polls of one group that wait, and whose turn it is."""
+class GroupPolls:
+    """The waiting polls of one group, and which partition each member is served from first."""
 
     __slots__ = ("polls", "turns")
 
     def __init__(self) -> None:
-        self.polls: dict[Poll, None] = {}
-        self.turns: dict[str, int] = {}  # member -> which of its partitions is asked first
+        self.polls: dict[WaitingPoll, None] = {}
+        self.turns: dict[str, int] = {}  # member -> which of its partitions is served first
 
 
 class Polling:
@@ -60,9 +61,9 @@ class Polling:
 
     def __init__(
         self,
-        coordinator: Coordinator,
-        topics: Topics,
-        places: Places,
+        coordinator: GroupCoordinator,
+        topics: LocalPartitions,
+        deliveries: GroupDeliveries,
         waits: Waits,
         *,
         clock: Clock,
@@ -71,10 +72,10 @@ class Polling:
         self._coordinator = coordinator
         self._topics = topics
         self._waits = waits
-        self._places = places
+        self._deliveries = deliveries
         self._clock = clock
         self._observe = observe
-        self._waiting: dict[str, Waiting] = {}
+        self._waiting: dict[str, GroupPolls] = {}
         self._woken: dict[str, None] = {}
         self._is_waking = False
 
@@ -89,7 +90,7 @@ class Polling:
         wait_ms: int = 0,
         visibility_timeout_ms: int | None = None,
     ) -> Pending[PollResult]:
-        """The next messages for the member; waits for the first one if there is none."""
+        """The next messages for the member; waits up to `wait_ms` if there are none."""
         if not 1 <= max_messages <= POLL_MESSAGES_MAX:
             text = f"invalid max_messages {max_messages}: must be 1 to {POLL_MESSAGES_MAX}"
             raise InvalidRequest(text, path="max_messages")
@@ -100,17 +101,17 @@ class Polling:
         now_ns, wall_ns = self._clock.monotonic_ns(), self._clock.wall_ns()
         found.touch(member_id, now_ns=now_ns, wall_ns=wall_ns)
         member.poll_count += 1
-        poll = Poll(member, max_messages, max(1, max_bytes), visibility_timeout_ms)
+        poll = WaitingPoll(member, max_messages, max(1, max_bytes), visibility_timeout_ms)
         try:
             result = self._attempt(found, poll)
         finally:
             self.run_woken()
-        if result.records or result.polled.gaps or member.asked or not self._waits.may_wait(wait_ms):
+        if result.records or result.polled.gaps or member.revoking or not self._waits.may_wait(wait_ms):
             self._observe(events.Polled(group=group, count=_count(result), waited_ns=0))
             return Pending.of(result)
         return self._wait(found, poll, min(wait_ms, WAIT_MS_MAX))
 
-    def _wait(self, group: Group, poll: Poll, wait_ms: int) -> Pending[PollResult]:
+    def _wait(self, group: Group, poll: WaitingPoll, wait_ms: int) -> Pending[PollResult]:
         pending: Pending[PollResult] = Pending()
         poll.pending = pending
         waiting = self._of(group.name)
@@ -127,96 +128,84 @@ class Polling:
                 self._observe(events.Polled(group=group.name, count=_count(done.result()), waited_ns=waited_ns))
 
         pending.then(over)
-        if any(
-            one.cursor.lanes for _, one in self._places.of(group.name).values()
-        ):  # one look may not have been enough
+        # A poll of a key-shared group gives up after so many parked messages; there may be more to look at.
+        if any(group_delivery.cursor.lanes for group_delivery in self._deliveries.of(group.name).values()):
             self.wake(group.name)
             self.run_woken()
         self._waits.limit(pending, wait_ms, lambda: pending.resolve(self._empty(group, poll)))
         return pending
 
-    def _attempt(self, group: Group, poll: Poll) -> PollResult:
+    def _attempt(self, group: Group, poll: WaitingPoll) -> PollResult:
         """What the member can get now."""
-        member, name = poll.member, group.name
+        member = poll.member
         partitions = group.assigned(member.id)
         if not partitions:
             return self._empty(group, poll)
-        has_leases = member.ack == "messages"
-        places = self._in_turn(name, member, partitions)
-        allowance = poll.count
-        in_flight = 0
-        if has_leases:
-            in_flight = self._places.in_flight(name, member.id)
-            allowance = min(allowance, self._in_flight_max(name, member, partitions[0]) - in_flight)
+        # First of all: this creates cursors that do not exist yet, where the member wants to start.
+        in_turn = self._in_turn(group.name, member, partitions)
+        allowance, in_flight = poll.count, 0
+        if member.ack == "messages":
+            in_flight = self._deliveries.in_flight(group.name, member.id)
+            allowance = min(allowance, self._in_flight_max(group.name, member, partitions[0]) - in_flight)
             if allowance <= 0:
                 return self._empty(group, poll)
-        batches: list[reports.DeliveredBatch] = []
-        records: list[Buffer] = []
-        size = 0
-        refused: StorageError | None = None
-        is_fed = allowance > 1 and len(places) > 1
-        shares = is_fed and self._is_mixed(places, allowance)
-        for left, (delivery, one) in zip(range(len(places), 0, -1), places, strict=True):
-            if group.mode == "key-shared":
-                delivery.keep_key_order(one)
-            else:
-                delivery.end_key_order(one)
-            count = math.ceil(allowance / left) if shares else allowance
-            lease_ns = self._lease_ns(delivery, member, poll) if has_leases else None
-            delivered = None
-            try:
-                delivered = delivery.deliver(
-                    one,
-                    member.id,
-                    count=count,
-                    max_bytes=poll.max_bytes - size,
-                    lease_ns=lease_ns,
-                    is_fed=is_fed,
-                    poll=member.poll_count,
-                )
-            except StorageError as error:  # what came from the others is leased, and has to go out
-                refused = error
-            if delivered is None:
-                continue
-            raw = delivered.records[0] if len(delivered.records) == 1 else b"".join(delivered.records)
-            origin = delivery.leader.origin
-            batches.append(
-                reports.DeliveredBatch(
-                    topic=origin.topic,
-                    partition=origin.partition,
-                    nonce=delivery.nonce(one, delivered.delivery_id),
-                    count=len(delivered.offsets),
-                    bytes=len(raw),
-                    flags=delivered.flags,
-                    deadline_ns=delivered.deadline_ns,
-                    next_offset=delivery.lowest_not_handed(one),
-                    counts=delivered.counts,
-                    lease_ns=lease_ns or 0,
-                )
-            )
-            records.append(raw)
-            size += len(raw)
-            allowance -= len(delivered.offsets)
-            if has_leases:
-                in_flight += len(delivered.offsets)
-            if allowance <= 0 or size >= poll.max_bytes or len(batches) >= BATCHES_MAX:
-                break
-        if not batches and refused is not None:
-            raise refused
-        gaps = [gap for delivery, one in places if one.lost for gap in delivery.take_gaps(one)]
+        batches, records = self._collect(group, poll, in_turn, allowance)
+        gaps = [gap for group_delivery in in_turn if group_delivery.lost for gap in group_delivery.take_gaps()]
         if not batches:
             empty = self._empty(group, poll)
             empty.polled.gaps = gaps
             return empty
+        if member.ack == "messages":
+            for batch in batches:
+                in_flight += batch.count
         polled = reports.PollAnswer(
             batches, group.generation, group.rebalance_required(member.id), in_flight, gaps=gaps
         )
         return PollResult(polled, records)
 
-    def _empty(self, group: Group, poll: Poll) -> PollResult:
+    def _collect(
+        self, group: Group, poll: WaitingPoll, in_turn: Sequence[GroupDelivery], allowance: int
+    ) -> tuple[list[reports.DeliveredBatch], list[Buffer]]:
+        """Take messages from one partition after the other, until the answer is full."""
+        member, is_key_shared, has_leases = poll.member, group.mode == "key-shared", poll.member.ack == "messages"
+        batches: list[reports.DeliveredBatch] = []
+        records: list[Buffer] = []
+        size = 0
+        refused: StorageError | None = None
+        is_fed = allowance > 1 and len(in_turn) > 1
+        is_shared = is_fed and self._is_mixed(in_turn, allowance)
+        for left, group_delivery in zip(range(len(in_turn), 0, -1), in_turn, strict=True):
+            group_delivery.use_key_order(is_key_shared)
+            lease_ns = self._lease_ns(group_delivery, poll) if has_leases else None
+            try:
+                delivered = group_delivery.deliver(
+                    member.id,
+                    count=math.ceil(allowance / left) if is_shared else allowance,
+                    max_bytes=poll.max_bytes - size,
+                    lease_ns=lease_ns,
+                    is_fed=is_fed,
+                    poll=member.poll_count,
+                )
+            except StorageError as error:  # messages of the other partitions are leased by now, and have to go out
+                refused = error
+                continue
+            if delivered is None:
+                continue
+            raw = delivered.records[0] if len(delivered.records) == 1 else b"".join(delivered.records)
+            batches.append(_batch(group_delivery, delivered, len(raw), lease_ns or 0))
+            records.append(raw)
+            size += len(raw)
+            allowance -= len(delivered.offsets)
+            if allowance <= 0 or size >= poll.max_bytes or len(batches) >= BATCHES_MAX:
+                break
+        if not batches and refused is not None:
+            raise refused
+        return batches, records
+
+    def _empty(self, group: Group, poll: WaitingPoll) -> PollResult:
         member = poll.member
         partitions = group.assigned(member.id) if member.id in group.members else ()
-        in_flight = self._places.in_flight(group.name, member.id)
+        in_flight = self._deliveries.in_flight(group.name, member.id)
         required = member.id in group.members and group.rebalance_required(member.id)
         reason = ""
         if not partitions:
@@ -225,31 +214,33 @@ class Polling:
             reason = "max_in_flight"
         return PollResult(reports.PollAnswer([], group.generation, required, in_flight, reason), [])
 
-    def _in_turn(self, group: str, member: Member, partitions: Sequence[TopicPartition]) -> list[Place]:
-        """The places of the member's partitions, another one first each time."""
+    def _in_turn(self, group: str, member: Member, partitions: Sequence[TopicPartition]) -> list[GroupDelivery]:
+        """The member's partitions, another one first each time."""
         turns = self._of(group).turns
         turn = turns.get(member.id, 0) % len(partitions)
         turns[member.id] = turn + 1
-        return [self._places.at(group, one, start=member.start) for one in (*partitions[turn:], *partitions[:turn])]
+        at, start = self._deliveries.at, member.start
+        return [at(group, partition, start=start) for partition in (*partitions[turn:], *partitions[:turn])]
 
-    def _is_mixed(self, places: Sequence[Place], count: int) -> bool:
-        """Feed the cursors; whether lanes of different priority have something then, so that no partition may use up
-        the whole answer.
+    def _is_mixed(self, in_turn: Sequence[GroupDelivery], count: int) -> bool:
+        """Feed the cursors; returns whether lanes of different priority have messages then.
+
+        If so, no partition may fill the whole answer: urgent messages of the others have to get in.
         """
         filled = 0
-        for delivery, one in places:
-            delivery.feed(one, count)
-            filled |= one.cursor.lanes.filled
+        for group_delivery in in_turn:
+            group_delivery.feed(count)
+            filled |= group_delivery.cursor.lanes.filled
         return filled & (filled - 1) != 0
 
-    def _lease_ns(self, delivery: PartitionDelivery, member: Member, poll: Poll) -> int:
-        asked_ms = poll.lease_ms or member.visibility_timeout_ms
-        return (asked_ms or delivery.config.visibility_timeout_ms) * MS
+    def _lease_ns(self, group_delivery: GroupDelivery, poll: WaitingPoll) -> int:
+        asked_ms = poll.lease_ms or poll.member.visibility_timeout_ms
+        return (asked_ms or group_delivery.partition.config.visibility_timeout_ms) * MS
 
     def _in_flight_max(self, group: str, member: Member, partition: TopicPartition) -> int:
         if member.max_in_flight is not None:
             return member.max_in_flight
-        return self._places.at(group, partition).delivery.config.max_in_flight
+        return self._deliveries.at(group, partition).partition.config.max_in_flight
 
     # --- waking --------------------------------------------------------------------------------
 
@@ -259,7 +250,7 @@ class Polling:
             self._woken[group] = None
 
     def run_woken(self) -> None:
-        """Let the polls that were woken look again."""
+        """Let the polls that were woken try again."""
         if self._is_waking:
             return
         self._is_waking = True
@@ -267,11 +258,11 @@ class Polling:
             while self._woken:
                 name = next(iter(self._woken))
                 del self._woken[name]
-                self._look_again(name)
+                self._try_again(name)
         finally:
             self._is_waking = False
 
-    def _look_again(self, name: str) -> None:
+    def _try_again(self, name: str) -> None:
         group, waiting = self._coordinator.find(name), self._waiting.get(name)
         if group is None or waiting is None:
             return
@@ -289,24 +280,24 @@ class Polling:
             self._watch(group)
 
     def _watch(self, group: Group) -> None:
-        """Look again when something is stored."""
-        waiting, places = self._of(group.name), self._places.of(group.name)
+        """Try again when something is stored."""
+        waiting, deliveries = self._of(group.name), self._deliveries.of(group.name)
         watched = {partition for poll in waiting.polls for partition in group.assigned(poll.member.id)}
         for partition in watched:
-            place = places.get(partition)
-            if place is not None:
-                place.delivery.leader.watch(waiting, partial(self._stored, group.name))
+            group_delivery = deliveries.get(partition)
+            if group_delivery is not None:
+                group_delivery.leader.watch(waiting, partial(self._stored, group.name))
 
-    def _unwatch(self, group: str, waiting: Waiting) -> None:
-        for place in self._places.of(group).values():
-            place.delivery.leader.unwatch(waiting)
+    def _unwatch(self, group: str, waiting: GroupPolls) -> None:
+        for group_delivery in self._deliveries.of(group).values():
+            group_delivery.leader.unwatch(waiting)
 
     def _stored(self, name: str) -> None:
         self.wake(name)
         self.run_woken()
 
     def answer(self, name: str, member_id: str) -> None:
-        """The partitions of the member have changed: its poll does not wait any longer."""
+        """The partitions of the member have changed: its poll ends now."""
         waiting, group = self._waiting.get(name), self._coordinator.find(name)
         if waiting is None:
             return
@@ -331,31 +322,47 @@ class Polling:
                     group.touch(poll.member.id, now_ns=now_ns, wall_ns=wall_ns)
 
     def forget_member(self, group: str, member_id: str) -> None:
-        """The member is gone."""
+        """The member has left."""
         if group in self._waiting:
             self._waiting[group].turns.pop(member_id, None)
 
     def forget(self, group: str) -> None:
-        """The group is gone."""
+        """The group was deleted."""
         waiting = self._waiting.pop(group, None)
         for poll in list(waiting.polls) if waiting else ():
             if poll.pending:
                 poll.pending.fail(GroupNotFound(group))
 
     def give_up(self) -> None:
-        """Answer all polls that wait: the broker stops."""
+        """Answer all waiting polls: the broker stops."""
         for name, waiting in list(self._waiting.items()):
             group = self._coordinator.find(name)
             for poll in list(waiting.polls):
                 if group and poll.pending:
                     poll.pending.resolve(self._empty(group, poll))
 
-    def _of(self, group: str) -> Waiting:
+    def _of(self, group: str) -> GroupPolls:
         waiting = self._waiting.get(group)
         if waiting is None:
-            waiting = self._waiting[group] = Waiting()
+            waiting = self._waiting[group] = GroupPolls()
         return waiting
 
 
 def _count(result: PollResult) -> int:
     return sum(batch.count for batch in result.polled.batches)
+
+
+def _batch(
+    group_delivery: GroupDelivery, delivered: DeliveredMessages, size: int, lease_ns: int
+) -> reports.DeliveredBatch:
+    return reports.DeliveredBatch(
+        *group_delivery.leader.origin,
+        group_delivery.nonce(delivered.delivery_id),
+        len(delivered.offsets),
+        size,
+        delivered.flags,
+        delivered.deadline_ns,
+        group_delivery.lowest_not_handed(),
+        delivered.counts,
+        lease_ns,
+    )

@@ -1,9 +1,9 @@
-"""Settling: what a member says about messages that it has, and what becomes of them.
+"""Settling: what a member says about messages that it has leased, and what becomes of them.
 
-    settle ──> the delivery that the nonce names ──> ledger ──> answered when the ledger vouches for it
+    settle ──> the group and the delivery that the nonce names ──> ledger ──> answered when the ledger is durable
 
-Whatever is refused has changed nothing, and each message is judged for itself. Acks inside a transaction are held until
-it is decided.
+A request that is refused has changed nothing, and each message is judged for itself. Acks inside a transaction are held
+until it is decided.
 """
 
 import sys
@@ -15,11 +15,12 @@ from typing import Protocol
 
 from pyroaring import BitMap64
 
-from goqueue.broker.delivery.group_cursors import GroupCursor
-from goqueue.broker.delivery.partition_delivery import Graves, PartitionDelivery, Settling
-from goqueue.broker.groups.places import Place, Places, Topics
+from goqueue.broker.delivery.group_delivery import Copies, GroupDelivery, Settling
+from goqueue.broker.groups.group_deliveries import GroupDeliveries
 from goqueue.broker.groups.polling import Polling
+from goqueue.broker.local_partitions import LocalPartitions
 from goqueue.clock import Clock
+from goqueue.delivery.dead_letter import dead_letter_topic
 from goqueue.delivery.offsets import between
 from goqueue.delivery.receipts import Receipt, is_nonce
 from goqueue.errors import (
@@ -31,7 +32,7 @@ from goqueue.errors import (
     RequestTooLarge,
     TopicNotFound,
 )
-from goqueue.groups.coordinator import Coordinator
+from goqueue.groups.coordinator import GroupCoordinator
 from goqueue.record.header import Buffer
 from goqueue.service.groups import EXTENSION_NS_MAX, RECEIPTS_MAX
 from goqueue.service.pending import Pending, after
@@ -41,7 +42,7 @@ ACTIONS = ("ack", "nack", "reject", "extend", "release")
 _OUTCOMES = {"ack": "ack", "nack": "requeued", "reject": "rejected", "extend": "extended", "release": "released"}
 
 
-class OpenTransaction(Protocol):
+class AckTransaction(Protocol):
     """A transaction that acks can be a part of."""
 
     @property
@@ -53,14 +54,20 @@ class Settlements:
     """Settles messages of all groups."""
 
     def __init__(
-        self, coordinator: Coordinator, topics: Topics, places: Places, polling: Polling, *, clock: Clock
+        self,
+        coordinator: GroupCoordinator,
+        topics: LocalPartitions,
+        deliveries: GroupDeliveries,
+        polling: Polling,
+        *,
+        clock: Clock,
     ) -> None:
         self._coordinator = coordinator
         self._topics = topics
-        self._places = places
+        self._deliveries = deliveries
         self._polling = polling
         self._clock = clock
-        self.open_transaction: Callable[[str], OpenTransaction]  # given by the broker; raises what is wrong with the id
+        self.open_transaction: Callable[[str], AckTransaction]  # given by the broker; raises what is wrong with the id
 
     def settle(
         self, receipts: Sequence[str], settlement: reports.Settlement
@@ -85,56 +92,50 @@ class Settlements:
 
         if not receipts:
             gathered.resolve([])
-        floors: dict[GroupCursor, tuple[PartitionDelivery, int]] = {}
+        floors: dict[GroupDelivery, int] = {}
         for index, text in enumerate(receipts):
             try:
                 pending = self._settle_one(Receipt.parse(text), settlement, floors)
             except GoQueueError as error:
                 pending = Pending.failed(error)
             pending.then(partial(settled, index))
-        for one, (delivery, floor) in floors.items():
-            delivery.tell_position(one, floor)
+        for group_delivery, floor in floors.items():
+            group_delivery.tell_position(floor)
         self._polling.run_woken()
         return gathered
 
     def _settle_one(
-        self,
-        receipt: Receipt,
-        settlement: reports.Settlement,
-        floors: dict[GroupCursor, tuple[PartitionDelivery, int]],
+        self, receipt: Receipt, settlement: reports.Settlement, floors: dict[GroupDelivery, int]
     ) -> Pending[reports.SettledMessage]:
-        """Settle one message; where its cursor was before the first one is noted."""
-        delivery, one = self._addressee(receipt.topic, receipt.partition, receipt.offset, receipt.nonce)
+        """Settle one message. The floor of its cursor before its first message goes to `floors`."""
+        group_delivery = self._find(receipt.topic, receipt.partition, receipt.offset, receipt.nonce)
+        cursor = group_delivery.cursor
         offsets = BitMap64([receipt.offset])
         name = (receipt.topic, receipt.partition, receipt.offset)
         delivery_id = receipt.delivery_id
-        if delivery.nonce(one, delivery_id) != receipt.nonce:
+        if group_delivery.nonce(delivery_id) != receipt.nonce:
             raise ReceiptUnknown(*name)
-        if not one.cursor.leased(delivery_id, offsets, now_ns=self._clock.monotonic_ns()):
-            raise delivery.refusal(one, delivery_id, receipt.offset)
-        if receipt.delivery_count != one.cursor.deliveries_of(receipt.offset) + 1:
+        if not cursor.leased(delivery_id, offsets, now_ns=self._clock.monotonic_ns()):
+            raise group_delivery.refusal(delivery_id, receipt.offset)
+        if receipt.delivery_count != cursor.deliveries_of(receipt.offset) + 1:
             raise ReceiptUnknown(*name)
-        member_id = one.cursor.deliveries[delivery_id].member
-        floors.setdefault(one, (delivery, one.cursor.floor))
-        settling = self._settle(delivery, one, delivery_id, offsets, settlement)
-        in_flight = self._places.in_flight(one.group, member_id)
+        member_id = cursor.deliveries[delivery_id].member
+        floors.setdefault(group_delivery, cursor.floor)
+        settling = self._settle(group_delivery, delivery_id, offsets, settlement)
+        in_flight = self._deliveries.in_flight(group_delivery.group, member_id)
         outcome = "held" if settlement.transaction_id else _OUTCOMES[settlement.action]
 
-        def answer(graves: Graves) -> reports.SettledMessage:
-            grave = graves.get(receipt.offset)
+        def answer(dead_letters: Copies) -> reports.SettledMessage:
+            dead_letter = dead_letters.get(receipt.offset)
             return reports.SettledMessage(
-                topic=receipt.topic,
-                partition=receipt.partition,
-                offset=receipt.offset,
-                action=outcome if grave is None or settlement.action == "reject" else "dlq",
-                committed_offset=one.cursor.floor,
-                in_flight_count=in_flight,
-                delivery_count=settling.next_count,
-                at_ns=settling.at_ns,
-                dlq_topic=delivery.dlq_topic if grave else "",
-                dlq_partition=grave[0] if grave else -1,
-                dlq_offset=grave[1] if grave else -1,
-                reason=settlement.reason,
+                *name,
+                outcome if dead_letter is None or settlement.action == "reject" else "dlq",
+                group_delivery.cursor.floor,
+                in_flight,
+                settling.next_count,
+                settling.at_ns,
+                *((dead_letter_topic(receipt.topic), *dead_letter) if dead_letter else ("", -1, -1)),
+                settlement.reason,
             )
 
         return after(settling.stored, answer)
@@ -148,32 +149,33 @@ class Settlements:
             raise ReceiptMalformed(nonce)
         wanted = _offsets(offsets)
         first = wanted.min() if wanted else 0
-        delivery, one = self._addressee(topic, partition, first, nonce)
+        group_delivery = self._find(topic, partition, first, nonce)
+        cursor = group_delivery.cursor
         delivery_id = Receipt(topic, partition, first, 0, nonce).delivery_id
-        if delivery.nonce(one, delivery_id) != nonce:
+        if group_delivery.nonce(delivery_id) != nonce:
             raise ReceiptUnknown(topic, partition, first)
-        lease = one.cursor.deliveries.get(delivery_id)
+        lease = cursor.deliveries.get(delivery_id)
         if not wanted and lease is not None:
             wanted = lease.offsets.copy()
         member_id = lease.member if lease else ""
-        held = one.cursor.leased(delivery_id, wanted, now_ns=self._clock.monotonic_ns())
+        held = cursor.leased(delivery_id, wanted, now_ns=self._clock.monotonic_ns())
         refused = []
         if len(held) < len(wanted):
             for offset in wanted - held:
-                error = delivery.refusal(one, delivery_id, offset)
+                error = group_delivery.refusal(delivery_id, offset)
                 refused.append(reports.Refusal(offset, error.code, str(error), error.facts()))
         if not held:
-            in_flight = self._places.in_flight(one.group, member_id)
-            return Pending.of(reports.SettledBatch(0, refused, one.cursor.floor, in_flight))
-        floor = one.cursor.floor
-        settling = self._settle(delivery, one, delivery_id, held, settlement)
-        delivery.tell_position(one, floor)
-        in_flight = self._places.in_flight(one.group, member_id)
+            in_flight = self._deliveries.in_flight(group_delivery.group, member_id)
+            return Pending.of(reports.SettledBatch(0, refused, cursor.floor, in_flight))
+        floor = cursor.floor
+        settling = self._settle(group_delivery, delivery_id, held, settlement)
+        group_delivery.tell_position(floor)
+        in_flight = self._deliveries.in_flight(group_delivery.group, member_id)
         self._polling.run_woken()
 
-        def answer(graves: Graves) -> reports.SettledBatch:
-            committed = one.cursor.floor
-            return reports.SettledBatch(len(held), refused, committed, in_flight, len(graves), settling.at_ns)
+        def answer(dead_letters: Copies) -> reports.SettledBatch:
+            committed = group_delivery.cursor.floor
+            return reports.SettledBatch(len(held), refused, committed, in_flight, len(dead_letters), settling.at_ns)
 
         return after(settling.stored, answer)
 
@@ -182,67 +184,63 @@ class Settlements:
     def apply_acks(
         self, group: str, topic: str, partition: int, offsets: BitMap64, key: tuple[int, int], *, is_again: bool
     ) -> Pending[None]:
-        """Acks of a committed transaction take effect; `is_again` after a restart, when nothing is held any more."""
+        """Acks of a committed transaction take effect; `is_again` after a restart, when they are no longer held."""
         try:
             delivery = self._topics.delivery(self._topics.leader(topic, partition))
         except (TopicNotFound, PartitionNotFound):
             return Pending.of(None)
-        if is_again and self._coordinator.find(group) is not None:  # a power cut may have taken its cursor
-            self._places.at(group, delivery.leader.origin)
-        one = delivery.cursors.get(group)
-        if one is None:
+        if is_again and self._coordinator.find(group) is not None:  # a power failure may have lost its cursor
+            self._deliveries.at(group, delivery.leader.origin)
+        group_delivery = delivery.groups.get(group)
+        if group_delivery is None:
             return Pending.of(None)
         if is_again:
-            there = between(offsets, 0, delivery.leader.log.next_offset)  # others get the offsets of what was lost
-            end = delivery.settle_all(one, there, one.metadata)
+            there = between(offsets, 0, delivery.leader.log.next_offset)  # new records get the offsets of lost ones
+            end = group_delivery.commit_offsets(there, group_delivery.stored.metadata)
         else:
-            end = delivery.finish_held(one, key)
+            end = group_delivery.finish_held(key)
         return delivery.leader.ledger.when_stored(end)
 
     def release_acks(self, group: str, topic: str, partition: int, key: tuple[int, int]) -> None:
         """What an aborted transaction has acknowledged is delivered again."""
         with suppress(TopicNotFound, PartitionNotFound):
             delivery = self._topics.delivery(self._topics.leader(topic, partition))
-            if group in delivery.cursors:
-                delivery.let_go(delivery.cursors[group], key)
+            if group in delivery.groups:
+                delivery.groups[group].abort(key)
 
     # --- inside --------------------------------------------------------------------------------
 
     def _settle(
-        self,
-        delivery: PartitionDelivery,
-        one: GroupCursor,
-        delivery_id: int,
-        offsets: BitMap64,
-        settlement: reports.Settlement,
+        self, group_delivery: GroupDelivery, delivery_id: int, offsets: BitMap64, settlement: reports.Settlement
     ) -> Settling:
         if settlement.transaction_id:
             transaction = self.open_transaction(settlement.transaction_id)
-            transaction.add_acks(one.group, *delivery.leader.origin, offsets)
-            settling = delivery.hold(one, transaction.key, delivery_id, offsets)
+            transaction.add_acks(group_delivery.group, *group_delivery.leader.origin, offsets)
+            group_delivery.cursor.hold(transaction.key, delivery_id, offsets)
+            settling = Settling(Pending.of({}))
         else:
-            settling = delivery.settle(one, delivery_id, offsets, settlement)
-        self._polling.wake(one.group)
+            settling = group_delivery.settle(delivery_id, offsets, settlement)
+        self._polling.wake(group_delivery.group)
         return settling
 
     def _check(self, settlement: reports.Settlement) -> None:
-        """Whether it can be asked for at all."""
+        """Raise `InvalidRequest`, or what is wrong with the transaction."""
         _check(settlement)
         if settlement.transaction_id:
             if settlement.action != "ack":
                 raise InvalidRequest("only an ack can be part of a transaction", path="transaction_id")
             self.open_transaction(settlement.transaction_id)
 
-    def _addressee(self, topic: str, partition: int, offset: int, nonce: str) -> Place:
-        """The delivery and the cursor that gave out the receipt."""
+    def _find(self, topic: str, partition: int, offset: int, nonce: str) -> GroupDelivery:
+        """The group on the partition that issued the receipt. Raises `ReceiptUnknown`."""
         try:
             delivery = self._topics.delivery(self._topics.leader(topic, partition))
         except GoQueueError:
             raise ReceiptUnknown(topic, partition, offset) from None
-        one = delivery.find(Receipt(topic, partition, offset, 0, nonce).group_tag)
-        if one is None:
+        found = delivery.find(Receipt(topic, partition, offset, 0, nonce).group_tag)
+        if found is None:
             raise ReceiptUnknown(topic, partition, offset)
-        return Place(delivery, one)
+        return found
 
 
 def _offsets(raw: Buffer) -> BitMap64:

@@ -105,14 +105,14 @@ def check(disk: MemoryDisk, told: Told, *, leases_hold: bool) -> None:
     delivered: list[int] = []
     drain(node, delivered)
 
-    buried = dead_letters(node)
-    assert len(buried) == len(set(buried)), "twice among the dead letters"
-    assert told.dead <= set(buried), "lost on the way to the dead letters"
-    assert not told.acked & set(buried)
+    dead_lettered = dead_letters(node)
+    assert len(dead_lettered) == len(set(dead_lettered)), "twice among the dead letters"
+    assert told.dead <= set(dead_lettered), "lost on the way to the dead letters"
+    assert not told.acked & set(dead_lettered)
     assert not told.acked & set(delivered), "delivered again after its ack was answered"
-    assert not told.dead & set(delivered), "delivered again after its burial was answered"
+    assert not told.dead & set(delivered), "delivered again after its dead letter was answered"
     assert floor(node) == COUNT, "stuck"
-    assert told.acked | told.in_question | set(buried) | set(delivered) == set(range(COUNT)), "lost"
+    assert told.acked | told.in_question | set(dead_lettered) | set(delivered) == set(range(COUNT)), "lost"
 
 
 def _check_leases(node: Node, told: Told) -> None:

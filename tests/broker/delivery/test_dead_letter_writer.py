@@ -183,7 +183,7 @@ def reject_some(disk: MemoryDisk, answered: list[int]) -> None:
 
 
 @pytest.mark.parametrize("keep", ["nothing", "everything", "prefix"])
-def test_a_crash_at_any_step_of_a_burial_leaves_each_dead_letter_once(keep: str) -> None:
+def test_a_crash_at_any_step_of_a_dead_lettering_leaves_each_dead_letter_once(keep: str) -> None:
     whole = MemoryDisk()
     reject_some(whole, [])
     before = MemoryDisk()
@@ -204,23 +204,22 @@ def test_a_crash_at_any_step_of_a_burial_leaves_each_dead_letter_once(keep: str)
         member.ack(delivered)
         again.pass_time(40, step=5)
 
-        buried = [int(origin.rpartition(":")[2]) for origin in origins(again)]
-        assert len(buried) == len(set(buried))
-        assert set(answered) <= set(buried)
-        assert not set(buried) & set(offsets(delivered))
+        dead_lettered = [int(origin.rpartition(":")[2]) for origin in origins(again)]
+        assert len(dead_lettered) == len(set(dead_lettered))
+        assert set(answered) <= set(dead_lettered)
+        assert not set(dead_lettered) & set(offsets(delivered))
         assert floor(again) == 6
 
 
-def test_a_burial_that_a_snapshot_saw_begin_is_done_once(node: Node) -> None:
+def test_a_dead_lettering_that_a_snapshot_saw_begin_is_done_once(node: Node) -> None:
     node.create()
     node.publish(b"a")
     member = Consumer(node)
     (message,) = member.poll()
     member.begin("reject", [message.receipt])  # the dead-letter topic is not made yet
-    delivery = node.broker.partitions.delivery(node.leader())
-    one = delivery.cursors["workers"]
-    delivery._written.write_whole(one, one.cursor)
-    while not delivery.cursors["workers"].burials[0].target_offset >= 0:
+    stored = node.broker.partitions.delivery(node.leader()).groups["workers"].stored
+    stored.write_whole()
+    while not stored.dead_letterings[0].target_offset >= 0:
         node.workers.run_one()
 
     again = restarted(node)
@@ -237,7 +236,7 @@ def test_a_burial_that_a_snapshot_saw_begin_is_done_once(node: Node) -> None:
 
 @pytest.mark.parametrize("errno", [ENOSPC])
 @pytest.mark.parametrize("skip", range(4))
-def test_a_disk_that_is_full_for_a_while_delays_a_burial(
+def test_a_disk_that_is_full_for_a_while_delays_a_dead_lettering(
     faulty: FaultyDisk, clock: ManualClock, errno: int, skip: int
 ) -> None:
     node = Node(faulty, clock)
@@ -282,7 +281,7 @@ def _inner(faulty: FaultyDisk) -> MemoryDisk:
     return inner
 
 
-def test_a_topic_that_is_deleted_takes_its_burials_with_it(node: Node) -> None:
+def test_a_topic_that_is_deleted_takes_its_dead_letterings_with_it(node: Node) -> None:
     node.create()
     node.publish(b"a")
     member = Consumer(node)

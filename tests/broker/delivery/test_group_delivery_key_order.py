@@ -51,7 +51,7 @@ def test_a_message_that_was_given_back_before_two_restarts_is_known_from_a_snaps
     member, (first, second) = two_of_one_key(node)
     member.settle("release", [first])
     delivery = node.broker.partitions.delivery(node.leader())
-    delivery._written.write_whole(delivery.cursors["workers"], delivery.cursors["workers"].cursor)
+    delivery.groups["workers"].stored.write_whole()
 
     again = restarted(restarted(node))
     member = member.moved_to(again)

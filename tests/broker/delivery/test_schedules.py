@@ -6,7 +6,7 @@ from zoneinfo import ZoneInfo, reset_tzpath
 
 import pytest
 
-from goqueue.broker.delivery.schedules import Scheduling, SchedulingConfig, TopicFacts, load_zone
+from goqueue.broker.delivery.schedules import ScheduleConfig, Schedules, TopicFacts, load_zone
 from goqueue.broker.partition.journal import Journal
 from goqueue.clock import SECOND
 from goqueue.errors import (
@@ -42,7 +42,7 @@ JOURNAL = "journal"
 class Host:
     """A node with schedules, and a door between the two that can be shut."""
 
-    def __init__(self, disk: MemoryDisk, clock: ManualClock, *, config: SchedulingConfig | None = None) -> None:
+    def __init__(self, disk: MemoryDisk, clock: ManualClock, *, config: ScheduleConfig | None = None) -> None:
         self.disk = disk
         self.clock = clock
         self.node = Node(disk, clock)
@@ -51,8 +51,9 @@ class Host:
                 self.node.create(topic, partitions=partitions)
         self.refusal: GoQueueError | None = None
         self.attempts = 0
-        self.schedules = Scheduling(
-            Journal(self.node.leader(JOURNAL)),
+        journal = Journal(self.node.leader(JOURNAL))
+        self.schedules = Schedules(
+            lambda: Pending.of(journal),
             publish=self._publish,
             topic_facts=self._facts,
             init_producer=self.node.broker.messages.init_producer,
@@ -60,6 +61,7 @@ class Host:
             timers=self.node.broker._timers,
             config=config,
         )
+        self.schedules.load(journal)
 
     def _publish(
         self,
@@ -229,13 +231,13 @@ def test_a_message_may_be_no_larger_than_its_topic_allows(host: Host) -> None:
 
 
 def test_there_are_no_more_schedules_than_may_be(disk: MemoryDisk, clock: ManualClock) -> None:
-    host = Host(disk, clock, config=SchedulingConfig(schedules_max=1))
+    host = Host(disk, clock, config=ScheduleConfig(schedules_max=1))
     host.create()
 
     with pytest.raises(Conflict):
         host.create("another")
     with pytest.raises(InvalidConfig):
-        SchedulingConfig(schedules_max=0)
+        ScheduleConfig(schedules_max=0)
 
 
 def test_what_is_deleted_publishes_no_more(host: Host) -> None:
@@ -363,7 +365,7 @@ def test_runs_out_of_turn_that_come_together_are_as_many_runs(host: Host) -> Non
 
 
 def test_no_more_runs_wait_than_may(disk: MemoryDisk, clock: ManualClock) -> None:
-    host = Host(disk, clock, config=SchedulingConfig(waiting_max=1))
+    host = Host(disk, clock, config=ScheduleConfig(waiting_max=1))
     host.create(paused=True)
     host.schedules.run("reports", "beat")
     host.schedules.run("reports", "beat")

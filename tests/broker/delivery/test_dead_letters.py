@@ -1,37 +1,41 @@
-"""Dead letters on a broker: counted, found, and put back once, whatever happens in between."""
+"""Redrives: dead letters go back, each once, whatever happens in between."""
 
-from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Literal
 
 import pytest
 
-from goqueue.broker.delivery.dead_letters import HISTORY_MAX, RUNNING_MAX, DeadLetterConfig, DeadLetters
-from goqueue.clock import SECOND
-from goqueue.delivery.dead_letter import Death, dead_headers
+from goqueue.broker.delivery.dead_letters import HISTORY_MAX
 from goqueue.errors import (
-    BrokerUnavailable,
-    Conflict,
     Forbidden,
     GoQueueError,
     InvalidRequest,
-    NotFound,
     TopicNotFound,
 )
-from goqueue.names import TopicPartition
 from goqueue.record import kernel
 from goqueue.record.header import Priority
-from goqueue.record.message import Message
 from goqueue.service.groups import Join
-from goqueue.service.pending import Pending
 from goqueue.testing import ManualClock, MemoryDisk, PowerLoss
 from goqueue.tracing.context import is_trace_id
-from goqueue.wire.reports import DeadLetter, DeadLetterFilter, RedriveInfo, Settlement
+from goqueue.wire.reports import DeadLetterFilter, Settlement
 from tests.broker.brokers import Node
-from tests.broker.consumers import Consumer, Got
-
-ALL = DeadLetterFilter()
-START_NS = ManualClock().wall_ns()
+from tests.broker.consumers import Consumer
+from tests.broker.dead_lettered import (
+    ALL,
+    answered,
+    begun,
+    create,
+    dead_letter,
+    ended,
+    listed,
+    message_of,
+    messages_of,
+    numbered,
+    numbers,
+    patient,
+    redriven,
+    values,
+)
 
 
 @pytest.fixture
@@ -39,314 +43,6 @@ def node(disk: MemoryDisk, clock: ManualClock) -> Node:
     node = Node(disk, clock)
     create(node)
     return node
-
-
-def create(node: Node, *, partitions: int = 2, **settings: object) -> None:
-    for topic in ("orders", "orders.dlq"):
-        node.create(topic, partitions=partitions, **settings)
-
-
-def bury(
-    node: Node,
-    *values: bytes | None,
-    partition: int = 0,
-    key: bytes | None = None,
-    headers: Mapping[str, str] | None = None,
-    reason: str = "REJECTED",
-    error: str = "bad",
-    group: str = "billing",
-    attempts: int = 3,
-    origin: str | None = None,
-    priority: int = Priority.NORMAL,
-) -> None:
-    """Write dead letters, as if they had died just now."""
-    now_ns = node.clock.wall_ns()
-    records = kernel.encode(
-        values,
-        keys=[key] * len(values),
-        priorities=priority,
-        headers=[
-            {
-                **dead_headers(
-                    headers or {},
-                    Death(reason, error, group, "m", attempts, origin or f"orders:{partition}:{n}", None, now_ns),
-                )
-            }
-            for n in range(len(values))
-        ],
-    )
-    node.done(node.broker.messages.publish_records("orders.dlq", partition, records))
-
-
-def numbered(count: int) -> list[bytes]:
-    return [b"%d" % n for n in range(count)]
-
-
-def listed(node: Node, wanted: DeadLetterFilter = ALL, **page: int) -> list[bytes]:
-    return [message_of(letter).value for letter in node.broker.dead_letters.list("orders", wanted, **page)]
-
-
-def message_of(letter: DeadLetter) -> Message:
-    (message,) = kernel.decode(letter.record, TopicPartition("orders.dlq", letter.partition), Message)
-    assert message.offset == letter.offset
-    return message
-
-
-def messages_of(node: Node, topic: str = "orders", partition: int = 0) -> list[Message]:
-    origin = TopicPartition(topic, partition)
-    return kernel.decode(node.read(topic, partition, max_bytes=1 << 24).records, origin, Message)
-
-
-def redriven(node: Node, wanted: DeadLetterFilter = ALL, **options: object) -> RedriveInfo:
-    """A redrive, when it is over."""
-    return ended(node, begun(node, wanted, **options).id)
-
-
-def begun(node: Node, wanted: DeadLetterFilter = ALL, **options: object) -> RedriveInfo:
-    """A redrive that has begun for certain; of what follows as little has happened as can be."""
-    return answered(node, node.broker.dead_letters.redrive("orders", wanted, **options))  # type: ignore[arg-type]
-
-
-def answered(node: Node, pending: Pending[RedriveInfo]) -> RedriveInfo:
-    while not pending.is_done:
-        node.workers.run_one()
-    return pending.result()
-
-
-def ended(node: Node, redrive_id: str) -> RedriveInfo:
-    for _ in range(10_000):
-        node.workers.run_all()
-        info = node.broker.dead_letters.redrive_info("orders", redrive_id)
-        if info.state != "running":
-            return info
-        node.tick(0.05)
-    raise AssertionError("it does not end")
-
-
-def numbers(info: RedriveInfo) -> tuple[str, int, int, int, int]:
-    return info.state, info.matched, info.redriven, info.skipped_loop, info.failed
-
-
-# --- counting --------------------------------------------------------------------------------------
-
-
-def test_letters_are_counted_by_reason_group_error_and_time(node: Node) -> None:
-    bury(node, b"a", b"b", reason="TIMEOUT", error="slow")
-    node.tick(5)
-    bury(node, b"c", partition=1, group="audit")
-
-    queue = node.broker.dead_letters.describe("orders")
-
-    assert (queue.topic, queue.dlq_topic, queue.messages) == ("orders", "orders.dlq", 3)
-    assert queue.by_reason == {"TIMEOUT": 2, "REJECTED": 1}
-    assert queue.by_group == {"billing": 2, "audit": 1}
-    assert queue.by_error == {"slow": 2, "bad": 1}
-    assert queue.oldest_ns == START_NS
-    assert queue.newest_ns == START_NS + 5 * SECOND
-    assert queue.redrives == []
-
-
-def test_counts_follow_what_dies_and_what_is_put_back(node: Node) -> None:
-    bury(node, *numbered(4))
-    assert node.broker.dead_letters.describe("orders").by_reason == {"REJECTED": 4}
-    node.tick(1)
-    bury(node, b"late", reason="EXPIRED")
-    assert node.broker.dead_letters.describe("orders").by_reason == {"REJECTED": 4, "EXPIRED": 1}
-
-    redriven(node, DeadLetterFilter(reason="REJECTED"))
-
-    queue = node.broker.dead_letters.describe("orders")
-    assert (queue.messages, queue.by_reason) == (1, {"EXPIRED": 1})
-    assert queue.oldest_ns == queue.newest_ns == START_NS + SECOND
-
-
-def test_counts_follow_retention(node: Node) -> None:
-    bury(node, *[b"x" * 400] * 3, reason="TIMEOUT")
-    node.done(node.broker.topics.alter("orders.dlq", {"segment_bytes": 65_536, "retention": "60s"}))
-    assert node.broker.dead_letters.describe("orders").messages == 3
-    bury(node, *[b"x" * 60_000] * 3, reason="EXPIRED")
-    node.pass_time(120, step=10)
-    bury(node, b"new")
-    node.pass_time(30, step=10)
-
-    queue = node.broker.dead_letters.describe("orders")
-
-    assert node.leader("orders.dlq").log.start_offset > 3
-    assert queue.messages == len(listed(node)) < 7
-    assert "TIMEOUT" not in queue.by_reason
-    assert queue.by_reason["REJECTED"] == 1
-
-
-def test_all_queues_are_listed_by_the_name_of_their_topic(node: Node) -> None:
-    node.create("a.dlq")
-    node.create("plain")
-    bury(node, b"a")
-
-    assert [(queue.topic, queue.messages) for queue in node.broker.dead_letters.queues()] == [("a", 0), ("orders", 1)]
-
-
-def test_a_topic_without_dead_letters_has_none_and_one_that_is_not_there_is_not_found(node: Node) -> None:
-    node.create("plain")
-
-    queue = node.broker.dead_letters.describe("plain")
-    assert (queue.dlq_topic, queue.messages, queue.oldest_ns, queue.by_reason) == ("plain.dlq", 0, None, {})
-    assert node.broker.dead_letters.list("plain", ALL) == []
-    assert node.broker.dead_letters.plan("plain", ALL).matched == 0
-    assert node.broker.dead_letters.redrive("plain", ALL).result().state == "done"
-    for ask in (
-        lambda: node.broker.dead_letters.describe("nowhere"),
-        lambda: node.broker.dead_letters.list("nowhere", ALL),
-        lambda: node.broker.dead_letters.plan("nowhere", ALL),
-        lambda: node.broker.dead_letters.redrive("nowhere", ALL),
-    ):
-        with pytest.raises(TopicNotFound):
-            ask()
-
-
-def test_the_name_of_the_queue_stands_for_its_topic(node: Node) -> None:
-    bury(node, b"a")
-
-    assert node.broker.dead_letters.describe("orders.dlq").topic == "orders"
-    assert answered(node, node.broker.dead_letters.redrive("orders.dlq", ALL)).topic == "orders"
-
-
-def patient(node: Node, **config: int) -> DeadLetters:
-    """The verbs with other limits."""
-    limits = DeadLetterConfig(**config)
-    return DeadLetters(node.broker.partitions, clock=node.clock, timers=node.broker._timers, config=limits)
-
-
-def test_more_letters_than_one_question_may_count_are_counted_by_and_by(node: Node) -> None:
-    dead_letters = patient(node, counted_max=5, counted_step=5, stretch_bytes=600)
-    bury(node, *numbered(40))
-
-    first = dead_letters.describe("orders")
-    assert first.messages == 40
-    assert 5 <= first.by_reason["REJECTED"] < 15
-
-    node.pass_time(1)
-    assert dead_letters.describe("orders").by_reason == {"REJECTED": 40}
-
-
-def test_a_queue_that_is_deleted_and_made_again_is_another_one(node: Node) -> None:
-    bury(node, *numbered(3))
-    assert node.broker.dead_letters.describe("orders").messages == 3
-    node.done(node.broker.topics.delete("orders.dlq"))
-    assert node.broker.dead_letters.describe("orders").messages == 0
-    node.create("orders.dlq", partitions=2)
-    bury(node, b"new", reason="TIMEOUT")
-
-    assert node.broker.dead_letters.describe("orders").by_reason == {"TIMEOUT": 1}
-    assert listed(node) == [b"new"]
-
-
-def test_a_queue_that_was_made_again_unseen_is_another_one_too(node: Node) -> None:
-    bury(node, *numbered(3))
-    assert node.broker.dead_letters.describe("orders").messages == 3
-    node.done(node.broker.topics.delete("orders.dlq"))
-    node.create("orders.dlq", partitions=2)
-    bury(node, b"new", reason="TIMEOUT")
-
-    assert node.broker.dead_letters.describe("orders").by_reason == {"TIMEOUT": 1}
-    assert listed(node) == [b"new"]
-
-
-# --- looking at them -------------------------------------------------------------------------------
-
-
-def test_a_list_has_the_newest_last_over_all_partitions(node: Node) -> None:
-    for turn, partition in enumerate((1, 0, 0, 1)):
-        bury(node, b"%d" % turn, partition=partition)
-        node.tick(1)
-
-    assert listed(node) == [b"0", b"1", b"2", b"3"]
-    assert listed(node, skip=1, limit=2) == [b"1", b"2"]
-    assert listed(node, skip=4) == []
-
-
-def test_a_letter_is_told_whole(node: Node) -> None:
-    bury(node, b"v", key=b"k", headers={"color": "red"}, attempts=2, origin="orders:1:7", priority=Priority.HIGH)
-
-    (letter,) = node.broker.dead_letters.list("orders", ALL)
-
-    assert (letter.partition, letter.offset) == (0, 0)
-    assert (letter.reason, letter.error, letter.group, letter.member) == ("REJECTED", "bad", "billing", "m")
-    assert (letter.attempts, letter.redrives, letter.dead_at_ns) == (2, 0, START_NS)
-    assert (letter.origin_topic, letter.origin_partition, letter.origin_offset) == ("orders", 1, 7)
-    message = message_of(letter)
-    assert (message.key, message.value, message.headers["color"], message.priority) == (
-        b"k",
-        b"v",
-        "red",
-        Priority.HIGH,
-    )
-
-
-@pytest.mark.parametrize(
-    ("wanted", "found"),
-    [
-        (DeadLetterFilter(reason="TIMEOUT"), [b"0"]),
-        (DeadLetterFilter(group="audit"), [b"1"]),
-        (DeadLetterFilter(key=b"c-2"), [b"2"]),
-        (DeadLetterFilter(key_prefix=b"c-"), [b"2", b"3"]),
-        (DeadLetterFilter(headers={"color": "red"}), [b"3"]),
-        (DeadLetterFilter(error_contains="such"), [b"4"]),
-        (DeadLetterFilter(from_time_ns=START_NS + 5 * SECOND), [b"5", b"6"]),
-        (DeadLetterFilter(from_time_ns=START_NS + 1, to_time_ns=START_NS + 2 * SECOND), [b"1"]),
-        (DeadLetterFilter(partition=1), [b"6"]),
-        (DeadLetterFilter(partition=7), []),
-        (DeadLetterFilter(offsets=[0, 3, 99]), [b"0", b"3", b"6"]),
-        (DeadLetterFilter(partition=0, offsets=[0]), [b"0"]),
-        (DeadLetterFilter(min_attempts=4), [b"5"]),
-        (DeadLetterFilter(reason="REJECTED", group="audit", key=b"c-2"), []),
-    ],
-)
-def test_a_filter_finds_counts_and_puts_back_the_same(node: Node, wanted: DeadLetterFilter, found: list[bytes]) -> None:
-    letters: list[dict[str, object]] = [
-        {"reason": "TIMEOUT"},
-        {"group": "audit"},
-        {"key": b"c-2"},
-        {"key": b"c-3", "headers": {"color": "red"}},
-        {"error": "no such order"},
-        {"attempts": 4},
-        {"partition": 1},
-    ]
-    for number, letter in enumerate(letters):
-        bury(node, b"%d" % number, **letter)  # type: ignore[arg-type]
-        node.tick(1)
-
-    assert listed(node, wanted) == found
-    plan = node.broker.dead_letters.plan("orders", wanted)
-    assert (plan.matched, len(plan.sample)) == (len(found), len(found))
-    assert redriven(node, wanted).redriven == len(found)
-    assert sorted(node.values() + node.values(partition=1)) == found
-    assert listed(node, wanted) == []
-    assert len(listed(node)) == 7 - len(found)
-
-
-@pytest.mark.parametrize("page", [{"limit": 0}, {"limit": 10_001}, {"skip": -1}])
-def test_a_page_that_cannot_be_is_refused(node: Node, page: dict[str, int]) -> None:
-    with pytest.raises(InvalidRequest):
-        node.broker.dead_letters.list("orders", ALL, **page)
-
-
-def test_a_page_of_large_letters_ends_early(node: Node) -> None:
-    node.done(node.broker.topics.alter("orders.dlq", {"max_message_bytes": 8_000_000}))
-    for _ in range(4):
-        bury(node, b"x" * 5_000_000)
-
-    assert len(listed(node)) == 3
-    assert len(listed(node, skip=3)) == 1
-
-
-def test_letters_that_nobody_can_have_buried_are_letters_all_the_same(node: Node) -> None:
-    node.publish(b"by hand", topic="orders.dlq")
-
-    (letter,) = node.broker.dead_letters.list("orders", ALL)
-    assert (letter.reason, letter.origin_topic, letter.origin_partition, letter.attempts) == ("", "", -1, 0)
-    assert node.broker.dead_letters.describe("orders").by_reason == {}
-    assert numbers(redriven(node)) == ("done", 1, 0, 0, 1)
-    assert numbers(redriven(node, target_topic="orders")) == ("done", 1, 1, 0, 0)
 
 
 # --- putting back ----------------------------------------------------------------------------------
@@ -406,16 +102,16 @@ def test_a_message_that_dies_again_and_again_is_put_back_no_more(disk: MemoryDis
 
 
 def test_nothing_is_put_back_that_may_never_be(node: Node) -> None:
-    bury(node, b"a")
+    dead_letter(node, b"a")
 
     assert numbers(redriven(node, max_redrives=0)) == ("done", 1, 0, 1, 0)
     assert listed(node) == [b"a"]
 
 
 def test_a_limit_counts_what_is_put_back(node: Node) -> None:
-    bury(node, b"looped", headers={"gq-redrives": "3"})
-    bury(node, b"lost", origin="gone:0:1")
-    bury(node, *numbered(5))
+    dead_letter(node, b"looped", headers={"gq-redrives": "3"})
+    dead_letter(node, b"lost", origin="gone:0:1")
+    dead_letter(node, *numbered(5))
 
     plan = node.broker.dead_letters.plan("orders", ALL, limit=2)
     assert (plan.matched, plan.skipped_loop) == (4, 1)
@@ -425,7 +121,7 @@ def test_a_limit_counts_what_is_put_back(node: Node) -> None:
 
 
 def test_a_plan_does_nothing(node: Node) -> None:
-    bury(node, *numbered(30))
+    dead_letter(node, *numbered(30))
 
     plan = node.broker.dead_letters.plan("orders", ALL)
 
@@ -436,8 +132,8 @@ def test_a_plan_does_nothing(node: Node) -> None:
 
 
 def test_many_letters_are_put_back_in_order_batch_by_batch(node: Node) -> None:
-    bury(node, *numbered(1_700))
-    bury(node, *numbered(3), partition=1)
+    dead_letter(node, *numbered(1_700))
+    dead_letter(node, *numbered(3), partition=1)
 
     redrive = begun(node)
     assert redrive.state == "running"
@@ -450,7 +146,7 @@ def test_many_letters_are_put_back_in_order_batch_by_batch(node: Node) -> None:
 def test_on_a_disk_that_answers_at_once_others_run_in_between(disk: MemoryDisk, clock: ManualClock) -> None:
     node = Node(disk, clock)
     create(node, flush="none")
-    bury(node, *numbered(5_000))
+    dead_letter(node, *numbered(5_000))
 
     redrive = begun(node)
 
@@ -462,8 +158,8 @@ def test_on_a_disk_that_answers_at_once_others_run_in_between(disk: MemoryDisk, 
 
 def test_letters_that_do_not_match_are_passed_over_while_others_run(node: Node) -> None:
     dead_letters = patient(node, stretch_bytes=1_000)
-    bury(node, *numbered(100))
-    bury(node, b"wanted", reason="TIMEOUT")
+    dead_letter(node, *numbered(100))
+    dead_letter(node, b"wanted", reason="TIMEOUT")
 
     redrive = answered(node, dead_letters.redrive("orders", DeadLetterFilter(reason="TIMEOUT")))
     assert (redrive.state, redrive.matched) == ("running", 0)
@@ -474,16 +170,16 @@ def test_letters_that_do_not_match_are_passed_over_while_others_run(node: Node) 
 
 
 def test_letters_that_die_after_it_began_are_not_for_a_redrive(node: Node) -> None:
-    bury(node, *numbered(3))
+    dead_letter(node, *numbered(3))
     redrive = begun(node, rate=1)
-    bury(node, b"late")
+    dead_letter(node, b"late")
 
     assert ended(node, redrive.id).redriven == 3
     assert listed(node) == [b"late"]
 
 
 def test_two_redrives_over_the_same_letters_put_each_back_once(node: Node) -> None:
-    bury(node, *numbered(1_200))
+    dead_letter(node, *numbered(1_200))
 
     redrives = [begun(node) for _ in range(3)]
     infos = [ended(node, one.id) for one in redrives]
@@ -495,8 +191,8 @@ def test_two_redrives_over_the_same_letters_put_each_back_once(node: Node) -> No
 
 def test_letters_go_to_another_topic_when_that_is_asked_for(node: Node) -> None:
     node.create("parked", partitions=1)
-    bury(node, b"a", partition=1)
-    bury(node, b"b", origin="gone:3:1")
+    dead_letter(node, b"a", partition=1)
+    dead_letter(node, b"b", origin="gone:3:1")
 
     assert numbers(redriven(node, target_topic="parked")) == ("done", 2, 2, 0, 0)
 
@@ -505,7 +201,7 @@ def test_letters_go_to_another_topic_when_that_is_asked_for(node: Node) -> None:
 
 
 def test_letters_whose_origin_is_gone_fail_and_stay(node: Node) -> None:
-    bury(node, b"a", b"b")
+    dead_letter(node, b"a", b"b")
     node.done(node.broker.topics.delete("orders"))
 
     assert numbers(redriven(node)) == ("done", 2, 0, 0, 2)
@@ -514,14 +210,14 @@ def test_letters_whose_origin_is_gone_fail_and_stay(node: Node) -> None:
 
 
 def test_an_origin_with_fewer_partitions_takes_them_where_it_can(node: Node) -> None:
-    bury(node, b"a", origin="orders:5:1")
+    dead_letter(node, b"a", origin="orders:5:1")
 
     assert redriven(node).redriven == 1
     assert node.values(partition=1) == [b"a"]
 
 
 def test_what_died_among_the_dead_letters_goes_back_to_the_topic(node: Node) -> None:
-    bury(node, b"a", partition=1, origin="orders.dlq:1:0")
+    dead_letter(node, b"a", partition=1, origin="orders.dlq:1:0")
 
     assert redriven(node).redriven == 1
     assert node.values(partition=1) == [b"a"]
@@ -544,7 +240,7 @@ def test_what_died_among_the_dead_letters_goes_back_to_the_topic(node: Node) -> 
     ],
 )
 def test_a_redrive_that_cannot_be_is_refused(node: Node, options: dict[str, object], error: type[GoQueueError]) -> None:
-    bury(node, b"a")
+    dead_letter(node, b"a")
 
     with pytest.raises(error):
         node.broker.dead_letters.redrive("orders", ALL, **options)  # type: ignore[arg-type]
@@ -554,14 +250,14 @@ def test_a_redrive_that_cannot_be_is_refused(node: Node, options: dict[str, obje
 
 def test_a_forged_origin_does_not_lead_into_internal_topics(node: Node) -> None:
     node.done(node.broker.partitions.journal("__groups"))
-    bury(node, b"evil", origin="__groups:0:0")
+    dead_letter(node, b"evil", origin="__groups:0:0")
 
     assert numbers(redriven(node)) == ("done", 1, 0, 0, 1)
     assert node.leader("__groups").log.next_offset == 0
 
 
 def test_letters_that_do_not_fit_any_more_fail_and_the_others_go(node: Node) -> None:
-    bury(node, b"small", b"x" * 5_000, b"little")
+    dead_letter(node, b"small", b"x" * 5_000, b"little")
     huge = kernel.encode([b"h"], headers=[{"gq-origin": "orders:0:1", "x": "y" * 65_490}])
     node.done(node.broker.messages.publish_records("orders.dlq", 0, huge))
     node.done(node.broker.topics.alter("orders", {"max_message_bytes": 1_024}))
@@ -573,7 +269,7 @@ def test_letters_that_do_not_fit_any_more_fail_and_the_others_go(node: Node) -> 
 
 def test_a_target_that_goes_away_ends_the_redrive_and_the_letters_stay(node: Node) -> None:
     node.create("parked")
-    bury(node, *numbered(1_200))
+    dead_letter(node, *numbered(1_200))
     redrive = begun(node, target_topic="parked")
     node.done(node.broker.topics.delete("parked"))
 
@@ -586,7 +282,7 @@ def test_a_target_that_goes_away_ends_the_redrive_and_the_letters_stay(node: Nod
 
 
 def test_a_queue_that_goes_away_ends_its_redrives(node: Node) -> None:
-    bury(node, *numbered(10))
+    dead_letter(node, *numbered(10))
     redrive = begun(node, rate=1)
     node.done(node.broker.topics.delete("orders.dlq"))
     node.pass_time(3)
@@ -598,11 +294,11 @@ def test_a_queue_that_goes_away_ends_its_redrives(node: Node) -> None:
 
 
 def test_a_redrive_leaves_the_letters_of_another_queue_of_that_name_alone(node: Node) -> None:
-    bury(node, *numbered(10))
+    dead_letter(node, *numbered(10))
     redrive = begun(node, rate=1)
     node.done(node.broker.topics.delete("orders.dlq"))
     node.create("orders.dlq", partitions=2)
-    bury(node, *numbered(10))
+    dead_letter(node, *numbered(10))
 
     info = ended(node, redrive.id)
     assert (info.state, info.error) == ("failed", "topic not found: orders.dlq")
@@ -611,123 +307,17 @@ def test_a_redrive_leaves_the_letters_of_another_queue_of_that_name_alone(node: 
 
 def test_a_limit_holds_for_letters_that_go_to_several_places(node: Node) -> None:
     for number in range(12):
-        bury(node, b"%d" % number, origin=f"orders:{number % 2}:{number}")
+        dead_letter(node, b"%d" % number, origin=f"orders:{number % 2}:{number}")
 
     assert numbers(redriven(node, limit=4)) == ("done", 4, 4, 0, 0)
     assert len(node.values() + node.values(partition=1)) == 4
-
-
-# --- rates, stops and memory -----------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("rate", [0.5, 1, 3, 10, 40, 300])
-def test_a_rate_is_kept(node: Node, rate: float) -> None:
-    bury(node, *numbered(2_000))
-    node.broker.dead_letters.redrive("orders", ALL, rate=rate)
-    node.workers.run_all()
-    before = 1.0
-
-    for second in range(1, 6):
-        node.pass_time(1)
-        count = len(node.values())
-        assert count <= 1 + rate * second
-        assert count - before >= rate * 0.9 - 1
-        before = count
-    assert len(node.values()) >= 5 * rate - 2
-
-
-def test_a_rate_does_not_save_up_for_a_burst(node: Node) -> None:
-    bury(node, *numbered(2_000))
-    node.broker.dead_letters.redrive("orders", ALL, rate=100)
-
-    node.tick(3600)
-    node.workers.run_all()
-
-    assert len(node.values()) <= 12
-
-
-def test_a_redrive_stops_after_what_it_has_in_hand(node: Node) -> None:
-    bury(node, *numbered(1_200))
-    redrive = begun(node)
-
-    stopping = node.broker.dead_letters.stop_redrive("orders", redrive.id)
-    assert not stopping.is_done
-
-    assert numbers(node.done(stopping)) == ("stopped", 500, 500, 0, 0)
-    node.pass_time(1)
-    assert node.values() == numbered(500)
-    assert len(listed(node, limit=1_000)) == 700
-    assert redriven(node).redriven == 700
-    assert node.values() == numbered(1_200)
-
-
-def test_a_redrive_that_waits_for_its_rate_stops_at_once(node: Node) -> None:
-    bury(node, *numbered(5))
-    redrive = begun(node, rate=0.001)
-    node.workers.run_all()
-
-    stopped = answered(node, node.broker.dead_letters.stop_redrive("orders", redrive.id))
-
-    assert numbers(stopped) == ("stopped", 1, 1, 0, 0)
-    assert stopped.finished_at_ns == node.clock.wall_ns()
-    node.pass_time(3_000, step=500)
-    assert node.values() == [b"0"]
-    assert node.broker.dead_letters.redrive_info("orders", redrive.id) == stopped
-
-
-def test_a_redrive_that_is_over_stays_what_it_is(node: Node) -> None:
-    bury(node, b"a")
-    info = redriven(node)
-
-    assert node.broker.dead_letters.stop_redrive("orders", info.id).result() == info
-    assert node.broker.dead_letters.describe("orders").redrives == [info]
-
-
-def test_a_redrive_that_nobody_began_is_not_found(node: Node) -> None:
-    for ask in (node.broker.dead_letters.redrive_info, node.broker.dead_letters.stop_redrive):
-        with pytest.raises(NotFound):
-            ask("orders", "nonsense")
-
-
-def test_only_the_last_redrives_of_a_topic_are_remembered(node: Node) -> None:
-    ids = [redriven(node).id for _ in range(HISTORY_MAX + 5)]
-
-    assert [one.id for one in node.broker.dead_letters.describe("orders").redrives] == ids[5:]
-
-
-def test_there_are_not_too_many_redrives_at_once(node: Node) -> None:
-    bury(node, *numbered(100))
-    for _ in range(RUNNING_MAX):
-        node.broker.dead_letters.redrive("orders", ALL, rate=0.001)
-
-    with pytest.raises(Conflict):
-        node.broker.dead_letters.redrive("orders", ALL)
-
-
-def test_a_broker_that_stops_begins_no_redrive_and_goes_on_with_those_it_has_after_the_restart(node: Node) -> None:
-    bury(node, *numbered(1_200))
-    redrive = begun(node)
-
-    drained = node.broker.drain()
-    with pytest.raises(BrokerUnavailable):
-        node.broker.dead_letters.redrive("orders", ALL)
-    node.pass_time(1)
-
-    assert drained.is_done
-    assert numbers(node.broker.dead_letters.redrive_info("orders", redrive.id)) == ("running", 500, 500, 0, 0)
-
-    node.broker.close()
-    again = Node(node.disk, node.clock)
-    assert numbers(again.broker.dead_letters.redrive_info("orders", redrive.id)) == ("running", 500, 500, 0, 0)
-    assert numbers(ended(again, redrive.id)) == ("done", 1_200, 1_200, 0, 0)
-    assert again.values() == numbered(1_200)
 
 
 # --- crashes ---------------------------------------------------------------------------------------
 
 
 def test_what_was_put_back_stays_put_back_after_a_restart(node: Node, disk: MemoryDisk, clock: ManualClock) -> None:
-    bury(node, *numbered(4))
+    dead_letter(node, *numbered(4))
     info = redriven(node, DeadLetterFilter(offsets=[1, 2]))
     node.workers.run_all()
 
@@ -743,8 +333,8 @@ def prepared(clock: ManualClock) -> MemoryDisk:
     disk = MemoryDisk()
     node = Node(disk, clock)
     create(node)
-    bury(node, b"0", b"1", b"2")
-    bury(node, b"3", partition=1, origin="orders:0:9")
+    dead_letter(node, b"0", b"1", b"2")
+    dead_letter(node, b"3", partition=1, origin="orders:0:9")
     return disk.crash(keep="everything")
 
 
@@ -844,10 +434,10 @@ def test_a_redrive_goes_on_after_any_number_of_crashes_and_keeps_its_numbers(
     disk = MemoryDisk()
     node = Node(disk, clock)
     create(node)
-    bury(node, *numbered(40), reason="TIMEOUT")
-    bury(node, *[b"other"] * 5)
-    bury(node, b"tired", reason="TIMEOUT", headers={"gq-redrives": "3"})
-    bury(node, *numbered(40), partition=1, reason="TIMEOUT")
+    dead_letter(node, *numbered(40), reason="TIMEOUT")
+    dead_letter(node, *[b"other"] * 5)
+    dead_letter(node, b"tired", reason="TIMEOUT", headers={"gq-redrives": "3"})
+    dead_letter(node, *numbered(40), partition=1, reason="TIMEOUT")
     first = begun(node, DeadLetterFilter(reason="TIMEOUT"), rate=20, limit=70)
 
     for crash in range(12):
@@ -871,7 +461,7 @@ def test_a_redrive_goes_on_after_any_number_of_crashes_and_keeps_its_numbers(
 
 
 def test_a_redrive_that_was_stopped_stays_stopped_after_a_restart(node: Node, disk: MemoryDisk) -> None:
-    bury(node, *numbered(5))
+    dead_letter(node, *numbered(5))
     redrive = begun(node, rate=0.001)
     node.workers.run_all()
     stopped = answered(node, node.broker.dead_letters.stop_redrive("orders", redrive.id))
@@ -884,7 +474,7 @@ def test_a_redrive_that_was_stopped_stays_stopped_after_a_restart(node: Node, di
 
 
 def test_the_history_of_redrives_is_bounded_over_restarts(node: Node, disk: MemoryDisk) -> None:
-    bury(node, b"a")
+    dead_letter(node, b"a")
     ids = [redriven(node, DeadLetterFilter(offsets=[7])).id for _ in range(HISTORY_MAX + 5)]
     node.workers.run_all()
 
@@ -894,10 +484,6 @@ def test_the_history_of_redrives_is_bounded_over_restarts(node: Node, disk: Memo
 
 
 # --- for whom --------------------------------------------------------------------------------------
-
-
-def values(messages: Iterable[Got]) -> list[bytes]:
-    return [message.value for message in messages]
 
 
 def given_up_by_billing(node: Node) -> tuple[Consumer, Consumer]:

@@ -167,7 +167,7 @@ def test_a_lease_is_not_held_for_longer_since_the_clock_is_behind_after_a_restar
     member.poll()
     if is_whole:
         delivery = node.broker.partitions.delivery(node.leader())
-        delivery._written.write_whole(delivery.cursors["workers"], delivery.cursors["workers"].cursor)
+        delivery.groups["workers"].stored.write_whole()
     jump(node, -3600)
 
     again = restarted(node)
