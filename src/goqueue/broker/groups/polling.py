@@ -34,8 +34,8 @@ from goqueue.service.pending import Pending
 from goqueue.wire import reports
 
 WAIT_MS_MAX = 60_000
-BATCHES_MAX = 128
-"""In one answer, so that what is told of them fits the meta of a frame."""
+BATCHES_MAX = 96
+"""In one answer. So many fit into its meta with the longest topic names and 1,000 redelivered messages."""
 
 
 class Waits(Topics, Protocol):
