@@ -1,5 +1,6 @@
 """The page from which clients in other languages are written says what the code does."""
 
+import inspect
 import re
 
 import mmh3
@@ -35,7 +36,7 @@ def test_a_struct_has_the_fields_that_the_page_says(name: str) -> None:
     struct = STRUCTS[name]
     heading = f"struct {name} (array)" if struct.__struct_config__.array_like else f"struct {name}"
 
-    assert protocol_page.structs()[name] == [heading, *notation.fields(struct)]
+    assert protocol_page.structs().get(name) == [heading, *notation.fields(struct)]
 
 
 def test_the_page_has_no_struct_that_is_not_there() -> None:
@@ -44,7 +45,7 @@ def test_the_page_has_no_struct_that_is_not_there() -> None:
 
 @pytest.mark.parametrize("name", CALLS)
 def test_a_call_has_the_arguments_and_the_result_that_the_page_says(name: str) -> None:
-    assert protocol_page.calls()[name] == notation.signature(name, CALLS[name])
+    assert protocol_page.calls().get(name) == notation.signature(name, CALLS[name])
 
 
 def test_the_page_has_no_call_that_is_not_there() -> None:
@@ -87,6 +88,15 @@ def test_every_error_code_is_on_the_page_with_whether_it_is_retryable() -> None:
     assert {code: retryable == "yes" for code, retryable, _ in rows} == {
         code: row.exception.retryable for code, row in codes.TABLE.items()
     }
+
+
+def test_errors_have_the_facts_that_the_page_names() -> None:
+    for code, _, meaning in protocol_page.table("code", "retryable", "meaning"):
+        exception = codes.TABLE[code].exception
+        known = set(re.findall(r"self\.(\w+) = ", inspect.getsource(exception)))
+        facts = re.search(r"[Ff]acts? (`\w+`(?:, `\w+`)*)", meaning)
+
+        assert facts is None or set(re.findall(r"\w+", facts[1])) <= known, code
 
 
 def test_the_limits_are_those_on_the_page() -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from goqueue.broker.groups.polling import BATCHES_MAX
 from goqueue.topics.config import PARTITIONS_MAX, TopicConfig
 from goqueue.wire import reports, verbs
 from goqueue.wire.frames import META_BYTES_MAX
@@ -77,9 +78,12 @@ def test_the_state_of_the_largest_topic_fits_a_frame() -> None:
 
 def test_the_largest_poll_and_settle_fit_a_frame() -> None:
     most, topic, nonce = 2**63 - 1, "t" * 249, "f" * 44
+    redelivered = {most - number: 2 for number in range(TopicConfig().max_in_flight)}
     batch = reports.DeliveredBatch(topic, 999, nonce, 10_000, 2**31, 63, most, most, {}, most)
+    first = msgspec.structs.replace(batch, counts=redelivered)
     gap = reports.PartitionGap(topic, 999, most, most, "flags not allowed or contradicting the lengths")
-    polled = reports.PollAnswer([batch] * 128, 2**31, True, 10_000, "max_in_flight", [gap])
+    batches = [first, *[batch] * (BATCHES_MAX - 1)]
+    polled = reports.PollAnswer(batches, 2**31, True, 10_000, "max_in_flight", [gap])
     part = verbs.SettlePart(topic, 999, nonce, 10_000)
     settlement = reports.Settlement("nack", most, "r" * 2_000, f"{'t' * 255}:{most}")
 

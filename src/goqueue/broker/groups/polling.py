@@ -29,8 +29,8 @@ from goqueue.service.pending import Pending
 from goqueue.wire import reports
 
 WAIT_MS_MAX = 60_000
-BATCHES_MAX = 128
-"""How many batches one answer holds, so that their descriptions fit the meta of a frame."""
+BATCHES_MAX = 96
+"""In one answer. So many fit into its meta with the longest topic names and 1,000 redelivered messages."""
 
 
 class WaitingPoll:
