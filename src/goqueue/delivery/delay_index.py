@@ -21,7 +21,7 @@ its time. So the log is read again from the offset that the last block before th
 
 `avg` is how long messages were delayed on average, in nanoseconds, when the block was written; 0 if that is not known.
 
-Numbers are in the byte order of the machine; for one of the other order the file is a stranger, and is made anew.
+Numbers are in the byte order of the machine; a machine of the other order does not recognize the file and rewrites it.
 """
 
 import struct

@@ -1,8 +1,8 @@
 """The delayed messages of one partition: which of them wait, until when, and what became of the others.
 
 A delayed message is in the log from the start and is hidden while it waits. It stops waiting once, in one of three
-ways: it is delivered (its time came: `fire`), cancelled, or expired (its record left the log before its time). Whoever
-delivers messages looks at `waiting` and at what `fire` returns, and at nothing else.
+ways: it is delivered (its time came: `fire`), cancelled, or expired (its record left the log before its time). Delivery
+looks at `waiting` and at what `fire` returns, and at nothing else.
 
 What is known comes from three sides after a restart, in any order: the delay index (`restore`), the log from where the
 index ends (`schedule`), and the ledger with the cancellations and new times (`apply`). What the ledger says
@@ -51,9 +51,9 @@ class Restored(NamedTuple):
     """What came out of a delay index."""
 
     covered_offset: int
-    """From here on the log is to be read."""
+    """From here on the log has to be read."""
     is_whole: bool
-    """Otherwise the index is to be written anew, before anything is appended to the log."""
+    """If not, the index has to be rewritten before anything is appended to the log."""
 
 
 class DelayCounts(NamedTuple):

@@ -1,7 +1,7 @@
-"""Messages that were delayed and are due by now: their age counts from then on, not from when they were stored.
+"""Messages that were delayed and have fallen due: retention counts their age from then, not from when they were stored.
 
-So retention has to leave them for as long as it leaves others. What was due at about the same time is kept together:
-the time of retention is cut into a few parts, and of each only the lowest offset is remembered.
+Messages that were due at about the same time are kept together: the retention time is divided into a few parts, and
+only the lowest offset of each part is remembered.
 """
 
 from typing import NamedTuple
@@ -16,7 +16,7 @@ class _DueOffset(NamedTuple):
 
 
 class DueLately:
-    """What retention has to leave of messages that have waited. Times are wall clock."""
+    """What retention has to keep of messages that were delayed. Times are wall clock."""
 
     def __init__(self) -> None:
         self._kept: list[_DueOffset] = []
@@ -32,5 +32,5 @@ class DueLately:
         self._kept = kept
 
     def first(self, *, now_ns: int) -> int | None:
-        """The lowest offset that is still to be kept."""
+        """The lowest offset that retention has to keep."""
         return min((one.offset for one in self._kept if one.until_ns > now_ns), default=None)

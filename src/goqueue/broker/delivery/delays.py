@@ -1,11 +1,11 @@
 """The verbs about delayed messages: list, get, cancel, reschedule.
 
-    publish ──> appended ──> PartitionDelays ──> the delay file (a hint, which spares a restart the reading of the log)
+    publish ──> appended ──> PartitionDelays ──> the delay file (a hint, so that a restart does not read the whole log)
     cancel, reschedule ──> ledger ──> PartitionDelays, cursors
     tick ──> fire ──> ready for every group
 
-A partition without a delay file never had a delayed message: the file is on the medium before the first one is
-acknowledged. What was cancelled stays hidden for as long as its record is there.
+A partition without a delay file never had a delayed message: the file is durable before the first one is acknowledged.
+A cancelled message stays hidden for as long as its record exists.
 """
 
 from collections.abc import Callable, Iterator, Sequence
