@@ -129,8 +129,9 @@ class Reader:
         (programs / "goqueue").write_text(self._command_script())
         (programs / "goqueue").chmod(0o755)
         self._terminal = Terminal(directory, self._env)
-        if has_broker:
-            self._serve("goqueue serve --data ./goqueue-data")
+        if has_broker:  # the page takes it for granted, so how it starts is not what is tested
+            starter = shlex.join(warm.command(forks)) if forks else ""
+            self._serve(f"{starter} goqueue serve --data ./goqueue-data")
 
     def __enter__(self) -> Self:
         return self
@@ -184,9 +185,9 @@ class Reader:
         on_spark = shlex.join([*warm.command(self._sessions), "goqueue"]) if self._sessions else cold
         return (
             "#!/bin/sh\n"
-            'case "$1$GOQUEUE_KERNEL" in\n'
+            'case "${GOQUEUE_KERNEL:-$1}" in\n'
             f'    pipeline) exec {on_spark} "$@" ;;\n'
-            f'    serve* | *python | *c) exec {cold} "$@" ;;\n'
+            f'    serve | auto | c | python) exec {cold} "$@" ;;\n'
             f'    *) exec {forked} "$@" ;;\n'
             "esac\n"
         )

@@ -9,7 +9,7 @@ commands. So a command goes to a process that has done both:
     the same with Spark in it      `Sessions`: one process runs all of them, one after the other, each in a new Spark
                                    session, because a Java machine cannot be forked.
 
-What `goqueue serve` starts is a process of its own, and with `GOQUEUE_DOCS=all` everything is.
+A `goqueue serve` that a page shows is a process of its own, and with `GOQUEUE_DOCS=all` everything is.
 """
 
 import gc
@@ -220,6 +220,8 @@ def warm_up() -> None:
     import typer
 
     import goqueue
+    import goqueue.doors.http.door
+    import goqueue.server.assemble
     from goqueue.cli.app import app
 
     command_line = typer.main.get_command(app)  # typer builds it at each call, and a fork makes only one
