@@ -18,7 +18,7 @@ from goqueue.server import exporting
 from goqueue.server.exporting import ExporterThread, close_all
 from goqueue.testing import ManualClock
 from goqueue.tracing.export import Export
-from goqueue.tracing.rows import EventType, Row
+from goqueue.tracing.rows import EventRow, EventType
 from tests.server.served import Peer, serving
 
 PATIENCE_S = 20.0
@@ -63,7 +63,7 @@ class Gate:
 
 def exports(*offsets: int, count: int = 1) -> list[Export]:
     source = TopicPartition("orders", 0)
-    return [Export(Row(at, EventType.ACKED, 5, source, at, at + count, None, count), {}, {}) for at in offsets]
+    return [Export(EventRow(at, EventType.ACKED, 5, source, at, at + count, None, count), {}, {}) for at in offsets]
 
 
 class Told:

@@ -189,7 +189,7 @@ def test_reading_by_time_returns_the_records_from_then_on(disk: MemoryDisk) -> N
     log = open_log(disk)
     fill(log, 10)
 
-    chunk = log.read_time(NOW_NS + 7 * 1_000_000)
+    chunk = log.read(log.offset_at_time(NOW_NS + 7 * 1_000_000))
 
     assert [message.offset for message in kernel.decode(chunk.records, ORIGIN, Message)] == [7, 8, 9]
 

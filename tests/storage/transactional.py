@@ -36,7 +36,7 @@ class Owner:
 
     def load(self) -> None:
         """Find out what is open and what was aborted."""
-        known = self.log.aborted()
+        known = self.log.transactions.aborted()
         self.transactions.aborted |= known.offsets
         snapshot = self._stored_snapshot()
         offset = self.log.start_offset
@@ -51,7 +51,7 @@ class Owner:
             self.transactions.restore(snapshot)
         self._replay(offset, self.log.next_offset)
         self.transactions.drop_below(max(self.log.start_offset, self.log.cleaned_offset))
-        self.log.mend_txn_indexes()
+        self.log.transactions.mend()
 
     def _stored_snapshot(self) -> bytes | None:
         try:
@@ -65,7 +65,7 @@ class Owner:
             for decided in self.transactions.note_records(chunk.records):
                 if not decided.is_commit:
                     for first, last in decided.ranges:
-                        self.log.note_aborted(first, last, decided.marker_offset)
+                        self.log.transactions.note_aborted(first, last, decided.marker_offset)
 
     @property
     def stable_offset(self) -> int:
@@ -92,15 +92,15 @@ class Owner:
         )
         for first, end in self.transactions.ended(producer_id, number, commit=commit) or []:
             if not commit:
-                self.log.note_aborted(first, end, appended.first_offset)
+                self.log.transactions.note_aborted(first, end, appended.first_offset)
 
     def snapshot(self) -> None:
         """Write a snapshot, as soon as all that it tells is on the medium, and the indexes are."""
         self.log.flush()
         told, raw = self.log.next_offset, self.transactions.snapshot(self.log.next_offset)
         with suppress(StorageFull):
-            self.log.sync_txn_indexes()
-        if self.log.txn_synced_offset >= told:
+            self.log.transactions.sync()
+        if self.log.transactions.synced_offset >= told:
             small_file.replace(self.disk, SNAPSHOTS, "snapshot", _KIND, raw)
             self.snapshot_offset = told
 

@@ -16,12 +16,12 @@ from goqueue.errors import (
     TransactionNotFound,
 )
 from goqueue.transactions import facts
-from goqueue.transactions.coordinator import Coordinator, Facts
+from goqueue.transactions.coordinator import Facts, TransactionCoordinator
 from goqueue.transactions.decisions import Busy, DecidedAcks, DecidedPosition, Decision, Stage
 from goqueue.transactions.limits import TransactionLimits
 from goqueue.transactions.producers import EPOCH_MAX, PRODUCER_ID_MAX
-from goqueue.transactions.states import Reason, State, Verdict
-from goqueue.transactions.transaction import Transaction
+from goqueue.transactions.states import AbortReason, TransactionState, Verdict
+from goqueue.transactions.transaction import StagedTransaction
 from goqueue.wire.transaction_reports import ProducerSession, TransactionOutcome, TransactionOwner
 
 WALL_NS = 1_700_000_000 * 10**9
@@ -36,7 +36,7 @@ class Desk:
     """A coordinator at a time, and every fact it ever gave out to be written."""
 
     def __init__(self, stored: Mapping[bytes, bytes] | None = None, **limits: int) -> None:
-        self.core = Coordinator(TransactionLimits(**limits))
+        self.core = TransactionCoordinator(TransactionLimits(**limits))
         self.now_ns = 0
         self.started_at_ns = WALL_NS
         self.stored: dict[bytes, bytes] = dict(stored or {})
@@ -60,7 +60,7 @@ class Desk:
             self.carry_out(initiated.abort)
         return initiated.session
 
-    def begin(self, name: str, session: ProducerSession, marker: str | None = None) -> Transaction:
+    def begin(self, name: str, session: ProducerSession, marker: str | None = None) -> StagedTransaction:
         begun = self.core.begin(
             name, session.producer_id, session.epoch, marker=marker, now_ns=self.now_ns, wall_ns=self.wall_ns
         )
@@ -68,16 +68,16 @@ class Desk:
         assert begun.transaction
         return begun.transaction
 
-    def opened(self, name: str = "a", **options: int) -> Transaction:
+    def opened(self, name: str = "a", **options: int) -> StagedTransaction:
         return self.begin(name, self.init(name, **options))
 
     def commit(
-        self, *transactions: Transaction, marker: str | None = None, number: int = 0
+        self, *transactions: StagedTransaction, marker: str | None = None, number: int = 0
     ) -> Decision | TransactionOutcome:
         owner, *together = (owner_of(one, number=number) for one in transactions)
         return self.core.commit(owner, together, marker=marker, wall_ns=self.wall_ns)
 
-    def abort(self, transaction: Transaction, *, number: int = 0) -> Decision | TransactionOutcome:
+    def abort(self, transaction: StagedTransaction, *, number: int = 0) -> Decision | TransactionOutcome:
         return self.core.abort(owner_of(transaction, number=number), wall_ns=self.wall_ns)
 
     def carry_out(self, decision: Decision | TransactionOutcome, *, settle: bool = True) -> TransactionOutcome:
@@ -108,11 +108,11 @@ class Desk:
         return desk
 
 
-def owner_of(transaction: Transaction, *, number: int = 0) -> TransactionOwner:
+def owner_of(transaction: StagedTransaction, *, number: int = 0) -> TransactionOwner:
     return TransactionOwner(transaction.transactional_id, transaction.producer_id, transaction.epoch, number)
 
 
-def session_of(transaction: Transaction) -> ProducerSession:
+def session_of(transaction: StagedTransaction) -> ProducerSession:
     return ProducerSession(transaction.producer_id, transaction.epoch)
 
 
@@ -140,7 +140,7 @@ def test_every_init_without_a_transactional_id_is_another_producer() -> None:
 
 
 def test_a_new_id_that_somebody_has_is_passed_over() -> None:
-    core = Coordinator()
+    core = TransactionCoordinator()
     for name in ("a", "b"):
         core.init(name, timeout_ms=1, new_id=PRODUCER_ID_MAX, wall_ns=WALL_NS)
 
@@ -152,7 +152,7 @@ def test_after_the_last_epoch_there_is_a_new_id_and_the_old_one_is_good_for_noth
     desk.init("a")
     (raw,) = desk.stored.values()
     saved = facts.decode(facts.SavedTransactional, b"t:a", raw)
-    last = facts.SavedTransactional(1, 101, EPOCH_MAX, 7, 60_000, State.EMPTY, 0, None, "", saved.used_at_ns)
+    last = facts.SavedTransactional(1, 101, EPOCH_MAX, 7, 60_000, TransactionState.EMPTY, 0, None, "", saved.used_at_ns)
     desk.stored[b"t:a"] = facts.encode(last)
     desk = desk.restart()
     old = desk.begin("a", ProducerSession(101, EPOCH_MAX))
@@ -168,7 +168,7 @@ def test_after_the_last_epoch_there_is_a_new_id_and_the_old_one_is_good_for_noth
     desk.carry_out(initiated.abort)
     assert desk.core.verdict(101, old.number) is Verdict.ABORT
     with pytest.raises(ProducerNotFound):
-        desk.core.check_publish(101, EPOCH_MAX, old.number)
+        desk.core.open.check_publish(101, EPOCH_MAX, old.number)
     with pytest.raises(ProducerNotFound):
         desk.begin("a", ProducerSession(101, EPOCH_MAX))
     assert desk.begin("a", initiated.session).number > old.number
@@ -203,7 +203,7 @@ def test_every_other_text_is_an_id_and_its_transactions_are_found_by_theirs(name
     desk = Desk()
     transaction = desk.opened(name)
 
-    assert desk.core.by_id(transaction.id) is transaction
+    assert desk.core.open.unfinished(transaction.id) is transaction
     assert desk.core.describe(transaction.id).transactional_id == name
     assert desk.restart().init(name).epoch == 1
 
@@ -233,8 +233,8 @@ def test_a_producer_without_a_transactional_id_has_no_transactions() -> None:
     with pytest.raises(ProducerNotFound):
         desk.begin("a", plain)
     for ask in (
-        lambda: desk.core.open_of(plain.producer_id, plain.epoch),
-        lambda: desk.core.check_publish(plain.producer_id, plain.epoch, 5),
+        lambda: desk.core.open.of_producer(plain.producer_id, plain.epoch),
+        lambda: desk.core.open.check_publish(plain.producer_id, plain.epoch, 5),
     ):
         with pytest.raises(
             InvalidTransactionState, match=f"no transaction open: producer {plain.producer_id} is Empty"
@@ -343,7 +343,7 @@ def test_a_number_whose_begin_was_lost_in_a_crash_is_not_given_again() -> None:
 
     assert desk.core.verdict(lost.producer_id, lost.number) is Verdict.ABORT
     with pytest.raises(TransactionAborted, match=f"restart.*{lost.id}"):
-        desk.core.check_publish(lost.producer_id, lost.epoch, lost.number)
+        desk.core.open.check_publish(lost.producer_id, lost.epoch, lost.number)
 
     assert desk.begin("a", session).number == lost.number + 1
 
@@ -353,7 +353,7 @@ def test_a_producer_may_number_its_transactions_by_itself_upwards_and_not_out_of
     session = desk.init()
     assert session.next_number == WALL_NS // 1_000
 
-    def begin(number: int) -> Transaction:
+    def begin(number: int) -> StagedTransaction:
         begun = desk.core.begin("a", session.producer_id, session.epoch, number=number, now_ns=0, wall_ns=WALL_NS)
         assert begun.transaction
         return begun.transaction
@@ -389,7 +389,7 @@ def test_a_commit_that_misses_records_is_refused_and_everything_stays_open() -> 
     for counts in ((4, 5), (3, 4), (0, None), (None, 6)):
         with pytest.raises(InvalidTransactionState, match="records are stored"):
             commit(*counts)
-        assert (one.state, two.state) == (State.ONGOING, State.ONGOING)
+        assert (one.state, two.state) == (TransactionState.ONGOING, TransactionState.ONGOING)
     assert desk.carry_out(commit(3, None)) == COMMITTED
     assert commit(3, 5) == COMMITTED_ALREADY
 
@@ -434,7 +434,7 @@ def test_a_decision_says_everything_that_has_to_happen() -> None:
 
     decision = decided(desk.commit(transaction, marker="m"))
     desk.put(decision.facts)
-    recovery = Coordinator().load(desk.stored, now_ns=0, wall_ns=WALL_NS)
+    recovery = TransactionCoordinator().load(desk.stored, now_ns=0, wall_ns=WALL_NS)
 
     (found,) = recovery.decisions
     assert recovery.aborted == []
@@ -479,9 +479,9 @@ def test_a_commit_that_could_not_be_written_leaves_everything_as_it_was() -> Non
 
     desk.core.withdrawn(decision)
 
-    assert (one.state, two.state) == (State.ONGOING, State.ONGOING)
-    assert desk.core.check_publish(two.producer_id, two.epoch, two.number) is two
-    assert [expired.reason for expired in desk.tick()] == [Reason.TIMEOUT]
+    assert (one.state, two.state) == (TransactionState.ONGOING, TransactionState.ONGOING)
+    assert desk.core.open.check_publish(two.producer_id, two.epoch, two.number) is two
+    assert [expired.reason for expired in desk.tick()] == [AbortReason.TIMEOUT]
     assert desk.core.list()[0].state == "PrepareAbort"
     assert desk.carry_out(desk.commit(two, marker="m")) == COMMITTED
 
@@ -520,7 +520,7 @@ def test_a_call_that_names_its_transaction_never_hits_another_one() -> None:
     for late in (desk.commit, desk.abort):
         with pytest.raises(InvalidTransactionState, match="no transaction open"):
             late(first, number=first.number)
-        assert second.state is State.ONGOING
+        assert second.state is TransactionState.ONGOING
     lost = second.number + 1
     with pytest.raises(TransactionAborted):
         desk.commit(first, number=lost)
@@ -571,8 +571,8 @@ def test_whoever_asks_meanwhile_is_to_wait_but_a_zombie_is_refused_at_once() -> 
         with pytest.raises(ProducerFenced):
             ask()
     with pytest.raises(InvalidTransactionState):
-        desk.core.check_publish(101, 0, transaction.number)
-    assert other.state is State.ONGOING
+        desk.core.open.check_publish(101, 0, transaction.number)
+    assert other.state is TransactionState.ONGOING
 
 
 def test_several_are_committed_in_one_record_or_none_is() -> None:
@@ -582,7 +582,7 @@ def test_several_are_committed_in_one_record_or_none_is() -> None:
 
     with pytest.raises(ProducerNotFound):
         desk.core.commit(owner_of(transactions[0]), [owner_of(transactions[1]), stranger], wall_ns=WALL_NS)
-    assert {one.state for one in transactions} == {State.ONGOING}
+    assert {one.state for one in transactions} == {TransactionState.ONGOING}
     decision = decided(desk.commit(*transactions))
 
     assert len(decision.facts) == 1
@@ -644,7 +644,7 @@ def test_too_much_is_refused_and_nothing_is_decided() -> None:
     with pytest.raises(RequestTooLarge):
         desk.commit(one, two, marker="m")
 
-    assert {transaction.state for transaction in (one, two, three)} == {State.ONGOING}
+    assert {transaction.state for transaction in (one, two, three)} == {TransactionState.ONGOING}
     assert desk.carry_out(desk.commit(two, marker="m")) == COMMITTED
     desk.carry_out(desk.abort(one))
 
@@ -663,7 +663,7 @@ def test_settling_may_be_asked_for_again_and_says_what_is_true_by_then() -> None
     assert news[b"d:" + first.id.encode()] is None
     desk.carry_out(desk.abort(second))
     again = desk.core.settled(decision)
-    assert facts.decode(facts.SavedTransactional, b"t:a", again[b"t:a"] or b"").state is State.COMPLETE_ABORT
+    assert facts.decode(facts.SavedTransactional, b"t:a", again[b"t:a"] or b"").state is TransactionState.COMPLETE_ABORT
 
 
 def test_two_commits_that_are_both_not_settled_are_both_found_again() -> None:
@@ -673,8 +673,8 @@ def test_two_commits_that_are_both_not_settled_are_both_found_again() -> None:
     second = desk.begin("a", session_of(first))
     desk.carry_out(desk.commit(second), settle=False)
     del desk.stored[b"t:a"]
-    for stored in (desk.stored, {**desk.stored, b"t:a": holder(number=first.number, state=State.ONGOING)}):
-        core = Coordinator()
+    for stored in (desk.stored, {**desk.stored, b"t:a": holder(number=first.number, state=TransactionState.ONGOING)}):
+        core = TransactionCoordinator()
 
         recovery = core.load(stored, now_ns=0, wall_ns=WALL_NS)
 
@@ -707,7 +707,7 @@ def test_a_commit_under_way_at_a_restart_is_shown_until_it_is_carried_out() -> N
     transaction.add_partition("orders", "id", 1, wall_ns=WALL_NS)
     transaction.add_position(DecidedPosition("billing", "in", "id", 0, 1), wall_ns=WALL_NS)
     desk.put(decided(desk.commit(transaction, marker="m")).facts)
-    core = Coordinator()
+    core = TransactionCoordinator()
     (decision,) = core.load(desk.stored, now_ns=0, wall_ns=WALL_NS + 5).decisions
 
     (shown,) = core.list()
@@ -726,21 +726,23 @@ def test_a_commit_under_way_at_a_restart_is_shown_until_it_is_carried_out() -> N
     assert (begun.answer.already_committed, begun.facts, begun.transaction) == (True, {}, None)
 
 
-@pytest.mark.parametrize("state", [State.ONGOING, State.PREPARE_ABORT, State.PREPARE_COMMIT])
-def test_whatever_was_not_decided_is_aborted_by_a_restart(state: State) -> None:
-    core = Coordinator()
+@pytest.mark.parametrize(
+    "state", [TransactionState.ONGOING, TransactionState.PREPARE_ABORT, TransactionState.PREPARE_COMMIT]
+)
+def test_whatever_was_not_decided_is_aborted_by_a_restart(state: TransactionState) -> None:
+    core = TransactionCoordinator()
 
     recovery = core.load({b"t:a": holder(number=7, state=state)}, now_ns=0, wall_ns=WALL_NS)
 
     assert recovery.aborted == ["a:7"]
     assert core.stats().by_state["CompleteAbort"] == core.stats().aborted_total == 1
     with pytest.raises(TransactionAborted, match="restart"):
-        core.open_of(101, 0)
+        core.open.of_producer(101, 0)
     (raw,) = core.take_facts().values()
-    assert facts.decode(facts.SavedTransactional, b"t:a", raw or b"").state is State.COMPLETE_ABORT
+    assert facts.decode(facts.SavedTransactional, b"t:a", raw or b"").state is TransactionState.COMPLETE_ABORT
 
 
-def holder(*, number: int, state: State) -> bytes:
+def holder(*, number: int, state: TransactionState) -> bytes:
     return facts.encode(
         facts.SavedTransactional(facts.VERSION, 101, 0, number, 60_000, state, WALL_NS, None, "", WALL_NS)
     )
@@ -760,7 +762,7 @@ def test_a_marker_that_was_committed_stops_a_begin_but_not_one_that_was_not() ->
 
     assert begun.answer.already_committed
     assert desk.core.list() == []
-    assert desk.begin("a", session_of(transaction), marker="n").state is State.ONGOING
+    assert desk.begin("a", session_of(transaction), marker="n").state is TransactionState.ONGOING
 
 
 def test_a_marker_that_is_replaced_is_forgotten() -> None:
@@ -773,7 +775,7 @@ def test_a_marker_that_is_replaced_is_forgotten() -> None:
 
     again = desk.core.begin("a", owner.producer_id, owner.epoch, marker="batch 2", now_ns=0, wall_ns=WALL_NS)
     assert again.answer.already_committed
-    assert desk.begin("a", session_of(transaction), marker="batch 1").state is State.ONGOING
+    assert desk.begin("a", session_of(transaction), marker="batch 1").state is TransactionState.ONGOING
 
 
 def test_the_same_work_under_a_marker_that_was_committed_is_aborted_and_told_to_be_committed() -> None:
@@ -784,7 +786,7 @@ def test_the_same_work_under_a_marker_that_was_committed_is_aborted_and_told_to_
 
     late = desk.commit(again, marker="m", number=first.number)
     assert late == COMMITTED_ALREADY
-    assert again.state is State.ONGOING
+    assert again.state is TransactionState.ONGOING
     decision = decided(desk.commit(again, other, marker="m"))
 
     assert not decision.is_commit
@@ -806,7 +808,7 @@ def test_a_marker_that_is_no_good_text_is_refused(marker: str) -> None:
         with pytest.raises(InvalidRequest) as raised:
             ask()
         assert raised.value.path == "marker"
-    assert transaction.state is State.ONGOING
+    assert transaction.state is TransactionState.ONGOING
 
 
 def test_markers_are_forgotten_after_seven_days_without_use_and_use_is_written_once_a_day() -> None:
@@ -855,14 +857,14 @@ def test_a_transaction_ends_when_its_time_is_over_and_not_before() -> None:
 
     (decision,) = desk.tick(1)
 
-    assert (decision.id, decision.reason, decision.is_commit) == (quick.id, Reason.TIMEOUT, False)
+    assert (decision.id, decision.reason, decision.is_commit) == (quick.id, AbortReason.TIMEOUT, False)
     assert desk.core.next_deadline_ns == 200 * MS
     desk.carry_out(decision)
     desk.carry_out(desk.commit(slow))
     assert desk.tick(100 * MS) == []
     assert desk.core.next_deadline_ns is None
     with pytest.raises(TransactionAborted) as raised:
-        desk.core.open_of(quick.producer_id, quick.epoch)
+        desk.core.open.of_producer(quick.producer_id, quick.epoch)
     assert raised.value.facts() == {"transaction_id": quick.id, "reason": "timeout"}
 
 
@@ -900,7 +902,7 @@ def test_what_is_no_transaction_is_not_found(id: str) -> None:
     desk = Desk()
     desk.opened()
 
-    for ask in (desk.core.by_id, desk.core.describe, desk.core.open_by_id, desk.core.abort_by_id):
+    for ask in (desk.core.open.unfinished, desk.core.describe, desk.core.open.by_id, desk.core.abort_by_id):
         with pytest.raises(TransactionNotFound):
             ask(id)
 
@@ -908,23 +910,23 @@ def test_what_is_no_transaction_is_not_found(id: str) -> None:
 def test_a_transaction_is_found_for_publishing_only_while_it_is_open() -> None:
     desk = Desk()
     transaction = desk.opened()
-    assert desk.core.open_by_id(transaction.id) is transaction
-    assert desk.core.open_by_number(transaction.producer_id, transaction.number) is transaction
+    assert desk.core.open.by_id(transaction.id) is transaction
+    assert desk.core.open.find(transaction.producer_id, transaction.number) is transaction
     decision = decided(desk.commit(transaction))
     with pytest.raises(InvalidTransactionState):
-        desk.core.open_by_id(transaction.id)
-    assert desk.core.by_id(transaction.id) is transaction
+        desk.core.open.by_id(transaction.id)
+    assert desk.core.open.unfinished(transaction.id) is transaction
     desk.carry_out(decision)
     with pytest.raises(InvalidTransactionState):
-        desk.core.open_by_id(transaction.id)
-    assert desk.core.open_by_number(transaction.producer_id, transaction.number) is None
+        desk.core.open.by_id(transaction.id)
+    assert desk.core.open.find(transaction.producer_id, transaction.number) is None
 
     later = desk.begin("a", session_of(transaction))
     with pytest.raises(TransactionNotFound):
-        desk.core.open_by_id(transaction.id)
+        desk.core.open.by_id(transaction.id)
     desk.carry_out(desk.core.abort_by_id(later.id))
     with pytest.raises(TransactionAborted, match="admin"):
-        desk.core.open_by_id(later.id)
+        desk.core.open.by_id(later.id)
     assert desk.core.abort_by_id(later.id) == ABORTED_ALREADY
     with pytest.raises(TransactionNotFound):
         desk.core.abort_by_id(transaction.id)
@@ -935,7 +937,7 @@ def test_a_transaction_has_one_name_only() -> None:
     transaction = desk.opened()
 
     with pytest.raises(TransactionNotFound):
-        desk.core.by_id(f"a:0{transaction.number}")
+        desk.core.open.unfinished(f"a:0{transaction.number}")
 
 
 def test_an_operator_cannot_abort_what_is_committed() -> None:
@@ -968,7 +970,7 @@ def test_the_numbers_add_up() -> None:
         "CompleteCommit": 1,
         "CompleteAbort": 1,
     }
-    assert set(stats.by_state) == {state.value for state in State}
+    assert set(stats.by_state) == {state.value for state in TransactionState}
 
 
 # What is stored
@@ -981,7 +983,7 @@ def test_the_numbers_add_up() -> None:
         (b"t:a", b""),
         (b"t:a", b"\x92\x02\x01"),
         (b"t:a", b"not msgpack at all"),
-        (b"t:\xff", holder(number=1, state=State.EMPTY)),
+        (b"t:\xff", holder(number=1, state=TransactionState.EMPTY)),
         (b"p:x", facts.encode(facts.SavedProducer(facts.VERSION, 0, 0))),
         (b"p:1", facts.encode(facts.SavedProducer(facts.VERSION + 1, 0, 0))),
         (b"d:a:1", facts.encode(facts.SavedMarker(facts.VERSION, 0, 0))),
@@ -990,7 +992,7 @@ def test_the_numbers_add_up() -> None:
     ],
 )
 def test_a_fact_that_cannot_be_understood_is_passed_over_and_told_of(key: bytes, raw: bytes) -> None:
-    core = Coordinator()
+    core = TransactionCoordinator()
     good = facts.encode(facts.SavedProducer(facts.VERSION, 4, WALL_NS))
 
     recovery = core.load({key: raw, b"p:7": good}, now_ns=0, wall_ns=WALL_NS)
@@ -1003,7 +1005,7 @@ def test_a_fact_that_cannot_be_understood_is_passed_over_and_told_of(key: bytes,
 def test_what_a_later_version_adds_to_the_end_of_a_fact_does_no_harm() -> None:
     raw = facts.encode(facts.SavedProducer(facts.VERSION, 4, WALL_NS))
     longer = bytes([raw[0] + 1]) + raw[1:] + b"\xa1x"
-    core = Coordinator()
+    core = TransactionCoordinator()
 
     core.load({b"p:7": longer}, now_ns=0, wall_ns=WALL_NS)
 
@@ -1038,7 +1040,7 @@ def test_a_refusal_is_always_one_of_ours() -> None:
         (101, 0, 2**62),
     ):
         with pytest.raises(GoQueueError):
-            desk.core.check_publish(producer_id, epoch, number)
+            desk.core.open.check_publish(producer_id, epoch, number)
 
 
 def test_an_epoch_that_was_never_given_publishes_nothing() -> None:
@@ -1046,7 +1048,7 @@ def test_an_epoch_that_was_never_given_publishes_nothing() -> None:
     transaction = desk.opened()
 
     with pytest.raises(ProducerFenced):
-        desk.core.check_publish(transaction.producer_id, transaction.epoch + 1, transaction.number)
+        desk.core.open.check_publish(transaction.producer_id, transaction.epoch + 1, transaction.number)
 
 
 def test_an_abort_that_was_not_asked_for_is_told_for_its_own_transaction_only() -> None:
@@ -1060,9 +1062,9 @@ def test_an_abort_that_was_not_asked_for_is_told_for_its_own_transaction_only() 
     with pytest.raises(InvalidTransactionState):
         desk.abort(first, number=first.number)
     with pytest.raises(InvalidTransactionState):
-        desk.core.check_publish(first.producer_id, first.epoch, first.number)
+        desk.core.open.check_publish(first.producer_id, first.epoch, first.number)
     with pytest.raises(TransactionAborted):
-        desk.core.check_publish(first.producer_id, first.epoch, second.number)
+        desk.core.open.check_publish(first.producer_id, first.epoch, second.number)
 
 
 def test_a_begin_and_an_init_make_the_last_abort_a_thing_of_the_past() -> None:
@@ -1079,7 +1081,7 @@ def test_a_begin_and_an_init_make_the_last_abort_a_thing_of_the_past() -> None:
     session = desk.init("a")
 
     with pytest.raises(InvalidTransactionState, match="a is Empty"):
-        desk.core.open_of(session.producer_id, session.epoch)
+        desk.core.open.of_producer(session.producer_id, session.epoch)
 
 
 def test_a_new_instance_hears_nothing_of_what_was_aborted_for_it_even_after_a_crash_in_between() -> None:
@@ -1091,14 +1093,14 @@ def test_a_new_instance_hears_nothing_of_what_was_aborted_for_it_even_after_a_cr
     desk = desk.restart()
 
     with pytest.raises(InvalidTransactionState, match="a is Empty"):
-        desk.core.open_of(initiated.session.producer_id, initiated.session.epoch)
+        desk.core.open.of_producer(initiated.session.producer_id, initiated.session.epoch)
 
 
 def test_numbers_go_on_behind_a_commit_that_is_all_that_is_left_of_them() -> None:
     desk = Desk()
     transaction = desk.opened()
     desk.carry_out(desk.commit(transaction), settle=False)
-    desk.stored[b"t:a"] = holder(number=1, state=State.ONGOING)
+    desk.stored[b"t:a"] = holder(number=1, state=TransactionState.ONGOING)
     desk = desk.restart()
     desk.started_at_ns = 0
 
@@ -1133,7 +1135,7 @@ def test_whoever_was_used_last_goes_last_also_after_a_restart() -> None:
     desk.core.heartbeat(103, 0, wall_ns=desk.wall_ns)
     desk.put(desk.core.take_facts())
     desk.stored = dict(reversed(desk.stored.items()))
-    core = Coordinator(TransactionLimits(plain_producers_max=1))
+    core = TransactionCoordinator(TransactionLimits(plain_producers_max=1))
     core.load({key: raw for key, raw in desk.stored.items() if key[:2] == b"p:"}, now_ns=0, wall_ns=WALL_NS)
     assert core.take_facts() == {b"p:104": None}
 
@@ -1153,7 +1155,7 @@ def test_a_marker_lives_for_seven_days_to_the_moment_and_the_oldest_goes_first_a
     desk.core.begin("one", 101, 0, marker="one", now_ns=20, wall_ns=desk.wall_ns + 19)
     assert desk.core.take_facts() == {}
     desk.stored = dict(reversed(desk.stored.items()))
-    core = Coordinator(TransactionLimits(markers_max=1))
+    core = TransactionCoordinator(TransactionLimits(markers_max=1))
     core.load({key: raw for key, raw in desk.stored.items() if key[:2] == b"m:"}, now_ns=0, wall_ns=WALL_NS)
     core.tick(now_ns=0, wall_ns=WALL_NS)
     assert core.take_facts() == {b"m:one": None}

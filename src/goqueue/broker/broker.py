@@ -68,7 +68,7 @@ from goqueue.service.service import (
 )
 from goqueue.storage.directory import DataDirectory
 from goqueue.storage.file import Disk, Space
-from goqueue.topics.catalog import AlterTopic, Catalog, CreateTopic, DeleteTopic, Topic
+from goqueue.topics.catalog import AlterTopicJob, Catalog, CreateTopicJob, DeleteTopicJob, Topic
 from goqueue.topics.config import TopicConfig, VerifyCompression, is_internal, refuse_internal
 from goqueue.tracing.config import TraceConfig
 from goqueue.tracing.export import Sink
@@ -84,7 +84,7 @@ MAKE_ROOM_STEP_NS = 100 * MS
 _JOURNALS = frozenset((GROUPS_TOPIC, SCHEDULES_TOPIC, SCHEMAS_TOPIC, TRANSACTIONS_TOPIC))
 
 T = TypeVar("T")
-TopicJob = CreateTopic | AlterTopic | DeleteTopic
+TopicJob = CreateTopicJob | AlterTopicJob | DeleteTopicJob
 
 
 class LocalTopic:
@@ -317,7 +317,7 @@ class Broker:
             except GoQueueError as error:
                 altered.fail(error)
 
-        def look(job: AlterTopic, done: Pending[TopicInfo]) -> None:
+        def look(job: AlterTopicJob, done: Pending[TopicInfo]) -> None:
             try:
                 altered.resolve(done.result())
             except StorageFull as error:

@@ -20,7 +20,7 @@ PRIORITIES = ("critical", "high", "normal", "low", "background")
 STATES = ("Empty", "Stable", "Rebalancing", "Dead")
 
 
-class Standing(NamedTuple):
+class GroupProgress(NamedTuple):
     """Where a group stands in a partition."""
 
     topic: str
@@ -32,7 +32,7 @@ class Standing(NamedTuple):
     acked_ranges: int
 
 
-class Tally:
+class DeliveryTally:
     """What happened between a group and a topic since somebody last looked."""
 
     __slots__ = ("bytes", "commits", "delivered", "ledger_bytes", "ledger_records", "redelivered", "settled")
@@ -52,9 +52,9 @@ class DeliveryMetrics:
     def __init__(self, registry: CollectorRegistry, consumed: Counter, consumed_bytes: Counter) -> None:
         self.consumed = consumed
         self.consumed_bytes = consumed_bytes
-        self._tallies: dict[tuple[str, str], Tally] = {}
+        self._tallies: dict[tuple[str, str], DeliveryTally] = {}
         self._poll_series: dict[str, tuple[Any, ...]] = {}
-        self._standings: Callable[[], Iterable[Standing]] = tuple
+        self._standings: Callable[[], Iterable[GroupProgress]] = tuple
         self._pending: Callable[[], dict[str, int]] = dict
 
         def counter(name: str, text: str, *labels: str) -> Counter:
@@ -132,8 +132,8 @@ class DeliveryMetrics:
             self.commits,
         )
         self.handlers: dict[type[events.Event], Callable[[Any], None]] = {
-            events.Delivered: self._delivered,
-            events.Settled: self._settled,
+            events.MessagesDelivered: self._delivered,
+            events.MessagesSettled: self._settled,
             events.LeasesExpired: lambda e: self._count(self.timeouts, e, e.count),
             events.MessagesExpired: lambda e: self._count(self.expired, e, e.count),
             events.DelaysScheduled: lambda e: self.delays["scheduled"].labels(e.topic).inc(e.count),
@@ -142,10 +142,10 @@ class DeliveryMetrics:
             events.DelaysExpired: lambda e: self.delays["expired"].labels(e.topic).inc(e.count),
             events.DeadLettered: lambda e: self.dead.labels(e.topic, e.reason.lower()).inc(e.count),
             events.LaneBoosted: lambda e: self.boosts.labels(e.topic, PRIORITIES[e.lane]).inc(),
-            events.Redriven: lambda e: self.redriven.labels(e.topic).inc(e.count),
+            events.DeadLettersRedriven: lambda e: self.redriven.labels(e.topic).inc(e.count),
             events.LedgerWritten: self._ledger,
             events.PositionCommitted: self._committed,
-            events.Polled: self._polled,
+            events.PollAnswered: self._polled,
             events.MemberJoined: lambda e: self.joins.labels(e.group).inc(),
             events.MemberLeft: self._left,
             events.GroupChanged: self._changed,
@@ -158,13 +158,13 @@ class DeliveryMetrics:
             events.HeartbeatLate: lambda e: self.late_heartbeats.labels(e.group).inc(),
         }
 
-    def _delivered(self, event: events.Delivered) -> None:
+    def _delivered(self, event: events.MessagesDelivered) -> None:
         tally = self._tally(event.topic, event.group)
         tally.delivered += event.count
         tally.bytes += event.bytes
         tally.redelivered += event.redelivered
 
-    def _settled(self, event: events.Settled) -> None:
+    def _settled(self, event: events.MessagesSettled) -> None:
         settled = self._tally(event.topic, event.group).settled
         settled[event.kind] = settled.get(event.kind, 0) + event.count
 
@@ -176,13 +176,13 @@ class DeliveryMetrics:
         tally.ledger_records += event.count
         tally.ledger_bytes += event.bytes
 
-    def _tally(self, topic: str, group: str) -> "Tally":
+    def _tally(self, topic: str, group: str) -> "DeliveryTally":
         tally = self._tallies.get((topic, group))
         if tally is None:
-            tally = self._tallies[topic, group] = Tally()
+            tally = self._tallies[topic, group] = DeliveryTally()
         return tally
 
-    def watch(self, standings: Callable[[], Iterable[Standing]], pending: Callable[[], dict[str, int]]) -> None:
+    def watch(self, standings: Callable[[], Iterable[GroupProgress]], pending: Callable[[], dict[str, int]]) -> None:
         """Ask these for what is a state, when the health of the node is asked for."""
         self._standings = standings
         self._pending = pending
@@ -201,7 +201,7 @@ class DeliveryMetrics:
         for topic, count in self._pending().items():
             self.delays_pending.labels(topic).set(count)
 
-    def _add(self, topic: str, group: str, tally: "Tally") -> None:
+    def _add(self, topic: str, group: str, tally: "DeliveryTally") -> None:
         if tally.delivered:
             self.consumed.labels(topic, group).inc(tally.delivered)
             self.consumed_bytes.labels(topic, group).inc(tally.bytes)
@@ -244,7 +244,7 @@ class DeliveryMetrics:
         self.delays["fired"].labels(event.topic).inc(event.count)
         self.lateness.labels(event.topic).observe(event.lateness_ns / SECOND)
 
-    def _polled(self, event: events.Polled) -> None:
+    def _polled(self, event: events.PollAnswered) -> None:
         series = self._poll_series.get(event.group)
         if series is None:
             of_group = (self.polls, self.empty_polls, self.poll_latency, self.poll_size)

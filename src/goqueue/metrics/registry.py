@@ -31,7 +31,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 """What the text is; newer names of it are not known to older scrapers."""
 
 
-class _Tally:
+class _PublishTally:
     """What was published to a topic since somebody last looked: a series is too dear to be touched by every batch."""
 
     __slots__ = ("bytes", "messages")
@@ -79,10 +79,10 @@ class Metrics:
             self._segments_deleted,
             self._corrupt,
         )
-        self._tallies: dict[str, _Tally] = {}
+        self._tallies: dict[str, _PublishTally] = {}
         self._not_rendered: dict[str, events.TopicCreated] = {}
         counts: dict[type[events.Event], Callable[[Any], None]] = {
-            events.Published: self._count_published,
+            events.BatchPublished: self._count_published,
             events.Consumed: self._count_consumed,
             events.DuplicateFound: self._count_duplicate,
             events.TopicCreated: self._created,
@@ -105,7 +105,7 @@ class Metrics:
         build.labels(VERSION, platform.python_version()).set(1)
         _gauge(registry, "kernel_info", "The record kernel", ("implementation",)).labels(kernel.IMPLEMENTATION).set(1)
 
-    def _count_published(self, event: events.Published) -> None:
+    def _count_published(self, event: events.BatchPublished) -> None:
         tally = self._tallies.get(event.topic)
         if tally is not None:
             tally.messages += event.count
@@ -142,7 +142,7 @@ class Metrics:
         self._not_rendered[event.topic] = event
         if not event.internal:
             self._topics.inc()
-            self._tallies[event.topic] = _Tally()
+            self._tallies[event.topic] = _PublishTally()
 
     def _begin_series(self) -> None:
         """Begin at zero the series of topics that no rendering has shown yet.

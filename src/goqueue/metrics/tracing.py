@@ -8,7 +8,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 
-class Tallies(Protocol):
+class TraceCounterSource(Protocol):
     """What was recorded and dropped, in events of single messages."""
 
     @property
@@ -24,11 +24,11 @@ class TraceMetrics(Collector):
     """Fed by whoever records traces, once `watch` was told of it."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._tallies: Tallies | None = None
+        self._tallies: TraceCounterSource | None = None
         self._buffered: Callable[[], int] = int
         registry.register(self)
 
-    def watch(self, tallies: Tallies, buffered: Callable[[], int]) -> None:
+    def watch(self, tallies: TraceCounterSource, buffered: Callable[[], int]) -> None:
         """Where the numbers are."""
         self._tallies = tallies
         self._buffered = buffered

@@ -31,18 +31,18 @@ class TransactionMetrics:
         for reason in REASONS:
             self.aborted.labels(reason)
         self.handlers: dict[type[events.Event], Callable[[Any], None]] = dict.fromkeys(
-            (events.TransactionBegun, events.TransactionCommitted, events.TransactionAborted), self._note
+            (events.TransactionStarted, events.CommitCompleted, events.AbortCompleted), self._note
         )
 
     def _note(self, event: events.TransactionEvent) -> None:
         self.open.set(event.open_count)
         match event:
-            case events.TransactionBegun():
+            case events.TransactionStarted():
                 self.started.inc()
-            case events.TransactionCommitted(duration_ns=duration_ns):
+            case events.CommitCompleted(duration_ns=duration_ns):
                 self.committed.inc()
                 self.latency.observe(duration_ns / SECOND)
-            case events.TransactionAborted(reason=reason):
+            case events.AbortCompleted(reason=reason):
                 self.aborted.labels(reason).inc()
             case _:
                 pass

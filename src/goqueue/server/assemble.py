@@ -20,7 +20,7 @@ from goqueue.doors.native.door import NativeConfig, NativeDoor
 from goqueue.errors import GoQueueError
 from goqueue.metrics.registry import Metrics
 from goqueue.names import VERSION
-from goqueue.runtime.adaptive_spin import affordable_ns
+from goqueue.runtime.adaptive_spin import spin_budget_ns
 from goqueue.server.build import build_facts
 from goqueue.server.config import ServerConfig
 from goqueue.server.exporting import ExporterThread, close_all
@@ -153,7 +153,7 @@ def _native_door(broker: Broker, clock: Clock, config: ServerConfig) -> NativeDo
         frame_bytes_max=config.limits.frame_bytes_max,
         inbound_bytes_max=config.limits.inbound_bytes_max,
     )
-    busy_poll_ns = affordable_ns(config.housekeeping.busy_poll_ns)
+    busy_poll_ns = spin_budget_ns(config.housekeeping.busy_poll_ns)
     return NativeDoor(broker, clock=clock, config=limits, node_id=config.node_id, busy_poll_ns=busy_poll_ns)
 
 

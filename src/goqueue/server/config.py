@@ -87,7 +87,7 @@ class ConfigFile(NamedTuple):
     text: str
 
 
-class Row(NamedTuple):
+class SettingRow(NamedTuple):
     """One setting as it is now."""
 
     setting: str
@@ -104,7 +104,7 @@ class TopicDefaults:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class LimitSettings:
     """[limits]: what bounds the memory, the threads and the files of the process."""
 
     connections_max: Annotated[int, WholeNumber(1, 1_000_000)] = 10_000  # at each door
@@ -119,7 +119,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Housekeeping:
+class HousekeepingSettings:
     """[housekeeping]: how often the broker looks at its timers, each partition at its segments, and a broker that was
     quickly asked again at its sockets, before it sleeps.
     """
@@ -162,32 +162,32 @@ class ServerConfig:
     cors_origins: Annotated[tuple[str, ...], Origins()] = ()
     drain_grace_ns: Annotated[int, Duration(0, 3600 * SECOND)] = 10 * SECOND  # then connections are cut
     topics: TopicDefaults = field(default_factory=TopicDefaults)
-    limits: Limits = field(default_factory=Limits)
-    housekeeping: Housekeeping = field(default_factory=Housekeeping)
+    limits: LimitSettings = field(default_factory=LimitSettings)
+    housekeeping: HousekeepingSettings = field(default_factory=HousekeepingSettings)
     log: LogSettings = field(default_factory=LogSettings)
     traces: TraceSettings = field(default_factory=TraceSettings)
 
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
     warnings: tuple[str, ...] = field(default=(), compare=False)
 
-    def describe(self) -> list[Row]:
+    def describe(self) -> list[SettingRow]:
         """Every setting with its value and where that came from."""
         return [
-            Row(name, setting.kind.show(setting.value_in(self)), self.sources.get(name, _DEFAULT))
+            SettingRow(name, setting.kind.show(setting.value_in(self)), self.sources.get(name, _DEFAULT))
             for name, setting in SETTINGS.items()
         ]
 
 
 SECTIONS = {
     "topics": TopicDefaults,
-    "limits": Limits,
-    "housekeeping": Housekeeping,
+    "limits": LimitSettings,
+    "housekeeping": HousekeepingSettings,
     "log": LogSettings,
     "traces": TraceSettings,
 }
 
 
-class _Setting(NamedTuple):
+class _SettingField(NamedTuple):
     """Where a setting stands in a `ServerConfig`."""
 
     section: str  # "" outside of all
@@ -204,18 +204,18 @@ class _Setting(NamedTuple):
 _TOPIC_DEFAULTS = TopicConfig().settings()
 
 
-def _settings() -> Iterator[tuple[str, _Setting]]:
+def _settings() -> Iterator[tuple[str, _SettingField]]:
     for section, owner in {"": ServerConfig, **SECTIONS}.items():
         for field_name, hint in get_type_hints(owner, include_extras=True).items():
             for kind in getattr(hint, "__metadata__", ()):
                 name = field_name.removesuffix("_ns")  # whoever writes a duration writes its unit
-                yield f"{section}.{name}" if section else name, _Setting(section, field_name, kind)
+                yield f"{section}.{name}" if section else name, _SettingField(section, field_name, kind)
         if owner is TopicDefaults:
             for name in _TOPIC_DEFAULTS:
-                yield f"{section}.{name}", _Setting(section, name, TopicSetting(name), is_topic_setting=True)
+                yield f"{section}.{name}", _SettingField(section, name, TopicSetting(name), is_topic_setting=True)
 
 
-SETTINGS: Mapping[str, _Setting] = dict(_settings())
+SETTINGS: Mapping[str, _SettingField] = dict(_settings())
 VARIABLES: Mapping[str, str] = {ENVIRONMENT_PREFIX + name.replace(".", "_").upper(): name for name in SETTINGS}
 assert len(VARIABLES) == len(SETTINGS), "two settings share a variable"
 
@@ -225,7 +225,7 @@ def setting_of_keyword(name: str) -> str:
     return VARIABLES.get(ENVIRONMENT_PREFIX + name.upper(), name)
 
 
-class _Given(NamedTuple):
+class _RawSetting(NamedTuple):
     """A value before anyone looked at it."""
 
     raw: object
@@ -240,7 +240,7 @@ def load(
 ) -> ServerConfig:
     """The configuration that these make, or everything that is wrong with it. A flag of None was not given."""
     problems: list[Problem] = []
-    given: dict[str, _Given] = {}
+    given: dict[str, _RawSetting] = {}
     if file:
         given |= _from_file(file, problems)
     given |= _from_environment(env or {})
@@ -254,7 +254,7 @@ def load(
     return config
 
 
-def _from_file(file: ConfigFile, problems: list[Problem]) -> dict[str, _Given]:
+def _from_file(file: ConfigFile, problems: list[Problem]) -> dict[str, _RawSetting]:
     try:
         content = tomllib.loads(file.text)
     except tomllib.TOMLDecodeError as error:
@@ -269,29 +269,29 @@ def _from_file(file: ConfigFile, problems: list[Problem]) -> dict[str, _Given]:
         for name, raw in entries.items():
             source = f"{file.path}: {name}"
             if name in SETTINGS:
-                given[name] = _Given(raw, source)
+                given[name] = _RawSetting(raw, source)
             else:
                 problems.append(Problem(name, raw, source, _no_such_setting(name)))
     return given
 
 
-def _from_environment(env: Mapping[str, str]) -> dict[str, _Given]:
+def _from_environment(env: Mapping[str, str]) -> dict[str, _RawSetting]:
     """An empty variable is one that was not set."""
-    return {VARIABLES[name]: _Given(value, name) for name, value in env.items() if name in VARIABLES and value}
+    return {VARIABLES[name]: _RawSetting(value, name) for name, value in env.items() if name in VARIABLES and value}
 
 
-def _from_flags(flags: Mapping[str, object], problems: list[Problem]) -> dict[str, _Given]:
+def _from_flags(flags: Mapping[str, object], problems: list[Problem]) -> dict[str, _RawSetting]:
     given = {}
     for name, raw in flags.items():
         source = f"--{name.replace('.', '-').replace('_', '-')}"
         if raw is not None and name in SETTINGS:
-            given[name] = _Given(raw, source)
+            given[name] = _RawSetting(raw, source)
         elif raw is not None:
             problems.append(Problem(name, raw, source, _no_such_setting(name)))
     return given
 
 
-def _parse(given: Mapping[str, _Given], problems: list[Problem]) -> dict[str, object]:
+def _parse(given: Mapping[str, _RawSetting], problems: list[Problem]) -> dict[str, object]:
     values = {}
     for name, (raw, source) in given.items():
         try:

@@ -11,7 +11,7 @@ _LINES: dict[type[events.Event], tuple[int, str]] = {
     events.LogFailed: (logging.ERROR, "a disk error stopped a log; it takes no more writes"),
     events.WriteRefused: (logging.WARNING, "there is no room for more; writes are refused, reads go on"),
     events.DamageFound: (logging.ERROR, "stored records are damaged"),
-    events.TopicQuarantined: (
+    events.QuarantineStarted: (
         logging.ERROR,
         "a topic cannot be served; repair its files, or move them out, and restart",
     ),

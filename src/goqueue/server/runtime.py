@@ -36,7 +36,7 @@ import uvloop
 
 from goqueue.clock import SECOND, Clock, SystemClock
 from goqueue.errors import CorruptRecord, DamagedFile, DataDirectoryError, GoQueueError, StorageFull
-from goqueue.runtime.memory import keep_what_is_freed
+from goqueue.runtime.memory import retain_freed_memory
 from goqueue.server import event_log, logs
 from goqueue.server.assemble import CannotListen, Server, running
 from goqueue.server.config import ServerConfig
@@ -71,7 +71,7 @@ def serve(config: ServerConfig) -> ExitCode:
     handled = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]
     for number in handled:
         signal.signal(number, signal.SIG_DFL)
-    keep_what_is_freed()
+    retain_freed_memory()
     files_max = _raise_file_limit()
     if files_max < config.limits.connections_max + _OTHER_FILES:
         _log.warning("fewer files may be open than connections_max needs", extra={"files_max": files_max})

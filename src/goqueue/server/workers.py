@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from goqueue.runtime.memory import give_back
+from goqueue.runtime.memory import trim_heap
 from goqueue.storage.compaction import CompactJob
 from goqueue.storage.jobs import Job
 
@@ -53,7 +53,7 @@ class ThreadWorkers:
         except Exception as raised:
             error = raised
         if isinstance(job, CompactJob):  # its table of keys was many times what is needed otherwise
-            give_back()
+            trim_heap()
         with suppress(RuntimeError):  # the loop is closed, and there is nobody to be told
             self._loop.call_soon_threadsafe(self._finished, done, error)
 

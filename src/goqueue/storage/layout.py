@@ -1,19 +1,18 @@
-"""What the files in a log's directory are called.
+"""The names of the files in the directory of a log.
 
     00000000000000004200.log          records from offset 4200 on, up to the next segment
     00000000000000004200.index        sparse: offset -> position in the .log file
     00000000000000004200.timeindex    sparse: timestamp -> offset
     00000000000000004200.txnindex     which of its records were aborted, if any
-    checkpoint                        up to where everything is known to be on the disk
+    checkpoint                        the offset below which everything is known to be on the disk
     leader-epochs                     which leader wrote from which offset on
-    compaction                        up to where the log is compacted, and a swap under way
-    transactions                      there were some in this log; empty
-    delayed                           there were delayed messages in this log; empty
+    compaction                        the offset below which the log is compacted, and a swap under way
+    transactions                      empty; the log holds, or held, transactions
+    delayed                           empty; the log holds, or held, delayed messages
 
-A name with `.cleaned` at its end is the work of a compaction that has not been put in place, `.deleted`
-waits for its removal, `.new` is a small file that is about to replace its namesake. None of them counts.
-Any other name was not written by GoQueue: the log does not open, because where one stranger writes,
-nothing can be taken for granted.
+A name that ends with `.cleaned` is a copy of a compaction that is not in place yet, `.deleted` waits for its removal,
+and `.new` is a small file that is about to replace its namesake. Recovery ignores them. Any other name was not written
+by GoQueue. The log then does not open: if another program writes here, the other files cannot be trusted either.
 """
 
 import re
@@ -54,18 +53,18 @@ def segment_path(directory: str, base_offset: int, suffix: str) -> str:
 
 
 class Listing(NamedTuple):
-    """A log's directory, sorted out."""
+    """The files of a log by their kind."""
 
     log_sizes: dict[int, int]  # base offset -> bytes of the .log file
     cleaned: list[str]  # paths
-    leftovers: list[str]  # paths that may go: deleted, half-written, and indexes without a log
+    leftovers: list[str]  # paths to remove: deleted or half-written files, and indexes without a log
     txn_indexes: frozenset[int]  # base offsets of the segments that have one
     has_transactions: bool
     has_delays: bool
 
 
 def sort_out(directory: str, entries: list[Entry]) -> Listing:
-    """Say what each entry is, or raise `ForeignFile` for the first that is none of ours."""
+    """Sort the entries by kind. Raises `ForeignFile` for the first one that GoQueue did not write."""
     log_sizes: dict[int, int] = {}
     indexes: list[tuple[int, str]] = []
     cleaned: list[str] = []

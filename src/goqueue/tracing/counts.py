@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pyroaring import BitMap64
 
 from goqueue.names import TopicPartition
-from goqueue.tracing.rows import PUBLISH, EventType, Row
+from goqueue.tracing.rows import PUBLISH, EventRow, EventType
 
 
 class TraceCounts:
@@ -21,7 +21,7 @@ class TraceCounts:
         self._open: dict[tuple[TopicPartition, str], BitMap64] = {}
         self._wrong: dict[tuple[TopicPartition, str], BitMap64] = {}
 
-    def add(self, row: Row) -> None:
+    def add(self, row: EventRow) -> None:
         """Rows come in their order."""
         source, offsets = row.source, row.offset_set()
         group = (source, row.group)
@@ -73,7 +73,7 @@ class TraceCounts:
         """The messages of a partition with which something is wrong."""
         return self._of(self._wrong, source)
 
-    def latency(self, rows: Iterable[Row]) -> tuple[int, int]:
+    def latency(self, rows: Iterable[EventRow]) -> tuple[int, int]:
         """Of how many messages that are through it is known when they were published, and the sum of the nanoseconds
         from there to their last ack.
         """

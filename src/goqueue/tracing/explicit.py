@@ -13,7 +13,7 @@ from goqueue.names import TopicPartition
 from goqueue.record import kernel
 from goqueue.record.header import Buffer
 from goqueue.tracing.context import COPY_TRACE, TRACEPARENT, TraceContext, context_in
-from goqueue.tracing.rows import Place
+from goqueue.tracing.rows import MessageLocation
 
 Contexts = Mapping[int, TraceContext]
 NO_CONTEXTS: Contexts = {}
@@ -69,8 +69,8 @@ class ExplicitTraces:
         self._count_max = count_max
         self._contexts: dict[TopicPartition, dict[int, TraceContext]] = {}
         self._offsets: dict[TopicPartition, BitMap64] = {}
-        self._places: dict[str, deque[Place]] = {}
-        self._order: deque[Place] = deque()
+        self._places: dict[str, deque[MessageLocation]] = {}
+        self._order: deque[MessageLocation] = deque()
 
     def __len__(self) -> int:
         """How many traces can be looked up."""
@@ -82,7 +82,7 @@ class ExplicitTraces:
         for offset, context in contexts.items():
             if offset in known:
                 continue
-            place = Place(*source, offset)
+            place = MessageLocation(*source, offset)
             known[offset] = context
             self._places.setdefault(context.trace_id, deque()).append(place)
             self._order.append(place)
@@ -98,11 +98,11 @@ class ExplicitTraces:
         contexts = self._contexts[source]
         return {offset: contexts[offset] for offset in known & offsets}
 
-    def context(self, place: Place) -> TraceContext | None:
+    def context(self, place: MessageLocation) -> TraceContext | None:
         """The trace that one message names."""
         return self._contexts.get(TopicPartition(place.topic, place.partition), {}).get(place.offset)
 
-    def places(self, trace_id: str) -> Iterable[Place]:
+    def places(self, trace_id: str) -> Iterable[MessageLocation]:
         """The messages that name the trace, oldest first."""
         return tuple(self._places.get(trace_id, ()))
 

@@ -9,14 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from goqueue.tracing.explicit import Contexts
-from goqueue.tracing.rows import Row
+from goqueue.tracing.rows import EventRow
 from goqueue.tracing.table import TraceRow, lines
 
 
 class Export(NamedTuple):
     """A row on its way out, and what it does not say itself."""
 
-    row: Row
+    row: EventRow
     contexts: Contexts  # of the messages that name their trace
     trace_ids: Mapping[int, str]  # of all messages, if any exporter needs them
 

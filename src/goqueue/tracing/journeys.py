@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from goqueue.tracing.context import TraceContext, span_id_of
-from goqueue.tracing.rows import EventType, Moment, Place
+from goqueue.tracing.rows import EventType, MessageLocation, Moment
 
 STATUSES = ("failed", "expired", "retrying", "in_progress", "delayed", "completed")
 """The first one that holds for any message of a trace holds for the trace."""
@@ -42,7 +42,7 @@ class Journey(NamedTuple):
     """All that is known of one trace."""
 
     trace_id: str
-    start: Place
+    start: MessageLocation
     moments: Sequence[Moment]
     status: str
 

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Iterator
 
-from goqueue.tracing.rows import Row
+from goqueue.tracing.rows import EventRow
 
 
 class Ring:
@@ -12,16 +12,16 @@ class Ring:
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self.event_count = 0
-        self._rows: deque[Row] = deque()
+        self._rows: deque[EventRow] = deque()
 
     def __len__(self) -> int:
         return len(self._rows)
 
-    def __iter__(self) -> Iterator[Row]:
+    def __iter__(self) -> Iterator[EventRow]:
         """Oldest first."""
         return iter(self._rows)
 
-    def __reversed__(self) -> Iterator[Row]:
+    def __reversed__(self) -> Iterator[EventRow]:
         return reversed(self._rows)
 
     @property
@@ -29,7 +29,7 @@ class Ring:
         """The number of the oldest row."""
         return self._rows[0].sequence if self._rows else None
 
-    def add(self, row: Row) -> int:
+    def add(self, row: EventRow) -> int:
         """Keep the row; how many events had to go for it."""
         rows = self._rows
         dropped = rows.popleft().event_count if len(rows) == self.capacity else 0

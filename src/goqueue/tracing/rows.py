@@ -56,7 +56,7 @@ NOWHERE = TopicPartition("", -1)
 """Of what concerns no partition."""
 
 
-class Place(NamedTuple):
+class MessageLocation(NamedTuple):
     """Where a message is."""
 
     topic: str
@@ -101,7 +101,7 @@ class ByOffset(Mapping[int, int]):
         return len(self._numbers)
 
 
-class Row(msgspec.Struct, eq=False):
+class EventRow(msgspec.Struct, eq=False):
     """One thing that happened to some messages of a partition, or, without offsets, to a group."""
 
     sequence: int
@@ -120,7 +120,7 @@ class Row(msgspec.Struct, eq=False):
     attempts: Mapping[int, int] = {}  # of those that are not the first
     deliver_at_ns: Mapping[int, int] = {}
     dlq_topic: str = ""
-    graves: Mapping[int, tuple[int, int]] = {}
+    dead_letters: Mapping[int, tuple[int, int]] = {}
     origin: TopicPartition = NOWHERE  # of copies
     origin_offsets: Mapping[int, int] = {}
     written_ns: int = 0  # of a publish, likewise the rest
@@ -160,14 +160,14 @@ class Row(msgspec.Struct, eq=False):
     @property
     def is_plain(self) -> bool:
         """Whether all messages have the same facts."""
-        return not (self.attempts or self.deliver_at_ns or self.graves or self.origin_offsets)
+        return not (self.attempts or self.deliver_at_ns or self.dead_letters or self.origin_offsets)
 
     def facts(self, offset: int) -> Facts:
         """What is true of that message."""
         attempt = self.attempts.get(offset, 1) if self.kind == EventType.FETCHED else None
         if self.is_plain:
             return NO_FACTS if attempt is None else Facts(attempt)
-        dlq_partition, dlq_offset = self.graves.get(offset, (None, None))
+        dlq_partition, dlq_offset = self.dead_letters.get(offset, (None, None))
         return Facts(
             attempt, self.deliver_at_ns.get(offset), dlq_partition, dlq_offset, self.origin_offsets.get(offset)
         )
@@ -190,7 +190,7 @@ class Moment(NamedTuple):
     sequence: int
     rank: int
     event_type: str
-    place: Place
+    place: MessageLocation
     group: str = ""
     member: str = ""
     duration_ns: int | None = None
@@ -198,9 +198,9 @@ class Moment(NamedTuple):
     attributes: Mapping[str, str] = MappingProxyType({})
 
 
-def moments(row: Row, offset: int) -> Iterator[Moment]:
+def moments(row: EventRow, offset: int) -> Iterator[Moment]:
     """What the row says of one message."""
-    place = Place(*row.source, offset)
+    place = MessageLocation(*row.source, offset)
     facts = row.facts(offset)
     attributes = _attributes(row, facts)
     for event_type, time_ns, duration_ns in row.times():
@@ -209,7 +209,7 @@ def moments(row: Row, offset: int) -> Iterator[Moment]:
         yield Moment(time_ns, row.sequence, rank, event_type, place, row.group, row.member, duration_ns, row.error, own)
 
 
-def _attributes(row: Row, facts: Facts) -> dict[str, str]:
+def _attributes(row: EventRow, facts: Facts) -> dict[str, str]:
     named = {
         "attempt": facts.attempt,
         "reason": row.reason or None,
@@ -217,6 +217,6 @@ def _attributes(row: Row, facts: Facts) -> dict[str, str]:
         "dlq_topic": row.dlq_topic or None,
         "dlq_partition": facts.dlq_partition,
         "dlq_offset": facts.dlq_offset,
-        "copied_from": None if facts.origin_offset is None else Place(*row.origin, facts.origin_offset),
+        "copied_from": None if facts.origin_offset is None else MessageLocation(*row.origin, facts.origin_offset),
     }
     return {name: str(value) for name, value in named.items() if value is not None}

@@ -17,7 +17,7 @@ from pyroaring import BitMap64
 from goqueue.names import TopicPartition
 from goqueue.tracing.context import TraceContext
 from goqueue.tracing.explicit import NO_CONTEXTS, Contexts
-from goqueue.tracing.rows import Facts, Row
+from goqueue.tracing.rows import EventRow, Facts
 
 RUNS_MAX = 1_000
 _NO_CONTEXT = TraceContext("", "", is_sampled=True)
@@ -56,7 +56,7 @@ encode_line = msgspec.json.Encoder().encode
 _decode_line = msgspec.json.Decoder(TraceRow).decode
 
 
-class _Run(NamedTuple):
+class _OffsetRun(NamedTuple):
     """Messages in [first, end) of which the same is true, so many of them."""
 
     first: int
@@ -66,7 +66,7 @@ class _Run(NamedTuple):
     context: TraceContext
 
 
-def lines(row: Row, contexts: Contexts = NO_CONTEXTS) -> Iterator[TraceRow]:
+def lines(row: EventRow, contexts: Contexts = NO_CONTEXTS) -> Iterator[TraceRow]:
     """The row as it stands in the table; the contexts are of those of its messages that name their trace."""
     if not row.count:
         topic, partition = row.source
@@ -116,7 +116,7 @@ def lines(row: Row, contexts: Contexts = NO_CONTEXTS) -> Iterator[TraceRow]:
 class StoredRow(NamedTuple):
     """A line that was read back: the row, and the trace that its messages name, if they name one."""
 
-    row: Row
+    row: EventRow
     context: TraceContext | None
 
 
@@ -137,7 +137,7 @@ def _stored(line: TraceRow) -> StoredRow | None:
     if first is None or last is None or line.partition is None or last - first + 1 != line.count:
         return None
     offsets = range(first, last + 1)
-    row = Row(
+    row = EventRow(
         line.sequence,
         line.event_type,
         line.time_ns,
@@ -159,7 +159,9 @@ def _stored(line: TraceRow) -> StoredRow | None:
     if line.deliver_at_ns is not None:
         row.deliver_at_ns = dict.fromkeys(offsets, line.deliver_at_ns)
     if line.dlq_partition is not None and line.dlq_offset is not None:
-        row.graves = {offset: (line.dlq_partition, line.dlq_offset + place) for place, offset in enumerate(offsets)}
+        row.dead_letters = {
+            offset: (line.dlq_partition, line.dlq_offset + place) for place, offset in enumerate(offsets)
+        }
     if line.origin_partition is not None and line.origin_offset is not None:
         row.origin = TopicPartition(line.origin_topic, line.origin_partition)
         row.origin_offsets = {offset: line.origin_offset + place for place, offset in enumerate(offsets)}
@@ -167,19 +169,19 @@ def _stored(line: TraceRow) -> StoredRow | None:
     return StoredRow(row, context)
 
 
-def _runs(row: Row, contexts: Contexts) -> Iterator[_Run]:
+def _runs(row: EventRow, contexts: Contexts) -> Iterator[_OffsetRun]:
     offsets = row.offset_set()
     if row.is_plain and not contexts:
         yield from _plain_runs(row, offsets)
         return
     special = BitMap64()
-    for table in (row.attempts, row.deliver_at_ns, row.graves, row.origin_offsets, contexts):
+    for table in (row.attempts, row.deliver_at_ns, row.dead_letters, row.origin_offsets, contexts):
         special.update(table)
     special &= offsets
     yield from _plain_runs(row, offsets - special)
-    run: _Run | None = None
+    run: _OffsetRun | None = None
     for offset in special:
-        one = _Run(offset, offset + 1, 1, row.facts(offset), contexts.get(offset, _NO_CONTEXT))
+        one = _OffsetRun(offset, offset + 1, 1, row.facts(offset), contexts.get(offset, _NO_CONTEXT))
         if run is not None and _goes_on(run, one):
             run = run._replace(end=one.end, size=run.size + 1)
         else:
@@ -190,18 +192,18 @@ def _runs(row: Row, contexts: Contexts) -> Iterator[_Run]:
         yield run
 
 
-def _plain_runs(row: Row, offsets: BitMap64) -> Iterator[_Run]:
+def _plain_runs(row: EventRow, offsets: BitMap64) -> Iterator[_OffsetRun]:
     if not offsets:
         return
     facts, last = row.facts(offsets.min()), offsets.max()
     for number, (first, end) in enumerate(_ranges(offsets)):
         if number == RUNS_MAX:
-            yield _Run(first, last + 1, offsets.range_cardinality(first, last + 1), facts, _NO_CONTEXT)
+            yield _OffsetRun(first, last + 1, offsets.range_cardinality(first, last + 1), facts, _NO_CONTEXT)
             return
-        yield _Run(first, end, end - first, facts, _NO_CONTEXT)
+        yield _OffsetRun(first, end, end - first, facts, _NO_CONTEXT)
 
 
-def _goes_on(run: _Run, one: _Run) -> bool:
+def _goes_on(run: _OffsetRun, one: _OffsetRun) -> bool:
     """Whether a message belongs to the run in front of it."""
     behind = run.facts
     if behind.dlq_offset is not None:

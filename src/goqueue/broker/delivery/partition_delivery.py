@@ -479,7 +479,7 @@ class PartitionDelivery:
             self._note_time(now_ns + lease_ns)
         size = sum(map(len, records))
         self._count_delivered(one, records, BitMap64(counts), wall_ns)
-        told = events.Delivered(
+        told = events.MessagesDelivered(
             *self.leader.origin, one.group, len(delivered), size, len(counts), member, delivered, counts
         )
         self.leader.observe(told)
@@ -709,7 +709,7 @@ class PartitionDelivery:
             return 0
         floor = one.cursor.floor
         end = self.finish(one, done)
-        self.leader.observe(events.PassedOver(*self.leader.origin, one.group, done))
+        self.leader.observe(events.MessagesPassedOver(*self.leader.origin, one.group, done))
         self.tell_position(one, floor)
         one.handed[member] = Handed(BitMap64(), BitMap64() if is_last_done else last, last_poll)
         return end
@@ -991,7 +991,7 @@ class PartitionDelivery:
         one.cursor.settle(offsets)
         self._count_done(one, offsets)
         self._let_go(one, offsets)
-        self.leader.observe(events.PassedOver(*self.leader.origin, one.group, offsets))
+        self.leader.observe(events.MessagesPassedOver(*self.leader.origin, one.group, offsets))
         return end
 
     def let_go(self, one: GroupCursor, transaction: Transaction) -> None:
@@ -1080,7 +1080,9 @@ class PartitionDelivery:
     ) -> None:
         member, delivered_ns = ("", 0) if delivery is None else (delivery.member, delivery.started_ns)
         self.leader.observe(
-            events.Settled(*self.leader.origin, one.group, kind, len(offsets), member, offsets, delivered_ns, reason)
+            events.MessagesSettled(
+                *self.leader.origin, one.group, kind, len(offsets), member, offsets, delivered_ns, reason
+            )
         )
 
     def _tell_lost(self, one: GroupCursor, member: str, offsets: BitMap64, reason: str) -> None:

@@ -98,7 +98,7 @@ class Transfers:
                 priorities=[message.priority_code for message in messages],
                 flags=[message.flags & _KEPT_FLAGS for message in messages],
             )
-            origin = events.Origin(*delivery.leader.origin, BitMap64([message.offset for message in messages]))
+            origin = events.CopyOrigin(*delivery.leader.origin, BitMap64([message.offset for message in messages]))
             appended = leader.append(records, copied_from=origin)
             end_offset = appended.last_offset + 1
             for place, message in enumerate(messages):
@@ -154,7 +154,7 @@ class Transfers:
     def _tell(self, delivery: PartitionDelivery, one: GroupCursor, burial: Burial, graves: Graves) -> None:
         topic, partition = delivery.leader.origin
         if burial.target:
-            self._observe(events.Redriven(topic.removesuffix(DLQ_SUFFIX), len(graves)))
+            self._observe(events.DeadLettersRedriven(topic.removesuffix(DLQ_SUFFIX), len(graves)))
             return
         self._observe(
             events.DeadLettered(
@@ -181,7 +181,7 @@ class Transfers:
                 if burial.target and not delivery.leader.log.is_closed:  # there is nowhere to put it back to
                     delivery.abandon_burial(one, burial)
             except GoQueueError:
-                self._observe(events.TransferFailed(delivery.leader.origin.topic, in_creation=False))
+                self._observe(events.DeadLetteringFailed(delivery.leader.origin.topic, in_creation=False))
                 self._later(lambda: self._again(delivery, one, burial))
 
         moved.then(look)
@@ -200,7 +200,7 @@ class Transfers:
         try:
             opened.result()
         except GoQueueError:
-            self._observe(events.TransferFailed(target, in_creation=True))
+            self._observe(events.DeadLetteringFailed(target, in_creation=True))
 
 
 def _partition(leaders: list[PartitionLeader], delivery: PartitionDelivery, burial: Burial) -> PartitionLeader:

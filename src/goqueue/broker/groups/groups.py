@@ -25,7 +25,7 @@ from goqueue.errors import StorageError, TopicNotFound
 from goqueue.groups.coordinator import Coordinator
 from goqueue.groups.group import Group
 from goqueue.groups.member import Join, Member, validate_name
-from goqueue.metrics.delivery import Standing
+from goqueue.metrics.delivery import GroupProgress
 from goqueue.names import TopicPartition
 from goqueue.service.pending import Pending, after, all_of, chained
 from goqueue.wire import reports
@@ -315,13 +315,13 @@ class Groups:
             self._places.find_all(group.name for group in self._coordinator)
         return iter(self._places)
 
-    def standings(self) -> Iterator[Standing]:
+    def standings(self) -> Iterator[GroupProgress]:
         """Where the groups stand."""
         for group, partition, place in self._all_places():
             look_ahead(place, 1)
             cursor = place.cursor.cursor
             ranges = len(cursor.acked) - cursor.acked.intersection_cardinality(cursor.acked.shift(1))
-            yield Standing(*partition, group, cursor.floor, place.lag, cursor.in_flight_count, ranges)
+            yield GroupProgress(*partition, group, cursor.floor, place.lag, cursor.in_flight_count, ranges)
 
     def reliability(self) -> reports.ReliabilityReport:
         """What became of messages since the broker started."""

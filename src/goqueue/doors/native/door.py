@@ -30,7 +30,7 @@ from goqueue.doors import calls, process
 from goqueue.errors import BrokerUnavailable, GoQueueError, InternalError, InvalidConfig, InvalidRequest
 from goqueue.groups.member import Join
 from goqueue.names import VERSION
-from goqueue.runtime.adaptive_spin import AdaptiveSpin, give_way
+from goqueue.runtime.adaptive_spin import AdaptiveSpin, yield_processor
 from goqueue.service.groups import PollResult
 from goqueue.service.pending import Pending, when_all_are_done
 from goqueue.service.service import ReadResult, Service, StoredBatch, Subscription, TopicInfo
@@ -224,12 +224,12 @@ class NativeDoor:
 
     def busy_poll(self) -> None:
         """A small request was answered, and who sent it may have waited for that to send the next one."""
-        if self._vigil.begin(self.clock.monotonic_ns()):
+        if self._vigil.start(self.clock.monotonic_ns()):
             asyncio.get_running_loop().call_soon(self._look_again)
 
     def _look_again(self) -> None:
-        if self._vigil.goes_on(self.clock.monotonic_ns()):
-            give_way()
+        if self._vigil.should_spin(self.clock.monotonic_ns()):
+            yield_processor()
             asyncio.get_running_loop().call_soon(self._look_again)
 
     def sweep(self) -> None:
