@@ -12,18 +12,18 @@ from goqueue.runtime.adaptive_spin import CPU_LIMIT, MISSES_MAX, AdaptiveSpin, p
 LENGTH = 100
 
 
-def test_who_is_asked_again_in_time_stays_awake() -> None:
+def test_a_request_before_the_spin_ends_prolongs_it() -> None:
     spin = AdaptiveSpin(LENGTH)
 
     assert spin.start(0)
     assert spin.should_spin(LENGTH - 1)
-    assert not spin.start(LENGTH - 1)  # is awake already
+    assert not spin.start(LENGTH - 1)  # it spins already
     assert spin.should_spin(2 * LENGTH - 2)
     assert not spin.should_spin(2 * LENGTH - 1)
     assert not spin.is_spinning
 
 
-def test_a_vigil_of_no_length_is_never_begun() -> None:
+def test_a_spin_of_no_length_never_starts() -> None:
     spin = AdaptiveSpin(0)
 
     assert not any(spin.start(now) for now in range(100))
@@ -31,7 +31,7 @@ def test_a_vigil_of_no_length_is_never_begun() -> None:
 
 
 def begun(spin: AdaptiveSpin, requests: int, pause: int) -> list[int]:
-    """The requests after which it stays awake, though each comes a pause after the one before."""
+    """The requests after which it spins, though each comes a pause after the one before."""
     found = []
     for number in range(requests):
         if spin.start(number * pause):
@@ -40,14 +40,14 @@ def begun(spin: AdaptiveSpin, requests: int, pause: int) -> list[int]:
     return found
 
 
-def test_what_does_not_pay_off_is_tried_less_and_less_often() -> None:
+def test_spins_in_which_nothing_arrives_become_rare() -> None:
     found = begun(AdaptiveSpin(LENGTH), 1_000, 2 * LENGTH)
 
     assert found[:5] == [0, 2, 6, 14, 30]
     assert {later - earlier for earlier, later in pairwise(found[6:])} == {2**MISSES_MAX}
 
 
-def test_once_it_has_paid_off_it_is_tried_again_soon() -> None:
+def test_after_a_spin_that_paid_off_the_next_one_comes_soon() -> None:
     spin = AdaptiveSpin(LENGTH)
     begun(spin, 1_000, 2 * LENGTH)
     now = 1_000_000
@@ -60,7 +60,7 @@ def test_once_it_has_paid_off_it_is_tried_again_soon() -> None:
 
 
 @given(pauses=st.lists(st.integers(0, 3 * LENGTH), max_size=300))
-def test_whoever_begins_to_stay_awake_comes_to_an_end(pauses: list[int]) -> None:
+def test_every_spin_ends(pauses: list[int]) -> None:
     spin = AdaptiveSpin(LENGTH)
     now = 0
     for pause in pauses:
@@ -74,7 +74,7 @@ def test_whoever_begins_to_stay_awake_comes_to_an_end(pauses: list[int]) -> None
     assert not spin.is_spinning
 
 
-def test_nobody_stays_awake_on_the_only_processor() -> None:
+def test_a_single_processor_is_never_kept_busy() -> None:
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
     try:

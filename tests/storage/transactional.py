@@ -14,10 +14,13 @@ from goqueue.storage import small_file
 from goqueue.storage.config import LogConfig
 from goqueue.storage.file import Disk
 from goqueue.storage.log import Log
+from goqueue.testing import FaultyDisk, MemoryDisk
 from goqueue.transactions.markers import MARKER_FLAGS, TRANSACTIONAL_FLAGS, Marker, marker, markers_in
 from goqueue.transactions.partition_transactions import PartitionTransactions
 from goqueue.transactions.sequences import identities
 from tests.storage.logs import DIRECTORY, NOW_NS, ORIGIN
+
+CONFIG = LogConfig(segment_bytes=400)
 
 SNAPSHOTS = "/data"
 _KIND = b"TEST"
@@ -159,3 +162,28 @@ def batches(log: Log) -> list[tuple[int, BatchIdentity | Marker]]:
     found: list[tuple[int, BatchIdentity | Marker]] = [(one.offset, one) for one in markers_in(records)]
     found += [(offset, batch) for offset, _, batch in identities(memoryview(records))]
     return sorted(found, key=lambda one: one[0])
+
+
+def owner(disk: MemoryDisk | FaultyDisk, config: LogConfig = CONFIG) -> Owner:
+    disk.make_directory(SNAPSHOTS)
+    return Owner(disk, config)
+
+
+def check(one: Owner) -> None:
+    """What the owner knows is what the log tells; there is neither retention nor compaction."""
+    aborted, open_at = told_by(one.log)
+    assert one.transactions.aborted == aborted
+    assert dict(one.transactions.open) == open_at
+
+
+def paths(disk: MemoryDisk) -> list[str]:
+    return [path for path in disk.paths() if ".txnindex" in path]
+
+
+def some_aborts(one: Owner, count: int = 3) -> None:
+    """Transactions over several segments, every second one aborted."""
+    for number in range(1, count + 1):
+        for key in (b"a", b"b", b"c"):
+            one.publish(7, number, [key, key])
+            one.publish(8, 0, [key])
+        one.end(7, number, commit=number % 2 == 0)

@@ -8,7 +8,7 @@ from goqueue.transactions import jobs
 from goqueue.transactions.states import AbortReason, TransactionState
 from goqueue.transactions.transaction import StagedTransaction
 from goqueue.wire.transaction_reports import TransactionOwner
-from tests.transactions.test_coordinator import Desk
+from tests.transactions.desk import Desk
 
 
 def begun(desk: Desk, name: str, run: str = "one", *, job: str = "job", timeout_ms: int = 100) -> StagedTransaction:

@@ -1,4 +1,4 @@
-"""The series about traces, looked up when somebody asks for them: the recorder counts anyway."""
+"""The series about traces, read from the counters of the recorder at each scrape."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
@@ -9,7 +9,7 @@ from prometheus_client.registry import Collector
 
 
 class TraceCounterSource(Protocol):
-    """What was recorded and dropped, in events of single messages."""
+    """Recorded and dropped events of single messages."""
 
     @property
     def recorded(self) -> Mapping[str, int]: ...
@@ -21,7 +21,7 @@ class TraceCounterSource(Protocol):
 
 
 class TraceMetrics(Collector):
-    """Fed by whoever records traces, once `watch` was told of it."""
+    """Reads the counters that `watch` names."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._tallies: TraceCounterSource | None = None
@@ -29,12 +29,12 @@ class TraceMetrics(Collector):
         registry.register(self)
 
     def watch(self, tallies: TraceCounterSource, buffered: Callable[[], int]) -> None:
-        """Where the numbers are."""
+        """Read these counters, and the number of buffered events, at each scrape."""
         self._tallies = tallies
         self._buffered = buffered
 
     def collect(self) -> Iterator[Metric]:
-        """The series as they are now."""
+        """The series with their current values."""
         if self._tallies is None:
             return
         recorded = CounterMetricFamily("goqueue_trace_events", "Lifecycle events recorded", labels=["event_type"])

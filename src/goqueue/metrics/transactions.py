@@ -1,4 +1,4 @@
-"""The series about transactions; each follows an event of the coordinator."""
+"""The series about transactions, fed by the events of the coordinator."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,10 +21,10 @@ class TransactionMetrics:
         self.aborted = Counter(
             "goqueue_broker_transactions_aborted", "Transactions aborted", ["reason"], registry=registry
         )
-        self.open = Gauge("goqueue_broker_transactions_open", "Transactions that are open", registry=registry)
+        self.open = Gauge("goqueue_broker_transactions_open", "Open transactions", registry=registry)
         self.latency = Histogram(
             "goqueue_broker_transaction_latency_seconds",
-            "From begin to the end of the commit",
+            "Time from begin to the end of the commit",
             buckets=LATENCY,
             registry=registry,
         )

@@ -39,6 +39,9 @@ CLEANED = ".cleaned"
 DELETED = ".deleted"
 NEW = ".new"
 
+FOREIGN = "not a file of GoQueue; move it out of the data directory"
+"""The reason in errors and reports about such a file."""
+
 _SEGMENT_FILE = re.compile(
     r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex)(\.cleaned|\.deleted|(?<=\.txnindex)\.new)?", re.ASCII
 )
@@ -58,9 +61,9 @@ class Listing(NamedTuple):
     log_sizes: dict[int, int]  # base offset -> bytes of the .log file
     cleaned: list[str]  # paths
     leftovers: list[str]  # paths to remove: deleted or half-written files, and indexes without a log
-    txn_indexes: frozenset[int]  # base offsets of the segments that have one
-    has_transactions: bool
-    has_delays: bool
+    indexed: frozenset[int]  # base offsets of the segments with a sparse index that is not empty
+    txn_indexes: frozenset[int]  # base offsets of the segments with an index of aborted records
+    small_files: frozenset[str]  # names
 
 
 def sort_out(directory: str, entries: list[Entry]) -> Listing:
@@ -69,17 +72,18 @@ def sort_out(directory: str, entries: list[Entry]) -> Listing:
     indexes: list[tuple[int, str]] = []
     cleaned: list[str] = []
     leftovers: list[str] = []
+    indexed: set[int] = set()
     txn_indexes: set[int] = set()
-    has_transactions = has_delays = False
+    small_files: set[str] = set()
     for name, size, is_directory in entries:
         match = None if is_directory else _SEGMENT_FILE.fullmatch(name)
         if match is None or int(match[1]) > OFFSET_MAX:
             if is_directory or name not in _SMALL_FILES:
-                raise ForeignFile(f"{directory}/{name}", "not a file of GoQueue; move it out of the data directory")
+                raise ForeignFile(f"{directory}/{name}", FOREIGN)
             if name.endswith(NEW):
                 leftovers.append(f"{directory}/{name}")
-            has_transactions |= name == TRANSACTIONS
-            has_delays |= name == DELAYED
+            else:
+                small_files.add(name)
             continue
         base, suffix, state = int(match[1]), match[2], match[3]
         if state == CLEANED:
@@ -92,6 +96,8 @@ def sort_out(directory: str, entries: list[Entry]) -> Listing:
             indexes.append((base, f"{directory}/{name}"))
             if suffix == TXN_INDEX:
                 txn_indexes.add(base)
+            elif size:
+                indexed.add(base)
     leftovers.extend(path for base, path in indexes if base not in log_sizes)
-    indexed = frozenset(txn_indexes & log_sizes.keys())
-    return Listing(log_sizes, cleaned, leftovers, indexed, has_transactions, has_delays)
+    aborted = frozenset(txn_indexes & log_sizes.keys())
+    return Listing(log_sizes, cleaned, leftovers, frozenset(indexed), aborted, frozenset(small_files))

@@ -20,7 +20,7 @@ from goqueue.storage.compactor import Compactor
 from goqueue.storage.epochs import LeaderEpochs
 from goqueue.storage.file import Disk, Entry, sync_ancestors
 from goqueue.storage.flush import Flusher
-from goqueue.storage.layout import CHECKPOINT, LEADER_EPOCHS, sort_out
+from goqueue.storage.layout import CHECKPOINT, COMPACTION, DELAYED, LEADER_EPOCHS, TRANSACTIONS, sort_out
 from goqueue.storage.open_segments import OpenSegments
 from goqueue.storage.recovery import LogRecovery
 from goqueue.storage.segment import Segment
@@ -51,14 +51,16 @@ def open_parts(disk: Disk, directory: str, open_segments: OpenSegments, observe:
     listing = sort_out(directory, _entries(disk, directory))
     checkpoint_file = CheckpointFile(disk, f"{directory}/{CHECKPOINT}")
     checkpoint = checkpoint_file.load()
-    epochs, damage = _load_epochs(disk, directory)
-    state = compaction.load_state(disk, directory)
+    # A missing file is known from the listing: with thousands of logs, opening them in vain would take long.
+    has_epochs, has_state = (name in listing.small_files for name in (LEADER_EPOCHS, COMPACTION))
+    epochs, damage = _load_epochs(disk, directory) if has_epochs else (LeaderEpochs(disk, directory, []), [])
+    state = compaction.load_state(disk, directory) if has_state else compaction.CompactionState(0)
     if state.swap or listing.cleaned:
         compaction.finish_swap(disk, directory, state, listing.cleaned)
         listing = sort_out(directory, disk.entries(directory))
     for path in listing.leftovers:
         disk.remove(path)
-    recovered = LogRecovery(disk, directory, listing.log_sizes, checkpoint, observe).run()
+    recovered = LogRecovery(disk, directory, listing, checkpoint, observe).run()
     recovered_from = checkpoint.next_offset if checkpoint else recovered.next_offset
     is_unsettled = checkpoint is not None and not checkpoint_file.is_settled
     if checkpoint is None:
@@ -77,8 +79,8 @@ def open_parts(disk: Disk, directory: str, open_segments: OpenSegments, observe:
         Compactor(disk, directory, segments, state.cleaned_offset, observe),
         epochs,
         txn_indexes,
-        has_transactions=listing.has_transactions or txn_indexes.has_any,
-        has_delays=listing.has_delays,
+        has_transactions=TRANSACTIONS in listing.small_files or txn_indexes.has_any,
+        has_delays=DELAYED in listing.small_files,
         last_timestamp=recovered.last_timestamp,
         recovered_offset=min(recovered_from, recovered.next_offset),
         rescanned=recovered.rescanned,

@@ -22,7 +22,7 @@ from goqueue.record.header import CRC_END, CRC_POSITION, HEADER, HEADER_BYTES, O
 from goqueue.record.kernel import crc32c
 from goqueue.storage.checkpoint import Checkpoint
 from goqueue.storage.file import Disk
-from goqueue.storage.layout import LOG, SEGMENT_SUFFIXES, segment_path
+from goqueue.storage.layout import LOG, SEGMENT_SUFFIXES, Listing, segment_path
 from goqueue.storage.segment import Segment
 from goqueue.storage.walk import WINDOW_BYTES, Damage, RecordRun, Spot, record_bytes, walk
 
@@ -43,14 +43,15 @@ class LogRecovery:
     """The recovery of one log from its files and its checkpoint."""
 
     def __init__(
-        self, disk: Disk, directory: str, log_sizes: dict[int, int], checkpoint: Checkpoint | None, observe: Observer
+        self, disk: Disk, directory: str, listing: Listing, checkpoint: Checkpoint | None, observe: Observer
     ) -> None:
         self._disk = disk
         self._directory = directory
         self._observe = observe
-        self._log_sizes = log_sizes
-        newest = max(log_sizes, default=0)
-        if checkpoint and checkpoint.base_offset not in log_sizes and checkpoint.base_offset < newest:
+        self._log_sizes = listing.log_sizes
+        self._indexed = listing.indexed
+        newest = max(self._log_sizes, default=0)
+        if checkpoint and checkpoint.base_offset not in self._log_sizes and checkpoint.base_offset < newest:
             checkpoint = None  # retention deleted its segment later: a newer checkpoint must have been lost
         self._checkpoint = checkpoint or self._end_of_valid_records()
         self._next_offset = self._checkpoint.next_offset
@@ -94,6 +95,9 @@ class LogRecovery:
 
     def _recover(self, segment: Segment) -> bool:
         """Complete the indexes of the segment and cut off its torn tail; true if there was one."""
+        if not segment.size and not self._cut_short(segment) and segment.base_offset not in self._indexed:
+            segment.start_indexes()  # without opening any of its files: most of thousands of partitions may be empty
+            return False
         durable_end = min(self._durable_position(segment), segment.size)
         durable_offset = self._next_offset
         spot = segment.keep_index_until(durable_end)

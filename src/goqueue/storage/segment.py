@@ -71,7 +71,7 @@ class Segment:
         """A new, empty segment. Its name is durable once the directory is synced."""
         segment = cls(disk, directory, base_offset, 0, observe)
         segment._file = disk.open(segment.path(LOG), create=True)
-        segment._start_indexes()
+        segment.start_indexes()
         return segment
 
     def path(self, suffix: str) -> str:
@@ -343,12 +343,13 @@ class Segment:
         self.times.keep(count)
 
     def _drop_indexes(self) -> None:
-        self._start_indexes()
+        self.start_indexes()
         for suffix in (OFFSET_INDEX, TIME_INDEX):
             with suppress(OSError):  # it is overwritten anyway
                 self._disk.remove(self.path(suffix))
 
-    def _start_indexes(self) -> None:
+    def start_indexes(self) -> None:
+        """Begin with empty indexes; files of old ones are overwritten."""
         self.next_index_at = 0
         self._offsets = OffsetIndex(self._disk, self.path(OFFSET_INDEX), entry_count=0)
         self._times = TimeIndex(self._disk, self.path(TIME_INDEX), entry_count=0)

@@ -41,10 +41,18 @@ from goqueue.storage.delay_file import DelayFile
 from goqueue.storage.directory import KINDS, TOLERATED, DataDirectory, is_topic_name
 from goqueue.storage.file import Disk, Entry, unusable
 from goqueue.storage.jobs import CancellableJob
-from goqueue.storage.layout import LOG, NEW, sort_out
+from goqueue.storage.layout import FOREIGN, LOG, NEW, sort_out
 from goqueue.storage.log import Log
 from goqueue.topics import description
-from goqueue.topics.config import PARTITIONS_MAX, TopicConfig, is_internal, merge, refuse_internal, validate_topic_name
+from goqueue.topics.config import (
+    PARTITIONS_MAX,
+    TopicConfig,
+    is_internal,
+    log_configs,
+    merge,
+    refuse_internal,
+    validate_topic_name,
+)
 from goqueue.topics.description import DESCRIPTION, Description
 from goqueue.topics.partition import Partition
 
@@ -212,8 +220,7 @@ class Catalog:
             name=name, id=topic_id, created_at_ns=now_ns, partitions=partitions, settings=_storable(explicit)
         )
         self._creating.add(name)
-        log_configs = (config.log_config(), config.ledger_config())
-        return CreateTopicJob(self._disk, self._directory(name), described, log_configs)
+        return CreateTopicJob(self._disk, self._directory(name), described, log_configs(config))
 
     def begin_alter(self, name: str, changes: Mapping[str, object | None]) -> AlterTopicJob:
         """A job that changes these settings; None resets one to its default. One job at a time per topic."""
@@ -284,7 +291,7 @@ class Catalog:
         topic = self.get(job.topic)
         topic.settings = dict(job.described.settings)
         topic.config = job.config
-        log_config, ledger_config = job.config.log_config(), job.config.ledger_config()
+        log_config, ledger_config = log_configs(job.config)
         for partition in topic.partitions:
             partition.configure(log_config, ledger_config)
         return topic
@@ -336,7 +343,7 @@ class Catalog:
         settings: dict[str, object] = dict(described.settings)
         config = TopicConfig.parse(settings, topic=name)
         topic = Topic(name, described.id, described.created_at_ns, settings, config, [])
-        log_config, ledger_config = config.log_config(), config.ledger_config()
+        log_config, ledger_config = log_configs(config)
         open_log, observe = self._data.open_log, self._observe
         try:
             for number in range(described.partitions):
@@ -398,7 +405,7 @@ def _remove_remains(disk: Disk, directory: str) -> None:
         if is_directory and name.isdecimal():
             _check_empty(disk, f"{directory}/{name}")
         elif is_directory or name not in (DESCRIPTION, DESCRIPTION + NEW):
-            raise ForeignFile(f"{directory}/{name}", "not a file of GoQueue; move it out of the data directory")
+            raise ForeignFile(f"{directory}/{name}", FOREIGN)
     if any(entry.name == DESCRIPTION for entry in found):
         disk.remove(f"{directory}/{DESCRIPTION}")
         disk.sync_directory(directory)
@@ -409,7 +416,7 @@ def _check_empty(disk: Disk, partition: str) -> None:
     """Raise unless the directory of the partition holds only logs without records."""
     for kind, _, is_directory in disk.entries(partition):
         if not is_directory or kind not in KINDS:
-            raise ForeignFile(f"{partition}/{kind}", "not a file of GoQueue; move it out of the data directory")
+            raise ForeignFile(f"{partition}/{kind}", FOREIGN)
         entries = disk.entries(f"{partition}/{kind}")
         sort_out(f"{partition}/{kind}", entries)
         for name, size, _ in entries:

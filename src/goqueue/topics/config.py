@@ -12,6 +12,7 @@ topic that did not set it.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Protocol
 
 from goqueue.clock import MS
@@ -180,6 +181,15 @@ class TopicConfig:
             cleanup=Cleanup.COMPACT,
             retention_ms=0,
         )
+
+
+@lru_cache(maxsize=256)
+def log_configs(config: TopicConfig) -> tuple[LogConfig, LogConfig]:
+    """The settings of log and ledger of a partition.
+
+    Cached: validating them takes as long as reading a small file, and most of thousands of topics have equal settings.
+    """
+    return config.log_config(), config.ledger_config()
 
 
 def merge(

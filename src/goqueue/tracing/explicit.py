@@ -1,6 +1,7 @@
-"""The messages that name their trace, both ways: which trace a message has, and which messages a trace has.
+"""The index of messages that name their trace: from message to trace, and from trace to messages.
 
-Ids that are derived need no index, these do. It is bounded: the oldest go first, and what went is still in the record.
+Derived ids need no index, explicit ones do. It is bounded: the oldest entries go first; their records still name the
+trace.
 """
 
 from bisect import bisect_right
@@ -18,13 +19,13 @@ from goqueue.tracing.rows import MessageLocation
 Contexts = Mapping[int, TraceContext]
 NO_CONTEXTS: Contexts = {}
 FEW_BYTES = 2_048
-"""So many are searched faster than a pass of the kernel begins."""
+"""Up to this size, a search of the bytes is faster than the start of a kernel pass."""
 
 
 def contexts_in(records: Buffer, first_offset: int) -> Contexts:
-    """By offset, the traces that records name, which follow one another without a gap.
+    """The traces that records name, by offset; the offsets of the records have no gap.
 
-    Where none does, that takes a look at a few bytes or, where there are many, one pass of the kernel over the headers.
+    If no record names a trace, this costs a search of the bytes or, in a large batch, one kernel pass over the headers.
     """
     if len(records) <= FEW_BYTES:
         raw = bytes(records)
@@ -44,7 +45,7 @@ def contexts_in(records: Buffer, first_offset: int) -> Contexts:
 
 
 def _values(columns: kernel.Columns, name: str) -> dict[int, str]:
-    """By place in the batch, the values of the headers of that name; the last one wins, as everywhere."""
+    """The values of the headers of that name, by index in the batch; the last one wins, as everywhere."""
     wanted, names = name.encode(), columns.header_name_data
     at = names.find(wanted)
     if at < 0:
@@ -63,7 +64,7 @@ def _values(columns: kernel.Columns, name: str) -> dict[int, str]:
 
 
 class ExplicitTraces:
-    """The latest of them."""
+    """The latest messages that name their trace."""
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
@@ -77,7 +78,7 @@ class ExplicitTraces:
         return len(self._places)
 
     def note(self, source: TopicPartition, contexts: Contexts) -> None:
-        """Messages of a partition name these traces."""
+        """Add the traces that messages of a partition name."""
         known = self._contexts.setdefault(source, {})
         for offset, context in contexts.items():
             if offset in known:
@@ -91,7 +92,7 @@ class ExplicitTraces:
             self._forget_oldest()
 
     def of(self, source: TopicPartition, offsets: BitMap64) -> Contexts:
-        """By offset, the traces that these messages name."""
+        """The traces that these messages name, by offset."""
         known = self._offsets.get(source)
         if known is None:
             return NO_CONTEXTS
@@ -111,7 +112,7 @@ class ExplicitTraces:
         return (trace_id for trace_id, places in self._places.items() if len(places) > 1)
 
     def forget(self, topic: str) -> None:
-        """The topic is gone."""
+        """The topic was deleted."""
         kept = [place for place in self._order if place.topic != topic]
         contexts = self._contexts
         self._contexts, self._offsets, self._places, self._order = {}, {}, {}, deque()
@@ -125,7 +126,7 @@ class ExplicitTraces:
         context = self._contexts[source].pop(place.offset)
         self._offsets[source].discard(place.offset)
         places = self._places[context.trace_id]
-        places.popleft()  # the oldest of all is the oldest of its trace
+        places.popleft()  # the oldest entry is also the oldest of its trace
         if not places:
             del self._places[context.trace_id]
         if not self._contexts[source]:

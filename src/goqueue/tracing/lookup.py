@@ -1,4 +1,4 @@
-"""From rows to messages and back."""
+"""Lookups in rows: from rows to messages and back."""
 
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -15,7 +15,7 @@ RowsBySource = Mapping[TopicPartition, Sequence[EventRow]]
 
 
 def grouped(rows: Iterable[EventRow]) -> RowsBySource:
-    """Rows that speak of messages, by the partitions of these, in their order."""
+    """Rows about messages, by partition, in their order."""
     found: dict[TopicPartition, list[EventRow]] = {}
     for row in rows:
         if row.count:
@@ -32,7 +32,7 @@ def candidates(
     offset: int | None,
     among: Callable[[TopicPartition, BitMap64], BitMap64] | None,
 ) -> Iterator[MessageLocation]:
-    """The messages that rows speak of, those of the latest rows first, each once; those that are worth a look."""
+    """The messages in rows that pass the filters, each once, those of the latest rows first."""
     seen: dict[TopicPartition, BitMap64] = {}
     for row in reversed(rows):
         source = row.source
@@ -60,7 +60,7 @@ def by_source(places: Iterable[MessageLocation]) -> dict[TopicPartition, BitMap6
 
 
 def rows_of(rows: RowsBySource, places: Iterable[MessageLocation]) -> dict[MessageLocation, list[EventRow]]:
-    """By message, the rows that speak of it."""
+    """The rows about each of these messages."""
     found: dict[MessageLocation, list[EventRow]] = {}
     for source, asked in by_source(places).items():
         low, high = asked.min(), asked.max()
@@ -72,7 +72,7 @@ def rows_of(rows: RowsBySource, places: Iterable[MessageLocation]) -> dict[Messa
 
 
 class Stamps:
-    """When messages were stored, as far as rows tell it that can be used for their ids."""
+    """The append times of messages, from rows whose messages have derived ids."""
 
     def __init__(self, rows: Iterable[EventRow]) -> None:
         self._runs: dict[TopicPartition, list[tuple[int, int, int]]] = {}
@@ -81,7 +81,7 @@ class Stamps:
                 self._runs.setdefault(row.source, []).append((row.first, row.end, row.timestamp_ns))
 
     def of(self, source: TopicPartition, offset: int) -> int | None:
-        """The time of one message; None if no row tells it."""
+        """The append time of one message; None if no row has it."""
         runs = self._runs.get(source)
         place = bisect_right(runs, offset, key=itemgetter(0)) - 1 if runs else -1
         if runs is None or place < 0:

@@ -1,10 +1,10 @@
-"""Makes rows out of what the broker tells: an observer of its events, as the metrics are.
+"""The recorder: an observer of events that makes rows of them.
 
     BatchPublished ──> a row ──(Persisted)──> complete ──> outbox
     MessagesDelivered, MessagesSettled, ... ──> a row ──> outbox
 
-All that is done here is done once per batch. Times never go back, whatever the clock does: what is told later happened
-later. Internal topics are never traced.
+Everything here is done once per batch. Times never go back, even if the clock does: later events get later times.
+Internal topics are never traced.
 """
 
 from collections import deque
@@ -34,13 +34,13 @@ _OTHERS = tuple(str(event_type) for event_type in EventType if event_type not in
 _HAS_HEADERS = int(Flags.HAS_HEADERS)
 _CONTROL = int(Flags.CONTROL)
 ERROR_CHARACTERS_MAX = 1_000
-"""Of what a consumer says went wrong: it may say a lot, and the ring keeps thousands of them."""
-TTL_OVER = "its time to live was over"
-LEASE_OVER = "the lease ran out"
+"""The limit of an error text of a consumer: it may be long, and the ring keeps thousands of them."""
+TTL_OVER = "the time to live ended"
+LEASE_OVER = "the lease expired"
 
 
 class RecorderCounters:
-    """What was recorded and dropped since the start, in events of single messages."""
+    """Recorded and dropped events of single messages since the start."""
 
     __slots__ = ("exporter", "exports", "others", "persisted", "published", "ring", "sampled")
 
@@ -63,14 +63,14 @@ class RecorderCounters:
 
 
 class Recorder:
-    """Records what happens to messages. Belongs to the owner of the broker."""
+    """Records events of messages as rows. Belongs to the owner of the broker."""
 
     def __init__(self, config: TraceConfig, *, clock: Clock) -> None:
         self.ring = Ring(config.ring)
         self.explicit = ExplicitTraces(config.ids_max)
         self.tallies = RecorderCounters()
         self.outbox: list[EventRow] = []
-        self.keeps_outbox = False  # whether somebody takes it
+        self.keeps_outbox = False  # whether rows are exported
         self._config = config
         self._clock = clock
         self._now_ns = 0
@@ -103,16 +103,16 @@ class Recorder:
         )
 
     def configure(self, topic: str, rate: float) -> None:
-        """From now on this share of the topic's messages is traced."""
+        """Trace this share of the topic's messages from now on."""
         self._rates[topic] = rate
 
     def take_outbox(self) -> list[EventRow]:
-        """The rows that are complete since the last call."""
+        """The rows that were completed since the last call."""
         rows, self.outbox = self.outbox, []
         return rows
 
     def drop(self, rows: Iterable[EventRow]) -> None:
-        """These did not get where they should."""
+        """Count rows that could not be exported."""
         self.tallies.exporter += sum(row.event_count for row in rows)
 
     # --- publishing ----------------------------------------------------------------------------
@@ -163,7 +163,7 @@ class Recorder:
         waiting.append(row)
 
     def _decide(self, source: TopicPartition, first: int, end: int, contexts: Contexts, *, is_copy: bool) -> None:
-        """Some messages of a batch are in or out whatever the rate is."""
+        """Decide the messages of a batch that are sampled or left out regardless of the rate."""
         self.explicit.note(source, contexts)
         if is_copy:
             self._sampler.take_in(source, _span(first, end))
@@ -245,7 +245,11 @@ class Recorder:
 
     def _delays_expired(self, event: events.DelaysExpired) -> None:
         row = self._record(
-            EventType.EXPIRED, event.topic, event.partition, event.offsets, error="it left the log before its time"
+            EventType.EXPIRED,
+            event.topic,
+            event.partition,
+            event.offsets,
+            error="retention removed it before it was due",
         )
         if row is not None:
             row.reason = "retention"
@@ -259,7 +263,7 @@ class Recorder:
         row = self._of_group(EventType.REBALANCE_ENDED, event.group)
         row.duration_ns = event.duration_ns
         row.reason = event.kind
-        row.error = "another change came before its end" if event.failed else ""
+        row.error = "another change came first" if event.failed else ""
 
     def _partitions_revoked(self, event: events.PartitionsRevoked) -> None:
         for source in event.partitions:
@@ -293,7 +297,7 @@ class Recorder:
         member: str = "",
         error: str = "",
     ) -> EventRow | None:
-        """A row for those of the messages that are traced; None if there is none."""
+        """A row for the sampled messages; None if there are none."""
         rate = self._rates.get(topic)
         if not rate or not offsets:
             return None

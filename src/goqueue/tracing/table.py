@@ -1,11 +1,11 @@
-"""Rows as a table: flat, typed, one schema for all of them, as JSON lines. What `__traces` and the files hold.
+"""Rows as a table: flat, typed, one schema for all rows, as JSON lines. This is the format of `__traces` and of files.
 
-A line is one event of a run of messages whose offsets follow one another, so it does not grow with the batch. Numbers
-that make no sense for an event are null, text is empty; every line has every field. Where two numbers of a run differ
-from message to message they differ by one each time: `dlq_offset` and `origin_offset` are those of the first.
+A line is one event of a run of messages with consecutive offsets, so its size does not depend on the batch. Every line
+has every field; numbers that do not apply are null, and text is empty. `dlq_offset` and `origin_offset` are those of
+the first message of the run; for each following message they are one higher.
 
-What is scattered takes a line per run, up to a limit; behind it one line stands for all the rest, and its `count` is
-smaller than its range is long.
+Scattered offsets take one line per run, up to a limit; then one line covers all the rest, and its `count` is smaller
+than the length of its range.
 """
 
 from collections.abc import Iterable, Iterator
@@ -57,7 +57,7 @@ _decode_line = msgspec.json.Decoder(TraceRow).decode
 
 
 class _OffsetRun(NamedTuple):
-    """Messages in [first, end) of which the same is true, so many of them."""
+    """`size` messages in [first, end) with the same facts."""
 
     first: int
     end: int
@@ -67,7 +67,7 @@ class _OffsetRun(NamedTuple):
 
 
 def lines(row: EventRow, contexts: Contexts = NO_CONTEXTS) -> Iterator[TraceRow]:
-    """The row as it stands in the table; the contexts are of those of its messages that name their trace."""
+    """The lines of the row; `contexts` are the traces that its messages name."""
     if not row.count:
         topic, partition = row.source
         yield TraceRow(
@@ -114,14 +114,14 @@ def lines(row: EventRow, contexts: Contexts = NO_CONTEXTS) -> Iterator[TraceRow]
 
 
 class StoredRow(NamedTuple):
-    """A line that was read back: the row, and the trace that its messages name, if they name one."""
+    """A row that was read from a line, and the trace that its messages name, if they name one."""
 
     row: EventRow
     context: TraceContext | None
 
 
 def read_lines(values: Iterable[bytes]) -> Iterator[StoredRow]:
-    """The rows that lines stand for. What is no line, or does not say which messages it means, is passed over."""
+    """The rows of encoded lines. Invalid lines, and those without exact offsets, are skipped."""
     for value in values:
         try:
             line = _decode_line(value)
@@ -182,7 +182,7 @@ def _runs(row: EventRow, contexts: Contexts) -> Iterator[_OffsetRun]:
     run: _OffsetRun | None = None
     for offset in special:
         one = _OffsetRun(offset, offset + 1, 1, row.facts(offset), contexts.get(offset, _NO_CONTEXT))
-        if run is not None and _goes_on(run, one):
+        if run is not None and _continues(run, one):
             run = run._replace(end=one.end, size=run.size + 1)
         else:
             if run is not None:
@@ -203,18 +203,18 @@ def _plain_runs(row: EventRow, offsets: BitMap64) -> Iterator[_OffsetRun]:
         yield _OffsetRun(first, end, end - first, facts, _NO_CONTEXT)
 
 
-def _goes_on(run: _OffsetRun, one: _OffsetRun) -> bool:
-    """Whether a message belongs to the run in front of it."""
-    behind = run.facts
-    if behind.dlq_offset is not None:
-        behind = behind._replace(dlq_offset=behind.dlq_offset + run.size)
-    if behind.origin_offset is not None:
-        behind = behind._replace(origin_offset=behind.origin_offset + run.size)
-    return run.end == one.first and behind == one.facts and run.context == one.context
+def _continues(run: _OffsetRun, one: _OffsetRun) -> bool:
+    """Whether a message continues the run before it."""
+    following = run.facts
+    if following.dlq_offset is not None:
+        following = following._replace(dlq_offset=following.dlq_offset + run.size)
+    if following.origin_offset is not None:
+        following = following._replace(origin_offset=following.origin_offset + run.size)
+    return run.end == one.first and following == one.facts and run.context == one.context
 
 
 def _ranges(offsets: BitMap64) -> Iterator[tuple[int, int]]:
-    """The offsets as ranges, none of which touches the next."""
+    """The offsets as ranges, with gaps between them."""
     end, last = 0, offsets.max()
     while end <= last:
         first = offsets.next_set_bit(end)
