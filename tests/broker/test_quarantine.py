@@ -107,7 +107,7 @@ def test_health_and_an_event_tell_of_it(disk: MemoryDisk, clock: ManualClock) ->
     assert check.status == "warn"
     assert "not served: orders (/data/topics/orders/topic.json" in check.message
     assert list(broker.node.health().quarantined) == ["orders"]
-    event = next(event for event in told if isinstance(event, events.TopicQuarantined))
+    event = next(event for event in told if isinstance(event, events.QuarantineStarted))
     assert (event.topic, event.log) == ("orders", f"{TOPICS}/orders")
 
 

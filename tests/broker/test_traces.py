@@ -180,7 +180,7 @@ def test_a_lease_that_runs_out_and_one_that_is_extended_are_told(node: TracedNod
 
     trace = node.trace()
     assert events_of(trace)[4:] == ["visibility.extended", "visibility.timeout"]
-    assert (trace.status, trace.spans[-1].error) == ("retrying", "the lease ran out")
+    assert (trace.status, trace.spans[-1].error) == ("retrying", "the lease expired")
     assert trace.spans[-1].consumer_id == consumer.id
 
 
@@ -295,7 +295,7 @@ def test_a_message_whose_time_is_over_expires(disk: MemoryDisk, clock: ManualClo
     expired = next(span for span in trace.spans if span.event_type == "delay.expired")
     assert (expired.group, expired.error, expired.attributes) == (
         "workers",
-        "its time to live was over",
+        "the time to live ended",
         {"reason": "ttl"},
     )
     assert trace.status == ("expired" if on_expire == "drop" else "failed")

@@ -7,82 +7,82 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goqueue.runtime.adaptive_spin import CPU_LIMIT, MISSES_MAX, AdaptiveSpin, affordable_ns, processors_allowed
+from goqueue.runtime.adaptive_spin import CPU_LIMIT, MISSES_MAX, AdaptiveSpin, processors_allowed, spin_budget_ns
 
 LENGTH = 100
 
 
-def test_who_is_asked_again_in_time_stays_awake() -> None:
-    vigil = AdaptiveSpin(LENGTH)
+def test_a_request_before_the_spin_ends_prolongs_it() -> None:
+    spin = AdaptiveSpin(LENGTH)
 
-    assert vigil.begin(0)
-    assert vigil.goes_on(LENGTH - 1)
-    assert not vigil.begin(LENGTH - 1)  # is awake already
-    assert vigil.goes_on(2 * LENGTH - 2)
-    assert not vigil.goes_on(2 * LENGTH - 1)
-    assert not vigil.is_on
-
-
-def test_a_vigil_of_no_length_is_never_begun() -> None:
-    vigil = AdaptiveSpin(0)
-
-    assert not any(vigil.begin(now) for now in range(100))
-    assert not vigil.is_on
+    assert spin.start(0)
+    assert spin.should_spin(LENGTH - 1)
+    assert not spin.start(LENGTH - 1)  # it spins already
+    assert spin.should_spin(2 * LENGTH - 2)
+    assert not spin.should_spin(2 * LENGTH - 1)
+    assert not spin.is_spinning
 
 
-def begun(vigil: AdaptiveSpin, requests: int, pause: int) -> list[int]:
-    """The requests after which it stays awake, though each comes a pause after the one before."""
+def test_a_spin_of_no_length_never_starts() -> None:
+    spin = AdaptiveSpin(0)
+
+    assert not any(spin.start(now) for now in range(100))
+    assert not spin.is_spinning
+
+
+def begun(spin: AdaptiveSpin, requests: int, pause: int) -> list[int]:
+    """The requests after which it spins, though each comes a pause after the one before."""
     found = []
     for number in range(requests):
-        if vigil.begin(number * pause):
+        if spin.start(number * pause):
             found.append(number)
-            assert not vigil.goes_on((number + 1) * pause)
+            assert not spin.should_spin((number + 1) * pause)
     return found
 
 
-def test_what_does_not_pay_off_is_tried_less_and_less_often() -> None:
+def test_spins_in_which_nothing_arrives_become_rare() -> None:
     found = begun(AdaptiveSpin(LENGTH), 1_000, 2 * LENGTH)
 
     assert found[:5] == [0, 2, 6, 14, 30]
     assert {later - earlier for earlier, later in pairwise(found[6:])} == {2**MISSES_MAX}
 
 
-def test_once_it_has_paid_off_it_is_tried_again_soon() -> None:
-    vigil = AdaptiveSpin(LENGTH)
-    begun(vigil, 1_000, 2 * LENGTH)
+def test_after_a_spin_that_paid_off_the_next_one_comes_soon() -> None:
+    spin = AdaptiveSpin(LENGTH)
+    begun(spin, 1_000, 2 * LENGTH)
     now = 1_000_000
-    while not vigil.begin(now):
+    while not spin.start(now):
         now += 2 * LENGTH
-    vigil.begin(now + 1)
-    assert not vigil.goes_on(now + 1 + LENGTH)
+    spin.start(now + 1)
+    assert not spin.should_spin(now + 1 + LENGTH)
 
-    assert begun(vigil, 3, 2 * LENGTH) == [1]
+    assert begun(spin, 3, 2 * LENGTH) == [1]
 
 
 @given(pauses=st.lists(st.integers(0, 3 * LENGTH), max_size=300))
-def test_whoever_begins_to_stay_awake_comes_to_an_end(pauses: list[int]) -> None:
-    vigil = AdaptiveSpin(LENGTH)
+def test_every_spin_ends(pauses: list[int]) -> None:
+    spin = AdaptiveSpin(LENGTH)
     now = 0
     for pause in pauses:
-        was_on = vigil.is_on
-        assert vigil.begin(now) <= (not was_on)
+        was_on = spin.is_spinning
+        assert spin.start(now) <= (not was_on)
         until = now + LENGTH
         now += pause
-        if vigil.is_on:
-            assert vigil.goes_on(now) == (now < until)
-    assert not vigil.goes_on(now + LENGTH)
-    assert not vigil.is_on
+        if spin.is_spinning:
+            assert spin.should_spin(now) == (now < until)
+    assert not spin.should_spin(now + LENGTH)
+    assert not spin.is_spinning
 
 
-def test_nobody_stays_awake_on_the_only_processor() -> None:
+def test_a_single_processor_is_never_kept_busy() -> None:
     before = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(before)})
     try:
-        assert affordable_ns(LENGTH) == 0
+        assert spin_budget_ns(LENGTH) == 0
     finally:
         os.sched_setaffinity(0, before)
     is_free = len(before) > 1 and processors_allowed(CPU_LIMIT) > 1
-    assert affordable_ns(LENGTH) == (LENGTH if is_free else 0)
+    assert spin_budget_ns(LENGTH) == (LENGTH if is_free else 0)
 
 
 @pytest.mark.parametrize(

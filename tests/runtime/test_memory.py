@@ -3,8 +3,8 @@ import sys
 
 LOOP = """
 import resource
-from goqueue.runtime.memory import keep_what_is_freed
-assert {told} is None or keep_what_is_freed() is True
+from goqueue.runtime.memory import retain_freed_memory
+assert {told} is None or retain_freed_memory() is True
 for _ in range(3):
     [bytearray(8 << 20) for _ in range(5)]
 before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -28,8 +28,8 @@ def test_what_was_freed_is_not_fetched_anew() -> None:
 THREADS = """
 import threading
 from pathlib import Path
-from goqueue.runtime.memory import keep_what_is_freed
-assert {told} is None or keep_what_is_freed() is True
+from goqueue.runtime.memory import retain_freed_memory
+assert {told} is None or retain_freed_memory() is True
 def work():
     [bytearray(b"x") * (100 << 10) for _ in range(100)]
     done.release()
@@ -56,14 +56,14 @@ def test_what_one_thread_has_freed_another_one_uses() -> None:
 
 TABLE = """
 from pathlib import Path
-from goqueue.runtime.memory import give_back, keep_what_is_freed
-keep_what_is_freed()
+from goqueue.runtime.memory import trim_heap, retain_freed_memory
+retain_freed_memory()
 def resident():
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
 before = resident()
 {b"key-%d" % number: number for number in range(200_000)}
 freed = resident()
-give_back()
+trim_heap()
 print(freed - before, resident() - before)
 """
 

@@ -56,7 +56,7 @@ def test_a_tick_that_fails_is_logged_and_the_next_one_comes(
     run(main)
 
     (record,) = caplog.records
-    assert record.message == "housekeeping failed"
+    assert record.message == "tick failed"
     assert record.exc_info
 
 

@@ -410,7 +410,7 @@ def test_what_was_compacted_cannot_be_cut(disk: MemoryDisk) -> None:
         put(log, "k", str(step))
     compact(log)
 
-    with pytest.raises(Conflict, match="was compacted up to offset 3 and cannot be cut at offset 2"):
+    with pytest.raises(Conflict, match="is compacted up to offset 3 and cannot be truncated at offset 2"):
         log.truncate(2)
 
     assert table_of(log) == {b"k": b"3"}

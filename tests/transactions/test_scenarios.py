@@ -25,7 +25,7 @@ from pathlib import Path
 import pytest
 
 from goqueue.errors import GoQueueError
-from goqueue.events import TransactionAborted, TransactionBegun, TransactionCommitted, TransactionEvent
+from goqueue.events import AbortCompleted, CommitCompleted, TransactionEvent, TransactionStarted
 from goqueue.wire import transaction_reports as reports
 from tests.transactions.world import Call, Crashed, World
 
@@ -34,11 +34,11 @@ SCENARIOS = sorted((Path(__file__).parent.parent / "scenarios").glob("transactio
 
 def told(event: TransactionEvent) -> str:
     match event:
-        case TransactionBegun(open_count=count):
+        case TransactionStarted(open_count=count):
             return f"begun, {count} open"
-        case TransactionCommitted(open_count=count, duration_ns=duration_ns):
+        case CommitCompleted(open_count=count, duration_ns=duration_ns):
             return f"committed after {duration_ns // 10**6} ms, {count} open"
-        case TransactionAborted(open_count=count, reason=reason):
+        case AbortCompleted(open_count=count, reason=reason):
             return f"aborted: {reason}, {count} open"
     raise AssertionError(event)
 

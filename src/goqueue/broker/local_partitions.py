@@ -29,7 +29,7 @@ from goqueue.errors import (
 )
 from goqueue.runtime.entropy import Entropy
 from goqueue.service.pending import Pending, after
-from goqueue.topics.catalog import AlterTopic, Catalog, CreateTopic, DeleteTopic, Topic
+from goqueue.topics.catalog import AlterTopicJob, Catalog, CreateTopicJob, DeleteTopicJob, Topic
 from goqueue.topics.config import is_internal, refuse_internal
 
 TRACES_TOPIC = "__traces"
@@ -37,7 +37,7 @@ JOURNAL_SETTINGS: Mapping[str, object] = {"cleanup": "compact", "flush": "group"
 TOPIC_ID_BYTES = 16
 
 T = TypeVar("T")
-TopicJob = CreateTopic | AlterTopic | DeleteTopic
+TopicJob = CreateTopicJob | AlterTopicJob | DeleteTopicJob
 MakeDelivery = Callable[[PartitionLeader, Topic], PartitionDelivery]
 
 
@@ -238,7 +238,7 @@ class LocalPartitions:
         )
         return self._administer(job, self._created)
 
-    def alter(self, job: AlterTopic) -> Pending[LocalTopic]:
+    def alter(self, job: AlterTopicJob) -> Pending[LocalTopic]:
         """Carry out a change of settings."""
         return self._administer(job, self._altered)
 

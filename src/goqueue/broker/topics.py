@@ -12,7 +12,7 @@ from goqueue.clock import MS, SECOND, Clock
 from goqueue.errors import GoQueueError, InvalidRequest, InvalidTopic, StorageFull
 from goqueue.service.pending import Pending, after
 from goqueue.service.topics import PartitionInfo, TopicInfo
-from goqueue.topics.catalog import AlterTopic
+from goqueue.topics.catalog import AlterTopicJob
 from goqueue.topics.config import TopicConfig
 
 MAKE_ROOM_NS = 5 * SECOND
@@ -77,7 +77,7 @@ class Topics:
             except GoQueueError as error:
                 altered.fail(error)
 
-        def look(job: AlterTopic, done: Pending[LocalTopic]) -> None:
+        def look(job: AlterTopicJob, done: Pending[LocalTopic]) -> None:
             try:
                 altered.resolve(self._info(done.result()))
             except StorageFull as error:

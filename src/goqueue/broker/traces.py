@@ -37,7 +37,7 @@ from goqueue.tracing.export import Export, Sink
 from goqueue.tracing.journeys import Journey, journey, parent_span_id, span_id
 from goqueue.tracing.lookup import STEP, RowsBySource, Stamps, by_source, candidates, grouped, rows_of
 from goqueue.tracing.recorder import Recorder
-from goqueue.tracing.rows import NOWHERE, PUBLISH, EventType, Moment, Place, Row, moments
+from goqueue.tracing.rows import NOWHERE, PUBLISH, EventRow, EventType, MessageLocation, Moment, moments
 from goqueue.tracing.table import StoredRow, encode_line, read_lines
 from goqueue.wire import trace_reports as reports
 
@@ -55,16 +55,16 @@ LINES_MAX = 5_000
 IDENTIFIED_MAX = 10_000
 """Messages that are handed to exporters at once with their ids."""
 
-_NO_ROWS: Sequence[Row] = ()
+_NO_ROWS: Sequence[EventRow] = ()
 
 
 class Known(NamedTuple):
     """The rows to look at, oldest first, and what old ones say of traces that messages name."""
 
-    rows: Sequence[Row]
+    rows: Sequence[EventRow]
     by_source: RowsBySource
-    contexts: Mapping[Place, TraceContext]
-    places: Mapping[str, Sequence[Place]]
+    contexts: Mapping[MessageLocation, TraceContext]
+    places: Mapping[str, Sequence[MessageLocation]]
 
 
 class Traces:
@@ -157,7 +157,7 @@ class Traces:
         self.exported(TRACES_TOPIC, sum(export.row.event_count for export in exports[:written]), error)
         self.recorder.drop(export.row for export in exports[written:])
 
-    def _identified(self, rows: Sequence[Row]) -> dict[int, dict[int, str]]:
+    def _identified(self, rows: Sequence[EventRow]) -> dict[int, dict[int, str]]:
         """By number of the row and offset, the ids of the messages."""
         stamps = Stamps(self.recorder.ring)
         found: dict[int, dict[int, str]] = {}
@@ -170,7 +170,7 @@ class Traces:
             found[row.sequence] = self._ids(stamps, row, offsets)
         return found
 
-    def _ids(self, stamps: Stamps, row: Row, offsets: BitMap64) -> dict[int, str]:
+    def _ids(self, stamps: Stamps, row: EventRow, offsets: BitMap64) -> dict[int, str]:
         contexts = self.recorder.explicit.of(row.source, offsets)
         ids = {offset: context.trace_id for offset, context in contexts.items()}
         unknown = []
@@ -259,12 +259,12 @@ class Traces:
         for row in copies:
             for origin in counts.unseen(row.origin, BitMap64(row.origin_offsets.values())):
                 offset = next(copy for copy, one in row.origin_offsets.items() if one == origin)
-                context = explicit.context(Place(*row.source, offset))
+                context = explicit.context(MessageLocation(*row.source, offset))
                 if context is not None:
                     ids[context.trace_id] = None
         for row in copies:
             counts.leave_out(row.source, row.offset_set())
-        examined: dict[str, Place | None] = dict.fromkeys(islice(ids, EXAMINED_MAX))
+        examined: dict[str, MessageLocation | None] = dict.fromkeys(islice(ids, EXAMINED_MAX))
         if not examined:
             return []
         known = self._known()
@@ -283,14 +283,14 @@ class Traces:
         ring = self.recorder.ring
         if not with_history:
             return Known(list(ring), grouped(ring), {}, {})
-        rows: list[Row] = []
-        contexts: dict[Place, TraceContext] = {}
-        places: dict[str, list[Place]] = {}
+        rows: list[EventRow] = []
+        contexts: dict[MessageLocation, TraceContext] = {}
+        places: dict[str, list[MessageLocation]] = {}
         for row, context in self._history():
             rows.append(row)
             if context is not None and len(contexts) < self._config.ids_max:
                 for offset in range(row.first, row.end):
-                    place = Place(*row.source, offset)
+                    place = MessageLocation(*row.source, offset)
                     if place not in contexts:
                         contexts[place] = context
                         places.setdefault(context.trace_id, []).append(place)
@@ -356,7 +356,7 @@ class Traces:
                 break
         return [trace for trace in found.values() if trace is not None][: query.limit]
 
-    def _of_key(self, places: Sequence[Place], key: bytes) -> list[Place]:
+    def _of_key(self, places: Sequence[MessageLocation], key: bytes) -> list[MessageLocation]:
         wanted = {
             (source, message.offset)
             for source, offsets in by_source(places).items()
@@ -365,17 +365,17 @@ class Traces:
         }
         return [place for place in places if (TopicPartition(*place[:2]), place.offset) in wanted]
 
-    def _trace_ids(self, known: Known, places: Sequence[Place]) -> dict[str, Place | None]:
+    def _trace_ids(self, known: Known, places: Sequence[MessageLocation]) -> dict[str, MessageLocation | None]:
         """The traces that messages belong to, in their order; none for those of which nobody knows it any more."""
         rows = rows_of(known.by_source, places)
-        found: dict[str, Place | None] = {}
+        found: dict[str, MessageLocation | None] = {}
         for place in places:
             context = self._context(known, place, rows.get(place, _NO_ROWS))
             if context is not None:
                 found.setdefault(context.trace_id, place)
         return found
 
-    def _context(self, known: Known, place: Place, rows: Sequence[Row]) -> TraceContext | None:
+    def _context(self, known: Known, place: MessageLocation, rows: Sequence[EventRow]) -> TraceContext | None:
         context = self.recorder.explicit.context(place) or known.contexts.get(place)
         if context is not None:
             return context
@@ -387,7 +387,7 @@ class Traces:
             return None
         return context_of(*place, stamped.timestamp_ns)
 
-    def _journeys(self, known: Known, trace_ids: Mapping[str, Place | None]) -> list[Journey]:
+    def _journeys(self, known: Known, trace_ids: Mapping[str, MessageLocation | None]) -> list[Journey]:
         """The journeys of traces, of each of which a message may be known; none for those of which no row tells."""
         places = self._places(known, trace_ids)
         rows = rows_of(known.by_source, [place for some in places.values() for place in some])
@@ -398,7 +398,7 @@ class Traces:
                 found.append(journey(trace_id, told))
         return found
 
-    def _moments(self, place: Place, rows: Sequence[Row]) -> Iterator[Moment]:
+    def _moments(self, place: MessageLocation, rows: Sequence[EventRow]) -> Iterator[Moment]:
         """What happened to a message at one place; when it came there the log knows, if no row does."""
         is_known = False
         for row in rows:
@@ -408,7 +408,9 @@ class Traces:
             for message in self._messages(TopicPartition(*place[:2]), BitMap64([place.offset])):
                 yield Moment(message.timestamp_ns, -1, 0, EventType.RECEIVED, place, attributes={"source": "log"})
 
-    def _places(self, known: Known, trace_ids: Mapping[str, Place | None]) -> dict[str, list[Place]]:
+    def _places(
+        self, known: Known, trace_ids: Mapping[str, MessageLocation | None]
+    ) -> dict[str, list[MessageLocation]]:
         """Where the messages of each trace are, the one that its id leads to first."""
         derived = self._derived_places(trace_ids)
         rows = rows_of(known.by_source, [place for some in derived.values() for place in some])
@@ -424,7 +426,7 @@ class Traces:
             found[trace_id] = list(dict.fromkeys((*first, *known_for_sure, *named)))[:PLACES_MAX]
         return found
 
-    def _derived_places(self, trace_ids: Iterable[str]) -> dict[str, list[Place]]:
+    def _derived_places(self, trace_ids: Iterable[str]) -> dict[str, list[MessageLocation]]:
         """Where ids lead to, if they are derived."""
         counts = self.topics.partition_counts()
         topics: dict[int, list[str]] = {}
@@ -434,11 +436,11 @@ class Traces:
         for trace_id in trace_ids:
             crc, partition, offset, _ = invert(trace_id)
             found[trace_id] = [
-                Place(topic, partition, offset) for topic in topics.get(crc, ()) if partition < counts[topic]
+                MessageLocation(topic, partition, offset) for topic in topics.get(crc, ()) if partition < counts[topic]
             ]
         return found
 
-    def _is_of(self, known: Known, place: Place, rows: Sequence[Row], trace_id: str) -> bool:
+    def _is_of(self, known: Known, place: MessageLocation, rows: Sequence[EventRow], trace_id: str) -> bool:
         context = self._context(known, place, rows)
         return context is not None and context.trace_id == trace_id
 
@@ -477,7 +479,7 @@ class Traces:
         )
 
 
-def _of_outcome(rows: Iterable[Row], status: str) -> Callable[[TopicPartition, BitMap64], BitMap64]:
+def _of_outcome(rows: Iterable[EventRow], status: str) -> Callable[[TopicPartition, BitMap64], BitMap64]:
     """Which messages of a partition may be of a trace that stands so: it stands as one of its messages does."""
     counts = TraceCounts()
     for row in rows:

@@ -40,7 +40,7 @@ from goqueue.record.header import Buffer
 from goqueue.record.identity import BatchIdentity
 from goqueue.service.pending import Pending, after, all_of, chained
 from goqueue.service.transactions import TIMEOUT_MS
-from goqueue.transactions.coordinator import Coordinator
+from goqueue.transactions.coordinator import TransactionCoordinator
 from goqueue.transactions.decisions import (
     Busy,
     DecidedAcks,
@@ -51,7 +51,7 @@ from goqueue.transactions.decisions import (
 )
 from goqueue.transactions.facts import TOPIC
 from goqueue.transactions.states import Verdict
-from goqueue.transactions.transaction import Transaction
+from goqueue.transactions.transaction import StagedTransaction
 from goqueue.wire import reports
 from goqueue.wire.transaction_reports import (
     BegunTransaction,
@@ -74,7 +74,7 @@ class Enlisted:
 
     __slots__ = ("_topics", "_wall_ns", "epoch", "key", "number", "producer_id", "transaction")
 
-    def __init__(self, transaction: Transaction, topics: LocalPartitions, wall_ns: Callable[[], int]) -> None:
+    def __init__(self, transaction: StagedTransaction, topics: LocalPartitions, wall_ns: Callable[[], int]) -> None:
         self.transaction = transaction
         self.producer_id = transaction.producer_id
         self.epoch = transaction.epoch
@@ -117,7 +117,7 @@ class Transactions:
         new_id: Callable[[], int],
         observe: events.Observer,
     ) -> None:
-        self._coordinator = Coordinator()
+        self._coordinator = TransactionCoordinator()
         self._topics = topics
         self._groups = groups
         self._clock = clock
@@ -253,7 +253,7 @@ class Transactions:
 
     def open(self, transaction_id: str) -> Enlisted:
         """The open transaction of that id; raises what is wrong with it."""
-        return self._enlisted(self._coordinator.open_by_id(transaction_id))
+        return self._enlisted(self._coordinator.open.by_id(transaction_id))
 
     def used(self, producer_id: int) -> None:
         """A batch came from the producer, so it is in use."""
@@ -261,11 +261,11 @@ class Transactions:
 
     def current(self, producer_id: int, epoch: int) -> str:
         """The id of the transaction that the producer has open; raises why it has none."""
-        return self._coordinator.open_of(producer_id, epoch).id
+        return self._coordinator.open.of_producer(producer_id, epoch).id
 
     def publishing(self, identity: BatchIdentity, topic: str, partition: int) -> Enlisted:
         """The transaction that the batch is to be a part of; raises what is wrong with that."""
-        transaction = self._coordinator.check_publish(identity.producer_id, identity.epoch, identity.transaction)
+        transaction = self._coordinator.open.check_publish(identity.producer_id, identity.epoch, identity.transaction)
         enlisted = self._enlisted(transaction)
         enlisted.add_partition(topic, partition)  # again and again: the topic may have been made anew
         return enlisted
@@ -274,7 +274,7 @@ class Transactions:
         self, transactional_id: str, producer_id: int, epoch: int, topic: str, partition: int
     ) -> Pending[None]:
         """The partition belongs to the transaction; publishing does it by itself."""
-        transaction = self._coordinator.open_of(producer_id, epoch, transactional_id)
+        transaction = self._coordinator.open.of_producer(producer_id, epoch, transactional_id)
         self._enlisted(transaction).add_partition(topic, partition)
         return Pending.of(None)
 
@@ -289,12 +289,12 @@ class Transactions:
         generation: int | None = None,
     ) -> Pending[list[reports.PositionCommit]]:
         """Positions that take effect with the commit."""
-        self._coordinator.open_of(producer_id, epoch)
+        self._coordinator.open.of_producer(producer_id, epoch)
         if any(one.pending is not None for one in commits):
             raise InvalidRequest("pending cannot be a part of a transaction", path="offsets")
 
         def add(_: None) -> list[reports.PositionCommit]:
-            enlisted = self._enlisted(self._coordinator.open_of(producer_id, epoch))
+            enlisted = self._enlisted(self._coordinator.open.of_producer(producer_id, epoch))
             for one in commits:
                 enlisted.add_position(group, one)
             return list(commits)
@@ -315,7 +315,7 @@ class Transactions:
         return self._groups.settle_batch(topic, partition, nonce, offsets, self._acks_in(producer_id, epoch))
 
     def _acks_in(self, producer_id: int, epoch: int) -> reports.Settlement:
-        return reports.Settlement("ack", transaction_id=self._coordinator.open_of(producer_id, epoch).id)
+        return reports.Settlement("ack", transaction_id=self._coordinator.open.of_producer(producer_id, epoch).id)
 
     # --- the outcome ---------------------------------------------------------------------------
 
@@ -531,7 +531,7 @@ class Transactions:
             end.then(lambda _: again.resolve(None))
             return chained(again, lambda _: self._patiently(ask))
 
-    def _enlisted(self, transaction: Transaction) -> Enlisted:
+    def _enlisted(self, transaction: StagedTransaction) -> Enlisted:
         return Enlisted(transaction, self._topics, self._clock.wall_ns)
 
     def _found(self, partitions: Sequence[DecidedPartition]) -> Iterator[PartitionLeader]:

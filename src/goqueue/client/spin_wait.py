@@ -11,7 +11,7 @@ import socket
 from threading import Lock
 
 from goqueue.clock import SystemClock
-from goqueue.runtime.adaptive_spin import AdaptiveSpin, affordable_ns, give_way
+from goqueue.runtime.adaptive_spin import AdaptiveSpin, spin_budget_ns, yield_processor
 
 _turn = Lock()
 _monotonic_ns = SystemClock().monotonic_ns  # a socket knows no other time
@@ -26,15 +26,15 @@ class SpinWait:
         poll = select.poll()
         poll.register(watched, select.POLLIN)
         self._is_there = poll.poll
-        self._spin = AdaptiveSpin(affordable_ns(busy_poll_ns))
+        self._spin = AdaptiveSpin(spin_budget_ns(busy_poll_ns))
 
     def watch(self) -> None:
         """Return when something has come, or when it is time to sleep."""
         spin = self._spin
-        spin.begin(_monotonic_ns())
-        if spin.is_on and _turn.acquire(blocking=False):
+        spin.start(_monotonic_ns())
+        if spin.is_spinning and _turn.acquire(blocking=False):
             try:
-                while not self._is_there(0) and spin.goes_on(_monotonic_ns()):
-                    give_way()
+                while not self._is_there(0) and spin.should_spin(_monotonic_ns()):
+                    yield_processor()
             finally:
                 _turn.release()

@@ -1,10 +1,10 @@
-"""Whether to wait for what the other side sends awake or asleep.
+"""Adaptive busy-polling: whether to wait for the next message of the peer by spinning or by sleeping.
 
-A process that sleeps is woken late and finds its caches cold: what it does then takes half as long again, on virtual
-machines more. So whoever has just sent something goes on looking for a moment, as long as that pays off. After a time
-that nothing came in, it does not for the next one; after another for the next three, seven and so on. So a client that
-waits for each answer finds the broker awake, and is awake when the answer comes; one that comes now and then costs
-nothing.
+A process that sleeps is woken late and finds its caches cold: its next piece of work takes half as long again, and
+longer on virtual machines. So after it has sent something, a process busy-polls for a short time, as long as that pays
+off. After a spin in which nothing arrived, the next one is skipped; after another, the next three, then seven, and so
+on. A client that waits for each answer thus finds the broker spinning, and spins itself when the answer comes. A client
+that sends now and then costs next to nothing.
 """
 
 import math
@@ -16,49 +16,51 @@ CPU_LIMIT: Final = "/sys/fs/cgroup/cpu.max"
 
 
 class AdaptiveSpin:
-    """Says when to stay awake. Knows nothing of sockets or event loops."""
+    """Decides when to busy-poll. Knows nothing of sockets or event loops."""
 
-    __slots__ = ("_length_ns", "_misses", "_to_skip", "_until_ns", "is_on")
+    __slots__ = ("_length_ns", "_misses", "_to_skip", "_until_ns", "is_spinning")
 
     def __init__(self, length_ns: int) -> None:
-        self.is_on = False
+        self.is_spinning = False
         self._length_ns = length_ns
         self._until_ns = 0
-        self._misses = 0  # in a row
+        self._misses = 0  # spins in a row in which nothing arrived
         self._to_skip = 0
 
-    def begin(self, now_ns: int) -> bool:
-        """From now on something is waited for; whether somebody has to stay awake for it who does not yet."""
-        if self.is_on:
+    def start(self, now_ns: int) -> bool:
+        """Something was sent, so an answer may come soon; true if the caller has to start to spin."""
+        if self.is_spinning:
+            # It was called again before the spin ended: spinning pays off.
             self._until_ns = now_ns + self._length_ns
             self._misses = 0
         elif self._to_skip:
             self._to_skip -= 1
         elif self._length_ns:
             self._until_ns = now_ns + self._length_ns
-            self.is_on = True
+            self.is_spinning = True
             return True
         return False
 
-    def goes_on(self, now_ns: int) -> bool:
-        """Whether to stay awake for longer."""
+    def should_spin(self, now_ns: int) -> bool:
+        """Whether to look once more; false ends the spin."""
         if now_ns < self._until_ns:
             return True
-        self.is_on = False
+        self.is_spinning = False
         self._misses = min(self._misses + 1, MISSES_MAX)
         self._to_skip = 2**self._misses - 1
         return False
 
 
-def affordable_ns(length_ns: int) -> int:
-    """For how long to stay awake where that was asked for: not at all on the only processor, which the other side
-    needs, or where a container may not use more than one.
+def spin_budget_ns(length_ns: int) -> int:
+    """How long to spin when `length_ns` is configured.
+
+    0 on a single processor, which the peer needs, or in a container that may not use more than one.
     """
     return length_ns if min(_processor_count(), processors_allowed(CPU_LIMIT)) > 1 else 0
 
 
 def processors_allowed(limit_file: str) -> float:
-    """How many processors a container may keep busy, as the file of its control group says; endless without a limit."""
+    """How many processors a container may keep busy, from the file of its control group; infinite without a limit."""
     try:
         with open(limit_file) as file:
             quota, period = file.read().split()
@@ -67,8 +69,8 @@ def processors_allowed(limit_file: str) -> float:
         return math.inf
 
 
-def give_way() -> None:
-    """Let others have the processor who wait for it."""
+def yield_processor() -> None:
+    """Let other runnable threads have the processor between two looks."""
     os.sched_yield()
 
 

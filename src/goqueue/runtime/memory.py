@@ -1,14 +1,14 @@
-"""What this process asks of the C library about memory.
+"""Settings of the C library's memory allocator.
 
-By itself glibc gives every large block back to the system as soon as it is freed, and gets new pages, one fault each,
-for the next. Whoever moves megabytes all the time, as a broker and a bulk reader do, pays more for that than for the
-copying. So such a process may keep what it frees, up to a bound.
+By default glibc returns every large block to the system as soon as it is freed, and the next one costs a page fault per
+page. A process that moves megabytes all the time, as a broker and a bulk reader do, spends more on these faults than on
+the copying. So such a process keeps freed memory, up to a bound.
 
-It also gives each thread a heap of its own, and each of them keeps what it frees. A compaction, which runs in any of
-the threads of a broker, would then leave its 10 MB in each of them. So all threads share one heap; they wait for one
-another in Python anyway.
+glibc also gives each thread its own heap, and each heap keeps freed memory. A compaction runs in any thread of a
+broker, and would leave its 10 MB in each of them. So all threads share one heap; the interpreter lock serializes them
+anyway.
 
-What a rare job has needed, and nobody else does, is given back when it is done (`give_back`).
+After a rare job that needs a lot of memory, `trim_heap` returns it to the system.
 """
 
 import ctypes
@@ -24,8 +24,8 @@ _M_ARENA_MAX = -8
 
 
 @cache
-def keep_what_is_freed() -> bool:
-    """Have large blocks reused instead of given back, by all threads; false where the C library cannot be told so."""
+def retain_freed_memory() -> bool:
+    """Reuse large freed blocks, in all threads; false if the C library has no such setting."""
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (AttributeError, OSError, TypeError):
@@ -38,10 +38,10 @@ def keep_what_is_freed() -> bool:
     return all(mallopt(*setting) for setting in settings)
 
 
-def give_back() -> bool:
-    """Give free pages back to the system; false where nothing was, or the C library cannot be told so.
+def trim_heap() -> bool:
+    """Return free pages to the system; false if there were none, or the C library cannot do it.
 
-    It takes the lock of the heap for about a millisecond per 100 MB, so it is for a thread that may take its time.
+    It holds the lock of the heap for about a millisecond per 100 MB, so it is not for the event loop.
     """
     try:
         trim = ctypes.CDLL(None).malloc_trim

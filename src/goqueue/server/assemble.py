@@ -1,8 +1,8 @@
-"""The one place where a server is put together: threads, broker, doors.
+"""The composition root: the one place that builds a server of threads, broker and doors.
 
-What is opened here is closed here, in the opposite order, also if the start fails half-way. While it stops, the
-broker goes on ticking and its threads go on syncing: whatever was received is answered before the connections are
-closed, and what was answered is on the medium before the logs are sealed.
+What is opened here is closed here in reverse order, also if the start fails half-way. While the server stops, the
+broker keeps ticking and its threads keep syncing: received requests are answered before the connections are closed, and
+acknowledged data is on the disk before the logs are sealed.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from goqueue.doors.native.door import NativeDoor
 from goqueue.errors import GoQueueError
 from goqueue.metrics.registry import Metrics
 from goqueue.names import VERSION
-from goqueue.runtime.adaptive_spin import affordable_ns
+from goqueue.runtime.adaptive_spin import spin_budget_ns
 from goqueue.server.build import build_facts
 from goqueue.server.config import ServerConfig
 from goqueue.server.exporting import ExporterThread, close_all
@@ -37,11 +37,11 @@ from goqueue.tracing.export import Exporter
 from goqueue.tracing.jsonl import JsonlExporter
 from goqueue.tracing.stream import StreamExporter
 
-SETTLE_S = 1.0  # for jobs that nobody waits for; a compaction that takes longer is called off
+SETTLE_S = 1.0  # for jobs that no request waits for; a compaction that takes longer is called off
 
 
 class CannotListen(GoQueueError):
-    """An address is taken, not ours, or not allowed."""
+    """An address is in use, not local, or not allowed."""
 
     code = "CANNOT_LISTEN"
 
@@ -53,7 +53,7 @@ class CannotListen(GoQueueError):
 
 
 class Server(NamedTuple):
-    """A server that runs: where it listens, and where its data are."""
+    """A running server: its addresses and its data directory."""
 
     native: Address
     http: Address | None
@@ -61,7 +61,7 @@ class Server(NamedTuple):
 
 
 class Door(Protocol):
-    """Where requests come in."""
+    """A protocol that the service is offered through."""
 
     async def start(self, host: str, port: int) -> tuple[str, int]: ...
     async def stop(self, grace_s: float) -> None: ...
@@ -69,7 +69,7 @@ class Door(Protocol):
 
 @asynccontextmanager
 async def running(config: ServerConfig, *, clock: Clock, observe: events.Observer) -> AsyncIterator[Server]:
-    """A server, started; leaving the block stops it. Recovery blocks the loop, which has nothing else to do then."""
+    """A started server; leaving the block stops it. Recovery blocks the event loop, which is idle until then."""
     loop = asyncio.get_running_loop()
     grace_s = config.drain_grace_ns / SECOND
     data = Path(config.data).absolute()
@@ -139,13 +139,13 @@ def _exporters(config: ServerConfig, clock: Clock) -> Iterator[Exporter]:
     if settings.stdout:
         yield StreamExporter("stdout", _write_to_stdout)
     if settings.otlp_endpoint is not None:
-        from goqueue.tracing.otlp import OtlpExporter  # dear, and seldom needed
+        from goqueue.tracing.otlp import OtlpExporter  # slow to import, and seldom needed
 
         yield OtlpExporter(settings.otlp_endpoint, node_id=config.node_id)
 
 
 def _write_to_stdout(data: bytes) -> None:
-    """Past `sys.stdout`, whose lock a thread that hangs here would hold when the interpreter ends."""
+    """Bypass `sys.stdout`: a thread that hangs here would hold its lock when the interpreter exits."""
     while data:
         data = data[os.write(1, data) :]
 
@@ -157,7 +157,7 @@ def _native_door(service: Service, clock: Clock, config: ServerConfig) -> Native
         frame_bytes_max=config.limits.frame_bytes_max,
         inbound_bytes_max=config.limits.inbound_bytes_max,
     )
-    busy_poll_ns = affordable_ns(config.housekeeping.busy_poll_ns)
+    busy_poll_ns = spin_budget_ns(config.housekeeping.busy_poll_ns)
     return NativeDoor(service, clock=clock, config=limits, node_id=config.node_id, busy_poll_ns=busy_poll_ns)
 
 
@@ -188,7 +188,7 @@ async def _listen(name: str, door: Door, address: Address, doors: list[Door]) ->
     try:
         bound = await door.start(address.host, address.port)
     except OSError as error:
-        number = error.errno or 0  # below zero it is what a name server says
+        number = error.errno or 0  # negative numbers are those of the resolver
         reason = os.strerror(number) if number > 0 else error.strerror or str(error)
         raise CannotListen(name, address, reason) from error
     doors.append(door)
@@ -196,7 +196,7 @@ async def _listen(name: str, door: Door, address: Address, doors: list[Door]) ->
 
 
 async def _drain(broker: Broker, doors: list[Door], grace_s: float) -> None:
-    """Take nothing more, answer what was taken, and close the doors."""
+    """Accept no more requests, answer those that were received, and close the doors."""
     drained = broker.drain()
     await asyncio.gather(*(door.stop(grace_s) for door in doors))
     with suppress(TimeoutError):

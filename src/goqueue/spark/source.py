@@ -51,7 +51,7 @@ from goqueue.names import TopicPartition
 from goqueue.record import kernel
 from goqueue.record.header import Buffer
 from goqueue.record.message import Undecodable, decode_messages
-from goqueue.runtime.memory import keep_what_is_freed
+from goqueue.runtime.memory import retain_freed_memory
 from goqueue.spark.columns import BatchMaker, TypedValues, spark_schema
 from goqueue.spark.files import DamagedSegment, read_files, sealed_end, why_not_here
 from goqueue.spark.link import Link, readable_errors
@@ -116,7 +116,7 @@ def _settle_in() -> None:
     that was ever imported. That is no garbage, and needs no look. And the memory of one batch does for the next.
     """
     gc.freeze()
-    keep_what_is_freed()
+    retain_freed_memory()
 
 
 class PlannedRange(NamedTuple):

@@ -16,11 +16,11 @@ class DeliveryCounters:
         self.dead_by_topic: dict[str, int] = {}
         self.observe = events.Handlers(
             {
-                events.Delivered: self._delivered,
-                events.Settled: self._settled,
+                events.MessagesDelivered: self._delivered,
+                events.MessagesSettled: self._settled,
                 events.LeasesExpired: self._lease_expired,
                 events.DeadLettered: self._dead,
-                events.TransferFailed: self._transfer_failed,
+                events.DeadLetteringFailed: self._transfer_failed,
                 events.TopicDeleted: self._topic_deleted,
             }
         )

@@ -100,7 +100,9 @@ class DeadLetterWriter:
                 priorities=[message.priority_code for message in messages],
                 flags=[message.flags & _KEPT_FLAGS for message in messages],
             )
-            origin = events.Origin(*group_delivery.leader.origin, BitMap64([message.offset for message in messages]))
+            origin = events.CopyOrigin(
+                *group_delivery.leader.origin, BitMap64([message.offset for message in messages])
+            )
             appended = leader.append(records, copied_from=origin)
             end_offset = appended.last_offset + 1
             for place, message in enumerate(messages):
@@ -155,7 +157,7 @@ class DeadLetterWriter:
     def _tell(self, group_delivery: GroupDelivery, change: DeadLettering, copies: Copies) -> None:
         topic, partition = group_delivery.leader.origin
         if change.target:
-            self._observe(events.Redriven(topic.removesuffix(DLQ_SUFFIX), len(copies)))
+            self._observe(events.DeadLettersRedriven(topic.removesuffix(DLQ_SUFFIX), len(copies)))
             return
         self._observe(
             events.DeadLettered(
@@ -182,7 +184,7 @@ class DeadLetterWriter:
                 if change.target and not group_delivery.leader.log.is_closed:  # the target of the redrive was deleted
                     group_delivery.cancel_dead_letter(change)
             except GoQueueError:
-                self._observe(events.TransferFailed(group_delivery.leader.origin.topic, in_creation=False))
+                self._observe(events.DeadLetteringFailed(group_delivery.leader.origin.topic, in_creation=False))
                 self._later(lambda: self._again(group_delivery, change))
 
         copied.then(look)
@@ -203,7 +205,7 @@ class DeadLetterWriter:
         try:
             opened.result()
         except GoQueueError:
-            self._observe(events.TransferFailed(target, in_creation=True))
+            self._observe(events.DeadLetteringFailed(target, in_creation=True))
 
 
 def _target_partition(

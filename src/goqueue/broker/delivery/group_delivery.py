@@ -297,7 +297,7 @@ class GroupDelivery:
             self.lane_stats.boosts[cursor.lanes.boosted] += 1
             self.leader.observe(events.LaneBoosted(self.leader.origin.topic, cursor.lanes.boosted))
         self.leader.observe(
-            events.Delivered(
+            events.MessagesDelivered(
                 *self.leader.origin, self.group, len(delivered), size, len(counts), member, delivered, counts
             )
         )
@@ -485,7 +485,7 @@ class GroupDelivery:
             return 0
         floor = self.cursor.floor
         end = self.finish(done)
-        self.leader.observe(events.PassedOver(*self.leader.origin, self.group, done))
+        self.leader.observe(events.MessagesPassedOver(*self.leader.origin, self.group, done))
         self.tell_position(floor)
         self.handed.discard(done)
         return end
@@ -513,7 +513,7 @@ class GroupDelivery:
         self.cursor.commit(offsets)
         self._count_done(offsets)
         self._forget_done(offsets)
-        self.leader.observe(events.PassedOver(*self.leader.origin, self.group, offsets))
+        self.leader.observe(events.MessagesPassedOver(*self.leader.origin, self.group, offsets))
         return end
 
     def reset(self, offset: int) -> int:
@@ -648,7 +648,9 @@ class GroupDelivery:
     ) -> None:
         member, delivered_ns = ("", 0) if delivery is None else (delivery.member, delivery.started_ns)
         self.leader.observe(
-            events.Settled(*self.leader.origin, self.group, kind, len(offsets), member, offsets, delivered_ns, reason)
+            events.MessagesSettled(
+                *self.leader.origin, self.group, kind, len(offsets), member, offsets, delivered_ns, reason
+            )
         )
 
     def _count_done(self, offsets: BitMap64) -> None:

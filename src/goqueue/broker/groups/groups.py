@@ -27,7 +27,7 @@ from goqueue.errors import StorageError, TopicNotFound
 from goqueue.groups.coordinator import GroupCoordinator
 from goqueue.groups.group import Group
 from goqueue.groups.member import Member, validate_name
-from goqueue.metrics.delivery import Standing
+from goqueue.metrics.delivery import GroupProgress
 from goqueue.names import TopicPartition
 from goqueue.runtime.entropy import Entropy
 from goqueue.service.groups import Join
@@ -328,13 +328,13 @@ class Groups:
             self._deliveries.find_all(group.name for group in self._coordinator)
         return iter(self._deliveries)
 
-    def standings(self) -> Iterator[Standing]:
+    def standings(self) -> Iterator[GroupProgress]:
         """The position of every group on every partition, in numbers."""
         for partition, group_delivery in self._all_deliveries():
             look_ahead(group_delivery, 1)
             cursor, lag = group_delivery.cursor, group_delivery.lag
             ranges = len(cursor.acked) - cursor.acked.intersection_cardinality(cursor.acked.shift(1))
-            yield Standing(*partition, group_delivery.group, cursor.floor, lag, cursor.in_flight_count, ranges)
+            yield GroupProgress(*partition, group_delivery.group, cursor.floor, lag, cursor.in_flight_count, ranges)
 
     def reliability(self) -> reports.ReliabilityReport:
         """Counts of what happened to messages since the broker started."""

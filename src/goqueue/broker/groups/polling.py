@@ -107,7 +107,7 @@ class Polling:
         finally:
             self.run_woken()
         if result.records or result.polled.gaps or member.revoking or not self._waits.may_wait(wait_ms):
-            self._observe(events.Polled(group=group, count=_count(result), waited_ns=0))
+            self._observe(events.PollAnswered(group=group, count=_count(result), waited_ns=0))
             return Pending.of(result)
         return self._wait(found, poll, min(wait_ms, WAIT_MS_MAX))
 
@@ -125,7 +125,7 @@ class Polling:
                 self._unwatch(group.name, waiting)
             with suppress(GoQueueError):
                 waited_ns = self._clock.monotonic_ns() - began_ns
-                self._observe(events.Polled(group=group.name, count=_count(done.result()), waited_ns=waited_ns))
+                self._observe(events.PollAnswered(group=group.name, count=_count(done.result()), waited_ns=waited_ns))
 
         pending.then(over)
         # A poll of a key-shared group gives up after so many parked messages; there may be more to look at.

@@ -243,7 +243,7 @@ class PartitionLeader:
         records: bytearray | memoryview,
         identity: BatchIdentity | None = None,
         *,
-        copied_from: events.Origin | None = None,
+        copied_from: events.CopyOrigin | None = None,
         lazily: bool = False,
     ) -> Appended:
         """Write a batch; all of it or, if an error is raised, nothing. Its producer was checked.
@@ -298,7 +298,7 @@ class PartitionLeader:
         self.producers.has_news = True
         if not commit:
             for first, end in ranges:
-                self.log.note_aborted(first, end, appended.first_offset)
+                self.log.transactions.note_aborted(first, end, appended.first_offset)
             if self.delivery is not None:
                 self.delivery.aborted(BitMap64().union(*(span(first, end) for first, end in ranges)))
         self._taken_in(records, appended, lazily=True)
@@ -309,10 +309,10 @@ class PartitionLeader:
         records: bytearray | memoryview,
         appended: Appended,
         received_ns: int,
-        copied_from: events.Origin | None,
+        copied_from: events.CopyOrigin | None,
     ) -> None:
         self.observe(
-            events.Published(
+            events.BatchPublished(
                 *self.origin,
                 appended.record_count,
                 appended.bytes,
@@ -362,7 +362,7 @@ class PartitionLeader:
         beside it tells of it, so after a crash it is looked for in what the last checkpoint does not cover. Where the
         delay file is missing and the log says that there should be one, all of the log is to be looked at.
         """
-        has_transactions = self.log.has_transactions
+        has_transactions = self.log.transactions.has_any
         self.has_delays = self.partition.delay_file.exists or self.log.has_delays
         if self.has_delays and not self.partition.delay_file.exists:
             self.delays_from = self.log.start_offset
@@ -522,7 +522,7 @@ class PartitionLeader:
             if self.log.durable_offset != self.log.next_offset:
                 self.log.flush()
             with suppress(StorageError):
-                self.log.sync_txn_indexes()
+                self.log.transactions.sync()
             self.producers.write(self.producers.snapshots(), known_to=self.log.next_offset)
 
     def _begin_seal(self, log: Log, done: Callable[[], None]) -> bool:
@@ -548,7 +548,7 @@ class PartitionLeader:
         snapshots, self._snapshots = self._snapshots, []
         if snapshots and not self.log.failure:
             end = self._snapshot_end
-            indexing = self.log.begin_txn_sync()
+            indexing = self.log.transactions.begin_sync()
             if indexing:
                 self.run(self.log, indexing, lambda: self.producers.write(snapshots, known_to=end))
             else:

@@ -89,10 +89,12 @@ class ProducerState:
         log, saved = self._log, self._saved()
         decided_below = max(log.start_offset, log.cleaned_offset)  # nothing that is open was ever compacted
         transactions = PartitionTransactions()
-        known = log.aborted()
+        known = log.transactions.aborted()
         transactions.aborted |= known.offsets
         indexed = saved.indexed if saved else ()
-        missing = [one for one in indexed if decided_below <= one < log.next_offset and one not in log.txn_indexed]
+        missing = [
+            one for one in indexed if decided_below <= one < log.next_offset and one not in log.transactions.indexed
+        ]
         unknown = missing if known.replay_from is None else [*missing, known.replay_from]
         if unknown:
             transactions.aborted |= self._mended(min(unknown))
@@ -136,7 +138,7 @@ class ProducerState:
         seen = PartitionTransactions()
         for decided in self._replay(seen, max(replay_from, self._log.start_offset)):
             self._note_aborted(decided)
-        self._log.mend_txn_indexes()
+        self._log.transactions.mend()
         return seen.aborted
 
     def _replay(
@@ -167,7 +169,7 @@ class ProducerState:
     def _note_aborted(self, decided: Decided) -> None:
         if not decided.is_commit:
             for first, end in decided.ranges:
-                self._log.note_aborted(first, end, decided.marker_offset)
+                self._log.transactions.note_aborted(first, end, decided.marker_offset)
 
     def maintain(self, *, start_offset: int, now_ns: int) -> None:
         """Forget who has been silent for long, and what retention has taken."""
@@ -193,7 +195,7 @@ class ProducerState:
 
         One of transactions does not tell what was aborted, so the indexes that do have to be there first.
         """
-        is_indexed = self._log.txn_synced_offset >= known_to
+        is_indexed = self._log.transactions.synced_offset >= known_to
         told = [self._with_indexes(fact) for fact in facts if is_indexed or fact[0] != TRANSACTIONS_KEY]
         try:
             end = self._ledger().write(told) if told else 0
@@ -213,7 +215,7 @@ class ProducerState:
         key, raw = fact
         if key != TRANSACTIONS_KEY or raw is None:
             return fact
-        return key, _encode(msgspec.structs.replace(_decode(raw), indexed=sorted(self._log.txn_indexed)))
+        return key, _encode(msgspec.structs.replace(_decode(raw), indexed=sorted(self._log.transactions.indexed)))
 
     def _load_sequences(self) -> Sequences:
         sequences = Sequences()

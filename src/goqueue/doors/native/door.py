@@ -17,7 +17,7 @@ from goqueue.clock import Clock
 from goqueue.doors.native.config import NativeConfig
 from goqueue.doors.native.connection import Connection
 from goqueue.doors.native.last_polls import LastPolls
-from goqueue.runtime.adaptive_spin import AdaptiveSpin, give_way
+from goqueue.runtime.adaptive_spin import AdaptiveSpin, yield_processor
 from goqueue.service.service import Service
 
 BUSY_NAP_S = 0.005
@@ -167,12 +167,12 @@ class NativeDoor:
 
     def busy_poll(self) -> None:
         """A small request was answered; its client may have waited for that before it sends the next one."""
-        if self._spin.begin(self.clock.monotonic_ns()):
+        if self._spin.start(self.clock.monotonic_ns()):
             asyncio.get_running_loop().call_soon(self._look_again)
 
     def _look_again(self) -> None:
-        if self._spin.goes_on(self.clock.monotonic_ns()):
-            give_way()
+        if self._spin.should_spin(self.clock.monotonic_ns()):
+            yield_processor()
             asyncio.get_running_loop().call_soon(self._look_again)
 
     def sweep(self) -> None:

@@ -1,4 +1,4 @@
-"""[traces] of the configuration: what can be set, and what is refused."""
+"""The kinds of values that settings have, seen at those of [traces]."""
 
 import pytest
 

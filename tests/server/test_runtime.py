@@ -155,7 +155,10 @@ def test_a_second_server_on_the_same_data_says_that_they_are_taken(tmp_path: Pat
         assert code == ExitCode.DATA_UNUSABLE
         last = json.loads(errors.splitlines()[-1])
         assert last["level"] == "critical"
-        assert last["message"] == f"{tmp_path}: another process has this data directory open"
+        assert (
+            last["message"]
+            == f"{tmp_path}: another process has this data directory open; stop it, or use another directory"
+        )
         assert ports(tmp_path) == before
         assert first.stop()[0] == ExitCode.STOPPED
 
@@ -180,7 +183,7 @@ def test_a_damaged_topic_does_not_stop_the_others(tmp_path: Path) -> None:
     (tmp_path / "topics/orders/topic.json").write_text("{}")
 
     with serving(tmp_path) as served, Peer(served.address) as peer:
-        line = served.wait_for_log("a topic cannot be served; repair its files, or move them out, and restart")
+        line = served.wait_for_log("topic quarantined; repair its files or move them out, then restart")
         assert line["topic"] == "orders"
         assert f"{tmp_path}/topics/orders/topic.json" in str(line["reason"])
         assert peer.values("payments") == [b"a"]
@@ -268,9 +271,9 @@ def test_the_log_is_json_where_nobody_looks_and_warns_of_what_looks_like_a_slip(
 def test_whoever_listens_to_others_is_warned(tmp_path: Path) -> None:
     with serving(tmp_path, "--native", "0.0.0.0:0") as served:
         assert (
-            served.wait_for_log("listening beyond this machine; whoever can connect can read and write everything")[
-                "door"
-            ]
+            served.wait_for_log(
+                "listening on a public address without authentication: every client can read and write everything"
+            )["door"]
             == "native"
         )
 

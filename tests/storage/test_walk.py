@@ -4,16 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goqueue import events
 from goqueue.record import kernel
 from goqueue.record.header import HEADER, HEADER_BYTES, RecordFault
-from goqueue.storage.config import LogConfig
-from goqueue.storage.log import Log
-from goqueue.testing import FaultyDisk, MemoryDisk
-from tests.storage.logs import DIRECTORY, NOW_NS, append, fill, open_log, read_all
-
-FIRST = f"{DIRECTORY}/{0:020d}.log"
-RECORD_BYTES = HEADER_BYTES + 100
+from goqueue.testing import MemoryDisk
+from tests.storage.logs import DIRECTORY, FIRST, NOW_NS, RECORD_BYTES, append, fill, open_log, read_all
 
 
 def test_every_single_flipped_bit_of_a_stored_record_is_detected(disk: MemoryDisk) -> None:
@@ -50,19 +44,6 @@ def test_reading_goes_on_behind_a_damaged_record_wherever_it_stands(disk: Memory
 
     assert [message.value for message in messages] == [v for offset, v in enumerate(values) if offset != damaged]
     assert [(gap.first_offset, gap.next_offset, gap.fault) for gap in gaps] == [(damaged, damaged + 1, RecordFault.CRC)]
-
-
-def test_a_read_that_begins_inside_damage_reports_only_what_it_was_asked_for(disk: MemoryDisk) -> None:
-    log = open_log(disk)
-    fill(log, 10)
-    for offset in (3, 4, 5):
-        disk.flip_bit(FIRST, offset * RECORD_BYTES + 50, 0)
-
-    chunk = log.read(4)
-
-    assert [(gap.first_offset, gap.next_offset) for gap in chunk.gaps] == [(4, 6)]
-    assert chunk.next_offset == 10
-    assert chunk.record_count == 4
 
 
 def test_a_hole_of_zeros_is_passed_over(disk: MemoryDisk) -> None:
@@ -102,29 +83,6 @@ def test_the_end_of_a_damaged_segment_leads_to_the_next_one(disk: MemoryDisk) ->
 
     assert [message.value for message in messages] == values[:3] + values[5:]
     assert [(gap.first_offset, gap.next_offset) for gap in gaps] == [(3, 5)]
-
-
-def test_damage_is_told_once(disk: MemoryDisk) -> None:
-    seen: list[events.Event] = []
-    log = Log.open(disk, DIRECTORY, LogConfig(), observe=seen.append)
-    fill(log, 5)
-    disk.flip_bit(FIRST, RECORD_BYTES + 60, 0)
-
-    for _ in range(3):
-        read_all(log)
-
-    assert seen == [
-        events.DamageFound(
-            log=DIRECTORY,
-            path=FIRST,
-            position=RECORD_BYTES,
-            bytes=RECORD_BYTES,
-            first_offset=1,
-            next_offset=2,
-            reason="checksum mismatch",
-        )
-    ]
-    assert "offsets [1, 2)" in str(log.damage[0])
 
 
 @given(
@@ -191,14 +149,3 @@ def test_reading_much_damage_looks_at_each_index_entry_once(disk: MemoryDisk) ->
     assert not messages
     assert [(gap.first_offset, gap.next_offset) for gap in gaps] == [(0, 2000)]
     assert len(log.damage) == 1
-
-
-@pytest.mark.parametrize("seed", range(20))
-def test_a_bit_that_flips_on_its_way_from_the_disk_costs_no_record(disk: MemoryDisk, seed: int) -> None:
-    values = fill(open_log(disk, segment_bytes=RECORD_BYTES * 40), 150)
-    log = open_log(FaultyDisk(disk, seed=seed, bit_flip=0.05, only=lambda path: path.endswith(".log")))
-
-    for _ in range(10):
-        messages, gaps = read_all(log)
-        assert [message.value for message in messages] == values
-        assert not gaps

@@ -1,6 +1,5 @@
 """Indexes are hints: whatever becomes of them, every record is found and only time is lost."""
 
-from itertools import pairwise
 from random import Random
 
 import pytest
@@ -9,7 +8,6 @@ from goqueue import events
 from goqueue.storage.config import LogConfig
 from goqueue.storage.log import Log
 from goqueue.storage.offset_index import OffsetIndex
-from goqueue.storage.time_index import TimeIndex
 from goqueue.testing import MemoryDisk
 from tests.storage.logs import DIRECTORY, NOW_NS, fill, open_log, read_all
 
@@ -22,20 +20,6 @@ def check_lookups(log: Log, count: int) -> None:
         chunk = log.read(offset, max_bytes=1)
         assert (chunk.next_offset, chunk.gaps) == (offset + 1, ())
         assert log.offset_at_time(NOW_NS + offset * 1_000_000) == offset
-
-
-def test_there_is_one_entry_for_each_four_kibibytes_of_log(disk: MemoryDisk) -> None:
-    log = open_log(disk, segment_bytes=SEGMENT_BYTES)
-    fill(log, 1000)
-    log.flush()
-
-    entries = OffsetIndex(disk, f"{DIRECTORY}/{0:020d}.index").entries()
-
-    positions = [entry.value for entry in entries]
-    assert positions[0] == 0
-    assert all(4096 <= after - before < 4096 + 134 for before, after in pairwise(positions))
-    assert all(entry.key * 134 == entry.value for entry in entries)
-    assert len(disk.read(f"{DIRECTORY}/{0:020d}.timeindex")) == len(entries) * 16
 
 
 def test_a_rebuilt_index_is_the_same_to_the_byte(disk: MemoryDisk) -> None:
@@ -127,13 +111,3 @@ def test_an_index_counts_and_cuts_over_file_and_memory(disk: MemoryDisk) -> None
     assert (len(index), index.floor(9_999)) == (10, (90, 9 * 4096))
     index.append(OffsetIndex.ENTRY.pack(100, 41_000))
     assert index.entries()[-1] == (100, 41_000)
-
-
-def test_a_time_before_all_entries_has_no_floor(disk: MemoryDisk) -> None:
-    disk.make_directory("/data")
-    index = TimeIndex(disk, "/data/x.timeindex")
-    index.append(TimeIndex.ENTRY.pack(-5, 0) + TimeIndex.ENTRY.pack(7, 3) + TimeIndex.ENTRY.pack(7, 9))
-
-    assert index.before(-5) is None
-    assert index.before(7) == (-5, 0)
-    assert index.before(8) == (7, 9)
