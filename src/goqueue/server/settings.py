@@ -159,38 +159,40 @@ class Switch(Kind):
         raise ValueError(raw)
 
 
-class FilePath(Kind):
+class TextOrOff(Kind):
+    """Text of some form, or `off`, which is None."""
+
+    def show(self, value: str | None) -> str:
+        return "off" if value is None else value
+
+    def _parse(self, raw: object) -> str | None:
+        text = _text(raw)
+        if text == "off":
+            return None
+        if not self._is_valid(text):
+            raise ValueError(raw)
+        return text
+
+    @abstractmethod
+    def _is_valid(self, text: str) -> bool: ...
+
+
+class FilePath(TextOrOff):
     """The path of a file, or `off`."""
 
     allowed = "the path of a file, or off"
 
-    def show(self, value: str | None) -> str:
-        return "off" if value is None else value
-
-    def _parse(self, raw: object) -> str | None:
-        path = _text(raw)
-        if path == "off":
-            return None
-        if not path or path.endswith("/") or not path.isprintable():
-            raise ValueError(raw)
-        return path
+    def _is_valid(self, text: str) -> bool:
+        return bool(text) and not text.endswith("/") and text.isprintable()
 
 
-class Url(Kind):
+class Url(TextOrOff):
     """A URL, or `off`."""
 
     allowed = "a URL such as http://127.0.0.1:4318/v1/traces, or off"
 
-    def show(self, value: str | None) -> str:
-        return "off" if value is None else value
-
-    def _parse(self, raw: object) -> str | None:
-        url = _text(raw)
-        if url == "off":
-            return None
-        if not _URL.fullmatch(url):
-            raise ValueError(raw)
-        return url
+    def _is_valid(self, text: str) -> bool:
+        return _URL.fullmatch(text) is not None
 
 
 class Origins(Kind):

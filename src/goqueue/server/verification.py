@@ -14,7 +14,7 @@ from goqueue.delivery import delay_index
 from goqueue.errors import GoQueueError
 from goqueue.storage.delay_file import NAME as DELAYS
 from goqueue.storage.directory import KINDS, TOLERATED, check_format, is_own_name, is_topic_name
-from goqueue.storage.file import Disk, Entry
+from goqueue.storage.file import Disk, Entry, read_file
 from goqueue.storage.file_check import FileReport, check_log
 from goqueue.storage.layout import FOREIGN, NEW
 from goqueue.topics import description
@@ -123,9 +123,7 @@ def _partition(disk: Disk, path: str, entries: dict[str, Entry]) -> Iterator[Fil
 
 def _delays(disk: Disk, path: str) -> FileReport:
     try:
-        file = disk.open(path, write=False)
-        raw = file.pread(0, file.size())
-        file.close()
+        raw = read_file(disk, path)
     except OSError as error:
         return FileReport(path, "", (error.strerror or str(error),))
     decoded = delay_index.decode(raw)

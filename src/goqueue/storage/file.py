@@ -149,6 +149,14 @@ def sync_ancestors(disk: Disk, directory: str) -> None:
         directory = parent
 
 
+def read_file(disk: Disk, path: str) -> bytes:
+    """The content of a file; read permission is enough."""
+    file = disk.open(path, write=False)
+    content = file.pread(0, file.size())
+    file.close()
+    return content
+
+
 def unusable(path: str, error: OSError) -> DirectoryUnusable | StorageFull:
     """The error to raise when a log, a topic or a data directory cannot be opened or made."""
     named = str(error.filename or path)

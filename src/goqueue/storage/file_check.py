@@ -12,7 +12,7 @@ from goqueue.record.header import HEADER, HEADER_BYTES, MAGIC
 from goqueue.storage import checkpoint, txn_index
 from goqueue.storage.compaction import check_state
 from goqueue.storage.epochs import LeaderEpochs
-from goqueue.storage.file import Disk
+from goqueue.storage.file import Disk, read_file
 from goqueue.storage.inspection import SegmentReport, inspect
 from goqueue.storage.layout import (
     CHECKPOINT,
@@ -151,9 +151,6 @@ def _offset_at(disk: Disk, directory: str, report: SegmentReport, position: int)
 def _content(disk: Disk, path: str) -> bytes | None:
     """None if the file was removed meanwhile."""
     try:
-        file = disk.open(path, write=False)
+        return read_file(disk, path)
     except FileNotFoundError:
         return None
-    raw = file.pread(0, file.size())
-    file.close()
-    return raw

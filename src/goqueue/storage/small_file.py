@@ -14,7 +14,7 @@ import struct
 from goqueue.errors import CorruptRecord, UnsupportedFormat
 from goqueue.record.header import Buffer
 from goqueue.record.kernel import crc32c
-from goqueue.storage.file import Disk
+from goqueue.storage.file import Disk, read_file
 from goqueue.storage.layout import NEW
 
 _HEAD = struct.Struct(">4sHHII")
@@ -44,9 +44,7 @@ def replace_bytes(disk: Disk, directory: str, name: str, *chunks: Buffer) -> Non
 def load(disk: Disk, directory: str, name: str, kind: bytes) -> bytes:
     """The payload. Raises `CorruptRecord` if the file is damaged, and `OSError`."""
     path = f"{directory}/{name}"
-    file = disk.open(path, write=False)
-    data = file.pread(0, file.size())
-    file.close()
+    data = read_file(disk, path)
     if len(data) < HEAD_BYTES:
         raise CorruptRecord("the file is cut off", len(data), source=path)
     found, version, _, length, crc = _HEAD.unpack_from(data)

@@ -26,7 +26,7 @@ from pyroaring import BitMap64
 
 from goqueue.record.header import OFFSET_MAX
 from goqueue.record.kernel import crc32c
-from goqueue.storage.file import NO_ROOM, Disk
+from goqueue.storage.file import NO_ROOM, Disk, read_file
 from goqueue.storage.jobs import CancellableJob
 from goqueue.storage.layout import TXN_INDEX, segment_path
 from goqueue.storage.small_file import replace_bytes
@@ -284,10 +284,7 @@ class TxnIndexes:
             return b""
 
     def _read(self, base_offset: int) -> bytes:
-        file = self._disk.open(segment_path(self._directory, base_offset, TXN_INDEX), write=False)
-        raw = file.pread(0, file.size())
-        file.close()
-        return raw
+        return read_file(self._disk, segment_path(self._directory, base_offset, TXN_INDEX))
 
     def _empty(self, base_offset: int) -> None:
         file = self._disk.open(segment_path(self._directory, base_offset, TXN_INDEX))
