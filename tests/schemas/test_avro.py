@@ -8,7 +8,7 @@ from hypothesis import given
 
 from goqueue.errors import InvalidSchema
 from goqueue.schemas.avro.schema import AVRO
-from goqueue.schemas.format import SCHEMA_BYTES_MAX, Format
+from goqueue.schemas.format import SCHEMA_BYTES_MAX, SchemaFormat
 from goqueue.schemas.protobuf.schema import PROTOBUF
 from tests.schemas.avro_strategies import schemas
 
@@ -17,7 +17,7 @@ ADDRESS = '{"type": "record", "name": "shop.Address", "fields": [{"name": "stree
 
 
 def test_it_is_a_format() -> None:
-    form: Format = AVRO
+    form: SchemaFormat = AVRO
 
     assert form.name == "AVRO"
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from goqueue.schemas.avro.binary import EMPTY_ITEMS_MAX, BinaryValidator
 from goqueue.schemas.avro.text import Reader
-from goqueue.schemas.format import Fault
+from goqueue.schemas.format import PayloadFault
 from tests.schemas.avro_strategies import payloads, schemas, zigzag
 
 Json = Any
@@ -233,8 +233,8 @@ def test_the_first_that_does_not_fit_is_found_among_many() -> None:
 
     assert checked.check_many([]) is None
     assert checked.check_many([b"\0\0", b"\0\1"]) is None
-    assert checked.check_many([b"\0\0", b"\0\2", b"\0\3"]) == (1, Fault("/f1", "a boolean is 0 or 1, not 2"))
-    assert checked.check_many([b"\0\0", b"\0\0\0"]) == (1, Fault("", "ends after 2 bytes, and there are 3"))
+    assert checked.check_many([b"\0\0", b"\0\2", b"\0\3"]) == (1, PayloadFault("/f1", "a boolean is 0 or 1, not 2"))
+    assert checked.check_many([b"\0\0", b"\0\0\0"]) == (1, PayloadFault("", "ends after 2 bytes, and there are 3"))
 
 
 def test_a_record_may_be_met_again_below_records_of_one_field() -> None:
@@ -243,4 +243,4 @@ def test_a_record_may_be_met_again_below_records_of_one_field() -> None:
     checked = validator(record(tree, leaf))
 
     assert checked.check(b"\2\2\0\0\0" + b"\0\0") is None
-    assert checked.check(b"\2\2\0\0\0" + b"\0\2\1") == Fault("/f1/f1/f0/f0/0/f0", "ends too early")
+    assert checked.check(b"\2\2\0\0\0" + b"\0\2\1") == PayloadFault("/f1/f1/f0/f0/0/f0", "ends too early")

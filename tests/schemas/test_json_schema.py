@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from goqueue.errors import InvalidSchema
-from goqueue.schemas.format import SCHEMA_DEPTH_MAX, Fault, ParsedSchema, Validator
+from goqueue.schemas.format import SCHEMA_DEPTH_MAX, ParsedSchema, PayloadFault, Validator
 from goqueue.schemas.json.schema import JSON, JsonSchema
 
 ORDER = {
@@ -30,7 +30,7 @@ def parse(schema: object, **references: object) -> JsonSchema:
     return JSON.parse(schema if isinstance(schema, str) else json.dumps(schema), given)
 
 
-def check(schema: object, value: object, **references: object) -> Fault | None:
+def check(schema: object, value: object, **references: object) -> PayloadFault | None:
     payload = value if isinstance(value, bytes) else json.dumps(value).encode()
     return parse(schema, **references).compile().check(payload)
 
@@ -70,7 +70,7 @@ def test_without_a_title_there_is_no_record_name() -> None:
     ],
 )
 def test_a_fault_is_found_where_it_is(value: object, path: str, reason: str) -> None:
-    assert check(ORDER, value) == Fault(path, reason)
+    assert check(ORDER, value) == PayloadFault(path, reason)
 
 
 @pytest.mark.parametrize(
@@ -152,14 +152,14 @@ def test_large_and_precise_numbers_stay_what_they_are() -> None:
     ],
 )  # fmt: skip
 def test_a_fault_is_told_in_words(schema: object, value: object, path: str, reason: str) -> None:
-    assert check(schema, value) == Fault(path, reason)
+    assert check(schema, value) == PayloadFault(path, reason)
 
 
 def test_a_fault_is_found_inside_a_reference() -> None:
     fault = check({"properties": {"by": {"$ref": "c"}}}, {"by": {"n": 1}}, c={"properties": {"n": {"type": "string"}}})
 
-    assert fault == Fault("/by/n", "1 is not of type string")
-    assert check({"items": {"$ref": "c"}}, [1], c=False) == Fault("/0", "1: nothing is allowed here")
+    assert fault == PayloadFault("/by/n", "1 is not of type string")
+    assert check({"items": {"$ref": "c"}}, [1], c=False) == PayloadFault("/0", "1: nothing is allowed here")
 
 
 def test_a_large_value_costs_no_more_for_many_branches() -> None:
@@ -174,7 +174,7 @@ def test_a_large_value_costs_no_more_for_many_branches() -> None:
 def test_a_number_of_many_digits_is_not_spelled_out() -> None:
     fault = check({"maximum": 1}, b"1" + b"0" * 3_000)
 
-    assert fault == Fault("", "the number is beyond the maximum of 1")
+    assert fault == PayloadFault("", "the number is beyond the maximum of 1")
 
 
 # --- drafts --------------------------------------------------------------------------------------

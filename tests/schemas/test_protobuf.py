@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from goqueue.errors import InvalidSchema
 from goqueue.schemas.avro.schema import AVRO
-from goqueue.schemas.format import Fault, Format
+from goqueue.schemas.format import PayloadFault, SchemaFormat
 from goqueue.schemas.protobuf.schema import PROTOBUF, ProtobufSchema
 from tests.schemas.protobuf_strategies import File, files, message
 
@@ -50,7 +50,7 @@ def built(schema: ProtobufSchema, name: str, **fields: Any) -> bytes:
 
 
 def test_it_is_a_format() -> None:
-    form: Format = PROTOBUF
+    form: SchemaFormat = PROTOBUF
 
     assert form.name == "PROTOBUF"
 
@@ -141,7 +141,7 @@ def test_references_are_imported_by_name() -> None:
     )
 
     assert top.compile().check(b"\0\x0a\x02\x08\x05") is None
-    assert top.compile().check(b"\0") == Fault("/base", "is required, and missing")
+    assert top.compile().check(b"\0") == PayloadFault("/base", "is required, and missing")
 
 
 def test_a_schema_does_not_see_what_its_imports_import_for_themselves() -> None:
@@ -279,15 +279,20 @@ def test_what_is_required_must_be_there_however_deep() -> None:
 
     assert check(b"\0") is None
     assert check(b"\0\x0a\x02\x08\x01\x0a\x02\x08\x01") is None
-    assert check(b"\0\x0a\x02\x08\x01\x0a\x00") == Fault("/list/1/a", "is required, and missing")
-    assert check(b"\0\x1a\x02\x0a\x00") == Fault("/again/list/0/a", "is required, and missing")
-    assert check(b"\0\x12\x05\x0a\x01k\x12\x00") == Fault("/map/k/a", "is required, and missing")
+    assert check(b"\0\x0a\x02\x08\x01\x0a\x00") == PayloadFault("/list/1/a", "is required, and missing")
+    assert check(b"\0\x1a\x02\x0a\x00") == PayloadFault("/again/list/0/a", "is required, and missing")
+    assert check(b"\0\x12\x05\x0a\x01k\x12\x00") == PayloadFault("/map/k/a", "is required, and missing")
     odd = b'x"].y/~'
-    assert check(b"\0\x12\x0b\x0a\x07" + odd + b"\x12\x00") == Fault('/map/x\\"].y~1~0/a', "is required, and missing")
-    assert check(b"\2\2") == Fault("/a", "is required, and missing")
+    assert check(b"\0\x12\x0b\x0a\x07" + odd + b"\x12\x00") == PayloadFault(
+        '/map/x\\"].y~1~0/a', "is required, and missing"
+    )
+    assert check(b"\2\2") == PayloadFault("/a", "is required, and missing")
     assert check(b"\2\4") is None
-    assert check(b"\2\6\xa2\x06\x00") == Fault("/n/a", "is required, and missing")
-    assert schema.compile().check_many([b"\0", b"\0\x0a\x00"]) == (1, Fault("/list/0/a", "is required, and missing"))
+    assert check(b"\2\6\xa2\x06\x00") == PayloadFault("/n/a", "is required, and missing")
+    assert schema.compile().check_many([b"\0", b"\0\x0a\x00"]) == (
+        1,
+        PayloadFault("/list/0/a", "is required, and missing"),
+    )
 
 
 @settings(max_examples=40)
@@ -489,7 +494,7 @@ def test_a_payload_that_nests_without_end_is_refused() -> None:
     for _ in range(20_000):
         raw = b"\x0a" + varint(len(raw)) + raw
 
-    assert parse("message M { optional M m = 1; }").compile().check(b"\0" + raw) == Fault("", "is no message M")
+    assert parse("message M { optional M m = 1; }").compile().check(b"\0" + raw) == PayloadFault("", "is no message M")
     assert (
         parse("message M { optional group G = 1 { optional M m = 2; } }").compile().check(b"\0" + b"\x0b\x12" * 9_000)
     )

@@ -3,7 +3,7 @@
 from typing import Final
 
 from goqueue.errors import InvalidSchema
-from goqueue.schemas.format import Format
+from goqueue.schemas.format import SchemaFormat
 from goqueue.schemas.subjects import Policy
 
 AVRO_NAME: Final = "AVRO"
@@ -12,7 +12,7 @@ PROTOBUF_NAME: Final = "PROTOBUF"
 NAMES: Final = (JSON_NAME, PROTOBUF_NAME, AVRO_NAME)
 
 
-def format_of(name: str, policy: Policy = Policy.STRICT) -> Format:
+def format_of(name: str, policy: Policy = Policy.STRICT) -> SchemaFormat:
     """The format of that name, in any letter case; the policy concerns how JSON Schemas are compared."""
     match name.upper():
         case "JSON":

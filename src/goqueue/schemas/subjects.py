@@ -57,7 +57,7 @@ class Policy(StrEnum):
     LENIENT = "LENIENT"
 
 
-class Mode(StrEnum):
+class SubjectMode(StrEnum):
     """What may be done to subjects. IMPORT takes what was good elsewhere, without holding it against anything."""
 
     READWRITE = "READWRITE"
@@ -67,7 +67,7 @@ class Mode(StrEnum):
 
 DEFAULT_LEVEL: Final = Level.BACKWARD
 DEFAULT_POLICY: Final = Policy.STRICT
-DEFAULT_MODE: Final = Mode.READWRITE
+DEFAULT_MODE: Final = SubjectMode.READWRITE
 
 
 class StoredSchema(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -103,7 +103,7 @@ class Subject:
         self.highest = 0
         self.level: Level | None = None
         self.policy: Policy | None = None
-        self.mode: Mode | None = None
+        self.mode: SubjectMode | None = None
 
     def numbers(self, *, deleted: bool = False, deleted_only: bool = False) -> list[int]:
         """The versions that are live; with `deleted`, or only, those that are soft-deleted."""
@@ -141,12 +141,12 @@ def parse_policy(text: str) -> Policy:
         raise InvalidSchemaRequest("compatibility policy", text[:100], f"must be one of {', '.join(Policy)}") from None
 
 
-def parse_mode(text: str) -> Mode:
+def parse_mode(text: str) -> SubjectMode:
     """The mode of that name, in any letter case."""
     try:
-        return Mode(text.upper())
+        return SubjectMode(text.upper())
     except ValueError:
-        raise InvalidSchemaRequest("mode", text[:100], f"must be one of {', '.join(Mode)}") from None
+        raise InvalidSchemaRequest("mode", text[:100], f"must be one of {', '.join(SubjectMode)}") from None
 
 
 def parse_version(text: str) -> int | None:

@@ -31,7 +31,7 @@ from pyspark.sql.types import StructField, StructType
 from goqueue.errors import InvalidConfig, InvalidSchema, SchemaNotFound, SubjectNotFound
 from goqueue.schemas.avro.binary import BinaryValidator
 from goqueue.schemas.avro.schema import AVRO
-from goqueue.schemas.format import Format, ParsedSchema
+from goqueue.schemas.format import ParsedSchema, SchemaFormat
 from goqueue.schemas.formats import AVRO_NAME, PROTOBUF_NAME, format_of
 from goqueue.schemas.protobuf.schema import ProtobufSchema
 from goqueue.spark.avro_values import AvroReader, AvroWriter
@@ -403,12 +403,12 @@ def _document(text: str) -> object:
         return text.strip()
 
 
-def _references(schema: SchemaText, format: Format) -> dict[str, ParsedSchema]:
+def _references(schema: SchemaText, format: SchemaFormat) -> dict[str, ParsedSchema]:
     parsed: dict[str, ParsedSchema] = {}
     for name, text in schema.references:
         parsed[name] = format.parse(text, dict(parsed))
     return parsed
 
 
-def _parsed(schema: SchemaText, format: Format) -> ParsedSchema:
+def _parsed(schema: SchemaText, format: SchemaFormat) -> ParsedSchema:
     return format.parse(schema.text, _references(schema, format))

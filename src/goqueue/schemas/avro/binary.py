@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from goqueue.schemas.avro.types import Array, Enum, Fixed, Map, Primitive, Record, Type, Union
-from goqueue.schemas.format import Fault
+from goqueue.schemas.format import PayloadFault
 
 Skip = Callable[[bytes, int, int], int]
 """Of (payload, position, depth left): the position behind the value. Raises `Misfit`, or IndexError at the end."""
@@ -77,21 +77,21 @@ class BinaryValidator:
         self._skip = program.skip
         self._prefix = program.prefix
 
-    def check(self, payload: bytes) -> Fault | None:
+    def check(self, payload: bytes) -> PayloadFault | None:
         """What is wrong with the payload."""
         try:
             end = self._skip(payload, 0, NESTING_MAX)
         except Misfit as misfit:
-            return Fault(self._prefix + misfit.path, misfit.reason)
+            return PayloadFault(self._prefix + misfit.path, misfit.reason)
         except IndexError:
-            return Fault(self._prefix, ENDS_EARLY)
+            return PayloadFault(self._prefix, ENDS_EARLY)
         except RecursionError:
-            return Fault("", "nests too deep")
+            return PayloadFault("", "nests too deep")
         if end != len(payload):
-            return Fault("", f"ends after {end} bytes, and there are {len(payload)}")
+            return PayloadFault("", f"ends after {end} bytes, and there are {len(payload)}")
         return None
 
-    def check_many(self, payloads: Sequence[bytes]) -> tuple[int, Fault] | None:
+    def check_many(self, payloads: Sequence[bytes]) -> tuple[int, PayloadFault] | None:
         """Which is the first that does not fit, and why."""
         skip = self._skip
         for index, payload in enumerate(payloads):

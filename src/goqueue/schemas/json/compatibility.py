@@ -26,45 +26,12 @@ from itertools import islice
 from typing import Final
 
 from goqueue.schemas.format import SCHEMA_DEPTH_MAX
+from goqueue.schemas.json import parts
 from goqueue.schemas.json.arrays import ArrayShape, shorten
 from goqueue.schemas.json.emptiness import Solver
 from goqueue.schemas.json.normal_form import Resolve, Side, Table
 from goqueue.schemas.json.objects import Properties
-from goqueue.schemas.json.parts import (
-    KINDS,
-    Among,
-    Conditional,
-    Contains,
-    Dependent,
-    Every,
-    Goal,
-    ItemAt,
-    ItemsFrom,
-    Kinds,
-    Least,
-    Literal,
-    Matches,
-    Most,
-    Multiple,
-    Names,
-    Node,
-    Not,
-    One,
-    Opaque,
-    OtherProperties,
-    Part,
-    PatternProperties,
-    Property,
-    Reference,
-    Required,
-    SizeLeast,
-    SizeMost,
-    Some,
-    TooComplex,
-    Unique,
-    Value,
-    kinds_of,
-)
+from goqueue.schemas.json.parts import KINDS, Goal, Literal, Node, TooComplex, Value, kinds_of
 
 REASONS_MAX: Final = 50
 """More than that helps nobody."""
@@ -93,8 +60,8 @@ def incompatibilities(
     try:
         if json.dumps(reader, sort_keys=True) == json.dumps(writer, sort_keys=True):
             return []
-        found = _Comparison(reader, writer, resolve, is_lenient=is_lenient, is_tolerant=is_lenient).reasons()
-        if found and is_lenient and not _Comparison(reader, writer, resolve, is_lenient=True).reasons():
+        found = _JsonComparison(reader, writer, resolve, is_lenient=is_lenient, is_tolerant=is_lenient).reasons()
+        if found and is_lenient and not _JsonComparison(reader, writer, resolve, is_lenient=True).reasons():
             return []
         return found
     except (TooComplex, RecursionError):  # how much stack is left is up to the caller
@@ -113,7 +80,7 @@ def _is_deep(document: object) -> bool:
     return True
 
 
-class _Comparison:
+class _JsonComparison:
     """One reader's schema against one writer's."""
 
     def __init__(
@@ -162,8 +129,8 @@ class _Comparison:
     def _kinds(self, goal: Goal) -> list[str]:
         return [kind for kind in KINDS if self._solver.satisfiable_as(goal, kind)]
 
-    def _with(self, goal: Goal, *parts: Part) -> Goal:
-        return goal | {(True, self._table.node([part])) for part in parts}
+    def _with(self, goal: Goal, *wanted: parts.Part) -> Goal:
+        return goal | {(True, self._table.node([part])) for part in wanted}
 
     def _explain(self, writer: Goal, reader: Node, path: str) -> Iterator[str]:
         """Why the reader refuses some of what the writer accepts; the caller knows that it does."""
@@ -182,7 +149,7 @@ class _Comparison:
         if not is_explained:
             yield f"{path or '/'}: the writer allows what the reader does not{self._examples(writer, reader)}"
 
-    def _differing(self, writer: Goal, reader: Node, kinds: list[str]) -> Iterator[Part]:
+    def _differing(self, writer: Goal, reader: Node, kinds: list[str]) -> Iterator[parts.Part]:
         """The parts of the reader that some of what the writer accepts does not fit."""
         ways = {kind: list(islice(self._solver.branches(writer, kind), WAYS_MAX + 1)) for kind in kinds}
         for part in reader.parts:
@@ -198,7 +165,7 @@ class _Comparison:
                     break
 
     def _words(self, goal: Goal, kinds: list[str]) -> str:
-        broken = self._table.node([self._table.part(Multiple, Fraction(1))])
+        broken = self._table.node([self._table.part(parts.Multiple, Fraction(1))])
         is_whole = "number" in kinds and not self._solver.satisfiable_as(goal | {(False, broken)}, "number")
         words = ["integer" if kind == "number" and is_whole else kind for kind in kinds]
         if len(kinds) == len(KINDS):
@@ -218,69 +185,69 @@ class _Comparison:
         more = " and more" if len(found) > EXAMPLES_MAX else ""
         return f": {', '.join(found[:EXAMPLES_MAX])}{more}" if found else ""
 
-    def _explain_part(self, writer: Goal, part: Part, path: str, kinds: list[str]) -> Iterator[str]:
+    def _explain_part(self, writer: Goal, part: parts.Part, path: str, kinds: list[str]) -> Iterator[str]:
         alone = self._table.node([part])
         match part:
-            case Kinds(written=written):
+            case parts.Kinds(written=written):
                 note = " (in draft 4, 1.0 is no integer)" if written else ""
                 yield f"{path or '/'}: the writer allows number, the reader only integer{note}"
-            case Every(keyword=keyword, nodes=nodes):
+            case parts.Every(keyword=keyword, nodes=nodes):
                 for index, node in enumerate(nodes):
                     if self._differs(writer, node, kinds):
                         yield from self._explain(writer, node, f"{path}/{keyword}/{index}")
-            case Reference(place=place):
+            case parts.Reference(place=place):
                 yield from self._explain(writer, self._table.target(part), place)
-            case Some(nodes=nodes) | One(nodes=nodes):
+            case parts.Some(nodes=nodes) | parts.One(nodes=nodes):
                 yield from self._explain_choice(writer, part, nodes, path, kinds)
-            case Not(node=node):
+            case parts.Not(node=node):
                 examples = self._examples(writer, alone)
                 yield f"{path}/not: the writer allows some of what the reader excludes{examples}"
-            case Conditional(condition=condition, then=then, otherwise=otherwise):
+            case parts.Conditional(condition=condition, then=then, otherwise=otherwise):
                 for sign, node, keyword in ((True, then, "then"), (False, otherwise, "else")):
                     if self._differs(writer | {(sign, condition)}, node, kinds):
                         yield from self._explain(writer | {(sign, condition)}, node, f"{path}/{keyword}")
-            case Among(keyword=keyword, values=values):
+            case parts.Among(keyword=keyword, values=values):
                 examples = self._examples(writer, alone)
                 if keyword == "const" and len(values) == 1:
                     (value,) = values
                     yield f"{path}/const: the writer allows other values than {_shown(value)}{examples}"
                 else:
                     yield f"{path}/{keyword}: the writer allows values that the reader does not list{examples}"
-            case Opaque(keyword=keyword, why=why):
+            case parts.Opaque(keyword=keyword, why=why):
                 place = f"{path}/{keyword}" if keyword else path or "/"
                 yield f"{place}: this {why}, so it is not certain that the reader takes all that the writer allows"
-            case Least(limit=limit, excluded=excluded):
+            case parts.Least(limit=limit, excluded=excluded):
                 place = f"{path}/{'exclusiveMinimum' if excluded else 'minimum'}"
                 yield f"{place}: the writer allows numbers {_beyond('below', limit, excluded)}"
-            case Most(limit=limit, excluded=excluded):
+            case parts.Most(limit=limit, excluded=excluded):
                 place = f"{path}/{'exclusiveMaximum' if excluded else 'maximum'}"
                 yield f"{place}: the writer allows numbers {_beyond('above', limit, excluded)}"
-            case Multiple(of=of):
+            case parts.Multiple(of=of):
                 yield f"{path}/multipleOf: the writer allows numbers that are no multiples of {_number(of)}"
-            case Matches(pattern=pattern):
+            case parts.Matches(pattern=pattern):
                 examples = self._examples(writer, alone)
                 yield f"{path}/pattern: the writer allows strings that may not match {pattern!r}{examples}"
-            case SizeLeast(kind=kind, count=count):
+            case parts.SizeLeast(kind=kind, count=count):
                 keyword, noun = SIZE_WORDS[kind]
                 yield f"{path}/min{keyword}: the writer allows fewer than {count} {noun}"
-            case SizeMost(kind=kind, count=count):
+            case parts.SizeMost(kind=kind, count=count):
                 keyword, noun = SIZE_WORDS[kind]
                 yield f"{path}/max{keyword}: the writer allows more than {count} {noun}"
-            case ItemAt() | ItemsFrom() | Contains() | Unique():
+            case parts.ItemAt() | parts.ItemsFrom() | parts.Contains() | parts.Unique():
                 yield from self._explain_items(writer, part, path)
             case _:
                 yield from self._explain_properties(writer, part, path)
 
     def _explain_choice(
-        self, writer: Goal, part: Part, nodes: tuple[Node, ...], path: str, kinds: list[str]
+        self, writer: Goal, part: parts.Part, nodes: tuple[Node, ...], path: str, kinds: list[str]
     ) -> Iterator[str]:
-        keyword = "anyOf" if isinstance(part, Some) else "oneOf"
+        keyword = "anyOf" if isinstance(part, parts.Some) else "oneOf"
         alone = self._table.node([part])
         none = writer | {(False, node) for node in nodes}
         for kind in kinds:
             if not self._differs(writer, alone, [kind]):
                 continue
-            narrowed = self._with(writer, self._table.part(Kinds, frozenset([kind]), False, False))
+            narrowed = self._with(writer, self._table.part(parts.Kinds, frozenset([kind]), False, False))
             fitting = [
                 index
                 for index, node in enumerate(nodes)
@@ -295,13 +262,13 @@ class _Comparison:
                 examples = self._examples(narrowed, alone)
                 yield f"{path}/{keyword}: the writer allows {kind} values that fit more than one alternative{examples}"
 
-    def _explain_items(self, writer: Goal, part: Part, path: str) -> Iterator[str]:
+    def _explain_items(self, writer: Goal, part: parts.Part, path: str) -> Iterator[str]:
         match part:
-            case ItemAt(keyword=keyword, index=index, node=node):
+            case parts.ItemAt(keyword=keyword, index=index, node=node):
                 place, start, many = f"{path}/{keyword}/{index}", index, False
-            case ItemsFrom(keyword=keyword, start=start, node=node):
+            case parts.ItemsFrom(keyword=keyword, start=start, node=node):
                 place, many = f"{path}/{keyword}", True
-            case Contains(least=least, most=most):
+            case parts.Contains(least=least, most=most):
                 bounds = f"{least} or more" if most is None else f"{least} to {most}"
                 yield f"{path}/contains: the writer allows arrays in which not {bounds} items fit"
                 return
@@ -327,37 +294,37 @@ class _Comparison:
             if branch.values is None and self._solver.inhabited(branch, kind):
                 yield branch.literals
 
-    def _explain_properties(self, writer: Goal, part: Part, path: str) -> Iterator[str]:
+    def _explain_properties(self, writer: Goal, part: parts.Part, path: str) -> Iterator[str]:
         match part:
-            case Required(name=name):
+            case parts.Required(name=name):
                 yield f"{path}/required: the reader requires {name!r}, the writer does not"
-            case Names():
+            case parts.Names():
                 yield f"{path}/propertyNames: the writer allows names of properties that the reader does not"
-            case Dependent(keyword=keyword, name=name, node=node):
+            case parts.Dependent(keyword=keyword, name=name, node=node):
                 place = f"{path}/{keyword}/{_escaped(name)}"
-                present = self._with(writer, self._table.part(Required, name))
-                if all(isinstance(each, Required) for each in node.parts):
-                    missing = [each.name for each in node.parts if isinstance(each, Required)]
+                present = self._with(writer, self._table.part(parts.Required, name))
+                if all(isinstance(each, parts.Required) for each in node.parts):
+                    missing = [each.name for each in node.parts if isinstance(each, parts.Required)]
                     needed = [each for each in missing if self._lacks(present, each)]
                     yield f"{place}: with {name!r} the reader requires {_listed(needed)}, the writer does not"
                 else:
                     yield from self._explain(present, node, place)
-            case Property(name=name, node=node):
+            case parts.Property(name=name, node=node):
                 place = f"{path}/properties/{_escaped(name)}"
                 yield from self._explain_values(writer, part, node, place, [name])
-            case PatternProperties(pattern=pattern, node=node):
+            case parts.PatternProperties(pattern=pattern, node=node):
                 place = f"{path}/patternProperties/{_escaped(pattern)}"
                 yield from self._explain_values(writer, part, node, place, None)
-            case OtherProperties(keyword=keyword, node=node):
+            case parts.OtherProperties(keyword=keyword, node=node):
                 yield from self._explain_values(writer, part, node, f"{path}/{keyword}", None)
             case _:
                 raise AssertionError(part)
 
     def _lacks(self, writer: Goal, name: str) -> bool:
-        return self._differs(writer, self._table.node([self._table.part(Required, name)]), ["object"])
+        return self._differs(writer, self._table.node([self._table.part(parts.Required, name)]), ["object"])
 
     def _explain_values(
-        self, writer: Goal, part: Part, node: Node, place: str, names: list[str] | None
+        self, writer: Goal, part: parts.Part, node: Node, place: str, names: list[str] | None
     ) -> Iterator[str]:
         """For a part that speaks of the values of properties: of those of these names, or of all that it covers."""
         is_explained = False
@@ -378,8 +345,8 @@ class _Comparison:
             alone = self._table.node([part])
             yield f"{place}: the writer allows properties that the reader does not{self._examples(writer, alone)}"
 
-    def _covers(self, part: Part, name: str) -> bool:
-        assert isinstance(part, PatternProperties | OtherProperties)
+    def _covers(self, part: parts.Part, name: str) -> bool:
+        assert isinstance(part, parts.PatternProperties | parts.OtherProperties)
         return self._solver.judge.applies(part, name) is not False
 
     def _explain_value(self, goal: Goal, node: Node, place: str, name: str, *, is_named: bool) -> Iterator[str]:
@@ -391,12 +358,12 @@ class _Comparison:
             advice = "let the reader accept anything, close the writer, or set compatibilityPolicy LENIENT"
             yield f"{place}: the writer is open and allows any value for {name!r}, the reader does not ({advice})"
 
-    def _explain_others(self, properties: Properties, part: Part, node: Node, place: str) -> Iterator[str]:
-        assert isinstance(part, PatternProperties | OtherProperties)
+    def _explain_others(self, properties: Properties, part: parts.Part, node: Node, place: str) -> Iterator[str]:
+        assert isinstance(part, parts.PatternProperties | parts.OtherProperties)
         for sort in properties.sorts():
             if not sort.may_be_covered_by(part) or not self._differs(sort.goal, node):
                 continue
-            names = "names that match" if isinstance(part, PatternProperties) else "other names"
+            names = "names that match" if isinstance(part, parts.PatternProperties) else "other names"
             if node is self._table.nothing:
                 yield f"{place}: the writer allows properties with {names}, the reader does not"
             elif not sort.goal:

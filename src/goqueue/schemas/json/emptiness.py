@@ -22,55 +22,32 @@ from fractions import Fraction
 from math import inf
 from typing import Final, NamedTuple, TypeAlias
 
+from goqueue.schemas.json import parts
 from goqueue.schemas.json.arrays import ArrayShape, few_arrays, has_array, shorten
 from goqueue.schemas.json.judgement import Judge, is_prefix, language, prefix
 from goqueue.schemas.json.normal_form import Table
 from goqueue.schemas.json.numbers import few_numbers, has_number
 from goqueue.schemas.json.objects import ObjectShape, Properties
-from goqueue.schemas.json.parts import (
-    DEPTH_MAX,
-    KINDS,
-    Among,
-    Conditional,
-    Contains,
-    Dependent,
-    Every,
-    Goal,
-    ItemAt,
-    ItemsFrom,
-    Kinds,
-    Least,
-    Literal,
-    Matches,
-    Most,
-    Multiple,
-    Names,
-    Node,
-    Not,
-    One,
-    Opaque,
-    OtherProperties,
-    Part,
-    PatternProperties,
-    Property,
-    Reference,
-    Required,
-    SizeLeast,
-    SizeMost,
-    Some,
-    TooComplex,
-    Unique,
-    Value,
-    Written,
-)
+from goqueue.schemas.json.parts import DEPTH_MAX, KINDS, Goal, Literal, Node, TooComplex, Value
 
 STEPS_MAX: Final = 30_000
 """Work on goals and branches: at worst about a second. What people write takes some hundred."""
 VALUES_MAX: Final = 256
 """So many values of a small schema are held against the others one by one."""
 PLAIN: Final = frozenset(
-    (Among, ItemAt, ItemsFrom, Matches, Multiple, Names, Opaque, OtherProperties, PatternProperties, Property)
-) | {Required, Unique, Written}
+    (
+        parts.Among,
+        parts.ItemAt,
+        parts.ItemsFrom,
+        parts.Matches,
+        parts.Multiple,
+        parts.Names,
+        parts.Opaque,
+        parts.OtherProperties,
+        parts.PatternProperties,
+        parts.Property,
+    )
+) | {parts.Required, parts.Unique, parts.Written}
 """Parts that speak directly of the value, whether they hold or not."""
 FEW: Final[dict[str, frozenset[Value]]] = {
     "null": frozenset([("null", None)]),
@@ -90,7 +67,7 @@ class Branch(NamedTuple):
 
 
 @dataclass(slots=True)
-class _State:
+class _BranchState:
     kind: str
     pending: list[Literal]
     seen: set[Literal] = field(default_factory=set)
@@ -98,8 +75,10 @@ class _State:
     deferred: list[tuple[Literal, Alternatives]] = field(default_factory=list)
     values: frozenset[Value] | None = None
 
-    def with_more(self, more: list[Literal]) -> "_State":
-        return _State(self.kind, list(more), set(self.seen), list(self.literals), list(self.deferred), self.values)
+    def with_more(self, more: list[Literal]) -> "_BranchState":
+        return _BranchState(
+            self.kind, list(more), set(self.seen), list(self.literals), list(self.deferred), self.values
+        )
 
 
 class Solver:
@@ -161,9 +140,9 @@ class Solver:
 
     def branches(self, goal: Goal, kind: str) -> Iterator[Branch]:
         """Together they are what fits the goal."""
-        return self._search(_State(kind, list(goal), values=FEW.get(kind)), 0)
+        return self._search(_BranchState(kind, list(goal), values=FEW.get(kind)), 0)
 
-    def _search(self, state: _State, depth: int) -> Iterator[Branch]:
+    def _search(self, state: _BranchState, depth: int) -> Iterator[Branch]:
         self.step()
         if depth > DEPTH_MAX:
             raise TooComplex
@@ -198,7 +177,7 @@ class Solver:
         for alternative in chosen[1]:
             yield from self._search(state.with_more(alternative), depth + 1)
 
-    def _thin(self, state: _State) -> bool:
+    def _thin(self, state: _BranchState) -> bool:
         """Drop the alternatives that are closed at once, and leave pending what is no choice. False if none is left."""
         deferred: list[tuple[Literal, Alternatives]] = []
         certain: list[Literal] = []
@@ -213,12 +192,12 @@ class Solver:
         state.deferred, state.pending = deferred, certain
         return True
 
-    def _is_certain(self, state: _State, alternative: list[Literal]) -> bool:
+    def _is_certain(self, state: _BranchState, alternative: list[Literal]) -> bool:
         """Whether it is plain that whatever fits the rest fits this alternative; not all that is certain is plain."""
         match alternative:
             case []:
                 return True
-            case [(False, Property(name=name, node=node))]:
+            case [(False, parts.Property(name=name, node=node))]:
                 properties = self.properties(frozenset(state.literals))
                 if name not in properties.shape.present:
                     return False
@@ -239,27 +218,27 @@ class Solver:
         others: list[Literal] = []
         for literal in literals:
             sign, item = literal
-            if isinstance(item, Among):
+            if isinstance(item, parts.Among):
                 values = values & item.values if sign else values - item.values
             else:
                 others.append(literal)
         return frozenset(value for value in values if self.judge.may_fit(others, value)) if others else values
 
-    def _is_open(self, state: _State, more: list[Literal]) -> bool:
+    def _is_open(self, state: _BranchState, more: list[Literal]) -> bool:
         if any(_opposite(literal) in state.seen for literal in more):
             return False
         if len(more) == 1:
             match more[0]:
-                case (False, Property(name=name, node=node)):
+                case (False, parts.Property(name=name, node=node)):
                     return self.properties(frozenset(state.literals)).may_break(name, node)
-                case (False, Required() | Among()):
+                case (False, parts.Required() | parts.Among()):
                     return True
-        trial = _State(state.kind, list(more), set(state.seen), list(state.literals), [], state.values)
+        trial = _BranchState(state.kind, list(more), set(state.seen), list(state.literals), [], state.values)
         return self._propagate(trial)
 
-    def _is_implied(self, state: _State, literal: Literal, depth: int) -> bool:
+    def _is_implied(self, state: _BranchState, literal: Literal, depth: int) -> bool:
         """Nothing that fits the rest breaks the literal."""
-        opposite = _State(state.kind, [_opposite(literal)], set(), list(state.literals))
+        opposite = _BranchState(state.kind, [_opposite(literal)], set(), list(state.literals))
         opposite.seen.update(state.literals)
         outside, self._lowest = self._lowest, _FREE
         found = any(self.inhabited(branch, state.kind) for branch in self._search(opposite, depth + 1))
@@ -267,7 +246,7 @@ class Solver:
         self._lowest = outside
         return is_final and not found
 
-    def _propagate(self, state: _State) -> bool:
+    def _propagate(self, state: _BranchState) -> bool:
         """Take apart what leaves no choice. False if that is a contradiction."""
         seen, pending = state.seen, state.pending
         while pending:
@@ -290,12 +269,12 @@ class Solver:
                 state.deferred.append((literal, alternatives))
         return True
 
-    def _take(self, literal: Literal, state: _State) -> None:
+    def _take(self, literal: Literal, state: _BranchState) -> None:
         state.literals.append(literal)
         match literal:
-            case (True, Among(values=values)):
+            case (True, parts.Among(values=values)):
                 few = frozenset(value for value in values if value[0] == state.kind)
-            case (True, Matches(pattern=pattern)) if (texts := language(pattern)) is not None:
+            case (True, parts.Matches(pattern=pattern)) if (texts := language(pattern)) is not None:
                 few = frozenset(("string", text) for text in texts)
             case _:
                 return
@@ -307,51 +286,51 @@ class Solver:
         make = self.table.part
         match item:
             case Node():
-                parts = item.by_kind[kind]
-                return [[(True, part) for part in parts]] if sign else [[(False, part)] for part in parts]
-            case Kinds():
+                said = item.by_kind[kind]
+                return [[(True, part) for part in said]] if sign else [[(False, part)] for part in said]
+            case parts.Kinds():
                 return self._expand_kinds(sign, item, kind)
-            case Every(nodes=nodes) | Some(nodes=nodes):
-                together = isinstance(item, Every) == sign
+            case parts.Every(nodes=nodes) | parts.Some(nodes=nodes):
+                together = isinstance(item, parts.Every) == sign
                 return [[(sign, node) for node in nodes]] if together else [[(sign, node)] for node in nodes]
-            case One(nodes=nodes):
+            case parts.One(nodes=nodes):
                 return self._expand_one(sign, nodes, kind)
-            case Not(node=node):
+            case parts.Not(node=node):
                 return [[(not sign, node)]]
-            case Conditional(condition=condition, then=then, otherwise=otherwise):
+            case parts.Conditional(condition=condition, then=then, otherwise=otherwise):
                 return [[(True, condition), (sign, then)], [(False, condition), (sign, otherwise)]]
-            case Reference():
+            case parts.Reference():
                 return [[(sign, self.table.target(item))]]
-            case Least(limit=limit, excluded=excluded) if not sign:
-                return [[(True, make(Most, limit, not excluded))]]
-            case Most(limit=limit, excluded=excluded) if not sign:
-                return [[(True, make(Least, limit, not excluded))]]
-            case SizeLeast(count=count) if not sign:
-                return [[(True, make(SizeMost, kind, count - 1))]] if count else []
-            case SizeMost(count=count) if not sign:
-                return [[(True, make(SizeLeast, kind, count + 1))]]
-            case Contains(node=node, least=least, most=most) if not sign:
-                fewer: list[list[Literal]] = [[(True, make(Contains, node, 0, least - 1))]] if least else []
+            case parts.Least(limit=limit, excluded=excluded) if not sign:
+                return [[(True, make(parts.Most, limit, not excluded))]]
+            case parts.Most(limit=limit, excluded=excluded) if not sign:
+                return [[(True, make(parts.Least, limit, not excluded))]]
+            case parts.SizeLeast(count=count) if not sign:
+                return [[(True, make(parts.SizeMost, kind, count - 1))]] if count else []
+            case parts.SizeMost(count=count) if not sign:
+                return [[(True, make(parts.SizeLeast, kind, count + 1))]]
+            case parts.Contains(node=node, least=least, most=most) if not sign:
+                fewer: list[list[Literal]] = [[(True, make(parts.Contains, node, 0, least - 1))]] if least else []
                 more: list[list[Literal]] = []
                 if most is not None:
-                    more = [[(True, make(Contains, node, most + 1, None))]]
+                    more = [[(True, make(parts.Contains, node, most + 1, None))]]
                 return fewer + more
-            case Dependent(name=name, node=node):
-                present = make(Required, name)
+            case parts.Dependent(name=name, node=node):
+                present = make(parts.Required, name)
                 if not sign:
                     return [[(True, present), (False, node)]]
                 return [[(False, present)], [(True, present), (True, node)]]
             case _:
                 return None
 
-    def _expand_kinds(self, sign: bool, part: Kinds, kind: str) -> Alternatives:
+    def _expand_kinds(self, sign: bool, part: parts.Kinds, kind: str) -> Alternatives:
         if kind not in part.kinds:
             return [] if sign else [[]]
         if kind != "number" or not part.integer:
             return [[]] if sign else []
-        literals: list[Literal] = [(sign, self.table.part(Multiple, Fraction(1)))]
+        literals: list[Literal] = [(sign, self.table.part(parts.Multiple, Fraction(1)))]
         if part.written:
-            literals.append((sign, self.table.part(Written)))
+            literals.append((sign, self.table.part(parts.Written)))
         return [literals] if sign else [[literal] for literal in literals]
 
     def _expand_one(self, sign: bool, nodes: tuple[Node, ...], kind: str) -> Alternatives:
@@ -416,16 +395,16 @@ class Solver:
             found = self._properties[literals] = Properties(shape, self, self.judge, self.table)
         return found
 
-    def can_break(self, branch: Branch, part: Part, kind: str) -> bool:
+    def can_break(self, branch: Branch, part: parts.Part, kind: str) -> bool:
         """False only if the part holds for all values that satisfy the branch."""
         literals, values = branch
         if (True, part) in literals:
             return False
         if values is not None:
             return any(self.judge.holds((False, part), value) is not False for value in values)
-        if isinstance(part, Property) and not self.properties(literals).may_break(part.name, part.node):
+        if isinstance(part, parts.Property) and not self.properties(literals).may_break(part.name, part.node):
             return False
-        broken = _State(kind, [(False, part)], set(literals), list(literals))
+        broken = _BranchState(kind, [(False, part)], set(literals), list(literals))
         return any(self.inhabited(each, kind) for each in self._search(broken, 0))
 
     def inhabited(self, branch: Branch, kind: str) -> bool:
@@ -445,7 +424,7 @@ class Solver:
         least, most = _sizes(literals)
         if most <= 0:
             return least <= most and self.judge.may_fit(literals, ("string", ""))
-        patterns = [(sign, item.pattern) for sign, item in literals if isinstance(item, Matches)]
+        patterns = [(sign, item.pattern) for sign, item in literals if isinstance(item, parts.Matches)]
         start = ""
         for other in sorted(prefix(pattern) for sign, pattern in patterns if sign):
             if not other.startswith(start):
@@ -481,8 +460,8 @@ def _opposite(literal: Literal) -> Literal:
 def _sizes(literals: Iterable[Literal]) -> tuple[int, float]:
     least, most = 0, inf
     for _, item in literals:
-        if isinstance(item, SizeLeast):
+        if isinstance(item, parts.SizeLeast):
             least = max(least, item.count)
-        elif isinstance(item, SizeMost):
+        elif isinstance(item, parts.SizeMost):
             most = min(most, item.count)
     return least, most

@@ -14,8 +14,8 @@ from typing import Any, Final, NamedTuple
 
 import jsonschema_rs
 
-from goqueue.schemas.format import Fault
-from goqueue.schemas.json.references import Place, References, pointer_of
+from goqueue.schemas.format import PayloadFault
+from goqueue.schemas.json.references import References, SchemaPlace, pointer_of
 
 SHOWN_CHARACTERS_MAX: Final = 100
 STEPS_MAX: Final = 1_000
@@ -69,10 +69,10 @@ _WORDS: Final[Mapping[str, str]] = {
 }
 
 
-class Part(NamedTuple):
+class Subschema(NamedTuple):
     """A part of a schema, what it is for, and the key to that, if it is not all of it."""
 
-    place: Place
+    place: SchemaPlace
     value: Any
     key: str | int | None = None
 
@@ -90,9 +90,9 @@ class FaultFinder:
         self._parts = parts  # by document
         self._compile_alone = compile_alone
 
-    def find(self, value: Any) -> Fault:
+    def find(self, value: Any) -> PayloadFault:
         """The fault of a value that is known to have one."""
-        place, path = Place("", ()), list[str | int]()
+        place, path = SchemaPlace("", ()), list[str | int]()
         for _ in range(STEPS_MAX):
             broken = next((part for part in self._narrower(place, value) if self._breaks(part)), None)
             if broken is None:
@@ -100,26 +100,26 @@ class FaultFinder:
             place, value = broken.place, broken.value
             if broken.key is not None:
                 path.append(broken.key)
-        return Fault(pointer_of(path), self._reason(self._references.node(place), value))
+        return PayloadFault(pointer_of(path), self._reason(self._references.node(place), value))
 
-    def _breaks(self, part: Part) -> bool:
+    def _breaks(self, part: Subschema) -> bool:
         node = self._references.node(part.place)
         if isinstance(node, bool):
             return not node
         validator = self._parts[part.place.document].get(f"#{pointer_of(part.place.path)}")
         return validator is not None and not validator.is_valid(part.value)
 
-    def _narrower(self, place: Place, value: Any) -> Iterator[Part]:
+    def _narrower(self, place: SchemaPlace, value: Any) -> Iterator[Subschema]:
         """The parts of the schema at the place, each with what it is for."""
         node = self._references.node(place)
         if not isinstance(node, dict):
             return
         target = self._references.target(node)
         if target is not None:
-            yield Part(target, value)  # first: until draft 7 nothing beside it counts
+            yield Subschema(target, value)  # first: until draft 7 nothing beside it counts
         members = node.get("allOf")
         for index in range(len(members) if isinstance(members, list) else 0):
-            yield Part(_below(place, "allOf", index), value)
+            yield Subschema(_below(place, "allOf", index), value)
         if isinstance(value, dict):
             yield from _of_properties(place, node, value)
         elif isinstance(value, list):
@@ -153,30 +153,30 @@ class FaultFinder:
             return True
 
 
-def _of_properties(place: Place, node: dict[str, Any], value: dict[str, Any]) -> Iterator[Part]:
+def _of_properties(place: SchemaPlace, node: dict[str, Any], value: dict[str, Any]) -> Iterator[Subschema]:
     properties = node.get("properties")
     named = properties if isinstance(properties, dict) else {}
     has_others = isinstance(node.get("additionalProperties"), dict) and "patternProperties" not in node
     for key, item in value.items():
         if key in named:
-            yield Part(_below(place, "properties", key), item, key)
+            yield Subschema(_below(place, "properties", key), item, key)
         elif has_others:
-            yield Part(_below(place, "additionalProperties"), item, key)
+            yield Subschema(_below(place, "additionalProperties"), item, key)
 
 
-def _of_items(place: Place, node: dict[str, Any], value: list[Any]) -> Iterator[Part]:
+def _of_items(place: SchemaPlace, node: dict[str, Any], value: list[Any]) -> Iterator[Subschema]:
     first = "prefixItems" if isinstance(node.get("prefixItems"), list) else "items"
     placed = node[first] if isinstance(node.get(first), list) else []
     for index in range(min(len(placed), len(value))):
-        yield Part(_below(place, first, index), value[index], index)
+        yield Subschema(_below(place, first, index), value[index], index)
     if isinstance(node.get("items"), dict):
         rest = _below(place, "items")
         for index in range(len(placed), len(value)):
-            yield Part(rest, value[index], index)
+            yield Subschema(rest, value[index], index)
 
 
-def _below(place: Place, *keys: str | int) -> Place:
-    return Place(place.document, (*place.path, *keys))
+def _below(place: SchemaPlace, *keys: str | int) -> SchemaPlace:
+    return SchemaPlace(place.document, (*place.path, *keys))
 
 
 def _unexpected(node: dict[str, Any], value: Any) -> list[str]:

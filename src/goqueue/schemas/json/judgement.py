@@ -8,41 +8,9 @@ from fractions import Fraction
 from re import compile as compile_pattern
 from typing import Final
 
+from goqueue.schemas.json import parts
 from goqueue.schemas.json.normal_form import Table
-from goqueue.schemas.json.parts import (
-    DEPTH_MAX,
-    Among,
-    Conditional,
-    Contains,
-    Dependent,
-    Every,
-    ItemAt,
-    ItemsFrom,
-    Kinds,
-    Least,
-    Literal,
-    Matches,
-    Most,
-    Multiple,
-    Names,
-    Node,
-    Not,
-    One,
-    Opaque,
-    OtherProperties,
-    Part,
-    PatternProperties,
-    Property,
-    Reference,
-    Required,
-    SizeLeast,
-    SizeMost,
-    Some,
-    TooComplex,
-    Unique,
-    Value,
-    Written,
-)
+from goqueue.schemas.json.parts import DEPTH_MAX, Literal, Node, TooComplex, Value
 
 _LISTING: Final = compile_pattern(r"\^(?:\((?:\?:)?(?P<inner>[\w :@/-]+(?:\|[\w :@/-]+)*)\)|(?P<bare>[\w :@/-]+))\$")
 
@@ -79,34 +47,34 @@ class Judge:
         finally:
             self._under_way.discard(key)
 
-    def _holds(self, part: Part, value: Value) -> bool | None:
+    def _holds(self, part: parts.Part, value: Value) -> bool | None:
         kind, content = value
         match part:
-            case Kinds(kinds=kinds, integer=integer, written=written):
+            case parts.Kinds(kinds=kinds, integer=integer, written=written):
                 if kind != "number" or not integer or kind not in kinds:
                     return kind in kinds
                 assert isinstance(content, Fraction)
                 return False if content.denominator != 1 else (None if written else True)
-            case Among(values=values):
+            case parts.Among(values=values):
                 return value in values
-            case Every(nodes=nodes):
+            case parts.Every(nodes=nodes):
                 return _all(self._fits(node, value) for node in nodes)
-            case Some(nodes=nodes):
+            case parts.Some(nodes=nodes):
                 return _any(self._fits(node, value) for node in nodes)
-            case One(nodes=nodes):
+            case parts.One(nodes=nodes):
                 fitting = [self._fits(node, value) for node in nodes]
                 if None in fitting:
                     return False if fitting.count(True) > 1 else None
                 return fitting.count(True) == 1
-            case Not(node=node):
+            case parts.Not(node=node):
                 fits = self._fits(node, value)
                 return None if fits is None else not fits
-            case Conditional(condition=condition, then=then, otherwise=otherwise):
+            case parts.Conditional(condition=condition, then=then, otherwise=otherwise):
                 fits = self._fits(condition, value)
                 if fits is None:
                     return _same(self._fits(then, value), self._fits(otherwise, value))
                 return self._fits(then if fits else otherwise, value)
-            case Reference():
+            case parts.Reference():
                 return self._fits(self._table.target(part), value)
         if isinstance(content, Fraction):
             return _number_holds(part, content)
@@ -116,66 +84,66 @@ class Judge:
             return self._array_holds(part, content)
         if isinstance(content, frozenset):
             return self._object_holds(part, content, value)
-        return None if isinstance(part, Opaque) else True
+        return None if isinstance(part, parts.Opaque) else True
 
-    def _string_holds(self, part: Part, text: str) -> bool | None:
+    def _string_holds(self, part: parts.Part, text: str) -> bool | None:
         match part:
-            case SizeLeast(kind="string", count=count):
+            case parts.SizeLeast(kind="string", count=count):
                 return len(text) >= count
-            case SizeMost(kind="string", count=count):
+            case parts.SizeMost(kind="string", count=count):
                 return len(text) <= count
-            case Matches(pattern=pattern):
+            case parts.Matches(pattern=pattern):
                 return self.matches(pattern, text)
-        return None if isinstance(part, Opaque) else True
+        return None if isinstance(part, parts.Opaque) else True
 
-    def _array_holds(self, part: Part, items: tuple[Value, ...]) -> bool | None:
+    def _array_holds(self, part: parts.Part, items: tuple[Value, ...]) -> bool | None:
         match part:
-            case SizeLeast(kind="array", count=count):
+            case parts.SizeLeast(kind="array", count=count):
                 return len(items) >= count
-            case SizeMost(kind="array", count=count):
+            case parts.SizeMost(kind="array", count=count):
                 return len(items) <= count
-            case ItemAt(index=index, node=node):
+            case parts.ItemAt(index=index, node=node):
                 return index >= len(items) or self._fits(node, items[index])
-            case ItemsFrom(start=start, node=node):
+            case parts.ItemsFrom(start=start, node=node):
                 return _all(self._fits(node, item) for item in items[start:])
-            case Contains(node=node, least=least, most=most):
+            case parts.Contains(node=node, least=least, most=most):
                 fitting = [self._fits(node, item) for item in items]
                 sure, possible = fitting.count(True), len(fitting) - fitting.count(False)
                 if possible < least or (most is not None and sure > most):
                     return False
                 return True if sure >= least and (most is None or possible <= most) else None
-            case Unique():
+            case parts.Unique():
                 return len(set(items)) == len(items)
-        return None if isinstance(part, Opaque) else True
+        return None if isinstance(part, parts.Opaque) else True
 
-    def _object_holds(self, part: Part, pairs: frozenset[tuple[str, Value]], value: Value) -> bool | None:
+    def _object_holds(self, part: parts.Part, pairs: frozenset[tuple[str, Value]], value: Value) -> bool | None:
         match part:
-            case SizeLeast(kind="object", count=count):
+            case parts.SizeLeast(kind="object", count=count):
                 return len(pairs) >= count
-            case SizeMost(kind="object", count=count):
+            case parts.SizeMost(kind="object", count=count):
                 return len(pairs) <= count
-            case Required(name=name):
+            case parts.Required(name=name):
                 return any(each == name for each, _ in pairs)
-            case Property(name=name, node=node):
+            case parts.Property(name=name, node=node):
                 return _all(self._fits(node, each) for own, each in pairs if own == name)
-            case PatternProperties() | OtherProperties():
+            case parts.PatternProperties() | parts.OtherProperties():
                 return _all(self._covered(part, name, each) for name, each in pairs)
-            case Names(node=node):
+            case parts.Names(node=node):
                 return _all(self._fits(node, ("string", name)) for name, _ in pairs)
-            case Dependent(name=name, node=node):
+            case parts.Dependent(name=name, node=node):
                 return not any(each == name for each, _ in pairs) or self._fits(node, value)
-        return None if isinstance(part, Opaque) else True
+        return None if isinstance(part, parts.Opaque) else True
 
-    def _covered(self, part: PatternProperties | OtherProperties, name: str, value: Value) -> bool | None:
+    def _covered(self, part: parts.PatternProperties | parts.OtherProperties, name: str, value: Value) -> bool | None:
         applies = self.applies(part, name)
         if applies is False:
             return True
         fits = self._fits(part.node, value)
         return fits if applies or fits else None
 
-    def applies(self, part: PatternProperties | OtherProperties, name: str) -> bool | None:
+    def applies(self, part: parts.PatternProperties | parts.OtherProperties, name: str) -> bool | None:
         """Whether the part speaks of a property of that name."""
-        if isinstance(part, PatternProperties):
+        if isinstance(part, parts.PatternProperties):
             return self.matches(part.pattern, name)
         if name in part.names:
             return False
@@ -244,14 +212,14 @@ def _same(one: bool | None, other: bool | None) -> bool | None:
     return one if one == other else None
 
 
-def _number_holds(part: Part, number: Fraction) -> bool | None:
+def _number_holds(part: parts.Part, number: Fraction) -> bool | None:
     match part:
-        case Least(limit=limit, excluded=excluded):
+        case parts.Least(limit=limit, excluded=excluded):
             return number > limit or (number == limit and not excluded)
-        case Most(limit=limit, excluded=excluded):
+        case parts.Most(limit=limit, excluded=excluded):
             return number < limit or (number == limit and not excluded)
-        case Multiple(of=of):
+        case parts.Multiple(of=of):
             return (number / of).denominator == 1
-        case Written():
+        case parts.Written():
             return None if number.denominator == 1 else False
-    return None if isinstance(part, Opaque) else True
+    return None if isinstance(part, parts.Opaque) else True

@@ -17,49 +17,15 @@ from collections.abc import Callable, Iterator
 from typing import Final, NamedTuple, ParamSpec, TypeAlias, TypeVar
 from urllib.parse import unquote, urldefrag, urljoin
 
-from goqueue.schemas.json.parts import (
-    DEPTH_MAX,
-    KINDS,
-    Among,
-    Conditional,
-    Contains,
-    Dependent,
-    Every,
-    ItemAt,
-    ItemsFrom,
-    Kinds,
-    Least,
-    Matches,
-    Most,
-    Multiple,
-    Names,
-    Node,
-    Not,
-    One,
-    Opaque,
-    OtherProperties,
-    Part,
-    PatternProperties,
-    Property,
-    Reference,
-    Required,
-    SizeLeast,
-    SizeMost,
-    Some,
-    TooComplex,
-    Unique,
-    Value,
-    exact,
-    freeze,
-    in_place,
-)
+from goqueue.schemas.json import parts
+from goqueue.schemas.json.parts import DEPTH_MAX, KINDS, Node, TooComplex, Value, exact, freeze, in_place
 
 Resolve: TypeAlias = Callable[[str], object]
 """The schema document of a URI; raises `LookupError` if there is none."""
 DEFAULT_DRAFT: Final = 7
 
 Fields = ParamSpec("Fields")
-AnyPart = TypeVar("AnyPart", bound=Part)
+AnyPart = TypeVar("AnyPart", bound=parts.Part)
 
 
 def _count(value: object) -> int:
@@ -263,13 +229,13 @@ class Table:
     """All nodes and parts of one comparison."""
 
     def __init__(self) -> None:
-        self._parts: dict[tuple[object, ...], Part] = {}
-        self._nodes: dict[frozenset[Part], Node] = {}
+        self._parts: dict[tuple[object, ...], parts.Part] = {}
+        self._nodes: dict[frozenset[parts.Part], Node] = {}
         self._targets: dict[tuple[int, str], tuple[object, Resource, Side]] = {}
         self._read: dict[tuple[int, str], Node] = {}
-        self._found: dict[Reference, Node] = {}
+        self._found: dict[parts.Reference, Node] = {}
         self.anything = self.node([])
-        self.nothing = self.node([self.part(Kinds, frozenset[str](), False, False)])
+        self.nothing = self.node([self.part(parts.Kinds, frozenset[str](), False, False)])
 
     def part(self, make: Callable[Fields, AnyPart], *fields: Fields.args, **none: Fields.kwargs) -> AnyPart:
         """The part, made once."""
@@ -279,40 +245,40 @@ class Table:
             found = self._parts[key] = make(*fields, **none)
         return found  # type: ignore[return-value]
 
-    def node(self, parts: list[Part]) -> Node:
+    def node(self, said: list[parts.Part]) -> Node:
         """The node of these parts, made once."""
-        key = frozenset(parts)
+        key = frozenset(said)
         found = self._nodes.get(key)
         if found is None:
-            found = self._nodes[key] = Node(tuple(dict.fromkeys(parts)))
+            found = self._nodes[key] = Node(tuple(dict.fromkeys(said)))
         return found
 
-    def target(self, reference: Reference) -> Node:
+    def target(self, reference: parts.Reference) -> Node:
         """What the reference refers to; nobody knows if that is the reference itself."""
         found = self._found.get(reference)
         if found is None:
             found = self._followed(reference)
             if self._leads_back(found, reference):
                 *_, side = self._targets[reference.key]
-                found = self.node([self.part(Opaque, "", "refers to itself", f"{side.name} {reference.place}")])
+                found = self.node([self.part(parts.Opaque, "", "refers to itself", f"{side.name} {reference.place}")])
             self._found[reference] = found
         return found
 
-    def _followed(self, reference: Reference) -> Node:
+    def _followed(self, reference: parts.Reference) -> Node:
         found = self._read.get(reference.key)
         if found is None:
             schema, resource, side = self._targets[reference.key]
             found = self._read[reference.key] = self.read(schema, resource, side, 0)
         return found
 
-    def _leads_back(self, start: Node, reference: Reference) -> bool:
+    def _leads_back(self, start: Node, reference: parts.Reference) -> bool:
         """Whether the reference is come by again without going into an item or a property."""
         seen, stack = {start}, [start]
         while stack:
             for part in stack.pop().parts:
                 if part is reference:
                     return True
-                nodes = [self._followed(part)] if isinstance(part, Reference) else in_place(part)
+                nodes = [self._followed(part)] if isinstance(part, parts.Reference) else in_place(part)
                 stack.extend(node for node in nodes if node not in seen)
                 seen.update(nodes)
         return False
@@ -326,11 +292,11 @@ class Table:
         if schema is False:
             return self.nothing
         if not isinstance(schema, dict):
-            return self.node([self.part(Opaque, "", "is no schema", side.text(schema))])
+            return self.node([self.part(parts.Opaque, "", "is no schema", side.text(schema))])
         resource = side.begins(schema, resource)
         if resource.draft <= 7 and "$ref" in schema:
             schema = {"$ref": schema["$ref"]}  # nothing beside it counts
-        return self.node(list(_Reader(self, resource, side, depth).parts(schema)))
+        return self.node(list(_KeywordReader(self, resource, side, depth).read(schema)))
 
     def read_value(self, schema: object, resource: Resource, side: Side, depth: int) -> Node:
         """The normal form of a schema that speaks of a whole value: the document, an item, a property.
@@ -342,7 +308,7 @@ class Table:
         named = self._named(schema, resource, side, frozenset()) if side.is_closed else None
         if named is None:
             return node
-        others = self.part(OtherProperties, "additionalProperties", named.names, named.patterns, self.nothing)
+        others = self.part(parts.OtherProperties, "additionalProperties", named.names, named.patterns, self.nothing)
         return self.node([*node.parts, others])
 
     def _named(self, schema: object, resource: Resource, side: Side, above: frozenset[int]) -> Evaluated | None:
@@ -382,7 +348,7 @@ class Table:
             found |= inner
         return found
 
-    def reference(self, schema: dict[str, object], keyword: str, resource: Resource, side: Side) -> Part:
+    def reference(self, schema: dict[str, object], keyword: str, resource: Resource, side: Side) -> parts.Part:
         """The part that a `$ref`, `$dynamicRef` or `$recursiveRef` means."""
         text = schema[keyword]
         if not isinstance(text, str):
@@ -400,13 +366,13 @@ class Table:
             if keyword == "$ref":
                 side.unresolved[text] = None
                 why = f"refers to {text!r}, which is not known here"
-                return self.part(Opaque, keyword, why, f"{side.name} {text}")
-            return self.part(Opaque, keyword, "may lead to different places", f"{side.name} {text}")
+                return self.part(parts.Opaque, keyword, why, f"{side.name} {text}")
+            return self.part(parts.Opaque, keyword, "may lead to different places", f"{side.name} {text}")
         pointer = unquote(urldefrag(text).fragment)
         place = f"{at.uri}#{pointer}" if at.is_foreign else pointer
         key = (id(found), f"{id(side)} {id(at.root)} {place}")  # one document may be read in two ways
         self._targets[key] = (found, at, side)
-        return self.part(Reference, place, key)
+        return self.part(parts.Reference, place, key)
 
     def evaluated(
         self, schema: object, resource: Resource, side: Side, *, items: bool, above: frozenset[int] = frozenset()
@@ -488,12 +454,12 @@ def _items_of(schema: dict[str, object], draft: int) -> Evaluated:
 
 
 SIZES: Final = {
-    "minLength": (SizeLeast, "string"),
-    "maxLength": (SizeMost, "string"),
-    "minItems": (SizeLeast, "array"),
-    "maxItems": (SizeMost, "array"),
-    "minProperties": (SizeLeast, "object"),
-    "maxProperties": (SizeMost, "object"),
+    "minLength": (parts.SizeLeast, "string"),
+    "maxLength": (parts.SizeMost, "string"),
+    "minItems": (parts.SizeLeast, "array"),
+    "maxItems": (parts.SizeMost, "array"),
+    "minProperties": (parts.SizeLeast, "object"),
+    "maxProperties": (parts.SizeMost, "object"),
 }
 SINCE: Final = {
     **dict.fromkeys(("const", "contains", "propertyNames"), 6),
@@ -508,14 +474,14 @@ UNNAMING: Final = frozenset({"minProperties", "propertyNames", "$dynamicRef", "$
 """Keywords by which a schema counts on properties that it does not name."""
 
 
-class _Reader:
+class _KeywordReader:
     """Reads the keywords of one schema object."""
 
     def __init__(self, table: Table, resource: Resource, side: Side, depth: int) -> None:
         self._table, self._resource, self._side, self._depth = table, resource, side, depth
         self._draft = resource.draft
 
-    def parts(self, schema: dict[str, object]) -> Iterator[Part]:
+    def read(self, schema: dict[str, object]) -> Iterator[parts.Part]:
         """What the keywords say, each for itself."""
         for keyword, value in schema.items():
             if SINCE.get(keyword, 0) > self._draft:
@@ -524,7 +490,7 @@ class _Reader:
                 yield from self._keyword(keyword, value, schema)
             except (TypeError, ValueError, AttributeError, OverflowError):
                 text = self._side.text(schema)
-                yield self._table.part(Opaque, keyword, "has a value that it cannot have", f"{keyword} {text}")
+                yield self._table.part(parts.Opaque, keyword, "has a value that it cannot have", f"{keyword} {text}")
 
     def _node(self, schema: object) -> Node:
         return self._table.read(schema, self._resource, self._side, self._depth + 1)
@@ -546,24 +512,24 @@ class _Reader:
             raise TypeError(schemas)
         return tuple(map(self._node, schemas))
 
-    def _keyword(self, keyword: str, value: object, schema: dict[str, object]) -> Iterator[Part]:
+    def _keyword(self, keyword: str, value: object, schema: dict[str, object]) -> Iterator[parts.Part]:
         make = self._table.part
         match keyword:
             case "type":
                 yield self._kinds(value)
             case "enum" | "const":
-                yield make(Among, keyword, frozenset(map(freeze, _values(keyword, value))))
+                yield make(parts.Among, keyword, frozenset(map(freeze, _values(keyword, value))))
             case "allOf":
-                yield make(Every, keyword, self._nodes(value))
+                yield make(parts.Every, keyword, self._nodes(value))
             case "anyOf" | "oneOf":
                 nodes = self._nodes(value)
-                yield self._listing(keyword, nodes) or make(Some if keyword == "anyOf" else One, nodes)
+                yield self._listing(keyword, nodes) or make(parts.Some if keyword == "anyOf" else parts.One, nodes)
             case "not":
-                yield make(Not, self._exact(value))
+                yield make(parts.Not, self._exact(value))
             case "if":
                 then, otherwise = self._node(schema.get("then", True)), self._node(schema.get("else", True))
                 if then is not otherwise or then is not self._table.anything:
-                    yield make(Conditional, self._exact(value), then, otherwise)
+                    yield make(parts.Conditional, self._exact(value), then, otherwise)
             case "$ref" | "$dynamicRef":
                 yield self._table.reference(schema, keyword, self._resource, self._side)
             case "$recursiveRef" if self._draft == 2019:
@@ -573,117 +539,119 @@ class _Reader:
             case "multipleOf":
                 if exact(value) <= 0:
                     raise ValueError(value)
-                yield make(Multiple, exact(value))
+                yield make(parts.Multiple, exact(value))
             case "pattern":
                 if _text(value) not in ALWAYS_MATCH:
-                    yield make(Matches, _text(value))
+                    yield make(parts.Matches, _text(value))
             case "contentEncoding" | "contentMediaType" if self._draft in (6, 7):
                 key = json.dumps([schema.get("contentEncoding"), schema.get("contentMediaType")])
-                opaque = make(Opaque, keyword, "is not compared", key)
-                yield make(Some, (self._kind_other_than("string"), self._table.node([opaque])))
+                opaque = make(parts.Opaque, keyword, "is not compared", key)
+                yield make(parts.Some, (self._kind_other_than("string"), self._table.node([opaque])))
             case "minLength" | "maxLength" | "minItems" | "maxItems" | "minProperties" | "maxProperties":
                 what, kind = SIZES[keyword]
-                if what is SizeMost or _count(value):
+                if what is parts.SizeMost or _count(value):
                     yield make(what, kind, _count(value))
             case _:
                 yield from self._item_keyword(keyword, value, schema)
                 yield from self._property_keyword(keyword, value, schema)
 
-    def _item_keyword(self, keyword: str, value: object, schema: dict[str, object]) -> Iterator[Part]:
+    def _item_keyword(self, keyword: str, value: object, schema: dict[str, object]) -> Iterator[parts.Part]:
         make = self._table.part
         match keyword:
             case "items" if isinstance(value, list):
                 for index, each in enumerate(value):
-                    yield make(ItemAt, keyword, index, self._value(each))
+                    yield make(parts.ItemAt, keyword, index, self._value(each))
             case "items":
                 start = len(_list(schema.get("prefixItems"))) if self._draft >= 2020 else 0
-                yield make(ItemsFrom, keyword, start, self._value(value))
+                yield make(parts.ItemsFrom, keyword, start, self._value(value))
             case "prefixItems" if self._draft >= 2020:
                 if not isinstance(value, list):
                     raise TypeError(value)
                 for index, each in enumerate(value):
-                    yield make(ItemAt, keyword, index, self._value(each))
+                    yield make(parts.ItemAt, keyword, index, self._value(each))
             case "additionalItems" if isinstance(items := schema.get("items"), list):
-                yield make(ItemsFrom, keyword, len(items), self._value(value))
+                yield make(parts.ItemsFrom, keyword, len(items), self._value(value))
             case "contains":
                 has_counts = self._draft >= 2019
                 least, most = schema.get("minContains") if has_counts else None, schema.get("maxContains")
                 node, most_count = self._exact(value), None if most is None or not has_counts else _count(most)
-                yield make(Contains, node, 1 if least is None else _count(least), most_count)
+                yield make(parts.Contains, node, 1 if least is None else _count(least), most_count)
             case "uniqueItems" if value is True:
-                yield make(Unique)
+                yield make(parts.Unique)
             case "unevaluatedItems":
                 rest = {name: each for name, each in schema.items() if name != keyword}
                 found = self._table.evaluated(rest, self._resource, self._side, items=True)
                 if found is None:
-                    yield self._table.part(Opaque, keyword, "depends on the value", self._side.text(schema))
+                    yield self._table.part(parts.Opaque, keyword, "depends on the value", self._side.text(schema))
                 elif not found.is_all:
-                    yield make(ItemsFrom, keyword, found.items, self._value(value))
+                    yield make(parts.ItemsFrom, keyword, found.items, self._value(value))
 
-    def _property_keyword(self, keyword: str, value: object, schema: dict[str, object]) -> Iterator[Part]:
+    def _property_keyword(self, keyword: str, value: object, schema: dict[str, object]) -> Iterator[parts.Part]:
         make = self._table.part
         match keyword:
             case "properties":
                 for name, each in _dict(value).items():
-                    yield make(Property, name, self._value(each))
+                    yield make(parts.Property, name, self._value(each))
             case "patternProperties":
                 for pattern, each in _dict(value).items():
                     if pattern in ALWAYS_MATCH:
-                        yield make(OtherProperties, f"{keyword}/{pattern}", frozenset(), frozenset(), self._value(each))
+                        yield make(
+                            parts.OtherProperties, f"{keyword}/{pattern}", frozenset(), frozenset(), self._value(each)
+                        )
                     else:
-                        yield make(PatternProperties, pattern, self._value(each))
+                        yield make(parts.PatternProperties, pattern, self._value(each))
             case "additionalProperties":
                 own = _properties_of(schema)
                 if own.patterns.isdisjoint(ALWAYS_MATCH):
                     names = self._others(value, own.names)
-                    yield make(OtherProperties, keyword, names, own.patterns, self._value(value))
+                    yield make(parts.OtherProperties, keyword, names, own.patterns, self._value(value))
             case "unevaluatedProperties":
                 rest = {name: each for name, each in schema.items() if name != keyword}
                 found = self._table.evaluated(rest, self._resource, self._side, items=False)
                 if found is None:
-                    yield self._table.part(Opaque, keyword, "depends on the value", self._side.text(schema))
+                    yield self._table.part(parts.Opaque, keyword, "depends on the value", self._side.text(schema))
                 elif not found.is_all and found.patterns.isdisjoint(ALWAYS_MATCH):
                     names = self._others(value, found.names)
-                    yield make(OtherProperties, keyword, names, found.patterns, self._value(value))
+                    yield make(parts.OtherProperties, keyword, names, found.patterns, self._value(value))
             case "propertyNames":
-                yield make(Names, self._node(value))
+                yield make(parts.Names, self._node(value))
             case "required":
                 if not (isinstance(value, list) and all(isinstance(name, str) for name in value)):
                     raise TypeError(value)
                 for name in value:
-                    yield make(Required, name)
+                    yield make(parts.Required, name)
             case "dependentSchemas" | "dependentRequired" | "dependencies":
                 for name, each in _dict(value).items():
                     needed = self._node({"required": each} if isinstance(each, list) else each)
-                    yield make(Dependent, keyword, name, needed)
+                    yield make(parts.Dependent, keyword, name, needed)
 
-    def _kinds(self, value: object) -> Part:
+    def _kinds(self, value: object) -> parts.Part:
         named = {_text(each) for each in (value if isinstance(value, list) else [value])}
         if not named <= {*KINDS, "integer"}:
             raise ValueError(value)
         is_integer = "integer" in named and "number" not in named
         kinds = frozenset(named - {"integer"} | ({"number"} if is_integer else set()))
-        return self._table.part(Kinds, kinds, is_integer, is_integer and self._draft == 4)
+        return self._table.part(parts.Kinds, kinds, is_integer, is_integer and self._draft == 4)
 
-    def _listing(self, keyword: str, nodes: tuple[Node, ...]) -> Part | None:
+    def _listing(self, keyword: str, nodes: tuple[Node, ...]) -> parts.Part | None:
         """The alternatives as one list of values, if each is one: many write their enums like that."""
         counts: dict[Value, int] = {}
         for node in nodes:
-            if len(node.parts) != 1 or not isinstance(among := node.parts[0], Among):
+            if len(node.parts) != 1 or not isinstance(among := node.parts[0], parts.Among):
                 return None
             for each in among.values:
                 counts[each] = counts.get(each, 0) + 1
         fitting = (each for each, count in counts.items() if count == 1 or keyword == "anyOf")
-        return self._table.part(Among, keyword, frozenset(fitting))
+        return self._table.part(parts.Among, keyword, frozenset(fitting))
 
     def _kind_other_than(self, kind: str) -> Node:
-        return self._table.node([self._table.part(Kinds, frozenset(KINDS) - {kind}, False, False)])
+        return self._table.node([self._table.part(parts.Kinds, frozenset(KINDS) - {kind}, False, False)])
 
-    def _bound(self, keyword: str, value: object, schema: dict[str, object]) -> Iterator[Part]:
-        make = Least if keyword.endswith("inimum") else Most
+    def _bound(self, keyword: str, value: object, schema: dict[str, object]) -> Iterator[parts.Part]:
+        make = parts.Least if keyword.endswith("inimum") else parts.Most
         if isinstance(value, bool):
             return  # draft 4: it belongs to the other keyword
-        exclusive = schema.get("exclusiveMinimum" if make is Least else "exclusiveMaximum") is True
+        exclusive = schema.get("exclusiveMinimum" if make is parts.Least else "exclusiveMaximum") is True
         yield self._table.part(make, exact(value), keyword.startswith("exclusive") or exclusive)
 
 

@@ -24,7 +24,7 @@ _MAPS: Final = frozenset(
 _NOT_APPLIED: Final = frozenset(("$defs", "definitions", "enum", "const", "default", "examples"))
 
 
-class Place(NamedTuple):
+class SchemaPlace(NamedTuple):
     """A node of one of the documents."""
 
     document: str
@@ -42,13 +42,13 @@ class References:
 
     def __init__(self, document: object, others: Mapping[str, object]) -> None:
         self._documents: dict[str, object] = {MAIN: document, **others}
-        self._resources: dict[str, Place] = {}
-        self._anchors: dict[tuple[str, str], Place] = {}
+        self._resources: dict[str, SchemaPlace] = {}
+        self._anchors: dict[tuple[str, str], SchemaPlace] = {}
         self._refs: list[_Ref] = []
         bases = {"", *(_own_id(one) for one in self._documents.values())}
         for name in others:
             for base in bases:
-                self._resources.setdefault(_without_fragment(_joined(base, name)), Place(name, ()))
+                self._resources.setdefault(_without_fragment(_joined(base, name)), SchemaPlace(name, ()))
         for name in self._documents:
             self._scan(name)
         found = ((ref, self.place(ref.target)) for ref in self._refs)
@@ -63,7 +63,7 @@ class References:
         """Note the resources, anchors and refs of a document."""
         start = self._documents[name]
         keyword_of_id, is_alone = _dialect(start)
-        self._resources.setdefault(name, Place(name, ()))
+        self._resources.setdefault(name, SchemaPlace(name, ()))
         stack: list[tuple[object, Path, str]] = [(start, (), name)]
         while stack:
             node, path, base = stack.pop()
@@ -74,16 +74,16 @@ class References:
                 continue
             own = node.get(keyword_of_id)
             if isinstance(own, str) and not (is_alone and "$ref" in node):
-                base = self._named(own, Place(name, path), base)
+                base = self._named(own, SchemaPlace(name, path), base)
             for keyword in ("$anchor", "$dynamicAnchor"):
                 if isinstance(anchor := node.get(keyword), str):
-                    self._anchors[base, anchor] = Place(name, path)
+                    self._anchors[base, anchor] = SchemaPlace(name, path)
             for keyword in _REFS:
                 if isinstance(ref := node.get(keyword), str):
                     self._refs.append(_Ref(node, keyword, _joined(base, ref)))
             stack += [(item, (*path, key), base) for key, item in node.items() if isinstance(item, dict | list)]
 
-    def _named(self, own: str, place: Place, base: str) -> str:
+    def _named(self, own: str, place: SchemaPlace, base: str) -> str:
         """Note the name that a node gives itself; the base of the refs in it."""
         uri, _, fragment = _joined(base, own).partition("#")
         if fragment:
@@ -93,11 +93,11 @@ class References:
         self._resources.setdefault(uri, place)
         return uri
 
-    def target(self, node: dict[str, Any]) -> Place | None:
+    def target(self, node: dict[str, Any]) -> SchemaPlace | None:
         """Where the `$ref` of a node leads, if it has one."""
         return self._targets.get(id(node))
 
-    def place(self, target: str) -> Place | None:
+    def place(self, target: str) -> SchemaPlace | None:
         """Where a ref leads."""
         uri, _, fragment = target.partition("#")
         found = self._resources.get(uri)
@@ -107,7 +107,7 @@ class References:
             return self._anchors.get((uri, fragment)) or self._anchors.get((uri, unquote(fragment)))
         return self._below(found, unquote(fragment))
 
-    def _below(self, start: Place, pointer: str) -> Place | None:
+    def _below(self, start: SchemaPlace, pointer: str) -> SchemaPlace | None:
         node = self.node(start)
         path: list[str | int] = list(start.path)
         for token in pointer.split("/")[1:]:
@@ -120,9 +120,9 @@ class References:
             else:
                 return None
             path.append(key)
-        return Place(start.document, tuple(path))
+        return SchemaPlace(start.document, tuple(path))
 
-    def node(self, place: Place) -> Any:
+    def node(self, place: SchemaPlace) -> Any:
         """What stands there."""
         node: Any = self._documents[place.document]
         for key in place.path:
@@ -204,7 +204,7 @@ def pointer_of(path: Sequence[str | int]) -> str:
     return "".join("/" + str(key).replace("~", "~0").replace("/", "~1") for key in path)
 
 
-def _fragment(place: Place, keys: Mapping[str, str]) -> str:
+def _fragment(place: SchemaPlace, keys: Mapping[str, str]) -> str:
     path = ("$defs", keys[place.document], *place.path) if place.document else place.path
     return "#" + quote(pointer_of(path), safe="/~$")
 

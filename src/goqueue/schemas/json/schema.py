@@ -17,7 +17,7 @@ import jsonschema_rs
 import msgspec
 
 from goqueue.errors import InvalidSchema
-from goqueue.schemas.format import SCHEMA_BYTES_MAX, SCHEMA_DEPTH_MAX, Fault, ParsedSchema
+from goqueue.schemas.format import SCHEMA_BYTES_MAX, SCHEMA_DEPTH_MAX, ParsedSchema, PayloadFault
 from goqueue.schemas.json.compatibility import incompatibilities
 from goqueue.schemas.json.faults import FaultFinder
 from goqueue.schemas.json.references import MAIN, References, pointer_of
@@ -110,26 +110,26 @@ class JsonValidator:
         self._schema = schema
         self._finder: FaultFinder | None = None
 
-    def check(self, payload: bytes) -> Fault | None:
+    def check(self, payload: bytes) -> PayloadFault | None:
         """What is wrong with the text; of several faults, one."""
         try:
             value = _decode(payload)
         except _UNREADABLE as error:
-            return Fault("", _shortened(f"not JSON: {_words(error)}"))
+            return PayloadFault("", _shortened(f"not JSON: {_words(error)}"))
         try:
             return None if self._is_valid(value) else self._fault(value)
         except ValueError as error:
-            return Fault("", _shortened(str(error)))
+            return PayloadFault("", _shortened(str(error)))
 
-    def _fault(self, value: Any) -> Fault:
+    def _fault(self, value: Any) -> PayloadFault:
         self._finder = self._finder or self._schema.fault_finder()
         return (
             self._finder.find(value)
             if self._finder
-            else Fault("", "it breaks the schema, which is too large to say where")
+            else PayloadFault("", "it breaks the schema, which is too large to say where")
         )
 
-    def check_many(self, payloads: Sequence[bytes]) -> tuple[int, Fault] | None:
+    def check_many(self, payloads: Sequence[bytes]) -> tuple[int, PayloadFault] | None:
         """Which is the first that does not fit, and why."""
         try:
             if all(map(self._is_valid, map(_decode, payloads))):

@@ -43,10 +43,10 @@ _LABEL_IS_FREE: Final = ("string", "bytes", "message")
 
 def incompatibilities(reader: FileDescriptor, writer: FileDescriptor) -> list[str]:
     """Each reason why the reader cannot read all that the writer writes."""
-    return _Comparison(reader, writer).run()
+    return _ProtobufComparison(reader, writer).run()
 
 
-class _Comparison:
+class _ProtobufComparison:
     def __init__(self, reader: FileDescriptor, writer: FileDescriptor) -> None:
         self._reader = reader
         self._writer = writer

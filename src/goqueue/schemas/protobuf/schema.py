@@ -25,7 +25,7 @@ from google.protobuf.message import DecodeError, Message
 from google.protobuf.reflection import GeneratedProtocolMessageType
 
 from goqueue.errors import InvalidSchema
-from goqueue.schemas.format import SCHEMA_BYTES_MAX, Fault, ParsedSchema
+from goqueue.schemas.format import SCHEMA_BYTES_MAX, ParsedSchema, PayloadFault
 from goqueue.schemas.protobuf import text as proto_text
 from goqueue.schemas.protobuf.compatibility import incompatibilities
 from goqueue.schemas.protobuf.files import Library, check
@@ -109,19 +109,19 @@ class ProtobufValidator:
         self._descriptor = descriptor
         self._messages: dict[bytes, _Message] = {}
 
-    def check(self, payload: bytes) -> Fault | None:
+    def check(self, payload: bytes) -> PayloadFault | None:
         """What is wrong with the payload."""
         try:
             at = _places_end(payload)
             places = payload[:at]
             message = self._messages.get(places) or self._find(places)
         except (IndexError, ValueError):
-            return Fault("", "does not begin with the place of a message in its file")
+            return PayloadFault("", "does not begin with the place of a message in its file")
         if message is None:
-            return Fault("", f"the schema has no message at {_places(places)}")
+            return PayloadFault("", f"the schema has no message at {_places(places)}")
         return message.fault(payload[at:])
 
-    def check_many(self, payloads: Sequence[bytes]) -> tuple[int, Fault] | None:
+    def check_many(self, payloads: Sequence[bytes]) -> tuple[int, PayloadFault] | None:
         """Which is the first that does not fit, and why."""
         first = self._messages.get(b"\0") or self._find(b"\0")
         parse = first.parse if first and not first.has_required else None
@@ -169,14 +169,14 @@ class _Message:
             field.is_required for message in _reachable(descriptor) for field in _all_fields(message)
         )
 
-    def fault(self, payload: bytes) -> Fault | None:
+    def fault(self, payload: bytes) -> PayloadFault | None:
         try:
             message = self.parse(payload)
         except DecodeError:
-            return Fault("", f"is no message {self.name}")
+            return PayloadFault("", f"is no message {self.name}")
         if self.has_required and not message.IsInitialized():
             missing = message.FindInitializationErrors()[0]
-            return Fault(_pointer(missing), "is required, and missing")
+            return PayloadFault(_pointer(missing), "is required, and missing")
         return None
 
 
