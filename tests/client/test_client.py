@@ -1,13 +1,10 @@
 """The client without an event loop: every method, every way to say a value, a time or a duration, and every error."""
 
 import inspect
-import os
 import socket
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -35,23 +32,10 @@ from goqueue import (
 )
 from goqueue.client import producer as producers
 from goqueue.testing import EmbeddedBroker
+from tests.environments import environment
 
 ROOT = Path(__file__).parents[2]
 WAIT = "10s"
-
-
-@contextmanager
-def environment(**variables: str) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def only(gq: Client, topic: str = "t") -> Any:

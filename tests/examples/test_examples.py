@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from goqueue.testing import EmbeddedBroker
+from tests.environments import environment
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -25,13 +26,16 @@ def broker() -> Iterator[EmbeddedBroker]:
 
 
 @pytest.fixture
-def run(broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+def run(broker: EmbeddedBroker, capsys: pytest.CaptureFixture[str]) -> Run:
     """Run an example as a program; returns the lines that it prints."""
 
     def run(name: str, *arguments: str) -> list[str]:
-        monkeypatch.setenv("GOQUEUE_SERVER", broker.address)
-        monkeypatch.setattr(sys, "argv", [name, *arguments])
-        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        before, sys.argv = sys.argv, [name, *arguments]
+        try:
+            with environment(GOQUEUE_SERVER=broker.address):
+                runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        finally:
+            sys.argv = before
         return capsys.readouterr().out.splitlines()
 
     return run
