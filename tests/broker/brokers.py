@@ -15,6 +15,7 @@ from goqueue.record.header import FLAGS_KNOWN, Flags
 from goqueue.record.headers import PRODUCER
 from goqueue.record.identity import BatchIdentity
 from goqueue.record.message import Message, decode_messages
+from goqueue.runtime.entropy import Entropy
 from goqueue.service.messages import ReadResult, Stored, StoredBatch
 from goqueue.service.new_message import NewMessage
 from goqueue.service.pending import Pending
@@ -57,11 +58,13 @@ QUICK = BrokerConfig(maintenance_interval_ms=10_000)
 class Node:
     """A broker on a disk, and the hands of the test on its clock and its workers."""
 
-    def __init__(self, disk: Disk, clock: ManualClock, *, config: BrokerConfig = QUICK) -> None:
+    def __init__(
+        self, disk: Disk, clock: ManualClock, *, config: BrokerConfig = QUICK, entropy: Entropy | None = None
+    ) -> None:
         self.disk = disk
         self.clock = clock
         self.workers = ManualWorkers()
-        self.broker = Broker.open(disk, ROOT, clock=clock, workers=self.workers, config=config)
+        self.broker = Broker.open(disk, ROOT, clock=clock, workers=self.workers, config=config, entropy=entropy)
 
     def create(self, topic: str = "orders", *, partitions: int = 1, **settings: object) -> None:
         self.done(self.broker.topics.create(topic, partitions=partitions, settings=settings))
