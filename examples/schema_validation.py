@@ -5,13 +5,9 @@ python examples/schema_validation.py
 
 from goqueue import Client, SchemaIncompatible, SchemaRejected
 
-PARCEL = {
-    "type": "object",
-    "properties": {"id": {"type": "integer"}, "weight": {"type": "number", "minimum": 0}},
-    "required": ["id"],
-    "additionalProperties": False,
-}
-NEXT = {**PARCEL, "properties": {**PARCEL["properties"], "note": {"type": "string"}}}  # type: ignore[dict-item]
+PROPERTIES = {"id": {"type": "integer"}, "weight": {"type": "number", "minimum": 0}}
+PARCEL = {"type": "object", "properties": PROPERTIES, "required": ["id"], "additionalProperties": False}
+NEXT = {**PARCEL, "properties": {**PROPERTIES, "note": {"type": "string"}}}
 BROKEN = {**PARCEL, "required": ["id", "weight"]}
 
 

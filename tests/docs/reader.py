@@ -114,13 +114,10 @@ class Reader:
             "localhost:8080": f"localhost:{http}",
             "/tmp/": f"{directory}/",
         }
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("GOQUEUE_")}
-        self._env = clean | {
+        self._env = warm.clean_environment() | {
             "HOME": str(home),
             "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
             "GOQUEUE_SERVER": f"localhost:{native}",
-            "COLUMNS": "120",
-            "NO_COLOR": "1",
         }
         self._broker_env = {"GOQUEUE_NATIVE": f"127.0.0.1:{native}", "GOQUEUE_HTTP": f"127.0.0.1:{http}"}
         self._broker: subprocess.Popen[str] | None = None

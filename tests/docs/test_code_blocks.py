@@ -53,8 +53,7 @@ def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path | None]:
         yield None
         return
     path = tmp_path_factory.mktemp("warm") / "forks"
-    clean = {name: value for name, value in os.environ.items() if not name.startswith("GOQUEUE_")}
-    with warm.started("forks", path, clean | {"COLUMNS": "120", "NO_COLOR": "1"}):
+    with warm.started("forks", path, warm.clean_environment()):
         yield path
 
 

@@ -28,7 +28,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-ROOT = Path(__file__).resolve().parents[2]
 COMMAND = Path(__file__).with_name("warm_command.py")
 REQUEST_BYTES_MAX = 128 * 1024
 READY = "ready"
@@ -45,10 +44,10 @@ class Request(NamedTuple):
 
 @contextmanager
 def started(kind: str, path: Path, environment: Mapping[str, str]) -> Iterator[None]:
-    """A process of that kind waits for commands at the path."""
+    """A process of that kind waits for commands at the path. Java stays in the directory that it was started in."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "tests.docs.warm", kind, str(path)],
-        cwd=ROOT,
+        [sys.executable, "-P", __file__, kind, str(path)],
+        cwd=path.parent,
         env=environment,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -61,6 +60,14 @@ def started(kind: str, path: Path, environment: Mapping[str, str]) -> Iterator[N
     finally:
         process.terminate()
         process.communicate()
+
+
+def clean_environment() -> dict[str, str]:
+    """That of the tests without settings of GoQueue; it is good in any directory."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("GOQUEUE_")}
+    if paths := clean.get("PYTHONPATH"):
+        clean["PYTHONPATH"] = os.pathsep.join(map(os.path.abspath, paths.split(os.pathsep)))
+    return clean | {"COLUMNS": "120", "NO_COLOR": "1"}
 
 
 def command(path: Path) -> list[str]:
