@@ -125,6 +125,8 @@ class RevocationConfirmed(NamedTuple):
     rebalance_state: str
 
 
+# More than 40 methods: a third are one-line queries. What changes members also changes owners, the generation and
+# the rebalance under way, in one step; apart from each other these could disagree.
 class Group:
     """Members and their partitions. Not thread-safe; knows deadlines, owns no timer."""
 
