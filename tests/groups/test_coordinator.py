@@ -44,14 +44,14 @@ def test_the_first_join_makes_the_group() -> None:
 def test_a_group_may_be_there_before_its_members() -> None:
     coordinator = GroupCoordinator(GroupConfig(groups_max=1))
 
-    group = coordinator.found("billing", now_ns=0, wall_ns=WALL_NS)
+    group = coordinator.create("billing", now_ns=0, wall_ns=WALL_NS)
 
     assert (group.state, group.generation, group.created_at_ns) == (GroupState.EMPTY, 0, WALL_NS)
-    assert coordinator.found("billing", now_ns=9, wall_ns=WALL_NS + 9) is group
+    assert coordinator.create("billing", now_ns=9, wall_ns=WALL_NS + 9) is group
     with pytest.raises(Conflict):
-        coordinator.found("other", now_ns=0, wall_ns=WALL_NS)
+        coordinator.create("other", now_ns=0, wall_ns=WALL_NS)
     with pytest.raises(InvalidRequest):
-        coordinator.found("a/b", now_ns=0, wall_ns=WALL_NS)
+        coordinator.create("a/b", now_ns=0, wall_ns=WALL_NS)
     join(coordinator, "billing", now_ns=60 * SECOND, session_timeout_ms=1_000)
     coordinator.tick(now_ns=61 * SECOND)
     assert group.state is GroupState.EMPTY

@@ -138,6 +138,8 @@ class CursorState(NamedTuple):
     released: BitMap64
 
 
+# More than 40 methods: each arrow of the diagram is one, and nearly every arrow changes `_busy`, the lanes and the
+# counts together. Two classes would have to share all three, and an offset could be in two states at once.
 class Cursor:
     """One group on one partition."""
 

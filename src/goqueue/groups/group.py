@@ -126,6 +126,8 @@ class RevocationConfirmed(NamedTuple):
     rebalance_state: str
 
 
+# More than 40 methods: a third are one-line queries. What changes members also changes owners, the generation and
+# the rebalance under way, in one step; apart from each other these could disagree.
 class Group:
     """Members and their partitions. Not thread-safe; knows deadlines, owns no timer."""
 
@@ -210,42 +212,42 @@ class Group:
         return member
 
     def join(
-        self, asked: Join, *, suffix: str, partition_counts: Mapping[str, int], now_ns: int, wall_ns: int
+        self, wanted: Join, *, suffix: str, partition_counts: Mapping[str, int], now_ns: int, wall_ns: int
     ) -> Member:
         """Add a new member, or one that is known under this id again. A refused join changes nothing.
 
         `partition_counts` has at least those of the wanted topics that exist.
         """
         self._check_alive()
-        validate_join(asked, self._config)
-        for topic in asked.topics:
+        validate_join(wanted, self._config)
+        for topic in wanted.topics:
             if topic not in partition_counts:
                 raise TopicNotFound(topic)
         if self._members:
             for setting in ("mode", "protocol", "assignor", "ack"):
-                if getattr(asked, setting) != getattr(self, setting):
-                    raise GroupModeConflict(self.name, setting, getattr(asked, setting), getattr(self, setting))
-        member_id = asked.member_id if asked.member_id is not None else f"{asked.client_id}-{suffix}"
+                if getattr(wanted, setting) != getattr(self, setting):
+                    raise GroupModeConflict(self.name, setting, getattr(wanted, setting), getattr(self, setting))
+        member_id = wanted.member_id if wanted.member_id is not None else f"{wanted.client_id}-{suffix}"
         known = self._members.get(member_id)
-        if known and asked.member_id is None:
+        if known and wanted.member_id is None:
             raise AlreadyExists("member", member_id)
         if not known and len(self._members) >= self._config.members_max:
             raise Conflict(f"group {self.name} has {len(self._members)} members, which is the limit")
 
         self._learn_calendar(now_ns, wall_ns)
         topics = known.topics if known else ()
-        member = known or self._take_in(member_id, asked, wall_ns=wall_ns)
-        _update(member, asked)
+        member = known or self._add_member(member_id, wanted, wall_ns=wall_ns)
+        _update(member, wanted)
         member.heard(now_ns=now_ns, wall_ns=wall_ns)
         self._events.append(MemberJoined(group=self.name, member_id=member_id))
-        if self._learn_counts(asked.topics, partition_counts) or member.topics != topics:
+        if self._learn_counts(wanted.topics, partition_counts) or member.topics != topics:
             self._start(Trigger.JOIN, now_ns=now_ns, fresh=member)
         else:
             self._has_changed = True
             self.generation += 1  # fences its old process; the other members keep their generations
-            self._release(member, member.revoking)
+            self._unassign(member, member.revoking)
             if self._rebalance:
-                self._hand_over(now_ns=now_ns)
+                self._assign_free(now_ns=now_ns)
         member.generation = self.generation
         self._wake_at(min(member.session_deadline_ns, now_ns + self._late_ns(member)))
         self._tell_change()
@@ -291,16 +293,16 @@ class Group:
         member = self.check(member_id, generation)
         given = member.revoking.keys() if partitions is None else member.revoking.keys() & set(partitions)
         if given:
-            self._release(member, given)
-            self._hand_over(now_ns=now_ns)
+            self._unassign(member, given)
+            self._assign_free(now_ns=now_ns)
             self._tell_change()
         return RevocationConfirmed(len(member.revoking), _rebalance_state(member, settled="complete"))
 
     def leave(self, member_id: str, *, now_ns: int, reason: str = "graceful") -> Member:
         """Remove the member; its partitions are free. Returns it as it was."""
         member = self.member(member_id)
-        self._put_out(member, reason)
-        self._go_on(Trigger.LEAVE, now_ns=now_ns)
+        self._remove_member(member, reason)
+        self._rebalance_remaining(Trigger.LEAVE, now_ns=now_ns)
         self._tell_change()
         return member
 
@@ -323,13 +325,13 @@ class Group:
             return
         expired = [member for member in self._members.values() if member.session_deadline_ns <= now_ns]
         for member in expired:
-            self._put_out(member, "timeout")
+            self._remove_member(member, "timeout")
             self._expired[member.id] = None
             if len(self._expired) > self._config.expired_max:
                 del self._expired[next(iter(self._expired))]
         if expired:
-            self._go_on(Trigger.TIMEOUT, now_ns=now_ns)
-        self._take_overdue(now_ns)
+            self._rebalance_remaining(Trigger.TIMEOUT, now_ns=now_ns)
+        self._revoke_overdue(now_ns)
         for member in self._members.values():
             if not member.is_late and member.heard_ns + self._late_ns(member) <= now_ns:
                 member.is_late = True
@@ -341,7 +343,7 @@ class Group:
         """Remove all members. From now on every call raises `GroupNotFound`."""
         self._check_alive()
         for member in list(self._members.values()):
-            self._put_out(member, "error")
+            self._remove_member(member, "error")
         self._end(now_ns=now_ns, failed=True)
         self._begin_generation()
         self._partition_counts = {}
@@ -401,21 +403,26 @@ class Group:
         group.version = saved.version
         return group
 
-    def _take_in(self, member_id: str, asked: Join, *, wall_ns: int) -> Member:
+    def _add_member(self, member_id: str, wanted: Join, *, wall_ns: int) -> Member:
         if not self._members:
-            self.mode, self.protocol, self.assignor, self.ack = asked.mode, asked.protocol, asked.assignor, asked.ack
+            self.mode, self.protocol, self.assignor, self.ack = (
+                wanted.mode,
+                wanted.protocol,
+                wanted.assignor,
+                wanted.ack,
+            )
         self._expired.pop(member_id, None)
-        member = Member(id=member_id, ack=asked.ack, joined_at_ns=wall_ns)
+        member = Member(id=member_id, ack=wanted.ack, joined_at_ns=wall_ns)
         self._members[member_id] = member
         return member
 
-    def _put_out(self, member: Member, reason: str) -> None:
+    def _remove_member(self, member: Member, reason: str) -> None:
         del self._members[member.id]
         for partition in member.assigned:
             self._owners.pop(partition, None)
         self._events.append(MemberLeft(group=self.name, member_id=member.id, reason=reason))
 
-    def _go_on(self, trigger: Trigger, *, now_ns: int) -> None:
+    def _rebalance_remaining(self, trigger: Trigger, *, now_ns: int) -> None:
         """Rebalance over the members that are left."""
         if self._members:
             self._start(trigger, now_ns=now_ns)
@@ -448,11 +455,11 @@ class Group:
             if member.confirms_revocations and member is not fresh:
                 gone = [one for one in moving if one.partition >= self._partition_counts.get(one.topic, 0)]
                 member.revoke(moving.difference(gone), now_ns=now_ns)
-                self._release(member, gone)
+                self._unassign(member, gone)
             else:
                 member.revoking = {}
-                self._release(member, moving)
-        self._hand_over(now_ns=now_ns)
+                self._unassign(member, moving)
+        self._assign_free(now_ns=now_ns)
 
     def _share(self) -> None:
         """Assign every member all partitions of its topics, as the modes `shared` and `key-shared` say."""
@@ -461,19 +468,19 @@ class Group:
             member.target = aims[member.id]
             member.hold(member.target)
 
-    def _hand_over(self, *, now_ns: int) -> None:
+    def _assign_free(self, *, now_ns: int) -> None:
         """Assign free partitions to their target; an eager group waits until all are free."""
         is_waiting = any(member.revoking for member in self._members.values())
         if not (is_waiting and self.protocol == "eager"):
             for member in self._members.values():
                 if member.held is not member.target:
-                    self._give(member, [one for one in member.target - member.held if one not in self._owners])
+                    self._assign(member, [one for one in member.target - member.held if one not in self._owners])
         if not is_waiting:
             assert all(member.is_settled for member in self._members.values())
             self._end(now_ns=now_ns, failed=False)
             self._go_to(GroupTransition.SETTLED)
 
-    def _take_overdue(self, now_ns: int) -> None:
+    def _revoke_overdue(self, now_ns: int) -> None:
         members = self._members.values()
         slow = [member for member in members if min(member.revoking.values(), default=now_ns + 1) <= now_ns]
         if not slow:
@@ -482,11 +489,11 @@ class Group:
         for member in slow:
             member.generation = member.fenced_below = self.generation
             overdue = [partition for partition, deadline_ns in member.revoking.items() if deadline_ns <= now_ns]
-            self._release(member, overdue, timed_out=True)
+            self._unassign(member, overdue, timed_out=True)
             self.stats.total_revocation_timeouts += 1
-        self._hand_over(now_ns=now_ns)
+        self._assign_free(now_ns=now_ns)
 
-    def _give(self, member: Member, partitions: Sequence[TopicPartition]) -> None:
+    def _assign(self, member: Member, partitions: Sequence[TopicPartition]) -> None:
         if not partitions:
             return
         member.hold(member.held.union(partitions))
@@ -496,7 +503,7 @@ class Group:
         given = tuple(sorted(partitions))
         self._events.append(PartitionsAssigned(group=self.name, member_id=member.id, partitions=given))
 
-    def _release(self, member: Member, partitions: Iterable[TopicPartition], *, timed_out: bool = False) -> None:
+    def _unassign(self, member: Member, partitions: Iterable[TopicPartition], *, timed_out: bool = False) -> None:
         taken = tuple(sorted(partitions))
         if not taken:
             return
@@ -598,13 +605,13 @@ def _rebalance_state(member: Member, *, settled: str) -> str:
     return settled if member.is_settled else "pending_assign"
 
 
-def _update(member: Member, asked: Join) -> None:
-    member.client_id = asked.client_id
-    member.topics = tuple(sorted(set(asked.topics)))
-    member.session_timeout_ms = asked.session_timeout_ms
-    member.start = asked.start
-    member.auto_commit = asked.auto_commit
-    member.visibility_timeout_ms = asked.visibility_timeout_ms
-    member.max_in_flight = asked.max_in_flight
-    member.auto_commit_interval_ms = asked.auto_commit_interval_ms
-    member.confirms_revocations = asked.confirms_revocations
+def _update(member: Member, wanted: Join) -> None:
+    member.client_id = wanted.client_id
+    member.topics = tuple(sorted(set(wanted.topics)))
+    member.session_timeout_ms = wanted.session_timeout_ms
+    member.start = wanted.start
+    member.auto_commit = wanted.auto_commit
+    member.visibility_timeout_ms = wanted.visibility_timeout_ms
+    member.max_in_flight = wanted.max_in_flight
+    member.auto_commit_interval_ms = wanted.auto_commit_interval_ms
+    member.confirms_revocations = wanted.confirms_revocations

@@ -41,29 +41,29 @@ def validate_name(name: str, field: str) -> None:
         raise InvalidRequest(f"{field} {rule}", path=field)
 
 
-def validate_join(asked: Join, config: GroupConfig) -> None:
+def validate_join(wanted: Join, config: GroupConfig) -> None:
     """Raise `InvalidRequest` unless every field is valid."""
-    validate_name(asked.client_id, "client_id")
-    if asked.member_id is not None:
-        validate_name(asked.member_id, "member_id")
-    if not asked.topics:
+    validate_name(wanted.client_id, "client_id")
+    if wanted.member_id is not None:
+        validate_name(wanted.member_id, "member_id")
+    if not wanted.topics:
         raise InvalidRequest("at least one topic is required", path="topics")
-    if len(asked.topics) > config.topics_max:
-        raise InvalidRequest(f"topics: {len(asked.topics)} are over the limit of {config.topics_max}", path="topics")
+    if len(wanted.topics) > config.topics_max:
+        raise InvalidRequest(f"topics: {len(wanted.topics)} are over the limit of {config.topics_max}", path="topics")
     low, high = config.session_timeout_ms_min, config.session_timeout_ms_max
-    if not low <= asked.session_timeout_ms <= high:
+    if not low <= wanted.session_timeout_ms <= high:
         raise InvalidRequest(f"session_timeout must be {low} to {high} ms", path="session_timeout")
-    _validate_choice("mode", asked.mode, MODES)
-    _validate_choice("protocol", asked.protocol, PROTOCOLS)
-    _validate_choice("assignor", asked.assignor, ASSIGNORS.keys())
-    _validate_choice("start", asked.start, STARTS)
-    _validate_choice("ack", asked.ack, ACKS)
-    visibility_timeout_ms = asked.visibility_timeout_ms
+    _validate_choice("mode", wanted.mode, MODES)
+    _validate_choice("protocol", wanted.protocol, PROTOCOLS)
+    _validate_choice("assignor", wanted.assignor, ASSIGNORS.keys())
+    _validate_choice("start", wanted.start, STARTS)
+    _validate_choice("ack", wanted.ack, ACKS)
+    visibility_timeout_ms = wanted.visibility_timeout_ms
     if visibility_timeout_ms is not None and not 1 <= visibility_timeout_ms <= VISIBILITY_TIMEOUT_MS_MAX:
         raise InvalidRequest("visibility_timeout must be positive and at most 12h", path="visibility_timeout")
-    if asked.max_in_flight is not None and asked.max_in_flight < 1:
+    if wanted.max_in_flight is not None and wanted.max_in_flight < 1:
         raise InvalidRequest("max_in_flight must be positive", path="max_in_flight")
-    if not AUTO_COMMIT_INTERVAL_MS_MIN <= asked.auto_commit_interval_ms <= AUTO_COMMIT_INTERVAL_MS_MAX:
+    if not AUTO_COMMIT_INTERVAL_MS_MIN <= wanted.auto_commit_interval_ms <= AUTO_COMMIT_INTERVAL_MS_MAX:
         raise InvalidRequest("auto_commit_interval must be 100ms to 1h", path="auto_commit_interval")
 
 

@@ -128,14 +128,14 @@ class Groups:
         self._check_topics(asked)
 
         def go_on(journal: Journal) -> Pending[reports.JoinAnswer]:
-            member = self._take_in(group, asked)
+            member = self._add_member(group, asked)
             told = self._joined(self._coordinator.get(group), member)
             stored = journal.put({_key(group): self._coordinator.get(group).snapshot()})
             return after(stored, lambda _: told)
 
         return chained(self._topics.journal(GROUPS_TOPIC), go_on)
 
-    def _take_in(self, group: str, asked: Join) -> Member:
+    def _add_member(self, group: str, asked: Join) -> Member:
         now_ns, wall_ns = self._now()
         member = self._coordinator.join(
             group,
@@ -298,7 +298,7 @@ class Groups:
 
         def go_on(journal: Journal) -> Pending[None]:
             now_ns, wall_ns = self._now()
-            self._coordinator.found(group, now_ns=now_ns, wall_ns=wall_ns)
+            self._coordinator.create(group, now_ns=now_ns, wall_ns=wall_ns)
             self._tell()
             return journal.put({_key(group): self._coordinator.get(group).snapshot()})
 
