@@ -34,7 +34,7 @@ from goqueue.client.prefetch import LARGE_BATCH
 from goqueue.wire import verbs
 from goqueue.wire.verbs import Verb
 from tests.client.faulty_network import Proxy
-from tests.client.test_outages import RestartingBroker
+from tests.client.test_connections import RestartingBroker
 
 WAIT_S = 20
 QUICK = {"backoff_initial": "10ms", "backoff_max": "10ms"}

@@ -14,7 +14,7 @@ from goqueue import AsyncClient, Client, InvalidRequest, Message, Messages, Topi
 from goqueue.client import reading
 from goqueue.client.reading import TopicFollow, TopicRead
 from tests.client.faulty_network import Proxy
-from tests.client.test_outages import RestartingBroker
+from tests.client.test_connections import RestartingBroker
 
 SEGMENT_BYTES = 4_096
 WAIT_S = 20

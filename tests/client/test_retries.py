@@ -3,7 +3,7 @@
 import pytest
 
 from goqueue.client.reach import Reach
-from goqueue.client.retries import Retries, RetryPolicy
+from goqueue.client.retries import ClientRetryPolicy, Retries
 from goqueue.client.session import CannotConnect
 from goqueue.errors import GoQueueError, InvalidRequest, RequestTimeout
 from goqueue.runtime.entropy import SystemEntropy
@@ -33,7 +33,7 @@ def attempts(retries: Retries, error: GoQueueError) -> list[float]:
 def test_a_request_is_tried_until_shortly_before_its_deadline(timeout_s: float) -> None:
     for _ in range(50):  # the waits are random
         times = attempts(
-            Retries(RetryPolicy(SystemEntropy()), reach(), began_s=0, deadline_s=timeout_s),
+            Retries(ClientRetryPolicy(SystemEntropy()), reach(), began_s=0, deadline_s=timeout_s),
             RequestTimeout("a request", 1),
         )
 
@@ -43,7 +43,8 @@ def test_a_request_is_tried_until_shortly_before_its_deadline(timeout_s: float) 
 
 def test_waits_double_up_to_two_seconds() -> None:
     times = attempts(
-        Retries(RetryPolicy(SystemEntropy()), reach(), began_s=0, deadline_s=1_000), RequestTimeout("a request", 1)
+        Retries(ClientRetryPolicy(SystemEntropy()), reach(), began_s=0, deadline_s=1_000),
+        RequestTimeout("a request", 1),
     )
 
     waits = [after - before for before, after in zip([0.0, *times], times, strict=False)]
@@ -55,13 +56,15 @@ def test_waits_double_up_to_two_seconds() -> None:
 def test_a_client_that_never_reached_a_broker_gives_up_after_its_connect_timeout() -> None:
     error = CannotConnect(ADDRESS, "Connection refused")
 
-    times = attempts(Retries(RetryPolicy(SystemEntropy()), reach(was_reached=False), began_s=0, deadline_s=30), error)
+    times = attempts(
+        Retries(ClientRetryPolicy(SystemEntropy()), reach(was_reached=False), began_s=0, deadline_s=30), error
+    )
 
     assert 2.9 < times[-1] < 3
 
 
 def test_what_no_attempt_can_cure_is_raised_at_once() -> None:
-    retries = Retries(RetryPolicy(SystemEntropy()), reach(), began_s=0, deadline_s=30)
+    retries = Retries(ClientRetryPolicy(SystemEntropy()), reach(), began_s=0, deadline_s=30)
 
     with pytest.raises(InvalidRequest):
         retries.wait_s(InvalidRequest("wrong"), now_s=0)

@@ -74,34 +74,38 @@ class BlockingPublisher:
         began_ns = self._clock.monotonic_ns()
         is_known = topic in self._engine.topics
         try:
+            if not is_known:
+                self._learn(topic, began_ns)
             return self._publish_once(topic, message, partition, began_ns)
         except (TopicNotFound, PartitionNotFound, MessageTooLarge):
             self._drop_topic(topic)
             if not is_known:
                 raise
         # What is known of the topic may be old: it may have been replaced, or its limits raised.
+        self._learn(topic, began_ns)
         return self._publish_once(topic, message, partition, began_ns)
 
     def _publish_once(self, topic: str, message: OutgoingMessage, partition: int | None, began_ns: int) -> Published:
         engine = self._engine
-        if topic not in engine.topics:
-            self._learn(topic, began_ns)
         handle = Handle(NO_BATCH, message)
-        engine.add(topic, handle, partition, now_ns=began_ns)  # full with one message, so it is sealed
-        engine.take_sealed()
-        batch = handle.batch
+        deadline_ns = began_ns + self._timeout_ns
         try:
+            engine.add(topic, handle, partition, now_ns=began_ns)  # full with one message, so it is sealed
+            engine.take_sealed()
+            batch = handle.batch
             while not batch.is_done:
-                self._pump(batch.queue)
-        except BaseException:  # Ctrl-C: the message has no owner any more
-            engine.give_up((batch.queue,), BrokerUnavailable("interrupted"))
+                self._pump(batch.queue, deadline_ns)
+        except BaseException:  # Ctrl-C: the caller does not learn of the message, so it is not sent later either
+            engine.seal_all()
+            engine.take_sealed()
+            engine.give_up((handle.batch.queue,), BrokerUnavailable("interrupted"))
             raise
         finally:
-            if batch.error is not None:  # raised here; kept, its traceback would keep the frames of the application
+            if handle.batch.error is not None:  # a kept error keeps the frames of its traceback, and what they hold
                 engine.forget_failures()
         return published(handle)
 
-    def _pump(self, queue: PartitionQueue) -> None:
+    def _pump(self, queue: PartitionQueue, deadline_ns: int) -> None:
         """Send what is next and wait for its answer; or wait until it is time to send it again."""
         engine = self._engine
         now_ns = self._clock.monotonic_ns()
@@ -109,7 +113,8 @@ class BlockingPublisher:
             timeout = RequestTimeout(f"publish to {queue.topic}-{queue.partition}", self._timeout_ns / SECOND)
             engine.give_up((queue,), timeout)
             return
-        if engine.expire(queue, now_ns):
+        if now_ns > deadline_ns:
+            engine.expire(queue, now_ns)
             return
         request = engine.next_request(queue, now_ns)
         if request is None:

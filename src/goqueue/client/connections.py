@@ -11,7 +11,7 @@ from typing import Protocol, TypeVar
 from weakref import WeakSet
 
 from goqueue.client.reach import Reach
-from goqueue.client.retries import Retries, RetryPolicy
+from goqueue.client.retries import ClientRetryPolicy, Retries
 from goqueue.client.session import CONNECT_TIMEOUT_S, CannotConnect, Session
 from goqueue.errors import (
     BrokerUnavailable,
@@ -55,7 +55,7 @@ class Connections:
         entropy: Entropy | None = None,
     ) -> None:
         self.entropy = entropy or SystemEntropy()
-        self.retry_policy = RetryPolicy(self.entropy)
+        self.retry_policy = ClientRetryPolicy(self.entropy)
         self.addresses = list(addresses)
         self.client_id = client_id
         self.api_key = api_key

@@ -99,11 +99,12 @@ class LoopPublisher:
     def add(self, topic: str, handle: AnyHandle, partition: int | None) -> None:
         """Add a message that is more than a small value, or for which no batch is open."""
         engine = self.engine
-        now_ns = self._clock.monotonic_ns()
+        now_ns = None if engine.lingers else self._clock.monotonic_ns()
         with self.lock:
             if engine.unusable:
                 engine.check_usable()
-            engine.add(topic, handle, partition, now_ns=now_ns)
+            if not engine.add(topic, handle, partition, now_ns=now_ns):
+                engine.add(topic, handle, partition, now_ns=self._clock.monotonic_ns())
             if engine.sealed:
                 self._wake_pump()
             if not self._is_lingering and not handle.batch.is_sealed:

@@ -20,7 +20,7 @@ from goqueue.client.loop_publisher import LoopPublisher
 from goqueue.client.options import Duration, Time
 from goqueue.record.header import Priority
 
-# The keywords of `send` stand here twice, and nowhere else: a dict of options would cost a third of a small `send`.
+# The keywords of `send` are written out, twice: they may be given by position, and small values need no dict that way.
 
 
 class AsyncProducer:
@@ -58,8 +58,9 @@ class AsyncProducer:
     ) -> AsyncHandle:
         """Hand a message over; the handle tells where it is stored. Waits only while the buffer is full."""
         publisher = self._publisher
-        publisher.check_usable()
         engine = publisher.engine
+        if engine.unusable or publisher.fork != forks.generation:
+            publisher.check_usable()
         if (inject := publisher.inject) is not None:
             headers = inject(headers)
         message = messages.message(
@@ -164,7 +165,8 @@ class Producer:
     def _add(self, topic: str, handle: Handle, partition: int | None) -> Handle:
         """What is done once per batch, or for a message that is more than a small value."""
         publisher, engine = self._publisher, self._engine
-        publisher.check_usable()
+        if engine.unusable or publisher.fork != forks.generation:
+            publisher.check_usable()
         if self._context is None:
             self._context = publisher.context
         if not engine.is_ready_for(topic, handle.item):

@@ -43,7 +43,7 @@ from goqueue.client.accumulator import (
     PublishRequest,
     TopicQueues,
 )
-from goqueue.client.retries import RetryPolicy
+from goqueue.client.retries import ClientRetryPolicy
 from goqueue.errors import (
     Conflict,
     GoQueueError,
@@ -73,7 +73,9 @@ class PublishEngine:
 
     def __init__(self, config: ProducerConfig, entropy: Entropy) -> None:
         self.config = config
-        self.batch_count = 1 if config.linger_ns == 0 else config.batch_count
+        self.lingers = config.linger_ns > 0  # else each message is a batch of its own
+        self._batch_count = config.batch_count if self.lingers else 1
+        self._small_count = min(self._batch_count, -(-config.batch_bytes // SMALL_RECORD_BYTES))
         self.unusable = ""  # why no message can be added
         self.is_closed = False
         self.turns: dict[str, PartitionQueue] = {}  # by topic, where messages without a key go now
@@ -82,7 +84,7 @@ class PublishEngine:
         self.sent_count = 0  # records of the open transaction that were sent, each once
         self.last_error: GoQueueError | None = None  # why nothing is stored at the moment
         self._entropy = entropy
-        self._retry_policy = RetryPolicy(entropy)
+        self._retry_policy = ClientRetryPolicy(entropy)
         self._topics: dict[str, TopicQueues] = {}
         self._epoch = 0  # with which the queues of a new topic start
         self._identity: tuple[int, int] | None = None
@@ -176,8 +178,12 @@ class PublishEngine:
         if self.unusable:
             raise Conflict(self.unusable)
 
-    def add(self, topic: str, handle: AnyHandle, partition: int | None, *, now_ns: int) -> None:
-        """Add a message that is more than a small value, or for which no batch is open."""
+    def add(self, topic: str, handle: AnyHandle, partition: int | None, *, now_ns: int | None) -> bool:
+        """Add a message that is more than a small value, or for which no batch is open.
+
+        False, and nothing was added, if a batch has to be opened and the time was not given: so the clock is read once
+        per batch, and not for each message.
+        """
         item = handle.item
         message = (
             item
@@ -191,23 +197,27 @@ class PublishEngine:
         if value is not None and len(value) > queues.value_bytes_max:
             raise MessageTooLarge("value", len(value), queues.value_bytes_max)
         queue = queues.choose(message.key, partition) or self.turns[topic]
-        if queue.open is not None and queue.open.is_sealed:  # a Ctrl-C came before it was out of the way
-            self.seal(queue)
         batch = queue.open
-        if batch is None:
-            batch = queue.open = MessageBatch(queue, now_ns)
-            batch.count_max = self._count_max(batch)
+        if batch is None or batch.is_sealed:
+            if now_ns is None:
+                return False
+            self.seal(queue)  # if a Ctrl-C came before the sealed batch was out of the way
+            batch = queue.open = MessageBatch(queue, now_ns, self._small_count)
         handle.batch = batch
         if message is item or len(value or b"") > SMALL_VALUE_BYTES:
             handle.item = message
             batch.add(handle, message)
-            batch.count_max = self._count_max(batch)
+            # It is full with so many messages, or with as many small values as there is room for.
+            room = self.config.batch_bytes - batch.size
+            count_max = batch.message_count + -(-room // SMALL_RECORD_BYTES)
+            batch.count_max = count_max if count_max < self._batch_count else self._batch_count
         else:
             batch.handles.append(handle)
         if len(batch.handles) >= batch.count_max:
             self.seal(queue)
         elif self.turns.get(topic) is queue:
             self.open[topic] = batch
+        return True
 
     def cut(self, topic: str, columns: MessageColumns, partitions: Sequence[int | None] | None) -> list[BulkPiece]:
         """Messages that come together, in pieces that each become a batch; for `add_bulk`."""
@@ -271,13 +281,6 @@ class PublishEngine:
     def _hand_over(self, batch: MessageBatch) -> None:
         self.sealed.append(batch)
         self._sealed_bytes += batch.size
-
-    def _count_max(self, batch: MessageBatch) -> int:
-        """How many messages fill the batch: as many as may be, or as many small values as there is room for."""
-        if self.batch_count == 1:
-            return 1
-        room = self.config.batch_bytes - batch.size
-        return min(self.batch_count, batch.message_count + -(-room // SMALL_RECORD_BYTES))
 
     # --- the sending thread --------------------------------------------------------------------
 

@@ -19,7 +19,7 @@ RETRY_INITIAL_NS = 20 * MS
 RETRY_MAX_NS = 2 * SECOND
 
 
-class RetryPolicy:
+class ClientRetryPolicy:
     """How long to wait before an attempt. All parts of a client share one."""
 
     __slots__ = ("_entropy",)
@@ -42,7 +42,7 @@ class Retries:
 
     __slots__ = ("_began_s", "_deadline_s", "_policy", "_reach", "_tries")
 
-    def __init__(self, policy: RetryPolicy, reach: Reach, *, began_s: float, deadline_s: float) -> None:
+    def __init__(self, policy: ClientRetryPolicy, reach: Reach, *, began_s: float, deadline_s: float) -> None:
         self._policy = policy
         self._reach = reach
         self._began_s = began_s
