@@ -13,8 +13,8 @@ from goqueue.errors import BrokerUnavailable
 from goqueue.testing import ManualClock
 from goqueue.wire import verbs
 from goqueue.wire.frames import Frame
-from goqueue.wire.reports import DeliveredBatch, Polled
-from goqueue.wire.verbs import Poll, Verb
+from goqueue.wire.reports import DeliveredBatch, PollAnswer
+from goqueue.wire.verbs import PollRequest, Verb
 
 
 @dataclass
@@ -24,10 +24,10 @@ class Session:
     payload: bytes = b"records"
     is_lost: bool = False
     last_correlation: int = 0
-    sent: list[Poll] = field(default_factory=list)
+    sent: list[PollRequest] = field(default_factory=list)
     forgotten: list[int] = field(default_factory=list)
 
-    def send_request(self, verb: Verb, meta: Poll) -> int:
+    def send_request(self, verb: Verb, meta: PollRequest) -> int:
         if self.is_lost:
             raise BrokerUnavailable("lost")
         self.sent.append(meta)
@@ -37,7 +37,7 @@ class Session:
     def receive_answer(self, verb: Verb, correlation: int) -> Frame:
         if self.is_lost:
             raise BrokerUnavailable("lost")
-        meta = verbs.encode(Polled([], 0, False, 0))
+        meta = verbs.encode(PollAnswer([], 0, False, 0))
         return Frame(verb, 0, correlation, memoryview(meta), memoryview(self.payload))
 
     def forget_answer(self, correlation: int) -> None:
