@@ -1,7 +1,7 @@
-"""What `goqueue bench transactions` does to a broker: publish in transactions, and commit them.
+"""The workloads of `goqueue bench transactions`: publish in transactions, and commit them.
 
-As in `workloads.py`, each makes a topic of its own, uses the public client and takes the time there. The times are
-those of the commits, from the end of the block to the answer.
+As in `workloads.py`, each makes a topic of its own and uses the public client, which takes the times. The latencies are
+those of commits, from the end of the block to the answer.
 """
 
 from itertools import repeat

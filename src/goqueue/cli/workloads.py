@@ -1,7 +1,7 @@
-"""What `goqueue bench` does to a broker, and what it measures.
+"""The workloads of `goqueue bench`.
 
-Each workload makes a topic of its own, uses the public client, and deletes the topic. Times are taken by the client;
-what the broker spends is asked of the broker before and after.
+Each workload makes a topic of its own, uses the public client, and deletes the topic. The client takes the times; the
+broker reports its CPU time and memory before and after.
 """
 
 import asyncio
@@ -25,30 +25,30 @@ if TYPE_CHECKING:
     from goqueue.client.options import Acks, Compression, Flush
 
 SAMPLED = 1_000
-"""Of so many messages that are sent in batches, one is timed."""
+"""One of this many messages that are sent in batches is timed."""
 STAMP_BYTES = 8
 _clock = SystemClock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What is asked for."""
+    """The parameters of a workload."""
 
     size: int
     count: int
-    batch: int
-    batch_bytes: int
-    linger: str
     partitions: int
-    acks: str
-    flush: str
-    rate: int
-    compression: str | None
+    batch: int = 1_000
+    batch_bytes: int = 1024 * 1024
+    linger: str = "5ms"
+    acks: str = "leader"
+    flush: str = "interval"
+    rate: int = 0  # per second; 0 is as fast as it goes
+    compression: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What came of it; seconds and latencies as the client saw them."""
+    """The results; seconds and latencies as measured by the client."""
 
     workload: str
     messages: int
@@ -64,7 +64,7 @@ class Measured:
 
 
 def produce(client: Client, asked: Workload) -> Measured:
-    """One producer, `send` per message, as fast as it goes; done when the last one is stored."""
+    """One producer, `send` per message, as fast as it goes; it ends when the last one is stored."""
     value = bytes(asked.size)
     latencies: list[int] = []
 
@@ -115,7 +115,7 @@ def latency(client: Client, asked: Workload) -> Measured:
 
 
 def end_to_end(client: Client, asked: Workload, server: str) -> Measured:
-    """Publish at a steady rate and follow by push; from the call of `send` to the message in hand."""
+    """Publish at a steady rate and follow by push; the time is from the call of `send` to the receipt."""
     latencies: list[int] = []
 
     def work(topic: str) -> None:
@@ -176,7 +176,7 @@ def _timed(began: int, latencies: list[int], clock: Callable[[], int]) -> Callab
 
 
 def producer_for(client: Client, asked: Workload) -> Producer:
-    """A producer as it is asked for."""
+    """A producer with the settings of the workload."""
     return client.producer(
         acks=cast("Acks", asked.acks),
         linger=asked.linger,
@@ -199,7 +199,7 @@ def measure(
     latencies: list[int],
     prepare: Callable[[str], None] | None = None,
 ) -> Measured:
-    """Do the work on a topic of its own, and tell how long it took."""
+    """Run the workload on a topic of its own, and measure it."""
     with _topic(client, asked) as topic:
         if prepare:
             prepare(topic)
@@ -235,5 +235,5 @@ def _topic(client: Client, asked: Workload) -> Iterator[str]:
 
 
 def quantile(ordered: Sequence[int], share: float) -> float:
-    """The value that this share of the others is not above."""
+    """The value at this quantile."""
     return float(ordered[min(len(ordered) - 1, int(share * len(ordered)))]) if ordered else 0.0

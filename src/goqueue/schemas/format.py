@@ -22,7 +22,7 @@ class PayloadFault(NamedTuple):
 
 
 class Validator(Protocol):
-    """A schema, compiled. Payloads are what comes behind the registry's prefix of 5 bytes; nothing is raised."""
+    """A schema, compiled. Payloads are what follows the registry's prefix of 5 bytes; nothing is raised."""
 
     def check(self, payload: bytes) -> PayloadFault | None:
         """What is wrong with the payload."""
@@ -64,7 +64,7 @@ class SchemaFormat(Protocol):
         """Read a schema; raises `InvalidSchema`.
 
         The references are all that it refers to, those of references too, by the name it is referred to;
-        a schema comes behind those that it refers to itself.
+        a schema comes after those that it refers to itself.
         """
 
     def incompatibilities(self, reader: ParsedSchema, writer: ParsedSchema) -> list[str]:

@@ -8,8 +8,8 @@
     policy, policy/<subject>  the compatibility policy that was set
     mode, mode/<subject>      the mode that was set
 
-A version counts when its fact is there, so it is written behind its schema; a schema without a version is one that
-a crash left, and nobody sees it. Numbers and ids are never given twice: who holds one may have stored it.
+A version counts when its fact is there, so it is written after its schema; a schema without a version is one that
+a crash left, and it is never shown. Numbers and ids are never given twice: a client may have stored one.
 """
 
 from enum import StrEnum
@@ -51,7 +51,7 @@ class Level(StrEnum):
 
 
 class Policy(StrEnum):
-    """How much JSON Schemas must have in common to be compatible: see `json_compatibility.py`."""
+    """How much JSON Schemas must have in common to be compatible: see `json/compatibility.py`."""
 
     STRICT = "STRICT"
     LENIENT = "LENIENT"

@@ -2,7 +2,7 @@
 
 A value belongs to the subject `<topic>-value` or, if there is none, to `<topic>`; a key to `<topic>-key`. It is held
 against the schema that it names, in the header `schema-id` or in the registry's prefix (a zero byte and the id in
-four), else against the latest one of its subject. Who names a schema may also mean one that is registered under
+four), else against the latest one of its subject. A payload may also name a schema that is registered under
 its record name, or `<topic>-<record name>`: those are the other strategies of Confluent's serializers.
 
 What a topic's messages are held against is looked up once and kept until the registry changes, so it costs next to

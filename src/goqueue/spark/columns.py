@@ -31,19 +31,8 @@ from typing import Any, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
 
 from goqueue.errors import CorruptRecord, InvalidConfig
 from goqueue.record import compression, kernel
@@ -57,26 +46,28 @@ BATCH_BYTES: Final = 8 * 1024 * 1024
 CORRUPT: Final = "_corrupt"
 """The column of values that do not fit their schema, beside the typed ones."""
 HEADERS: Final = "headers"
-SPARK_TYPES: Final[Mapping[str, DataType]] = {
-    "key": BinaryType(),
-    "value": BinaryType(),
-    "topic": StringType(),
-    "partition": IntegerType(),
-    "offset": LongType(),
-    "timestamp": TimestampType(),
-    "priority": IntegerType(),
-    "deliver_at": TimestampType(),
-    HEADERS: ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
+SPARK_TYPES: Final[Mapping[str, types.DataType]] = {
+    "key": types.BinaryType(),
+    "value": types.BinaryType(),
+    "topic": types.StringType(),
+    "partition": types.IntegerType(),
+    "offset": types.LongType(),
+    "timestamp": types.TimestampType(),
+    "priority": types.IntegerType(),
+    "deliver_at": types.TimestampType(),
+    HEADERS: types.ArrayType(
+        types.StructType([types.StructField("key", types.StringType()), types.StructField("value", types.BinaryType())])
+    ),
 }
-HEADER_MAP: Final = MapType(StringType(), StringType())
+HEADER_MAP: Final = types.MapType(types.StringType(), types.StringType())
 NULLABLE: Final = ("key", "value", "deliver_at")
 """Of the columns that every topic has. That the others are never null spares Spark a look at each of them."""
-_FIELDS: Final = {name: StructField(name, type, name in NULLABLE) for name, type in SPARK_TYPES.items()}
+_FIELDS: Final = {name: types.StructField(name, type, name in NULLABLE) for name, type in SPARK_TYPES.items()}
 ARROW_TYPES: Final[Mapping[str, Any]] = {
-    field.name: field.type for field in to_arrow_schema(StructType(list(_FIELDS.values())), timezone="UTC")
+    field.name: field.type for field in to_arrow_schema(types.StructType(list(_FIELDS.values())), timezone="UTC")
 }
-_MAP_FIELD: Final = StructField(HEADERS, HEADER_MAP, False)
-_ARROW_MAP: Final = to_arrow_schema(StructType([_MAP_FIELD]), timezone="UTC").field(HEADERS).type
+_MAP_FIELD: Final = types.StructField(HEADERS, HEADER_MAP, False)
+_ARROW_MAP: Final = to_arrow_schema(types.StructType([_MAP_FIELD]), timezone="UTC").field(HEADERS).type
 """By name, the types of the columns that every topic has."""
 
 _NS_PER_US = 1_000
@@ -92,7 +83,7 @@ class TypedValues(Protocol):
     """Turns values into the columns of a schema."""
 
     @property
-    def fields(self) -> StructType:
+    def fields(self) -> types.StructType:
         """The columns that stand in the place of `value`, without `_corrupt`."""
 
     @property
@@ -116,16 +107,18 @@ def spark_schema(
     *,
     include_headers: bool = False,
     has_header_map: bool = False,
-    value_fields: StructType | None = None,
-) -> StructType:
+    value_fields: types.StructType | None = None,
+) -> types.StructType:
     """The named columns in their order; without names all of them, with `headers` if these are to be included.
 
-    `value_fields` stand in the place of `value`, with `_corrupt` behind them. A name that is none of the columns, or
+    `value_fields` stand in the place of `value`, with `_corrupt` after them. A name that is none of the columns, or
     stands twice, raises `InvalidConfig`.
     """
     columns = _FIELDS | ({HEADERS: _MAP_FIELD} if has_header_map else {})
     if value_fields is not None:
-        typed = {field.name: field for field in value_fields} | {CORRUPT: StructField(CORRUPT, BinaryType())}
+        typed = {field.name: field for field in value_fields} | {
+            CORRUPT: types.StructField(CORRUPT, types.BinaryType())
+        }
         columns = {"key": columns["key"], **typed} | {name: columns[name] for name in columns if name != "value"}
     if names is None:
         names = [name for name in columns if name != HEADERS or include_headers]
@@ -134,7 +127,7 @@ def spark_schema(
             raise InvalidConfig("columns", name, f"must be of {', '.join(columns)}")
         if name in names[:place]:
             raise InvalidConfig("columns", name, "stands there twice")
-    return StructType([columns[name] for name in names])
+    return types.StructType([columns[name] for name in names])
 
 
 class BatchMaker:

@@ -66,7 +66,7 @@ def why_not_here(data_dir: str, topic: str, topic_id: str) -> str:
         is_here = _topic_id(data_dir, topic) == topic_id
     except (FileNotFoundError, NotADirectoryError):
         is_here = False
-    except OSError:  # whoever reads there will say so
+    except OSError:  # the read that follows reports it
         is_here = True
     return "" if is_here else f"it is not the data directory of the broker that has {topic}"
 

@@ -1,7 +1,7 @@
-"""The sink: what Spark writes is seen once, all of it at the same moment, whatever is killed on the way.
+"""The sink: rows that Spark writes become readable once and all together, whatever is killed on the way.
 
     driver      task 0               task 1                  broker
-      |           | stage q/0 m  --------------------------->  init fences who staged as q/0 before; begin
+      |           | stage q/0 m  --------------------------->  init fences the last stager of q/0; begin
       |           | rows .....................................  stored, hidden
       |           |                    | stage q/1 m  ------>
       |           | prepare            | ...................
@@ -20,10 +20,10 @@ What may happen, and why nothing is there twice or missing:
     the driver dies        before the commit, the batch is staged again, which aborts all of the old one, whatever the
                            number of its tasks. After it, the batch is staged again, too, but the broker knows the
                            marker: tasks write nothing
-    the answer is lost     the commit is repeated, and recognised by its marker
+    the answer is lost     the commit is repeated, and recognized by its marker
     the broker dies        what is not committed is aborted; the batch fails, and is done again
 
-What is staged and not committed holds up read-committed readers, so it must not outlive its write by much. Its timeout
+What is staged and not committed blocks read-committed readers, so it must not outlive its write by much. Its timeout
 is short (`transactionTimeout`, 60 s) and starts anew while a task of the write runs: each task keeps alive all that the
 write has staged so far (`client/staging.py`), for a task that has ended cannot do that itself, and Spark gives the
 driver no Python process that lives as long as the write. A write may take hours. It fails only if for that long no task
@@ -34,9 +34,9 @@ A broker remembers a marker for a week after its last use; that of a batch repla
 Spark has noted by then. A query that dies between the commit and Spark's own note of it, and is started again only
 after the broker has forgotten, writes that one batch again.
 
-Batch writes go the same way. Without a `transactionalId` nobody can tell whether a job that is run again was done
-before, so a job that failed at the very end and is repeated may write twice; that is said once, when it is planned.
-With one, and a `marker`, it cannot.
+Batch writes go the same way. Without a `transactionalId` the broker cannot recognize a job that is run again, so a job
+that failed at the very end and is repeated may write twice; a warning says so when the write is planned. With one, and
+a `marker`, it cannot.
 """
 
 import json
@@ -100,7 +100,9 @@ class _Writer:
     def _stage(
         self, batches: Iterator[Any], task: TaskContext, job: str, run: str, marker: str | None
     ) -> TransactionOwner | None:
-        """Store the rows of this task, hidden: who owns them. None if there are none, or they were committed before."""
+        """Stage the rows of this task; returns the owner of their transaction, None if there are no rows or the marker
+        is committed already.
+        """
         options = self._options
         timeout_s = options.transaction_timeout_ms / 1_000
         filled = (batch for batch in batches if batch.num_rows)

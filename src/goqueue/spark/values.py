@@ -65,7 +65,7 @@ class SchemaSource(Protocol):
 
 
 class SchemaText(NamedTuple):
-    """A schema and all that it refers to, by name; what refers to another comes behind it."""
+    """A schema and all that it refers to, by name; a schema comes after those that it refers to."""
 
     type: str
     text: str
@@ -306,7 +306,7 @@ class _ProtobufDecoder:
 
 
 def _message_of(value: bytes) -> bytes:
-    """What stands behind the prefix and the place of the first message. No message begins with a zero byte."""
+    """What follows the prefix and the place of the first message. No message begins with a zero byte."""
     for place in (b"\0", b"\x02\0"):  # the short form, and a list of one place
         if value.startswith(place, PREFIX_BYTES):
             return value[PREFIX_BYTES + len(place) :]

@@ -55,7 +55,7 @@ class _Redo(NamedTuple):
 
 
 class FileNode:
-    """A file without its name. `names` and `handles` count who still leads to it."""
+    """A file without its name. `names` and `handles` count what still leads to it."""
 
     __slots__ = ("_journal", "_medium", "content", "handles", "locked", "names")
 

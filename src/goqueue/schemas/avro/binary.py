@@ -22,9 +22,9 @@ from goqueue.schemas.avro.types import Array, Enum, Fixed, Map, Primitive, Recor
 from goqueue.schemas.format import PayloadFault
 
 Skip = Callable[[bytes, int, int], int]
-"""Of (payload, position, depth left): the position behind the value. Raises `Misfit`, or IndexError at the end."""
+"""Of (payload, position, depth left): the position after the value. Raises `Misfit`, or IndexError at the end."""
 SkipMany = Callable[[bytes, int, int], int]
-"""Of (payload, position, count): the position behind so many values."""
+"""Of (payload, position, count): the position after so many values."""
 
 NESTING_MAX: Final = 500
 """How deep a payload may go, in calls. The interpreter allows 1,000, and its caller needs some."""

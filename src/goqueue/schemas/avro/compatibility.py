@@ -46,7 +46,7 @@ PROMOTIONS: Final = {
     "bytes": ("string",),
 }
 REASONS_MAX: Final = 100
-"""Told at once. Whoever has more to repair will ask again."""
+"""Most reasons in one answer."""
 STEPS_MAX: Final = 100_000
 """Fields, branches and symbols looked at. Far beyond what people write, and some 100 ms."""
 

@@ -2,7 +2,7 @@
 
 Two schemas are the same if their JSON is, whatever white space they have; docs, aliases and defaults count. Normalized,
 the order of attributes does not count either, nor how a name or a primitive type is written: names are full, primitives
-are their names, attributes are in the order of the Parsing Canonical Form and the others behind them by name.
+are their names, attributes are in the order of the Parsing Canonical Form and the others after them by name.
 Unlike in that form nothing is dropped, since defaults and aliases decide what a schema can read.
 
 Payloads are checked by a decoder of our own (`avro_binary.py`). The libraries' decoders take the bytes' word for how

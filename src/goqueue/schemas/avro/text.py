@@ -4,8 +4,8 @@ Reading is strict where the specification is: names, symbols, sizes, unions and 
 wrong in a schema is found by its author today or by a consumer some other day. It is lenient where the specification
 says so: unknown attributes are kept and mean nothing, and a logical type that cannot be is its base type.
 
-How deep types nest is bounded, in the text and through names, up to where a record is met again. So whoever walks them
-may use recursion.
+How deep types nest is bounded, in the text and through names, up to where a record is met again. So code that walks
+them may use recursion.
 """
 
 from collections import Counter

@@ -136,7 +136,7 @@ def invalid(reason: str, path: str) -> InvalidSchema:
 
 
 def shown(value: object) -> str:
-    """A value of somebody's, in a sentence of ours."""
+    """A value of a user, as it is quoted in an error."""
     return _clipped(repr(value), 100)
 
 

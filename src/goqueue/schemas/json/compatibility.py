@@ -1,7 +1,7 @@
 """Which documents a JSON Schema accepts that another one refuses, in words.
 
 A reader's schema is compatible with a writer's iff it accepts every document that the writer's accepts: set inclusion,
-nothing else. Whether that holds is decided by `json_emptiness.py`; why it does not is found here, by going through the
+nothing else. Whether that holds is decided by `emptiness.py`; why it does not is found here, by going through the
 reader's schema part by part and asking the same about each with what the writer's schema says of that place.
 
 The verdict does not depend on the words. What is compatible is so for certain; what cannot be decided is refused.
@@ -34,7 +34,7 @@ from goqueue.schemas.json.objects import Properties
 from goqueue.schemas.json.parts import KINDS, Goal, Literal, Node, TooComplex, Value, kinds_of
 
 REASONS_MAX: Final = 50
-"""More than that helps nobody."""
+"""More reasons than that do not help."""
 EXAMPLES_MAX: Final = 3
 WAYS_MAX: Final = 32
 """So many branches of what the writer accepts are kept while the parts of the reader are gone through."""

@@ -1,4 +1,4 @@
-"""Whether one value fits a schema. Three answers: yes, no, and that nobody knows, which opaque parts lead to.
+"""Whether one value fits a schema. Three answers: yes, no, and unknown (None), which opaque parts lead to.
 
 Patterns are tried by the library that validates messages, so both agree on what a pattern means.
 """
@@ -30,7 +30,7 @@ class Judge:
         return all(self.holds(literal, value) is not False for literal in literals)
 
     def holds(self, literal: Literal, value: Value) -> bool | None:
-        """Whether the literal holds for the value; None if nobody knows."""
+        """Whether the literal holds for the value; None if that is unknown."""
         sign, item = literal
         held = self._fits(item, value) if isinstance(item, Node) else self._holds(item, value)
         return held if held is None or sign else not held

@@ -8,7 +8,7 @@ looked up at once but read when it is needed, so schemas may be recursive. Witho
 for all values they are read as what they mean; else they are opaque, as are dynamic references that could lead to
 different places.
 
-Under the policy LENIENT a side is read a second way (`Side.closed`, `Side.ignoring`): see `json_compatibility.py`.
+Under the policy LENIENT a side is read a second way (`Side.closed`, `Side.ignoring`): see `compatibility.py`.
 """
 
 import copy
@@ -254,7 +254,7 @@ class Table:
         return found
 
     def target(self, reference: parts.Reference) -> Node:
-        """What the reference refers to; nobody knows if that is the reference itself."""
+        """What the reference refers to; opaque if that is the reference itself."""
         found = self._found.get(reference)
         if found is None:
             found = self._followed(reference)

@@ -248,7 +248,7 @@ class Properties:
 
 
 def _covers(part: Covering, patterns: dict[str, bool | None]) -> bool | None:
-    """Whether the part speaks of properties that occur nowhere and match these patterns; None if nobody knows."""
+    """Whether the part speaks of properties that occur nowhere and match these patterns; None if that is unknown."""
     if isinstance(part, PatternProperties):
         return patterns[part.pattern]
     matching = [patterns[pattern] for pattern in part.patterns]

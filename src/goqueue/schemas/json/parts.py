@@ -101,7 +101,7 @@ class Reference(Part):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Opaque(Part):
-    """Nobody knows."""
+    """Something that cannot be decided."""
 
     keyword: str
     why: str

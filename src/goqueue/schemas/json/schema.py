@@ -255,7 +255,7 @@ def _words(error: Exception) -> str:
 
 
 def _shortened(text: str) -> str:
-    """What begins with something that somebody sent, and ends with what is wrong with it, without its middle."""
+    """The text without its middle: it begins with what was sent, and ends with what is wrong with it."""
     if len(text) <= REASON_CHARACTERS_MAX:
         return text
     half = REASON_CHARACTERS_MAX // 2

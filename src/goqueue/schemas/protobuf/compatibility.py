@@ -21,7 +21,7 @@ from typing import Final
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor, FileDescriptor
 
 REASONS_MAX: Final = 100
-"""Told at once. Whoever has more to repair will ask again."""
+"""Most reasons in one answer."""
 STEPS_MAX: Final = 100_000
 """Fields looked at. Far beyond what people write."""
 

@@ -1,11 +1,11 @@
 """Files of Protobuf that belong together: a schema, what it imports, and what that imports.
 
-A schema may import its references, by their names, and the files that everybody has: Google's (`google/protobuf/`,
+A schema may import its references, by their names, and the well-known files: Google's (`google/protobuf/`,
 `google/type/`) and Confluent's (`confluent/`), which its serializers never send along. All files of one schema are
 built into a descriptor pool of their own, so schemas cannot disturb each other.
 
 The pool checks most of what a file may not say. What it lets pass is checked here before: numbers that are reserved or
-Protobuf's own, aliases in enums, maps that are none, and files so large that nobody wrote them.
+Protobuf's own, aliases in enums, maps that are none, and files too large to be written by hand.
 """
 
 from bisect import bisect_right
@@ -114,7 +114,7 @@ class Library:
         return pool, pool.FindFileByName(name)
 
     def _in_order(self, root: FileDescriptorProto) -> list[str]:
-        """The names of all that is imported, each behind those that it imports itself."""
+        """The names of all that is imported, each after those that it imports itself."""
         done: dict[str, None] = {}
         stack = [iter(root.dependency)]
         path: list[str] = []

@@ -373,7 +373,7 @@ class _Parser:
         self._tokens.expect(";")
 
     def _options(self, holder: Any) -> None:
-        """The options in brackets behind a thing."""
+        """The options in brackets after a declaration."""
         if self._tokens.accept("["):
             for name, value, start in self._bracketed():
                 self._set_option(holder.options, name, value, start)
@@ -504,7 +504,7 @@ def _keep(options: Any, name: list[tuple[str, bool]], value: _Value) -> None:
 
 
 def _add_synthetic_oneofs(message: DescriptorProto) -> None:
-    """An `optional` of proto3 is a oneof of one field, behind all others."""
+    """An `optional` of proto3 is a oneof of one field, after all others."""
     taken = {oneof.name for oneof in message.oneof_decl} | {field.name for field in message.field}
     for field in message.field:
         if field.proto3_optional:

@@ -121,7 +121,7 @@ class Tokens:
             raise self.invalid("the string is not UTF-8", start) from None
 
     def skip_block(self) -> str:
-        """Go behind the end of what begins with a brace here, and return what is in between."""
+        """Skip the block that begins with a brace here, and return what is in it."""
         self.expect("{")
         depth, words = 1, []
         while depth:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from goqueue.errors import InvalidSchema
 from goqueue.schemas.protobuf.schema import PROTOBUF, ProtobufSchema
-from tests.schemas.protobuf_strategies import File, assert_kept, files, later, message
+from tests.schemas.protobuf.strategies import File, assert_kept, files, later, message
 
 
 def parse(source: str) -> ProtobufSchema:

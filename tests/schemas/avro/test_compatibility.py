@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from goqueue.errors import InvalidSchema
 from goqueue.schemas.avro.schema import AVRO
-from tests.schemas.avro_strategies import later, payloads, schemas
+from tests.schemas.avro.strategies import later, payloads, schemas
 
 Json = Any
 

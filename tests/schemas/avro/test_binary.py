@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from goqueue.schemas.avro.binary import EMPTY_ITEMS_MAX, BinaryValidator
 from goqueue.schemas.avro.text import Reader
 from goqueue.schemas.format import PayloadFault
-from tests.schemas.avro_strategies import payloads, schemas, zigzag
+from tests.schemas.avro.strategies import payloads, schemas, zigzag
 
 Json = Any
 MIB = 1024 * 1024

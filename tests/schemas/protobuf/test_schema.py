@@ -16,7 +16,7 @@ from goqueue.errors import InvalidSchema
 from goqueue.schemas.avro.schema import AVRO
 from goqueue.schemas.format import PayloadFault, SchemaFormat
 from goqueue.schemas.protobuf.schema import PROTOBUF, ProtobufSchema
-from tests.schemas.protobuf_strategies import File, files, message
+from tests.schemas.protobuf.strategies import File, files, message
 
 ORDER = """
 syntax = "proto3";

@@ -10,7 +10,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from goqueue.schemas.json.compatibility import REASONS_MAX, UNDECIDED, incompatibilities
-from tests.schemas.json_strategies import (
+from tests.schemas.json.strategies import (
     ARRAY_DOCUMENTS,
     ARRAY_SCHEMAS,
     DOCUMENTS,

@@ -10,7 +10,7 @@ from goqueue.errors import InvalidSchema
 from goqueue.schemas.avro.schema import AVRO
 from goqueue.schemas.format import SCHEMA_BYTES_MAX, SchemaFormat
 from goqueue.schemas.protobuf.schema import PROTOBUF
-from tests.schemas.avro_strategies import schemas
+from tests.schemas.avro.strategies import schemas
 
 Json = Any
 ADDRESS = '{"type": "record", "name": "shop.Address", "fields": [{"name": "street", "type": "string"}]}'

@@ -13,7 +13,7 @@ from goqueue.schemas.avro.schema import AVRO
 from goqueue.schemas.avro.text import Reader
 from goqueue.schemas.avro.types import Decimal, Enum, Fixed, Primitive, Record
 from goqueue.schemas.format import SCHEMA_DEPTH_MAX
-from tests.schemas.avro_strategies import schemas
+from tests.schemas.avro.strategies import schemas
 
 Json = Any
 
