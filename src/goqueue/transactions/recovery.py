@@ -39,7 +39,7 @@ class CoordinatorRecovery(NamedTuple):
     """The facts that cannot be decoded, by key, and why."""
 
 
-class _Stored(NamedTuple):
+class _StoredFacts(NamedTuple):
     producers: list[ProducerEntry]
     decisions: list[Decision]
     markers: list[tuple[str, facts.SavedMarker]]
@@ -122,8 +122,8 @@ def _abort(tables: TransactionTables, producer: ProducerEntry) -> str:
     return producer.transaction_id
 
 
-def _decode(stored: Mapping[bytes, bytes]) -> _Stored:
-    found = _Stored([], [], [], {})
+def _decode(stored: Mapping[bytes, bytes]) -> _StoredFacts:
+    found = _StoredFacts([], [], [], {})
     for key, raw in stored.items():
         try:
             kind, name = key[: facts.KIND_BYTES], _text(key)
