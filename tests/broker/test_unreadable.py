@@ -243,10 +243,10 @@ GARBAGE = {
         "orders.dlq",
         True,
         b"ro:evil",
-        redrive_facts.encode(redrive_facts.Order("good", DeadLetterFilter(), 0, 0, None, 3, "group", 0, [1])),
+        redrive_facts.encode(redrive_facts.RedriveOrder("good", DeadLetterFilter(), 0, 0, None, 3, "group", 0, [1])),
     ),
     "the progress of a redrive without offsets": Fact(
-        "orders.dlq", True, b"rp:evil", redrive_facts.encode(redrive_facts.Progress(0, b"", 0, 0, 0, 0))
+        "orders.dlq", True, b"rp:evil", redrive_facts.encode(redrive_facts.RedriveProgress(0, b"", 0, 0, 0, 0))
     ),
     "sequences": Fact("orders", True, b"producers", b"\xc1"),
     "transactions": Fact("orders", True, b"transactions", b"\xc1"),
