@@ -73,7 +73,7 @@ MODULES_ONLY_IN: dict[str, set[str]] = {
     "time": {"clock"},  # everyone else is told the time
     "random": {"testing", "runtime.entropy"},  # a run that draws its own numbers cannot be replayed
     # The broker and the command line still draw ids of their own.
-    "secrets": {"runtime.entropy", "server", "cli", "broker", "spark"},
+    "secrets": {"runtime.entropy"},
     "fcntl": {"storage.file", "spark.pipelines.store"},  # a lock that ends with its holder
     "socket": {"doors", "client", "cluster.link", "server", "spark.daemon"},
     "importlib": {"record.kernel", "spark.python", ""},  # this file sees only imports that are statements

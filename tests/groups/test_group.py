@@ -33,7 +33,7 @@ from goqueue.names import TopicPartition
 from goqueue.service.groups import Join
 
 WALL_NS = 1_700_000_000 * SECOND
-DOCS = Path(__file__).parent.parent.parent / "docs" / "groups.md"
+DOCS = Path(__file__).parent.parent.parent / "docs" / "guide" / "groups.md"
 
 
 def new_group(**bounds: int) -> Group:

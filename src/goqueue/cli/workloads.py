@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import repeat
-from secrets import token_hex
 from typing import TYPE_CHECKING, cast
 
 import uvloop
@@ -20,6 +19,7 @@ from goqueue.client.producer import Producer
 from goqueue.client.sync import Client
 from goqueue.clock import MS, SECOND, SystemClock
 from goqueue.errors import GoQueueError
+from goqueue.runtime.entropy import SystemEntropy
 
 if TYPE_CHECKING:
     from goqueue.client.options import Acks, Compression, Flush
@@ -226,7 +226,7 @@ def measure(
 
 @contextmanager
 def _topic(client: Client, asked: Workload) -> Iterator[str]:
-    name = f"bench-{token_hex(4)}"
+    name = f"bench-{SystemEntropy().bytes(4).hex()}"
     client.create_topic(name, partitions=asked.partitions, flush=cast("Flush", asked.flush))
     try:
         yield name

@@ -46,7 +46,6 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from secrets import token_hex
 from typing import Any, Final, cast
 from urllib.parse import unquote, urlsplit
 
@@ -62,6 +61,7 @@ from goqueue.client.options import Compression
 from goqueue.client.sync import Client
 from goqueue.clock import MS
 from goqueue.errors import GoQueueError, InvalidConfig, InvalidRequest, TransactionAborted
+from goqueue.runtime.entropy import SystemEntropy
 from goqueue.spark.link import Link, readable_errors
 from goqueue.spark.sink_options import SinkOptions
 from goqueue.spark.sink_rows import RowReader
@@ -95,7 +95,7 @@ class _Writer:
         self._options = options
         self._link = Link(options.server, options.api_key)
         self._rows = RowReader.of(schema, topic=options.topic, is_json=options.is_json)
-        self._run = token_hex(8)  # what tells this attempt at the write from all others
+        self._run = SystemEntropy().bytes(8).hex()  # what tells this attempt at the write from all others
 
     def _stage(
         self, batches: Iterator[Any], task: TaskContext, job: str, run: str, marker: str | None
@@ -221,7 +221,7 @@ class GoQueueWriter(_Writer, DataSourceArrowWriter):
             self._link.reach().abort_staged_job(parsed.transactional_id)
         self._marker: str | None = None
         if parsed.transactional_id is None:
-            self._transactional_id = f"spark/{token_hex(8)}"
+            self._transactional_id = f"spark/{SystemEntropy().bytes(8).hex()}"
             logger.warning("a write without transactionalId is at-least-once: if the job is repeated, so are its rows")
             return
         self._transactional_id = parsed.transactional_id

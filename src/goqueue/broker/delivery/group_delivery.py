@@ -325,7 +325,14 @@ class GroupDelivery:
         else:
             self.lost = BitMap64()
         return [
-            reports.PartitionGap(*self.leader.origin, gap.first_offset, gap.next_offset, gap.reason) for gap in gaps
+            reports.PartitionGap(
+                topic=self.leader.origin.topic,
+                partition=self.leader.origin.partition,
+                first_offset=gap.first_offset,
+                next_offset=gap.next_offset,
+                reason=gap.reason,
+            )
+            for gap in gaps
         ]
 
     # --- the order of keys ---------------------------------------------------------------------

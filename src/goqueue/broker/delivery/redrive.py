@@ -131,16 +131,20 @@ class Redrive:
 
     def info(self) -> reports.RedriveInfo:
         """The redrive as it is now."""
+        totals = self.totals
         return reports.RedriveInfo(
-            self.id,
-            self.topic,
-            self.state,
-            *self.totals,
-            self.order.rate,
-            self.order.started_at_ns,
-            self.finished_at_ns,
-            self.error,
-            self.order.to,
+            id=self.id,
+            topic=self.topic,
+            state=self.state,
+            matched=totals.matched,
+            redriven=totals.redriven,
+            skipped_loop=totals.skipped_loop,
+            failed=totals.failed,
+            rate=self.order.rate,
+            started_at_ns=self.order.started_at_ns,
+            finished_at_ns=self.finished_at_ns,
+            error=self.error,
+            to=self.order.to,
         )
 
     def end(self, state: RedriveState, error: str, *, wall_ns: int) -> None:

@@ -289,7 +289,16 @@ class Groups:
                 count = group_delivery.cursor.deliveries_of(offset) + (offset in hold.in_flight)
                 member = hold.member if offset in hold.in_flight else ""
                 found.append(
-                    reports.BlockedKey(*partition, hold.key, offset, member, hold.since_ns, count, len(hold.parked))
+                    reports.BlockedKey(
+                        topic=partition.topic,
+                        partition=partition.partition,
+                        key=hold.key,
+                        offset=offset,
+                        member_id=member,
+                        since_ns=hold.since_ns,
+                        delivery_count=count,
+                        waiting=len(hold.parked),
+                    )
                 )
         return found
 
@@ -487,4 +496,4 @@ def _key(group: str) -> bytes:
 
 
 def _names(partitions: Sequence[TopicPartition]) -> list[PartitionName]:
-    return [PartitionName(*partition) for partition in partitions]
+    return [PartitionName(topic=partition.topic, partition=partition.partition) for partition in partitions]

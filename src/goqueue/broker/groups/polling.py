@@ -356,13 +356,14 @@ def _batch(
     group_delivery: GroupDelivery, delivered: DeliveredMessages, size: int, lease_ns: int
 ) -> reports.DeliveredBatch:
     return reports.DeliveredBatch(
-        *group_delivery.leader.origin,
-        group_delivery.nonce(delivered.delivery_id),
-        len(delivered.offsets),
-        size,
-        delivered.flags,
-        delivered.deadline_ns,
-        group_delivery.lowest_not_handed(),
-        delivered.counts,
-        lease_ns,
+        topic=group_delivery.leader.origin.topic,
+        partition=group_delivery.leader.origin.partition,
+        nonce=group_delivery.nonce(delivered.delivery_id),
+        count=len(delivered.offsets),
+        bytes=size,
+        flags=delivered.flags,
+        deadline_ns=delivered.deadline_ns,
+        next_offset=group_delivery.lowest_not_handed(),
+        counts=delivered.counts,
+        lease_ns=lease_ns,
     )

@@ -50,12 +50,13 @@ class GroupPositions:
             return []
         return [
             reports.Position(
-                *partition,
-                group_delivery.cursor.floor,
-                group_delivery.leader.high_watermark,
-                group_delivery.lag,
-                self._lag_seconds(group_delivery),
-                group_delivery.stored.metadata,
+                topic=partition.topic,
+                partition=partition.partition,
+                offset=group_delivery.cursor.floor,
+                end_offset=group_delivery.leader.high_watermark,
+                lag=group_delivery.lag,
+                lag_seconds=self._lag_seconds(group_delivery),
+                metadata=group_delivery.stored.metadata,
             )
             for partition, group_delivery in sorted(up_to_date(self._deliveries.all_of(found)).items())
             if topic in (None, partition.topic)
@@ -66,7 +67,9 @@ class GroupPositions:
         found = self._coordinator.find(group)
         deliveries = {} if found is None else up_to_date(self._deliveries.all_of(found))
         return [
-            reports.DoneAbove(*partition, runs(group_delivery.cursor.acked))
+            reports.DoneAbove(
+                topic=partition.topic, partition=partition.partition, ranges=runs(group_delivery.cursor.acked)
+            )
             for partition, group_delivery in sorted(deliveries.items())
             if topic in (None, partition.topic) and group_delivery.cursor.acked
         ]
@@ -153,7 +156,9 @@ class GroupPositions:
                 target = offset
             target = max(log.start_offset, min(target, end))
             old = deliveries[name].cursor.floor if name in deliveries else log.start_offset
-            resets.append(reports.PositionReset(*name, target, old))
+            resets.append(
+                reports.PositionReset(topic=name.topic, partition=name.partition, offset=target, old_offset=old)
+            )
             if not dry_run:
                 end = self._deliveries.at(group, name).reset(target)
                 waits.append(leader.ledger.when_stored(end))

@@ -127,15 +127,20 @@ class Settlements:
 
         def answer(dead_letters: Copies) -> reports.SettledMessage:
             dead_letter = dead_letters.get(receipt.offset)
+            dlq_partition, dlq_offset = dead_letter or (-1, -1)
             return reports.SettledMessage(
-                *name,
-                outcome if dead_letter is None or settlement.action == "reject" else "dlq",
-                group_delivery.cursor.floor,
-                in_flight,
-                settling.next_count,
-                settling.at_ns,
-                *((dead_letter_topic(receipt.topic), *dead_letter) if dead_letter else ("", -1, -1)),
-                settlement.reason,
+                topic=receipt.topic,
+                partition=receipt.partition,
+                offset=receipt.offset,
+                action=outcome if dead_letter is None or settlement.action == "reject" else "dlq",
+                committed_offset=group_delivery.cursor.floor,
+                in_flight_count=in_flight,
+                delivery_count=settling.next_count,
+                at_ns=settling.at_ns,
+                dlq_topic=dead_letter_topic(receipt.topic) if dead_letter else "",
+                dlq_partition=dlq_partition,
+                dlq_offset=dlq_offset,
+                reason=settlement.reason,
             )
 
         return after(settling.stored, answer)
