@@ -8,6 +8,7 @@ from goqueue.names import TopicPartition
 from goqueue.record import kernel
 from goqueue.record.header import Priority
 from goqueue.record.message import Message
+from goqueue.runtime.entropy import SeededEntropy
 from goqueue.service.pending import Pending
 from goqueue.wire.reports import DeadLetter, DeadLetterFilter, RedriveInfo
 from tests.broker.brokers import Node
@@ -105,7 +106,13 @@ def numbers(info: RedriveInfo) -> tuple[str, int, int, int, int]:
 def patient(node: Node, **config: int) -> DeadLetterQueues:
     """The verbs with other limits."""
     limits = DeadLetterLimits(**config)
-    return DeadLetterQueues(node.broker, clock=node.clock, timers=node.broker._timers, config=limits)
+    return DeadLetterQueues(
+        node.broker.partitions,
+        clock=node.clock,
+        timers=node.broker._timers,
+        entropy=SeededEntropy(1),
+        config=limits,
+    )
 
 
 def values(messages: Iterable[Got]) -> list[bytes]:

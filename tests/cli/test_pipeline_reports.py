@@ -92,7 +92,7 @@ def test_dead_letters_are_grouped_and_put_back(broker: EmbeddedBroker, client: C
     code, refused = fail("pipeline", "dead-letters", "orders", "--redrive", "nosuch = 1", server=server)
 
     assert "db <n> down" in shown
-    assert "5 messages are dead now" in shown
+    assert "5 messages are dead-lettered now" in shown
     assert "\x1b[31m" not in shown
     assert "<svg" in (tmp_path / "dead.html").read_text()
     assert "4 messages of orders would be redriven" in planned

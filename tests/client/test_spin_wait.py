@@ -55,15 +55,15 @@ def test_when_nothing_comes_it_is_time_to_fall_asleep(ends: tuple[socket.socket,
     first_ns = clock.monotonic_ns() - began
 
     assert first_ns >= 20 * MS
-    assert not watching._spin.is_on
+    assert not watching._spin.is_spinning
 
 
 def test_after_a_watch_in_vain_the_next_one_is_left_out(ends: tuple[socket.socket, socket.socket]) -> None:
     watching = SpinWait(ends[0], MS)
     watching.watch()
 
-    assert not watching._spin.begin(0)
-    assert watching._spin.begin(0)
+    assert not watching._spin.start(0)
+    assert watching._spin.start(0)
 
 
 def test_only_one_thread_of_a_process_stays_awake(ends: tuple[socket.socket, socket.socket]) -> None:
@@ -79,4 +79,4 @@ def test_a_watch_of_no_length_never_looks(ends: tuple[socket.socket, socket.sock
 
     watching.watch()
 
-    assert not watching._spin.is_on
+    assert not watching._spin.is_spinning

@@ -167,7 +167,7 @@ class House:
 
     def connection_of(self, peer: Peer) -> Connection:
         host, port = peer.writer.get_extra_info("sockname")
-        return next(one for one in self.door.connections if one._peer == f"{host}:{port}")
+        return next(one for one in self.door.connections if one.peer == f"{host}:{port}")
 
     def let_pass(self, seconds: float) -> None:
         self.clock.advance(seconds)

@@ -165,7 +165,7 @@ def test_a_subscription_to_a_range_ends_with_its_end() -> None:
         assert msgspec.msgpack.decode(frame.meta, type=verbs.ReadAnswer).end_of_range
         await fill(house, 5)
         assert await pushed_until_quiet(peer) == []
-        assert not house.connection_of(peer)._pushes
+        assert not house.connection_of(peer).requests.pushes._open
 
     at_a_door(test)
 
@@ -257,7 +257,7 @@ def test_a_peer_that_does_not_read_is_served_no_more_than_the_limits_and_others_
             deaf.send(Verb.READ, verbs.ReadRequest("orders", 0, max_bytes=1_100_000))
         deaf.send(Verb.SUBSCRIBE, verbs.SubscribeRequest("orders", 0, 0, 10**9))
         connection = house.connection_of(deaf)
-        await until(lambda: connection._is_congested)
+        await until(lambda: connection.is_congested)
 
         for _ in range(20):
             await other.call(Verb.READ, verbs.ReadRequest("orders", 0, max_bytes=1_100_000))
@@ -304,7 +304,7 @@ def test_a_peer_that_was_sent_away_and_does_not_even_read_why_is_cut_off() -> No
         deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]
         deaf.send(Verb.READ, verbs.ReadRequest("orders", 0, max_bytes=16_000_000))
         connection = house.connection_of(deaf)
-        await until(lambda: connection._is_congested)
+        await until(lambda: connection.is_congested)
         connection._refuse(InvalidRequest("go away"))
 
         house.let_pass(29)

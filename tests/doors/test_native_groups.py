@@ -304,7 +304,7 @@ def test_every_call_takes_its_arguments_by_name_and_says_what_does_not_fit() -> 
 
 
 def test_every_verb_of_the_service_can_be_called_but_those_that_have_frames() -> None:
-    assert set(calls.VERBS) == {
+    assert set(calls.CALLS) == {
         *(f"groups.{name}" for name in ("heartbeat", "revoke", "leave", "names", "describe", "delete", "blocked")),
         *(
             f"groups.{name}"

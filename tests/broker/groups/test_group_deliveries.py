@@ -10,7 +10,7 @@ FIRST, SECOND = TopicPartition("orders", 0), TopicPartition("orders", 1)
 
 def test_a_group_has_one_delivery_on_a_partition(node: Node) -> None:
     node.create(partitions=2)
-    deliveries = GroupDeliveries(node.broker)
+    deliveries = GroupDeliveries(node.broker.partitions)
 
     found = deliveries.at("workers", FIRST)
 
@@ -22,7 +22,7 @@ def test_a_group_has_one_delivery_on_a_partition(node: Node) -> None:
 def test_a_delivery_starts_where_its_member_wants_to(node: Node) -> None:
     node.create(partitions=1)
     node.publish(b"a", b"b")
-    deliveries = GroupDeliveries(node.broker)
+    deliveries = GroupDeliveries(node.broker.partitions)
 
     assert deliveries.at("early", FIRST).cursor.floor == 0
     assert deliveries.at("late", FIRST, start="latest").cursor.floor == 2
@@ -30,8 +30,8 @@ def test_a_delivery_starts_where_its_member_wants_to(node: Node) -> None:
 
 def test_after_a_restart_only_groups_that_have_a_cursor_are_found(node: Node) -> None:
     node.create(partitions=2)
-    GroupDeliveries(node.broker).at("workers", SECOND)
-    deliveries = GroupDeliveries(restarted(node).broker)
+    GroupDeliveries(node.broker.partitions).at("workers", SECOND)
+    deliveries = GroupDeliveries(restarted(node).broker.partitions)
 
     deliveries.find_all(["workers", "others"])
 
@@ -44,7 +44,7 @@ def test_messages_in_flight_are_summed_over_partitions(node: Node) -> None:
     node.publish(b"c", partition=1)
     member = Consumer(node)
     member.poll()
-    deliveries = GroupDeliveries(node.broker)
+    deliveries = GroupDeliveries(node.broker.partitions)
     for partition in (FIRST, SECOND):
         deliveries.at("workers", partition)
 
@@ -54,7 +54,7 @@ def test_messages_in_flight_are_summed_over_partitions(node: Node) -> None:
 
 def test_deliveries_are_forgotten_with_their_partition_or_their_group(node: Node) -> None:
     node.create(partitions=2)
-    deliveries = GroupDeliveries(node.broker)
+    deliveries = GroupDeliveries(node.broker.partitions)
     for partition in (FIRST, SECOND):
         deliveries.at("workers", partition)
 

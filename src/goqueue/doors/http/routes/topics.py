@@ -121,7 +121,7 @@ class OffsetsByPartition(msgspec.Struct, kw_only=True):
 
 @post("/topics", tags=["topics"], summary="Create a topic")
 async def create_topic(context: Shared, request: Client, data: JSONBody[CreateTopicBody]) -> CreatedTopic:
-    """Returns once the topic is on the medium."""
+    """Returns once the topic is durable."""
     settings = {name: value for name, value in _settings_given(data.config or {}, request) if value is not None}
     names = {
         "num_partitions": "num_partitions" if data.partitions is None else "partitions",
@@ -140,7 +140,7 @@ async def create_topic(context: Shared, request: Client, data: JSONBody[CreateTo
             ),
             settings=settings,
         )
-    topic = await context.answered(pending, "create topic")
+        topic = await context.answered(pending, "create topic")
     return CreatedTopic(
         name=topic.name,
         id=_uuid(topic.topic_id),
@@ -197,7 +197,8 @@ async def change_config(
     """Any of the settings; null takes one back to its default."""
     with _named():
         pending = context.service.topics.alter(topic, dict(_settings_given(data, request)))
-    return _settings(await context.answered(pending, "change topic"))
+        altered = await context.answered(pending, "change topic")
+    return _settings(altered)
 
 
 @get("/topics/{topic:str}/partitions", tags=["topics"], summary="List the partitions of a topic")
