@@ -23,8 +23,8 @@ from goqueue.client.sync import Client
 from goqueue.clock import SECOND, SystemClock
 from goqueue.delivery.cursor import Cursor
 from goqueue.delivery.lanes import NORMAL, LaneConfig
-from goqueue.groups.member import Join
 from goqueue.record import kernel
+from goqueue.service.groups import Join
 from goqueue.storage.file import OsDisk
 from goqueue.storage.jobs import Job
 
@@ -154,25 +154,27 @@ def _recovery(groups: int, gaps: int) -> Result:
     """How long it takes to have all cursors back."""
     with tempfile.TemporaryDirectory() as directory:
         broker = _open(directory)
-        broker.create_topic("t", partitions=3, settings={"flush": "none"})
+        broker.topics.create("t", partitions=3, settings={"flush": "none"})
         for number in range(3):
             for _ in range(-(-2 * gaps // 1_000)):
-                broker.publish_records("t", number, kernel.encode([b"x"] * 1_000))
+                broker.messages.publish_records("t", number, kernel.encode([b"x"] * 1_000))
         odd = BitMap64(range(1, 2 * gaps, 2))
         for group in range(groups):
             broker.groups.join(f"g{group}", Join("c", ("t",)))
             for number in range(3):
-                delivery = broker.delivery(broker.live("t", number))
-                one = delivery.cursor_of(f"g{group}")
-                delivery.feed(one, 1)
-                delivery.finish(one, odd)
+                group_delivery = broker.partitions.delivery(broker.partitions.leader("t", number)).group(f"g{group}")
+                group_delivery.feed(1)
+                group_delivery.finish(odd)
         broker.close()
         began = time.perf_counter()
         broker = _open(directory)
         for number in range(3):
-            broker.delivery(broker.live("t", number))
+            broker.partitions.delivery(broker.partitions.leader("t", number))
         seconds = time.perf_counter() - began
-        found = {len(one.cursor.acked) for one in broker.delivery(broker.live("t", 0)).cursors.values()}
+        found = {
+            len(one.cursor.acked)
+            for one in broker.partitions.delivery(broker.partitions.leader("t", 0)).groups.values()
+        }
         assert found == {len(odd)}, found
         broker.close()
     name = f"recover {groups:,} groups x 3 partitions x {gaps:,} gaps"

@@ -13,13 +13,13 @@ from collections.abc import Callable
 import fastavro
 
 from benchmarks.harness import Result, main
-from goqueue.broker.pending import Pending
 from goqueue.broker.schemas import Schemas
 from goqueue.clock import SystemClock
 from goqueue.events import ignore
 from goqueue.names import TopicPartition
 from goqueue.record import kernel
 from goqueue.schemas.registry import Registry
+from goqueue.service.pending import Pending
 from goqueue.topics.config import SchemaValidation
 from goqueue.wire.schema_reports import NewSchema
 

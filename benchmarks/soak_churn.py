@@ -33,8 +33,8 @@ CONTAINERS = (dict, list, set, OrderedDict, deque)
 SEQUENCES = {"array.array", "entries of dict"}  # one array per producer and partition, in one dict
 BOUNDED = {  # by number; what a producer or a transaction leaves behind is remembered for days
     "producers": SEQUENCES,
-    "transactions": {*SEQUENCES, "goqueue.transactions.producers.Producer", "entries of OrderedDict"},
-    "delays": {"goqueue.delivery.delays.Delayed", "entries of OrderedDict"},
+    "transactions": {*SEQUENCES, "goqueue.transactions.producers.ProducerEntry", "entries of OrderedDict"},
+    "delays": {"goqueue.delivery.delays.DelayEntry", "entries of OrderedDict"},
 }
 
 

@@ -20,14 +20,15 @@ LAYERS = (
     "client | doors",
     "cluster",
     "broker",
-    "delivery | groups | transactions | schemas | tenancy",
+    "delivery | groups | transactions | schemas | security",
+    "service",
     "topics",
     "storage | wire | tracing | metrics",
     "record | times",
-    "errors | clock | names | events | backoff | memory | vigil",
+    "errors | clock | names | events | backoff | runtime",
 )
-CLIENT_SEES = {"record", "times", "wire", "tracing.context", "errors", "clock", "names", "backoff", "vigil"}
-SPARK_SEES = CLIENT_SEES | {"client", "schemas", "storage.layout", "memory"}  # typed values, and segments as files
+CLIENT_SEES = {"record", "times", "wire", "tracing.context", "errors", "clock", "names", "backoff", "runtime"}
+SPARK_SEES = CLIENT_SEES | {"client", "schemas", "storage.layout"}  # typed values, and segments as files
 
 # Pure packages take facts and `now`, and touch nothing.
 PURE = {
@@ -35,10 +36,11 @@ PURE = {
     "groups",
     "transactions",
     "schemas",
-    "tenancy",
-    "cluster.consensus",
+    "security",
+    "service",
     "wire",
     "client.accumulator",
+    "client.publish_engine",
     "spark.plan",
     "times",
     "storage.retention",
@@ -59,7 +61,7 @@ SYSTEM = {
     "spark",
     "client.environment",
     "client.forks",
-    "vigil",
+    "runtime",
 }
 THREADS = {"storage.jobs", "testing", "client", "server", "doors", "cli", "spark.pipelines"}
 
@@ -69,7 +71,9 @@ MODULES_ONLY_IN: dict[str, set[str]] = {
     **dict.fromkeys(("threading", "_thread", "concurrent"), THREADS),
     "multiprocessing": {"cli"},
     "time": {"clock"},  # everyone else is told the time
-    "random": {"testing", "client.connections", "client.retries"},  # what is random cannot be repeated; jitter need not be
+    "random": {"testing", "runtime.entropy"},  # a run that draws its own numbers cannot be replayed
+    # The broker and the command line still draw ids of their own.
+    "secrets": {"runtime.entropy"},
     "fcntl": {"storage.file", "spark.pipelines.store"},  # a lock that ends with its holder
     "socket": {"doors", "client", "cluster.link", "server", "spark.daemon"},
     "importlib": {"record.kernel", "spark.python", ""},  # this file sees only imports that are statements

@@ -3,7 +3,7 @@ from goqueue.events import Handlers, Observers
 
 CREATED = events.TopicCreated("orders", 3, internal=False)
 DELETED = events.TopicDeleted("orders", internal=False)
-POLLED = events.Polled(group="g", count=1, waited_ns=0)
+POLLED = events.PollAnswered(group="g", count=1, waited_ns=0)
 
 
 def test_an_observer_of_some_kinds_hears_of_nothing_else() -> None:

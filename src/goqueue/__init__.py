@@ -100,6 +100,10 @@ if TYPE_CHECKING:
         Handle,
         Published,
     )
+    from goqueue.client.options import (
+        MessageOptions,
+        TopicSettings,
+    )
     from goqueue.client.producer import (
         AsyncProducer,
         Producer,
@@ -145,6 +149,7 @@ if TYPE_CHECKING:
         RebalanceReport,
         RedriveInfo,
         RedrivePlan,
+        ReliabilityReport,
         ScheduleInfo,
     )
     from goqueue.wire.scan_reports import (
@@ -234,6 +239,7 @@ __all__ = [
     "Message",
     "MessageError",
     "MessageNotFound",
+    "MessageOptions",
     "MessageTooLarge",
     "Messages",
     "MetadataUnavailable",
@@ -265,6 +271,7 @@ __all__ = [
     "ReceiptUnknown",
     "RedriveInfo",
     "RedrivePlan",
+    "ReliabilityReport",
     "RequestError",
     "RequestTimeout",
     "RequestTooLarge",
@@ -293,6 +300,7 @@ __all__ = [
     "TopicNotFound",
     "TopicPartition",
     "TopicQuarantined",
+    "TopicSettings",
     "TopicState",
     "Trace",
     "TraceStats",
@@ -340,6 +348,7 @@ _LAZY = {
     "HiddenRange": "wire.scan_reports",
     "LaneReport": "wire.reports",
     "Message": "client.received",
+    "MessageOptions": "client.options",
     "NodeHealth": "wire.reports",
     "Messages": "client.sync",
     "PartitionName": "wire.reports",
@@ -349,6 +358,7 @@ _LAZY = {
     "Producer": "client.producer",
     "Published": "client.handles",
     "RebalanceReport": "wire.reports",
+    "ReliabilityReport": "wire.reports",
     "RedriveInfo": "wire.reports",
     "RedrivePlan": "wire.reports",
     "Scan": "client.scanning",
@@ -359,6 +369,7 @@ _LAZY = {
     "SchemaStats": "wire.schema_reports",
     "Staging": "client.staging",
     "Stats": "wire.verbs",
+    "TopicSettings": "client.options",
     "TopicState": "wire.verbs",
     "Trace": "wire.trace_reports",
     "TraceStats": "wire.trace_reports",

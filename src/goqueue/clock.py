@@ -1,7 +1,8 @@
-"""Time, as something that is handed in.
+"""Time as an argument.
 
-Pure code takes `now_ns`; only the shells hold a `Clock`. `wall_ns` is what a calendar shows and may
-jump; `monotonic_ns` never goes back and is for durations. This is the one module that asks the system.
+Pure code takes `now_ns`; only the shells (server, client) hold a `Clock`. `wall_ns` is the wall clock and may jump;
+`monotonic_ns` never goes back and is for durations. This is the only module that asks the system for the time, so a
+test that passes a `ManualClock` controls all of it.
 """
 
 import time
@@ -12,7 +13,7 @@ SECOND = 1_000 * MS
 
 
 class Clock(Protocol):
-    """Where a shell gets the time from."""
+    """The source of time of a shell."""
 
     def wall_ns(self) -> int:
         """Nanoseconds since 1970 in UTC; may jump either way."""

@@ -1,9 +1,8 @@
-"""What happened, told once per batch to whoever listens.
+"""Events: what happened, told to observers once per batch.
 
-The cores call an `Observer` and know nothing of metrics or traces; those are observers. An observer is
-called in the thread that owns the log and must not block or raise. Events of hot paths are not frozen: to
-make one is to be cheap. Sets of offsets and records still belong to whoever tells: an observer that keeps them
-copies them.
+The cores call an `Observer` and know nothing of metrics or traces, which are observers. An observer is called in the
+thread that owns the log, and must neither block nor raise. Events of hot paths are not frozen: a frozen dataclass is
+slower to create. Sets of offsets and records still belong to the caller: an observer that keeps them copies them.
 """
 
 from array import array
@@ -22,8 +21,8 @@ class Event:
     __slots__ = ()
 
 
-class Origin(NamedTuple):
-    """Messages that a batch holds copies of, in the order of their offsets."""
+class CopyOrigin(NamedTuple):
+    """The messages that a batch holds copies of, in the order of their offsets."""
 
     topic: str
     partition: int
@@ -31,9 +30,10 @@ class Origin(NamedTuple):
 
 
 @dataclass(slots=True)
-class Published(Event):
-    """A batch was appended to a partition. Its records have one time, `timestamp_ns`, which never goes back; `records`
-    are those that may have headers.
+class BatchPublished(Event):
+    """A batch was appended to a partition.
+
+    Its records have one time, `timestamp_ns`, which never goes back. `records` are those that may have headers.
     """
 
     topic: str
@@ -45,7 +45,7 @@ class Published(Event):
     received_ns: int = 0
     flags: int = 0
     records: Buffer = b""
-    copied_from: Origin | None = None
+    copied_from: CopyOrigin | None = None
 
 
 @dataclass(slots=True)
@@ -59,7 +59,7 @@ class Persisted(Event):
 
 @dataclass(slots=True)
 class DuplicateFound(Event):
-    """A batch came that is stored already."""
+    """A producer sent a batch again that is stored already."""
 
     topic: str
     partition: int
@@ -67,7 +67,7 @@ class DuplicateFound(Event):
 
 @dataclass(slots=True)
 class SchemaChecked(Event):
-    """A batch that is to be published was held against the schemas of its topic."""
+    """A batch was checked against the schemas of its topic before it is published."""
 
     topic: str
     accepted: int
@@ -77,7 +77,7 @@ class SchemaChecked(Event):
 
 @dataclass(slots=True)
 class Consumed(Event):
-    """Records were handed out, to a group or, where it is empty, to whoever asked."""
+    """Records were read, by a group or, if `group` is empty, without one."""
 
     topic: str
     partition: int
@@ -87,8 +87,8 @@ class Consumed(Event):
 
 
 @dataclass(slots=True)
-class Delivered(Event):
-    """Messages went to a member of a group, some of them not for the first time."""
+class MessagesDelivered(Event):
+    """Messages were delivered to a member of a group, `redelivered` of them not for the first time."""
 
     topic: str
     partition: int
@@ -98,11 +98,11 @@ class Delivered(Event):
     redelivered: int
     member: str = ""
     offsets: BitMap64 = field(default_factory=BitMap64)
-    attempts: Mapping[int, int] = field(default_factory=dict)  # of those that are delivered again
+    attempts: Mapping[int, int] = field(default_factory=dict)  # of the redelivered ones
 
 
 @dataclass(slots=True)
-class Settled(Event):
+class MessagesSettled(Event):
     """Messages were settled; `kind` is ack, nack, reject or extend."""
 
     topic: str
@@ -118,7 +118,7 @@ class Settled(Event):
 
 @dataclass(slots=True)
 class LeasesExpired(Event):
-    """Leases ran out."""
+    """Leases reached their deadline."""
 
     topic: str
     partition: int
@@ -130,7 +130,7 @@ class LeasesExpired(Event):
 
 @dataclass(slots=True)
 class LeasesLost(Event):
-    """Messages failed because of whoever had them: the member was lost, or its transaction aborted."""
+    """Leases ended because their member was lost or its transaction aborted."""
 
     topic: str
     partition: int
@@ -141,8 +141,8 @@ class LeasesLost(Event):
 
 
 @dataclass(slots=True)
-class PassedOver(Event):
-    """A position was committed: messages are done, whoever had them."""
+class MessagesPassedOver(Event):
+    """A commit moved the position past these messages: they are done, leased or not."""
 
     topic: str
     partition: int
@@ -152,7 +152,7 @@ class PassedOver(Event):
 
 @dataclass(slots=True)
 class LaneBoosted(Event):
-    """A lane that had waited for too long was served first."""
+    """A lane that had waited for too long was served before higher ones."""
 
     topic: str
     lane: int
@@ -160,7 +160,7 @@ class LaneBoosted(Event):
 
 @dataclass(slots=True)
 class MessagesExpired(Event):
-    """The time to live of messages ended before anybody had processed them."""
+    """The time to live of messages ended before they were acked."""
 
     topic: str
     partition: int
@@ -170,7 +170,7 @@ class MessagesExpired(Event):
 
 
 @dataclass(slots=True)
-class Polled(Event):
+class PollAnswered(Event):
     """A poll was answered."""
 
     group: str
@@ -180,7 +180,7 @@ class Polled(Event):
 
 @dataclass(slots=True)
 class PositionCommitted(Event):
-    """The position of a group in a partition advanced, by a commit or by acks; told once per request."""
+    """The position of a group in a partition advanced, by a commit or by acks; once per request."""
 
     topic: str
     partition: int
@@ -190,7 +190,7 @@ class PositionCommitted(Event):
 
 @dataclass(slots=True)
 class DeadLettered(Event):
-    """Messages were put to the dead letters."""
+    """Messages were written to the dead-letter topic."""
 
     topic: str
     group: str
@@ -201,20 +201,20 @@ class DeadLettered(Event):
     error: str = ""
     began_ns: int = 0
     dlq_topic: str = ""
-    graves: Mapping[int, tuple[int, int]] = field(default_factory=dict)  # by offset: partition and offset there
+    dead_letters: Mapping[int, tuple[int, int]] = field(default_factory=dict)  # partition and offset of each, by offset
 
 
 @dataclass(slots=True)
-class TransferFailed(Event):
-    """Dead letters could not be written, or their topic not be made; it is tried again."""
+class DeadLetteringFailed(Event):
+    """Dead letters could not be written, or their topic could not be created; the broker retries."""
 
     topic: str
     in_creation: bool
 
 
 @dataclass(slots=True)
-class Redriven(Event):
-    """Dead letters were put back; `topic` is the dead-letter topic."""
+class DeadLettersRedriven(Event):
+    """Dead letters were redriven to their topic; `topic` is the name of that topic, without the suffix."""
 
     topic: str
     count: int
@@ -230,7 +230,7 @@ class DelaysScheduled(Event):
 
 @dataclass(slots=True)
 class DelaysBegun(Event):
-    """Messages wait for their time, from now on or anew; when they are due stands in the order of their offsets."""
+    """Messages wait until they are due; `due_ns` is in the order of the offsets."""
 
     topic: str
     partition: int
@@ -240,7 +240,7 @@ class DelaysBegun(Event):
 
 @dataclass(slots=True)
 class DelaysFired(Event):
-    """Delayed messages are due; the first of them was that late."""
+    """Delayed messages became deliverable; `lateness_ns` is that of the earliest one."""
 
     topic: str
     count: int
@@ -251,7 +251,7 @@ class DelaysFired(Event):
 
 @dataclass(slots=True)
 class DelaysCancelled(Event):
-    """Delayed messages will not be delivered."""
+    """Delayed messages were cancelled."""
 
     topic: str
     count: int
@@ -261,7 +261,7 @@ class DelaysCancelled(Event):
 
 @dataclass(slots=True)
 class DelaysExpired(Event):
-    """Delayed messages left the log before their time."""
+    """Retention removed delayed messages before they were due."""
 
     topic: str
     count: int
@@ -281,7 +281,7 @@ class LedgerWritten(Event):
 
 @dataclass(slots=True)
 class TopicCreated(Event):
-    """A topic is there: a new one, or one that was found at the start."""
+    """A topic was created, or found when the broker started."""
 
     topic: str
     partitions: int
@@ -290,15 +290,25 @@ class TopicCreated(Event):
 
 @dataclass(slots=True)
 class TopicDeleted(Event):
-    """A topic is gone."""
+    """A topic was deleted."""
 
     topic: str
     internal: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Administered(Event):
+    """A caller has created, altered or deleted something: `verb` says what was done to which resource."""
+
+    verb: str
+    resource: str
+    caller: str
+    door: str
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogEvent(Event):
-    """Something that happened to the log in `log` (its directory)."""
+    """Something that happened to a log; `log` is its directory."""
 
     log: str
 
@@ -321,14 +331,14 @@ class LogFailed(LogEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteRefused(LogEvent):
-    """There was no room for a batch. Nothing of it was written, and the next one may find room."""
+    """There was no room for a batch. Nothing was written, and the next append may succeed."""
 
     reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SegmentRolled(LogEvent):
-    """A segment was sealed and the next one begun."""
+    """A segment was sealed and the next one created."""
 
     base_offset: int
 
@@ -343,14 +353,14 @@ class SegmentsDeleted(LogEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TailTruncated(LogEvent):
-    """Recovery cut off what a crash had left unfinished behind the last durable point."""
+    """Recovery cut off incomplete records after the durable checkpoint."""
 
     bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DamageFound(LogEvent):
-    """Stored bytes fail their checks; the offsets [first_offset, next_offset) may be affected."""
+    """Stored bytes fail their checks; at most the offsets [first_offset, next_offset) are affected."""
 
     path: str
     position: int
@@ -361,7 +371,7 @@ class DamageFound(LogEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TopicQuarantined(LogEvent):
+class QuarantineStarted(LogEvent):
     """The files of a topic cannot be used, so it is not served; `log` is its directory."""
 
     topic: str
@@ -370,7 +380,7 @@ class TopicQuarantined(LogEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FactUnreadable(LogEvent):
-    """A fact in a journal or a ledger cannot be understood. It stays where it is, and counts for nothing."""
+    """A fact in a journal or a ledger cannot be decoded. It is left where it is, and ignored."""
 
     key: str
     reason: str
@@ -378,14 +388,14 @@ class FactUnreadable(LogEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexRebuilt(LogEvent):
-    """The indexes of a segment were missing or wrong and were made anew from its records."""
+    """The indexes of a segment were missing or wrong, and were rebuilt from its records."""
 
     base_offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compacted(LogEvent):
-    """A compaction was put in place."""
+    """Compacted copies replaced segments."""
 
     bytes_before: int
     bytes_after: int
@@ -402,14 +412,14 @@ class GroupEvent(Event):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberJoined(GroupEvent):
-    """A member is in, for the first time or again under its old id."""
+    """A member joined, for the first time or again under its old id."""
 
     member_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberLeft(GroupEvent):
-    """A member is out: `graceful` by its own wish, `timeout` by its silence, `error` against its will."""
+    """A member left: `graceful` at its own request, `timeout` without heartbeats, `error` if it was removed."""
 
     member_id: str
     reason: str
@@ -417,7 +427,7 @@ class MemberLeft(GroupEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupChanged(GroupEvent):
-    """Members or assignments are not what they were; told once per call, after all that led to it."""
+    """Members or assignments changed; once per call, after all its changes."""
 
     generation: int
     members: int
@@ -426,21 +436,21 @@ class GroupChanged(GroupEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStateChanged(GroupEvent):
-    """The group went over to another state."""
+    """The group changed its state."""
 
     state: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebalanceStarted(GroupEvent):
-    """Partitions are to be dealt out anew: join, leave, timeout, partition_added or topic_change."""
+    """A rebalance began because of a join, leave, timeout, partition_added or topic_change."""
 
     trigger: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebalanceEnded(GroupEvent):
-    """Everybody has what it is to have; or, `failed`, another change came before that."""
+    """All members have their new assignment; or, if `failed`, another change came first."""
 
     kind: str  # cooperative or eager
     duration_ns: int
@@ -449,7 +459,7 @@ class RebalanceEnded(GroupEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionsRevoked(GroupEvent):
-    """A rebalance took partitions from a member; `timed_out` if it was asked and did not give them in time."""
+    """A rebalance revoked partitions of a member; `timed_out` if it did not release them in time."""
 
     member_id: str
     partitions: tuple[tuple[str, int], ...]
@@ -458,7 +468,7 @@ class PartitionsRevoked(GroupEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionsAssigned(GroupEvent):
-    """A rebalance gave partitions to a member."""
+    """A rebalance assigned partitions to a member."""
 
     member_id: str
     partitions: tuple[tuple[str, int], ...]
@@ -466,40 +476,40 @@ class PartitionsAssigned(GroupEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatReceived(GroupEvent):
-    """A member said that it lives."""
+    """A heartbeat of a member arrived."""
 
     member_id: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HeartbeatLate(GroupEvent):
-    """A member was silent for two heartbeats; told once per silence."""
+    """A member missed two heartbeats; once until the next one arrives."""
 
     member_id: str
 
 
 @dataclass(slots=True)
 class TransactionEvent(Event):
-    """Something that happened to a transaction; so many are open after it."""
+    """Something that happened to a transaction; `open_count` is the number of open ones after it."""
 
     open_count: int
 
 
 @dataclass(slots=True)
-class TransactionBegun(TransactionEvent):
+class TransactionStarted(TransactionEvent):
     """A transaction was begun."""
 
 
 @dataclass(slots=True)
-class TransactionCommitted(TransactionEvent):
-    """A commit is complete, that long after the transaction was begun."""
+class CommitCompleted(TransactionEvent):
+    """A commit is complete; `duration_ns` is the time since the transaction was begun."""
 
     duration_ns: int
 
 
 @dataclass(slots=True)
-class TransactionAborted(TransactionEvent):
-    """An abort is complete: client, timeout, admin, fenced, marker (committed before) or restart."""
+class AbortCompleted(TransactionEvent):
+    """An abort is complete; `reason` is one of `transactions/states.py`."""
 
     reason: str
 
@@ -508,11 +518,11 @@ Observer = Callable[[Event], None]
 
 
 def ignore(event: Event) -> None:
-    """The observer that does not care."""
+    """The observer that does nothing."""
 
 
 class Handlers:
-    """An observer of some kinds of events, each of which it handles in its own way."""
+    """An observer with one handler per kind of event."""
 
     __slots__ = ("_by_kind",)
 
@@ -524,13 +534,13 @@ class Handlers:
             handle(event)
 
     def of_kind(self, kind: type[Event]) -> tuple[Observer, ...]:
-        """Whom such an event concerns."""
+        """The handlers of such an event."""
         handle = self._by_kind.get(kind)
         return () if handle is None else (handle,)
 
 
 class Observers:
-    """Several observers as one. Each event goes straight to those whom its kind concerns."""
+    """Several observers as one. Each event goes only to observers that handle its kind."""
 
     __slots__ = ("_known", "_observers")
 
@@ -540,14 +550,14 @@ class Observers:
 
     def __call__(self, event: Event) -> None:
         kind = type(event)
-        concerned = self._known.get(kind)
-        if concerned is None:
-            concerned = self._known[kind] = self.of_kind(kind)
-        for observe in concerned:
+        handlers = self._known.get(kind)
+        if handlers is None:
+            handlers = self._known[kind] = self.of_kind(kind)
+        for observe in handlers:
             observe(event)
 
     def of_kind(self, kind: type[Event]) -> tuple[Observer, ...]:
-        """Whom such an event concerns."""
+        """The handlers of such an event."""
         found: list[Observer] = []
         for observer in self._observers:
             found += observer.of_kind(kind) if isinstance(observer, Handlers | Observers) else (observer,)

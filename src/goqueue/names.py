@@ -1,4 +1,4 @@
-"""What things are called."""
+"""Names: the version of GoQueue, a partition of a topic, and the nearest known name to a mistyped one."""
 
 from collections.abc import Iterable
 from difflib import SequenceMatcher
@@ -17,12 +17,12 @@ class TopicPartition(NamedTuple):
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is most like the given one; None if there are no known names."""
+    """The known name that is most like the given one; None without known names."""
     return max(known, key=lambda other: _likeness(name, other), default=None)
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """How an error about an unknown name goes on: with the nearest known one if that is alike, else with all."""
+    """The end of an error about an unknown name: the nearest known name if it is similar, else all of them."""
     names = list(known)
     best = nearest(name, names)
     if best is None:

@@ -6,10 +6,7 @@ from typing import TypeVar
 
 from goqueue.broker.broker import Broker
 from goqueue.broker.config import BrokerConfig
-from goqueue.broker.live_partition import LivePartition
-from goqueue.broker.new_message import NewMessage
-from goqueue.broker.pending import Pending
-from goqueue.broker.service import ReadResult, Stored, StoredBatch
+from goqueue.broker.partition.leader import PartitionLeader
 from goqueue.clock import MS
 from goqueue.errors import GoQueueError
 from goqueue.names import TopicPartition
@@ -18,6 +15,10 @@ from goqueue.record.header import FLAGS_KNOWN, Flags
 from goqueue.record.headers import PRODUCER
 from goqueue.record.identity import BatchIdentity
 from goqueue.record.message import Message, decode_messages
+from goqueue.runtime.entropy import Entropy
+from goqueue.service.messages import ReadResult, Stored, StoredBatch
+from goqueue.service.new_message import NewMessage
+from goqueue.service.pending import Pending
 from goqueue.storage.file import Disk
 from goqueue.storage.jobs import Job
 from goqueue.testing import ManualClock
@@ -57,14 +58,16 @@ QUICK = BrokerConfig(maintenance_interval_ms=10_000)
 class Node:
     """A broker on a disk, and the hands of the test on its clock and its workers."""
 
-    def __init__(self, disk: Disk, clock: ManualClock, *, config: BrokerConfig = QUICK) -> None:
+    def __init__(
+        self, disk: Disk, clock: ManualClock, *, config: BrokerConfig = QUICK, entropy: Entropy | None = None
+    ) -> None:
         self.disk = disk
         self.clock = clock
         self.workers = ManualWorkers()
-        self.broker = Broker.open(disk, ROOT, clock=clock, workers=self.workers, config=config)
+        self.broker = Broker.open(disk, ROOT, clock=clock, workers=self.workers, config=config, entropy=entropy)
 
     def create(self, topic: str = "orders", *, partitions: int = 1, **settings: object) -> None:
-        self.done(self.broker.create_topic(topic, partitions=partitions, settings=settings))
+        self.done(self.broker.topics.create(topic, partitions=partitions, settings=settings))
 
     def done(self, pending: Pending[T]) -> T:
         """What comes of it when the workers have done all they can."""
@@ -74,7 +77,7 @@ class Node:
 
     def send(self, values: Sequence[bytes | None], topic: str = "orders", partition: int = 0) -> Pending[StoredBatch]:
         """Publish a batch, and let nothing run yet."""
-        return self.broker.publish_records(topic, partition, kernel.encode(values))
+        return self.broker.messages.publish_records(topic, partition, kernel.encode(values))
 
     def publish(self, *values: bytes | None, topic: str = "orders", partition: int = 0) -> StoredBatch:
         return self.done(self.send(values, topic, partition))
@@ -82,11 +85,11 @@ class Node:
     def messages(
         self, *messages: NewMessage, topic: str = "orders", acks: str | None = None
     ) -> list[Stored | GoQueueError]:
-        return self.done(self.broker.publish_messages(topic, messages, acks=acks))
+        return self.done(self.broker.messages.publish(topic, messages, acks=acks))
 
     def send_as(self, identity: BatchIdentity, topic: str = "orders", partition: int = 0) -> Pending[StoredBatch]:
         """Publish a producer's batch; its values say which sequence they have."""
-        return self.broker.publish_records(topic, partition, batch_of(identity))
+        return self.broker.messages.publish_records(topic, partition, batch_of(identity))
 
     def read(
         self,
@@ -100,7 +103,7 @@ class Node:
         to_time_ns: int | None = None,
     ) -> ReadResult:
         """What is there now."""
-        pending = self.broker.read(
+        pending = self.broker.messages.read(
             topic,
             partition,
             offset=offset,
@@ -119,22 +122,22 @@ class Node:
             offset = result.next_offset
         return found
 
-    def live(self, topic: str = "orders", partition: int = 0) -> LivePartition:
+    def leader(self, topic: str = "orders", partition: int = 0) -> PartitionLeader:
         """What the broker keeps of a partition."""
-        return self.broker._topics[topic].partitions[partition]
+        return self.broker.partitions.any_topic(topic).partitions[partition]
 
     def write_directly(self, topic: str, *values: bytes | None, keys: Sequence[bytes | None] | None = None) -> None:
         """Put records into any topic, as only the broker itself can."""
-        live = self.live(topic)
-        live.append(kernel.encode(values, keys=keys or [None] * len(values)), lazily=True)
-        live.log.flush()
+        leader = self.leader(topic)
+        leader.append(kernel.encode(values, keys=keys or [None] * len(values)), lazily=True)
+        leader.log.flush()
 
     def control(self, count: int = 1) -> None:
         """Let the broker write records of its own, as nobody from outside can."""
-        live = self.live()
+        leader = self.leader()
         records = kernel.encode([b"control"] * count, flags=Flags.CONTROL)
-        live.log.append(records, now_ns=self.clock.wall_ns(), flags_allowed=FLAGS_KNOWN)
-        live.flush(lazily=True)
+        leader.log.append(records, now_ns=self.clock.wall_ns(), flags_allowed=FLAGS_KNOWN)
+        leader.flush(lazily=True)
 
     def tick(self, seconds: float = 0.0) -> None:
         """Let time pass, and the broker notice."""

@@ -3,14 +3,13 @@
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from goqueue.broker.consumer_service import PollResult
-from goqueue.broker.pending import Pending
 from goqueue.clock import SECOND
 from goqueue.delivery.receipts import Receipt
 from goqueue.errors import GoQueueError
-from goqueue.groups.member import Join
 from goqueue.names import TopicPartition
 from goqueue.record.message import decode_messages
+from goqueue.service.groups import Join, PollResult
+from goqueue.service.pending import Pending
 from goqueue.testing import MemoryDisk
 from goqueue.testing.inode import Keep
 from goqueue.wire import reports
@@ -56,17 +55,17 @@ class Consumer:
 
     def settle(
         self, action: str, messages: Iterable[Got], *, delay: float | None = None, reason: str = ""
-    ) -> list[reports.Settled | GoQueueError]:
+    ) -> list[reports.SettledMessage | GoQueueError]:
         receipts = [message.receipt for message in messages]
         return self.node.done(self.begin(action, receipts, delay=delay, reason=reason))
 
     def begin(
         self, action: str, receipts: Sequence[str], *, delay: float | None = None, reason: str = ""
-    ) -> Pending[list[reports.Settled | GoQueueError]]:
+    ) -> Pending[list[reports.SettledMessage | GoQueueError]]:
         delay_ns = None if delay is None else round(delay * SECOND)
         return self.node.broker.groups.settle(receipts, reports.Settlement(action, delay_ns, reason))
 
-    def ack(self, messages: Iterable[Got]) -> list[reports.Settled | GoQueueError]:
+    def ack(self, messages: Iterable[Got]) -> list[reports.SettledMessage | GoQueueError]:
         return self.settle("ack", messages)
 
     def leave(self) -> None:
@@ -92,13 +91,13 @@ def offsets(messages: Iterable[Got]) -> list[int]:
     return [message.offset for message in messages]
 
 
-def outcomes(results: Iterable[reports.Settled | GoQueueError]) -> list[str]:
+def outcomes(results: Iterable[reports.SettledMessage | GoQueueError]) -> list[str]:
     """What became of each: the action, or the code of the error."""
     return [result.code if isinstance(result, GoQueueError) else result.action for result in results]
 
 
 def floor(node: Node, group: str = "workers", partition: int = 0, topic: str = "orders") -> int:
-    return node.broker.delivery(node.live(topic, partition)).cursors[group].cursor.floor
+    return node.broker.partitions.delivery(node.leader(topic, partition)).groups[group].cursor.floor
 
 
 def restarted(node: Node, *, keep: Keep = "everything", seed: int | None = None) -> Node:

@@ -4,7 +4,6 @@ from errno import EIO, ENOSPC
 
 import pytest
 
-from goqueue.broker.new_message import NewMessage
 from goqueue.errors import (
     BrokerUnavailable,
     OutOfOrderSequence,
@@ -14,6 +13,7 @@ from goqueue.errors import (
 )
 from goqueue.record import kernel
 from goqueue.record.identity import BatchIdentity
+from goqueue.service.new_message import NewMessage
 from goqueue.testing import FaultyDisk, ManualClock, MemoryDisk
 from tests.broker.brokers import Node
 
@@ -98,7 +98,7 @@ def test_a_batch_that_is_sent_again_after_a_crash_is_recognised_from_the_log_alo
 
     restarted = Node(disk.crash(keep="nothing"), clock)
 
-    assert len(restarted.live().producers.sequences) == 1
+    assert len(restarted.leader().producers.sequences) == 1
     check_recognised(restarted, 30)
 
 
@@ -109,7 +109,7 @@ def test_a_batch_that_is_sent_again_is_recognised_from_a_snapshot_and_the_log(
     fill(node, 0, 10)
     clock.advance(10)
     fill(node, 10, 2)  # a flush after ten seconds takes a snapshot
-    assert node.live().partition.ledger.next_offset == 1
+    assert node.leader().partition.ledger.next_offset == 1
     fill(node, 12, 3)
 
     check_recognised(Node(disk.crash(keep="nothing"), clock), 15)
@@ -133,9 +133,9 @@ def test_a_snapshot_of_records_that_a_crash_took_is_not_believed(
 ) -> None:
     node.create()
     fill(node, 0, 3)
-    sequences = node.live().producers.sequences
+    sequences = node.leader().producers.sequences
     sequences.note(BatchIdentity(7, 0, 3, 5), first_offset=3, timestamp_ns=0)
-    ledger = node.live().partition.ledger
+    ledger = node.leader().partition.ledger
     ledger.append(kernel.encode([sequences.snapshot(8)], keys=[b"producers"]), now_ns=clock.wall_ns())
     ledger.flush()
 
@@ -148,7 +148,7 @@ def test_a_snapshot_that_nobody_understands_is_as_good_as_none(
 ) -> None:
     node.create()
     fill(node, 0, 3)
-    ledger = node.live().partition.ledger
+    ledger = node.leader().partition.ledger
     ledger.append(kernel.encode([snapshot], keys=[b"producers"]), now_ns=clock.wall_ns())
     ledger.flush()
 
@@ -163,7 +163,7 @@ def test_a_broker_that_was_closed_writes_down_what_only_memory_knew(
     node.broker.close()
     restarted = Node(disk.crash(keep="nothing"), clock)
 
-    assert restarted.live().partition.ledger.next_offset == 1
+    assert restarted.leader().partition.ledger.next_offset == 1
     check_recognised(restarted, 7)
 
 
@@ -216,13 +216,13 @@ def test_a_full_disk_refuses_writes_lets_reads_go_on_and_takes_writes_again_by_i
         assert isinstance(result, StorageFull)
         node.pass_time(11)
     assert node.values() == [b"before"]
-    check = node.broker.health()["storage"]
+    check = node.broker.node.checks()["storage"]
     assert check.status == "warn"
     assert "writes to orders-0 are refused" in check.message
 
     disk.capacity_bytes = None
     assert node.publish(b"after").first_offset == 1
-    assert node.broker.health()["storage"].status == "pass"
+    assert node.broker.node.checks()["storage"].status == "pass"
     assert node.values() == [b"before", b"after"]
 
 
@@ -244,14 +244,14 @@ def test_a_full_disk_does_not_keep_retention_from_making_room(clock: ManualClock
     node.create(segment_bytes=1024, retention="60s")
     for _ in range(40):
         node.publish(b"v" * 50)
-    assert node.live().log.segment_count > 2
+    assert node.leader().log.segment_count > 2
     for _ in range(100):
         faulty.fail_next("open", ENOSPC, path_suffix=".log")
 
     node.pass_time(120, step=1)
 
-    assert node.live().log.start_offset > 0
-    assert node.live().log.failure is None
+    assert node.leader().log.start_offset > 0
+    assert node.leader().log.failure is None
 
 
 # --- disks that fail -----------------------------------------------------------------------------
@@ -279,8 +279,8 @@ def test_a_failed_sync_fails_every_waiting_ack_and_the_health_but_no_other_topic
         node.send([b"more"])
     (refused,) = node.messages(NewMessage(b"more"))
     assert isinstance(refused, StorageFailed)
-    assert node.broker.health()["storage"].status == "fail"
-    assert "orders-0" in node.broker.health()["storage"].message
+    assert node.broker.node.checks()["storage"].status == "fail"
+    assert "orders-0" in node.broker.node.checks()["storage"].message
     assert node.values() == [b"safe"]
     assert node.publish(b"fine", topic="others").first_offset == 1
     node.pass_time(20)
@@ -313,9 +313,9 @@ def test_housekeeping_goes_on_for_others_when_one_log_has_failed(clock: ManualCl
 
     node.pass_time(150, step=1)
 
-    started = [node.live(topic).log.start_offset > 0 for topic in ("a", "b", "c")]
+    started = [node.leader(topic).log.start_offset > 0 for topic in ("a", "b", "c")]
     assert sum(started) >= 2
-    failed = [node.live(topic).log.failure is not None for topic in ("a", "b", "c")]
+    failed = [node.leader(topic).log.failure is not None for topic in ("a", "b", "c")]
     assert sum(failed) == 1
 
 
@@ -330,13 +330,13 @@ def test_draining_takes_no_more_writes_and_is_done_when_all_are_acknowledged(nod
 
     assert not drained.is_done
     assert not node.broker.is_ready
-    assert node.broker.health()["broker"].status == "fail"
+    assert node.broker.node.checks()["broker"].status == "fail"
     for refused in (
         lambda: node.send([b"b"]),
-        lambda: node.broker.publish_messages("orders", [NewMessage(b"b")]),
-        lambda: node.broker.create_topic("late"),
-        lambda: node.broker.delete_topic("orders"),
-        lambda: node.broker.alter_topic("orders", {}),
+        lambda: node.broker.messages.publish("orders", [NewMessage(b"b")]),
+        lambda: node.broker.topics.create("late"),
+        lambda: node.broker.topics.delete("orders"),
+        lambda: node.broker.topics.alter("orders", {}),
     ):
         with pytest.raises(BrokerUnavailable) as error:
             refused()
@@ -348,20 +348,20 @@ def test_draining_takes_no_more_writes_and_is_done_when_all_are_acknowledged(nod
         node.tick(0.01)
     assert write.is_done
     assert drained.is_done
-    assert node.live().log.is_sealed
+    assert node.leader().log.is_sealed
     assert node.values() == [b"a"]
 
 
 def test_draining_ends_every_wait(node: Node) -> None:
     node.create()
-    read = node.broker.read("orders", 0, wait_ms=60_000)
-    any_partition = node.broker.wait_for_records("orders", {0: 0}, wait_ms=60_000)
+    read = node.broker.messages.read("orders", 0, wait_ms=60_000)
+    any_partition = node.broker.messages.wait("orders", {0: 0}, wait_ms=60_000)
 
     assert node.broker.drain().is_done
 
     assert read.result().record_count == 0
     assert any_partition.is_done
-    assert node.broker.read("orders", 0, wait_ms=60_000).is_done
+    assert node.broker.messages.read("orders", 0, wait_ms=60_000).is_done
 
 
 def test_draining_does_not_wait_for_a_log_that_has_failed(clock: ManualClock, faulty: FaultyDisk) -> None:

@@ -13,7 +13,7 @@ GIB = 1024**3
 
 
 def storage(node: Node) -> tuple[str, str]:
-    check = node.broker.health()["storage"]
+    check = node.broker.node.checks()["storage"]
     return check.status, check.message
 
 

@@ -6,8 +6,7 @@ from errno import ENOSPC
 import pytest
 
 from goqueue.broker.config import BrokerConfig
-from goqueue.broker.live_partition import LivePartition
-from goqueue.broker.new_message import NewMessage
+from goqueue.broker.partition.leader import PartitionLeader
 from goqueue.broker.timers import Timers
 from goqueue.clock import SECOND
 from goqueue.errors import (
@@ -20,6 +19,7 @@ from goqueue.errors import (
     TopicNotFound,
 )
 from goqueue.record import kernel
+from goqueue.service.new_message import NewMessage
 from goqueue.testing import FaultyDisk, ManualClock, MemoryDisk
 from goqueue.testing.inode import Keep
 from goqueue.testing.memory_disk import PowerLoss
@@ -28,7 +28,7 @@ from tests.broker.consumers import restarted
 
 
 def durable(node: Node) -> int:
-    return node.live().log.durable_offset
+    return node.leader().log.durable_offset
 
 
 # --- flushing ------------------------------------------------------------------------------------
@@ -47,7 +47,7 @@ def test_in_interval_mode_a_tick_flushes_what_is_a_second_old(node: Node) -> Non
     node.pass_time(1.1)
 
     assert (began, durable(node)) in [(1, 2), (2, 2)]
-    assert not node.broker._unflushed
+    assert not node.broker._housekeeping._unflushed
 
 
 def test_without_flushes_nothing_is_flushed_and_nobody_looks_for_it(node: Node) -> None:
@@ -58,7 +58,7 @@ def test_without_flushes_nothing_is_flushed_and_nobody_looks_for_it(node: Node) 
     node.pass_time(5)
 
     assert durable(node) == 0
-    assert not node.broker._unflushed
+    assert not node.broker._housekeeping._unflushed
 
 
 def test_a_partition_without_writes_is_not_looked_at_for_flushing(node: Node) -> None:
@@ -66,7 +66,7 @@ def test_a_partition_without_writes_is_not_looked_at_for_flushing(node: Node) ->
     node.publish(b"v")
     node.pass_time(0.2)
 
-    assert not node.broker._unflushed
+    assert not node.broker._housekeeping._unflushed
     assert not node.workers.jobs
 
 
@@ -80,7 +80,7 @@ def test_every_partition_is_visited_once_per_interval(
 ) -> None:
     node = Node(disk, clock, config=BrokerConfig(maintenance_interval_ms=10_000))
     node.create(partitions=count)
-    visited = [Visited(node.live(partition=number)) for number in range(count)]
+    visited = [Visited(node.leader(partition=number)) for number in range(count)]
     node.broker._housekeeping._partitions[:] = visited  # type: ignore[assignment]
 
     node.tick()
@@ -96,8 +96,8 @@ def test_every_partition_is_visited_once_per_interval(
 class Visited:
     """A partition that counts how often it is maintained."""
 
-    def __init__(self, live: LivePartition) -> None:
-        self._live = live
+    def __init__(self, leader: PartitionLeader) -> None:
+        self._live = leader
         self.visits = 0
 
     def maintain(self, *, may_compact: bool, compacted: Callable[[], None]) -> bool:
@@ -111,23 +111,23 @@ def test_retention_takes_effect_by_itself(node: Node) -> None:
         node.publish(b"v" * 50)
 
     node.pass_time(30, step=1)
-    assert node.live().log.start_offset == 0
+    assert node.leader().log.start_offset == 0
     node.pass_time(60, step=1)
 
-    assert node.live().log.start_offset >= 30
-    assert node.broker.describe_topic("orders").partitions[0].start_offset == node.live().log.start_offset
+    assert node.leader().log.start_offset >= 30
+    assert node.broker.topics.describe("orders").partitions[0].start_offset == node.leader().log.start_offset
 
 
 def test_compaction_takes_effect_by_itself_and_readers_never_skip(node: Node) -> None:
     node.create(cleanup="compact", segment_bytes=1024)
     for number in range(60):
         records = kernel.encode([str(number).encode() * 20], keys=[b"k%d" % (number % 3)])
-        node.done(node.broker.publish_records("orders", 0, records))
-    before = node.broker.stats().size_bytes
+        node.done(node.broker.messages.publish_records("orders", 0, records))
+    before = node.broker.node.stats().size_bytes
 
     node.pass_time(30, step=1)
 
-    assert node.broker.stats().size_bytes < before / 2
+    assert node.broker.node.stats().size_bytes < before / 2
     assert node.values()[-3:] == [str(number).encode() * 20 for number in (57, 58, 59)]
     assert node.broker._housekeeping._compactions == 0
 
@@ -137,7 +137,7 @@ def test_a_topic_that_is_deleted_is_visited_no_more(node: Node) -> None:
     node.create("others", partitions=2)
     node.publish(b"v")
 
-    node.done(node.broker.delete_topic("orders"))
+    node.done(node.broker.topics.delete("orders"))
     node.pass_time(30, step=1)
 
     assert node.publish(b"v", topic="others").first_offset == 0
@@ -151,21 +151,21 @@ def test_a_smaller_limit_of_values_takes_effect(node: Node) -> None:
     node.create()
     node.publish(b"x" * 100)
 
-    info = node.done(node.broker.alter_topic("orders", {"max_message_bytes": 50}))
+    info = node.done(node.broker.topics.alter("orders", {"max_message_bytes": 50}))
 
     assert info.settings["max_message_bytes"] == 50
     assert "max_message_bytes" not in info.defaults
     with pytest.raises(MessageTooLarge):
         node.send([b"x" * 51])
-    assert "max_message_bytes" in node.done(node.broker.alter_topic("orders", {"max_message_bytes": None})).defaults
+    assert "max_message_bytes" in node.done(node.broker.topics.alter("orders", {"max_message_bytes": None})).defaults
     node.publish(b"x" * 51)
 
 
 def test_a_change_to_interval_releases_who_waits_for_the_disk(node: Node) -> None:
     node.create(flush="group")
-    altering = node.broker.alter_topic("orders", {"flush": "interval"})
+    altering = node.broker.topics.alter("orders", {"flush": "interval"})
     write = node.send([b"a"])
-    reader = node.broker.read("orders", 0, wait_ms=1_000)
+    reader = node.broker.messages.read("orders", 0, wait_ms=1_000)
     assert not write.is_done
 
     node.workers.run_one()  # the change; the flush is still under way
@@ -180,7 +180,7 @@ def test_a_change_to_group_takes_back_nothing_that_was_shown(node: Node) -> None
     node.publish(b"shown")
     assert durable(node) == 0
 
-    altering = node.broker.alter_topic("orders", {"flush": "group"})
+    altering = node.broker.topics.alter("orders", {"flush": "group"})
     node.workers.run_one()
     assert altering.is_done
 
@@ -199,12 +199,12 @@ def test_a_shorter_retention_takes_effect(node: Node) -> None:
     for _ in range(40):
         node.publish(b"v" * 50)
     node.pass_time(100, step=1)
-    assert node.live().log.start_offset == 0
+    assert node.leader().log.start_offset == 0
 
-    node.done(node.broker.alter_topic("orders", {"retention": "10s"}))
+    node.done(node.broker.topics.alter("orders", {"retention": "10s"}))
     node.pass_time(30, step=1)
 
-    assert node.live().log.start_offset > 0
+    assert node.leader().log.start_offset > 0
 
 
 @pytest.mark.parametrize("changes", [{"flush": "sometimes"}, {"colour": "red"}, {"retention": -1}])
@@ -212,45 +212,45 @@ def test_a_setting_that_cannot_be_is_refused_and_changes_nothing(node: Node, cha
     node.create()
 
     with pytest.raises(InvalidTopic):
-        node.broker.alter_topic("orders", changes)
+        node.broker.topics.alter("orders", changes)
     with pytest.raises(InvalidTopic):
-        node.broker.create_topic("others", settings=changes)
+        node.broker.topics.create("others", settings=changes)
 
-    assert node.broker.list_topics() == ["orders"]
+    assert node.broker.topics.list() == ["orders"]
     node.publish(b"v")
 
 
 def test_topics_come_and_go_only_once(node: Node) -> None:
-    creating = node.broker.create_topic("orders")
+    creating = node.broker.topics.create("orders")
     with pytest.raises(TopicExists):
-        node.broker.create_topic("orders")
+        node.broker.topics.create("orders")
     with pytest.raises(TopicNotFound):
         node.send([b"too early"])
     info = node.done(creating)
     assert (info.name, len(info.partitions), info.replication_factor) == ("orders", 3, 1)
     with pytest.raises(TopicExists):
-        node.broker.create_topic("orders")
-    node.broker.alter_topic("orders", {"acks": "none"})
+        node.broker.topics.create("orders")
+    node.broker.topics.alter("orders", {"acks": "none"})
     with pytest.raises(Conflict):
-        node.broker.alter_topic("orders", {"acks": "all"})
+        node.broker.topics.alter("orders", {"acks": "all"})
     with pytest.raises(TopicNotFound):
-        node.broker.delete_topic("missing")
+        node.broker.topics.delete("missing")
     with pytest.raises(InvalidTopic):
-        node.broker.create_topic("a/b")
+        node.broker.topics.create("a/b")
     with pytest.raises(InvalidTopic):
-        node.broker.create_topic("others", replication_factor=3)
+        node.broker.topics.create("others", replication_factor=3)
 
 
 def test_a_topic_that_is_deleted_while_it_is_changed_is_gone(node: Node) -> None:
     node.create()
-    altering = node.broker.alter_topic("orders", {"acks": "none"})
-    deleting = node.broker.delete_topic("orders")
+    altering = node.broker.topics.alter("orders", {"acks": "none"})
+    deleting = node.broker.topics.delete("orders")
     node.create()
 
     with pytest.raises(TopicNotFound):
         node.done(altering)
     node.done(deleting)
-    assert node.broker.describe_topic("orders").settings["acks"] == "all"
+    assert node.broker.topics.describe("orders").settings["acks"] == "all"
     node.publish(b"v")
 
 
@@ -258,12 +258,12 @@ def test_defaults_of_the_broker_hold_for_topics_that_do_not_say_otherwise(disk: 
     config = BrokerConfig(default_partitions=5, topic_defaults={"acks": "none", "compression": "lz4"}, node_id=9)
     node = Node(disk, clock, config=config)
 
-    info = node.done(node.broker.create_topic("orders", settings={"acks": "leader"}))
+    info = node.done(node.broker.topics.create("orders", settings={"acks": "leader"}))
 
     assert len(info.partitions) == 5
     assert (info.settings["acks"], info.settings["compression"]) == ("leader", "lz4")
     assert info.partitions[0].leader == 9
-    assert node.broker.stats()[:1] == (9,)
+    assert node.broker.node.stats()[:1] == (9,)
 
 
 @pytest.mark.parametrize("setting", ["default_partitions", "maintenance_interval_ms", "compactions_max", "waiting_max"])
@@ -333,7 +333,7 @@ def test_a_quiet_topic_keeps_its_messages_for_its_retention_and_not_longer(node:
 
     assert len(kept) == 10
     assert node.values() == []
-    assert node.live().log.size == 0
+    assert node.leader().log.size == 0
     assert not [path for path in node.disk.paths() if path.endswith("/log/00000000000000000000.log")]  # type: ignore[attr-defined]
 
 
@@ -380,7 +380,7 @@ def test_a_topic_larger_than_its_room_shrinks_without_a_publish(node: Node) -> N
 
     node.pass_time(25, step=5)
 
-    assert 10_000 <= node.live().log.size <= 16_000
+    assert 10_000 <= node.leader().log.size <= 16_000
     assert len(node.values()) >= 9
 
 
@@ -389,7 +389,7 @@ def test_the_newest_messages_outlive_a_limit_that_one_batch_or_a_new_limit_excee
     node.publish(*[b"x" * 1_000] * 40)
     node.create("later")
     node.publish(*[b"x" * 1_000] * 40, topic="later")
-    node.done(node.broker.alter_topic("later", {"retention_bytes": 10_000}))
+    node.done(node.broker.topics.alter("later", {"retention_bytes": 10_000}))
 
     node.pass_time(60, step=5)
 
@@ -417,10 +417,10 @@ def test_less_room_is_made_use_of_at_once_also_on_a_full_disk(clock: ManualClock
     node.create()
     fill(node)
 
-    node.done(node.broker.alter_topic("orders", {"retention_bytes": 10_000}))
+    node.done(node.broker.topics.alter("orders", {"retention_bytes": 10_000}))
     node.workers.run_all()
 
-    assert node.live().log.size == 0  # all of it stood in one segment
+    assert node.leader().log.size == 0  # all of it stood in one segment
     assert node.publish(b"next").first_offset > 10
 
 
@@ -431,10 +431,10 @@ def test_a_shorter_retention_makes_room_at_once_also_on_a_full_disk(clock: Manua
     fill(node)
     node.pass_time(20, step=5)
 
-    node.done(node.broker.alter_topic("orders", {"retention": "10s"}))
+    node.done(node.broker.topics.alter("orders", {"retention": "10s"}))
     node.workers.run_all()
 
-    assert node.live().log.size == 0
+    assert node.leader().log.size == 0
     assert node.publish(b"next").first_offset > 10
 
 
@@ -450,7 +450,7 @@ def test_a_shorter_retention_makes_the_room_that_writing_it_down_needs(
     for _ in range(3):  # there is room again when the segments are gone
         disk.fail_next("append", ENOSPC, path_suffix="topic.json.new")
 
-    altering = node.broker.alter_topic("orders", changes)
+    altering = node.broker.topics.alter("orders", changes)
     node.pass_time(2, step=0.1)
 
     assert node.done(altering).settings.items() >= changes.items()
@@ -465,7 +465,7 @@ def test_a_change_that_keeps_no_less_is_refused_on_a_full_disk(clock: ManualCloc
     disk.fail_next("append", ENOSPC, path_suffix="topic.json.new")
 
     with pytest.raises(StorageFull):
-        node.done(node.broker.alter_topic("orders", {"retention": "200h"}))
+        node.done(node.broker.topics.alter("orders", {"retention": "200h"}))
 
     assert node.values() == [b"kept"]
 
@@ -486,10 +486,10 @@ def test_a_segment_is_rolled_when_it_has_the_age_that_the_topic_says(node: Node)
     node.create(segment_age="60s")
     node.publish(b"v")
     node.pass_time(40, step=5)
-    before = node.live().log.segment_count
+    before = node.leader().log.segment_count
     node.pass_time(40, step=5)
 
-    assert (before, node.live().log.segment_count) == (1, 2)
-    assert node.broker.describe_topic("orders").settings["segment_age"] == "1m"
-    node.done(node.broker.alter_topic("orders", {"segment_age": "1h"}))
-    assert node.live().log.config.segment_age_ms == 3_600_000
+    assert (before, node.leader().log.segment_count) == (1, 2)
+    assert node.broker.topics.describe("orders").settings["segment_age"] == "1m"
+    node.done(node.broker.topics.alter("orders", {"segment_age": "1h"}))
+    assert node.leader().log.config.segment_age_ms == 3_600_000

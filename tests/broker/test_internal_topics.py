@@ -4,10 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from goqueue.broker.new_message import NewMessage
+from goqueue.broker.traces import TRACES_SETTINGS
 from goqueue.errors import Forbidden, GoQueueError, TopicNotFound
-from goqueue.groups.member import Join
 from goqueue.record import kernel
+from goqueue.service.groups import Join
+from goqueue.service.new_message import NewMessage
 from goqueue.wire.reports import DeadLetterFilter, PositionCommit
 from tests.broker.brokers import Node
 from tests.broker.consumers import Consumer, restarted
@@ -26,12 +27,12 @@ def user_calls(node: Node, topic: str) -> dict[str, Callable[[], object]]:
     transactions, delays, schedules, letters = broker.transactions, broker.delays, broker.schedules, broker.dead_letters
     commits = [PositionCommit(topic, 0, 0)]
     return {
-        "create": lambda: broker.create_topic(topic),
-        "delete": lambda: broker.delete_topic(topic),
-        "alter": lambda: broker.alter_topic(topic, {"retention": "1s"}),
-        "publish_records": lambda: broker.publish_records(topic, 0, kernel.encode([b"x"])),
-        "publish_messages": lambda: broker.publish_messages(topic, [message]),
-        "publish in a transaction": lambda: broker.publish_messages(topic, [message], transaction_id=owner.id),
+        "create": lambda: broker.topics.create(topic),
+        "delete": lambda: broker.topics.delete(topic),
+        "alter": lambda: broker.topics.alter(topic, {"retention": "1s"}),
+        "publish_records": lambda: broker.messages.publish_records(topic, 0, kernel.encode([b"x"])),
+        "publish_messages": lambda: broker.messages.publish(topic, [message]),
+        "publish in a transaction": lambda: broker.messages.publish(topic, [message], transaction_id=owner.id),
         "add_partition": lambda: transactions.add_partition("owner", session.producer_id, session.epoch, topic, 0),
         "add_offsets": lambda: transactions.add_offsets(session.producer_id, session.epoch, "new", commits),
         "join": lambda: broker.groups.join("group", Join(client_id="c", topics=("orders", topic))),
@@ -58,10 +59,10 @@ READS = ("read", "offsets", "wait_for_records", "subscribe", "scans.pieces", "sc
 def reads(node: Node, topic: str) -> dict[str, Callable[[], object]]:
     broker = node.broker
     return {
-        "read": lambda: broker.read(topic, 0),
-        "offsets": lambda: broker.offsets(topic),
-        "wait_for_records": lambda: broker.wait_for_records(topic, {0: 0}, wait_ms=0),
-        "subscribe": lambda: broker.subscribe(topic, 0, offset=0),
+        "read": lambda: broker.messages.read(topic, 0),
+        "offsets": lambda: broker.topics.offsets(topic),
+        "wait_for_records": lambda: broker.messages.wait(topic, {0: 0}, wait_ms=0),
+        "subscribe": lambda: broker.messages.subscribe(topic, 0, offset=0),
         "scans.pieces": lambda: broker.scans.pieces(topic, 0, start_offset=0, end_offset=9, piece_bytes=9),
         "scans.hidden": lambda: broker.scans.hidden(topic, 0, start_offset=0, end_offset=9),
     }
@@ -98,7 +99,7 @@ def test_nothing_but_traces_can_be_read(node: Node, topic: str) -> None:
 
 
 def test_traces_can_be_read(node: Node) -> None:
-    node.done(node.broker.trace_log())
+    node.done(node.broker.partitions.trace_log(TRACES_SETTINGS))
 
     assert {name: outcome(node, call) for name, call in reads(node, "__traces").items()} == dict.fromkeys(
         READS, "taken"
@@ -108,15 +109,15 @@ def test_traces_can_be_read(node: Node) -> None:
 def test_an_internal_topic_can_be_looked_at(node: Node) -> None:
     node.done(node.broker.transactions.init("t"))
 
-    assert node.broker.describe_topic("__transactions").name == "__transactions"
-    assert "__transactions" in node.broker.list_topics(internal=True)
+    assert node.broker.topics.describe("__transactions").name == "__transactions"
+    assert "__transactions" in node.broker.topics.list(internal=True)
     with pytest.raises(TopicNotFound):
-        node.broker.describe_topic("__nothing")
+        node.broker.topics.describe("__nothing")
 
 
 def test_the_refusal_names_the_topic(node: Node) -> None:
     with pytest.raises(Forbidden, match="__groups is an internal topic") as caught:
-        node.broker.publish_records("__groups", 0, kernel.encode([b"x"]))
+        node.broker.messages.publish_records("__groups", 0, kernel.encode([b"x"]))
 
     assert caught.value.facts()["topic"] == "__groups"
 
@@ -127,7 +128,7 @@ def test_a_broker_that_was_asked_for_it_starts_again(node: Node) -> None:
     node.done(node.broker.transactions.init("t"))
     for topic in ("__transactions", "__groups"):
         with pytest.raises(Forbidden):
-            node.broker.publish_messages(topic, [NewMessage(b"x", key=b"evil")])
+            node.broker.messages.publish(topic, [NewMessage(b"x", key=b"evil")])
 
     again = restarted(node)
 
@@ -141,4 +142,4 @@ def test_a_group_has_no_positions_on_internal_topics(node: Node) -> None:
     consumer.settle("ack", consumer.poll())
 
     assert {one.topic for one in node.broker.groups.positions("workers")} == {"orders"}
-    assert node.broker.partition_counts() == {"orders": 1}
+    assert node.broker.partitions.partition_counts() == {"orders": 1}

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from goqueue.broker.journal import SNAPSHOT_INTERVAL_NS, SNAPSHOT_RECORDS, Journal
+from goqueue.broker.partition.journal import SNAPSHOT_INTERVAL_NS, SNAPSHOT_RECORDS, Journal
 from goqueue.errors import StorageFull
 from goqueue.record import kernel
 from goqueue.record.message import Message
@@ -21,7 +21,7 @@ def node(disk: MemoryDisk, clock: ManualClock) -> Node:
 
 
 def journal(node: Node, **settings: int) -> Journal:
-    return Journal(node.live("facts"), **settings)
+    return Journal(node.leader("facts"), **settings)
 
 
 def reopened(node: Node) -> Node:
@@ -53,7 +53,7 @@ def test_an_empty_journal_knows_nothing(node: Node) -> None:
 
 def test_to_put_nothing_is_done_at_once(node: Node) -> None:
     assert journal(node).put({}).is_done
-    assert node.live("facts").log.next_offset == 0
+    assert node.leader("facts").log.next_offset == 0
 
 
 def test_a_fact_is_not_answered_before_it_is_on_the_medium(node: Node) -> None:
@@ -133,11 +133,11 @@ def test_facts_outlive_compaction(disk: MemoryDisk, clock: ManualClock) -> None:
     node.create("facts", cleanup="compact", segment_bytes=1024)
     for n in range(200):
         node.done(journal(node).put({b"%d" % (n % 5): b"%d" % n, b"gone": None}))
-    size = node.live("facts").log.size
+    size = node.leader("facts").log.size
 
     node.pass_time(30, step=1.0)
 
-    assert node.live("facts").log.size < size / 2
+    assert node.leader("facts").log.size < size / 2
     assert journal(node).load() == {b"%d" % (n % 5): b"%d" % n for n in range(195, 200)}
 
 
@@ -164,7 +164,7 @@ def test_a_large_put_is_one_batch(node: Node) -> None:
     node.done(journal(node).put(facts))
 
     assert len(journal(node).load()) == 20_000
-    records = node.live("facts").log.read(0, max_bytes=1 << 30).records
+    records = node.leader("facts").log.read(0, max_bytes=1 << 30).records
     assert kernel.scan(records).first_timestamp == kernel.scan(records).last_timestamp
 
 
@@ -195,7 +195,7 @@ def snapshots(node: Node) -> list[tuple[int, int]]:
     """Number and offset of each snapshot that was ever written, by the first of its pieces."""
     return [
         (int.from_bytes(value[1:9]), int.from_bytes(value[9:17]))
-        for key, value in node.live("facts").ledger.facts()
+        for key, value in node.leader("facts").ledger.facts()
         if key.startswith(b"journal") and key.endswith(bytes(4)) and value
     ]
 
@@ -221,12 +221,12 @@ def test_a_start_after_a_million_puts_reads_a_short_tail_and_not_the_history(clo
         node.done(kept.put(facts))
         kept.snapshot_if_due(clock.monotonic_ns())
     node.workers.run_all()
-    log_bytes = node.live("facts").log.size
-    assert node.live("facts").log.next_offset == 1_000_000
+    log_bytes = node.leader("facts").log.size
+    assert node.leader("facts").log.next_offset == 1_000_000
     assert log_bytes > 50_000_000
 
     node = reopened(node)
-    node.live("facts")
+    node.leader("facts")
     disk.bytes_read = 0
     found = journal(node).load()
 
@@ -368,7 +368,7 @@ def test_only_the_last_three_are_kept(disk: MemoryDisk, clock: ManualClock) -> N
         take(node, kept)
 
     keys = {
-        message.key for message in kernel.decode(node.live("facts").partition.ledger.read(0).records, None, Message)
+        message.key for message in kernel.decode(node.leader("facts").partition.ledger.read(0).records, None, Message)
     }
 
     assert len([key for key in keys if key and key.startswith(b"journal")]) == 3
@@ -380,7 +380,7 @@ def test_a_snapshot_that_speaks_of_more_than_the_log_has_is_not_believed(disk: M
     take(node, kept)
     node.done(kept.put({b"a": b"2", b"b": b"2"}))
     take(node, kept)
-    node.live("facts").log.truncate(1)
+    node.leader("facts").log.truncate(1)
 
     again = reopened(node)
 
@@ -400,7 +400,7 @@ def test_what_a_tombstone_took_away_does_not_come_back_when_the_tombstone_is_com
     for n in range(100):
         node.done(kept.put({b"a": b"%d" % n}))
     node.pass_time(60, step=1.0)
-    log = node.live("facts").log
+    log = node.leader("facts").log
     assert log.cleaned_offset > 3
     records = kernel.decode(log.read(0, max_bytes=1 << 20).records, None, Message)
     assert b"gone" not in {message.key for message in records}
@@ -415,7 +415,7 @@ def test_a_snapshot_larger_than_a_record_may_be_is_in_pieces(disk: MemoryDisk, c
     facts: dict[bytes, bytes | None] = {b"%d" % key: b"v" * 100 for key in range(100)}
     node.done(kept.put(facts))
     take(node, kept)
-    ledger = kernel.decode(node.live("facts").partition.ledger.read(0).records, None, Message)
+    ledger = kernel.decode(node.leader("facts").partition.ledger.read(0).records, None, Message)
     assert len(ledger) == 11
     assert max(len(message.value) for message in ledger) < 1_100
 
@@ -436,7 +436,7 @@ def test_pieces_of_a_larger_snapshot_before_do_not_stay(disk: MemoryDisk, clock:
         node.done(kept.put({b"n": b"%d" % n}))
     take(node, kept)
 
-    pieces = dict(node.live("facts").ledger.facts())
+    pieces = dict(node.leader("facts").ledger.facts())
 
     assert len([key for key, value in pieces.items() if value]) == 3
     assert journal(reopened(node)).load() == {b"small": b"", b"n": b"2"}
@@ -515,7 +515,7 @@ def test_nothing_is_written_to_a_log_that_failed_or_is_closed(disk: MemoryDisk, 
     kept.put({b"a": b"1"})
     faulty.fail_next("sync", path_suffix=".log")
     node.workers.run_all()
-    assert node.live("facts").log.failure
+    assert node.leader("facts").log.failure
     clock.advance(300)
 
     kept.snapshot_if_due(clock.monotonic_ns())

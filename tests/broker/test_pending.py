@@ -1,7 +1,7 @@
 import pytest
 
-from goqueue.broker.pending import Pending, after, all_of, chained, when_all_are_done
 from goqueue.errors import Conflict
+from goqueue.service.pending import Pending, after, all_of, chained, when_all_are_done
 
 
 def refused() -> Pending[int]:

@@ -6,8 +6,8 @@ from itertools import count
 
 import pytest
 
-from goqueue.broker.live_ledger import LiveLedger
-from goqueue.broker.producer_state import SEQUENCES_KEY, TRANSACTIONS_KEY
+from goqueue.broker.partition.ledger import PartitionLedger
+from goqueue.broker.partition.producer_state import SEQUENCES_KEY, TRANSACTIONS_KEY
 from goqueue.record import kernel
 from goqueue.testing import FaultyDisk, ManualClock, MemoryDisk
 from goqueue.testing.inode import Keep
@@ -22,7 +22,7 @@ SNAPSHOT_S = 11
 
 
 def stable(node: Node) -> int:
-    return node.live().last_stable_offset
+    return node.leader().last_stable_offset
 
 
 def delivered(node: Node) -> list[bytes]:
@@ -53,7 +53,7 @@ def indexes(disk: MemoryDisk) -> list[str]:
     return [path for path in disk.paths() if path.endswith(".txnindex") and "orders/0/log" in path]
 
 
-def ledger_keys(ledger: LiveLedger) -> list[bytes]:
+def ledger_keys(ledger: PartitionLedger) -> list[bytes]:
     return [key for key, _ in ledger.facts()]
 
 
@@ -71,7 +71,7 @@ def a_past(node: Node) -> tuple[Owner, list[bytes]]:
     node.clock.advance(SNAPSHOT_S)
     fill(node, owner, "aborted-late", count=8, commit=False)
     node.publish(b"last")
-    assert TRANSACTIONS_KEY in ledger_keys(node.live().ledger)
+    assert TRANSACTIONS_KEY in ledger_keys(node.leader().ledger)
     return owner, node.values()
 
 
@@ -83,14 +83,14 @@ def test_all_is_as_it_was_after_any_number_of_starts(node: Node, keep: Keep) -> 
     _, values = a_past(node)
     assert of("committed", values)
     assert not of("aborted", values) + of("aborted-late", values)
-    total = node.broker.describe_topic("orders").total_messages
+    total = node.broker.topics.describe("orders").total_messages
 
     for _ in range(3):
         node = restarted(node, keep=keep)
         assert node.values() == values
         assert delivered(node) == sorted(values)
-        assert stable(node) == node.live().high_watermark
-        assert node.broker.describe_topic("orders").total_messages == total
+        assert stable(node) == node.leader().high_watermark
+        assert node.broker.topics.describe("orders").total_messages == total
         node.pass_time(SNAPSHOT_S, step=5)
 
     node.broker.close()
@@ -101,7 +101,7 @@ def test_all_is_as_it_was_after_any_number_of_starts(node: Node, keep: Keep) -> 
     again.publish(b"next")
     again.commit()
     assert node.values() == [*values, b"next"]
-    assert node.broker.describe_topic("orders").total_messages == total + 1
+    assert node.broker.topics.describe("orders").total_messages == total + 1
 
 
 def damaged(disk: MemoryDisk, path: str) -> None:
@@ -152,8 +152,8 @@ def test_a_snapshot_that_is_missing_or_nobody_understands_is_as_good_as_none(
     node: Node, key: bytes, snapshot: bytes | None
 ) -> None:
     _, values = a_past(node)
-    total = node.broker.describe_topic("orders").total_messages
-    log = node.live().partition.ledger
+    total = node.broker.topics.describe("orders").total_messages
+    log = node.leader().partition.ledger
     log.append(kernel.encode([snapshot], keys=[key]), now_ns=node.clock.wall_ns())
     log.flush()
 
@@ -161,8 +161,8 @@ def test_a_snapshot_that_is_missing_or_nobody_understands_is_as_good_as_none(
 
     assert again.values() == values
     assert delivered(again) == sorted(values)
-    assert stable(again) == again.live().high_watermark
-    assert again.broker.describe_topic("orders").total_messages == total
+    assert stable(again) == again.leader().high_watermark
+    assert again.broker.topics.describe("orders").total_messages == total
 
 
 def test_without_the_ledger_the_log_tells_everything(node: Node) -> None:
@@ -175,7 +175,7 @@ def test_without_the_ledger_the_log_tells_everything(node: Node) -> None:
     again = Node(disk, node.clock)
 
     assert again.values() == values
-    assert stable(again) == again.live().high_watermark
+    assert stable(again) == again.leader().high_watermark
 
 
 def test_a_snapshot_that_cannot_be_written_costs_nothing(disk: MemoryDisk, clock: ManualClock) -> None:
@@ -212,7 +212,7 @@ def test_retention_may_take_the_beginning_of_an_open_transaction(node: Node, com
     owner.publish(b"young")
     node.publish(b"plain")
     node.pass_time(15, step=5)
-    start = node.live().log.start_offset
+    start = node.leader().log.start_offset
     assert start > 20
     assert node.values() == []
     assert stable(node) == start
@@ -223,7 +223,7 @@ def test_retention_may_take_the_beginning_of_an_open_transaction(node: Node, com
     for one in now_and_later(node):
         assert [found for found in one.values() if not found.startswith(b"old")] == expected
         assert commit or one.values() == expected
-        assert stable(one) == one.live().high_watermark
+        assert stable(one) == one.leader().high_watermark
 
 
 def test_retention_may_take_all_of_an_open_transaction(node: Node) -> None:
@@ -236,7 +236,7 @@ def test_retention_may_take_all_of_an_open_transaction(node: Node) -> None:
     for number in range(12):
         node.publish(value("plain", number))
     node.pass_time(15, step=5)
-    assert stable(node) == node.live().high_watermark
+    assert stable(node) == node.leader().high_watermark
     assert [one[:5] for one in node.values()] == [b"plain"] * 12
 
     assert owner.commit().status == "committed"
@@ -255,14 +255,14 @@ def test_what_was_aborted_stays_hidden_when_retention_has_taken_a_part_of_it(nod
     values = node.values()
     assert 0 < len(values) < 24
     assert all(one.startswith(b"plain") for one in values)
-    log = node.live().log
-    total = node.broker.describe_topic("orders").total_messages
-    assert total == len(uncommitted(node)) == log.next_offset - log.start_offset - node.live().producers.markers.total
+    log = node.leader().log
+    total = node.broker.topics.describe("orders").total_messages
+    assert total == len(uncommitted(node)) == log.next_offset - log.start_offset - node.leader().producers.markers.total
 
     again = restarted(node, keep="nothing")
 
     assert again.values() == values
-    assert again.broker.describe_topic("orders").total_messages == total
+    assert again.broker.topics.describe("orders").total_messages == total
 
 
 # --- compaction ----------------------------------------------------------------------------------
@@ -276,7 +276,7 @@ def keyed(owner: Owner, name: str, keys: range) -> None:
 def plain(node: Node, name: str, keys: range) -> None:
     for number in keys:
         records = kernel.encode([value(name, number)], keys=[b"k%d" % number])
-        node.done(node.broker.publish_records("orders", 0, records))
+        node.done(node.broker.messages.publish_records("orders", 0, records))
 
 
 def compacted(node: Node) -> None:
@@ -284,7 +284,7 @@ def compacted(node: Node) -> None:
     for number in range(12):
         node.publish(value("filler", number))
     node.pass_time(31, step=2)
-    assert node.live().log.cleaned_offset > 0
+    assert node.leader().log.cleaned_offset > 0
 
 
 def last_of_each_key(node: Node) -> dict[bytes, bytes]:
@@ -320,8 +320,8 @@ def test_compaction_keeps_what_was_committed_and_never_lets_what_was_aborted_sta
     assert not of("aborted", values)
     assert not of("aborted", uncommitted(node))
     total = len(uncommitted(node))
-    assert node.live().log.next_offset > total
-    assert node.broker.describe_topic("orders").total_messages == total
+    assert node.leader().log.next_offset > total
+    assert node.broker.topics.describe("orders").total_messages == total
 
     disk = disk_of(node).crash(keep="nothing")
     if is_snapshot_lost:
@@ -331,9 +331,9 @@ def test_compaction_keeps_what_was_committed_and_never_lets_what_was_aborted_sta
     for _ in range(2):
         again = Node(disk, node.clock)
         assert again.values() == values
-        assert again.broker.describe_topic("orders").total_messages == total
+        assert again.broker.topics.describe("orders").total_messages == total
         assert sorted(delivered(again)) == sorted(values)
-        assert stable(again) == again.live().high_watermark
+        assert stable(again) == again.leader().high_watermark
         disk = disk.crash(keep="nothing")
 
 
@@ -348,7 +348,7 @@ def test_compaction_leaves_all_of_an_open_transaction(node: Node) -> None:
     plain(node, "third", range(5))
     compacted(node)
     assert len(of("open", uncommitted(node))) == 20
-    assert node.live().log.cleaned_offset <= stable(node)
+    assert node.leader().log.cleaned_offset <= stable(node)
 
     owner.commit()
     expected = {b"k%d" % number: value("third" if number < 5 else "open", number) for number in range(10)}
@@ -372,12 +372,12 @@ def test_a_compacted_partition_goes_on_with_aborts_and_commits(node: Node) -> No
         expected |= {b"k%d" % number: value(f"committed{turn}", number) for number in range(turn, 8)}
         compacted(node)
         assert last_of_each_key(node) == expected
-        assert node.broker.describe_topic("orders").total_messages == len(uncommitted(node))
+        assert node.broker.topics.describe("orders").total_messages == len(uncommitted(node))
         node = restarted(node, keep="nothing")
-        assert node.broker.describe_topic("orders").total_messages == len(uncommitted(node))
+        assert node.broker.topics.describe("orders").total_messages == len(uncommitted(node))
         owner = Owner(node)
         assert last_of_each_key(node) == expected
-        assert stable(node) == node.live().high_watermark
+        assert stable(node) == node.leader().high_watermark
 
 
 # --- snapshots tell nothing that is not so -------------------------------------------------------
@@ -389,14 +389,14 @@ def test_a_snapshot_of_transactions_in_records_that_a_crash_took_is_not_believed
     owner.begin()
     owner.publish(b"a")
     owner.commit()
-    live = node.live()
-    assert live.producers.transactions is not None
-    live.producers.transactions.appended(7, 7, first_offset=2, record_count=3)
-    live.partition.log._segments.next_offset = 5  # as it would be if these had been written
-    facts = live.producers.snapshots()
-    live.partition.log._segments.next_offset = 2
-    live.ledger.write(facts)
-    live.partition.ledger.flush()
+    leader = node.leader()
+    assert leader.producers.transactions is not None
+    leader.producers.transactions.appended(7, 7, first_offset=2, record_count=3)
+    leader.partition.log._segments.next_offset = 5  # as it would be if these had been written
+    facts = leader.producers.snapshots()
+    leader.partition.log._segments.next_offset = 2
+    leader.ledger.write(facts)
+    leader.partition.ledger.flush()
 
     again = restarted(node, keep="nothing")
     for number in range(4):
@@ -419,7 +419,7 @@ def test_no_snapshot_passes_over_what_was_aborted_before_its_index_is_there(
     clock.advance(SNAPSHOT_S)
     node.publish(b"a")  # its flush takes a snapshot, for which the index has to be there
     assert [fault.operation for fault in faulty.injected] == ["open"]
-    assert TRANSACTIONS_KEY not in ledger_keys(node.live().ledger)
+    assert TRANSACTIONS_KEY not in ledger_keys(node.leader().ledger)
     assert Node(disk.crash(keep="nothing"), clock).values() == [b"a"]
 
 
@@ -435,12 +435,12 @@ def test_a_snapshot_that_had_to_wait_for_its_index_is_taken_later(disk: MemoryDi
         faulty.fail_next("open", ENOSPC, path_suffix=".txnindex.new")
         clock.advance(SNAPSHOT_S)
         node.publish(b"a")
-        assert TRANSACTIONS_KEY not in ledger_keys(node.live().ledger)
+        assert TRANSACTIONS_KEY not in ledger_keys(node.leader().ledger)
 
     clock.advance(SNAPSHOT_S)
     node.publish(b"a")
 
-    assert TRANSACTIONS_KEY in ledger_keys(node.live().ledger)
+    assert TRANSACTIONS_KEY in ledger_keys(node.leader().ledger)
     assert Node(disk.crash(keep="nothing"), clock).values() == [b"a"] * 3
 
 

@@ -6,8 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goqueue.broker.new_message import NewMessage
-from goqueue.broker.service import Producer, Stored
 from goqueue.errors import (
     GoQueueError,
     InvalidBatch,
@@ -22,6 +20,8 @@ from goqueue.errors import (
 from goqueue.record import kernel
 from goqueue.record.header import Flags, Priority
 from goqueue.record.identity import BatchIdentity
+from goqueue.service.messages import ProducerEpoch, Stored
+from goqueue.service.new_message import NewMessage
 from goqueue.testing import ManualClock, MemoryDisk
 from goqueue.wire.partitioning import partition_of_key
 from tests.broker.brokers import Node, decoded, offsets_of, values_of
@@ -39,16 +39,16 @@ def place(result: Stored | GoQueueError) -> tuple[int, int]:
 def test_in_group_mode_an_ack_comes_after_the_sync_and_readers_see_nothing_before(node: Node, acks: str | None) -> None:
     node.create(flush="group")
 
-    pending = node.broker.publish_records("orders", 0, kernel.encode([b"a", b"b"]), acks=acks)
+    pending = node.broker.messages.publish_records("orders", 0, kernel.encode([b"a", b"b"]), acks=acks)
     assert not pending.is_done
     assert node.read().record_count == 0
     assert node.read().high_watermark == 0
-    assert node.broker.offsets("orders") == [0]
+    assert node.broker.topics.offsets("orders") == [0]
 
     node.workers.run_all()
     assert pending.result()[:2] == (0, 2)
     assert node.values() == [b"a", b"b"]
-    assert node.broker.offsets("orders") == [2]
+    assert node.broker.topics.offsets("orders") == [2]
 
 
 @pytest.mark.parametrize("flush", ["interval", "none"])
@@ -65,7 +65,7 @@ def test_in_the_other_modes_an_ack_comes_after_the_write(node: Node, flush: str)
 def test_without_acks_the_answer_comes_at_once_but_readers_wait_for_the_sync(node: Node) -> None:
     node.create()
 
-    pending = node.broker.publish_records("orders", 0, kernel.encode([b"a"]), acks="none")
+    pending = node.broker.messages.publish_records("orders", 0, kernel.encode([b"a"]), acks="none")
 
     assert pending.result().first_offset == 0
     assert node.values() == []
@@ -98,9 +98,9 @@ def test_acks_that_do_not_exist_are_refused(node: Node, acks: str) -> None:
     node.create()
 
     with pytest.raises(InvalidRequest):
-        node.broker.publish_records("orders", 0, kernel.encode([b"a"]), acks=acks)
+        node.broker.messages.publish_records("orders", 0, kernel.encode([b"a"]), acks=acks)
     with pytest.raises(InvalidRequest):
-        node.broker.publish_messages("orders", [NewMessage(b"a")], acks=acks)
+        node.broker.messages.publish("orders", [NewMessage(b"a")], acks=acks)
 
 
 # --- batches of records --------------------------------------------------------------------------
@@ -116,7 +116,7 @@ def test_what_cannot_be_published_to_is_named(node: Node) -> None:
     with pytest.raises(InvalidPartition):
         node.send([b"a"], partition=-1)
     with pytest.raises(TopicNotFound):
-        node.broker.publish_messages("missing", [NewMessage(b"a")])
+        node.broker.messages.publish("missing", [NewMessage(b"a")])
 
 
 def test_a_batch_with_one_bad_record_is_refused_whole(node: Node) -> None:
@@ -125,9 +125,9 @@ def test_a_batch_with_one_bad_record_is_refused_whole(node: Node) -> None:
     broken[len(broken) // 2] ^= 0xFF
 
     with pytest.raises(InvalidBatch):
-        node.broker.publish_records("orders", 0, broken)
+        node.broker.messages.publish_records("orders", 0, broken)
     with pytest.raises(InvalidBatch):
-        node.broker.publish_records("orders", 0, bytearray())
+        node.broker.messages.publish_records("orders", 0, bytearray())
     with pytest.raises(MessageTooLarge) as refused:
         node.send([b"ok", b"x" * 11])
 
@@ -141,7 +141,7 @@ def test_a_producer_may_not_write_control_records(node: Node) -> None:
     node.create()
 
     with pytest.raises(InvalidBatch):
-        node.broker.publish_records("orders", 0, kernel.encode([b"a"], flags=Flags.CONTROL))
+        node.broker.messages.publish_records("orders", 0, kernel.encode([b"a"], flags=Flags.CONTROL))
 
 
 # --- messages ------------------------------------------------------------------------------------
@@ -218,7 +218,7 @@ def test_turns_go_on_after_a_change_of_settings(node: Node) -> None:
     node.create(partitions=2)
     node.messages(NewMessage(b"turn"))
 
-    node.done(node.broker.alter_topic("orders", {"max_message_bytes": 1_000}))
+    node.done(node.broker.topics.alter("orders", {"max_message_bytes": 1_000}))
     node.messages(NewMessage(b"turn"))
 
     assert [len(node.values(partition=partition)) for partition in range(2)] == [1, 1]
@@ -248,7 +248,7 @@ def test_the_topic_says_how_values_are_compressed(node: Node, algorithm: str) ->
 
     node.messages(NewMessage(b"a" * 10_000), NewMessage(b"tiny"), NewMessage(None, b"k"))
 
-    assert node.broker.stats().size_bytes < 1_000
+    assert node.broker.node.stats().size_bytes < 1_000
     assert [message.value for message in decoded(node.read())] == [b"a" * 10_000, b"tiny", b""]
 
 
@@ -264,10 +264,10 @@ def test_the_limit_of_a_value_holds_for_what_was_sent_not_for_what_is_left_of_it
 
 
 def send(
-    node: Node, *messages: NewMessage, producer: Producer | None = None, sequence: int | None = None
+    node: Node, *messages: NewMessage, producer: ProducerEpoch | None = None, sequence: int | None = None
 ) -> list[Stored | GoQueueError]:
-    producer = producer or Producer(7, 0)
-    return node.done(node.broker.publish_messages("orders", messages, producer=producer, sequence=sequence))
+    producer = producer or ProducerEpoch(7, 0)
+    return node.done(node.broker.messages.publish("orders", messages, producer=producer, sequence=sequence))
 
 
 def numbered(*sequences: int | None, partition: int = 0) -> list[NewMessage]:
@@ -387,9 +387,9 @@ def test_a_batch_of_records_that_lies_about_its_headers_is_an_invalid_batch(node
     records[36] = 9
 
     with pytest.raises(InvalidBatch):
-        node.broker.publish_records("orders", 0, records)
+        node.broker.messages.publish_records("orders", 0, records)
     with pytest.raises(InvalidBatch):
-        node.broker.publish_records("orders", 0, kernel.encode([b"v"], headers=[{"gq-producer": "7:0:0"}]))
+        node.broker.messages.publish_records("orders", 0, kernel.encode([b"v"], headers=[{"gq-producer": "7:0:0"}]))
 
 
 def test_a_duplicate_of_what_is_not_on_the_disk_yet_waits_for_it(node: Node) -> None:
@@ -405,7 +405,7 @@ def test_a_duplicate_of_what_is_not_on_the_disk_yet_waits_for_it(node: Node) -> 
 
 
 def test_every_producer_has_an_id_of_its_own(node: Node) -> None:
-    producers = [node.broker.init_producer() for _ in range(100)]
+    producers = [node.broker.messages.init_producer() for _ in range(100)]
 
     assert len({producer.producer_id for producer in producers}) == 100
     assert all(0 < producer.producer_id < 2**53 and producer.epoch == 0 for producer in producers)

@@ -7,11 +7,11 @@ import pytest
 
 from goqueue import events
 from goqueue.broker.broker import Broker
-from goqueue.broker.new_message import NewMessage
-from goqueue.broker.service import Producer
 from goqueue.clock import SECOND
 from goqueue.errors import DamagedFile, DirectoryUnusable, GoQueueError, TopicQuarantined
-from goqueue.groups.member import Join
+from goqueue.service.groups import Join
+from goqueue.service.messages import ProducerEpoch
+from goqueue.service.new_message import NewMessage
 from goqueue.testing import FaultyDisk, ManualClock, MemoryDisk
 from tests.broker.brokers import ROOT, ManualWorkers, Node
 from tests.broker.consumers import Consumer
@@ -59,7 +59,7 @@ def test_one_topic_is_out_and_the_others_are_served(disk: MemoryDisk, clock: Man
 
     node = restarted(disk, clock)
 
-    assert node.broker.list_topics() == ["payments"]
+    assert node.broker.topics.list() == ["payments"]
     assert node.values("payments") == [b"a", b"b"]
     node.publish(b"c", topic="payments")
     assert [got.value for got in Consumer(node, "of-payments", topics=("payments",)).poll()] == [b"b", b"c"]
@@ -78,10 +78,10 @@ def test_requests_for_it_name_the_file_and_the_cure(disk: MemoryDisk, clock: Man
         lambda: node.publish(b"x"),
         lambda: node.messages(NewMessage(b"x")),
         lambda: node.read(),
-        lambda: broker.describe_topic("orders"),
+        lambda: broker.topics.describe("orders"),
         lambda: node.create("orders"),
-        lambda: node.done(broker.delete_topic("orders")),
-        lambda: node.done(broker.alter_topic("orders", {"retention": "1h"})),
+        lambda: node.done(broker.topics.delete("orders")),
+        lambda: node.done(broker.topics.alter("orders", {"retention": "1h"})),
         lambda: node.done(broker.groups.join("of-orders", Join(client_id="c", topics=("orders",)))),
         lambda: broker.delays.list("orders"),
         lambda: broker.dead_letters.describe("orders"),
@@ -103,11 +103,11 @@ def test_health_and_an_event_tell_of_it(disk: MemoryDisk, clock: ManualClock) ->
 
     broker = Broker.open(disk, ROOT, clock=clock, workers=ManualWorkers(), observe=told.append)
 
-    check = broker.health()["storage"]
+    check = broker.node.checks()["storage"]
     assert check.status == "warn"
     assert "not served: orders (/data/topics/orders/topic.json" in check.message
     assert list(broker.node.health().quarantined) == ["orders"]
-    event = next(event for event in told if isinstance(event, events.TopicQuarantined))
+    event = next(event for event in told if isinstance(event, events.QuarantineStarted))
     assert (event.topic, event.log) == ("orders", f"{TOPICS}/orders")
 
 
@@ -159,7 +159,7 @@ def test_files_that_cannot_be_read_put_their_topic_out(disk: MemoryDisk, clock: 
 def test_a_damaged_journal_closes_its_verbs_only(disk: MemoryDisk, clock: ManualClock, journal: str) -> None:
     node = furnished(disk, clock)
     node.done(node.broker.transactions.init("t"))
-    node.done(node.broker.journal(journal))
+    node.done(node.broker.partitions.journal(journal))
     node.broker.close()
     damage_description(disk, journal)
     before = {path: disk.read(path) for path in disk.paths() if f"/{journal}/" in path}
@@ -169,8 +169,8 @@ def test_a_damaged_journal_closes_its_verbs_only(disk: MemoryDisk, clock: Manual
     assert again.values() == [b"a", b"b"]
     again.publish(b"c")
     session = again.done(again.broker.transactions.init())
-    producer = Producer(session.producer_id, session.epoch)
-    again.done(again.broker.publish_messages("orders", [NewMessage(b"d")], producer=producer, sequence=0))
+    producer = ProducerEpoch(session.producer_id, session.epoch)
+    again.done(again.broker.messages.publish("orders", [NewMessage(b"d")], producer=producer, sequence=0))
     again.pass_time(60, step=5)
     assert again.values() == [b"a", b"b", b"c", b"d"]
     verbs: dict[str, Callable[[], object]] = {

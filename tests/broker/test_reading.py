@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goqueue.broker import reading
 from goqueue.broker.config import BrokerConfig
-from goqueue.broker.new_message import NewMessage
-from goqueue.broker.pending import Pending
-from goqueue.broker.service import ReadResult
+from goqueue.broker.partition import reading
 from goqueue.clock import SECOND
 from goqueue.errors import InvalidPartition, InvalidRequest, PartitionNotFound, TopicNotFound
+from goqueue.service.messages import ReadResult
+from goqueue.service.new_message import NewMessage
+from goqueue.service.pending import Pending
 from goqueue.testing import ManualClock, MemoryDisk
 from tests.broker.brokers import Node, offsets_of, values_of
 
@@ -20,7 +20,7 @@ OFFSET_MAX = 2**63 - 1
 
 
 def wait(node: Node, *, offset: int = 0, wait_ms: int = 1_000, **options: int) -> Pending[ReadResult]:
-    return node.broker.read("orders", 0, offset=offset, wait_ms=wait_ms, **options)  # type: ignore[arg-type]
+    return node.broker.messages.read("orders", 0, offset=offset, wait_ms=wait_ms, **options)  # type: ignore[arg-type]
 
 
 def delayed(value: bytes, due_ns: int) -> NewMessage:
@@ -60,9 +60,9 @@ def test_an_offset_that_cannot_be_is_refused(node: Node, offset: int) -> None:
         node.read(offset=offset)
     assert str(refused.value).startswith("invalid offset")
     with pytest.raises(InvalidRequest):
-        node.broker.subscribe("orders", 0, offset=offset)
+        node.broker.messages.subscribe("orders", 0, offset=offset)
     with pytest.raises(InvalidRequest):
-        node.broker.wait_for_records("orders", {0: offset}, wait_ms=10)
+        node.broker.messages.wait("orders", {0: offset}, wait_ms=10)
 
 
 def test_what_cannot_be_read_is_named(node: Node) -> None:
@@ -77,11 +77,11 @@ def test_what_cannot_be_read_is_named(node: Node) -> None:
     with pytest.raises(InvalidRequest):
         node.read(max_records=0)
     with pytest.raises(InvalidRequest):
-        node.broker.read("orders", 0, isolation="dirty")
+        node.broker.messages.read("orders", 0, isolation="dirty")
     with pytest.raises(InvalidRequest):
-        node.broker.offsets("orders", at="noon")
+        node.broker.topics.offsets("orders", at="noon")
     with pytest.raises(TopicNotFound):
-        node.broker.offsets("missing")
+        node.broker.topics.offsets("missing")
 
 
 def test_below_the_start_means_the_start(node: Node) -> None:
@@ -94,7 +94,7 @@ def test_below_the_start_means_the_start(node: Node) -> None:
 
     assert result.log_start_offset > 0
     assert offsets_of(result) == [result.log_start_offset]
-    assert node.broker.offsets("orders", at="earliest") == [result.log_start_offset]
+    assert node.broker.topics.offsets("orders", at="earliest") == [result.log_start_offset]
 
 
 # --- limits --------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ def test_no_visible_record_is_ever_skipped(batches: list[Shape], limits: list[tu
     node.create(segment_bytes=1024)
     due_ns = clock.wall_ns() + SECOND
     shapes: Shape = []
-    subscription = node.broker.subscribe("orders", 0, offset=0)
+    subscription = node.broker.messages.subscribe("orders", 0, offset=0)
     if follow:
         subscription.when_ready(lambda: None)
     for batch in batches:
@@ -225,7 +225,7 @@ def test_no_visible_record_is_ever_skipped(batches: list[Shape], limits: list[tu
 
 def reads(node: Node, limits: list[tuple[int, int]]) -> Iterator[ReadResult]:
     offset, turn = 0, 0
-    while offset < node.live().high_watermark:
+    while offset < node.leader().high_watermark:
         max_records, max_bytes = limits[turn % len(limits)]
         yield (result := node.read(offset=offset, max_records=max_records, max_bytes=max_bytes))
         assert result.next_offset > offset
@@ -264,9 +264,9 @@ def test_a_range_of_times_gives_what_was_stored_in_it(node: Node) -> None:
     assert (offsets_of(result), result.next_offset, result.end_of_range) == ([1, 2, 3], 4, True)
     assert offsets_of(node.read(from_time_ns=times[1] + 1)) == [2, 3, 4, 5]
     assert offsets_of(node.read(offset=5, from_time_ns=times[1])) == [5]
-    assert node.broker.offsets("orders", time_ns=times[3]) == [3]
-    assert node.broker.offsets("orders", time_ns=times[5] + 1) == [6]
-    assert node.broker.offsets("orders", time_ns=0) == [0]
+    assert node.broker.topics.offsets("orders", time_ns=times[3]) == [3]
+    assert node.broker.topics.offsets("orders", time_ns=times[5] + 1) == [6]
+    assert node.broker.topics.offsets("orders", time_ns=0) == [0]
 
 
 def test_the_end_of_a_range_is_told_with_its_last_records_and_without_any(node: Node) -> None:
@@ -349,7 +349,7 @@ def test_times_beyond_all_clocks_are_times_all_the_same(node: Node, time_ns: int
 
     assert bool(node.read(from_time_ns=time_ns).record_count) == is_past
     assert bool(node.read(to_time_ns=time_ns).record_count) != is_past
-    assert node.broker.offsets("orders", time_ns=time_ns) == [0 if is_past else 30]
+    assert node.broker.topics.offsets("orders", time_ns=time_ns) == [0 if is_past else 30]
 
 
 # --- waiting -------------------------------------------------------------------------------------
@@ -376,7 +376,7 @@ def test_a_read_that_waits_in_vain_is_answered_by_the_first_tick_after_its_time(
     node.tick(0.001)
 
     assert (pending.result().record_count, pending.result().next_offset) == (0, 0)
-    assert len(node.broker._waiting) == 0
+    assert len(node.broker._waits) == 0
 
 
 def test_nobody_waits_for_longer_than_the_limit(node: Node) -> None:
@@ -454,17 +454,17 @@ def test_a_wait_for_any_partition_ends_with_the_first_that_has_more(node: Node) 
     node.create(partitions=3)
     node.publish(b"a", partition=1)
 
-    assert node.broker.wait_for_records("orders", {0: 0, 1: 0}, wait_ms=1_000).is_done
-    pending = node.broker.wait_for_records("orders", {0: 0, 1: 1}, wait_ms=1_000)
+    assert node.broker.messages.wait("orders", {0: 0, 1: 0}, wait_ms=1_000).is_done
+    pending = node.broker.messages.wait("orders", {0: 0, 1: 1}, wait_ms=1_000)
     node.publish(b"b", partition=2)
     assert not pending.is_done
     node.publish(b"b", partition=0)
     assert pending.is_done
-    timed = node.broker.wait_for_records("orders", {0: 1, 1: 1}, wait_ms=1_000)
+    timed = node.broker.messages.wait("orders", {0: 1, 1: 1}, wait_ms=1_000)
     node.tick(1)
     assert timed.is_done
-    assert node.broker.wait_for_records("orders", {0: 1}, wait_ms=0).is_done
-    assert not node.live(partition=0)._watchers
+    assert node.broker.messages.wait("orders", {0: 1}, wait_ms=0).is_done
+    assert not node.leader(partition=0)._watchers
 
 
 def test_waits_that_have_ended_leave_nothing_behind(node: Node) -> None:
@@ -474,8 +474,8 @@ def test_waits_that_have_ended_leave_nothing_behind(node: Node) -> None:
         node.publish(b"v")
         assert pending.is_done
 
-    assert not node.live()._watchers
-    assert not node.broker._waiting
+    assert not node.leader()._watchers
+    assert not node.broker._waits
     assert len(node.broker._timers) <= 1_100
 
 
@@ -484,7 +484,7 @@ def test_waits_that_have_ended_leave_nothing_behind(node: Node) -> None:
 
 def test_a_subscription_goes_on_where_it_stands_through_rolled_segments(node: Node) -> None:
     node.create(segment_bytes=1024)
-    subscription = node.broker.subscribe("orders", 0, offset=0)
+    subscription = node.broker.messages.subscribe("orders", 0, offset=0)
     seen: list[bytes] = []
     woken: list[int] = []
 
@@ -496,12 +496,12 @@ def test_a_subscription_goes_on_where_it_stands_through_rolled_segments(node: No
 
     assert seen == [str(number).encode() * 30 for number in range(60)]
     assert woken == list(range(60))
-    assert node.live().log.segment_count > 2
+    assert node.leader().log.segment_count > 2
 
 
 def test_a_callback_replaces_the_one_before_and_a_closed_subscription_calls_nobody(node: Node) -> None:
     node.create()
-    subscription = node.broker.subscribe("orders", 0, offset=0)
+    subscription = node.broker.messages.subscribe("orders", 0, offset=0)
     called: list[str] = []
 
     subscription.when_ready(lambda: called.append("first"))
@@ -517,7 +517,7 @@ def test_a_callback_replaces_the_one_before_and_a_closed_subscription_calls_nobo
 
 def test_a_reader_that_retention_overtakes_goes_on_at_the_new_start(node: Node) -> None:
     node.create(segment_bytes=1024, retention_bytes=2_000)
-    subscription = node.broker.subscribe("orders", 0, offset=0)
+    subscription = node.broker.messages.subscribe("orders", 0, offset=0)
     node.publish(b"v" * 50)
     assert subscription.read(max_bytes=1_000).record_count == 1
     for _ in range(60):
@@ -535,14 +535,14 @@ def test_a_reader_that_retention_overtakes_goes_on_at_the_new_start(node: Node) 
 def test_whoever_reads_or_waits_on_a_topic_that_is_deleted_is_told_at_once(node: Node, disk: MemoryDisk) -> None:
     node.create(partitions=2)
     node.publish(b"a")
-    subscription = node.broker.subscribe("orders", 0, offset=0)
-    idle = node.broker.subscribe("orders", 1, offset=0)
-    read, any_partition = wait(node, offset=1), node.broker.wait_for_records("orders", {1: 0}, wait_ms=1_000)
+    subscription = node.broker.messages.subscribe("orders", 0, offset=0)
+    idle = node.broker.messages.subscribe("orders", 1, offset=0)
+    read, any_partition = wait(node, offset=1), node.broker.messages.wait("orders", {1: 0}, wait_ms=1_000)
     called: list[str] = []
     idle.when_ready(lambda: called.append("idle"))
     write = node.send([b"b"])
 
-    deleted = node.broker.delete_topic("orders")
+    deleted = node.broker.topics.delete("orders")
 
     for pending in (read, write):
         assert pending.is_done
@@ -557,14 +557,14 @@ def test_whoever_reads_or_waits_on_a_topic_that_is_deleted_is_told_at_once(node:
         node.read()
     node.done(deleted)
     assert not [path for path in disk.paths() if "orders" in path]
-    assert node.broker.list_topics() == []
+    assert node.broker.topics.list() == []
 
 
 def test_a_topic_of_the_same_name_is_another_topic(node: Node) -> None:
     node.create()
     node.publish(b"old")
-    old = node.broker.subscribe("orders", 0, offset=0)
-    node.broker.delete_topic("orders")
+    old = node.broker.messages.subscribe("orders", 0, offset=0)
+    node.broker.topics.delete("orders")
     node.create()
     node.publish(b"new")
 

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from goqueue.broker.record_fetcher import FEW, NEARBY_BYTES, Found, RecordFetcher
+from goqueue.broker.partition.record_fetcher import FEW, NEARBY_BYTES, Found, RecordFetcher
 from goqueue.names import TopicPartition
 from goqueue.record.message import decode_messages
 from goqueue.testing import ManualClock, MemoryDisk
@@ -36,14 +36,14 @@ def filled(node: Node) -> Node:
 
 
 def test_who_asks_for_one_after_the_other_gets_each(filled: Node) -> None:
-    fetcher = RecordFetcher(filled.live())
+    fetcher = RecordFetcher(filled.leader())
 
     assert [one for offset in range(300) for one in some(fetcher, offset)] == numbered(0, 300)
 
 
 def test_who_asks_for_one_after_the_other_needs_the_disk_now_and_then(filled: Node, disk: MemoryDisk) -> None:
     """As long as there is something nearby, nothing is read: not even from a disk that is broken."""
-    fetcher = RecordFetcher(filled.live())
+    fetcher = RecordFetcher(filled.leader())
     assert some(fetcher, 0) == numbered(0, 1)
     for path in disk.paths():
         if path.endswith(".log") and len(disk.read(path)) > 100:
@@ -59,7 +59,7 @@ def test_any_order_brings_what_is_asked_for(ranges: list[tuple[int, int]]) -> No
     node = Node(MemoryDisk(), ManualClock())
     node.create(segment_bytes=4_096)
     node.publish(*[b"%d" % number for number in range(300)])
-    fetcher = RecordFetcher(node.live())
+    fetcher = RecordFetcher(node.leader())
 
     for start, count in ranges:
         end = min(300, start + count)
@@ -70,12 +70,12 @@ def test_what_retention_took_meanwhile_is_gone_and_not_kept(node: Node, clock: M
     node.create(segment_bytes=1_024, retention="60s")
     for start in range(0, 60, 10):
         node.publish(*[b"x" * 80 + b"%d" % number for number in range(start, start + 10)])
-    fetcher = RecordFetcher(node.live())
+    fetcher = RecordFetcher(node.leader())
     assert some(fetcher, 0)
     clock.advance(100)
     node.publish(b"new")
     node.pass_time(60, step=10)
-    assert node.live().log.start_offset > 2
+    assert node.leader().log.start_offset > 2
 
     found = fetcher.some(BitMap64([1]), ROOM)
 
@@ -85,7 +85,7 @@ def test_what_retention_took_meanwhile_is_gone_and_not_kept(node: Node, clock: M
 def test_what_is_published_later_is_found_behind_what_was_nearby(node: Node) -> None:
     node.create()
     node.publish(b"0")
-    fetcher = RecordFetcher(node.live())
+    fetcher = RecordFetcher(node.leader())
     assert some(fetcher, 0) == numbered(0, 1)
     node.publish(b"1", b"2")
 
@@ -97,14 +97,14 @@ def test_records_that_are_larger_than_what_is_read_nearby_come_all_the_same(node
     node.create()
     values = [b"%d" % number * NEARBY_BYTES for number in range(5)]
     node.publish(*values)
-    fetcher = RecordFetcher(node.live())
+    fetcher = RecordFetcher(node.leader())
 
     assert [one for offset in range(5) for one in some(fetcher, offset)] == list(enumerate(values))
     assert some(fetcher, 0, 1) == list(enumerate(values[:2]))
 
 
 def test_what_does_not_fit_is_left_but_for_the_first(filled: Node) -> None:
-    fetcher = RecordFetcher(filled.live())
+    fetcher = RecordFetcher(filled.leader())
 
     found = fetcher.some(BitMap64(range(5)), 100)
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from goqueue.broker.new_message import NewMessage
 from goqueue.clock import SECOND
 from goqueue.errors import InvalidPartition, InvalidRequest, PartitionNotFound, TopicNotFound
+from goqueue.service.new_message import NewMessage
 from goqueue.wire.scan_reports import HiddenRange
 from tests.broker.brokers import Node, offsets_of
 from tests.broker.transactional import Owner
@@ -20,7 +20,7 @@ def scan(node: Node, end_offset: int, *, offset: int = 0, isolation: str = "read
     """The offsets of what a reader of the log sees."""
     found: list[int] = []
     while offset < end_offset:
-        asked = node.broker.read(
+        asked = node.broker.messages.read(
             "orders", 0, offset=offset, end_offset=end_offset, isolation=isolation, delayed="include"
         )
         result = asked.result()
@@ -49,7 +49,7 @@ def test_a_range_ends_before_its_end_offset(node: Node) -> None:
 
     assert scan(node, 2) == [0, 1]
     assert scan(node, 2, offset=2) == []
-    result = node.broker.read("orders", 0, end_offset=2).result()
+    result = node.broker.messages.read("orders", 0, end_offset=2).result()
     assert (result.next_offset, result.end_of_range) == (2, True)
 
 
@@ -58,7 +58,7 @@ def test_a_range_that_reaches_beyond_the_log_ends_with_it(node: Node) -> None:
     node.publish(b"a")
 
     assert scan(node, 100) == [0]
-    assert not node.broker.read("orders", 0, end_offset=100).result().end_of_range
+    assert not node.broker.messages.read("orders", 0, end_offset=100).result().end_of_range
 
 
 def test_what_is_hidden_is_told_in_ranges(node: Node) -> None:
@@ -174,7 +174,7 @@ def test_choices_and_places_that_are_not_there_are_named(node: Node) -> None:
     node.create()
 
     with pytest.raises(InvalidRequest, match="invalid delayed 'all': must be due or include"):
-        node.broker.read("orders", 0, delayed="all")
+        node.broker.messages.read("orders", 0, delayed="all")
     with pytest.raises(InvalidRequest, match="invalid delayed"):
         node.broker.scans.hidden("orders", 0, start_offset=0, end_offset=1, delayed="all")
     with pytest.raises(InvalidRequest, match="invalid isolation"):

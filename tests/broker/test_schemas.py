@@ -8,8 +8,7 @@ import pytest
 
 from goqueue import events
 from goqueue.broker.broker import Broker
-from goqueue.broker.new_message import NewMessage
-from goqueue.broker.service import Service, Stored
+from goqueue.broker.local_service import LocalService
 from goqueue.errors import (
     GoQueueError,
     InvalidBatch,
@@ -24,6 +23,8 @@ from goqueue.record import compression, kernel
 from goqueue.record.header import Flags
 from goqueue.record.headers import PRODUCER
 from goqueue.record.identity import BatchIdentity
+from goqueue.service.messages import Stored
+from goqueue.service.new_message import NewMessage
 from goqueue.testing import FaultyDisk, ManualClock, MemoryDisk, PowerLoss
 from goqueue.wire.schema_reports import NewSchema, SchemaInfo
 from tests.broker.brokers import ROOT, ManualWorkers, Node
@@ -54,9 +55,9 @@ def framed(schema_id: int, payload: bytes) -> bytes:
 
 
 def test_a_broker_has_the_verbs_of_its_service(node: Node) -> None:
-    service: Service = node.broker
+    service = LocalService.of(node.broker)
 
-    assert service.schemas.subjects() == []
+    assert service.schemas.subjects().result() == []
 
 
 def test_nothing_is_made_before_the_first_schema(node: Node) -> None:
@@ -64,11 +65,11 @@ def test_nothing_is_made_before_the_first_schema(node: Node) -> None:
     assert (schemas.level(), schemas.mode()) == ("BACKWARD", "READWRITE")
     with pytest.raises(SubjectNotFound):
         schemas.delete_subject("orders-value")
-    assert node.broker.list_topics(internal=True) == []
+    assert node.broker.topics.list(internal=True) == []
 
     register(node)
 
-    assert node.broker.list_topics(internal=True) == ["__schemas"]
+    assert node.broker.topics.list(internal=True) == ["__schemas"]
 
 
 def test_what_was_registered_is_there_after_a_restart(node: Node) -> None:
@@ -238,7 +239,7 @@ def test_schemas_outlive_compaction(disk: MemoryDisk, clock: ManualClock) -> Non
 def send_records(node: Node, values: Sequence[bytes | None]) -> list[Exception | None]:
     """Publish as a native client does: what became of the batch, for each."""
     try:
-        node.done(node.broker.publish_records("orders", 0, kernel.encode(values)))
+        node.done(node.broker.messages.publish_records("orders", 0, kernel.encode(values)))
     except GoQueueError as error:
         return [error] * len(values)
     return [None] * len(values)
@@ -330,10 +331,10 @@ def test_validation_can_be_required(node: Node, send: Send) -> None:
 def test_the_setting_can_change(node: Node, send: Send) -> None:
     node.create()
     register(node)
-    node.done(node.broker.alter_topic("orders", {"schema_validation": "off"}))
+    node.done(node.broker.topics.alter("orders", {"schema_validation": "off"}))
     assert send(node, [BAD]) == [None]
 
-    node.done(node.broker.alter_topic("orders", {"schema_validation": None}))
+    node.done(node.broker.topics.alter("orders", {"schema_validation": None}))
 
     assert isinstance(send(node, [BAD])[0], SchemaRejected)
 
@@ -345,7 +346,7 @@ def test_tombstones_are_not_looked_at(node: Node, send: Send) -> None:
     register(node, "orders-key", '{"type": "null"}')
 
     if send is send_records:
-        node.done(node.broker.publish_records("orders", 0, kernel.encode([None], keys=[b"k"])))
+        node.done(node.broker.messages.publish_records("orders", 0, kernel.encode([None], keys=[b"k"])))
     else:
         assert send(node, [None]) == [None]
 
@@ -369,13 +370,13 @@ def test_the_header_is_understood_at_both_doors(node: Node) -> None:
 
     (stored,) = node.messages(NewMessage(GOOD, headers=headers))
     assert isinstance(stored, Stored)
-    node.done(node.broker.publish_records("orders", 0, kernel.encode([GOOD, b'"a"'], headers=[headers, None])))
+    node.done(node.broker.messages.publish_records("orders", 0, kernel.encode([GOOD, b'"a"'], headers=[headers, None])))
     with pytest.raises(SchemaRejected):
-        node.broker.publish_records("orders", 0, kernel.encode([b'"a"'], headers=[headers]))
+        node.broker.messages.publish_records("orders", 0, kernel.encode([b'"a"'], headers=[headers]))
     with pytest.raises(SchemaRejected, match="no id"):
-        node.broker.publish_records("orders", 0, kernel.encode([GOOD], headers=[{"schema-id": "x"}]))
+        node.broker.messages.publish_records("orders", 0, kernel.encode([GOOD], headers=[{"schema-id": "x"}]))
     lookalike = {"not-schema-id": "x", "x": "schema-id"}
-    node.done(node.broker.publish_records("orders", 0, kernel.encode([b'"a"'], headers=[lookalike])))
+    node.done(node.broker.messages.publish_records("orders", 0, kernel.encode([b'"a"'], headers=[lookalike])))
 
 
 @DOORS
@@ -387,9 +388,9 @@ def test_keys_have_a_subject_of_their_own(node: Node, send: Send) -> None:
         (error,) = send(node, [b"anything"])  # the key is b"k"
     else:
         with pytest.raises(SchemaRejected) as raised:
-            node.broker.publish_records("orders", 0, kernel.encode([b"anything"], keys=[b"k"]))
+            node.broker.messages.publish_records("orders", 0, kernel.encode([b"anything"], keys=[b"k"]))
         error = raised.value
-        node.done(node.broker.publish_records("orders", 0, kernel.encode([b"x", b"y"], keys=[b'"k"', None])))
+        node.done(node.broker.messages.publish_records("orders", 0, kernel.encode([b"x", b"y"], keys=[b'"k"', None])))
     assert isinstance(error, SchemaRejected)
     assert (error.subject, error.field) == ("orders-key", "key")
 
@@ -405,9 +406,9 @@ def test_compressed_values_are_looked_into(node: Node, algorithm: str) -> None:
         compressed = [compression.compress(value, algorithm) for value in values]
         return kernel.encode(compressed, flags=Flags.COMPRESSED)
 
-    node.done(node.broker.publish_records("orders", 0, packed(long, long)))
+    node.done(node.broker.messages.publish_records("orders", 0, packed(long, long)))
     with pytest.raises(SchemaRejected) as raised:
-        node.broker.publish_records("orders", 0, packed(long, wrong))
+        node.broker.messages.publish_records("orders", 0, packed(long, wrong))
     assert (raised.value.index, raised.value.path) == (1, "/n")
     assert [type(result) for result in node.messages(NewMessage(long), NewMessage(wrong))] == [Stored, SchemaRejected]
 
@@ -418,7 +419,7 @@ def test_a_value_that_only_says_it_is_compressed_is_refused(node: Node, value: b
     register(node)
 
     with pytest.raises(InvalidMessage):
-        node.broker.publish_records("orders", 0, kernel.encode([GOOD, value], flags=[0, Flags.COMPRESSED]))
+        node.broker.messages.publish_records("orders", 0, kernel.encode([GOOD, value], flags=[0, Flags.COMPRESSED]))
 
 
 def test_a_small_batch_that_is_large_inside_is_refused(node: Node) -> None:
@@ -426,9 +427,9 @@ def test_a_small_batch_that_is_large_inside_is_refused(node: Node) -> None:
     register(node, "orders-value", "true")
     bomb = compression.compress(b'"' + b"x" * (40 * 1024 * 1024) + b'"', "zstd")
 
-    node.done(node.broker.publish_records("orders", 0, kernel.encode([bomb], flags=Flags.COMPRESSED)))
+    node.done(node.broker.messages.publish_records("orders", 0, kernel.encode([bomb], flags=Flags.COMPRESSED)))
     with pytest.raises(InvalidMessage, match="when it is decompressed"):
-        node.broker.publish_records("orders", 0, kernel.encode([bomb] * 50, flags=Flags.COMPRESSED))
+        node.broker.messages.publish_records("orders", 0, kernel.encode([bomb] * 50, flags=Flags.COMPRESSED))
 
 
 @pytest.mark.parametrize("records", [b"", b"GQ", b"\x00" * 40, bytes(kernel.encode([GOOD]))[:-1]])
@@ -437,7 +438,7 @@ def test_a_batch_that_is_none_is_refused_as_ever(node: Node, records: bytes) -> 
     register(node)
 
     with pytest.raises(InvalidBatch):
-        node.broker.publish_records("orders", 0, bytearray(records))
+        node.broker.messages.publish_records("orders", 0, bytearray(records))
 
 
 def test_a_batch_that_is_stored_already_is_not_judged_again(node: Node) -> None:
@@ -447,9 +448,9 @@ def test_a_batch_that_is_stored_already_is_not_judged_again(node: Node) -> None:
     def batch() -> bytearray:
         return kernel.encode([BAD], headers=[{PRODUCER: BatchIdentity(7, 0, 0, 1).encode()}])
 
-    first = node.done(node.broker.publish_records("orders", 0, batch()))
+    first = node.done(node.broker.messages.publish_records("orders", 0, batch()))
     register(node)
-    again = node.done(node.broker.publish_records("orders", 0, batch()))
+    again = node.done(node.broker.messages.publish_records("orders", 0, batch()))
 
     assert (again.duplicate, again.first_offset) == (True, first.first_offset)
 
@@ -459,13 +460,13 @@ def test_a_dead_letter_is_not_judged(node: Node) -> None:
     node.create()
     node.publish(b"poison")
     node.create("orders.dlq")
-    lives = node.broker.target("orders.dlq", like="orders")
+    leaders = node.broker.partitions.target("orders.dlq", like="orders")
 
-    live = node.done(lives)[0]
-    live.append(kernel.encode([b"poison"]))
+    leader = node.done(leaders)[0]
+    leader.append(kernel.encode([b"poison"]))
 
     with pytest.raises(SchemaRejected):
-        node.broker.publish_records("orders.dlq", 0, kernel.encode([b"poison"]))
+        node.broker.messages.publish_records("orders.dlq", 0, kernel.encode([b"poison"]))
 
 
 # --- what is told --------------------------------------------------------------------------------

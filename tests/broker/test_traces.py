@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from goqueue.broker.new_message import NewMessage
 from goqueue.broker.traces import LINES_MAX
 from goqueue.clock import SECOND
 from goqueue.errors import InvalidRequest, NotFound
 from goqueue.record import kernel
 from goqueue.record.header import HEADERS_BYTES_MAX, Flags
 from goqueue.record.message import Message, decode_messages
+from goqueue.service.new_message import NewMessage
 from goqueue.testing import FaultyDisk, ManualClock, MemoryDisk
 from goqueue.tracing.context import derived_trace_id, trace_id_of
 from goqueue.wire.reports import DeadLetterFilter, PositionCommit, Settlement
@@ -42,7 +42,7 @@ def traceparent(number: int = 0, *, flags: str = "01") -> str:
 
 def publish_named(node: TracedNode, *headers: dict[str, str | bytes] | None, topic: str = "orders") -> None:
     records = kernel.encode([b"v"] * len(headers), headers=list(headers))
-    node.done(node.broker.publish_records(topic, 0, records))
+    node.done(node.broker.messages.publish_records(topic, 0, records))
 
 
 def patient(node: TracedNode, group: str = "workers") -> Consumer:
@@ -58,7 +58,7 @@ def redrive(node: TracedNode) -> None:
 
 def rows_in_topic(node: TracedNode) -> list[dict[str, object]]:
     result = node.read("__traces", 0, max_bytes=1 << 24, max_records=1_000_000)
-    messages = decode_messages(result.records, node.live("__traces").origin, flags=Flags.COMPRESSED)
+    messages = decode_messages(result.records, node.leader("__traces").origin, flags=Flags.COMPRESSED)
     return [json.loads(message.value) for message in messages]
 
 
@@ -180,7 +180,7 @@ def test_a_lease_that_runs_out_and_one_that_is_extended_are_told(node: TracedNod
 
     trace = node.trace()
     assert events_of(trace)[4:] == ["visibility.extended", "visibility.timeout"]
-    assert (trace.status, trace.spans[-1].error) == ("retrying", "the lease ran out")
+    assert (trace.status, trace.spans[-1].error) == ("retrying", "the lease expired")
     assert trace.spans[-1].consumer_id == consumer.id
 
 
@@ -295,7 +295,7 @@ def test_a_message_whose_time_is_over_expires(disk: MemoryDisk, clock: ManualClo
     expired = next(span for span in trace.spans if span.event_type == "delay.expired")
     assert (expired.group, expired.error, expired.attributes) == (
         "workers",
-        "its time to live was over",
+        "the time to live ended",
         {"reason": "ttl"},
     )
     assert trace.status == ("expired" if on_expire == "drop" else "failed")
@@ -371,7 +371,9 @@ def test_a_message_that_names_its_trace_keeps_it_as_a_letter(node: TracedNode) -
     consumer = Consumer(node)
     consumer.settle("reject", consumer.poll())
 
-    (letter,) = decode_messages(node.read("orders.dlq").records, node.live("orders.dlq").origin, flags=Flags.COMPRESSED)
+    (letter,) = decode_messages(
+        node.read("orders.dlq").records, node.leader("orders.dlq").origin, flags=Flags.COMPRESSED
+    )
     assert "gq-trace" not in letter.headers
     assert letter.headers["traceparent"] == traceparent()
     assert node.broker.traces.get(TRACE).status == "failed"
@@ -386,7 +388,9 @@ def test_headers_that_fill_a_message_are_not_driven_out_by_ours(node: TracedNode
     consumer = Consumer(node)
     consumer.settle("reject", consumer.poll())
 
-    (letter,) = decode_messages(node.read("orders.dlq").records, node.live("orders.dlq").origin, flags=Flags.COMPRESSED)
+    (letter,) = decode_messages(
+        node.read("orders.dlq").records, node.leader("orders.dlq").origin, flags=Flags.COMPRESSED
+    )
     assert letter.headers["own"] == "y"
     assert "gq-trace" not in letter.headers
 
@@ -480,7 +484,7 @@ def test_an_id_of_nobody_is_not_found(node: TracedNode) -> None:
 def test_a_topic_that_is_made_anew_has_no_past(node: TracedNode) -> None:
     publish_named(node, {"traceparent": traceparent()}, None)
     old = node.trace(1).trace_id
-    node.done(node.broker.delete_topic("orders"))
+    node.done(node.broker.topics.delete("orders"))
     node.clock.advance(1)
     node.create("orders")
     node.publish(b"new", b"new")
@@ -495,13 +499,13 @@ def test_a_topic_that_is_made_anew_has_no_past(node: TracedNode) -> None:
 
 
 def test_a_topic_can_be_switched_off_and_on(node: TracedNode) -> None:
-    node.done(node.broker.alter_topic("orders", {"trace_sample_rate": 0}))
+    node.done(node.broker.topics.alter("orders", {"trace_sample_rate": 0}))
     node.publish(b"a")
     consumer = Consumer(node)
     consumer.settle("nack", consumer.poll())
     assert node.find(topic="orders") == []
 
-    node.done(node.broker.alter_topic("orders", {"trace_sample_rate": None}))
+    node.done(node.broker.topics.alter("orders", {"trace_sample_rate": None}))
     node.publish(b"b")
     assert [trace.offset for trace in node.find(topic="orders")] == [1]
 
@@ -896,18 +900,18 @@ def test_the_rows_of_the_topic_are_flat_and_typed(kept: TracedNode) -> None:
 
 def test_rows_are_written_a_few_times_a_second_and_not_at_every_event(kept: TracedNode) -> None:
     kept.publish(b"a")
-    assert "__traces" not in kept.broker.list_topics(internal=True)
+    assert "__traces" not in kept.broker.topics.list(internal=True)
 
     kept.tick(0.1)
     kept.workers.run_all()
     kept.tick(0.1)
     kept.workers.run_all()
-    end = kept.live("__traces").log.next_offset
+    end = kept.leader("__traces").log.next_offset
     kept.publish(b"b")
     kept.tick(0.05)
-    assert kept.live("__traces").log.next_offset == end
+    assert kept.leader("__traces").log.next_offset == end
     kept.tick(0.05)
-    assert kept.live("__traces").log.next_offset > end
+    assert kept.leader("__traces").log.next_offset > end
 
 
 def life(node: TracedNode) -> None:
@@ -1034,7 +1038,7 @@ def test_a_timeline_is_whole_though_the_first_record_is_gone(disk: MemoryDisk, c
     node.done(node.broker.dead_letters.redrive("orders", ALL, target_topic="other"))
     node.written()
 
-    assert node.live().log.start_offset > 0
+    assert node.leader().log.start_offset > 0
     trace = node.broker.traces.get(trace_id)
     assert events_of(trace) == [
         *PUBLISH,
@@ -1050,7 +1054,7 @@ def test_a_timeline_is_whole_though_the_first_record_is_gone(disk: MemoryDisk, c
 def test_a_topic_that_is_made_anew_has_no_past_in_the_topic_either(kept: TracedNode) -> None:
     kept.publish(b"old")
     kept.written()
-    kept.done(kept.broker.delete_topic("orders"))
+    kept.done(kept.broker.topics.delete("orders"))
     kept.clock.advance(1)
     kept.create("orders")
     kept.publish(b"new")
@@ -1128,7 +1132,7 @@ def test_ids_for_a_sink_come_from_the_log_when_nothing_else_knows_them(disk: Mem
     after.tick(0.2)
 
     (fetched,) = [export for export in sink.exports if export.row.count]
-    messages = decode_messages(after.read().records, after.live().origin, flags=Flags.COMPRESSED)
+    messages = decode_messages(after.read().records, after.leader().origin, flags=Flags.COMPRESSED)
     assert fetched.trace_ids == {message.offset: id_of(message) for message in messages}
     assert fetched.trace_ids[0] == TRACE
 
@@ -1203,17 +1207,17 @@ class Model:
 
     def __init__(self, node: TracedNode) -> None:
         self.node = node
-        self.lives: dict[bytes, Life] = {}
+        self.leaders: dict[bytes, Life] = {}
         self.consumers = [patient(node, group) for group in ("first", "second")]
         self.held: dict[str, dict[bytes, Got]] = {"first": {}, "second": {}}
         self.waiting: dict[bytes, int] = {}
 
     def publish(self, count: int, delay: int) -> None:
         due_ns = self.node.clock.wall_ns() + delay * SECOND if delay else None
-        values = [f"{len(self.lives) + number}".encode() for number in range(count)]
+        values = [f"{len(self.leaders) + number}".encode() for number in range(count)]
         self.node.messages(*(NewMessage(value, deliver_at_ns=due_ns) for value in values))
         for value in values:
-            life = self.lives[value] = Life()
+            life = self.leaders[value] = Life()
             life.own = [*PUBLISH, *(["delay.scheduled"] if due_ns else [])]
             if due_ns:
                 self.waiting[value] = due_ns
@@ -1248,7 +1252,7 @@ class Model:
         now_ns = self.node.clock.wall_ns()
         for value in [value for value, due_ns in self.waiting.items() if due_ns <= now_ns]:
             del self.waiting[value]
-            self.lives[value].own.append("delay.ready")
+            self.leaders[value].own.append("delay.ready")
         for group, held in self.held.items():
             for value, message in list(held.items()):
                 if message.deadline_ns <= now_ns:
@@ -1258,28 +1262,28 @@ class Model:
                         self.dies(group, value)
 
     def redrive(self) -> None:
-        if not self.node.broker.has_topic("orders.dlq"):
+        if not self.node.broker.partitions.has_topic("orders.dlq"):
             return
-        before = self.node.live().log.next_offset
+        before = self.node.leader().log.next_offset
         redrive(self.node)
         result = self.node.read(offset=before)
-        for message in decode_messages(result.records, self.node.live().origin, flags=Flags.COMPRESSED):
-            self.lives[message.value].own += PUBLISH
+        for message in decode_messages(result.records, self.node.leader().origin, flags=Flags.COMPRESSED):
+            self.leaders[message.value].own += PUBLISH
 
     def dies(self, group: str, value: bytes) -> None:
         self.note(group, value, "dlq.routed")
-        self.lives[value].own += PUBLISH  # of the letter
+        self.leaders[value].own += PUBLISH  # of the letter
 
     def note(self, group: str, value: bytes, what: str) -> None:
-        self.lives[value].of_group.setdefault(group, []).append(what)
+        self.leaders[value].of_group.setdefault(group, []).append(what)
 
     def check(self) -> None:
-        messages = decode_messages(self.node.read().records, self.node.live().origin, flags=Flags.COMPRESSED)
+        messages = decode_messages(self.node.read().records, self.node.leader().origin, flags=Flags.COMPRESSED)
         ids = {message.value: id_of(message) for message in messages}
-        assert ids.keys() <= self.lives.keys()
+        assert ids.keys() <= self.leaders.keys()
         for value, trace_id in ids.items():
             trace = self.node.broker.traces.get(trace_id)
-            life = self.lives[value]
+            life = self.leaders[value]
             spans = trace.spans
             assert [span.time_ns for span in spans] == sorted(span.time_ns for span in spans)
             own = [span.event_type for span in spans if not span.group]

@@ -13,8 +13,8 @@ from typing import NamedTuple, TypeVar
 
 import pytest
 
-from goqueue.broker.pending import Pending
 from goqueue.errors import TransactionError
+from goqueue.service.pending import Pending
 from goqueue.testing import ManualClock, MemoryDisk
 from goqueue.testing.inode import Keep
 from tests.broker.brokers import Node
@@ -225,7 +225,7 @@ def run(keep: Keep, seed: int = 0) -> Workload:
 
 def stored(node: Node, topic: str, partition: int) -> list[bytes]:
     """What is committed, and that nothing is undecided."""
-    info = node.broker.describe_topic(topic).partitions[partition]
+    info = node.broker.topics.describe(topic).partitions[partition]
     assert info.last_stable_offset == info.high_watermark, "somebody would wait"
     return node.values(topic, partition)
 
@@ -265,7 +265,7 @@ def outcomes(node: Node, parts: dict[str, Facts]) -> dict[str, bool]:
 def check_acks(node: Node, parts: dict[str, Facts], committed: dict[str, bool]) -> None:
     """What committed transactions acknowledged is done, and nothing else; positions are where they put them."""
     done = {offset for name, part in parts.items() if committed[name] for offset in part.acks}
-    cursor = node.broker.delivery(node.live("in")).cursors.get("workers")
+    cursor = node.broker.partitions.delivery(node.leader("in")).groups.get("workers")
     if cursor is not None:
         assert {offset for offset in range(INPUTS) if cursor.cursor.is_done(offset)} == done
     else:

@@ -126,7 +126,7 @@ class Machine(RuleBasedStateMachine):
         acks = self.open[owner.name].acks.setdefault(group, set())
         for message, result in zip(messages, results, strict=True):
             del self.got[group][message.value]
-            if isinstance(result, reports.Settled):
+            if isinstance(result, reports.SettledMessage):
                 acks.add(message.value)
 
     @rule(name=WHO, group=st.sampled_from(GROUPS), place=st.sampled_from(PARTITIONS), ends=st.booleans())
@@ -144,7 +144,7 @@ class Machine(RuleBasedStateMachine):
     @rule(name=WHO, back=st.integers(0, 3))
     def set_position(self, name: str, back: int) -> None:
         owner = self.owner(name)
-        offset = max(0, self.node.live("out").last_stable_offset - back)
+        offset = max(0, self.node.leader("out").last_stable_offset - back)
         try:
             owner.position(offset, topic="out")
         except GoQueueError:
@@ -209,7 +209,7 @@ class Machine(RuleBasedStateMachine):
         results = self.consumer(group).ack(messages)
         for message, result in zip(messages, results, strict=True):
             del self.got[group][message.value]
-            if isinstance(result, reports.Settled):
+            if isinstance(result, reports.SettledMessage):
                 self.done[group].add(message.value)
 
     # --- time and accidents --------------------------------------------------------------------
@@ -279,7 +279,7 @@ class Machine(RuleBasedStateMachine):
     def messages_are_counted(self) -> None:
         for topic in ("in", "out"):
             stored = sum(len(records) for place, records in self.log.items() if place[0] == topic)
-            assert self.node.broker.describe_topic(topic).total_messages == stored
+            assert self.node.broker.topics.describe(topic).total_messages == stored
 
     @invariant()
     def positions_are_where_they_were_committed(self) -> None:
@@ -303,8 +303,8 @@ class Machine(RuleBasedStateMachine):
             assert [one.lag for one in self.node.broker.groups.positions(group, topic="in")] == [0]
             assert [member.in_flight for member in self.node.broker.groups.describe(group).members] == [0]
         for topic, partition in PARTITIONS:
-            live = self.node.live(topic, partition)
-            assert live.last_stable_offset == live.high_watermark
+            leader = self.node.leader(topic, partition)
+            assert leader.last_stable_offset == leader.high_watermark
 
     # --- the model -----------------------------------------------------------------------------
 

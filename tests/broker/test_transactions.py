@@ -4,8 +4,6 @@ from errno import EIO, ENOSPC
 
 import pytest
 
-from goqueue.broker.new_message import NewMessage
-from goqueue.broker.service import Producer
 from goqueue.clock import SECOND
 from goqueue.delivery.dead_letter import ORIGIN
 from goqueue.errors import (
@@ -20,9 +18,11 @@ from goqueue.errors import (
     TransactionError,
     TransactionNotFound,
 )
-from goqueue.groups.member import Join
 from goqueue.record.header import Priority
 from goqueue.record.headers import PRODUCER
+from goqueue.service.groups import Join
+from goqueue.service.messages import ProducerEpoch
+from goqueue.service.new_message import NewMessage
 from goqueue.storage.flush import FlushJob
 from goqueue.testing import FaultyDisk, ManualClock, MemoryDisk
 from goqueue.wire import reports
@@ -40,11 +40,11 @@ def log_of(topic: str, partition: int = 0, segment: int = 0) -> str:
 def stable(node: Node, topic: str = "orders", partition: int = 0) -> int:
     """Where readers of what is committed have to stop, when markers are on the medium, too."""
     node.pass_time(0.1)
-    return node.broker.describe_topic(topic).partitions[partition].last_stable_offset
+    return node.broker.topics.describe(topic).partitions[partition].last_stable_offset
 
 
 def end(node: Node, topic: str = "orders", partition: int = 0) -> int:
-    return node.broker.describe_topic(topic).partitions[partition].end_offset
+    return node.broker.topics.describe(topic).partitions[partition].end_offset
 
 
 @pytest.fixture
@@ -98,7 +98,7 @@ def test_a_reader_who_waits_is_woken_by_the_commit_and_by_the_abort(node: Node) 
     owner.begin()
     owner.publish(b"a")
     node.publish(b"plain")
-    waiting = node.broker.read("orders", 0, wait_ms=60_000)
+    waiting = node.broker.messages.read("orders", 0, wait_ms=60_000)
     polling = Consumer(node).wait(wait_ms=60_000)
     assert not waiting.is_done
     assert not polling.is_done
@@ -117,7 +117,7 @@ def test_no_reader_who_is_woken_by_a_commit_sees_less_than_all_of_it(node: Node)
         owner.publish(b"x", partition=partition)
     seen: list[list[list[bytes]]] = []
     for partition in range(3):
-        waiting = node.broker.read("orders", partition, wait_ms=60_000)
+        waiting = node.broker.messages.read("orders", partition, wait_ms=60_000)
         waiting.then(lambda _: seen.append([node.values(partition=number) for number in range(3)]))
 
     owner.commit()
@@ -178,7 +178,7 @@ def test_control_records_are_no_messages(node: Node) -> None:
         owner.commit() if number else owner.abort()
 
     for one in now_and_later(node):
-        assert one.broker.describe_topic("orders").total_messages == 9
+        assert one.broker.topics.describe("orders").total_messages == 9
 
 
 # --- who may ask for what ------------------------------------------------------------------------
@@ -335,8 +335,8 @@ def test_an_outcome_that_comes_late_touches_nothing(node: Node) -> None:
     owner.publish(b"b")
 
     for commit in (False, True):
-        assert node.live().end_transaction(*first, commit=commit).is_done
-        assert node.live().end_transaction(first[0], first[1] + 10**6, commit=commit).is_done
+        assert node.leader().end_transaction(*first, commit=commit).is_done
+        assert node.leader().end_transaction(first[0], first[1] + 10**6, commit=commit).is_done
 
     assert (node.values(), end(node)) == ([b"a"], 3)
     owner.commit()
@@ -476,7 +476,7 @@ def test_a_message_of_a_transaction_can_become_a_dead_letter_which_belongs_to_no
         assert [letter.value for letter in letters] == [b"a", b"b"]
         assert all(PRODUCER not in letter.headers and ORIGIN in letter.headers for letter in letters)
         assert stable(one, "orders.dlq") == end(one, "orders.dlq") == 2
-        assert len(one.live("orders.dlq").producers.sequences) == 0
+        assert len(one.leader("orders.dlq").producers.sequences) == 0
 
 
 def test_an_ack_that_came_through_another_way_leaves_the_commit_as_it_is(node: Node) -> None:
@@ -582,10 +582,10 @@ def test_a_message_for_the_transaction_of_another_producer_is_refused_by_name(no
     node.create()
     owner = Owner(node)
     owner.begin()
-    stranger = Producer(owner.session.producer_id + 1, 0)
+    stranger = ProducerEpoch(owner.session.producer_id + 1, 0)
 
     with pytest.raises(InvalidRequest, match="belongs to producer"):
-        node.broker.publish_messages("orders", [NewMessage(b"x")], producer=stranger, transaction_id=owner.id)
+        node.broker.messages.publish("orders", [NewMessage(b"x")], producer=stranger, transaction_id=owner.id)
 
 
 def test_lanes_take_committed_messages_by_their_priority(node: Node) -> None:
@@ -720,7 +720,7 @@ def test_a_topic_that_is_deleted_meanwhile_does_not_keep_a_transaction_from_its_
     owner.ack(consumer.poll())
     owner.publish(b"a")
     owner.publish(b"b", topic="bills")
-    node.done(node.broker.delete_topic("bills"))
+    node.done(node.broker.topics.delete("bills"))
 
     assert owner.commit().status == "committed"
 
@@ -735,7 +735,7 @@ def test_a_topic_that_is_deleted_while_a_commit_waits_for_its_disk_does_not_brea
     owner.begin()
     sends = [owner.send(b"a"), owner.send(b"b", topic="bills")]
     asked = owner.committing()
-    deleted = node.broker.delete_topic("bills")
+    deleted = node.broker.topics.delete("bills")
     node.workers.run_all()
 
     assert deleted.is_done
@@ -750,7 +750,7 @@ def test_a_topic_that_is_made_anew_within_a_transaction_is_a_part_of_it(node: No
     owner = Owner(node)
     owner.begin()
     owner.publish(b"gone")
-    node.done(node.broker.delete_topic("orders"))
+    node.done(node.broker.topics.delete("orders"))
     node.create()
     owner.sequences.clear()
     owner.publish(b"there")
@@ -795,7 +795,7 @@ def test_a_marker_that_finds_no_room_lets_nobody_see_half_and_is_written_later(
 ) -> None:
     node = Node(faulty, clock)
     owner = three_partitions(node)
-    waiting = [node.broker.read("orders", number, wait_ms=60_000) for number in range(2)]
+    waiting = [node.broker.messages.read("orders", number, wait_ms=60_000) for number in range(2)]
     for _ in range(3):
         faulty.fail_next("pwrite", ENOSPC, path_suffix=path)
 
@@ -882,7 +882,7 @@ def test_a_disk_that_fails_on_the_marker_of_an_abort_brings_nothing_back(
 
     again = Node(disk.crash(keep="nothing"), clock)
     assert everything(again) == NOTHING
-    assert all(stable(again, topic) == again.live(topic).high_watermark for topic in ("orders", "bills"))
+    assert all(stable(again, topic) == again.leader(topic).high_watermark for topic in ("orders", "bills"))
 
 
 def test_a_message_that_a_disk_lost_is_not_committed(clock: ManualClock, faulty: FaultyDisk) -> None:
@@ -965,7 +965,7 @@ def test_the_next_transaction_does_not_wait_for_the_markers_of_the_last_one(node
 
     assert asked.is_done
     assert not node.workers.jobs
-    assert not node.live().is_clean
+    assert not node.leader().is_clean
 
 
 def test_a_decision_that_finds_no_room_is_withdrawn_and_can_be_asked_for_again(
@@ -1160,7 +1160,7 @@ def test_a_decision_that_cannot_be_forgotten_now_is_forgotten_later(clock: Manua
     for _ in range(3):
         faulty.fail_next("pwrite", ENOSPC, path_suffix=JOURNAL, skip=1)
     owner.commit()
-    journal = node.done(node.broker.journal("__transactions"))
+    journal = node.done(node.broker.partitions.journal("__transactions"))
     assert [key for key in journal.load() if key.startswith(b"d:")]
 
     node.pass_time(2)

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 
 from goqueue import events
 from goqueue.broker.broker import Broker
-from goqueue.broker.new_message import NewMessage
-from goqueue.broker.unreadable import REMEMBERED_MAX, UnreadableFacts
+from goqueue.broker.partition.unreadable import REMEMBERED_MAX, UnreadableFacts
 from goqueue.clock import SECOND
 from goqueue.delivery import redrive_facts
 from goqueue.errors import GoQueueError
+from goqueue.service.new_message import NewMessage
 from goqueue.testing import ManualClock, MemoryDisk
 from goqueue.transactions import facts
 from goqueue.wire.reports import DeadLetterFilter
@@ -73,14 +73,14 @@ def furnished() -> tuple[MemoryDisk, int, tuple[Fact, ...]]:
     found += [
         Fact(topic, True, key, value)
         for topic in LEDGERS
-        for key, value in node.live(topic).ledger.facts()
+        for key, value in node.leader(topic).ledger.facts()
         if value is not None
     ]
     return disk, clock.wall_ns(), tuple(found)
 
 
 def _facts_of_log(node: Node, topic: str) -> list[tuple[bytes, bytes]]:
-    return list(node.broker._journal_of(topic).load().items())
+    return list(node.broker.partitions.journal_of(topic).load().items())
 
 
 LEAVES = st.one_of(
@@ -148,8 +148,8 @@ def started_with(garbage: list[Fact]) -> tuple[Node, list[events.Event]]:
     node = Node(disk, clock)
     for topic, in_ledger, key, value in garbage:
         if in_ledger:
-            node.live(topic).ledger.write([(key, value)])
-            node.live(topic).ledger.log.flush()
+            node.leader(topic).ledger.write([(key, value)])
+            node.leader(topic).ledger.log.flush()
         else:
             node.write_directly(topic, value, keys=[key])
     told: list[events.Event] = []
@@ -189,12 +189,12 @@ def use_everything(node: Node) -> None:
     broker.delays.stats()
     broker.dead_letters.queues()
     broker.traces.stats()
-    broker.health()
+    broker.node.checks()
     node.workers.run_all()
     node.pass_time(7200, step=300)
     node.publish(b"goes on")
-    producer = broker.init_producer()
-    node.done(broker.publish_messages("orders", [NewMessage(b"and on")], producer=producer, sequence=0))
+    producer = broker.messages.init_producer()
+    node.done(broker.messages.publish("orders", [NewMessage(b"and on")], producer=producer, sequence=0))
     consumer = Consumer(node, "newcomers")
     assert consumer.poll(1000)
     tolerated(lambda: Consumer(node, "workers").poll(1000))
@@ -243,10 +243,10 @@ GARBAGE = {
         "orders.dlq",
         True,
         b"ro:evil",
-        redrive_facts.encode(redrive_facts.Order("good", DeadLetterFilter(), 0, 0, None, 3, "group", 0, [1])),
+        redrive_facts.encode(redrive_facts.RedriveOrder("good", DeadLetterFilter(), 0, 0, None, 3, "group", 0, [1])),
     ),
     "the progress of a redrive without offsets": Fact(
-        "orders.dlq", True, b"rp:evil", redrive_facts.encode(redrive_facts.Progress(0, b"", 0, 0, 0, 0))
+        "orders.dlq", True, b"rp:evil", redrive_facts.encode(redrive_facts.RedriveProgress(0, b"", 0, 0, 0, 0))
     ),
     "sequences": Fact("orders", True, b"producers", b"\xc1"),
     "transactions": Fact("orders", True, b"transactions", b"\xc1"),
@@ -266,7 +266,7 @@ def test_garbage_is_told_of_once_and_the_good_entries_survive(name: str) -> None
     reported = [event for event in told if isinstance(event, events.FactUnreadable)]
     assert [event.key for event in reported] == [repr(garbage.key)]
     assert f"/{garbage.topic}/0/" in reported[0].log
-    check = node.broker.health()["storage"]
+    check = node.broker.node.checks()["storage"]
     assert check.status == "warn"
     assert f"1 stored facts of {partition} cannot be understood" in check.message
     assert {"workers", "others"} <= set(node.broker.groups.names())
@@ -281,7 +281,7 @@ def test_what_is_unreadable_is_kept_for_a_version_that_understands_it() -> None:
     node, _ = started_with([garbage])
     Consumer(node, "new")
 
-    assert node.broker._journal_of("__groups").load()[garbage.key] == garbage.value
+    assert node.broker.partitions.journal_of("__groups").load()[garbage.key] == garbage.value
 
 
 def test_the_same_fact_is_told_of_once() -> None:
@@ -311,4 +311,4 @@ def test_without_garbage_nothing_is_told_of() -> None:
     use_everything(node)
 
     assert not [event for event in told if isinstance(event, events.FactUnreadable)]
-    assert node.broker.health()["storage"].status == "pass"
+    assert node.broker.node.checks()["storage"].status == "pass"

@@ -2,16 +2,16 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from goqueue.broker.new_message import NewMessage
-from goqueue.broker.pending import Pending
-from goqueue.broker.service import Isolation, Stored, StoredBatch
 from goqueue.errors import GoQueueError
 from goqueue.record import kernel
 from goqueue.record.header import Flags
 from goqueue.record.headers import PRODUCER
 from goqueue.record.identity import BatchIdentity
+from goqueue.service.messages import Isolation, Stored, StoredBatch
+from goqueue.service.new_message import NewMessage
+from goqueue.service.pending import Pending
 from goqueue.wire import reports
-from goqueue.wire.transaction_reports import TransactionBegun, TransactionOutcome, TransactionOwner
+from goqueue.wire.transaction_reports import BegunTransaction, TransactionOutcome, TransactionOwner
 from tests.broker.brokers import Node, values_of
 from tests.broker.consumers import Got, restarted
 
@@ -44,7 +44,7 @@ class Owner:
     def owner(self) -> TransactionOwner:
         return TransactionOwner(self.name, self.session.producer_id, self.session.epoch, self.number)
 
-    def begin(self, *, marker: str | None = None, number: int = 0) -> TransactionBegun:
+    def begin(self, *, marker: str | None = None, number: int = 0) -> BegunTransaction:
         asked = self.node.broker.transactions.begin(
             self.name, self.session.producer_id, self.session.epoch, marker=marker, number=number
         )
@@ -81,7 +81,7 @@ class Owner:
     ) -> Pending[StoredBatch]:
         """Publish a batch inside of the transaction, and let nothing run yet."""
         records = self.batch(values, topic, partition, keys=keys, headers=headers, again=again)
-        stored = self.node.broker.publish_records(topic, partition, records)
+        stored = self.node.broker.messages.publish_records(topic, partition, records)
         if not again:
             self.sequences[topic, partition] = self.sequences.get((topic, partition), 0) + len(values)
         return stored
@@ -101,9 +101,9 @@ class Owner:
 
     def messages(self, *messages: NewMessage, topic: str = "orders") -> list[Stored | GoQueueError]:
         """Publish as HTTP does: by the name of the transaction."""
-        return self.node.done(self.node.broker.publish_messages(topic, messages, transaction_id=self.id))
+        return self.node.done(self.node.broker.messages.publish(topic, messages, transaction_id=self.id))
 
-    def ack(self, messages: Iterable[Got]) -> list[reports.Settled | GoQueueError]:
+    def ack(self, messages: Iterable[Got]) -> list[reports.SettledMessage | GoQueueError]:
         receipts = [message.receipt for message in messages]
         asked = self.node.broker.transactions.add_acks(self.session.producer_id, self.session.epoch, receipts)
         return self.node.done(asked)
@@ -138,7 +138,7 @@ def uncommitted(node: Node, topic: str = "orders", partition: int = 0) -> list[b
     found: list[bytes] = []
     offset = 0
     while True:
-        asked = node.broker.read(topic, partition, offset=offset, isolation=Isolation.READ_UNCOMMITTED)
+        asked = node.broker.messages.read(topic, partition, offset=offset, isolation=Isolation.READ_UNCOMMITTED)
         result = asked.result()
         if not result.record_count:
             return found

@@ -85,7 +85,7 @@ SCRIPTS = {
         consumer.join()
         polling = threading.Thread(target=consumer.poll, kwargs={"timeout": "3s"})
         polling.start()
-        while not consumer._line.is_busy:
+        while not consumer._connection.is_busy:
             threading.Event().wait(0.01)
         try:
             consumer.poll()

@@ -16,12 +16,6 @@ from goqueue.testing import EmbeddedBroker
 from tests.cli.commands import fail, run, succeed, tidied
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(http=False) as broker:
-        yield broker
-
-
 @pytest.fixture
 def client(broker: EmbeddedBroker) -> Iterator[Client]:
     """A client of a broker with an empty topic `orders` of one partition, and no groups."""
@@ -138,12 +132,12 @@ def test_without_a_group_it_stays_what_it_is(server: str, client: Client) -> Non
         (("orders", "--mode", "shared"), 2, "--mode: needs a --group"),
         (("orders", "--max-in-flight", "5"), 2, "--max-in-flight: needs a --group"),
         (("orders", "--ack", "none"), 2, "--ack: needs a --group"),
-        (("orders", "-g", "g", "--offset", "0"), 2, "--offset: is not for a member of a group"),
-        (("orders", "-g", "g", "--from", "1h ago"), 2, "--from: is not for a member of a group"),
+        (("orders", "-g", "g", "--offset", "0"), 2, "--offset: is not for members of a group"),
+        (("orders", "-g", "g", "--from", "1h ago"), 2, "--from: is not for members of a group"),
         (("orders", "-g", "g", "--mode", "greedy"), 2, "'greedy' is not one of"),
         (("orders", "-g", "g", "--visibility", "long"), 2, "'long' is not a duration"),
         (("orders", "-g", "g", "--max-in-flight", "0"), 2, "'--max-in-flight'"),
-        (("orders", "-g", "g", "-f", "--stop", "empty"), 2, "whoever follows does not stop"),
+        (("orders", "-g", "g", "-f", "--stop", "empty"), 2, "--follow does not end when the group"),
         ((), 2, "Missing argument 'TOPIC'"),
     ],
 )

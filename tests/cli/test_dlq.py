@@ -19,12 +19,6 @@ MESSAGES = ("dlq", "messages", "orders")
 REDRIVE = ("dlq", "redrive", "orders")
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(http=False) as broker:
-        yield broker
-
-
 @pytest.fixture
 def client(broker: EmbeddedBroker) -> Iterator[Client]:
     """A client of a broker with six dead letters of `orders`: three of billing's, three of shipping's."""
@@ -37,11 +31,6 @@ def client(broker: EmbeddedBroker) -> Iterator[Client]:
                 for message in consumer.poll(3):
                     message.reject(reason=f"{group} failed on {message.text()}")
         yield client
-
-
-@pytest.fixture
-def server(broker: EmbeddedBroker, client: Client) -> str:
-    return broker.address
 
 
 def found(server: str, *arguments: str) -> list[str]:
@@ -165,8 +154,8 @@ def test_what_was_put_back_too_often_is_passed_over_and_said(server: str, client
     shown = succeed(*REDRIVE, "--max-redrives", "0", "--follow", server=server)
     plan = succeed(*REDRIVE, "--max-redrives", "0", "--dry-run", server=server)
 
-    assert shown.endswith("is done: 0 messages put back, 6 passed over that were put back too often already\n")
-    assert "6 of them put back too often already" in plan
+    assert shown.endswith("is done: 0 messages redriven, 6 skipped, redriven too often already\n")
+    assert "6 of them redriven too often already" in plan
     assert dead(client) == 6
 
 
@@ -209,7 +198,7 @@ def test_ctrl_c_ends_the_following_and_not_the_redrive(server: str, client: Clie
     os.close(ours)
 
     assert (process.returncode, output) == (130, b"")
-    assert f"redrive {redrive_id} goes on; `goqueue dlq stop orders {redrive_id}` stops it".encode() in shown
+    assert f"redrive {redrive_id} continues; `goqueue dlq stop orders {redrive_id}` stops it".encode() in shown
     assert b"Traceback" not in shown
     assert client.describe_redrive("orders", redrive_id).state == "running"
     client.stop_redrive("orders", redrive_id)
@@ -269,7 +258,7 @@ def test_a_compressed_letter_is_shown_as_it_was(server: str, client: Client) -> 
         (("messages", "orders", "--header", "n"), 2, "'n' is not NAME=VALUE"),
         (("messages", "orders", "-n", "0"), 2, "'--limit'"),
         (("redrive", "orders", "--rate", "-1"), 2, "'--rate'"),
-        (("redrive", "orders", "--dry-run", "--follow"), 2, "there is nothing to follow in a dry run"),
+        (("redrive", "orders", "--dry-run", "--follow"), 2, "cannot be combined with --dry-run"),
         (("stop", "orders"), 2, "Missing argument 'ID'"),
     ],
 )

@@ -56,7 +56,7 @@ def test_files_that_are_damaged(broker: EmbeddedBroker, tmp_path: Path) -> None:
 
     assert outcome.code == 3
     findings = json.loads(outcome.output)
-    assert findings[0] == {"check": "broker", "status": "warn", "message": "none has this directory open"}
+    assert findings[0] == {"check": "broker", "status": "warn", "message": "no broker has this directory open"}
     assert f"{tmp_path}/data/topics/orders/topic.json" in findings[1]["message"]
 
 

@@ -18,12 +18,6 @@ from tests.cli.commands import fail, run, succeed, tidied
 RESET = ("group", "reset", "billing")
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(http=False) as broker:
-        yield broker
-
-
 @pytest.fixture
 def client(broker: EmbeddedBroker) -> Iterator[Client]:
     """A client of a broker with ten messages in `orders`, of which the group `billing` has done four."""
@@ -33,11 +27,6 @@ def client(broker: EmbeddedBroker) -> Iterator[Client]:
         with client.consumer("orders", group="billing") as consumer:
             consumer.ack(consumer.poll(4))
         yield client
-
-
-@pytest.fixture
-def server(broker: EmbeddedBroker, client: Client) -> str:
-    return broker.address
 
 
 def position(client: Client) -> int:
@@ -129,7 +118,7 @@ def test_lag_is_shown_by_partition_and_in_all(server: str, client: Client) -> No
 
     (row,) = (row for row in cells(shown) if row[:1] == ["orders"])
     assert row[:5] == ["orders", "0", "4", "10", "6"]
-    assert shown.endswith("billing is 6 messages behind\n")
+    assert shown.endswith("billing has a lag of 6 messages\n")
     (found,) = json.loads(succeed("group", "lag", "billing", "--topic", "orders", "-o", "json", server=server))
     assert (found["offset"], found["end_offset"], found["lag"]) == (4, 10, 6)
     assert found["lag_seconds"] > 0
@@ -224,7 +213,7 @@ def test_what_holds_back_a_key_is_named(server: str, client: Client) -> None:
     assert (found["topic"], found["partition"], found["offset"]) == ("orders", 0, held.offset)
     assert (found["key"], found["member_id"], found["delivery_count"]) == ("key 0", consumer.member_id, 1)
     assert found["waiting"] == 4
-    assert succeed("group", "blocked", "billing", server=server) == "nothing holds back a key of billing\n"
+    assert succeed("group", "blocked", "billing", server=server) == "no key of billing is blocked\n"
 
 
 def test_rebalances_of_one_group_and_of_all_are_counted(server: str, client: Client) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from goqueue.storage.compaction import State, store_state
+from goqueue.storage.compaction import CompactionState, store_state
 from goqueue.storage.inspection import Hole, SegmentReport, inspect
 from goqueue.storage.layout import LOG, segment_path
 from goqueue.storage.walk import Damage
@@ -92,7 +92,7 @@ def test_below_the_cleaned_offset_compaction_made_the_holes(
 ) -> None:
     remove(disk, 10)
     remove(disk, 20)
-    store_state(disk, DIRECTORY, State(cleaned_offset))
+    store_state(disk, DIRECTORY, CompactionState(cleaned_offset))
 
     found = damage_of(list(inspect(disk, DIRECTORY)))
 
@@ -183,7 +183,7 @@ def test_the_permission_to_read_is_enough_for_a_compacted_log() -> None:
     fill(log, 5 * SEGMENT_RECORDS)
     log.close()
     remove(disk, 10)
-    store_state(disk, DIRECTORY, State(20))
+    store_state(disk, DIRECTORY, CompactionState(20))
     disk.guarded = True
 
     assert damage_of(list(inspect(disk, DIRECTORY))) == []

@@ -13,12 +13,6 @@ from tests.cli.commands import fail, goqueue, succeed, tidied
 COUNTS = {"critical": 1, "high": 0, "normal": 3, "low": 0, "background": 2}
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(http=False) as broker:
-        yield broker
-
-
 @pytest.fixture
 def client(broker: EmbeddedBroker) -> Iterator[Client]:
     """A client of a broker with messages in three lanes of `orders`."""
@@ -28,11 +22,6 @@ def client(broker: EmbeddedBroker) -> Iterator[Client]:
             for _ in range(count):
                 client.publish("orders", "v", priority=priority)
         yield client
-
-
-@pytest.fixture
-def server(broker: EmbeddedBroker, client: Client) -> str:
-    return broker.address
 
 
 def found(server: str, *arguments: str) -> list[dict[str, object]]:

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from goqueue import Client
 from goqueue.cli.commands.pipeline import Watcher
-from goqueue.spark.pipelines.job import Progress
+from goqueue.spark.pipelines.job import JobProgress
 from goqueue.testing import EmbeddedBroker
 from tests.cli.commands import fail, run
 
@@ -69,12 +69,12 @@ def test_at_a_terminal_one_sees_how_far_a_job_is() -> None:
     watcher = Watcher("archive")
 
     before = drawn(watcher)
-    watcher(Progress("archives", 1_500, 100, 2_000, 3_000_000_000))
+    watcher(JobProgress("archives", 1_500, 100, 2_000, 3_000_000_000))
     during = drawn(watcher)
-    watcher(Progress("archives", 2_000, 0, 2_000, 4_000_000_000))
+    watcher(JobProgress("archives", 2_000, 0, 2_000, 4_000_000_000))
     after = drawn(watcher)
 
-    assert before == "archive: Spark starts"
+    assert before == "archive: starting Spark"
     assert during.startswith("archive: archives ━━━")
     assert during.endswith("1,500 of 2,000 messages, 500/s, lag 500")
     assert after.endswith("2,000 of 2,000 messages, 500/s")

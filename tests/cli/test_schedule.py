@@ -14,23 +14,12 @@ from tests.cli.commands import fail, succeed, tidied
 CREATE = ("schedule", "create", "reports")
 
 
-@pytest.fixture(scope="module")
-def broker() -> Iterator[EmbeddedBroker]:
-    with EmbeddedBroker(http=False) as broker:
-        yield broker
-
-
 @pytest.fixture
 def client(broker: EmbeddedBroker) -> Iterator[Client]:
     """A client of a broker with an empty topic `reports` of one partition."""
     with Client(broker.address) as client, tidied(client):
         client.create_topic("reports", partitions=1)
         yield client
-
-
-@pytest.fixture
-def server(broker: EmbeddedBroker, client: Client) -> str:
-    return broker.address
 
 
 def test_a_schedule_from_its_creation_to_its_end(server: str, client: Client) -> None:
@@ -127,7 +116,7 @@ def test_a_schedule_has_a_start_and_an_end(server: str) -> None:
         (("create", "reports", "n", "--value", "x"), 2, "give either --cron or --every"),
         (("create", "reports", "n", "--cron", "@daily", "--every", "1m", "--value", "x"), 2, "give either --cron or"),
         (("create", "reports", "n", "--every", "1m"), 2, "give either --value or --value-file"),
-        (("create", "reports", "n", "--every", "1m", "--timezone", "UTC", "--value", "x"), 2, "the same in every time"),
+        (("create", "reports", "n", "--every", "1m", "--timezone", "UTC", "--value", "x"), 2, "only --cron has a time"),
         (("create", "reports", "n", "--every", "1m", "--value-file", "/no/such"), 2, "/no/such: No such file"),
         (("create", "reports", "n", "--cron", "@daily", "--catch-up", "some", "--value", "x"), 2, "'some' is not one"),
     ],

@@ -68,7 +68,7 @@ def test_a_schema_from_its_registration_to_its_end(server: str, order: str, tmp_
     assert "deleted" in succeed("schema", "versions", "orders-value", "--deleted", server=server)
     assert succeed("schema", "delete", "orders-value", server=server) == "1 version of orders-value deleted: 2\n"
     gone = succeed("schema", "delete", "orders-value", "--permanent", "--yes", server=server)
-    assert gone == "2 versions of orders-value deleted for good: 1, 2\n"
+    assert gone == "2 versions of orders-value deleted permanently: 1, 2\n"
     assert succeed("schema", "list", "--deleted", server=server) == "there are no subjects\n"
 
 
@@ -200,7 +200,7 @@ def test_complaints_are_for_people(server: str, client: Client, order: str, tmp_
         (("register", "a", str(tmp_path / "missing")), 2, "No such file"),
         (("register", "a", str(binary)), 2, "is no text in UTF-8"),
         (("register", "a", order, "--type", "xml"), 2, "xml"),
-        (("delete", "orders-value", "--permanent"), 2, "say --yes where nobody can be asked"),
+        (("delete", "orders-value", "--permanent"), 2, "pass --yes when there is no terminal"),
         (("delete", "orders-value", "--permanent", "--yes"), 1, "subject not found: orders-value"),
     ):
         found, complaint = fail("schema", *arguments, server=server)

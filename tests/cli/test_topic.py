@@ -80,7 +80,7 @@ def test_a_topic_that_exists_is_fine_only_if_that_is_said(server: str) -> None:
         (("create", "x", "--retention", "soon"), 2, "'soon' is not a duration"),
         (("create", "x", "--partitions", "0"), 2, "'--partitions'"),
         (("create", "x", "--set", "partitions=3"), 2, "partitions is no setting of a topic"),
-        (("alter", "x"), 2, "say what to change with --set NAME=VALUE or --reset NAME"),
+        (("alter", "x"), 2, "pass --set NAME=VALUE or --reset NAME"),
         (("list", "-o", "xml"), 2, "'xml' is not one of"),
     ],
 )

@@ -143,7 +143,7 @@ def test_a_search_finds_what_is_like_that(server: str, arguments: list[str], fou
 
 
 def test_that_there_is_nothing_is_said(server: str) -> None:
-    assert succeed("trace", "search", "--topic", "nothing", server=server) == "no trace is like that\n"
+    assert succeed("trace", "search", "--topic", "nothing", server=server) == "no trace matches\n"
     assert succeed("trace", "search", "--topic", "nothing", "-o", "json", server=server) == "[]\n"
 
 

@@ -30,7 +30,7 @@ def publish_raw(gq: Client, topic: str, values: list[bytes], flags: list[int], *
 
     async def publish() -> None:
         session = await gq._client._connections.leader(topic, partition)
-        await session.ask_frame(Verb.PUBLISH, verbs.Publish(topic, partition), records)
+        await session.ask_frame(Verb.PUBLISH, verbs.PublishRequest(topic, partition), records)
 
     gq._loop.run(publish())
 

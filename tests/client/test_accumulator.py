@@ -20,11 +20,11 @@ from goqueue.client.accumulator import (
     REQUEST_BYTES,
     SMALL_RECORD_BYTES,
     AnyHandle,
-    Batch,
-    Message,
+    MessageBatch,
+    OutgoingMessage,
     PartitionQueue,
     ProducerConfig,
-    Request,
+    PublishRequest,
     TopicQueues,
 )
 from goqueue.errors import (
@@ -51,16 +51,16 @@ TIMEOUT_NS = 1_000
 RETRY_NS = 10
 
 
-def sealed(queue: PartitionQueue, values: list[bytes], *, now_ns: int = 0) -> Batch:
+def sealed(queue: PartitionQueue, values: list[bytes], *, now_ns: int = 0) -> MessageBatch:
     """A batch of small values that waits to be sent."""
-    batch = Batch(queue, now_ns)
+    batch = MessageBatch(queue, now_ns)
     batch.handles += [AnyHandle(batch, value) for value in values]
     batch.seal()
     queue.ready.append(batch)
     return batch
 
 
-def take(queue: PartitionQueue, *, now_ns: int = 0) -> Request:
+def take(queue: PartitionQueue, *, now_ns: int = 0) -> PublishRequest:
     request = queue.take(now_ns=now_ns)
     assert request
     return request
@@ -69,7 +69,7 @@ def take(queue: PartitionQueue, *, now_ns: int = 0) -> Request:
 class Sent(NamedTuple):
     """A request on the wire, as it was when it was sent."""
 
-    request: Request
+    request: PublishRequest
     identity: BatchIdentity
     values: tuple[bytes, ...]
 
@@ -123,10 +123,10 @@ class PublishingThroughFaults(RuleBasedStateMachine):
         self.broker = ModelBroker()
         self.logs: list[list[bytes]] = []  # of topics that are gone, and what power cuts took
         self.wire: deque[Sent] = deque()
-        self.answers: deque[tuple[Request, int | GoQueueError]] = deque()
-        self.batches: list[tuple[Batch, tuple[bytes, ...]]] = []
+        self.answers: deque[tuple[PublishRequest, int | GoQueueError]] = deque()
+        self.batches: list[tuple[MessageBatch, tuple[bytes, ...]]] = []
         self.under_number: dict[tuple[int, int], tuple[bytes, ...]] = {}
-        self.blamed: set[Batch] = set()  # those of which it may be said that they were not stored
+        self.blamed: set[MessageBatch] = set()  # those of which it may be said that they were not stored
 
     # --- the producer --------------------------------------------------------------------------
 
@@ -256,19 +256,19 @@ class PublishingThroughFaults(RuleBasedStateMachine):
             if not batch.error:
                 self.check_place(batch, values)
 
-    def check_place(self, batch: Batch, values: tuple[bytes, ...]) -> None:
+    def check_place(self, batch: MessageBatch, values: tuple[bytes, ...]) -> None:
         assert batch.first_offset >= 0
         place = slice(batch.first_offset, batch.first_offset + len(values))
         assert any(tuple(log[place]) == values for log in (self.broker.values(), *self.logs))
 
-    def answer(self, request: Request, answer: int | GoQueueError) -> None:
+    def answer(self, request: PublishRequest, answer: int | GoQueueError) -> None:
         assert request in self.queue.in_flight
         if isinstance(answer, GoQueueError):
             self.queue.failed(request, answer, now_ns=self.now_ns, wait_ns=RETRY_NS)
         else:
             self.queue.stored(request, first_offset=answer, timestamp_ns=1)
 
-    def values_of(self, batch: Batch) -> tuple[bytes, ...]:
+    def values_of(self, batch: MessageBatch) -> tuple[bytes, ...]:
         return next(values for one, values in self.batches if one is batch)
 
 
@@ -293,8 +293,8 @@ def test_what_is_ready_travels_together() -> None:
 def test_a_request_ends_before_it_gets_too_large_for_one() -> None:
     queue = PartitionQueue("t", 0)
     for _ in range(3):
-        batch = Batch(queue, 0)
-        message = Message(bytes(REQUEST_BYTES // 2), None, None, 2)
+        batch = MessageBatch(queue, 0)
+        message = OutgoingMessage(bytes(REQUEST_BYTES // 2), None, None, 2)
         batch.add(AnyHandle(batch, message), message)
         batch.seal()
         queue.ready.append(batch)
@@ -439,7 +439,7 @@ def test_giving_up_settles_everything_but_the_open_batch() -> None:
 
 def test_a_handle_that_came_too_late_is_not_held_and_one_in_time_is_even_when_all_is_over() -> None:
     queue = PartitionQueue("t", 0)
-    batch = Batch(queue, 0)
+    batch = MessageBatch(queue, 0)
     early, late = AnyHandle(batch, b"early"), AnyHandle(batch, b"late")
     batch.handles.append(early)
     handles = batch.handles
@@ -463,8 +463,8 @@ def test_the_first_handle_of_a_failed_batch_stays_with_it() -> None:
 
 
 def test_the_size_of_a_batch_counts_each_message_once() -> None:
-    batch = Batch(PartitionQueue("t", 0), 0)
-    message = Message(b"v" * 1_000, b"key", {"name": "text"}, 2)
+    batch = MessageBatch(PartitionQueue("t", 0), 0)
+    message = OutgoingMessage(b"v" * 1_000, b"key", {"name": "text"}, 2)
     batch.add(AnyHandle(batch, message), message)
     batch.handles.append(AnyHandle(batch, b"small"))
 
@@ -476,8 +476,8 @@ def test_the_size_of_a_batch_counts_each_message_once() -> None:
 
 def test_a_request_says_who_sent_it_on_its_first_record_only() -> None:
     queue = PartitionQueue("t", 0)
-    batch = Batch(queue, 0)
-    message = Message(b"full", b"key", {"colour": "red"}, 1)
+    batch = MessageBatch(queue, 0)
+    message = OutgoingMessage(b"full", b"key", {"colour": "red"}, 1)
     batch.handles.append(AnyHandle(batch, b"plain"))
     batch.add(AnyHandle(batch, message), message)
     batch.seal()
@@ -629,7 +629,7 @@ def test_a_batch_that_held_nothing_but_what_was_taken_out_is_settled_with_it() -
 def test_a_request_full_of_bad_messages_is_given_up_after_a_while() -> None:
     queue = PartitionQueue("orders", 0)
     sealed(queue, [b"bad"] * (REFUSALS_MAX + 10))
-    settled: list[Batch] = []
+    settled: list[MessageBatch] = []
     for _ in range(REFUSALS_MAX):
         settled += queue.failed(take(queue), rejected(0), now_ns=0, wait_ns=RETRY_NS)
     assert queue.is_empty

@@ -1,13 +1,10 @@
 """The client without an event loop: every method, every way to say a value, a time or a duration, and every error."""
 
 import inspect
-import os
 import socket
 import subprocess
 import sys
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -35,23 +32,10 @@ from goqueue import (
 )
 from goqueue.client import producer as producers
 from goqueue.testing import EmbeddedBroker
+from tests.environments import environment
 
 ROOT = Path(__file__).parents[2]
 WAIT = "10s"
-
-
-@contextmanager
-def environment(**variables: str) -> Iterator[None]:
-    before = {name: os.environ.get(name) for name in variables}
-    os.environ.update(variables)
-    try:
-        yield
-    finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
 
 
 def only(gq: Client, topic: str = "t") -> Any:
@@ -79,13 +63,20 @@ def test_the_client_without_a_loop_is_derived_from_the_other_one() -> None:
 
 
 def public(client: type) -> dict[str, inspect.Signature]:
-    methods = {name: value for name, value in vars(client).items() if inspect.isfunction(value)}
-    return {name: inspect.signature(value) for name, value in methods.items() if name[0] != "_" or name == "__init__"}
+    methods = inspect.getmembers(client, inspect.isfunction)
+    return {name: inspect.signature(value) for name, value in methods if name[0] != "_" or name == "__init__"}
 
 
 def test_both_clients_have_the_same_methods_with_the_same_arguments() -> None:
     plain, asynchronous = public(Client), public(AsyncClient)
-    for name in ("direct", "lines", "kept_by", "leave", "end", "unstored"):  # what the other one is made of
+    for name in (
+        "blocking_publisher",
+        "connection_pool",
+        "kept_by",
+        "leave",
+        "end",
+        "unstored",
+    ):  # what the other one is made of
         del asynchronous[name]
 
     assert plain.keys() == asynchronous.keys()
@@ -484,10 +475,10 @@ def test_the_environment_says_where_the_broker_is(gq: Client, address: str) -> N
         assert client.topics() == ["t"]
 
 
-@pytest.mark.parametrize("awake", ["0s", "10ms", "250us"])
-def test_the_environment_says_how_long_to_look_out_for_an_answer(gq: Client, address: str, awake: str) -> None:
+@pytest.mark.parametrize("busy_poll", ["0s", "10ms", "250us"])
+def test_the_environment_says_how_long_to_look_out_for_an_answer(gq: Client, address: str, busy_poll: str) -> None:
     gq.create_topic("t", partitions=1)
-    with environment(GOQUEUE_AWAKE=awake), Client(address) as client:
+    with environment(GOQUEUE_BUSY_POLL=busy_poll), Client(address) as client:
         client.publish("t", b"x")
         with client.consumer("t", group="g") as consumer:
             (message,) = consumer.poll(1)
@@ -497,11 +488,14 @@ def test_the_environment_says_how_long_to_look_out_for_an_answer(gq: Client, add
 
 
 @pytest.mark.parametrize(
-    ("awake", "reason"),
+    ("busy_poll", "reason"),
     [("long", "'long' is not a duration"), ("11ms", "must be 0s to 10ms"), ("-1ms", "must be 0s to 10ms")],
 )
-def test_a_look_out_that_cannot_be_is_refused_at_once(address: str, awake: str, reason: str) -> None:
-    with environment(GOQUEUE_AWAKE=awake), pytest.raises(InvalidConfig, match="GOQUEUE_AWAKE = '.*': " + reason):
+def test_a_look_out_that_cannot_be_is_refused_at_once(address: str, busy_poll: str, reason: str) -> None:
+    with (
+        environment(GOQUEUE_BUSY_POLL=busy_poll),
+        pytest.raises(InvalidConfig, match="GOQUEUE_BUSY_POLL = '.*': " + reason),
+    ):
         Client(address)
 
 

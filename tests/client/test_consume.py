@@ -210,7 +210,7 @@ def test_acks_in_the_background_travel_together(one: Client, address: str) -> No
         for message in batch[:5]:
             with message:
                 pass
-        consumer._line.post(lambda: None)
+        consumer._connection.post(lambda: None)
         proxy.wait_for_muted_answer()
         proxy.mute(False)
         proxy.cut()
@@ -250,7 +250,7 @@ def test_an_ack_in_the_background_that_is_refused_is_told_in_the_log(
         with pytest.raises(ReceiptUnknown):
             message.ack()
 
-    assert "ack of 1 messages failed" in caplog.text
+    assert "background ack failed messages=1" in caplog.text
 
 
 def test_ctrl_c_while_acks_are_sent_loses_none(one: Client, address: str) -> None:

@@ -30,11 +30,11 @@ from goqueue import (
     StaleGeneration,
     TopicNotFound,
 )
-from goqueue.client.line import LARGE_BATCH
+from goqueue.client.prefetch import LARGE_BATCH
 from goqueue.wire import verbs
 from goqueue.wire.verbs import Verb
 from tests.client.faulty_network import Proxy
-from tests.client.test_outages import RestartingBroker
+from tests.client.test_connections import RestartingBroker
 
 WAIT_S = 20
 QUICK = {"backoff_initial": "10ms", "backoff_max": "10ms"}
@@ -126,7 +126,7 @@ def test_what_is_acknowledged_is_done(one: Client, way: str, auto_extend: bool) 
 
         assert floor(one) == 10
         assert in_flight(one) == 0
-        assert consumer._line.core.lease_count == 0
+        assert consumer._connection.core.lease_count == 0
         consumer.ack([])
 
 
@@ -144,7 +144,7 @@ def test_messages_of_many_deliveries_and_partitions_are_settled_in_one_request(g
 
         assert sorted(values(batch)) == list(range(30))
         assert floor(gq) == 30
-        assert consumer._line.core.lease_count == 0
+        assert consumer._connection.core.lease_count == 0
 
 
 def test_messages_of_more_deliveries_than_fit_a_request_are_settled_all_the_same(gq: Client) -> None:
@@ -160,7 +160,7 @@ def test_messages_of_more_deliveries_than_fit_a_request_are_settled_all_the_same
         with pytest.raises(ReceiptUnknown):
             consumer.ack(batch)
 
-        assert consumer._line.core.lease_count == 0
+        assert consumer._connection.core.lease_count == 0
         assert gq.group_positions("g", topic=name)[0].offset == 300
 
 
@@ -262,7 +262,7 @@ def test_the_same_message_twice_in_one_ack_is_settled_once(one: Client) -> None:
         consumer.ack([batch[0], batch[0], batch[0]])
 
         assert (floor(one), in_flight(one)) == (1, 9)
-        assert consumer._line.core.lease_count == 1
+        assert consumer._connection.core.lease_count == 1
 
 
 @pytest.mark.parametrize("way", ["whole", "one"])
@@ -322,7 +322,7 @@ def test_what_nobody_has_any_more_is_not_extended(one: Client) -> None:
         while consumer.poll(2, timeout=0):
             pass
         gc.collect()
-        assert consumer._line.core.lease_count == 1
+        assert consumer._connection.core.lease_count == 1
 
         again = consumer.poll(8, timeout=WAIT_S)
         assert again
@@ -334,13 +334,13 @@ def test_what_is_settled_is_not_extended_and_forgotten(one: Client) -> None:
     with one.consumer("t", group="g", visibility="100ms") as consumer:
         batch = consumer.poll()
         consumer.ack(batch[:9])
-        assert consumer._line.core.lease_count == 1
+        assert consumer._connection.core.lease_count == 1
         extended = one.describe_group("g").members[0].in_flight
         assert extended == 1
         batch[9].nack(delay="1h")
 
-        assert consumer._line.core.lease_count == 0
-        assert consumer._line.core.next_extension_ns() is None
+        assert consumer._connection.core.lease_count == 0
+        assert consumer._connection.core.next_extension_ns() is None
 
 
 def test_an_extension_by_hand_is_not_cut_short_by_one_that_is_not(one: Client) -> None:
@@ -531,7 +531,7 @@ def test_two_threads_at_once_are_told(one: Client) -> None:
     with ThreadPoolExecutor(1) as threads, one.consumer("t", group="g") as consumer:
         batch = consumer.poll()
         waiting = threads.submit(consumer.poll, timeout="20s")
-        eventually(lambda: one.groups() and consumer._line.is_busy)
+        eventually(lambda: one.groups() and consumer._connection.is_busy)
         for use in (lambda: consumer.poll(timeout=0), batch[0].ack, consumer.commit):
             with pytest.raises(Conflict, match="one thread at a time"):
                 use()
@@ -608,7 +608,7 @@ def test_another_thread_may_close_a_consumer_that_polls(one: Client) -> None:
     with ThreadPoolExecutor(1) as threads:
         consumer.join()
         waiting = threads.submit(consumer.poll, timeout="10m")
-        eventually(lambda: one.groups() and consumer._line.is_busy)
+        eventually(lambda: one.groups() and consumer._connection.is_busy)
         began = monotonic()
         consumer.close()
 
@@ -801,7 +801,7 @@ def test_a_poll_waits_through_an_outage(broker: RestartingBroker) -> None:
         with gq.consumer("t", group="g") as consumer:
             consumer.join()
             waiting = threads.submit(consumer.poll, timeout="20s")
-            eventually(lambda: gq.groups() and consumer._line.is_busy)
+            eventually(lambda: gq.groups() and consumer._connection.is_busy)
             broker.restart()
             gq.publish("t", b"0")
 

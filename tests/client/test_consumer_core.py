@@ -29,7 +29,7 @@ from goqueue.client.consumer_core import (
     WAIT_MS_MAX,
     ConsumerConfig,
     ConsumerCore,
-    Request,
+    ConsumerRequest,
     Settles,
     Steps,
 )
@@ -42,10 +42,10 @@ from goqueue.wire import verbs
 from goqueue.wire.frames import Frame
 from goqueue.wire.reports import (
     DeliveredBatch,
-    Heartbeat,
-    Joined,
+    HeartbeatAnswer,
+    JoinAnswer,
     PartitionName,
-    Polled,
+    PollAnswer,
     Refusal,
     SettledBatch,
     Settlement,
@@ -53,7 +53,7 @@ from goqueue.wire.reports import (
 
 LEASE_NS = 30 * SECOND
 LINE = Settles()
-Answer = Frame | GoQueueError | Callable[[Request], Frame]
+Answer = Frame | GoQueueError | Callable[[ConsumerRequest], Frame]
 
 
 def frame(meta: Any, payload: bytes = b"") -> Frame:
@@ -62,12 +62,12 @@ def frame(meta: Any, payload: bytes = b"") -> Frame:
 
 def joined(*partitions: int, generation: int = 1, required: bool = False) -> Frame:
     names = [PartitionName("t", number) for number in partitions]
-    told = Joined("me", generation, "me", ["me"], names, required, "partitioned", "cooperative", 30_000, 3_000)
+    told = JoinAnswer("me", generation, "me", ["me"], names, required, "partitioned", "cooperative", 30_000, 3_000)
     return frame(verbs.Empty(), verbs.encode(told))
 
 
 def beat(*assigned: int, revoke: tuple[int, ...] = (), generation: int = 1, required: bool = False) -> Frame:
-    told = Heartbeat(
+    told = HeartbeatAnswer(
         generation,
         required or bool(revoke),
         "Stable",
@@ -90,7 +90,7 @@ def polled(
         records.append(bytes(raw))
         name = f"{nonce}{partition}-{first}"
         told.append(DeliveredBatch("t", partition, name, count, len(raw), 0, 0, first + count, {}, LEASE_NS))
-    return frame(Polled(told, generation, required, 0, reason), b"".join(records))
+    return frame(PollAnswer(told, generation, required, 0, reason), b"".join(records))
 
 
 def settled(*parts: SettledBatch | GoQueueError) -> Frame:
@@ -108,7 +108,7 @@ class Script:
 
     def __init__(self, *answers: Answer) -> None:
         self.answers = list(answers)
-        self.asked: list[Request] = []
+        self.asked: list[ConsumerRequest] = []
 
     def drive(self, steps: Steps[Any]) -> Any:
         try:
@@ -127,14 +127,15 @@ class Script:
     @property
     def verbs(self) -> list[str]:
         return [
-            asked.meta.name if isinstance(asked.meta, verbs.Call) else asked.verb.name.lower() for asked in self.asked
+            asked.meta.name if isinstance(asked.meta, verbs.CallRequest) else asked.verb.name.lower()
+            for asked in self.asked
         ]
 
 
-def repeated(answer: Frame) -> Callable[[Request], Frame]:
+def repeated(answer: Frame) -> Callable[[ConsumerRequest], Frame]:
     """An answer that came only when the request was sent again."""
 
-    def say(request: Request) -> Frame:
+    def say(request: ConsumerRequest) -> Frame:
         request.was_lost = True
         return answer
 
@@ -186,7 +187,7 @@ def test_polls_are_numbered_and_one_that_was_not_answered_keeps_its_number(make:
 def test_a_long_poll_is_cut_into_slices(make: Callable[..., ConsumerCore], clock: ManualClock) -> None:
     core = make()
 
-    def wait(request: Request) -> Frame:
+    def wait(request: ConsumerRequest) -> Frame:
         clock.advance_ns(request.wait_ms * MS)
         return polled()
 
@@ -202,7 +203,7 @@ def test_an_answer_that_did_not_wait_means_that_something_has_changed(
 ) -> None:
     core = make()
 
-    def wait(request: Request) -> Frame:
+    def wait(request: ConsumerRequest) -> Frame:
         clock.advance_ns(request.wait_ms * MS)
         return polled()
 
@@ -220,7 +221,7 @@ def test_what_a_heartbeat_asks_for_is_given_back_at_once(make: Callable[..., Con
     script.drive(core.heartbeat())
 
     assert script.asked[0].payload is None
-    assert msgspec.msgpack.decode(script.asked[1].payload or b"") == [["t", 1]]
+    assert msgspec.msgpack.decode(script.asked[1].payload or b"") == [{"topic": "t", "partition": 1}]
     assert (core.generation, core.partitions, core.must_beat) == (2, [PartitionName("t", 0)], False)
 
 
@@ -500,24 +501,23 @@ def test_an_extension_by_hand_is_taken_into_account(
     assert script.asked[0].meta.settlement.delay_ns == max(LEASE_NS, by_ns)  # type: ignore[attr-defined]
 
 
-def test_an_answer_that_came_too_late_is_given_back(make: Callable[..., ConsumerCore]) -> None:
+def test_an_answer_that_came_too_late_is_released(make: Callable[..., ConsumerCore]) -> None:
     core = make()
     script = Script(settled(done(3), done(2)))
-    script.drive(core.give_back(polled((0, 0, 3), (1, 7, 2))))
+    script.drive(core.release(polled((0, 0, 3), (1, 7, 2))))
     asked = script.asked[0].meta
     assert asked.settlement.action == "release"  # type: ignore[attr-defined]
     assert [(part.nonce, part.count) for part in asked.parts] == [("n0-0", 0), ("n1-7", 0)]  # type: ignore[attr-defined]
-    Script().drive(core.give_back(polled()))
+    Script().drive(core.release(polled()))
 
 
 # --- positions ----------------------------------------------------------------------------------
 
 
-def commits(request: Request) -> list[tuple[int, int]]:
-    assert isinstance(request.meta, verbs.Call)
-    return [
-        (partition, offset) for _, partition, offset, *_ in msgspec.msgpack.decode(request.payload or b"")["commits"]
-    ]
+def commits(request: ConsumerRequest) -> list[tuple[int, int]]:
+    assert isinstance(request.meta, verbs.CallRequest)
+    committed = msgspec.msgpack.decode(request.payload or b"")["commits"]
+    return [(commit["partition"], commit["offset"]) for commit in committed]
 
 
 def test_a_commit_is_that_of_everything_polled_and_only_once(make: Callable[..., ConsumerCore]) -> None:

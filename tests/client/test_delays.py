@@ -125,3 +125,20 @@ def test_a_schedule_publishes_by_itself(gq: Client, topic: str) -> None:
         (message,) = consumer.poll(1, timeout="10s")
         assert message.text() == "tick"
     gq.delete_schedule(topic, "n")
+
+
+def test_one_delayed_message_is_looked_at(gq: Client, topic: str) -> None:
+    done = gq.publish(topic, b"v", delay="1h")
+
+    assert gq.delayed_message(topic, done.offset, partition=done.partition).state == "pending"
+    gq.cancel(done)
+    assert gq.delayed_message(topic, done.offset, partition=done.partition).state == "cancelled"
+
+
+def test_a_schedule_gets_other_times(gq: Client, topic: str) -> None:
+    gq.schedule(topic, b"v", name="nightly", every="1h")
+
+    altered = gq.alter_schedule(topic, "nightly", cron="0 9 * * MON", timezone="Europe/Berlin")
+
+    assert (altered.cron, altered.every_ns, altered.timezone) == ("0 9 * * MON", None, "Europe/Berlin")
+    assert gq.alter_schedule(topic, "nightly", every="90s").every_ns == 90 * 10**9

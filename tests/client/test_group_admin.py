@@ -203,3 +203,11 @@ def test_what_is_done_above_a_position_survives_a_restart(tmp_path: Path) -> Non
         with Client(broker.address) as again:
             assert floor(again) == 1
             assert [done.ranges for done in again.group_done_above("g")] == [[(2, 4)]]
+
+
+def test_what_became_of_messages_is_told_in_numbers(one: Client) -> None:
+    before = one.reliability().acks
+    with one.consumer("t", group="g") as consumer:
+        consumer.ack(consumer.poll())
+
+    assert one.reliability().acks == before + 10

@@ -25,7 +25,7 @@ from goqueue import (
     RequestTooLarge,
     TopicNotFound,
 )
-from goqueue.client.accumulator import SMALL_RECORD_BYTES, Batch
+from goqueue.client.accumulator import SMALL_RECORD_BYTES, MessageBatch
 from goqueue.record.header import HEADER_BYTES
 from goqueue.testing import EmbeddedBroker
 from tests.client.faulty_network import Proxy
@@ -39,7 +39,7 @@ def values(gq: Client, topic: str = "t") -> list[bytes]:
 
 def batches(handles: list[Handle]) -> list[int]:
     """How many messages are in each batch, in the order of their batches."""
-    counts: Counter[Batch] = Counter(handle.batch for handle in handles)
+    counts: Counter[MessageBatch] = Counter(handle.batch for handle in handles)
     return list(counts.values())
 
 
@@ -124,8 +124,8 @@ def test_a_batch_of_small_and_large_messages_is_over_its_limit_by_one_message_at
             size = 1_000 if number % 7 == 0 else 200
             sent.append((producer.send("t", b"v" * size), size + HEADER_BYTES))
 
-    sizes: Counter[Batch] = Counter()
-    last: dict[Batch, int] = {}
+    sizes: Counter[MessageBatch] = Counter()
+    last: dict[MessageBatch, int] = {}
     for handle, size in sent:
         sizes[handle.batch] += size
         last[handle.batch] = size
@@ -236,7 +236,7 @@ def test_whoever_waits_for_room_is_told_when_the_producer_is_closed(gq: Client, 
         proxy.mute()
         handle = producer.send("t", b"v" * 3_000)
         waiting = threads.submit(producer.send, "t", b"v" * 3_000)
-        producer._run(producer._core.close(flush=False))
+        producer._run(producer._publisher.close(flush=False))
 
         with pytest.raises(Conflict, match="closed"):
             waiting.result(timeout=10)
@@ -576,7 +576,7 @@ def test_a_producer_gives_up_after_its_delivery_timeout_and_then_rests() -> None
     with pytest.raises(RequestTimeout):
         handle.result(timeout=WAIT)
 
-    tasks = client._loop.call(lambda: len(producer._core._tasks))
+    tasks = client._loop.call(lambda: len(producer._publisher._tasks))
     assert tasks == 0
     client.close()
 

@@ -12,9 +12,9 @@ import pytest
 
 from goqueue import AsyncClient, Client, InvalidRequest, Message, Messages, TopicNotFound
 from goqueue.client import reading
-from goqueue.client.reading import Follow, Read
+from goqueue.client.reading import TopicFollow, TopicRead
 from tests.client.faulty_network import Proxy
-from tests.client.test_outages import RestartingBroker
+from tests.client.test_connections import RestartingBroker
 
 SEGMENT_BYTES = 4_096
 WAIT_S = 20
@@ -194,11 +194,11 @@ def test_a_reader_of_many_partitions_holds_a_few_answers_only(gq: Client, addres
             read = client.read("t")
             asked = 0
             while await read.next_batch():
-                assert isinstance(read, Read)
+                assert isinstance(read, TopicRead)
                 asked = max(asked, sum(one.task is not None for one in read._reads or ()))
             return asked
 
-    assert asyncio.run(work()) <= reading.READS_AHEAD
+    assert asyncio.run(work()) <= reading.PREFETCHED_READS
 
 
 def test_a_part_that_could_not_be_read_is_asked_for_again(gq: Client, address: str) -> None:
@@ -259,7 +259,7 @@ class Follower:
 
 async def _started(messages: Messages) -> None:
     follow = messages._messages
-    assert isinstance(follow, Follow)
+    assert isinstance(follow, TopicFollow)
     await follow.start()
 
 
@@ -361,7 +361,7 @@ def test_a_slow_follower_holds_only_its_credit_through_cuts(gq: Client, address:
     with Proxy(address) as proxy, Client(proxy.address) as client:
         messages = client.follow("t", start="earliest")
         follow = messages._messages
-        assert isinstance(follow, Follow)
+        assert isinstance(follow, TopicFollow)
         found = messages.next_batch()
 
         async def held() -> int:

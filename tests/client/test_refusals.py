@@ -2,15 +2,15 @@
 
 import pytest
 
-from goqueue.client.accumulator import AnyHandle, Batch, PartitionQueue
+from goqueue.client.accumulator import AnyHandle, MessageBatch, PartitionQueue
 from goqueue.clock import SECOND
 from goqueue.errors import BrokerUnavailable, GoQueueError, OutOfOrderSequence, RequestTimeout, StorageFull
 
 TIMEOUT_NS = 2 * SECOND
 
 
-def queued(queue: PartitionQueue) -> Batch:
-    batch = Batch(queue, 0)
+def queued(queue: PartitionQueue) -> MessageBatch:
+    batch = MessageBatch(queue, 0)
     batch.handles.append(AnyHandle(batch, b"value"))
     batch.seal()
     queue.ready.append(batch)

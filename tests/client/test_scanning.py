@@ -11,7 +11,7 @@ from goqueue.client.scanning import ScannedPart
 from goqueue.record import kernel
 from goqueue.record.header import HEADER_BYTES
 from goqueue.record.message import Message
-from tests.client.test_outages import RestartingBroker
+from tests.client.test_connections import RestartingBroker
 
 COUNT = 300
 

@@ -31,10 +31,10 @@ from goqueue import (
 from goqueue.client.accumulator import (
     BULK_BYTES,
     REQUEST_RECORDS_MAX,
-    Bulk,
-    Columns,
+    BulkBatch,
+    MessageColumns,
     PartitionQueue,
-    Request,
+    PublishRequest,
     TopicQueues,
 )
 from goqueue.client.staging import Staging
@@ -122,8 +122,8 @@ def test_none_is_committed_if_one_of_them_cannot_be(gq: Client, t: str, m: str) 
     assert values(gq) == [b"0", b"2"]
 
 
-def test_a_commit_of_nobody_is_refused(gq: Client) -> None:
-    with pytest.raises(InvalidRequest, match="nobody"):
+def test_a_commit_without_owners_is_refused(gq: Client) -> None:
+    with pytest.raises(InvalidRequest, match="owners is empty"):
         gq.commit_staged([])
 
 
@@ -487,7 +487,7 @@ def test_each_message_goes_to_one_partition_in_order(
     keys: list[bytes | None], asked: list[int | None], data: st.DataObject
 ) -> None:
     queues = TopicQueues("t", 5, compression="none", acks="none", value_bytes_max=100)
-    columns = Columns(
+    columns = MessageColumns(
         [b"%d" % number for number in range(len(keys))],
         data.draw(st.sampled_from([keys, None])),
         [{"n": str(number)} for number in range(len(keys))],
@@ -518,7 +518,7 @@ def test_each_message_goes_to_one_partition_in_order(
 
 @given(sizes=st.lists(st.integers(0, 300), max_size=60), size_max=st.integers(1, 1_000))
 def test_pieces_are_whole_in_order_and_not_too_large(sizes: list[int], size_max: int) -> None:
-    columns = Columns([b"x" * size for size in sizes], [b"k"] * len(sizes))
+    columns = MessageColumns([b"x" * size for size in sizes], [b"k"] * len(sizes))
 
     pieces = list(columns.cut(size_max))
 
@@ -531,7 +531,7 @@ def test_pieces_are_whole_in_order_and_not_too_large(sizes: list[int], size_max:
 
 
 ANY_COLUMNS = st.builds(
-    lambda rows, has_keys, has_headers, priorities: Columns(
+    lambda rows, has_keys, has_headers, priorities: MessageColumns(
         [value for value, _, _ in rows],
         [key for _, key, _ in rows] if has_keys else None,
         [{"h": text} if text else None for _, _, text in rows] if has_headers else None,
@@ -545,9 +545,9 @@ ANY_COLUMNS = st.builds(
 
 
 @given(added=st.lists(ANY_COLUMNS, min_size=1, max_size=4))
-def test_a_request_holds_what_was_added_one_behind_the_other(added: list[Columns]) -> None:
+def test_a_request_holds_what_was_added_one_behind_the_other(added: list[MessageColumns]) -> None:
     queue = PartitionQueue("t", 0)
-    request = Request([Bulk(queue, 0, columns, sum(columns.sizes)) for columns in added], 1)
+    request = PublishRequest([BulkBatch(queue, 0, columns, sum(columns.sizes)) for columns in added], 1)
 
     records = request.encode((5, 6), "none", 7)
 
@@ -570,7 +570,7 @@ def test_a_request_holds_what_was_added_one_behind_the_other(added: list[Columns
 
 
 def test_a_piece_has_no_more_records_than_a_request_may_have() -> None:
-    pieces = list(Columns([b""] * (REQUEST_RECORDS_MAX + 1)).cut(2**40))
+    pieces = list(MessageColumns([b""] * (REQUEST_RECORDS_MAX + 1)).cut(2**40))
     assert [len(piece.values) for piece, _ in pieces] == [REQUEST_RECORDS_MAX, 1]
     assert BULK_BYTES < 2**21
 

@@ -1073,7 +1073,7 @@ def test_a_commit_that_is_cancelled_before_it_was_asked_for_aborts(gq: Client, a
             proxy.mute()
             for number in range(IN_FLIGHT_MAX + 2):
                 await tx.send(t, b"gone %d" % number)
-                client._transactional["a"].core.send_now()
+                client._transactional["a"].publisher.send_now()
             committing = asyncio.ensure_future(tx.commit())
             await asyncio.get_running_loop().run_in_executor(None, proxy.wait_for_muted_answer)
             assert not committing.done()

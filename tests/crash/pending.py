@@ -14,9 +14,10 @@ from pathlib import Path
 from random import Random
 from threading import Event, Thread
 from time import monotonic, time_ns
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from goqueue import Client, Consumer, GoQueueError, Message
+from goqueue.client.options import Flush
 from goqueue.clock import MS, SECOND
 from tests.crash.phoenix import Phoenix, phoenix
 from tests.crash.witness import Place
@@ -140,7 +141,12 @@ class Scene:
         """Let it happen, and check it."""
         config, gq = self._config, self._gq
         gq.create_topic(
-            TOPIC, partitions=3, flush=config.flush, max_deliveries=10, backoff_initial="50ms", backoff_max="50ms"
+            TOPIC,
+            partitions=3,
+            flush=cast("Flush", config.flush),
+            max_deliveries=10,
+            backoff_initial="50ms",
+            backoff_max="50ms",
         )
         gq.publish_many(TOPIC, [b"%d" % number for number in range(config.in_flight + config.retries)])
         self._lease(is_kept=True)

@@ -12,8 +12,10 @@ from pathlib import Path
 from random import Random
 from threading import Event, Thread
 from time import monotonic
+from typing import cast
 
 from goqueue import Client, Message
+from goqueue.client.options import Flush
 from goqueue.clock import SECOND
 from goqueue.delivery.dead_letter import ATTEMPTS, ORIGIN, REASON, REJECTED, parse_origin
 from tests.crash.crowd import Crowd, Habits, crowd, is_poisoned, live
@@ -92,7 +94,7 @@ class Soak:
             gq.create_topic(
                 TOPIC,
                 partitions=config.partitions,
-                flush=config.flush,
+                flush=cast("Flush", config.flush),
                 segment_bytes=1024 * 1024,
                 max_deliveries=config.max_deliveries,
                 visibility_timeout=f"{config.visibility_s}s",

@@ -21,13 +21,13 @@ from typing import NamedTuple
 
 import pytest
 
-from goqueue.broker.new_message import NewMessage
-from goqueue.broker.service import Stored
 from goqueue.clock import SECOND
 from goqueue.errors import GoQueueError, TopicQuarantined
 from goqueue.names import TopicPartition
 from goqueue.record.header import Flags
 from goqueue.record.message import decode_messages
+from goqueue.service.messages import Stored
+from goqueue.service.new_message import NewMessage
 from goqueue.storage.layout import CHECKPOINT, COMPACTION, LEADER_EPOCHS, LOG, TRANSACTIONS
 from goqueue.testing import ManualClock, MemoryDisk
 from goqueue.wire.schema_reports import NewSchema
@@ -108,7 +108,7 @@ def truth() -> Truth:
     node.workers.run_all()
     before = _shown(node)
     node.broker.close()
-    assert node.live("latest").log.cleaned_offset > 0
+    assert node.leader("latest").log.cleaned_offset > 0
     node = Node(disk.crash(keep="everything"), clock)
     node.workers.run_all()
     visible = {topic: {**before[topic], **shown} for topic, shown in _shown(node).items()}
@@ -116,7 +116,7 @@ def truth() -> Truth:
     assert not any(
         value.startswith((b"aborted", b"uncommitted", b"pending", b"canc")) for value in visible["orders"].values()
     )
-    ends = {topic: node.live(topic).log.next_offset for topic in TOPICS}
+    ends = {topic: node.leader(topic).log.next_offset for topic in TOPICS}
     floors = {"orders": 10}
     node.broker.close()
     delayed = {"orders": frozenset(pending + cancelled)}
@@ -129,7 +129,7 @@ def _offsets(stored: list[Stored | GoQueueError]) -> list[int]:
 
 def _shown(node: Node) -> dict[str, dict[int, bytes]]:
     """Everything that a reader sees, by topic and offset."""
-    return {topic: dict(_read(node, topic)) for topic in TOPICS if topic in node.broker.list_topics()}
+    return {topic: dict(_read(node, topic)) for topic in TOPICS if topic in node.broker.topics.list()}
 
 
 def _read(node: Node, topic: str) -> Iterator[tuple[int, bytes]]:
@@ -210,14 +210,14 @@ def check(case: Case) -> None:
     node.workers.run_all()
     for topic in TOPICS:
         try:
-            node.broker.describe_topic(topic)
+            node.broker.topics.describe(topic)
         except TopicQuarantined as error:
             assert f"/{topic}/" in case.path, f"{topic} is out because of another file"
-            assert "start the broker again" in str(error)
+            assert "restart the broker" in str(error)
             continue
         check_topic(node, topic, case)
     check_journals(node, case)
-    node.broker.health()
+    node.broker.node.checks()
     node.broker.close()
 
 
@@ -226,7 +226,7 @@ def check_journals(node: Node, case: Case) -> None:
     broker = node.broker
     if "/__schemas/" not in case.path:
         assert broker.schemas.subjects() == ["other-value"]
-    if "/__schedules/" not in case.path and broker.quarantined("orders") is None:
+    if "/__schedules/" not in case.path and broker.partitions.quarantined("orders") is None:
         assert [one.name for one in broker.schedules.list("orders")] == ["nightly"]
     if "/__groups/" not in case.path:
         assert "workers" in broker.groups.names()
@@ -248,7 +248,7 @@ def check_topic(node: Node, topic: str, case: Case) -> None:
 
     stored = node.publish(b"new", topic=topic)
     assert stored.first_offset >= known.ends[topic], f"the offset {stored.first_offset} was used before"
-    if node.broker.quarantined("__groups") is not None:
+    if node.broker.partitions.quarantined("__groups") is not None:
         return
 
     consumer = Consumer(node, "newcomers", topics=(topic,))

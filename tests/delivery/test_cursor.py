@@ -5,7 +5,7 @@ from pyroaring import BitMap64
 from goqueue.clock import SECOND
 from goqueue.delivery.cursor import DEADLINES_MIN, Cursor
 from goqueue.delivery.index import PartitionIndex
-from goqueue.delivery.lanes import LaneConfig, Run
+from goqueue.delivery.lanes import LaneConfig, LaneRun
 from goqueue.delivery.offsets import span
 from goqueue.delivery.retry import RetryPolicy
 
@@ -37,8 +37,8 @@ def test_a_lease_holds_until_its_deadline_and_not_at_it() -> None:
     assert cursor.leased(1, offsets, now_ns=9) == offsets
     assert not cursor.leased(1, offsets, now_ns=10)
     assert not cursor.leased(2, offsets, now_ns=9)
-    assert list(cursor.expire(POLICY, now_ns=9)) == []
-    ((delivery, failed),) = cursor.expire(POLICY, now_ns=10)
+    assert list(cursor.expire_leases(POLICY, now_ns=9)) == []
+    ((delivery, failed),) = cursor.expire_leases(POLICY, now_ns=10)
     assert delivery.id == 1
     assert failed.requeued[0].offsets == offsets
 
@@ -63,13 +63,13 @@ def test_deadlines_of_deliveries_that_are_over_do_not_pile_up_and_none_is_forgot
         cursor.ack(delivery_id, lease(cursor, delivery_id, 3, deadline_ns=delivery_id + 20_000))
 
     assert len(cursor._deadlines) <= DEADLINES_MIN + 1
-    assert [list(failed.requeued[0].offsets) for _, failed in cursor.expire(POLICY, now_ns=5_000)] == [[0]]
-    assert [list(failed.requeued[0].offsets) for _, failed in cursor.expire(POLICY, now_ns=9_000)] == [[1]]
+    assert [list(failed.requeued[0].offsets) for _, failed in cursor.expire_leases(POLICY, now_ns=5_000)] == [[0]]
+    assert [list(failed.requeued[0].offsets) for _, failed in cursor.expire_leases(POLICY, now_ns=9_000)] == [[1]]
 
 
 def test_a_record_that_is_hidden_lets_the_floor_pass_what_was_acked_behind_it() -> None:
     cursor = with_messages(0)
-    cursor.settle(BitMap64([1, 2]))
+    cursor.commit(BitMap64([1, 2]))
 
     admit(cursor, 4, hidden=BitMap64([0]))
 
@@ -85,11 +85,11 @@ def test_what_is_done_below_the_floor_leaves_no_trace() -> None:
     assert (cursor.floor, list(cursor.acked)) == (10, [12])
 
 
-def test_what_was_taken_and_put_back_is_the_next() -> None:
+def test_what_was_taken_and_untaken_is_the_next() -> None:
     cursor = with_messages(5)
     (run,) = cursor.take(4, now_ns=0)
 
-    cursor.give_back([Run(run.lane, BitMap64([1, 3]))])
+    cursor.untake([LaneRun(run.lane, BitMap64([1, 3]))])
 
     assert [list(offsets) for _, offsets in cursor.take(9, now_ns=0)] == [[1, 3, 4]]
 
@@ -137,7 +137,7 @@ def test_what_a_transaction_holds_has_no_deadline_and_nobody_has_it() -> None:
     assert not cursor.held_by((7, 2))
     assert cursor.in_flight == {"anna": 1}
     assert cursor.leased(1, offsets, now_ns=5) == BitMap64([1])
-    ((_, failed),) = cursor.expire(POLICY, now_ns=1_000)
+    ((_, failed),) = cursor.expire_leases(POLICY, now_ns=1_000)
     assert failed.requeued[0].offsets == BitMap64([1])
     cursor.finish(cursor.held_by((7, 1)))
     assert (cursor.floor, list(cursor.acked), cursor.held) == (1, [2], {})
@@ -148,14 +148,14 @@ def test_what_a_transaction_lets_go_is_due_at_once_or_was_delivered_often_enough
     for delivery_id in (1, 2):
         lease(cursor, delivery_id, 1)
         cursor.hold((7, delivery_id), delivery_id, BitMap64([0]))
-        ((held, failed),) = cursor.let_go((7, delivery_id), RetryPolicy(max_deliveries=2), now_ns=5)
+        ((held, failed),) = cursor.abort((7, delivery_id), RetryPolicy(max_deliveries=2), now_ns=5)
         assert held.delivery_id == delivery_id
         assert cursor.deliveries_of(0) == delivery_id
         cursor.retry(now_ns=5)
 
-    assert failed.dead == cursor.dying == BitMap64([0])
-    assert not cursor.let_go((7, 2), POLICY, now_ns=5)
-    cursor.finish(cursor.dying.copy())
+    assert failed.dead == cursor.dead_lettering == BitMap64([0])
+    assert not cursor.abort((7, 2), POLICY, now_ns=5)
+    cursor.finish(cursor.dead_lettering.copy())
     assert cursor.floor == 1
 
 

@@ -1,6 +1,6 @@
 """A cursor and its ledger against the simplest model there is: a dict of what each message is.
 
-`Bench` does what a broker does with a cursor: it writes each change down and then makes it, as `partition_delivery.py`
+`Bench` does what a broker does with a cursor: it writes each change down and then makes it, as `group_delivery.py`
 says. After every step every offset has to be in the one place where the model has it; a cursor that is replayed from
 the records at any moment has to know all that the first one knows; and in the end everything can be delivered.
 """
@@ -16,7 +16,7 @@ from goqueue.clock import SECOND
 from goqueue.delivery import ledger
 from goqueue.delivery.cursor import Cursor, Failed
 from goqueue.delivery.index import PartitionIndex
-from goqueue.delivery.lanes import LANE_COUNT, NORMAL, LaneConfig, Run
+from goqueue.delivery.lanes import LANE_COUNT, NORMAL, LaneConfig, LaneRun
 from goqueue.delivery.retry import RetryPolicy
 
 END = 40
@@ -49,7 +49,7 @@ class Waiting(NamedTuple):
     at_ns: int
 
 
-UNSEEN, READY, TAKEN, DELAYED, DYING, DONE = "unseen", "ready", "taken", "delayed", "dying", "done"
+UNSEEN, READY, TAKEN, DELAYED, DEAD_LETTERING, DONE = "unseen", "ready", "taken", "delayed", "dead_lettering", "done"
 
 
 class Bench:
@@ -94,7 +94,7 @@ class Bench:
             passed = {offset for offset in ready if self._lane(offset) == lane} - set(offsets)
             assert not passed or min(passed) > offsets.max()
         delivered = BitMap64(taken[:fits])
-        self.cursor.give_back([Run(lane, left) for lane, offsets in runs if (left := offsets - delivered)])
+        self.cursor.untake([LaneRun(lane, left) for lane, offsets in runs if (left := offsets - delivered)])
         if not delivered:
             return
         assert self.cursor.redelivered(delivered) == {
@@ -114,9 +114,9 @@ class Bench:
             for offset in offsets:
                 self.states[offset] = TAKEN
 
-    def take_back(self) -> None:
+    def return_handed(self) -> None:
         taken = BitMap64([offset for offset, state in self.states.items() if state == TAKEN])
-        self.cursor.put_back(taken, now_ns=self.now_ns)
+        self.cursor.return_taken(taken, now_ns=self.now_ns)
         for offset in taken:
             self.states[offset] = READY
 
@@ -142,10 +142,10 @@ class Bench:
         held = self._held(delivery_id, offsets)
         if held:
             self.cursor.reject(delivery_id, held)
-            self._note_burial(delivery_id, held)
+            self._note_dead_lettering(delivery_id, held)
             for offset in held:
                 self._count(delivery_id, offset)
-                self.states[offset] = DYING
+                self.states[offset] = DEAD_LETTERING
 
     def extend(self, delivery_id: int, offsets: BitMap64, by_ns: int) -> None:
         held = self._held(delivery_id, offsets)
@@ -175,7 +175,7 @@ class Bench:
 
     def pass_time(self, by_ns: int) -> None:
         self.now_ns += by_ns
-        for delivery, failed in self.cursor.expire(POLICY, now_ns=self.now_ns):
+        for delivery, failed in self.cursor.expire_leases(POLICY, now_ns=self.now_ns):
             late = BitMap64([offset for offset, state in self.states.items() if self._is_late(state, delivery.id)])
             self._note_retried(delivery.id, failed)
             self._fail(delivery.id, late, failed, None)
@@ -200,32 +200,32 @@ class Bench:
         if commit:
             self._finish(held)
             return
-        let_go = BitMap64()
-        for one, failed in self.cursor.let_go((1, transaction), POLICY, now_ns=self.now_ns):
+        returned = BitMap64()
+        for one, failed in self.cursor.abort((1, transaction), POLICY, now_ns=self.now_ns):
             assert self.given[one.delivery_id][:2] == (one.member, one.started_ns)
             self._note_retried(one.delivery_id, failed)
             self._fail(one.delivery_id, one.offsets, failed, 0)
-            let_go |= one.offsets
-        assert let_go == held
+            returned |= one.offsets
+        assert returned == held
         assert not self.cursor.held_by((1, transaction))
         self.pass_time(0)
 
-    def bury(self, count: int) -> None:
-        self._finish(BitMap64([offset for offset, state in self.states.items() if state == DYING][:count]))
+    def finish_dead_letters(self, count: int) -> None:
+        self._finish(BitMap64([offset for offset, state in self.states.items() if state == DEAD_LETTERING][:count]))
 
-    def revive(self, count: int) -> None:
-        dying = BitMap64(
-            [one for one, state in self.states.items() if state == DYING and one >= self.cursor.floor][:count]
+    def cancel_dead_letter(self, count: int) -> None:
+        dead_lettering = BitMap64(
+            [one for one, state in self.states.items() if state == DEAD_LETTERING and one >= self.cursor.floor][:count]
         )
-        self.cursor.revive(dying, now_ns=self.now_ns)
+        self.cursor.cancel_dead_letter(dead_lettering, now_ns=self.now_ns)
         self.snapshot()
-        for offset in dying:
+        for offset in dead_lettering:
             self.states[offset] = READY if offset < self.cursor.frontier else UNSEEN
 
-    def ripen(self, count: int) -> None:
+    def fire(self, count: int) -> None:
         due = self.delays[:count]
         self.delays -= due
-        is_new = self.cursor.ripen(due, now_ns=self.now_ns)
+        is_new = self.cursor.fire(due, now_ns=self.now_ns)
         assert is_new == any(self.states[offset] == DELAYED for offset in due)
         for offset in due:
             if self.states[offset] == DELAYED:
@@ -242,34 +242,34 @@ class Bench:
 
     def outlive(self, offsets: BitMap64) -> None:
         """The time to live of these is over."""
-        over = self.cursor.overdue(offsets)
+        over = self.cursor.expire_ready(offsets)
         assert over == BitMap64([offset for offset in offsets if self.states[offset] == READY])
         if over:
-            self._note_burial(0, over)
+            self._note_dead_lettering(0, over)
         for offset in over:
-            self.states[offset] = DYING
+            self.states[offset] = DEAD_LETTERING
 
     def commit(self, ahead: int) -> None:
         offset = min(END, self.cursor.floor + ahead)
         self.admit(offset - self.cursor.frontier)
         below = self.cursor.below(offset)
         self._note(ledger.Committed(ledger.blob(below), "so far"))
-        self.cursor.settle(below)
-        self._done(BitMap64([one for one in range(offset) if self.states[one] not in (DELAYED, DYING)]))
+        self.cursor.commit(below)
+        self._done(BitMap64([one for one in range(offset) if self.states[one] not in (DELAYED, DEAD_LETTERING)]))
 
     def reset(self, ahead: int) -> None:
         offset = min(END, max(self.cursor.floor + ahead, self.start))
-        dying = self.cursor.dying
+        dead_lettering = self.cursor.dead_lettering
         self.reset_to = offset
         self.cursor = self._new_cursor(offset)
-        self.cursor.doom(dying)
+        self.cursor.dead_letter(dead_lettering)
         self.snapshot()
         for one, state in self.states.items():
-            if state != DYING:
+            if state != DEAD_LETTERING:
                 self.states[one] = DONE if one < offset else UNSEEN
-            if state != DYING:
+            if state != DEAD_LETTERING:
                 self._forget_counts(one)
-        for one in dying:  # how often they were delivered is forgotten
+        for one in dead_lettering:  # how often they were delivered is forgotten
             self._forget_counts(one)
 
     def drop(self, count: int) -> None:
@@ -279,13 +279,15 @@ class Bench:
         if self.cursor.floor < self.start:
             gone = self.cursor.drop_below(self.start)
             assert gone.max() == self.start - 1
-        passed = {offset for offset in self._in(DYING) if offset < self.reset_to}
-        self._done(BitMap64(range(self.start)) - BitMap64(passed & set(self.cursor.dying)))
+        passed = {offset for offset in self._in(DEAD_LETTERING) if offset < self.reset_to}
+        self._done(BitMap64(range(self.start)) - BitMap64(passed & set(self.cursor.dead_lettering)))
 
     def snapshot(self) -> None:
-        dying = self.cursor.dying
-        burials = [ledger.Burial(0, ledger.blob(dying), "REJECTED", "", "", -1, 0)] if dying else []
-        saved = ledger.snapshot(self.cursor, salt=SALT, burials=burials, metadata="", shift_ns=SHIFT_NS)
+        dead_lettering = self.cursor.dead_lettering
+        dead_letterings = (
+            [ledger.DeadLettering(0, ledger.blob(dead_lettering), "REJECTED", "", "", -1, 0)] if dead_lettering else []
+        )
+        saved = ledger.snapshot(self.cursor, salt=SALT, dead_letterings=dead_letterings, metadata="", shift_ns=SHIFT_NS)
         self.records.append((ledger.cursor_key("g"), ledger.encode(saved)))
         self.changes = 0
         for offset, state in self.states.items():
@@ -304,7 +306,7 @@ class Bench:
         if self.cursor.floor < self.start:
             self.cursor.drop_below(self.start)
         for offset, state in self.states.items():
-            if state == DYING:
+            if state == DEAD_LETTERING:
                 continue
             if offset < self.cursor.floor or state == DONE:
                 self.states[offset] = DONE if offset < self.cursor.floor or offset not in self.hidden else UNSEEN
@@ -320,14 +322,14 @@ class Bench:
     def check(self) -> None:
         cursor = self.cursor
         done = {offset for offset, state in self.states.items() if state == DONE}
-        passed = {offset for offset in self._in(DYING) if offset < self.reset_to}  # they are not forgotten
+        passed = {offset for offset in self._in(DEAD_LETTERING) if offset < self.reset_to}  # they are not forgotten
         assert cursor.floor == min(set(range(END)) - done - passed, default=END)
         assert set(cursor.acked) == {offset for offset in done if offset > cursor.floor}
         for lane in range(LANE_COUNT):
             expected = {one for one, state in self.states.items() if state == READY and self._lane(one) == lane}
             assert set(cursor.lanes.ready[lane]) == expected
         assert set(cursor.delayed) == self._in(DELAYED)
-        assert set(cursor.dying) == self._in(DYING)
+        assert set(cursor.dead_lettering) == self._in(DEAD_LETTERING)
         leased = {
             offset: Leased(delivery.id, deadline_ns)
             for delivery in cursor.deliveries.values()
@@ -345,12 +347,12 @@ class Bench:
         }
         assert held == {offset: state[:2] for offset, state in self.states.items() if isinstance(state, Held)}
         assert all(one.offsets for holds in cursor.held.values() for one in holds)
-        known = done | self._in(DYING) | set(leased) | set(waiting) | set(held)
+        known = done | self._in(DEAD_LETTERING) | set(leased) | set(waiting) | set(held)
         assert self._in(UNSEEN) == set(range(cursor.frontier, END)) - known
         assert {offset: cursor.deliveries_of(offset) for offset in range(END)} == self.counts
         for offset in range(END):
             assert cursor.first_delivery_ns(offset) == self.first.get(offset)
-            assert cursor.is_done(offset) == (self.states[offset] in (DONE, DYING))
+            assert cursor.is_done(offset) == (self.states[offset] in (DONE, DEAD_LETTERING))
         members = [delivery.member for delivery in cursor.deliveries.values() for _ in delivery.offsets]
         assert cursor.in_flight == {member: members.count(member) for member in set(members)}
         assert cursor.in_flight_count == len(leased)
@@ -367,7 +369,7 @@ class Bench:
         found.retry(now_ns=self.now_ns)
         assert found.floor == live.floor
         assert found.acked == live.acked
-        assert found.dying == live.dying
+        assert found.dead_lettering == live.dead_lettering
         assert found.delayed == live.delayed
         held = {offset: state for offset, state in self.states.items() if isinstance(state, Held)}
         in_flight = Counter(live.in_flight)
@@ -390,7 +392,7 @@ class Bench:
             entry = ledger.decode(key, value)
             assert entry is not None
             assert entry.value is not None
-            if isinstance(entry.value, ledger.Snapshot):
+            if isinstance(entry.value, ledger.CursorSnapshot):
                 assert entry.value.salt == SALT
                 cursor = self._new_cursor(entry.value.floor)
                 ledger.restore(cursor, entry.value, shift_ns=SHIFT_NS)
@@ -400,13 +402,13 @@ class Bench:
 
     def drain(self) -> None:
         """Everything can be delivered and acknowledged in the end."""
-        self.take_back()
+        self.return_handed()
         for transaction in TRANSACTIONS:
             self.end_held(transaction, commit=transaction % 2 == 0)
         for _ in range(20):
             self.admit(END)
-            self.ripen(END)
-            self.bury(END)
+            self.fire(END)
+            self.finish_dead_letters(END)
             self.poll("anna", END, END)
             for delivery_id in list(self.cursor.deliveries):
                 self.ack(delivery_id, BitMap64(range(END)))
@@ -418,7 +420,7 @@ class Bench:
         assert not self.cursor._busy
         assert not self.cursor._counts
         assert not self.cursor._first.times
-        assert not self.cursor.given_back
+        assert not self.cursor.released
         assert not self.cursor._settled_back
         assert self.cursor.next_ns is None
 
@@ -440,10 +442,10 @@ class Bench:
             parts = [(part.at_ns + SHIFT_NS, ledger.blob(part.offsets)) for part in failed.requeued]
             self._note(ledger.Retried(delivery_id, parts))
         if failed.dead:
-            self._note_burial(delivery_id, failed.dead)
+            self._note_dead_lettering(delivery_id, failed.dead)
 
-    def _note_burial(self, delivery_id: int, offsets: BitMap64) -> None:
-        self._note(ledger.Burial(delivery_id, ledger.blob(offsets), "REJECTED", "", "", 7, self._wall))
+    def _note_dead_lettering(self, delivery_id: int, offsets: BitMap64) -> None:
+        self._note(ledger.DeadLettering(delivery_id, ledger.blob(offsets), "REJECTED", "", "", 7, self._wall))
 
     def _held(self, delivery_id: int, offsets: BitMap64) -> BitMap64:
         held = self.cursor.leased(delivery_id, offsets, now_ns=self.now_ns)
@@ -467,7 +469,7 @@ class Bench:
             self._count(delivery_id, offset)
             count = self.counts[offset]
             if count >= POLICY.max_deliveries:
-                self.states[offset] = DYING
+                self.states[offset] = DEAD_LETTERING
                 assert offset in failed.dead
             else:
                 at_ns = self.now_ns + (SECOND * 2 ** (count - 1) if delay_ns is None else delay_ns)
@@ -536,8 +538,9 @@ def _spelled_out(cursor: Cursor) -> list[dict[Any, Any]]:
 SPANS_NS = (0, SECOND // 2, SECOND, 4 * SECOND, 11 * SECOND, 100 * SECOND)
 USUAL = ("admit", "poll", "poll", "ack", "nack", "pass_time")
 RARE = (
-    "hand_over", "take_back", "finish_taken", "reject", "extend", "release", "leave", "bury", "revive", "ripen",
-    "cancel", "outlive", "commit", "reset", "drop", "snapshot", "compact", "crash", "hold", "hold", "end_held",
+    "hand_over", "return_handed", "finish_taken", "reject", "extend", "release", "leave", "finish_dead_letters",
+    "cancel_dead_letter", "fire", "cancel", "outlive", "commit", "reset", "drop", "snapshot", "compact",
+    "crash", "hold", "hold", "end_held",
 )  # fmt: skip
 
 
@@ -577,7 +580,7 @@ def a_step(bench: Bench, rng: Random) -> None:
             bench.reset(rng.randrange(-20, 3))
         case "drop":
             bench.drop(rng.randrange(3))
-        case "take_back" | "snapshot" | "compact" | "crash":
+        case "return_handed" | "snapshot" | "compact" | "crash":
             getattr(bench, name)()
         case _:
             getattr(bench, name)(few)

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from goqueue.delivery.dead_letter_counts import ERROR_CHARACTERS_MAX, ERRORS_MAX, LetterCounts
+from goqueue.delivery.dead_letter_counts import ERROR_CHARACTERS_MAX, ERRORS_MAX, DeadLetterTallies
 
 reasons = st.sampled_from(["TIMEOUT", "REJECTED", ""])
 
@@ -18,14 +18,14 @@ reasons = st.sampled_from(["TIMEOUT", "REJECTED", ""])
 def test_the_counts_are_those_of_the_letters_that_are_dead(
     letters: list[tuple[bool, str]], step: int, done: set[int], start: int
 ) -> None:
-    counts = LetterCounts(0)
+    counts = DeadLetterTallies(0)
     there = {offset: reason for offset, (is_there, reason) in enumerate(letters) if is_there}
     for first in range(0, len(letters), step):
         end = min(first + step, len(letters))
         counts.note([(o, {"gq-reason": there[o]}) for o in range(first, end) if o in there], end=end)
 
     counts.forget_below(start)
-    found = counts.letters(start, len(letters)) - BitMap64(done)
+    found = counts.dead_letters(start, len(letters)) - BitMap64(done)
 
     dead = {offset for offset in there if offset >= start and offset not in done}
     assert set(found) == dead
@@ -34,17 +34,17 @@ def test_the_counts_are_those_of_the_letters_that_are_dead(
 
 
 def test_what_was_not_seen_yet_counts_as_letters_without_texts() -> None:
-    counts = LetterCounts(10)
+    counts = DeadLetterTallies(10)
     counts.note([(10, {"gq-group": "g"}), (12, {"gq-group": "g"})], end=13)
 
-    found = counts.letters(0, 20)
+    found = counts.dead_letters(0, 20)
 
     assert list(found) == [10, 12, *range(13, 20)]
     assert counts.tally(found).by_group == {"g": 2}
 
 
 def test_a_letter_that_could_not_be_put_back_counts_again() -> None:
-    counts = LetterCounts(0)
+    counts = DeadLetterTallies(0)
     counts.note([(0, {"gq-error": "e"}), (1, {"gq-error": "e"})], end=2)
 
     assert counts.tally(BitMap64([1])).by_error == {"e": 1}
@@ -52,30 +52,30 @@ def test_a_letter_that_could_not_be_put_back_counts_again() -> None:
 
 
 def test_retention_past_what_was_seen_is_no_news_of_what_follows() -> None:
-    counts = LetterCounts(0)
+    counts = DeadLetterTallies(0)
     counts.note([(0, {})], end=1)
 
     counts.forget_below(5)
 
     assert counts.end == 5
-    assert list(counts.letters(5, 7)) == [5, 6]
+    assert list(counts.dead_letters(5, 7)) == [5, 6]
 
 
 def test_errors_that_are_all_different_do_not_pile_up_and_the_frequent_one_is_counted_in_full() -> None:
-    counts = LetterCounts(0)
+    counts = DeadLetterTallies(0)
     total = 20 * ERRORS_MAX
     for offset in range(total):
         error = "the same" if offset % 2 else f"order {offset} is gone"
         counts.note([(offset, {"gq-error": error})], end=offset + 1)
 
-    by_error = counts.tally(counts.letters(0, total)).by_error
+    by_error = counts.tally(counts.dead_letters(0, total)).by_error
 
     assert len(by_error) == ERRORS_MAX
     assert next(iter(by_error.items())) == ("the same", total // 2)
 
 
 def test_long_errors_are_counted_by_how_they_begin() -> None:
-    counts = LetterCounts(0)
+    counts = DeadLetterTallies(0)
     begin = "x" * ERROR_CHARACTERS_MAX
     counts.note([(0, {"gq-error": begin + "1"}), (1, {"gq-error": begin + "2"})], end=2)
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from goqueue.delivery.dead_letter import Death, dead_headers
-from goqueue.delivery.dead_letter_filter import LetterFilter, read_letter
+from goqueue.delivery.dead_letter_filter import DeadLetterMatcher, read_dead_letter
 from goqueue.record.header import OFFSET_MAX
 from goqueue.record.headers import decode_headers, encode_headers
 from goqueue.wire.reports import DeadLetterFilter
@@ -65,8 +65,8 @@ def test_a_filter_means_what_every_field_of_it_means(
     wanted: DeadLetterFilter, partition: int, offset: int, key: bytes | None, headers: dict[str, str]
 ) -> None:
     raw = encode_headers(headers)
-    letter = read_letter(headers, timestamp_ns=3)
-    ready = LetterFilter(wanted)
+    letter = read_dead_letter(headers, timestamp_ns=3)
+    ready = DeadLetterMatcher(wanted)
 
     is_meant = ready.matches(key, headers, letter) and offset in ready.among(partition, BitMap64([offset]))
 
@@ -76,15 +76,15 @@ def test_a_filter_means_what_every_field_of_it_means(
 
 
 def test_a_filter_without_fields_means_every_letter() -> None:
-    ready = LetterFilter(DeadLetterFilter())
+    ready = DeadLetterMatcher(DeadLetterFilter())
 
     assert ready.among(3, BitMap64([1, 7])) == BitMap64([1, 7])
     assert ready.may_match(None, None)
-    assert ready.matches(None, {}, read_letter({}, timestamp_ns=0))
+    assert ready.matches(None, {}, read_dead_letter({}, timestamp_ns=0))
 
 
 def test_a_letter_tells_what_it_died_of() -> None:
-    letter = read_letter(HEADERS, timestamp_ns=0)
+    letter = read_dead_letter(HEADERS, timestamp_ns=0)
 
     assert letter.reason == "REJECTED"
     assert letter.error == "no such order: 17"
@@ -110,7 +110,7 @@ def test_a_letter_tells_what_it_died_of() -> None:
     ],
 )
 def test_a_letter_with_nonsense_in_its_headers_counts_as_one_without_them(name: str, text: str) -> None:
-    letter = read_letter({name: text}, timestamp_ns=5)
+    letter = read_dead_letter({name: text}, timestamp_ns=5)
 
     assert (letter.attempts, letter.redrives, letter.origin, letter.dead_at_ns) == (0, 0, None, 5)
 
@@ -127,16 +127,16 @@ def test_letters_that_cannot_match_are_passed_over_without_taking_their_headers_
         DeadLetterFilter(key=b"k"),
         DeadLetterFilter(key_prefix=b"k"),
     ):
-        assert not LetterFilter(wanted).may_match(b"c-1", raw)
+        assert not DeadLetterMatcher(wanted).may_match(b"c-1", raw)
 
 
 def test_the_text_of_one_header_does_not_pass_for_another_header() -> None:
     headers = {"note": "\0\x09gq-reason\0\x07TIMEOUT"}
-    ready = LetterFilter(DeadLetterFilter(reason="TIMEOUT"))
+    ready = DeadLetterMatcher(DeadLetterFilter(reason="TIMEOUT"))
     raw = encode_headers(headers)
 
     assert ready.may_match(None, raw)
-    assert not ready.matches(None, decode_headers(raw), read_letter(headers, timestamp_ns=0))
+    assert not ready.matches(None, decode_headers(raw), read_dead_letter(headers, timestamp_ns=0))
 
 
 @pytest.mark.parametrize(
@@ -151,15 +151,15 @@ def test_the_text_of_one_header_does_not_pass_for_another_header() -> None:
     ],
 )
 def test_what_no_letter_can_have_means_none(wanted: DeadLetterFilter) -> None:
-    assert not LetterFilter(wanted).among(0, BitMap64([0, 1, 2]))
+    assert not DeadLetterMatcher(wanted).among(0, BitMap64([0, 1, 2]))
 
 
 def test_times_are_from_the_first_to_before_the_last() -> None:
-    letter = read_letter(HEADERS, timestamp_ns=0)
+    letter = read_dead_letter(HEADERS, timestamp_ns=0)
 
     def means(from_ns: int | None, to_ns: int | None) -> bool:
         wanted = DeadLetterFilter(from_time_ns=from_ns, to_time_ns=to_ns)
-        return LetterFilter(wanted).matches(None, HEADERS, letter)
+        return DeadLetterMatcher(wanted).matches(None, HEADERS, letter)
 
     assert means(NOON_NS, NOON_NS + 1)
     assert not means(NOON_NS + 1, None)

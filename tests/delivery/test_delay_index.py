@@ -17,7 +17,7 @@ from goqueue.delivery.delay_index import (
     encode,
     header,
 )
-from goqueue.delivery.delay_table import Columns
+from goqueue.delivery.delay_table import DelayColumns
 
 Entry = tuple[int, int, int, int]
 
@@ -33,14 +33,14 @@ entries = st.lists(
 parts = st.lists(st.tuples(st.sampled_from(DelayState), entries, st.integers(0, 2**64 - 1)), max_size=8)
 
 
-def columns(entries: list[Entry]) -> Columns:
-    found = Columns.empty()
+def columns(entries: list[Entry]) -> DelayColumns:
+    found = DelayColumns.empty()
     for entry in entries:
         found.append(*entry)
     return found
 
 
-def of(first: int, count: int) -> Columns:
+def of(first: int, count: int) -> DelayColumns:
     return columns([(offset, offset * 10, offset % 7, offset % 5) for offset in range(first, first + count)])
 
 

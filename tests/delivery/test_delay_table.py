@@ -6,13 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from goqueue.delivery.delay_table import Columns, DelayTable
+from goqueue.delivery.delay_table import DelayColumns, DelayTable
 
 Message = tuple[int, int, int]  # due, key, priority
 
 
-def columns(messages: dict[int, Message]) -> Columns:
-    table = Columns.empty()
+def columns(messages: dict[int, Message]) -> DelayColumns:
+    table = DelayColumns.empty()
     for offset, message in sorted(messages.items()):
         table.append(offset, *message)
     return table

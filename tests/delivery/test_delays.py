@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from goqueue.delivery.delay_index import BLOCK_ENTRIES, HEADER_BYTES, DelayState
-from goqueue.delivery.delays import SETTLED_MAX, DelayCounts, Delayed, Fired, PartitionDelays, Restored
+from goqueue.delivery.delays import SETTLED_MAX, DelayCounts, DelayEntry, Fired, PartitionDelays, Restored
 from goqueue.delivery.wheel import TICK_NS
 
 NOW = 1_700_000_000 * 10**9
@@ -73,7 +73,7 @@ def test_they_fire_at_their_time_and_say_how_late_the_first_was() -> None:
     assert fired == Fired(BitMap64([1, 2]), NOW + SECOND)
     assert not delays.fire(NOW + 3 * SECOND).offsets
     assert list(delays.waiting) == [3]
-    assert delays.find(1) == Delayed(1, NOW + 2 * SECOND, DELIVERED, 2)
+    assert delays.find(1) == DelayEntry(1, NOW + 2 * SECOND, DELIVERED, 2)
     assert delays.counts == DelayCounts(scheduled=3, delivered=2, cancelled=0, expired=0, pending=1)
 
 
@@ -100,8 +100,8 @@ def test_cancelled_means_never_delivered() -> None:
 
     assert list(delays.fire(NOW + HOUR).offsets) == [3, 4]
     assert not delays.cancel(3)  # too late
-    assert delays.find(3) == Delayed(3, NOW + SECOND, DELIVERED, 2)
-    assert delays.find(0) == Delayed(0, NOW + SECOND, CANCELLED, 2)
+    assert delays.find(3) == DelayEntry(3, NOW + SECOND, DELIVERED, 2)
+    assert delays.find(0) == DelayEntry(0, NOW + SECOND, CANCELLED, 2)
 
 
 def test_a_new_time_counts_instead_of_the_old() -> None:
@@ -113,7 +113,7 @@ def test_a_new_time_counts_instead_of_the_old() -> None:
 
     assert list(delays.fire(NOW + HOUR).offsets) == [2, 3]
     assert not delays.reschedule(2, NOW + 3 * HOUR, now_ns=NOW)
-    assert delays.find(1) == Delayed(1, NOW + 2 * HOUR, PENDING, 2)
+    assert delays.find(1) == DelayEntry(1, NOW + 2 * HOUR, PENDING, 2)
     assert list(delays.fire(NOW + 2 * HOUR).offsets) == [1]
 
 
@@ -143,7 +143,7 @@ def test_what_left_the_log_is_expired() -> None:
 
     assert list(delays.drop(13)) == [10, 11, 12]
     assert not delays.drop(13)
-    assert delays.find(11) == Delayed(11, NOW + HOUR, EXPIRED, 2)
+    assert delays.find(11) == DelayEntry(11, NOW + HOUR, EXPIRED, 2)
     assert list(delays.fire(NOW + HOUR).offsets) == list(range(13, 20))
     assert delays.counts == DelayCounts(scheduled=10, delivered=7, cancelled=0, expired=3, pending=0)
 
@@ -208,7 +208,7 @@ def test_the_last_ten_thousand_are_remembered() -> None:
 
     assert len(delays.fire(NOW + HOUR).offsets) == count - 1
     assert delays.find(4_998) is None
-    assert delays.find(4_999) == Delayed(4_999, NOW + HOUR, DELIVERED, 2)
+    assert delays.find(4_999) == DelayEntry(4_999, NOW + HOUR, DELIVERED, 2)
     assert delays.find(count - 1) is None  # it was settled before all the others
     assert len(delays.page(skip=0, limit=10**6, state="delivered")) == SETTLED_MAX
     assert delays.counts.delivered == count - 1
@@ -291,7 +291,7 @@ def test_a_time_that_was_changed_and_a_message_that_waits_again_are_in_the_index
     again = restored(raw)
 
     assert list(again.waiting) == [1, 2]
-    assert again.find(1) == Delayed(1, NOW + 5 * HOUR, PENDING, 2)
+    assert again.find(1) == DelayEntry(1, NOW + 5 * HOUR, PENDING, 2)
     assert again.counts.cancelled == 0
 
 
@@ -333,7 +333,7 @@ def test_a_damaged_index_is_filled_up_from_the_log() -> None:
     again.schedule(entries({offset: due for offset, due in dues.items() if offset >= BLOCK_ENTRIES}), now_ns=NOW)
 
     assert list(again.waiting) == [offset for offset in dues if offset != BLOCK_ENTRIES + 1]
-    assert again.page(skip=0, limit=10**6) == [Delayed(one, dues[one], PENDING, 2) for one in again.waiting]
+    assert again.page(skip=0, limit=10**6) == [DelayEntry(one, dues[one], PENDING, 2) for one in again.waiting]
 
 
 def test_what_a_damaged_index_still_knows_is_not_undone_by_the_log() -> None:
@@ -376,7 +376,7 @@ def test_what_the_ledger_says_holds_before_and_after_the_log_has_shown_it() -> N
         assert list(delays.fire(NOW + HOUR).offsets) == [0]
         assert list(delays.fire(NOW + 2 * HOUR).offsets) == [2]
         assert delays.counts == DelayCounts(scheduled=6, delivered=3, cancelled=2, expired=1, pending=0)
-        assert delays.find(1) == Delayed(1, NOW + HOUR, CANCELLED, 2)
+        assert delays.find(1) == DelayEntry(1, NOW + HOUR, CANCELLED, 2)
 
 
 def test_what_the_ledger_says_of_messages_that_are_settled_changes_nothing() -> None:
@@ -388,7 +388,7 @@ def test_what_the_ledger_says_of_messages_that_are_settled_changes_nothing() -> 
     delays.schedule(entries({1: NOW + HOUR, 2: NOW + HOUR}), now_ns=NOW)
 
     assert not delays.waiting
-    assert delays.find(1) == Delayed(1, NOW + SECOND, DELIVERED, 2)
+    assert delays.find(1) == DelayEntry(1, NOW + SECOND, DELIVERED, 2)
 
 
 def test_what_the_ledger_says_of_messages_that_the_log_has_shown_not_to_wait_is_forgotten() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from goqueue.clock import SECOND
-from goqueue.delivery.lanes import DEFAULT_WEIGHTS, LANE_COUNT, LaneConfig, Lanes, Run
+from goqueue.delivery.lanes import DEFAULT_WEIGHTS, LANE_COUNT, LaneConfig, LaneRun, Lanes
 from goqueue.delivery.offsets import span
 from goqueue.errors import InvalidConfig
 
@@ -51,8 +51,8 @@ def test_they_do_where_some_of_what_was_taken_is_always_put_back(fits: int) -> N
             kept = offsets[: max(1, len(offsets) * fits // total)]
             counts[lane] += len(kept)
             if rest := offsets - kept:
-                left.append(Run(lane, rest))
-        lanes.put_back(left)
+                left.append(LaneRun(lane, rest))
+        lanes.untake(left)
 
     for lane, weight in enumerate(DEFAULT_WEIGHTS):
         assert abs(100 * counts[lane] / counts.total() - weight) < 2
@@ -99,11 +99,11 @@ def test_a_lane_of_which_nothing_went_out_was_not_served(strict: bool) -> None:
     first = lanes.boosted
     assert first == taken[0].lane
 
-    lanes.put_back(taken[:1])  # it does not fit
+    lanes.untake(taken[:1])  # it does not fit
     assert lanes.boosted is None
     again = lanes.take(10, now_ns=31 * SECOND)
     assert (again[0].lane, lanes.boosted) == (first, first)
-    lanes.put_back([Run(first, again[0].offsets[1:])])  # one of them does
+    lanes.untake([LaneRun(first, again[0].offsets[1:])])  # one of them does
 
     assert lanes.boosted == first
     assert lanes.take(10, now_ns=31 * SECOND)[0].lane != first
@@ -150,7 +150,7 @@ def test_nothing_is_lost_and_nothing_is_taken_twice(
         assert not gone & set(taken)
         delivered = set(taken[:kept])
         gone |= delivered
-        lanes.put_back([Run(lane, left) for lane, offsets in runs if (left := offsets - BitMap64(delivered))])
+        lanes.untake([LaneRun(lane, left) for lane, offsets in runs if (left := offsets - BitMap64(delivered))])
         assert len(lanes) == len(everything - gone)
 
     lanes.discard(BitMap64(list(everything)[:5]))

@@ -15,8 +15,8 @@ CHANGES: list[ledger.Change] = [
     ledger.Retried(1, [(5, OFFSETS)]),
     ledger.Extended(1, 5, OFFSETS),
     ledger.Released(1, True, OFFSETS),
-    ledger.Burial(1, OFFSETS, "REJECTED", "bad", "anna", 4, 5),
-    ledger.Burial(0, OFFSETS, "REDRIVEN", "", "", 4, 5, "orders", 2),
+    ledger.DeadLettering(1, OFFSETS, "REJECTED", "bad", "anna", 4, 5),
+    ledger.DeadLettering(0, OFFSETS, "REDRIVEN", "", "", 4, 5, "orders", 2),
     ledger.Finished(OFFSETS),
     ledger.Committed(OFFSETS, "half"),
 ]
@@ -36,7 +36,7 @@ def test_a_change_can_be_read_back(change: ledger.Change, group: str) -> None:
 
 
 def test_a_snapshot_can_be_read_back_and_a_tombstone_is_the_end() -> None:
-    saved = ledger.snapshot(empty(), salt=b"salt", burials=[], metadata="m", shift_ns=7)
+    saved = ledger.snapshot(empty(), salt=b"salt", dead_letterings=[], metadata="m", shift_ns=7)
 
     entry = ledger.decode(ledger.cursor_key("g"), ledger.encode(saved))
 
@@ -71,7 +71,7 @@ def test_a_change_may_be_replayed_twice(change: ledger.Change) -> None:
             ledger.replay(cursor, change, shift_ns=0, now_ns=0)
 
     def told(cursor: Cursor) -> object:
-        saved = ledger.snapshot(cursor, salt=b"", burials=[], metadata="", shift_ns=0)
-        return saved, cursor.dying, cursor.in_flight
+        saved = ledger.snapshot(cursor, salt=b"", dead_letterings=[], metadata="", shift_ns=0)
+        return saved, cursor.dead_lettering, cursor.in_flight
 
     assert told(once) == told(twice)

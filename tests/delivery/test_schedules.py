@@ -13,8 +13,8 @@ from goqueue.delivery.schedules import (
     HISTORY_MAX,
     VALUE_BYTES_MAX,
     Definition,
-    Plan,
-    Run,
+    PastRun,
+    RunTimes,
     Schedule,
     StoredRun,
     parse_cron,
@@ -46,7 +46,7 @@ def shown(instants: Iterable[int], zone: str) -> list[str]:
 
 
 def due(cron: str, zone: str, after: str, through: str, *, limit: int = 10_000) -> list[str]:
-    plan = Plan(cron=parse_cron(cron), every_ns=None, zone=ZoneInfo(zone))
+    plan = RunTimes(cron=parse_cron(cron), every_ns=None, zone=ZoneInfo(zone))
     return shown(plan.take(ns(after), ns(through), limit=limit)[0], zone)
 
 
@@ -168,7 +168,7 @@ def test_any_text_is_a_cron_text_or_is_refused(text: str) -> None:
     except InvalidRequest:
         return
 
-    first = Plan(cron=parsed, every_ns=None).next_after(ns("2026-01-01T00:00"))
+    first = RunTimes(cron=parsed, every_ns=None).next_after(ns("2026-01-01T00:00"))
     assert first is None or first > ns("2026-01-01T00:00")
 
 
@@ -187,7 +187,7 @@ def test_a_doubled_time_runs_once() -> None:
 
 
 def test_a_doubled_time_does_not_run_again_for_who_asks_in_between() -> None:
-    plan = Plan(cron="30 2 * * *", every_ns=None, zone=ZoneInfo("Europe/Berlin"))
+    plan = RunTimes(cron="30 2 * * *", every_ns=None, zone=ZoneInfo("Europe/Berlin"))
 
     for asked in ("2026-10-25T02:30+02:00", "2026-10-25T02:10+01:00", "2026-10-25T02:45+01:00"):
         assert plan.next_after(ns(asked)) == ns("2026-10-26T02:30+01:00")
@@ -247,7 +247,7 @@ def test_what_runs_in_every_hour_runs_in_both_of_a_doubled_one() -> None:
 
 
 def test_who_asks_within_a_doubled_hour_is_told_what_is_next() -> None:
-    plan = Plan(cron="*/20 * * * *", every_ns=None, zone=ZoneInfo("Europe/Berlin"))
+    plan = RunTimes(cron="*/20 * * * *", every_ns=None, zone=ZoneInfo("Europe/Berlin"))
     all_of_them = plan.take(ns("2026-10-25T01:30+02:00"), ns("2026-10-25T03:30+01:00"), limit=100)[0]
 
     assert len(all_of_them) == 9
@@ -292,7 +292,7 @@ def test_cron_agrees_with_somebody_who_watches_the_clock(
     first = ns(change) - before * MINUTE
     last = ns(change) + 8 * HOUR
     hour_field = "*" if len(hours) == 24 else ",".join(map(str, hours))
-    plan = Plan(cron=f"{','.join(map(str, minutes))} {hour_field} * * *", every_ns=None, zone=ZoneInfo(zone))
+    plan = RunTimes(cron=f"{','.join(map(str, minutes))} {hour_field} * * *", every_ns=None, zone=ZoneInfo(zone))
 
     expected = by_looking_at_every_minute(minutes, hours, ZoneInfo(zone), first, last)
 
@@ -387,7 +387,7 @@ def test_runs_on_time_are_claimed_one_by_one() -> None:
 
     assert (first, second) == ((ns("2026-01-01T00:00:01"),), (ns("2026-01-01T00:00:02"),))
     assert (one.runs, one.missed, one.last_at_ns) == (1, 0, first[0])
-    assert one.history == [Run(0, first[0], 5, 0, 40)]
+    assert one.history == [PastRun(0, first[0], 5, 0, 40)]
 
 
 def test_nothing_is_due_twice_or_too_early() -> None:
@@ -576,7 +576,7 @@ def test_a_claim_older_than_what_the_log_has_counts_as_stored() -> None:
     one.settle_fenced(newest=41, now_ns=123)
     begin(one, ns("2026-01-01T00:00:02"))
 
-    assert one.history == [Run(0, ns("2026-01-01T00:00:01"), 123, 0, None)]
+    assert one.history == [PastRun(0, ns("2026-01-01T00:00:01"), 123, 0, None)]
     assert one.claim
     assert one.claim.number == 42
 

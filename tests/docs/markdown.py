@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 _FENCE = re.compile(r"^( *)```(\S*)[^\n]*$")
 _HEREDOC = re.compile(r"<<-?\s*['\"]?(\w+)['\"]?")
 

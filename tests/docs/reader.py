@@ -1,23 +1,25 @@
 """A new user who goes through a page: a directory and a home of their own, a broker, a terminal, an editor.
 
 What the pages call localhost:7000 and localhost:8080 are other ports here, because tests run beside each other; the
-same for files under /tmp. Nothing else of a page is changed.
+same for files under /tmp. Nothing else of a page is changed. Commands and programs run in processes that are warm
+(`warm.py`) if there are any, else each starts from nothing.
 """
 
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
 import sys
 import threading
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from queue import Empty, Queue
 from types import TracebackType
 from typing import Self
 
-from tests.docs import rules
+from tests.docs import rules, warm
 from tests.docs.markdown import Block, commands, is_transcript, transcript
 
 TIMEOUT_S = 60
@@ -94,15 +96,17 @@ class Terminal:
 class Reader:
     """Runs the blocks of one page, as often as it is told to."""
 
-    def __init__(self, directory: Path, *, has_broker: bool) -> None:
+    def __init__(
+        self, directory: Path, *, has_broker: bool, forks: Path | None = None, with_spark: bool = False
+    ) -> None:
         self._directory = directory
         self._timeout_s = TIMEOUT_S
+        self._forks = forks
+        self._ended_with_it = ExitStack()
         home = directory / "home"
         home.mkdir()
         programs = directory / ".venv" / "bin"
         programs.mkdir(parents=True)
-        (programs / "goqueue").write_text(f'#!/bin/sh\nexec "{sys.executable}" -m goqueue.cli "$@"\n')
-        (programs / "goqueue").chmod(0o755)
         (programs / "python").symlink_to(sys.executable)
         native, http = _free_ports()
         self._rewritten = {
@@ -110,20 +114,21 @@ class Reader:
             "localhost:8080": f"localhost:{http}",
             "/tmp/": f"{directory}/",
         }
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("GOQUEUE_")}
-        self._env = clean | {
+        self._env = warm.clean_environment() | {
             "HOME": str(home),
             "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
             "GOQUEUE_SERVER": f"localhost:{native}",
-            "COLUMNS": "120",
-            "NO_COLOR": "1",
         }
         self._broker_env = {"GOQUEUE_NATIVE": f"127.0.0.1:{native}", "GOQUEUE_HTTP": f"127.0.0.1:{http}"}
         self._broker: subprocess.Popen[str] | None = None
         self._codes: dict[tuple[Block, int], int] = {}  # of the commands of the first run
+        self._sessions = self._started_sessions() if with_spark and forks else None
+        (programs / "goqueue").write_text(self._command_script())
+        (programs / "goqueue").chmod(0o755)
         self._terminal = Terminal(directory, self._env)
-        if has_broker:
-            self._serve("goqueue serve --data ./goqueue-data")
+        if has_broker:  # the page takes it for granted, so how it starts is not what is tested
+            starter = shlex.join(warm.command(forks)) if forks else ""
+            self._serve(f"{starter} goqueue serve --data ./goqueue-data")
 
     def __enter__(self) -> Self:
         return self
@@ -132,6 +137,7 @@ class Reader:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._terminal.close()
+        self._ended_with_it.close()
         if self._broker:
             self._broker.terminate()
             self._broker.communicate(timeout=TIMEOUT_S)
@@ -150,8 +156,7 @@ class Reader:
     def _run_program(self, block: Block, run: int) -> None:
         file = self._directory / f"line_{block.line}.py"
         file.write_text(self._rewrite(block.text))
-        warnings = [] if rules.SPARK.search(block.text) else ["-W", "error"]
-        command = [sys.executable, *warnings, file.name]
+        command = self._program_command(file.name, needs_spark=rules.SPARK.search(block.text) is not None)
         code, output = self._run_alone(command, self._directory / f"line_{block.line}.log")
         if code is None:
             raise PageFailed(block, run, block.text, f"not done after {self._timeout_s} s", output)
@@ -160,6 +165,35 @@ class Reader:
         for shown in printed(block.text) if run == 1 else ():
             if not any(rules.is_as_shown(line, shown) for line in output.splitlines()):
                 raise PageFailed(block, run, block.text, f"it does not print {shown!r}", output)
+
+    def _program_command(self, file: str, *, needs_spark: bool) -> list[str]:
+        ready = self._sessions if needs_spark else self._forks
+        if ready:
+            return [*warm.command(ready), "python", file]
+        warnings = [] if needs_spark else ["-W", "error"]
+        return [sys.executable, *warnings, file]
+
+    def _command_script(self) -> str:
+        """What the shell finds as `goqueue`. A kernel is chosen at import, so that needs a process of its own."""
+        cold = shlex.join([sys.executable, "-m", "goqueue.cli"])
+        if self._forks is None:
+            return f'#!/bin/sh\nexec {cold} "$@"\n'
+        forked = shlex.join([*warm.command(self._forks), "goqueue"])
+        on_spark = shlex.join([*warm.command(self._sessions), "goqueue"]) if self._sessions else cold
+        return (
+            "#!/bin/sh\n"
+            'case "${GOQUEUE_KERNEL:-$1}" in\n'
+            f'    pipeline) exec {on_spark} "$@" ;;\n'
+            f'    serve | auto | c | python) exec {cold} "$@" ;;\n'
+            f'    *) exec {forked} "$@" ;;\n'
+            "esac\n"
+        )
+
+    def _started_sessions(self) -> Path:
+        """Spark takes its time to start, and its workers have the environment that it was started with."""
+        path = self._directory / "sessions"
+        self._ended_with_it.enter_context(warm.started("sessions", path, self._env))
+        return path
 
     def _run_alone(self, command: list[str], log: Path) -> tuple[int | None, str]:
         """Exit code, None if it did not end in time, and output: a file, which what it started may go on to hold."""

@@ -22,6 +22,7 @@ ROUTE = re.compile(r"^(?:(GET|POST|PUT|PATCH|DELETE) )(/[^\s?]*)")
 PARAMETER = re.compile(r"\{[^}]*\}")
 PATHS = describe(ROUTES, version="test")["paths"]
 OPTION = re.compile(r"(?<!\S)(--?[a-z][a-z-]*)")
+COMMAND_LINE: Any = typer.main.get_command(app)
 
 
 def spans(page: Path) -> list[str]:
@@ -39,7 +40,7 @@ def commands(page: Path) -> list[str]:
 def unknown(text: str) -> str | None:
     """What a command has that the command line does not."""
     words = re.split(r"[#|>]", text, maxsplit=1)[0].split()[1:]
-    command: Any = typer.main.get_command(app)
+    command = COMMAND_LINE
     while hasattr(command, "commands") and words and re.fullmatch(r"[a-z-]+", words[0]):
         found = command.commands.get(words[0])
         if found is None:

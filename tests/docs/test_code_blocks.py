@@ -3,8 +3,8 @@
 A page is gone through as a new user would: blocks in order, one broker, one terminal, one directory, one home, and
 nothing of them is there for the next page. What cannot be run is in `rules.py`, with the reason.
 
-Each command with Spark in it starts a Java of its own, for ten seconds or more. So pages are gone through once with
-Spark, and twice if `GOQUEUE_DOCS` is `all`.
+Commands run in processes that have imported goqueue already (`warm.py`), those with Spark in one for each page, and
+pages with Spark are gone through once. With `GOQUEUE_DOCS=all` every command starts from nothing, and all run twice.
 """
 
 import os
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from goqueue.server.config import ConfigFile, load
-from tests.docs import rules
+from tests.docs import rules, warm
 from tests.docs.markdown import PAGES, Block, blocks, commands, is_transcript, name_of, transcript
 from tests.docs.reader import PageFailed, Reader, printed
 
@@ -43,20 +43,34 @@ def is_served_by(page: list[Block]) -> bool:
     return any(is_run(block) and rules.SERVE.search(block.text) for block in page)
 
 
-def read(page: Path, directory: Path, *, with_spark: bool) -> None:
+IS_COLD = os.environ.get("GOQUEUE_DOCS") == "all"
+
+
+@pytest.fixture(scope="module")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path | None]:
+    """Where a process waits to be forked for a command."""
+    if IS_COLD:
+        yield None
+        return
+    path = tmp_path_factory.mktemp("warm") / "forks"
+    with warm.started("forks", path, warm.clean_environment()):
+        yield path
+
+
+def read(page: Path, directory: Path, forks: Path | None, *, with_spark: bool) -> None:
     failed = None
     try:
-        go_through(page, directory, with_spark=with_spark)
+        go_through(page, directory, forks, with_spark=with_spark)
     except PageFailed as found:
         failed = str(found)
     if failed:
         pytest.fail(failed, pytrace=False)
 
 
-def go_through(page: Path, directory: Path, *, with_spark: bool) -> None:
+def go_through(page: Path, directory: Path, forks: Path | None, *, with_spark: bool) -> None:
     found = [block for block in blocks(page) if is_run(block) and not is_left_out(block)]
-    with Reader(directory, has_broker=not is_served_by(found)) as reader:
-        runs = (1,) if with_spark and os.environ.get("GOQUEUE_DOCS") != "all" else (1, 2)
+    with Reader(directory, has_broker=not is_served_by(found), forks=forks, with_spark=with_spark) as reader:
+        runs = (1,) if with_spark and not IS_COLD else (1, 2)
         for run, block in product(runs, found):
             if with_spark or not needs_spark(block):
                 reader.go_through(block, run)
@@ -67,14 +81,14 @@ ON_SPARK = [page for page in RUNNABLE if any(map(needs_spark, blocks(page)))]
 
 
 @pytest.mark.parametrize("page", RUNNABLE, ids=name_of)
-def test_a_page_does_what_it_says_twice_in_a_row(page: Path, tmp_path: Path) -> None:
-    read(page, tmp_path, with_spark=False)
+def test_a_page_does_what_it_says_twice_in_a_row(page: Path, tmp_path: Path, forks: Path | None) -> None:
+    read(page, tmp_path, forks, with_spark=False)
 
 
 @pytest.mark.spark
 @pytest.mark.parametrize("page", ON_SPARK, ids=name_of)
-def test_a_page_does_what_it_says_with_spark(page: Path, tmp_path: Path) -> None:
-    read(page, tmp_path, with_spark=True)
+def test_a_page_does_what_it_says_with_spark(page: Path, tmp_path: Path, forks: Path | None) -> None:
+    read(page, tmp_path, forks, with_spark=True)
 
 
 @pytest.mark.parametrize("block", [one for page in PAGES for one in blocks(page)], ids=str)
@@ -108,9 +122,9 @@ def page_of(tmp_path: Path, text: str) -> list[Block]:
     return blocks(file)
 
 
-@pytest.fixture
-def reader(tmp_path: Path) -> Iterator[Reader]:
-    with Reader(tmp_path, has_broker=False) as found:
+@pytest.fixture(params=["warm", "cold"])
+def reader(tmp_path: Path, forks: Path | None, request: pytest.FixtureRequest) -> Iterator[Reader]:
+    with Reader(tmp_path, has_broker=False, forks=forks if request.param == "warm" else None) as found:
         yield found
 
 
@@ -138,6 +152,27 @@ def test_a_second_run_that_ends_differently_is_found(reader: Reader, tmp_path: P
 
     with pytest.raises(PageFailed, match="exit code 1, but 0 the first time"):
         reader.go_through(block, 2)
+
+
+def test_a_command_that_is_warm_ends_as_one_that_is_cold(reader: Reader, tmp_path: Path) -> None:
+    text = (
+        "$ goqueue topic nothing > /dev/null 2>&1 || echo $?\n2\n$ cd /; goqueue version | cut -d ' ' -f 1\ngoqueue\n"
+    )
+
+    for block in page_of(tmp_path, f"```sh\n{text}```\n"):
+        reader.go_through(block, 1)
+
+
+def test_a_program_runs_what_it_left_for_its_exit_with_warnings_as_errors(reader: Reader, tmp_path: Path) -> None:
+    at_exit = "import atexit\natexit.register(print, 'bye')\nprint('hello')\n"
+    warns = "import warnings\nwarnings.warn('careful')\n"
+    first, second = page_of(tmp_path, f"```python\n{at_exit}```\n```python\n{warns}```\n")
+
+    reader.go_through(first, 1)
+
+    assert (tmp_path / f"line_{first.line}.log").read_text() == "hello\nbye\n"
+    with pytest.raises(PageFailed, match="UserWarning: careful"):
+        reader.go_through(second, 1)
 
 
 def test_a_terminal_remembers(reader: Reader, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""docs/configuration.md names every setting, environment variable and client option, with its true default."""
+"""docs/reference/configuration.md names every setting, variable and client option, with its true default."""
 
 import inspect
 import re
@@ -15,7 +15,7 @@ from goqueue.times import format_duration
 from goqueue.topics.config import TopicConfig
 from tests.docs.markdown import ROOT
 
-PAGE = (ROOT / "docs" / "configuration.md").read_text()
+PAGE = (ROOT / "docs" / "reference" / "configuration.md").read_text()
 ROW = re.compile(r"^\| `([^`]+)` \| ([^|]*) \|", re.MULTILINE)
 VARIABLE = re.compile(r"\bGOQUEUE_[A-Z][A-Z_]*[A-Z]\b")
 NONE = ("none", "empty")
@@ -82,7 +82,7 @@ def test_every_environment_variable_is_there_with_its_default() -> None:
     clean = {
         "GOQUEUE_SERVER": "localhost:7000",
         "GOQUEUE_TELEMETRY": "on",
-        "GOQUEUE_AWAKE": format_duration(environment.AWAKE_NS),
+        "GOQUEUE_BUSY_POLL": format_duration(environment.BUSY_POLL_NS),
         "GOQUEUE_KERNEL": "auto",
     }
 

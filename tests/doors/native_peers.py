@@ -10,7 +10,10 @@ import msgspec
 import uvloop
 
 from goqueue.broker.broker import Broker
-from goqueue.doors.native import Connection, NativeConfig, NativeDoor
+from goqueue.broker.local_service import LocalService
+from goqueue.doors.native.config import NativeConfig
+from goqueue.doors.native.connection import Connection
+from goqueue.doors.native.door import NativeDoor
 from goqueue.errors import GoQueueError
 from goqueue.names import TopicPartition
 from goqueue.record import kernel
@@ -95,7 +98,7 @@ class Peer:
         return msgspec.msgpack.decode((await self.call(verb, meta)).meta, type=answer)
 
     async def publish(self, *values: bytes, topic: str = "orders", partition: int = 0) -> verbs.PublishAnswer:
-        frame = await self.call(Verb.PUBLISH, verbs.Publish(topic, partition), bytes(kernel.encode(values)))
+        frame = await self.call(Verb.PUBLISH, verbs.PublishRequest(topic, partition), bytes(kernel.encode(values)))
         return msgspec.msgpack.decode(frame.meta, type=verbs.PublishAnswer)
 
     async def hung_up(self) -> GoQueueError | None:
@@ -130,12 +133,14 @@ class LookedAtClock(ManualClock):
 class House:
     """The door, and what lies behind it."""
 
-    def __init__(self, config: NativeConfig | None = None, awake_ns: int = 0) -> None:
+    def __init__(self, config: NativeConfig | None = None, busy_poll_ns: int = 0) -> None:
         self.clock = LookedAtClock()
         self.workers = LoopWorkers()
         self.disk = MemoryDisk()
         self.broker = Broker.open(self.disk, "/data", clock=self.clock, workers=self.workers)
-        self.door = NativeDoor(self.broker, clock=self.clock, config=config, node_id=3, awake_ns=awake_ns)
+        self.door = NativeDoor(
+            LocalService.of(self.broker), clock=self.clock, config=config, node_id=3, busy_poll_ns=busy_poll_ns
+        )
         self.address = ("", 0)
         self.peers: list[Peer] = []
 
@@ -152,17 +157,17 @@ class House:
         peer = Peer(*await asyncio.open_connection(sock=raw, limit=4_096))
         self.peers.append(peer)
         if hello:
-            await peer.call(Verb.HELLO, verbs.Hello())
+            await peer.call(Verb.HELLO, verbs.HelloRequest())
         return peer
 
     async def create(self, topic: str = "orders", *, partitions: int = 1, **settings: object) -> None:
         peer = await self.peer()
-        await peer.call(Verb.CREATE_TOPIC, verbs.CreateTopic(topic, partitions, settings))
+        await peer.call(Verb.CREATE_TOPIC, verbs.CreateTopicRequest(topic, partitions, settings))
         await peer.close()
 
     def connection_of(self, peer: Peer) -> Connection:
         host, port = peer.writer.get_extra_info("sockname")
-        return next(one for one in self.door.connections if one._peer == f"{host}:{port}")
+        return next(one for one in self.door.connections if one.peer == f"{host}:{port}")
 
     def let_pass(self, seconds: float) -> None:
         self.clock.advance(seconds)
@@ -170,11 +175,13 @@ class House:
         self.door.sweep()
 
 
-def at_a_door(test: Callable[[House], Awaitable[None]], config: NativeConfig | None = None, awake_ns: int = 0) -> None:
+def at_a_door(
+    test: Callable[[House], Awaitable[None]], config: NativeConfig | None = None, busy_poll_ns: int = 0
+) -> None:
     """Run the test at a door of its own."""
 
     async def main() -> None:
-        house = House(config, awake_ns)
+        house = House(config, busy_poll_ns)
         house.address = await house.door.start("127.0.0.1", 0)
         try:
             await asyncio.wait_for(test(house), 60)

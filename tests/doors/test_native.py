@@ -10,7 +10,7 @@ from random import Random
 import msgspec
 import pytest
 
-from goqueue.doors.native import NativeConfig
+from goqueue.doors.native.config import NativeConfig
 from goqueue.errors import (
     BrokerUnavailable,
     GoQueueError,
@@ -40,9 +40,9 @@ def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
 def test_hello_says_what_both_ends_speak() -> None:
     async def test(house: House) -> None:
         peer = await house.peer(hello=False)
-        hello = verbs.Hello(1, ("read", "telepathy"), "tester")
+        hello = verbs.HelloRequest(1, ("read", "telepathy"), "tester")
 
-        welcome = await peer.ask(Verb.HELLO, hello, verbs.Welcome)
+        welcome = await peer.ask(Verb.HELLO, hello, verbs.HelloAnswer)
 
         assert (welcome.version, welcome.features, welcome.node_id) == (1, ("read",), 3)
         assert welcome.frame_bytes_max == house.door.config.frame_bytes_max
@@ -55,7 +55,7 @@ def test_whoever_does_not_say_hello_first_is_told_and_sent_away(verb: int) -> No
     async def test(house: House) -> None:
         peer = await house.peer(hello=False)
         number = peer.send(verb)
-        peer.send(Verb.HELLO, verbs.Hello())
+        peer.send(Verb.HELLO, verbs.HelloRequest())
 
         frame = await peer.receive()
         assert frame.correlation == number
@@ -70,7 +70,7 @@ def test_a_version_that_is_not_spoken_is_refused() -> None:
         peer = await house.peer(hello=False)
 
         with pytest.raises(InvalidRequest):
-            await peer.call(Verb.HELLO, verbs.Hello(version=2))
+            await peer.call(Verb.HELLO, verbs.HelloRequest(version=2))
         await peer.hung_up()
 
     at_a_door(test)
@@ -140,7 +140,7 @@ def test_a_door_that_was_asked_looks_for_more_until_its_time_is_over() -> None:
         await looks_meanwhile(house)
         assert await looks_meanwhile(house) == 0
 
-    at_a_door(test, awake_ns=500)
+    at_a_door(test, busy_poll_ns=500)
 
 
 def test_a_door_that_is_to_sleep_at_once_does() -> None:
@@ -160,23 +160,23 @@ def test_every_verb_is_answered() -> None:
         peer = await house.peer()
 
         created = await peer.ask(
-            Verb.CREATE_TOPIC, verbs.CreateTopic("orders", 2, {"acks": "leader"}), verbs.TopicState
+            Verb.CREATE_TOPIC, verbs.CreateTopicRequest("orders", 2, {"acks": "leader"}), verbs.TopicState
         )
         assert (created.name, len(created.partitions), created.settings["acks"]) == ("orders", 2, "leader")
         stored = await peer.publish(b"a", b"b", partition=1)
         assert (stored.first_offset, stored.record_count, stored.duplicate) == (0, 2, False)
-        frame = await peer.call(Verb.READ, verbs.Read("orders", 1))
+        frame = await peer.call(Verb.READ, verbs.ReadRequest("orders", 1))
         answer = msgspec.msgpack.decode(frame.meta, type=verbs.ReadAnswer)
         assert (values_in(frame), answer.record_count, answer.next_offset) == ([b"a", b"b"], 2, 2)
         assert frame.flags == FrameFlags.RESPONSE | FrameFlags.SELF_CHECKED
-        listed = await peer.call(Verb.LIST_TOPICS, verbs.ListTopics())
+        listed = await peer.call(Verb.LIST_TOPICS, verbs.ListTopicsRequest())
         assert msgspec.msgpack.decode(listed.payload) == ["orders"]
-        assert (await peer.ask(Verb.OFFSETS, verbs.Offsets("orders"), verbs.OffsetsAnswer)).offsets == [0, 2]
-        described = await peer.ask(Verb.DESCRIBE_TOPIC, verbs.TopicName("orders"), verbs.TopicState)
+        assert (await peer.ask(Verb.OFFSETS, verbs.OffsetsRequest("orders"), verbs.OffsetsAnswer)).offsets == [0, 2]
+        described = await peer.ask(Verb.DESCRIBE_TOPIC, verbs.TopicRequest("orders"), verbs.TopicState)
         assert described.partitions[1].end_offset == 2
-        altered = await peer.ask(Verb.ALTER_TOPIC, verbs.AlterTopic("orders", {"acks": None}), verbs.TopicState)
+        altered = await peer.ask(Verb.ALTER_TOPIC, verbs.AlterTopicRequest("orders", {"acks": None}), verbs.TopicState)
         assert altered.settings["acks"] == "all"
-        known = await peer.ask(Verb.METADATA, verbs.Metadata(["orders", "missing"]), verbs.MetadataAnswer)
+        known = await peer.ask(Verb.METADATA, verbs.MetadataRequest(["orders", "missing"]), verbs.MetadataAnswer)
         assert known.nodes == {3: ""}
         assert known.topics[0].leaders == [0, 0]
         assert known.topics[1].error is not None
@@ -186,42 +186,44 @@ def test_every_verb_is_answered() -> None:
         stats = await peer.ask(Verb.STATS, verbs.Empty(), verbs.Stats)
         assert stats.rss_bytes > 0
         assert (stats.topic_count, stats.size_bytes > 0) == (1, True)
-        await peer.call(Verb.DELETE_TOPIC, verbs.TopicName("orders"))
-        assert msgspec.msgpack.decode((await peer.call(Verb.LIST_TOPICS, verbs.ListTopics())).payload) == []
+        await peer.call(Verb.DELETE_TOPIC, verbs.TopicRequest("orders"))
+        assert msgspec.msgpack.decode((await peer.call(Verb.LIST_TOPICS, verbs.ListTopicsRequest())).payload) == []
 
     at_a_door(test)
 
 
+SETTINGS = b"\x82\xa4name\xa1a\xa8settings"
 REFUSED: list[tuple[Verb, msgspec.Struct | bytes, bytes, type[GoQueueError]]] = [
-    (Verb.PUBLISH, verbs.Publish("missing", 0), bytes(kernel.encode([b"v"])), TopicNotFound),
-    (Verb.PUBLISH, verbs.Publish("orders", 1), bytes(kernel.encode([b"v"])), PartitionNotFound),
-    (Verb.PUBLISH, verbs.Publish("orders", -1), bytes(kernel.encode([b"v"])), InvalidPartition),
-    (Verb.PUBLISH, verbs.Publish("orders", 0, "some"), bytes(kernel.encode([b"v"])), InvalidRequest),
-    (Verb.PUBLISH, verbs.Publish("orders", 0), b"", InvalidBatch),
-    (Verb.PUBLISH, verbs.Publish("orders", 0), b"no records", InvalidBatch),
-    (Verb.READ, verbs.Read("missing", 0), b"", TopicNotFound),
-    (Verb.READ, verbs.Read("orders", 7), b"", PartitionNotFound),
-    (Verb.READ, verbs.Read("orders", 0, -1), b"", InvalidRequest),
-    (Verb.READ, verbs.Read("orders", 0, 2**63), b"", InvalidRequest),
-    (Verb.READ, verbs.Read("orders", 0, 0, 1, 0), b"", InvalidRequest),
-    (Verb.READ, verbs.Read("orders", 0, isolation="dirty"), b"", InvalidRequest),
-    (Verb.SUBSCRIBE, verbs.Subscribe("missing", 0, 0, 1), b"", TopicNotFound),
-    (Verb.SUBSCRIBE, verbs.Subscribe("orders", 0, -1, 1), b"", InvalidRequest),
-    (Verb.CREATE_TOPIC, verbs.CreateTopic("orders"), b"", TopicExists),
-    (Verb.CREATE_TOPIC, verbs.CreateTopic("a/b"), b"", InvalidTopic),
-    (Verb.CREATE_TOPIC, verbs.CreateTopic("new", 0), b"", InvalidTopic),
-    (Verb.CREATE_TOPIC, verbs.CreateTopic("new", 1, {"acks": ["x"]}), b"", InvalidTopic),
-    (Verb.CREATE_TOPIC, verbs.CreateTopic("new", 1, {"segment_bytes": 2**64 - 1}), b"", InvalidTopic),
-    (Verb.ALTER_TOPIC, verbs.AlterTopic("missing", {}), b"", TopicNotFound),
-    (Verb.DELETE_TOPIC, verbs.TopicName("missing"), b"", TopicNotFound),
-    (Verb.OFFSETS, verbs.Offsets("orders", None, "noon"), b"", InvalidRequest),
+    (Verb.PUBLISH, verbs.PublishRequest("missing", 0), bytes(kernel.encode([b"v"])), TopicNotFound),
+    (Verb.PUBLISH, verbs.PublishRequest("orders", 1), bytes(kernel.encode([b"v"])), PartitionNotFound),
+    (Verb.PUBLISH, verbs.PublishRequest("orders", -1), bytes(kernel.encode([b"v"])), InvalidPartition),
+    (Verb.PUBLISH, verbs.PublishRequest("orders", 0, "some"), bytes(kernel.encode([b"v"])), InvalidRequest),
+    (Verb.PUBLISH, verbs.PublishRequest("orders", 0), b"", InvalidBatch),
+    (Verb.PUBLISH, verbs.PublishRequest("orders", 0), b"no records", InvalidBatch),
+    (Verb.READ, verbs.ReadRequest("missing", 0), b"", TopicNotFound),
+    (Verb.READ, verbs.ReadRequest("orders", 7), b"", PartitionNotFound),
+    (Verb.READ, verbs.ReadRequest("orders", 0, -1), b"", InvalidRequest),
+    (Verb.READ, verbs.ReadRequest("orders", 0, 2**63), b"", InvalidRequest),
+    (Verb.READ, verbs.ReadRequest("orders", 0, 0, 1, 0), b"", InvalidRequest),
+    (Verb.READ, verbs.ReadRequest("orders", 0, isolation="dirty"), b"", InvalidRequest),
+    (Verb.SUBSCRIBE, verbs.SubscribeRequest("missing", 0, 0, 1), b"", TopicNotFound),
+    (Verb.SUBSCRIBE, verbs.SubscribeRequest("orders", 0, -1, 1), b"", InvalidRequest),
+    (Verb.CREATE_TOPIC, verbs.CreateTopicRequest("orders"), b"", TopicExists),
+    (Verb.CREATE_TOPIC, verbs.CreateTopicRequest("a/b"), b"", InvalidTopic),
+    (Verb.CREATE_TOPIC, verbs.CreateTopicRequest("new", 0), b"", InvalidTopic),
+    (Verb.CREATE_TOPIC, verbs.CreateTopicRequest("new", 1, {"acks": ["x"]}), b"", InvalidTopic),
+    (Verb.CREATE_TOPIC, verbs.CreateTopicRequest("new", 1, {"segment_bytes": 2**64 - 1}), b"", InvalidTopic),
+    (Verb.ALTER_TOPIC, verbs.AlterTopicRequest("missing", {}), b"", TopicNotFound),
+    (Verb.DELETE_TOPIC, verbs.TopicRequest("missing"), b"", TopicNotFound),
+    (Verb.OFFSETS, verbs.OffsetsRequest("orders", None, "noon"), b"", InvalidRequest),
     (Verb.READ, b"", b"", InvalidRequest),
     (Verb.READ, b"\xc1", b"", InvalidRequest),
     (Verb.READ, b"\x90", b"", InvalidRequest),
-    (Verb.READ, b"\x92\x01\x02", b"", InvalidRequest),
-    (Verb.READ, b"\x92\xa2\xff\xfe\x00", b"", InvalidRequest),
-    (Verb.CREATE_TOPIC, b"\x93\xa1a\x01\x81\xa1b" + b"\x91" * 60_000 + b"\x01", b"", InvalidRequest),
-    (Verb.CREATE_TOPIC, b"\x93\xa1a\x01\x81\xa1b\x81\x81\x01\x02\x03", b"", InvalidRequest),
+    (Verb.READ, b"\x80", b"", InvalidRequest),
+    (Verb.READ, b"\x82\xa5topic\x01\xa9partition\x02", b"", InvalidRequest),
+    (Verb.READ, b"\x82\xa5topic\xa2\xff\xfe\xa9partition\x00", b"", InvalidRequest),
+    (Verb.CREATE_TOPIC, SETTINGS + b"\x81\xa1b" + b"\x91" * 60_000 + b"\x01", b"", InvalidRequest),
+    (Verb.CREATE_TOPIC, SETTINGS + b"\x81\xa1b\x81\x81\x01\x02\x03", b"", InvalidRequest),
 ]
 
 
@@ -245,8 +247,8 @@ def test_answers_come_as_soon_as_they_are_there_under_the_number_of_their_reques
         await house.create()
         peer = await house.peer()
         house.workers.held = True
-        slow = peer.send(Verb.PUBLISH, verbs.Publish("orders", 0), bytes(kernel.encode([b"v"])))
-        poll = peer.send(Verb.READ, verbs.Read("orders", 0, wait_ms=10_000))
+        slow = peer.send(Verb.PUBLISH, verbs.PublishRequest("orders", 0), bytes(kernel.encode([b"v"])))
+        poll = peer.send(Verb.READ, verbs.ReadRequest("orders", 0, wait_ms=10_000))
         fast = peer.send(Verb.PING)
 
         await peer.answer_to(fast)
@@ -262,10 +264,10 @@ def test_ten_thousand_requests_in_one_breath_are_all_answered_in_order() -> None
         await house.create()
         peer = await house.peer()
         batch = bytes(kernel.encode([b"v"]))
-        stream = [request(Verb.PUBLISH, verbs.Publish("orders", 0), batch, correlation=n) for n in range(10_000)]
+        stream = [request(Verb.PUBLISH, verbs.PublishRequest("orders", 0), batch, correlation=n) for n in range(10_000)]
         peer.writer.write(b"".join(stream))
 
-        offsets = [msgspec.msgpack.decode((await peer.receive()).meta)[0] for _ in range(10_000)]
+        offsets = [msgspec.msgpack.decode((await peer.receive()).meta)["first_offset"] for _ in range(10_000)]
 
         assert offsets == list(range(10_000))
 
@@ -298,8 +300,8 @@ def test_garbage_is_answered_with_why_and_a_hang_up_and_nobody_else_notices(
     async def test(house: House) -> None:
         await house.create()
         other, peer = await house.peer(), await house.peer(hello=hello)
-        waiting = other.send(Verb.READ, verbs.Read("orders", 0, wait_ms=10_000))
-        peer.send(Verb.PING if hello else Verb.HELLO, b"" if hello else verbs.Hello())
+        waiting = other.send(Verb.READ, verbs.ReadRequest("orders", 0, wait_ms=10_000))
+        peer.send(Verb.PING if hello else Verb.HELLO, b"" if hello else verbs.HelloRequest())
         peer.writer.write(GARBAGE[garbage]())
 
         said = await peer.hung_up()
@@ -320,7 +322,7 @@ def test_a_peer_that_vanishes_in_the_middle_of_a_frame_is_noted_once(caplog: pyt
     async def test(house: House) -> None:
         await house.create()
         peer = await house.peer()
-        whole = request(Verb.PUBLISH, verbs.Publish("orders", 0), bytes(kernel.encode([b"v" * 300_000])))
+        whole = request(Verb.PUBLISH, verbs.PublishRequest("orders", 0), bytes(kernel.encode([b"v" * 300_000])))
         peer.writer.write(whole[: len(whole) // 2])
         await until(lambda: house.door.inbound_bytes > 0)
         peer.writer.transport.abort()
@@ -339,7 +341,7 @@ def test_a_frame_that_comes_byte_by_byte_is_a_frame() -> None:
     async def test(house: House) -> None:
         await house.create()
         peer = await house.peer()
-        stream = request(Verb.PUBLISH, verbs.Publish("orders", 0), bytes(kernel.encode([b"v"])), correlation=9)
+        stream = request(Verb.PUBLISH, verbs.PublishRequest("orders", 0), bytes(kernel.encode([b"v"])), correlation=9)
         connection = house.connection_of(peer)
 
         for at in range(len(stream)):
@@ -395,8 +397,8 @@ def test_a_peer_that_we_do_not_read_from_is_not_taken_for_slow() -> None:
     async def test(house: House) -> None:
         await house.create()
         peer = await house.peer()
-        stream = request(Verb.READ, verbs.Read("orders", 0, wait_ms=60_000), correlation=1)
-        stream += request(Verb.READ, verbs.Read("orders", 0, wait_ms=60_000), correlation=2)
+        stream = request(Verb.READ, verbs.ReadRequest("orders", 0, wait_ms=60_000), correlation=1)
+        stream += request(Verb.READ, verbs.ReadRequest("orders", 0, wait_ms=60_000), correlation=2)
         last = request(Verb.PING, correlation=3)
         peer.writer.write(stream + last[:5])
         await until(lambda: house.connection_of(peer)._reader.pending_bytes == 5)
@@ -418,14 +420,14 @@ def test_mutated_requests_harm_nobody_and_are_no_bugs(caplog: pytest.LogCaptureF
     records = bytes(kernel.encode([b"v", b"w"], headers=[{"gq-producer": "7:0:0:2"}, None]))
     samples = [
         *[(verb, meta, payload) for verb, meta, payload, _ in REFUSED],
-        (Verb.HELLO, verbs.Hello(), b""),
-        (Verb.PUBLISH, verbs.Publish("orders", 0), records),
-        (Verb.READ, verbs.Read("orders", 0, 0, 10, 10, 1, 5, 7), b""),
-        (Verb.SUBSCRIBE, verbs.Subscribe("orders", 0, 0, 1_000, 100, 5), b""),
-        (Verb.CREDIT, verbs.Credit(1, 10_000), b""),
-        (Verb.UNSUBSCRIBE, verbs.Unsubscribe(1), b""),
-        (Verb.METADATA, verbs.Metadata(["orders"]), b""),
-        (Verb.ALTER_TOPIC, verbs.AlterTopic("orders", {"retention": "1h"}), b""),
+        (Verb.HELLO, verbs.HelloRequest(), b""),
+        (Verb.PUBLISH, verbs.PublishRequest("orders", 0), records),
+        (Verb.READ, verbs.ReadRequest("orders", 0, 0, 10, 10, 1, 5, 7), b""),
+        (Verb.SUBSCRIBE, verbs.SubscribeRequest("orders", 0, 0, 1_000, 100, 5), b""),
+        (Verb.CREDIT, verbs.CreditRequest(1, 10_000), b""),
+        (Verb.UNSUBSCRIBE, verbs.UnsubscribeRequest(1), b""),
+        (Verb.METADATA, verbs.MetadataRequest(["orders"]), b""),
+        (Verb.ALTER_TOPIC, verbs.AlterTopicRequest("orders", {"retention": "1h"}), b""),
     ]
 
     def mutated(data: bytes) -> bytes:
@@ -436,7 +438,7 @@ def test_mutated_requests_harm_nobody_and_are_no_bugs(caplog: pytest.LogCaptureF
         return bytes(changed)
 
     def stream() -> bytes:
-        frames = [request(Verb.HELLO, verbs.Hello())] if random.random() < 0.9 else []
+        frames = [request(Verb.HELLO, verbs.HelloRequest())] if random.random() < 0.9 else []
         for _ in range(random.randrange(1, 8)):
             verb, meta, payload = random.choice(samples)
             raw = meta if isinstance(meta, bytes) else verbs.encode(meta)
@@ -458,10 +460,10 @@ def test_mutated_requests_harm_nobody_and_are_no_bugs(caplog: pytest.LogCaptureF
 
         normal = await house.peer()
         offset = (await normal.publish(b"fine")).first_offset
-        assert values_in(await normal.call(Verb.READ, verbs.Read("orders", 0, offset))) == [b"fine"]
+        assert values_in(await normal.call(Verb.READ, verbs.ReadRequest("orders", 0, offset))) == [b"fine"]
         assert house.door.inbound_bytes == 0
-        assert not house.broker._waiting
-        assert not house.broker._topics["orders"].partitions[0]._watchers
+        assert not house.broker._waits
+        assert not house.broker.partitions.leader("orders", 0)._watchers
 
     at_a_door(test)
     assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
@@ -475,9 +477,9 @@ def test_stopping_answers_what_is_open_and_then_hangs_up() -> None:
         await house.create()
         peer = await house.peer()
         house.workers.held = True
-        number = peer.send(Verb.PUBLISH, verbs.Publish("orders", 0), bytes(kernel.encode([b"v"])))
-        poll = peer.send(Verb.READ, verbs.Read("orders", 0, 5, wait_ms=60_000))
-        await until(lambda: house.connection_of(peer).is_busy and len(house.broker._waiting) == 1)
+        number = peer.send(Verb.PUBLISH, verbs.PublishRequest("orders", 0), bytes(kernel.encode([b"v"])))
+        poll = peer.send(Verb.READ, verbs.ReadRequest("orders", 0, 5, wait_ms=60_000))
+        await until(lambda: house.connection_of(peer).is_busy and len(house.broker._waits) == 1)
         drained = house.broker.drain()
 
         stopping = asyncio.ensure_future(house.door.stop(10))
@@ -485,7 +487,7 @@ def test_stopping_answers_what_is_open_and_then_hangs_up() -> None:
         assert not drained.is_done
         house.workers.release()
 
-        assert msgspec.msgpack.decode((await peer.answer_to(number)).meta)[0] == 0
+        assert msgspec.msgpack.decode((await peer.answer_to(number)).meta)["first_offset"] == 0
         await stopping
         assert await peer.hung_up() is None
         with pytest.raises(OSError):  # noqa: PT011
@@ -498,7 +500,7 @@ def test_stopping_does_not_wait_for_longer_than_its_grace() -> None:
     async def test(house: House) -> None:
         await house.create()
         peer = await house.peer()
-        peer.send(Verb.READ, verbs.Read("orders", 0, wait_ms=60_000))
+        peer.send(Verb.READ, verbs.ReadRequest("orders", 0, wait_ms=60_000))
         await until(lambda: house.connection_of(peer).is_busy)
 
         await house.door.stop(0.01)
@@ -534,7 +536,7 @@ def test_stopping_cuts_off_who_does_not_take_the_rest() -> None:
         connection = house.connection_of(peer)
         connection._transport.set_write_buffer_limits(high=2**30)
         for _ in range(50):
-            peer.send(Verb.READ, verbs.Read("orders", 0))
+            peer.send(Verb.READ, verbs.ReadRequest("orders", 0))
         await until(lambda: connection._transport.get_write_buffer_size() > 1024 * 1024)
 
         await house.door.stop(0)

@@ -5,7 +5,7 @@ import logging
 import msgspec
 import pytest
 
-from goqueue.doors.native import NativeConfig
+from goqueue.doors.native.config import NativeConfig
 from goqueue.errors import InvalidRequest, TopicNotFound
 from goqueue.record import kernel
 from goqueue.wire import verbs
@@ -52,7 +52,7 @@ def test_a_subscription_gives_what_there_is_credit_for_and_at_most_one_record_mo
         peer = await house.peer()
         if not live:
             await fill(house, 100)
-        number = peer.send(Verb.SUBSCRIBE, verbs.Subscribe("orders", 0, 0, credit))
+        number = peer.send(Verb.SUBSCRIBE, verbs.SubscribeRequest("orders", 0, 0, credit))
         if live:
             await pushed_until_quiet(peer)
             await fill(house, 100)
@@ -64,7 +64,7 @@ def test_a_subscription_gives_what_there_is_credit_for_and_at_most_one_record_mo
         size = sum(len(frame.payload) for frame in pushed)
         assert credit <= size < credit + RECORD_BYTES
         assert numbers_in(pushed) == list(range(size // RECORD_BYTES))
-        peer.send(Verb.CREDIT, verbs.Credit(number, 10 * RECORD_BYTES))
+        peer.send(Verb.CREDIT, verbs.CreditRequest(number, 10 * RECORD_BYTES))
         more = await pushed_until_quiet(peer)
         assert numbers_in(pushed + more) == list(range(len(numbers_in(pushed + more))))
         assert 9 <= len(numbers_in(more)) <= 11
@@ -77,7 +77,7 @@ def test_a_subscription_follows_through_rolled_segments_and_limits_of_a_push() -
         await house.create(segment_bytes=1024)
         await fill(house, 30)
         peer = await house.peer()
-        peer.send(Verb.SUBSCRIBE, verbs.Subscribe("orders", 0, 5, 10**9, 250))
+        peer.send(Verb.SUBSCRIBE, verbs.SubscribeRequest("orders", 0, 5, 10**9, 250))
         seen = numbers_in(await pushed_until_quiet(peer))
 
         await fill(house, 70, first=30)
@@ -95,17 +95,19 @@ def test_a_subscription_that_was_ended_pushes_no_more_and_its_number_is_free() -
     async def test(house: House) -> None:
         await house.create()
         peer = await house.peer()
-        number = peer.send(Verb.SUBSCRIBE, verbs.Subscribe("orders", 0, 0, 10**6))
+        number = peer.send(Verb.SUBSCRIBE, verbs.SubscribeRequest("orders", 0, 0, 10**6))
         with pytest.raises(InvalidRequest):
-            await peer.answer_to(peer.send(Verb.SUBSCRIBE, verbs.Subscribe("orders", 0, 0, 1), correlation=number))
+            await peer.answer_to(
+                peer.send(Verb.SUBSCRIBE, verbs.SubscribeRequest("orders", 0, 0, 1), correlation=number)
+            )
 
-        peer.send(Verb.UNSUBSCRIBE, verbs.Unsubscribe(number))
-        peer.send(Verb.UNSUBSCRIBE, verbs.Unsubscribe(number))
-        peer.send(Verb.CREDIT, verbs.Credit(number, 10**6))
+        peer.send(Verb.UNSUBSCRIBE, verbs.UnsubscribeRequest(number))
+        peer.send(Verb.UNSUBSCRIBE, verbs.UnsubscribeRequest(number))
+        peer.send(Verb.CREDIT, verbs.CreditRequest(number, 10**6))
         await fill(house, 10)
 
         assert await pushed_until_quiet(peer) == []
-        peer.send(Verb.SUBSCRIBE, verbs.Subscribe("orders", 0, 8, 10**6), correlation=number)
+        peer.send(Verb.SUBSCRIBE, verbs.SubscribeRequest("orders", 0, 8, 10**6), correlation=number)
         assert numbers_in(await pushed_until_quiet(peer)) == [8, 9]
 
     at_a_door(test)
@@ -118,9 +120,9 @@ def test_a_number_that_is_used_again_at_once_gives_every_record_once() -> None:
         peer = await house.peer()
 
         peer.writer.write(
-            request(Verb.SUBSCRIBE, verbs.Subscribe("orders", 0, 0, 10**6), correlation=7)
-            + request(Verb.UNSUBSCRIBE, verbs.Unsubscribe(7))
-            + request(Verb.SUBSCRIBE, verbs.Subscribe("orders", 0, 4, 10**6), correlation=7)
+            request(Verb.SUBSCRIBE, verbs.SubscribeRequest("orders", 0, 0, 10**6), correlation=7)
+            + request(Verb.UNSUBSCRIBE, verbs.UnsubscribeRequest(7))
+            + request(Verb.SUBSCRIBE, verbs.SubscribeRequest("orders", 0, 4, 10**6), correlation=7)
         )
 
         assert numbers_in(await pushed_until_quiet(peer)) == list(range(4, 10))
@@ -133,15 +135,15 @@ def test_the_end_of_a_topic_is_the_end_of_its_subscriptions_with_an_error() -> N
         await house.create()
         await house.create("others")
         peer, admin = await house.peer(), await house.peer()
-        number = peer.send(Verb.SUBSCRIBE, verbs.Subscribe("orders", 0, 0, 10**6))
+        number = peer.send(Verb.SUBSCRIBE, verbs.SubscribeRequest("orders", 0, 0, 10**6))
         await pushed_until_quiet(peer)
 
-        await admin.call(Verb.DELETE_TOPIC, verbs.TopicName("orders"))
+        await admin.call(Verb.DELETE_TOPIC, verbs.TopicRequest("orders"))
 
         frame = await peer.receive()
         assert (frame.correlation, type(error_in(frame))) == (number, TopicNotFound)
         await peer.publish(b"v", topic="others")
-        peer.send(Verb.SUBSCRIBE, verbs.Subscribe("others", 0, 0, 10**6), correlation=number)
+        peer.send(Verb.SUBSCRIBE, verbs.SubscribeRequest("others", 0, 0, 10**6), correlation=number)
         assert values_in(await peer.answer_to(number)) == [b"v"]
 
     at_a_door(test)
@@ -153,7 +155,9 @@ def test_a_subscription_to_a_range_ends_with_its_end() -> None:
         await fill(house, 5)
         house.clock.advance(1)
         peer = await house.peer()
-        number = peer.send(Verb.SUBSCRIBE, verbs.Subscribe("orders", 0, 0, 10**6, to_time_ns=house.clock.wall_ns()))
+        number = peer.send(
+            Verb.SUBSCRIBE, verbs.SubscribeRequest("orders", 0, 0, 10**6, to_time_ns=house.clock.wall_ns())
+        )
 
         frame = await peer.answer_to(number)
 
@@ -161,7 +165,7 @@ def test_a_subscription_to_a_range_ends_with_its_end() -> None:
         assert msgspec.msgpack.decode(frame.meta, type=verbs.ReadAnswer).end_of_range
         await fill(house, 5)
         assert await pushed_until_quiet(peer) == []
-        assert not house.connection_of(peer)._pushes
+        assert not house.connection_of(peer).requests.pushes._open
 
     at_a_door(test)
 
@@ -171,10 +175,10 @@ def test_there_is_a_limit_of_subscriptions() -> None:
         await house.create()
         peer = await house.peer()
         for _ in range(3):
-            peer.send(Verb.SUBSCRIBE, verbs.Subscribe("orders", 0, 0, 1))
+            peer.send(Verb.SUBSCRIBE, verbs.SubscribeRequest("orders", 0, 0, 1))
 
         with pytest.raises(InvalidRequest):
-            await peer.answer_to(peer.send(Verb.SUBSCRIBE, verbs.Subscribe("orders", 0, 0, 1)))
+            await peer.answer_to(peer.send(Verb.SUBSCRIBE, verbs.SubscribeRequest("orders", 0, 0, 1)))
 
     at_a_door(test, NativeConfig(subscriptions_max=3))
 
@@ -187,16 +191,16 @@ def test_a_peer_that_vanishes_leaves_no_wait_and_no_watcher_behind() -> None:
         await house.create()
         peer = await house.peer()
         for _ in range(50):
-            peer.send(Verb.READ, verbs.Read("orders", 0, wait_ms=60_000))
-            peer.send(Verb.SUBSCRIBE, verbs.Subscribe("orders", 0, 0, 10**6))
+            peer.send(Verb.READ, verbs.ReadRequest("orders", 0, wait_ms=60_000))
+            peer.send(Verb.SUBSCRIBE, verbs.SubscribeRequest("orders", 0, 0, 10**6))
         await peer.call(Verb.PING)
-        assert len(house.broker._waiting) == 50
+        assert len(house.broker._waits) == 50
 
         await peer.close()
         await until(lambda: not house.door.connections)
 
-        assert not house.broker._waiting
-        assert not house.broker._topics["orders"].partitions[0]._watchers
+        assert not house.broker._waits
+        assert not house.broker.partitions.leader("orders", 0)._watchers
 
     at_a_door(test)
 
@@ -225,11 +229,11 @@ def test_a_peer_with_too_many_open_requests_is_not_read_from_until_some_are_answ
     async def test(house: House) -> None:
         await house.create()
         peer, other = await house.peer(), await house.peer()
-        polls = [peer.send(Verb.READ, verbs.Read("orders", 0, wait_ms=60_000)) for _ in range(6)]
+        polls = [peer.send(Verb.READ, verbs.ReadRequest("orders", 0, wait_ms=60_000)) for _ in range(6)]
         ping = peer.send(Verb.PING)
         await until(lambda: house.connection_of(peer)._open_requests == 4)
         await other.call(Verb.PING)
-        assert len(house.broker._waiting) == 4
+        assert len(house.broker._waits) == 4
         assert not house.connection_of(peer)._is_reading
 
         await other.publish(b"v")
@@ -250,13 +254,13 @@ def test_a_peer_that_does_not_read_is_served_no_more_than_the_limits_and_others_
         deaf = await house.peer(small_buffers=True)
         deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]
         for _ in range(200):
-            deaf.send(Verb.READ, verbs.Read("orders", 0, max_bytes=1_100_000))
-        deaf.send(Verb.SUBSCRIBE, verbs.Subscribe("orders", 0, 0, 10**9))
+            deaf.send(Verb.READ, verbs.ReadRequest("orders", 0, max_bytes=1_100_000))
+        deaf.send(Verb.SUBSCRIBE, verbs.SubscribeRequest("orders", 0, 0, 10**9))
         connection = house.connection_of(deaf)
-        await until(lambda: connection._is_congested)
+        await until(lambda: connection.is_congested)
 
         for _ in range(20):
-            await other.call(Verb.READ, verbs.Read("orders", 0, max_bytes=1_100_000))
+            await other.call(Verb.READ, verbs.ReadRequest("orders", 0, max_bytes=1_100_000))
         assert connection._transport.get_write_buffer_size() < 3_000_000
         assert not connection._is_reading
 
@@ -273,8 +277,8 @@ def test_many_reads_that_waited_are_not_all_answered_to_a_peer_that_does_not_rea
     async def test(house: House) -> None:
         await house.create()
         deaf, other = await house.peer(small_buffers=True), await house.peer()
-        polls = [deaf.send(Verb.READ, verbs.Read("orders", 0, wait_ms=60_000)) for _ in range(100)]
-        await until(lambda: len(house.broker._waiting) == 100)
+        polls = [deaf.send(Verb.READ, verbs.ReadRequest("orders", 0, wait_ms=60_000)) for _ in range(100)]
+        await until(lambda: len(house.broker._waits) == 100)
         deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]
         connection = house.connection_of(deaf)
 
@@ -298,9 +302,9 @@ def test_a_peer_that_was_sent_away_and_does_not_even_read_why_is_cut_off() -> No
             await other.publish(bytes(4_000_000))
         deaf = await house.peer(small_buffers=True)
         deaf.writer.transport.pause_reading()  # type: ignore[attr-defined]
-        deaf.send(Verb.READ, verbs.Read("orders", 0, max_bytes=16_000_000))
+        deaf.send(Verb.READ, verbs.ReadRequest("orders", 0, max_bytes=16_000_000))
         connection = house.connection_of(deaf)
-        await until(lambda: connection._is_congested)
+        await until(lambda: connection.is_congested)
         connection._refuse(InvalidRequest("go away"))
 
         house.let_pass(29)
@@ -320,7 +324,7 @@ def test_when_unfinished_frames_hold_too_much_big_senders_take_turns_and_small_o
         big = [await house.peer() for _ in range(6)]
         small = await house.peer()
         batch = bytes(kernel.encode([bytes(3_000_000)]))
-        stream = request(Verb.PUBLISH, verbs.Publish("orders", 0), batch, correlation=5)
+        stream = request(Verb.PUBLISH, verbs.PublishRequest("orders", 0), batch, correlation=5)
         for peer in big:
             peer.writer.write(stream[:1_500_000])
         await until(lambda: house.door.inbound_bytes > house.door.config.inbound_bytes_max)
@@ -345,7 +349,7 @@ def test_who_waits_because_others_hold_too_much_is_not_taken_for_slow() -> None:
         await house.create()
         hog, patient = await house.peer(), await house.peer()
         batch = bytes(kernel.encode([bytes(3_000_000)]))
-        stream = request(Verb.PUBLISH, verbs.Publish("orders", 0), batch, correlation=5)
+        stream = request(Verb.PUBLISH, verbs.PublishRequest("orders", 0), batch, correlation=5)
         hog.writer.write(stream[:2_900_000])
         await until(lambda: house.connection_of(hog)._reader.pending_bytes == 2_900_000)
         patient.writer.write(stream[:1_000_000])

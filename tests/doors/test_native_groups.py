@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from goqueue.doors import calls
+from goqueue.doors.native import calls
 from goqueue.errors import GroupNotFound, InvalidRequest, NotGroupMember, StaleGeneration, TopicNotFound
 from goqueue.wire import verbs
 from goqueue.wire.frames import META_BYTES_MAX, Frame
-from goqueue.wire.reports import Heartbeat, Joined, PartitionName, Polled, SettledBatch, Settlement
+from goqueue.wire.reports import HeartbeatAnswer, JoinAnswer, PartitionName, PollAnswer, SettledBatch, Settlement
 from goqueue.wire.verbs import Verb
 from tests.doors.native_peers import House, Peer, at_a_door, error_in, values_in
 
@@ -32,29 +32,31 @@ async def value(peer: Peer, verb: int, meta: msgspec.Struct, kind: Any, payload:
 
 
 async def call(peer: Peer, name: str, **arguments: object) -> Frame:
-    return await answered(peer, Verb.CALL, verbs.Call(name), verbs.encode(arguments))
+    return await answered(peer, Verb.CALL, verbs.CallRequest(name), verbs.encode(arguments))
 
 
-async def join(peer: Peer, member_id: str = "me", **fields: Any) -> Joined:
-    joined: Joined = await value(peer, Verb.JOIN, verbs.Join("g", "c", ("t",), member_id, **fields), Joined)
+async def join(peer: Peer, member_id: str = "me", **fields: Any) -> JoinAnswer:
+    joined: JoinAnswer = await value(
+        peer, Verb.JOIN, verbs.JoinRequest("g", "c", ("t",), member_id, **fields), JoinAnswer
+    )
     return joined
 
 
-async def poll(peer: Peer, member_id: str = "me", **fields: Any) -> tuple[Polled, list[bytes]]:
-    frame = await answered(peer, Verb.POLL, verbs.Poll("g", member_id, **fields))
-    polled = msgspec.msgpack.decode(frame.meta, type=Polled)
+async def poll(peer: Peer, member_id: str = "me", **fields: Any) -> tuple[PollAnswer, list[bytes]]:
+    frame = await answered(peer, Verb.POLL, verbs.PollRequest("g", member_id, **fields))
+    polled = msgspec.msgpack.decode(frame.meta, type=PollAnswer)
     return polled, values_in(frame) if polled.batches else []
 
 
 async def settle(peer: Peer, action: str, *parts: tuple[str, list[int]]) -> Any:
     asked = [verbs.SettlePart("t", 0, nonce, len(offsets)) for nonce, offsets in parts]
     payload = b"".join(array("Q", offsets).tobytes() for _, offsets in parts)
-    return await value(peer, Verb.SETTLE, verbs.Settle(Settlement(action), asked), ANSWERS, payload)
+    return await value(peer, Verb.SETTLE, verbs.SettleRequest(Settlement(action), asked), ANSWERS, payload)
 
 
 async def topic(house: House, *values: bytes, partitions: int = 1) -> Peer:
     peer = await house.peer()
-    await peer.ask(Verb.CREATE_TOPIC, verbs.CreateTopic("t", partitions), verbs.TopicState)
+    await peer.ask(Verb.CREATE_TOPIC, verbs.CreateTopicRequest("t", partitions), verbs.TopicState)
     if values:
         await peer.publish(*values, topic="t")
     return peer
@@ -109,7 +111,7 @@ def test_offsets_that_do_not_fit_the_parts_settle_nothing(counts: list[int], pay
         nonce = (await poll(peer))[0].batches[0].nonce
         parts = [verbs.SettlePart("t", 0, nonce, count) for count in counts]
 
-        frame = await answered(peer, Verb.SETTLE, verbs.Settle(Settlement("ack"), parts), payload)
+        frame = await answered(peer, Verb.SETTLE, verbs.SettleRequest(Settlement("ack"), parts), payload)
 
         assert isinstance(error_in(frame), InvalidRequest)
         ((done, _),) = await settle(peer, "ack", (nonce, [0, 1]))
@@ -162,7 +164,7 @@ def test_a_poll_that_waits_gives_way_to_the_same_one_over_another_connection() -
     async def test(house: House) -> None:
         peer, other = await topic(house), await house.peer()
         await join(peer)
-        waiting = peer.send(Verb.POLL, verbs.Poll("g", "me", wait_ms=20_000, number=1))
+        waiting = peer.send(Verb.POLL, verbs.PollRequest("g", "me", wait_ms=20_000, number=1))
         second = asyncio.ensure_future(poll(other, wait_ms=20_000, number=1))
 
         frame = await peer.receive()
@@ -178,7 +180,7 @@ def test_a_poll_whose_peer_is_gone_takes_nothing_with_it() -> None:
     async def test(house: House) -> None:
         peer, other = await topic(house), await house.peer()
         await join(peer)
-        peer.send(Verb.POLL, verbs.Poll("g", "me", wait_ms=20_000))
+        peer.send(Verb.POLL, verbs.PollRequest("g", "me", wait_ms=20_000))
         await peer.call(Verb.PING)
         await peer.close()
         await other.publish(b"a", topic="t")
@@ -194,14 +196,16 @@ def test_a_heartbeat_asks_for_partitions_and_takes_them_back() -> None:
         peer = await topic(house, partitions=2)
         await join(peer, "a")
         await join(peer, "b")
-        beat = await value(peer, Verb.HEARTBEAT, verbs.MemberHeartbeat("g", "a", 1), Heartbeat)
+        beat = await value(peer, Verb.HEARTBEAT, verbs.HeartbeatRequest("g", "a", 1), HeartbeatAnswer)
         (asked,) = beat.partitions_to_revoke
         assert beat.rebalance_required
 
         payload = verbs.encode([asked])
-        beat = await value(peer, Verb.HEARTBEAT, verbs.MemberHeartbeat("g", "a", beat.generation), Heartbeat, payload)
+        beat = await value(
+            peer, Verb.HEARTBEAT, verbs.HeartbeatRequest("g", "a", beat.generation), HeartbeatAnswer, payload
+        )
         assert (beat.partitions_to_revoke, len(beat.partitions_assigned)) == ([], 1)
-        beat = await value(peer, Verb.HEARTBEAT, verbs.MemberHeartbeat("g", "b"), Heartbeat)
+        beat = await value(peer, Verb.HEARTBEAT, verbs.HeartbeatRequest("g", "b"), HeartbeatAnswer)
         assert beat.partitions_assigned == [asked]
 
     at_a_door(test)
@@ -223,17 +227,17 @@ def test_a_member_that_is_to_give_something_back_does_not_wait_for_messages() ->
 def test_what_is_wrong_with_a_member_is_told() -> None:
     async def test(house: House) -> None:
         peer = await topic(house)
-        assert isinstance(error_in(await answered(peer, Verb.POLL, verbs.Poll("g", "me"))), GroupNotFound)
+        assert isinstance(error_in(await answered(peer, Verb.POLL, verbs.PollRequest("g", "me"))), GroupNotFound)
         await join(peer)
         wrong = [
-            (verbs.Poll("g", "you"), NotGroupMember),
-            (verbs.Poll("g", "me", 99), StaleGeneration),
-            (verbs.Poll("g", "me", max_messages=0), InvalidRequest),
-            (verbs.Poll("g", "me", max_messages=10_001), InvalidRequest),
+            (verbs.PollRequest("g", "you"), NotGroupMember),
+            (verbs.PollRequest("g", "me", 99), StaleGeneration),
+            (verbs.PollRequest("g", "me", max_messages=0), InvalidRequest),
+            (verbs.PollRequest("g", "me", max_messages=10_001), InvalidRequest),
         ]
         for asked, error in wrong:
             assert type(error_in(await answered(peer, Verb.POLL, asked))) is error
-        frame = await answered(peer, Verb.JOIN, verbs.Join("g", "c", ("missing",)))
+        frame = await answered(peer, Verb.JOIN, verbs.JoinRequest("g", "c", ("missing",)))
         assert type(error_in(frame)) is TopicNotFound
 
     at_a_door(test)
@@ -243,15 +247,15 @@ def test_a_poll_over_many_partitions_fits_its_frame() -> None:
     async def test(house: House) -> None:
         name = "n" * 249
         peer = await house.peer()
-        await peer.ask(Verb.CREATE_TOPIC, verbs.CreateTopic(name, 300), verbs.TopicState)
+        await peer.ask(Verb.CREATE_TOPIC, verbs.CreateTopicRequest(name, 300), verbs.TopicState)
         for partition in range(300):
             await peer.publish(b"v", topic=name, partition=partition)
-        joined = await value(peer, Verb.JOIN, verbs.Join("g", "c", (name,), "me"), Joined)
+        joined = await value(peer, Verb.JOIN, verbs.JoinRequest("g", "c", (name,), "me"), JoinAnswer)
         assert len(joined.partitions) == 300
         assert len(verbs.encode(joined)) > META_BYTES_MAX
-        beat = await value(peer, Verb.HEARTBEAT, verbs.MemberHeartbeat("g", "me"), Heartbeat)
+        beat = await value(peer, Verb.HEARTBEAT, verbs.HeartbeatRequest("g", "me"), HeartbeatAnswer)
         assert len(beat.partitions_assigned) == 300
-        frame = await answered(peer, Verb.POLL, verbs.Poll("g", "me", 77))
+        frame = await answered(peer, Verb.POLL, verbs.PollRequest("g", "me", 77))
         assert isinstance(error_in(frame), StaleGeneration)
 
         seen = 0
@@ -261,7 +265,7 @@ def test_a_poll_over_many_partitions_fits_its_frame() -> None:
             seen += len(values)
             parts = [verbs.SettlePart(one.topic, one.partition, one.nonce, 0) for one in polled.batches]
             assert len(parts) <= verbs.PARTS_MAX
-            answers = await value(peer, Verb.SETTLE, verbs.Settle(Settlement("ack"), parts), ANSWERS)
+            answers = await value(peer, Verb.SETTLE, verbs.SettleRequest(Settlement("ack"), parts), ANSWERS)
             assert {done.settled for done, _ in answers} == {1}
 
     at_a_door(test)
@@ -292,7 +296,7 @@ def test_every_call_takes_its_arguments_by_name_and_says_what_does_not_fit() -> 
         assert isinstance(error, InvalidRequest)
         assert (error.path, error.nearest) == ("max_redrive", "max_redrives")
         for payload in (b"", b"\xc0", b"\x93", b"[1]", verbs.encode([1, 2])):
-            frame = await answered(peer, Verb.CALL, verbs.Call("groups.names"), payload)
+            frame = await answered(peer, Verb.CALL, verbs.CallRequest("groups.names"), payload)
             assert type(error_in(frame)) is InvalidRequest
         assert isinstance(error_in(await call(peer, "groups.describe", group="missing")), GroupNotFound)
 
@@ -300,7 +304,7 @@ def test_every_call_takes_its_arguments_by_name_and_says_what_does_not_fit() -> 
 
 
 def test_every_verb_of_the_service_can_be_called_but_those_that_have_frames() -> None:
-    assert set(calls.VERBS) == {
+    assert set(calls.CALLS) == {
         *(f"groups.{name}" for name in ("heartbeat", "revoke", "leave", "names", "describe", "delete", "blocked")),
         *(
             f"groups.{name}"

@@ -24,10 +24,10 @@ from goqueue.record.headers import PRODUCER
 from goqueue.record.identity import BatchIdentity
 from goqueue.wire import verbs
 from goqueue.wire.frames import FrameFlags
-from goqueue.wire.reports import Joined, Polled, PositionCommit, SettledBatch, Settlement
+from goqueue.wire.reports import JoinAnswer, PollAnswer, PositionCommit, SettledBatch, Settlement
 from goqueue.wire.transaction_reports import (
+    BegunTransaction,
     ProducerSession,
-    TransactionBegun,
     TransactionInfo,
     TransactionOutcome,
     TransactionOwner,
@@ -68,16 +68,16 @@ class Producer:
     def owner(self, number: int = 0, record_count: int | None = None) -> TransactionOwner:
         return TransactionOwner(self.name, self.session.producer_id, self.session.epoch, number, record_count)
 
-    async def begin(self, **arguments: object) -> TransactionBegun:
-        begun: TransactionBegun = await call(
-            self.peer, "begin", TransactionBegun, transactional_id=self.name, **self.who, **arguments
+    async def begin(self, **arguments: object) -> BegunTransaction:
+        begun: BegunTransaction = await call(
+            self.peer, "begin", BegunTransaction, transactional_id=self.name, **self.who, **arguments
         )
         self.number = begun.number or self.number
         return begun
 
     async def publish(self, *values: bytes, topic: str = "orders", partition: int = 0) -> verbs.PublishAnswer:
         payload = records(self.session, self.number, self.sequence, *values)
-        frame = await self.peer.call(Verb.PUBLISH, verbs.Publish(topic, partition), payload)
+        frame = await self.peer.call(Verb.PUBLISH, verbs.PublishRequest(topic, partition), payload)
         self.sequence += len(values)
         return msgspec.msgpack.decode(frame.meta, type=verbs.PublishAnswer)
 
@@ -93,12 +93,12 @@ class Producer:
 
 
 async def call(peer: Peer, verb: str, answer: Any, **arguments: object) -> Any:
-    frame = await peer.call(Verb.CALL, verbs.Call(f"transactions.{verb}"), verbs.encode(arguments))
+    frame = await peer.call(Verb.CALL, verbs.CallRequest(f"transactions.{verb}"), verbs.encode(arguments))
     return msgspec.msgpack.decode(frame.payload, type=answer)
 
 
 async def read(peer: Peer, isolation: str = "read_committed") -> list[bytes]:
-    return values_in(await peer.call(Verb.READ, verbs.Read("orders", 0, 0, isolation=isolation)))
+    return values_in(await peer.call(Verb.READ, verbs.ReadRequest("orders", 0, 0, isolation=isolation)))
 
 
 def at_the_door(test: Callable[[House, Peer], Awaitable[None]]) -> None:
@@ -125,10 +125,12 @@ def test_begin_messages_and_commit_travel_one_behind_the_other() -> None:
         begin = {"transactional_id": "a", **producer.who, "number": number}
         commit = {"owner": producer.owner(number, record_count=3)}
         sent = [
-            peer.send(Verb.CALL, verbs.Call("transactions.begin"), verbs.encode(begin)),
-            peer.send(Verb.PUBLISH, verbs.Publish("orders", 0), records(producer.session, number, 0, b"1", b"2")),
-            peer.send(Verb.PUBLISH, verbs.Publish("orders", 1), records(producer.session, number, 0, b"3")),
-            peer.send(Verb.CALL, verbs.Call("transactions.commit"), verbs.encode(commit)),
+            peer.send(Verb.CALL, verbs.CallRequest("transactions.begin"), verbs.encode(begin)),
+            peer.send(
+                Verb.PUBLISH, verbs.PublishRequest("orders", 0), records(producer.session, number, 0, b"1", b"2")
+            ),
+            peer.send(Verb.PUBLISH, verbs.PublishRequest("orders", 1), records(producer.session, number, 0, b"3")),
+            peer.send(Verb.CALL, verbs.CallRequest("transactions.commit"), verbs.encode(commit)),
         ]
         answered = [await peer.receive() for _ in sent]
 
@@ -292,15 +294,17 @@ def test_several_owners_commit_in_one_step_and_once_per_marker() -> None:
 def test_acks_and_positions_are_part_of_it() -> None:
     async def test(house: House, peer: Peer) -> None:
         await peer.publish(b"1", b"2", b"3")
-        joined = await peer.call(Verb.JOIN, verbs.Join("g", "c", ("orders",), "me"))
-        assert msgspec.msgpack.decode(joined.payload, type=Joined).member_id == "me"
-        polled = msgspec.msgpack.decode((await peer.call(Verb.POLL, verbs.Poll("g", "me"))).meta, type=Polled)
+        joined = await peer.call(Verb.JOIN, verbs.JoinRequest("g", "c", ("orders",), "me"))
+        assert msgspec.msgpack.decode(joined.payload, type=JoinAnswer).member_id == "me"
+        polled = msgspec.msgpack.decode(
+            (await peer.call(Verb.POLL, verbs.PollRequest("g", "me"))).meta, type=PollAnswer
+        )
         nonce = polled.batches[0].nonce
         producer = await Producer.init(peer)
         begun = await producer.begin()
 
         async def settle(action: str, *offsets: int, transaction_id: str = begun.transaction_id) -> SettledBatch:
-            asked = verbs.Settle(
+            asked = verbs.SettleRequest(
                 Settlement(action, transaction_id=transaction_id),
                 [verbs.SettlePart("orders", 0, nonce, len(offsets))],
             )
@@ -342,7 +346,7 @@ def test_what_a_batch_says_of_its_transaction_is_checked() -> None:
         number, session = producer.number, producer.session
 
         async def publish(payload: bytes) -> None:
-            await peer.call(Verb.PUBLISH, verbs.Publish("orders", 0), payload)
+            await peer.call(Verb.PUBLISH, verbs.PublishRequest("orders", 0), payload)
 
         await refused(InvalidBatch, publish(records(session, number, 0, b"a", b"b", flags=0)))
         half = [int(Flags.TRANSACTIONAL), 0]
@@ -360,7 +364,7 @@ def test_what_a_batch_says_of_its_transaction_is_checked() -> None:
 def test_a_subscriber_waits_at_the_last_stable_offset() -> None:
     async def test(house: House, peer: Peer) -> None:
         reader = await house.peer()
-        pushes = reader.send(Verb.SUBSCRIBE, verbs.Subscribe("orders", 0, 0, 10**6))
+        pushes = reader.send(Verb.SUBSCRIBE, verbs.SubscribeRequest("orders", 0, 0, 10**6))
         for value, ending in ((b"gone", "abort"), (b"kept", "commit")):
             producer = await Producer.init(peer)
             await producer.begin()

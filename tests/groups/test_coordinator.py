@@ -6,24 +6,30 @@ from goqueue.clock import MS, SECOND
 from goqueue.errors import Conflict, GroupNotFound, InvalidRequest, TopicNotFound
 from goqueue.events import GroupChanged, GroupStateChanged, MemberJoined, MemberLeft
 from goqueue.groups.config import GroupConfig
-from goqueue.groups.coordinator import Coordinator
-from goqueue.groups.group import State
-from goqueue.groups.member import Join, Member
+from goqueue.groups.coordinator import GroupCoordinator
+from goqueue.groups.group import GroupState
+from goqueue.groups.member import Member
 from goqueue.names import TopicPartition
+from goqueue.service.groups import Join
 
 WALL_NS = 1_700_000_000 * SECOND
 COUNTS = {"orders": 2, "returns": 1}
 
 
 def join(
-    coordinator: Coordinator, group: str, client_id: str = "app", *, now_ns: int = 0, session_timeout_ms: int = 30_000
+    coordinator: GroupCoordinator,
+    group: str,
+    client_id: str = "app",
+    *,
+    now_ns: int = 0,
+    session_timeout_ms: int = 30_000,
 ) -> Member:
     asked = Join(client_id, ("orders",), session_timeout_ms=session_timeout_ms)
     return coordinator.join(group, asked, suffix="1", partition_counts=COUNTS, now_ns=now_ns, wall_ns=WALL_NS + now_ns)
 
 
 def test_the_first_join_makes_the_group() -> None:
-    coordinator = Coordinator()
+    coordinator = GroupCoordinator()
     assert coordinator.find("billing") is None
 
     member = join(coordinator, "billing")
@@ -36,25 +42,25 @@ def test_the_first_join_makes_the_group() -> None:
 
 
 def test_a_group_may_be_there_before_its_members() -> None:
-    coordinator = Coordinator(GroupConfig(groups_max=1))
+    coordinator = GroupCoordinator(GroupConfig(groups_max=1))
 
-    group = coordinator.found("billing", now_ns=0, wall_ns=WALL_NS)
+    group = coordinator.create("billing", now_ns=0, wall_ns=WALL_NS)
 
-    assert (group.state, group.generation, group.created_at_ns) == (State.EMPTY, 0, WALL_NS)
-    assert coordinator.found("billing", now_ns=9, wall_ns=WALL_NS + 9) is group
+    assert (group.state, group.generation, group.created_at_ns) == (GroupState.EMPTY, 0, WALL_NS)
+    assert coordinator.create("billing", now_ns=9, wall_ns=WALL_NS + 9) is group
     with pytest.raises(Conflict):
-        coordinator.found("other", now_ns=0, wall_ns=WALL_NS)
+        coordinator.create("other", now_ns=0, wall_ns=WALL_NS)
     with pytest.raises(InvalidRequest):
-        coordinator.found("a/b", now_ns=0, wall_ns=WALL_NS)
+        coordinator.create("a/b", now_ns=0, wall_ns=WALL_NS)
     join(coordinator, "billing", now_ns=60 * SECOND, session_timeout_ms=1_000)
     coordinator.tick(now_ns=61 * SECOND)
-    assert group.state is State.EMPTY
+    assert group.state is GroupState.EMPTY
     assert group.generation == 2
 
 
 @pytest.mark.parametrize("group", ["", "a/b", "x" * 256, "a\tb"])
 def test_a_group_with_a_name_that_cannot_be_is_not_made(group: str) -> None:
-    coordinator = Coordinator()
+    coordinator = GroupCoordinator()
 
     with pytest.raises(InvalidRequest) as refused:
         join(coordinator, group)
@@ -64,7 +70,7 @@ def test_a_group_with_a_name_that_cannot_be_is_not_made(group: str) -> None:
 
 
 def test_a_join_that_is_refused_makes_no_group() -> None:
-    coordinator = Coordinator()
+    coordinator = GroupCoordinator()
 
     with pytest.raises(TopicNotFound):
         coordinator.join("g", Join("app", ("no",)), suffix="1", partition_counts=COUNTS, now_ns=0, wall_ns=0)
@@ -74,7 +80,7 @@ def test_a_join_that_is_refused_makes_no_group() -> None:
 
 
 def test_there_is_a_limit_to_groups_but_not_for_those_that_exist() -> None:
-    coordinator = Coordinator(GroupConfig(groups_max=1))
+    coordinator = GroupCoordinator(GroupConfig(groups_max=1))
     join(coordinator, "a")
 
     with pytest.raises(Conflict):
@@ -86,14 +92,14 @@ def test_there_is_a_limit_to_groups_but_not_for_those_that_exist() -> None:
 
 
 def test_a_deleted_group_is_gone_and_its_members_are_told() -> None:
-    coordinator = Coordinator()
+    coordinator = GroupCoordinator()
     join(coordinator, "billing")
     group = coordinator.get("billing")
     coordinator.take_events()
 
     assert coordinator.delete("billing", now_ns=5) is group
 
-    assert group.state is State.DEAD
+    assert group.state is GroupState.DEAD
     assert coordinator.take_events() == [
         MemberLeft(group="billing", member_id="app-1", reason="error"),
         GroupChanged(group="billing", generation=2, members=0, assigned_partitions=0),
@@ -112,7 +118,7 @@ def test_a_deleted_group_is_gone_and_its_members_are_told() -> None:
 
 
 def test_what_deleted_groups_did_still_counts() -> None:
-    coordinator = Coordinator()
+    coordinator = GroupCoordinator()
     join(coordinator, "a")
     join(coordinator, "b")
     coordinator.delete("a", now_ns=0)
@@ -122,7 +128,7 @@ def test_what_deleted_groups_did_still_counts() -> None:
 
 
 def test_every_group_is_ticked_in_time_whenever_it_was_made() -> None:
-    coordinator = Coordinator()
+    coordinator = GroupCoordinator()
     join(coordinator, "long")
     now_ns = 0
     joined_ns = {"a": 0, "b": 500 * MS, "c": 2_100 * MS}
@@ -148,7 +154,7 @@ def test_every_group_is_ticked_in_time_whenever_it_was_made() -> None:
 
 
 def test_an_empty_group_that_is_joined_again_is_ticked_again() -> None:
-    coordinator = Coordinator()
+    coordinator = GroupCoordinator()
     join(coordinator, "a", session_timeout_ms=1_000)
     coordinator.get("a").leave("app-1", now_ns=0)
     coordinator.tick(now_ns=10 * SECOND)
@@ -156,11 +162,11 @@ def test_an_empty_group_that_is_joined_again_is_ticked_again() -> None:
 
     coordinator.tick(now_ns=11 * SECOND)
 
-    assert coordinator.get("a").state is State.EMPTY
+    assert coordinator.get("a").state is GroupState.EMPTY
 
 
 def test_without_groups_there_is_nothing_to_wait_for() -> None:
-    coordinator = Coordinator()
+    coordinator = GroupCoordinator()
     join(coordinator, "a")
     coordinator.delete("a", now_ns=0)
     coordinator.tick(now_ns=SECOND)
@@ -169,7 +175,7 @@ def test_without_groups_there_is_nothing_to_wait_for() -> None:
 
 
 def test_all_groups_hear_of_a_topic_that_grew() -> None:
-    coordinator = Coordinator()
+    coordinator = GroupCoordinator()
     join(coordinator, "a")
     join(coordinator, "b")
 
@@ -179,13 +185,13 @@ def test_all_groups_hear_of_a_topic_that_grew() -> None:
 
 
 def test_groups_come_back_from_their_snapshots() -> None:
-    coordinator = Coordinator()
+    coordinator = GroupCoordinator()
     join(coordinator, "a")
     join(coordinator, "b")
     coordinator.get("b").leave("app-1", now_ns=0)
     saved = coordinator.snapshot()
 
-    again = Coordinator()
+    again = GroupCoordinator()
     for name, raw in saved.items():
         again.restore(name, raw, now_ns=7 * SECOND, wall_ns=WALL_NS + 99 * SECOND)
     again.restore("a", saved["a"], now_ns=7 * SECOND, wall_ns=WALL_NS + 99 * SECOND)
@@ -194,11 +200,11 @@ def test_groups_come_back_from_their_snapshots() -> None:
     assert again.stats == coordinator.stats
     assert MemberJoined not in map(type, again.take_events())
     again.tick(now_ns=37 * SECOND)
-    assert again.get("a").state is State.EMPTY
+    assert again.get("a").state is GroupState.EMPTY
 
 
 def test_a_log_that_is_replayed_can_take_a_group_away() -> None:
-    coordinator = Coordinator()
+    coordinator = GroupCoordinator()
     join(coordinator, "a")
 
     coordinator.forget("a")

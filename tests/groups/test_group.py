@@ -27,12 +27,13 @@ from goqueue.events import (
     RebalanceStarted,
 )
 from goqueue.groups.config import GroupConfig
-from goqueue.groups.group import TRANSITIONS, Group, State, Turn
-from goqueue.groups.member import Join, Member
+from goqueue.groups.group import TRANSITIONS, Group, GroupState, GroupTransition
+from goqueue.groups.member import Member
 from goqueue.names import TopicPartition
+from goqueue.service.groups import Join
 
 WALL_NS = 1_700_000_000 * SECOND
-DOCS = Path(__file__).parent.parent.parent / "docs" / "groups.md"
+DOCS = Path(__file__).parent.parent.parent / "docs" / "guide" / "groups.md"
 
 
 def new_group(**bounds: int) -> Group:
@@ -229,9 +230,9 @@ def test_a_sign_of_life_begins_the_session_anew(sign: str) -> None:
     assert group.members["a"].last_heartbeat_ns == WALL_NS + 60 * SECOND
 
     group.tick(now_ns=90 * SECOND - 1)
-    assert group.state is State.STABLE
+    assert group.state is GroupState.STABLE
     group.tick(now_ns=90 * SECOND)
-    assert group.state is State.EMPTY
+    assert group.state is GroupState.EMPTY
 
 
 def test_what_is_refused_is_no_sign_of_life() -> None:
@@ -243,7 +244,7 @@ def test_what_is_refused_is_no_sign_of_life() -> None:
         group.heartbeat("a", 1, now_ns=29 * SECOND, wall_ns=0)
 
     group.tick(now_ns=30 * SECOND + 1)
-    assert group.state is State.EMPTY
+    assert group.state is GroupState.EMPTY
 
 
 def test_a_silence_is_told_once_and_the_next_one_again() -> None:
@@ -416,7 +417,7 @@ def test_what_was_asked_for_and_is_not_any_more_stays_even_if_it_is_given_back()
 
     assert group.revoke("a", 1, orders(2, 3), now_ns=0) == (0, "complete")
     assert group.assigned("a") == orders(0, 1, 2, 3)
-    assert group.state is State.STABLE
+    assert group.state is GroupState.STABLE
 
 
 def test_a_member_that_starts_again_unasked_has_nothing_left_to_confirm() -> None:
@@ -428,7 +429,7 @@ def test_a_member_that_starts_again_unasked_has_nothing_left_to_confirm() -> Non
 
     assert group.assigned("a") == orders(0, 1)
     assert group.assigned("b") == orders(2, 3)
-    assert group.state is State.STABLE
+    assert group.state is GroupState.STABLE
 
 
 def test_a_join_that_is_repeated_interrupts_no_member() -> None:
@@ -439,7 +440,7 @@ def test_a_join_that_is_repeated_interrupts_no_member() -> None:
 
     again = join(group, "a", confirms_revocations=False, session_timeout_ms=9_000)
 
-    assert (group.generation, again.generation, group.state) == (3, 3, State.STABLE)
+    assert (group.generation, again.generation, group.state) == (3, 3, GroupState.STABLE)
     assert again.session_timeout_ms == 9_000
     group.heartbeat("b", 2, now_ns=0, wall_ns=WALL_NS)
     with pytest.raises(StaleGeneration):
@@ -493,7 +494,7 @@ def test_a_member_that_starts_again_when_it_may_keep_everything_is_asked_for_not
     assert group.assigned("a") == orders(0, 1, 2, 3)
     assert group.assigned("b") == orders(4, 5, 6, 7)
     assert group.members["a"].to_revoke == ()
-    assert group.state is State.STABLE
+    assert group.state is GroupState.STABLE
 
 
 def test_a_topic_that_was_made_anew_is_dealt_out_anew() -> None:
@@ -561,9 +562,9 @@ def test_a_restored_group_still_fences_who_was_fenced() -> None:
 
 
 def test_every_state_is_in_the_table_and_dead_is_the_end() -> None:
-    assert TRANSITIONS.keys() == set(State)
-    assert TRANSITIONS[State.DEAD] == {}
-    assert all(Turn.DELETED in turns for state, turns in TRANSITIONS.items() if state is not State.DEAD)
+    assert TRANSITIONS.keys() == set(GroupState)
+    assert TRANSITIONS[GroupState.DEAD] == {}
+    assert all(GroupTransition.DELETED in turns for state, turns in TRANSITIONS.items() if state is not GroupState.DEAD)
 
 
 def diagram() -> str:
@@ -573,7 +574,7 @@ def diagram() -> str:
         for state, turns in TRANSITIONS.items()
         for turn, following in turns.items()
     ]
-    return "\n".join(["stateDiagram-v2", f"    [*] --> {State.EMPTY.value}", *arrows])
+    return "\n".join(["stateDiagram-v2", f"    [*] --> {GroupState.EMPTY.value}", *arrows])
 
 
 def test_the_diagram_in_the_docs_is_the_table() -> None:

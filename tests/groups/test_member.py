@@ -4,7 +4,8 @@ import pytest
 
 from goqueue.errors import InvalidConfig, InvalidRequest
 from goqueue.groups.config import GroupConfig
-from goqueue.groups.member import Join, validate_join
+from goqueue.groups.member import validate_join
+from goqueue.service.groups import Join
 
 GOOD = Join("billing-app", ("orders",))
 

@@ -33,8 +33,8 @@ from goqueue.events import (
     RebalanceStarted,
 )
 from goqueue.groups.group import Group
-from goqueue.groups.member import Join
 from goqueue.names import TopicPartition
+from goqueue.service.groups import Join
 
 FOLDER = Path(__file__).parent.parent / "scenarios"
 SCENARIOS = sorted((*FOLDER.glob("cooperative_*.txt"), *FOLDER.glob("eager_*.txt")))

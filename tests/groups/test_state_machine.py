@@ -20,9 +20,9 @@ from goqueue.events import (
     RebalanceStarted,
 )
 from goqueue.groups.assignors import sticky
-from goqueue.groups.group import Group, State
-from goqueue.groups.member import Join
+from goqueue.groups.group import Group, GroupState
 from goqueue.names import TopicPartition
+from goqueue.service.groups import Join
 
 WALL_NS = 1_700_000_000 * 10**9
 MEMBERS = tuple(f"m{number}" for number in range(6))
@@ -81,7 +81,7 @@ class Membership(RuleBasedStateMachine):
         member = self.group.members[data.draw(st.sampled_from(sorted(self.group.members)))]
         if not set(member.topics) <= self.topics.keys():
             return
-        old, kept = member.generation, member.held.difference(member.asked)
+        old, kept = member.generation, member.held.difference(member.revoking)
         asked = Join("app", member.topics, member.id, SESSION_MS, confirms_revocations=member.confirms_revocations)
         self.join_as(asked._replace(**self.settings))
 
@@ -96,10 +96,10 @@ class Membership(RuleBasedStateMachine):
         self.group.leave(data.draw(st.sampled_from(sorted(self.group.members))), now_ns=self.now_ns)
         assert self.group.generation == before + 1
 
-    @precondition(lambda self: any(member.asked for member in self.group.members.values()))
+    @precondition(lambda self: any(member.revoking for member in self.group.members.values()))
     @rule(data=st.data(), everything=st.booleans())
     def revoke(self, data: st.DataObject, everything: bool) -> None:
-        asked = {member.id: member.to_revoke for member in self.group.members.values() if member.asked}
+        asked = {member.id: member.to_revoke for member in self.group.members.values() if member.revoking}
         member_id = data.draw(st.sampled_from(sorted(asked)))
         given = None if everything else data.draw(st.lists(st.sampled_from(asked[member_id]), unique=True))
         generation = self.group.members[member_id].generation
@@ -149,8 +149,8 @@ class Membership(RuleBasedStateMachine):
         owners = Counter(one for member in self.group.members.values() for one in member.assigned)
         for member in self.group.members.values():
             assert member.assigned == tuple(sorted(member.held))
-            assert set(member.asked) <= member.held
-            assert member.confirms_revocations or not member.asked
+            assert set(member.revoking) <= member.held
+            assert member.confirms_revocations or not member.revoking
             for one in member.held:
                 assert one.topic in member.topics
                 assert one.partition < self.topics.get(one.topic, 0)
@@ -161,10 +161,10 @@ class Membership(RuleBasedStateMachine):
 
     @invariant()
     def at_rest_everything_is_dealt_out(self) -> None:
-        waits = any(member.asked for member in self.group.members.values())
-        assert (self.group.state is State.REBALANCING) == waits
-        assert (self.group.state is State.EMPTY) == (not self.group.members)
-        if self.group.state is not State.STABLE:
+        waits = any(member.revoking for member in self.group.members.values())
+        assert (self.group.state is GroupState.REBALANCING) == waits
+        assert (self.group.state is GroupState.EMPTY) == (not self.group.members)
+        if self.group.state is not GroupState.STABLE:
             return
         wanted = {
             TopicPartition(topic, number) for topic in self.group.topics for number in range(self.topics.get(topic, 0))
@@ -221,7 +221,7 @@ class Membership(RuleBasedStateMachine):
             assert (changes[-1].generation, changes[-1].members) == (self.group.generation, len(self.group.members))
         assert self.state == self.group.state
         stats = self.group.stats
-        under_way = self.group.state is State.REBALANCING
+        under_way = self.group.state is GroupState.REBALANCING
         assert stats.total_rebalances == stats.successful_rebalances + stats.failed_rebalances + under_way
         assert stats.total_rebalances == sum(stats.rebalances_by_reason.values())
 
@@ -267,13 +267,13 @@ class Undisturbed(RuleBasedStateMachine):
         self.group.topics_changed(self.topics, now_ns=self.now_ns)
         self.expect_nothing_lost(before)
 
-    @precondition(lambda self: any(member.asked for member in self.group.members.values()))
+    @precondition(lambda self: any(member.revoking for member in self.group.members.values()))
     @rule(data=st.data())
     def revoke(self, data: st.DataObject) -> None:
         before = self.held()
-        asked = sorted(member.id for member in self.group.members.values() if member.asked)
+        asked = sorted(member.id for member in self.group.members.values() if member.revoking)
         member_id = data.draw(st.sampled_from(asked))
-        to_revoke = set(self.group.members[member_id].asked)
+        to_revoke = set(self.group.members[member_id].revoking)
         self.group.revoke(member_id, None, None, now_ns=self.now_ns)
         self.expect_nothing_lost(before, but=member_id)
         assert self.held()[member_id] == before[member_id] - to_revoke | (self.held()[member_id] - before[member_id])
@@ -281,7 +281,7 @@ class Undisturbed(RuleBasedStateMachine):
     @rule(duration_ms=st.integers(1, 20_000))
     def wait(self, duration_ms: int) -> None:
         before = self.held()
-        asked = {member.id: set(member.asked) for member in self.group.members.values()}
+        asked = {member.id: set(member.revoking) for member in self.group.members.values()}
         self.now_ns += duration_ms * MS
         for member_id in self.group.members:
             self.group.touch(member_id, now_ns=self.now_ns, wall_ns=WALL_NS)

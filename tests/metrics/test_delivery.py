@@ -3,7 +3,7 @@
 import pytest
 
 from goqueue import events
-from goqueue.metrics.delivery import Standing
+from goqueue.metrics.delivery import GroupProgress
 from goqueue.metrics.registry import Metrics
 
 
@@ -23,13 +23,13 @@ def value(metrics: Metrics, series: str) -> float | None:
 GROUP = 'consumer_group="g"'
 BOTH = f'{GROUP},topic="t"'
 MOVES: list[tuple[events.Event, str, float]] = [
-    (events.Delivered("t", 0, "g", 7, 700, 2), f"goqueue_broker_messages_consumed_total{{{BOTH}}}", 7),
-    (events.Delivered("t", 0, "g", 7, 700, 2), f"goqueue_broker_bytes_consumed_total{{{BOTH}}}", 700),
-    (events.Delivered("t", 0, "g", 7, 700, 2), f"goqueue_broker_messages_redelivered_total{{{BOTH}}}", 2),
-    (events.Settled("t", 0, "g", "ack", 3), f"goqueue_broker_messages_acked_total{{{BOTH}}}", 3),
-    (events.Settled("t", 0, "g", "nack", 3), f"goqueue_broker_messages_nacked_total{{{BOTH}}}", 3),
-    (events.Settled("t", 0, "g", "reject", 3), f"goqueue_broker_messages_rejected_total{{{BOTH}}}", 3),
-    (events.Settled("t", 0, "g", "extend", 3), f"goqueue_broker_visibility_extensions_total{{{BOTH}}}", 3),
+    (events.MessagesDelivered("t", 0, "g", 7, 700, 2), f"goqueue_broker_messages_consumed_total{{{BOTH}}}", 7),
+    (events.MessagesDelivered("t", 0, "g", 7, 700, 2), f"goqueue_broker_bytes_consumed_total{{{BOTH}}}", 700),
+    (events.MessagesDelivered("t", 0, "g", 7, 700, 2), f"goqueue_broker_messages_redelivered_total{{{BOTH}}}", 2),
+    (events.MessagesSettled("t", 0, "g", "ack", 3), f"goqueue_broker_messages_acked_total{{{BOTH}}}", 3),
+    (events.MessagesSettled("t", 0, "g", "nack", 3), f"goqueue_broker_messages_nacked_total{{{BOTH}}}", 3),
+    (events.MessagesSettled("t", 0, "g", "reject", 3), f"goqueue_broker_messages_rejected_total{{{BOTH}}}", 3),
+    (events.MessagesSettled("t", 0, "g", "extend", 3), f"goqueue_broker_visibility_extensions_total{{{BOTH}}}", 3),
     (events.LeasesExpired("t", 0, "g", 4), f"goqueue_broker_visibility_timeouts_total{{{BOTH}}}", 4),
     (events.MessagesExpired("t", 0, "g", 4), f"goqueue_broker_messages_expired_total{{{BOTH}}}", 4),
     (events.DelaysScheduled("t", 5), 'goqueue_broker_delayed_messages_scheduled_total{topic="t"}', 5),
@@ -39,11 +39,11 @@ MOVES: list[tuple[events.Event, str, float]] = [
     (events.DelaysExpired("t", 5), 'goqueue_broker_delayed_messages_expired_total{topic="t"}', 5),
     (events.DeadLettered("t", "g", "REJECTED", 2), 'goqueue_broker_dlq_routed_total{reason="rejected",topic="t"}', 2),
     (events.LaneBoosted("t", 3), 'goqueue_broker_priority_boosts_total{priority="low",topic="t"}', 1),
-    (events.Redriven("t", 2), 'goqueue_broker_dlq_redriven_total{topic="t"}', 2),
+    (events.DeadLettersRedriven("t", 2), 'goqueue_broker_dlq_redriven_total{topic="t"}', 2),
     (events.LedgerWritten("t", 0, 2, 99), 'goqueue_ledger_bytes_written_total{topic="t"}', 99),
     (events.PositionCommitted("t", 0, "g", 9), f"goqueue_consumer_offset_commits_total{{{BOTH}}}", 1),
-    (events.Polled("g", 0, 10**9), f"goqueue_consumer_polls_empty_total{{{GROUP}}}", 1),
-    (events.Polled("g", 3, 10**9), f"goqueue_consumer_poll_batch_size_sum{{{GROUP}}}", 3),
+    (events.PollAnswered("g", 0, 10**9), f"goqueue_consumer_polls_empty_total{{{GROUP}}}", 1),
+    (events.PollAnswered("g", 3, 10**9), f"goqueue_consumer_poll_batch_size_sum{{{GROUP}}}", 3),
     (events.MemberJoined(group="g", member_id="m"), f"goqueue_consumer_group_joins_total{{{GROUP}}}", 1),
     (
         events.MemberLeft(group="g", member_id="m", reason="timeout"),
@@ -95,7 +95,7 @@ def test_a_series_moves_with_its_event(metrics: Metrics, event: events.Event, se
 
 
 def test_states_are_looked_up_when_somebody_asks(metrics: Metrics) -> None:
-    standings = [Standing("t", 0, "g", 5, 3, 2, 1), Standing("t", 1, "g", 7, 4, 1, 2)]
+    standings = [GroupProgress("t", 0, "g", 5, 3, 2, 1), GroupProgress("t", 1, "g", 7, 4, 1, 2)]
     metrics.delivery.watch(lambda: standings, lambda: {"t": 9})
 
     assert value(metrics, 'goqueue_consumer_lag{consumer_group="g",partition="1",topic="t"}') == 4
@@ -110,7 +110,7 @@ def test_the_series_of_a_group_and_of_a_topic_go_with_it(metrics: Metrics) -> No
     for event, _, _ in MOVES:
         metrics.observe(event)
     metrics.render(False)
-    metrics.observe(events.Delivered("t", 0, "g", 7, 700, 2))  # nobody looked since
+    metrics.observe(events.MessagesDelivered("t", 0, "g", 7, 700, 2))  # nobody looked since
     metrics.observe(events.GroupStateChanged(group="g", state="Dead"))
     assert 'consumer_group="g"' not in metrics.render(False)[0].decode()
 

@@ -8,10 +8,10 @@ import pytest
 
 from goqueue import Client
 from goqueue.broker.broker import Broker
-from goqueue.broker.new_message import NewMessage
 from goqueue.clock import SECOND
 from goqueue.metrics.registry import Metrics
 from goqueue.record.identity import BatchIdentity
+from goqueue.service.new_message import NewMessage
 from goqueue.storage.file import Disk
 from goqueue.testing import EmbeddedBroker, ManualClock, MemoryDisk
 from goqueue.wire.reports import DeadLetterFilter, PositionCommit
@@ -147,8 +147,8 @@ def check_states(node: MeasuredNode) -> None:
     """What is a state, and so must be the same after a restart."""
     broker = node.broker
     check_series(node, STATES)
-    assert broker.describe_topic("orders").total_messages == 27
-    assert broker.describe_topic("orders.dlq").total_messages == 1
+    assert broker.topics.describe("orders").total_messages == 27
+    assert broker.topics.describe("orders.dlq").total_messages == 1
     group = broker.groups.describe("workers")
     assert (group.lag, sum(one.in_flight for one in group.members)) == (9, 0)
     assert [(one.offset, one.lag) for one in broker.groups.positions("workers", "orders")] == [(11, 9)]
@@ -160,8 +160,8 @@ def check_states(node: MeasuredNode) -> None:
     reliability = broker.groups.reliability()
     assert reliability.in_flight == 0
     assert broker.transactions.stats().active_transactions == 0
-    assert broker.stats().topic_count == 2
-    assert broker.stats().size_bytes == sum(live.log.size for live in broker.all_lives())
+    assert broker.node.stats().topic_count == 2
+    assert broker.node.stats().size_bytes == sum(leader.log.size for leader in broker.partitions.all_leaders())
 
 
 def test_every_number_is_the_one_that_follows_from_the_workload(node: MeasuredNode) -> None:
@@ -225,8 +225,8 @@ def test_a_topic_that_is_deleted_leaves_nothing(node: MeasuredNode) -> None:
     work(node)
     consume(node).leave()
     node.done(node.broker.groups.delete("workers"))
-    node.done(node.broker.delete_topic("orders"))
-    node.done(node.broker.delete_topic("orders.dlq"))
+    node.done(node.broker.topics.delete("orders"))
+    node.done(node.broker.topics.delete("orders.dlq"))
 
     left = [(name, dict(labels)) for name, labels in set(node.series()) - before]
 

@@ -31,8 +31,8 @@ def test_a_topic_has_its_series_at_zero_from_its_creation_on() -> None:
 def test_batches_are_counted_by_their_messages_and_bytes() -> None:
     metrics = created()
 
-    metrics.observe(events.Published("orders", 0, 100, 13_400))
-    metrics.observe(events.Published("orders", 1, 1, 134))
+    metrics.observe(events.BatchPublished("orders", 0, 100, 13_400))
+    metrics.observe(events.BatchPublished("orders", 1, 1, 134))
     metrics.observe(events.Consumed("orders", 0, "", 7, 900))
     metrics.observe(events.DuplicateFound("orders", 0))
 
@@ -61,7 +61,7 @@ def test_what_happens_to_a_log_is_counted_for_its_topic() -> None:
 
 def test_the_series_of_a_topic_go_with_it() -> None:
     metrics = created()
-    metrics.observe(events.Published("orders", 0, 100, 13_400))
+    metrics.observe(events.BatchPublished("orders", 0, 100, 13_400))
 
     metrics.observe(events.TopicDeleted("orders", internal=False))
 

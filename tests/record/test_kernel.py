@@ -8,7 +8,16 @@ from itertools import pairwise
 import pytest
 
 from goqueue.errors import CorruptRecord, InvalidBatch, InvalidConfig, InvalidMessage, MessageTooLarge
-from goqueue.record.header import FLAGS_KNOWN, HEADER, HEADER_BYTES, OFFSET_MAX, TIMESTAMP_MIN, Fault, Flags, Priority
+from goqueue.record.header import (
+    FLAGS_KNOWN,
+    HEADER,
+    HEADER_BYTES,
+    OFFSET_MAX,
+    TIMESTAMP_MIN,
+    Flags,
+    Priority,
+    RecordFault,
+)
 from tests.record.batches import TIME, fields_of, load_kernel, needs_c, stamped, with_fields
 
 
@@ -266,7 +275,7 @@ class TestStamp:
 
         raw = kernel._impl.stamp(records, 7, TIME, FLAGS_KNOWN, 100, 0, OFFSET_MAX)
 
-        assert raw == (1, 0, 35, 7, 7, TIME, TIME, 0, 0b100, b"", b"", OFFSET_MAX, Fault.TRUNCATED, 35, b"", 0)
+        assert raw == (1, 0, 35, 7, 7, TIME, TIME, 0, 0b100, b"", b"", OFFSET_MAX, RecordFault.TRUNCATED, 35, b"", 0)
 
     def test_it_tells_the_flags_of_all_but_the_first(self, kernel):
         records = kernel.encode([b"a", b"b", None], keys=[None, None, b"k"], headers=[{"a": "b"}, None, None])
@@ -307,7 +316,7 @@ class TestStamp:
 
 class TestScan:
     def test_nothing_is_a_run_of_no_records(self, kernel):
-        assert kernel.scan(b"") == (0, 0, 0, -1, -1, -1, -1, 0, 0, b"", b"", OFFSET_MAX, Fault.NONE, 0, b"", 0)
+        assert kernel.scan(b"") == (0, 0, 0, -1, -1, -1, -1, 0, 0, b"", b"", OFFSET_MAX, RecordFault.NONE, 0, b"", 0)
 
     def test_it_ends_at_the_first_fault_and_says_where(self, kernel):
         records = stamped([b"a", b"b", b"c"])
@@ -316,7 +325,7 @@ class TestScan:
         summary = kernel.scan(records)
 
         assert (summary.record_count, summary.end) == (1, 35)
-        assert (summary.fault, summary.fault_position) == (Fault.CRC, 35)
+        assert (summary.fault, summary.fault_position) == (RecordFault.CRC, 35)
 
     def test_records_outside_the_asked_range_are_passed_over(self, kernel):
         records = stamped([b"a"] * 6, first_offset=10, priorities=[0, 1, 2, 3, 4, 0])
@@ -325,7 +334,7 @@ class TestScan:
 
         assert (summary.record_count, summary.first_offset, summary.last_offset) == (2, 12, 13)
         assert (summary.start, summary.end) == (70, 140)
-        assert (summary.fault, summary.fault_position) == (Fault.NONE, 140)
+        assert (summary.fault, summary.fault_position) == (RecordFault.NONE, 140)
         assert summary.priorities == 0b01100
 
     def test_without_a_record_in_range_start_and_end_are_where_it_stopped(self, kernel):
@@ -341,7 +350,7 @@ class TestScan:
         records = stamped([b"a", b"b"])
         records[-1] ^= 1
 
-        assert kernel.scan(records, to_offset=1).fault == Fault.CRC
+        assert kernel.scan(records, to_offset=1).fault == RecordFault.CRC
 
     def test_offsets_may_leave_gaps_unless_the_log_is_dense(self, kernel):
         records = stamped([b"a"], first_offset=5) + stamped([b"b"], first_offset=8)
@@ -349,24 +358,24 @@ class TestScan:
         assert kernel.scan(records, min_offset=3).record_count == 2
         assert kernel.scan(records, min_offset=3, dense=True).fault_position == 0
         gap = kernel.scan(records, min_offset=5, dense=True)
-        assert (gap.record_count, gap.fault, gap.fault_position) == (1, Fault.OFFSET, 35)
+        assert (gap.record_count, gap.fault, gap.fault_position) == (1, RecordFault.OFFSET, 35)
 
     def test_offsets_must_rise(self, kernel):
         twice = stamped([b"a"], first_offset=5) * 2
 
-        assert kernel.scan(twice).fault == Fault.OFFSET
+        assert kernel.scan(twice).fault == RecordFault.OFFSET
         assert kernel.scan(twice, min_offset=6).fault_position == 0
 
     def test_an_offset_of_2_to_the_63_is_a_fault(self, kernel):
         record = with_fields(stamped([b"a"]), offset=2**63)
 
-        assert kernel.scan(record).fault == Fault.OFFSET
+        assert kernel.scan(record).fault == RecordFault.OFFSET
 
     def test_nothing_can_follow_the_last_offset_of_all(self, kernel):
         records = stamped([b"a"], first_offset=OFFSET_MAX) + stamped([b"a"], first_offset=0)
 
         summary = kernel.scan(records, to_offset=OFFSET_MAX)
-        assert (summary.record_count, summary.fault, summary.fault_position) == (0, Fault.NONE, 0)
+        assert (summary.record_count, summary.fault, summary.fault_position) == (0, RecordFault.NONE, 0)
 
     def test_positions_tell_where_each_counted_record_begins(self, kernel):
         records = stamped([b"", b"a", b"bb", b"ccc"])
@@ -500,7 +509,7 @@ class TestDecode:
 
         fault, position, decoded = kernel._impl.decode(records, None, kernel.RecordBase, True)
 
-        assert (fault, position, [record.value for record in decoded]) == (Fault.TRUNCATED, 35, [b"a"])
+        assert (fault, position, [record.value for record in decoded]) == (RecordFault.TRUNCATED, 35, [b"a"])
 
     def test_records_that_a_producer_has_just_made_can_be_decoded_unverified(self, kernel):
         records = kernel.encode([b"a", b"b"])

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from goqueue.errors import CorruptRecord, InvalidBatch, InvalidMessage
-from goqueue.record.header import CRC_END, CRC_POSITION, FLAGS_KNOWN, HEADER, OFFSET_MAX, Fault, Flags
+from goqueue.record.header import CRC_END, CRC_POSITION, FLAGS_KNOWN, HEADER, OFFSET_MAX, Flags, RecordFault
 from tests.record.batches import TIME, needs_c, raw_kernels, stamped, tight, with_fields
 
 RECORD = stamped([b"value"], keys=[b"key"], headers=[{"name": "text"}], first_offset=41)
@@ -70,33 +70,33 @@ def test_every_truncation_of_a_record_is_found(kernel):
     for size in range(1, len(RECORD)):
         summary = kernel.scan(tight(RECORD + RECORD[:size]))
 
-        assert (summary.record_count, summary.fault, summary.fault_position) == (1, Fault.TRUNCATED, len(RECORD))
+        assert (summary.record_count, summary.fault, summary.fault_position) == (1, RecordFault.TRUNCATED, len(RECORD))
 
 
 @pytest.mark.parametrize(
     ("changes", "fault"),
     [
-        ({"magic": b"QG"}, Fault.MAGIC),
-        ({"version": 0}, Fault.VERSION),
-        ({"version": 2}, Fault.VERSION),
-        ({"flags": Flags.HAS_HEADERS | 0x40}, Fault.FLAGS),
-        ({"flags": Flags.HAS_HEADERS | 0x80}, Fault.FLAGS),
-        ({"flags": 0}, Fault.FLAGS),
-        ({"flags": Flags.HAS_HEADERS | Flags.TOMBSTONE}, Fault.FLAGS),
-        ({"flags": Flags.HAS_HEADERS | Flags.COMMIT}, Fault.FLAGS),
-        ({"hlen": 0}, Fault.FLAGS),
-        ({"priority": 5}, Fault.PRIORITY),
-        ({"priority": 255}, Fault.PRIORITY),
-        ({"reserved": 1}, Fault.RESERVED),
-        ({"klen": 0xFFFF}, Fault.TRUNCATED),
-        ({"vlen": 0xFFFFFFFF}, Fault.TRUNCATED),
-        ({"hlen": 0xFFFF}, Fault.TRUNCATED),
-        ({"klen": 0xFFFF, "vlen": 0xFFFFFFFF, "hlen": 0xFFFF}, Fault.TRUNCATED),
-        ({"klen": 4, "hlen": 13}, Fault.HEADERS),
-        ({"vlen": 18, "hlen": 1}, Fault.HEADERS),
-        ({"crc": 0}, Fault.CRC),
-        ({"offset": 2**63}, Fault.OFFSET),
-        ({"offset": 2**64 - 1}, Fault.OFFSET),
+        ({"magic": b"QG"}, RecordFault.MAGIC),
+        ({"version": 0}, RecordFault.VERSION),
+        ({"version": 2}, RecordFault.VERSION),
+        ({"flags": Flags.HAS_HEADERS | 0x40}, RecordFault.FLAGS),
+        ({"flags": Flags.HAS_HEADERS | 0x80}, RecordFault.FLAGS),
+        ({"flags": 0}, RecordFault.FLAGS),
+        ({"flags": Flags.HAS_HEADERS | Flags.TOMBSTONE}, RecordFault.FLAGS),
+        ({"flags": Flags.HAS_HEADERS | Flags.COMMIT}, RecordFault.FLAGS),
+        ({"hlen": 0}, RecordFault.FLAGS),
+        ({"priority": 5}, RecordFault.PRIORITY),
+        ({"priority": 255}, RecordFault.PRIORITY),
+        ({"reserved": 1}, RecordFault.RESERVED),
+        ({"klen": 0xFFFF}, RecordFault.TRUNCATED),
+        ({"vlen": 0xFFFFFFFF}, RecordFault.TRUNCATED),
+        ({"hlen": 0xFFFF}, RecordFault.TRUNCATED),
+        ({"klen": 0xFFFF, "vlen": 0xFFFFFFFF, "hlen": 0xFFFF}, RecordFault.TRUNCATED),
+        ({"klen": 4, "hlen": 13}, RecordFault.HEADERS),
+        ({"vlen": 18, "hlen": 1}, RecordFault.HEADERS),
+        ({"crc": 0}, RecordFault.CRC),
+        ({"offset": 2**63}, RecordFault.OFFSET),
+        ({"offset": 2**64 - 1}, RecordFault.OFFSET),
     ],
 )
 def test_each_way_of_being_wrong_has_its_name(kernel, changes, fault):
@@ -143,7 +143,7 @@ def test_headers_that_do_not_fill_their_place_exactly_are_refused(kernel, header
     stored = tight(with_fields(record))
     producers = tight(record)
 
-    assert kernel.scan(stored).fault == Fault.HEADERS
+    assert kernel.scan(stored).fault == RecordFault.HEADERS
     with pytest.raises(InvalidBatch, match="malformed headers"):
         kernel.stamp(producers, first_offset=0, timestamp=TIME)
     assert producers == tight(record)

@@ -96,7 +96,7 @@ class Peer:
         self._reader = FrameReader()
         self._arrived: list[Frame] = []
         self._correlation = 0
-        self.ask(Verb.HELLO, verbs.Hello())
+        self.ask(Verb.HELLO, verbs.HelloRequest())
 
     def __enter__(self) -> Self:
         return self
@@ -132,12 +132,12 @@ class Peer:
         return frame
 
     def create_topic(self, name: str, **settings: object) -> None:
-        self.ask(Verb.CREATE_TOPIC, verbs.CreateTopic(name, 1, settings))
+        self.ask(Verb.CREATE_TOPIC, verbs.CreateTopicRequest(name, 1, settings))
 
     def send_batch(self, topic: str, values: list[bytes]) -> None:
-        self.send(Verb.PUBLISH, verbs.Publish(topic, 0), kernel.encode(values))
+        self.send(Verb.PUBLISH, verbs.PublishRequest(topic, 0), kernel.encode(values))
 
     def values(self, topic: str) -> list[bytes]:
         """What is stored."""
-        frame = self.ask(Verb.READ, verbs.Read(topic, 0, max_bytes=16 * 1024 * 1024))
+        frame = self.ask(Verb.READ, verbs.ReadRequest(topic, 0, max_bytes=16 * 1024 * 1024))
         return [message.value for message in kernel.decode(frame.payload, TopicPartition(topic, 0), Message)]

@@ -13,7 +13,7 @@ def test_a_disk_that_failed_is_an_error_with_its_facts(caplog: pytest.LogCapture
 
     (record,) = caplog.records
     assert record.levelno == logging.ERROR
-    assert record.message == "a disk error stopped a log; it takes no more writes"
+    assert record.message == "log failed after a disk error; it takes no more writes until a restart"
     assert vars(record)["log"] == "/data/topics/orders/0/log"
     assert vars(record)["reason"] == "Input/output error"
 

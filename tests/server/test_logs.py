@@ -29,7 +29,7 @@ def attach(
     logger: logging.Logger, clock: ManualClock, *, text: bool = False, colours: bool = False
 ) -> tuple[io.StringIO, ServerLogHandler]:
     stream = io.StringIO()
-    handler = ServerLogHandler(stream, clock, text=text, colours=colours)
+    handler = ServerLogHandler(stream, clock, text=text, colors=colours)
     logger.addHandler(handler)
     return stream, handler
 
@@ -113,7 +113,7 @@ def test_colours_are_for_terminals(clock: ManualClock) -> None:
     before = root.handlers[:], root.level, logging.raiseExceptions
     shown = {}
     try:
-        for name, stream, format, no_colour in (
+        for name, stream, format, no_color in (
             ("terminal", Terminal(), "auto", False),
             ("no colour", Terminal(), "auto", True),
             ("json on a terminal", Terminal(), "json", False),
@@ -121,7 +121,7 @@ def test_colours_are_for_terminals(clock: ManualClock) -> None:
             ("text in a file", io.StringIO(), "text", False),
         ):
             root.handlers = []
-            configure(stream, clock, level="warning", format=format, no_colour=no_colour)
+            configure(stream, clock, level="warning", format=format, no_color=no_color)
             logging.getLogger("goqueue.x").warning("hello")
             logging.getLogger("goqueue.x").info("not shown")
             (shown[name],) = stream.getvalue().splitlines()

@@ -56,7 +56,7 @@ def test_a_tick_that_fails_is_logged_and_the_next_one_comes(
     run(main)
 
     (record,) = caplog.records
-    assert record.message == "housekeeping failed"
+    assert record.message == "tick failed"
     assert record.exc_info
 
 
@@ -82,7 +82,7 @@ def test_it_hurries_when_something_is_due_before_its_next_tick(clock: ManualCloc
         ticked = asyncio.Event()
         ticker = Ticker(asyncio.get_running_loop(), clock, ticked.set, interval_ns=3_600 * SECOND)
 
-        ticker.hurry(clock.monotonic_ns() + MS)
+        ticker.wake_at(clock.monotonic_ns() + MS)
         await ticked.wait()
         ticker.stop()
 
@@ -99,7 +99,7 @@ def test_a_time_that_is_over_is_no_sign_of_a_blocked_loop_and_hides_none(
         ticker = Ticker(asyncio.get_running_loop(), clock, ticked.set, interval_ns=SECOND)
         clock.advance(1 + blocked_s if blocked_s else 0)
 
-        ticker.hurry(clock.monotonic_ns() - 30 * SECOND)  # a delay whose time came while the broker was down
+        ticker.wake_at(clock.monotonic_ns() - 30 * SECOND)  # a delay whose time came while the broker was down
         await ticked.wait()
         ticker.stop()
 
@@ -119,10 +119,10 @@ def test_what_a_tick_asks_for_is_not_forgotten(clock: ManualClock) -> None:
             if count == 2:
                 second.set()
             else:
-                ticker.hurry(clock.monotonic_ns() + MS)
+                ticker.wake_at(clock.monotonic_ns() + MS)
 
         ticker = Ticker(asyncio.get_running_loop(), clock, tick, interval_ns=3_600 * SECOND)
-        ticker.hurry(clock.monotonic_ns())
+        ticker.wake_at(clock.monotonic_ns())
         await second.wait()
         ticker.stop()
 
@@ -133,9 +133,9 @@ def test_a_time_behind_the_next_tick_changes_nothing_and_nothing_comes_after_sto
     async def main() -> None:
         ticked: list[int] = []
         ticker = Ticker(asyncio.get_running_loop(), clock, lambda: ticked.append(1), interval_ns=3_600 * SECOND)
-        ticker.hurry(clock.monotonic_ns() + 7_200 * SECOND)
+        ticker.wake_at(clock.monotonic_ns() + 7_200 * SECOND)
         ticker.stop()
-        ticker.hurry(clock.monotonic_ns())
+        ticker.wake_at(clock.monotonic_ns())
         later = asyncio.Event()
         asyncio.get_running_loop().call_later(0.02, later.set)
         await later.wait()

@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 import pytest
 
-from goqueue.broker.new_message import NewMessage
 from goqueue.clock import SECOND
 from goqueue.server.verification import is_in_use, verify
+from goqueue.service.new_message import NewMessage
 from goqueue.testing import ManualClock, MemoryDisk
 from tests.broker.brokers import ROOT, Node
 from tests.broker.consumers import Consumer

@@ -10,8 +10,8 @@ import pytest
 from goqueue.client.sync import Client
 from goqueue.spark.pipelines import archive as archives
 from goqueue.spark.pipelines.archive import ArchiveConfig, archived, checksums, fingerprint, small_files
-from goqueue.spark.pipelines.job import Job, JobConfig, PipelineFailed, Progress, running
-from goqueue.spark.pipelines.manifest import MAP, ArchivedFile, OffsetsLost, Span, load, looked_at
+from goqueue.spark.pipelines.job import JobConfig, JobProgress, PipelineFailed, PipelineJob, running
+from goqueue.spark.pipelines.manifest import MAP, ArchivedFile, OffsetsLost, PartitionSpan, load, looked_at
 from goqueue.spark.pipelines.store import ForeignArchive, LocalStore
 from goqueue.testing import EmbeddedBroker
 from tests.client.damaged import flip
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def job(spark: "SparkSession", broker: EmbeddedBroker) -> Iterator[Job]:
+def job(spark: "SparkSession", broker: EmbeddedBroker) -> Iterator[PipelineJob]:
     with running("archive", JobConfig(server=broker.address), spark=spark) as made:
         yield made
 
@@ -44,7 +44,7 @@ def fill(client: Client, count: int = 60) -> None:
         transaction.abort()
 
 
-def test_the_archive_is_the_topic(client: Client, job: Job, config: ArchiveConfig) -> None:
+def test_the_archive_is_the_topic(client: Client, job: PipelineJob, config: ArchiveConfig) -> None:
     fill(client)
     gone = client.publish("orders", b"", key="key-1", tombstone=True)
     client.publish("orders", "later", delay="1h")
@@ -68,7 +68,7 @@ def test_the_archive_is_the_topic(client: Client, job: Job, config: ArchiveConfi
     assert plain.count() == 64
 
 
-def test_what_comes_later_is_added_and_nothing_else(client: Client, job: Job, config: ArchiveConfig) -> None:
+def test_what_comes_later_is_added_and_nothing_else(client: Client, job: PipelineJob, config: ArchiveConfig) -> None:
     fill(client)
     archives.run(job, config)
 
@@ -83,7 +83,7 @@ def test_what_comes_later_is_added_and_nothing_else(client: Client, job: Job, co
 
 
 def test_killed_around_the_commit_it_goes_on_and_the_archive_is_the_topic(
-    client: Client, job: Job, config: ArchiveConfig
+    client: Client, job: PipelineJob, config: ArchiveConfig
 ) -> None:
     """Every other moment is in test_manifest.py, where a job costs nothing."""
     fill(client)
@@ -100,7 +100,9 @@ def test_killed_around_the_commit_it_goes_on_and_the_archive_is_the_topic(
     assert archives.verify(job, config).is_good
 
 
-def test_killed_before_its_group_is_told_the_next_run_tells_it(client: Client, job: Job, config: ArchiveConfig) -> None:
+def test_killed_before_its_group_is_told_the_next_run_tells_it(
+    client: Client, job: PipelineJob, config: ArchiveConfig
+) -> None:
     client.create_topic("orders", partitions=1)
     client.publish("orders", "archived")
     assert killed(lambda: archives.run(job, config, store=MortalStore(config.directory, change=1, is_after=True)))
@@ -118,7 +120,7 @@ def looked_at_sequence(config: ArchiveConfig) -> int:
         return 0
 
 
-def test_a_batch_that_fails_leaves_nothing_behind(client: Client, job: Job, config: ArchiveConfig) -> None:
+def test_a_batch_that_fails_leaves_nothing_behind(client: Client, job: PipelineJob, config: ArchiveConfig) -> None:
     fill(client)
     bad = ArchiveConfig(topic="orders", directory=config.directory, compression="origami")
 
@@ -128,7 +130,9 @@ def test_a_batch_that_fails_leaves_nothing_behind(client: Client, job: Job, conf
     assert archives.run(job, config).messages == 62
 
 
-def test_an_archive_that_was_changed_is_told_from_the_topic(client: Client, job: Job, config: ArchiveConfig) -> None:
+def test_an_archive_that_was_changed_is_told_from_the_topic(
+    client: Client, job: PipelineJob, config: ArchiveConfig
+) -> None:
     """Rows are taken away, changed, and put in twice, each in a way that its file and its manifest do not give away."""
     fill(client)
     archives.run(job, config)
@@ -170,7 +174,7 @@ def test_an_archive_that_was_changed_is_told_from_the_topic(client: Client, job:
     assert [one.first_fault for one in bad.partitions] == [1, 2, 3]
 
 
-def test_a_file_that_was_damaged_is_named(client: Client, job: Job, config: ArchiveConfig) -> None:
+def test_a_file_that_was_damaged_is_named(client: Client, job: PipelineJob, config: ArchiveConfig) -> None:
     fill(client, 3)
     archives.run(job, config)
     (path,) = looked_at(LocalStore(config.directory)).manifest.files
@@ -190,7 +194,7 @@ def test_a_file_that_was_damaged_is_named(client: Client, job: Job, config: Arch
 
 
 def test_a_record_that_is_damaged_in_the_topic_is_missing_though_both_sides_are_the_same(
-    client: Client, broker: EmbeddedBroker, job: Job, config: ArchiveConfig
+    client: Client, broker: EmbeddedBroker, job: PipelineJob, config: ArchiveConfig
 ) -> None:
     client.create_topic("orders", partitions=1)
     client.publish_many("orders", [b"archived-in-time", b"lost-before-that", b"whole"])
@@ -208,7 +212,9 @@ def test_a_record_that_is_damaged_in_the_topic_is_missing_though_both_sides_are_
     assert (saved.topic_count, saved.damaged_count, saved.unknown_count, saved.forgotten_count) == (1, 1, 0, 1)
 
 
-def test_what_the_topic_forgot_is_no_fault_of_the_archive(client: Client, job: Job, config: ArchiveConfig) -> None:
+def test_what_the_topic_forgot_is_no_fault_of_the_archive(
+    client: Client, job: PipelineJob, config: ArchiveConfig
+) -> None:
     client.create_topic("orders", partitions=1)
     client.publish("orders", "now")
     late = client.publish("orders", "later", delay="1h")
@@ -224,7 +230,7 @@ def test_what_the_topic_forgot_is_no_fault_of_the_archive(client: Client, job: J
     assert found.behind_count == 1
 
 
-def test_offsets_that_retention_took_first_are_named(client: Client, job: Job, config: ArchiveConfig) -> None:
+def test_offsets_that_retention_took_first_are_named(client: Client, job: PipelineJob, config: ArchiveConfig) -> None:
     client.create_topic("orders", partitions=1, segment_bytes=16_384, retention_bytes=32_768)
     client.publish("orders", "first")
     archives.run(job, config)
@@ -239,12 +245,12 @@ def test_offsets_that_retention_took_first_are_named(client: Client, job: Job, c
     accepted = archives.run(job, ArchiveConfig(topic="orders", directory=config.directory, accept_loss=True))
 
     assert f"orders-0 [1, {start})" in str(caught.value)
-    assert accepted.lost == [Span(0, 1, start)]
-    assert looked_at(LocalStore(config.directory)).manifest.lost == [Span(0, 1, start)]
+    assert accepted.lost == [PartitionSpan(0, 1, start)]
+    assert looked_at(LocalStore(config.directory)).manifest.lost == [PartitionSpan(0, 1, start)]
     assert archives.verify(job, config).is_good
 
 
-def test_small_files_are_merged(client: Client, job: Job, config: ArchiveConfig) -> None:
+def test_small_files_are_merged(client: Client, job: PipelineJob, config: ArchiveConfig) -> None:
     client.create_topic("orders", partitions=1)
     eager = ArchiveConfig(topic="orders", directory=config.directory, merge_files_min=3)
     for number in range(3):
@@ -262,7 +268,7 @@ def test_small_files_are_merged(client: Client, job: Job, config: ArchiveConfig)
 
 
 def test_a_topic_that_was_made_anew_is_not_added_to_the_old_archive(
-    client: Client, job: Job, config: ArchiveConfig
+    client: Client, job: PipelineJob, config: ArchiveConfig
 ) -> None:
     fill(client, 1)
     archives.run(job, config)
@@ -282,7 +288,7 @@ def test_a_topic_that_is_made_anew_while_it_is_archived_is_not_taken_for_the_old
         client.create_topic("orders", partitions=1)
         client.publish("orders", value)
 
-    def react(progress: Progress) -> None:
+    def react(progress: JobProgress) -> None:
         if progress.pending:
             client.delete_topic("orders")
             make("new")
@@ -298,7 +304,7 @@ def test_a_topic_that_is_made_anew_while_it_is_archived_is_not_taken_for_the_old
     assert looked_at_sequence(config) == 0
 
 
-def test_an_empty_topic_has_an_empty_archive(client: Client, job: Job, config: ArchiveConfig) -> None:
+def test_an_empty_topic_has_an_empty_archive(client: Client, job: PipelineJob, config: ArchiveConfig) -> None:
     client.create_topic("orders", partitions=2)
 
     summary = archives.run(job, config)
@@ -314,7 +320,7 @@ def test_a_continuous_job_goes_on_until_it_is_ended(
     fill(client, 10)
     endless = ArchiveConfig(topic="orders", directory=config.directory, is_continuous=True, pause_s=0.01)
 
-    def react(progress: Progress) -> None:
+    def react(progress: JobProgress) -> None:
         if progress.done == progress.total == 12:
             client.publish("orders", "one more")
         elif progress.done == 13:
@@ -327,13 +333,13 @@ def test_a_continuous_job_goes_on_until_it_is_ended(
 
 
 def test_an_archive_from_when_headers_were_maps_is_read_verified_continued_and_merged(
-    job: Job, config: ArchiveConfig, client: Client
+    job: PipelineJob, config: ArchiveConfig, client: Client
 ) -> None:
     """Bytes that are no text were mangled there; that is no fault of the archive."""
     fill(client)
     store = LocalStore(config.directory)
     state = client.describe_topic("orders")
-    spans = [Span(one.partition, one.start_offset, one.last_stable_offset) for one in state.partitions]
+    spans = [PartitionSpan(one.partition, one.start_offset, one.last_stable_offset) for one in state.partitions]
     for half in (0, 1):
         archive = archives.Archive(store, load(store))
         rows = job.read("orders", includeHeaders=True, headersFormat="map").where(f"offset % 2 = {half}")
@@ -344,7 +350,7 @@ def test_an_archive_from_when_headers_were_maps_is_read_verified_continued_and_m
             topic_id=state.topic_id,
             now="",
             staged=archives.staged_files(archive),
-            archived=spans if half else [Span(span.partition, span.start, span.start) for span in spans],
+            archived=spans if half else [PartitionSpan(span.partition, span.start, span.start) for span in spans],
             headers=MAP,
         )
     (old, *_) = Path(config.directory).glob("_goqueue/*1.json")

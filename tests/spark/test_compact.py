@@ -10,7 +10,7 @@ from goqueue.spark.pipelines import archive as archives
 from goqueue.spark.pipelines import compact as compacts
 from goqueue.spark.pipelines.archive import ArchiveConfig
 from goqueue.spark.pipelines.compact import CompactConfig, latest
-from goqueue.spark.pipelines.job import Job, JobConfig, running
+from goqueue.spark.pipelines.job import JobConfig, PipelineJob, running
 from goqueue.spark.pipelines.store import ForeignArchive
 from goqueue.testing import EmbeddedBroker
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def job(spark: "SparkSession", broker: EmbeddedBroker) -> Iterator[Job]:
+def job(spark: "SparkSession", broker: EmbeddedBroker) -> Iterator[PipelineJob]:
     with running("compact", JobConfig(server=broker.address), spark=spark) as made:
         yield made
 
@@ -68,7 +68,7 @@ def test_the_last_row_of_each_key_stays(spark: "SparkSession") -> None:
     assert {row["key"] for row in with_tombstones} - {row["key"] for row in kept} == {"gone"}
 
 
-def test_an_archive_is_compacted_into_another_directory(topics: Client, job: Job, tmp_path: Path) -> None:
+def test_an_archive_is_compacted_into_another_directory(topics: Client, job: PipelineJob, tmp_path: Path) -> None:
     full, small = str(tmp_path / "full"), str(tmp_path / "small")
     archives.run(job, ArchiveConfig(topic="customers", directory=full))
     config = CompactConfig(archive=full, target_directory=small)
@@ -92,7 +92,7 @@ def test_an_archive_is_compacted_into_another_directory(topics: Client, job: Job
         compacts.run(job, CompactConfig(topic="customers", target_directory=full), directory=str(tmp_path), name="x")
 
 
-def test_a_topic_is_compacted_into_another_in_parts_each_once(topics: Client, job: Job, tmp_path: Path) -> None:
+def test_a_topic_is_compacted_into_another_in_parts_each_once(topics: Client, job: PipelineJob, tmp_path: Path) -> None:
     config = CompactConfig(topic="customers", target_topic="now", part_messages=12)
 
     first = compacts.run(job, config, directory=str(tmp_path), name="x")
@@ -108,7 +108,7 @@ def test_a_topic_is_compacted_into_another_in_parts_each_once(topics: Client, jo
 
 
 def test_what_comes_to_the_source_makes_another_run_once_the_last_one_is_done(
-    topics: Client, job: Job, tmp_path: Path
+    topics: Client, job: PipelineJob, tmp_path: Path
 ) -> None:
     config = CompactConfig(topic="customers", target_topic="now", part_messages=12)
 
@@ -147,7 +147,7 @@ def test_what_makes_no_sense_is_refused(arguments: dict[str, str]) -> None:
         CompactConfig(**arguments)  # type: ignore[arg-type]
 
 
-def test_an_archive_is_not_compacted_into_itself(topics: Client, job: Job, tmp_path: Path) -> None:
+def test_an_archive_is_not_compacted_into_itself(topics: Client, job: PipelineJob, tmp_path: Path) -> None:
     archives.run(job, ArchiveConfig(topic="customers", directory=str(tmp_path / "a")))
 
     config = CompactConfig(archive=str(tmp_path / "a"), target_directory=f"{tmp_path}/./a/")

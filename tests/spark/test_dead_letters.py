@@ -9,8 +9,8 @@ from goqueue.client.sync import Client
 from goqueue.delivery import dead_letter
 from goqueue.errors import InvalidConfig, InvalidRequest, NotFound, TopicNotFound
 from goqueue.spark.pipelines import dead_letters
-from goqueue.spark.pipelines.dead_letters import DeadLetterConfig, RedriveConfig
-from goqueue.spark.pipelines.job import Job, JobConfig, Progress, running
+from goqueue.spark.pipelines.dead_letters import DeadLetterReportConfig, RedriveConfig
+from goqueue.spark.pipelines.job import JobConfig, JobProgress, PipelineJob, running
 from goqueue.spark.pipelines.reports import frame_of, rows, where
 from goqueue.testing import EmbeddedBroker
 from goqueue.times import format_time
@@ -25,7 +25,7 @@ SOURCE = (
     "key binary, value binary, topic string, partition int, offset long, timestamp timestamp, "
     "headers map<string, string>"
 )
-CONFIG = DeadLetterConfig()
+CONFIG = DeadLetterReportConfig()
 
 
 def death(
@@ -194,7 +194,7 @@ def test_failures_are_grouped_by_reason_and_fingerprint_the_most_frequent_first(
     assert first["last_at"] == START + timedelta(seconds=30, microseconds=123_456)
     assert (first["last_error"], first["groups"]) == ("timeout after 2 s", ["billing"])
     assert (second["reason"], second["messages"]) == ("REJECTED", 1)
-    assert len(rows(dead_letters.failures(found, DeadLetterConfig(top=1)))) == 1
+    assert len(rows(dead_letters.failures(found, DeadLetterReportConfig(top=1)))) == 1
 
 
 def test_failures_over_time_are_counted_in_stretches_of_the_time_of_death(spark: "SparkSession") -> None:
@@ -215,7 +215,7 @@ def test_failures_over_time_are_counted_in_stretches_of_the_time_of_death(spark:
         (9, "x <n>", 1),
     ]
     (chart,) = dead_letters.charts("orders", {"over_time": counted})
-    assert chart.names == ["11-16 08:00", "11-16 09:00"]
+    assert chart.places == [counted[0]["from"], counted[1]["from"]]
     assert [(one.name, one.values) for one in chart.series] == [("REJECTED", [2, 3])]
 
 
@@ -223,7 +223,7 @@ def test_the_keys_that_fail_most_come_first_and_no_key_is_none(spark: "SparkSess
     keys = [b"b", None, b"a", None, b"b", None, b"c"]
     found = letters(spark, *(death(number, "x", key=key) for number, key in enumerate(keys)))
 
-    top = rows(dead_letters.top_keys(found, DeadLetterConfig(top=2)))
+    top = rows(dead_letters.top_keys(found, DeadLetterReportConfig(top=2)))
 
     assert [(row["key"], row["messages"], row["reasons"]) for row in top] == [
         ("b", 2, ["REJECTED"]),
@@ -238,7 +238,7 @@ def test_of_each_failure_the_latest_letters_are_shown(spark: "SparkSession") -> 
         death(9, "y"),
     )
 
-    shown = rows(dead_letters.samples(found, DeadLetterConfig(samples=2, sample_characters=5)))
+    shown = rows(dead_letters.samples(found, DeadLetterReportConfig(samples=2, sample_characters=5)))
 
     assert [(row["fingerprint"], row["offset"], row["value"]) for row in shown] == [
         ("x <n>", 4, "longl"),
@@ -260,7 +260,7 @@ def test_a_condition_that_is_no_sql_is_an_error_of_one_line(spark: "SparkSession
 @pytest.mark.parametrize("setting", ["every_ns", "top", "samples", "sample_characters"])
 def test_settings_that_make_no_sense_are_refused(setting: str) -> None:
     with pytest.raises(InvalidConfig):
-        DeadLetterConfig(**{setting: 0})
+        DeadLetterReportConfig(**{setting: 0})
 
 
 def test_what_is_handed_over_at_once_is_some_seconds_of_work() -> None:
@@ -320,7 +320,7 @@ def test_a_broker_that_forgot_a_redrive_is_asked_for_the_rest(limit: int, asked:
 
 
 @pytest.fixture
-def job(spark: "SparkSession", broker: EmbeddedBroker) -> Iterator[Job]:
+def job(spark: "SparkSession", broker: EmbeddedBroker) -> Iterator[PipelineJob]:
     with running("dead-letters", JobConfig(server=broker.address), spark=spark) as made:
         yield made
 
@@ -343,7 +343,7 @@ def alive(client: Client) -> list[str]:
     return sorted(message.text() for message in client.read("orders") if message.headers.get("gq-redrives", "0") != "0")
 
 
-def test_letters_are_grouped_and_the_chosen_ones_are_put_back_once(job: Job, client: Client) -> None:
+def test_letters_are_grouped_and_the_chosen_ones_are_put_back_once(job: PipelineJob, client: Client) -> None:
     kill(client, 40)
 
     with dead_letters.report(job, "orders", CONFIG) as tables:
@@ -380,11 +380,11 @@ def test_a_redrive_that_is_ended_goes_on_where_it_stood_beside_one_that_a_dead_d
     spark: "SparkSession", broker: EmbeddedBroker, client: Client
 ) -> None:
     kill(client, 30, partitions=1)
-    reports: list[Progress] = []
+    reports: list[JobProgress] = []
 
-    def end_soon(progress: Progress) -> None:
+    def end_soon(progress: JobProgress) -> None:
         reports.append(progress)
-        if progress.phase == "putting back":
+        if progress.phase == "redriving":
             job.end()
 
     with (
@@ -406,10 +406,12 @@ def test_a_redrive_that_is_ended_goes_on_where_it_stood_beside_one_that_a_dead_d
     assert done.chosen == 30
     assert stopped.redriven + done.redriven + orphan.redriven == 30
     assert alive(client) == sorted(f"order {number}" for number in range(30))
-    assert {progress.phase for progress in reports} == {"reading", "putting back"}
+    assert {progress.phase for progress in reports} == {"reading", "redriving"}
 
 
-def test_a_limit_counts_over_all_that_is_handed_over_and_a_loop_is_passed_over(job: Job, client: Client) -> None:
+def test_a_limit_counts_over_all_that_is_handed_over_and_a_loop_is_passed_over(
+    job: PipelineJob, client: Client
+) -> None:
     kill(client, 12)
 
     with dead_letters.report(job, "orders", CONFIG) as tables:

@@ -8,8 +8,8 @@ from goqueue.client.sync import Client
 from goqueue.spark.pipelines.job import (
     REASON_CHARACTERS,
     JobConfig,
+    JobProgress,
     PipelineFailed,
-    Progress,
     group_of,
     reason_of,
     running,
@@ -63,15 +63,15 @@ def test_a_reason_is_no_novel() -> None:
 
 
 def test_progress_knows_rate_and_lag() -> None:
-    progress = Progress("archives", 500, 100, 800, 2_000_000_000)
+    progress = JobProgress("archives", 500, 100, 800, 2_000_000_000)
 
     assert (progress.rate, progress.lag) == (250.0, 300)
-    assert Progress("archives", 0, 0, 0, 0).rate == 0.0
+    assert JobProgress("archives", 0, 0, 0, 0).rate == 0.0
 
 
 def test_a_job_reports_from_its_first_report_on(spark: "SparkSession", broker: EmbeddedBroker) -> None:
     clock = ManualClock()
-    seen: list[Progress] = []
+    seen: list[JobProgress] = []
 
     with running("x", JobConfig(server=broker.address), spark=spark, reporter=seen.append, clock=clock) as job:
         job.report("counts", 0, 10, pending=10)

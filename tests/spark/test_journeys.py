@@ -205,7 +205,7 @@ def test_tables_are_made_of_journeys(spark: "SparkSession") -> None:
     charts = journeys.charts({"latencies": latencies, "latency_histogram": spread})
     assert [chart.title.partition(":")[0] for chart in charts] == ["orders", "orders", "other", "other"]
     assert [one.name for one in charts[0].series] == ["persist", "wait", "work", "total"]
-    assert charts[0].names == ["1", "2", "5", "10", "20", "50", "100", "200", "500"]
+    assert charts[0].places == ["1", "2", "5", "10", "20", "50", "100", "200", "500"]
     assert charts[0].series[2].values == [1, 1, 3, 5, 10, 30, 50, 0, 1]
     assert charts[1].series[0].values[2] == 51
 

@@ -11,11 +11,11 @@ from goqueue.spark.pipelines import manifest as manifests
 from goqueue.spark.pipelines.manifest import (
     WHOLE_EVERY,
     Archive,
-    Bounds,
     Commit,
     Manifest,
     OffsetsLost,
-    Span,
+    PartitionSpan,
+    ReadableOffsets,
     commit_path,
     load,
     looked_at,
@@ -40,7 +40,7 @@ def add(archive: Archive, start: int, end: int) -> Commit:
     staged = [f"{archive.staging}/date=2026-11-1{day}/part-{day}-x.parquet" for day in (5, 6)]
     write_offsets(archive.store, staged[0], list(range(start, half)))  # type: ignore[arg-type]
     write_offsets(archive.store, staged[1], list(range(half, end)))  # type: ignore[arg-type]
-    return archive.commit("archive", **TOPIC, now="now", staged=staged, archived=[Span(0, start, end)])
+    return archive.commit("archive", **TOPIC, now="now", staged=staged, archived=[PartitionSpan(0, start, end)])
 
 
 def merge(archive: Archive) -> Commit:
@@ -55,7 +55,7 @@ def merge(archive: Archive) -> Commit:
 def work(store: LocalStore) -> None:
     """A job as it is: looks how far the archive goes, and goes on."""
     with opened(store, **TOPIC, is_compacted=False) as archive:
-        while (end := archive.manifest.archived.get(0, Span(0, 0, 0)).end) < END:
+        while (end := archive.manifest.archived.get(0, PartitionSpan(0, 0, 0)).end) < END:
             add(archive, end, end + 10)
             if sum(path.startswith("date=2026-11-15") for path in archive.manifest.files) > 1:
                 merge(archive)
@@ -76,7 +76,7 @@ def test_what_is_committed_is_there(store: LocalStore) -> None:
         commit = add(archive, 5, 15)
 
     found = looked_at(store).manifest
-    assert found.archived == {0: Span(0, 5, 15)}
+    assert found.archived == {0: PartitionSpan(0, 5, 15)}
     assert found.record_count == 10
     assert plain_files(store) == [file.path for file in commit.files] == list(found.files)
     assert plain_files(store)[0] == "date=2026-11-15/00000000000000000001-00000.parquet"
@@ -177,7 +177,7 @@ def test_a_commit_never_takes_the_place_of_another(store: LocalStore) -> None:
         other = Archive(store, load(store))
         add(archive, 10, 20)
         with pytest.raises(ArchiveBusy):
-            other.commit("archive", **TOPIC, now="", staged=[], archived=[Span(0, 10, 20)])
+            other.commit("archive", **TOPIC, now="", staged=[], archived=[PartitionSpan(0, 10, 20)])
 
     assert offsets(store) == list(range(20))
 
@@ -185,17 +185,24 @@ def test_a_commit_never_takes_the_place_of_another(store: LocalStore) -> None:
 def test_many_commits_become_one_that_says_all(store: LocalStore) -> None:
     with opened(store, **TOPIC, is_compacted=False) as archive:
         for number in range(WHOLE_EVERY + 3):
-            archive.commit("archive", **TOPIC, now="", staged=[], archived=[Span(0, number, number + 1)])
+            archive.commit("archive", **TOPIC, now="", staged=[], archived=[PartitionSpan(0, number, number + 1)])
             if number == 5:
                 add(archive, number + 1, number + 1)
-                archive.commit("archive", **TOPIC, now="", staged=[], lost=[Span(1, 0, 7)], archived=[Span(1, 7, 9)])
+                archive.commit(
+                    "archive",
+                    **TOPIC,
+                    now="",
+                    staged=[],
+                    lost=[PartitionSpan(1, 0, 7)],
+                    archived=[PartitionSpan(1, 7, 9)],
+                )
 
     names = [path for path in store.files("_goqueue") if path.endswith(".json")]
     assert names[0] == commit_path(WHOLE_EVERY)
     assert len(names) == 6
     found = looked_at(store).manifest
-    assert found.archived == {0: Span(0, 0, WHOLE_EVERY + 3), 1: Span(1, 7, 9)}
-    assert found.lost == [Span(1, 0, 7)]
+    assert found.archived == {0: PartitionSpan(0, 0, WHOLE_EVERY + 3), 1: PartitionSpan(1, 7, 9)}
+    assert found.lost == [PartitionSpan(1, 0, 7)]
 
 
 def test_rows_that_vanish_on_the_way_are_noticed(store: LocalStore) -> None:
@@ -222,13 +229,13 @@ def test_files_without_rows_do_not_count(store: LocalStore) -> None:
     [
         ({"sequence": 3}, "the commit before it is 1"),
         ({"topic": "other"}, "is of topic other"),
-        ({"archived": [Span(0, 11, 12)]}, "begins at 11 of partition 0, and not at 10"),
-        ({"archived": [Span(0, 10, 9)]}, "begins at 10"),
+        ({"archived": [PartitionSpan(0, 11, 12)]}, "begins at 11 of partition 0, and not at 10"),
+        ({"archived": [PartitionSpan(0, 10, 9)]}, "begins at 10"),
         ({"removed": ["nothing"]}, "removes nothing, which is not there"),
     ],
 )
 def test_commits_that_do_not_fit_together_are_damage(changes: dict[str, object], reason: str) -> None:
-    first = Commit(1, "orders", "id-1", "archive", "", archived=[Span(0, 0, 10)])
+    first = Commit(1, "orders", "id-1", "archive", "", archived=[PartitionSpan(0, 0, 10)])
     second = Commit(2, "orders", "id-1", "archive", "")
 
     with pytest.raises(ArchiveDamaged, match=reason):
@@ -264,8 +271,10 @@ def test_a_commit_that_is_gone_is_damage(store: LocalStore) -> None:
 def test_a_plan_goes_on_where_the_archive_ends_and_names_what_is_lost(
     archived: dict[int, tuple[int, int]], logs: list[tuple[int, int]], offsets_max: int, is_first: bool
 ) -> None:
-    known = {} if is_first else {number: Span(number, min(pair), max(pair)) for number, pair in archived.items()}
-    bounds = [Bounds(number, min(pair), max(pair)) for number, pair in enumerate(logs)]
+    known = (
+        {} if is_first else {number: PartitionSpan(number, min(pair), max(pair)) for number, pair in archived.items()}
+    )
+    bounds = [ReadableOffsets(number, min(pair), max(pair)) for number, pair in enumerate(logs)]
 
     made = plan(known, bounds, offsets_max=offsets_max, is_first=is_first)
 
@@ -274,7 +283,7 @@ def test_a_plan_goes_on_where_the_archive_ends_and_names_what_is_lost(
     for bound in bounds:
         begins = known[bound.partition].end if bound.partition in known else bound.start if is_first else 0
         gap = lost.get(bound.partition)
-        assert gap == (Span(bound.partition, begins, bound.start) if begins < bound.start else None)
+        assert gap == (PartitionSpan(bound.partition, begins, bound.start) if begins < bound.start else None)
         waiting = bound.end - max(begins, bound.start)
         for span in made.spans:
             if span.partition == bound.partition:
@@ -291,7 +300,7 @@ def test_a_plan_goes_on_where_the_archive_ends_and_names_what_is_lost(
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=4), st.integers(1, 15))
 def test_plan_by_plan_everything_is_archived_once(ends: list[int], offsets_max: int) -> None:
     manifest = Manifest()
-    bounds = [Bounds(number, 0, end) for number, end in enumerate(ends)]
+    bounds = [ReadableOffsets(number, 0, end) for number, end in enumerate(ends)]
 
     for sequence in range(1, 200):
         made = plan(manifest.archived, bounds, offsets_max=offsets_max, is_first=sequence == 1)
@@ -303,18 +312,20 @@ def test_plan_by_plan_everything_is_archived_once(ends: list[int], offsets_max: 
 
 
 def test_what_is_lost_is_named_with_its_offsets() -> None:
-    error = OffsetsLost("orders", [Span(0, 5, 9), Span(2, 0, 1)])
+    error = OffsetsLost("orders", [PartitionSpan(0, 5, 9), PartitionSpan(2, 0, 1)])
 
     assert "orders-0 [5, 9), orders-2 [0, 1)" in str(error)
 
 
 def test_loss_that_was_accepted_is_kept_in_mind_and_the_archive_goes_on_behind_it() -> None:
-    first = Commit(1, "orders", "id-1", "archive", "", archived=[Span(0, 0, 10)])
-    second = Commit(2, "orders", "id-1", "archive", "", lost=[Span(0, 10, 15)], archived=[Span(0, 15, 20)])
+    first = Commit(1, "orders", "id-1", "archive", "", archived=[PartitionSpan(0, 0, 10)])
+    second = Commit(
+        2, "orders", "id-1", "archive", "", lost=[PartitionSpan(0, 10, 15)], archived=[PartitionSpan(0, 15, 20)]
+    )
 
     manifest = Manifest.of([first, second])
 
-    assert (manifest.archived, manifest.lost) == ({0: Span(0, 0, 20)}, [Span(0, 10, 15)])
+    assert (manifest.archived, manifest.lost) == ({0: PartitionSpan(0, 0, 20)}, [PartitionSpan(0, 10, 15)])
 
 
 @pytest.mark.parametrize(

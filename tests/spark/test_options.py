@@ -8,14 +8,14 @@ from goqueue.spark.options import (
     EARLIEST,
     LATEST,
     OPTIONS,
-    Delayed,
+    DelayedMessages,
     Edge,
     HeadersFormat,
-    Isolation,
-    Offsets,
     ReadFrom,
+    ReadIsolation,
     SourceOptions,
     Timestamp,
+    TopicOffsets,
 )
 
 MIB = 1024 * 1024
@@ -76,8 +76,8 @@ def test_every_option_is_understood() -> None:
         fail_on_data_loss=False,
         columns=("key", "offset"),
         filter_pushdown=True,
-        isolation=Isolation.READ_UNCOMMITTED,
-        delayed=Delayed.DUE,
+        isolation=ReadIsolation.READ_UNCOMMITTED,
+        delayed=DelayedMessages.DUE,
         read_from=ReadFrom.FILES,
         data_dir="/data",
         include_headers=True,
@@ -143,7 +143,7 @@ def test_exactly_one_way_to_choose_topics_is_required(chosen: dict[str, str]) ->
 
 def test_offsets_are_json_as_in_kafkas_source() -> None:
     start = parse(startingOffsets='{"orders": {"0": 5, "1": -2, "2": -1}, "b": {"10": 0}}').start
-    assert start == Offsets({"orders": {0: 5, 1: EARLIEST, 2: LATEST}, "b": {10: 0}})
+    assert start == TopicOffsets({"orders": {0: 5, 1: EARLIEST, 2: LATEST}, "b": {10: 0}})
 
 
 def test_partitions_are_assigned_by_json() -> None:

@@ -86,7 +86,7 @@ def test_ctrl_c_ends_a_continuous_job_that_runs_on_the_java_of_pip(server: str, 
 
     assert (process.returncode, output) == (130, b"")
     lines = complaint.decode().splitlines()
-    assert lines[-1] == "archive was interrupted; started again, it goes on where it stood"
+    assert lines[-1] == "archive was interrupted; start it again to continue"
     assert all(line.startswith("archive: archives ") for line in lines[:-1])
     assert dataset(str(tmp_path / "archive"), format="parquet").count_rows() == 41
     assert sockets
@@ -108,5 +108,5 @@ def test_a_job_that_is_killed_while_it_archives_is_gone_on_with(server: str, cli
     verified = run("pipeline", "archive", "orders", str(directory), "--verify", server=server)
 
     assert (after.code, verified.code) == (0, 0), verified.complaint
-    assert "archive and topic are the same" in verified.output.decode()
+    assert "archive and topic are identical" in verified.output.decode()
     assert client.describe_group("pipeline-archive-orders").lag == 0

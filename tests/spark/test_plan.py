@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from goqueue.errors import GoQueueError, InvalidConfig, InvalidRequest, PartitionNotFound
 from goqueue.names import TopicPartition
 from goqueue.spark import plan
-from goqueue.spark.options import EARLIEST, LATEST, Edge, Offsets, Timestamp
+from goqueue.spark.options import EARLIEST, LATEST, Edge, Timestamp, TopicOffsets
 from goqueue.spark.plan import Bounds, Condition, DataLost, OffsetRange, Positions, Sized, TopicBounds, TopicPositions
 from goqueue.spark.spans import union
 from goqueue.wire.scan_reports import Piece
@@ -108,7 +108,7 @@ class TestPositions:
         assert plan.resolved(now, Edge.LATEST, option="x") == at(a={0: 9, 1: 0}, b={0: 2}) == plan.ends(now)
 
     def test_offsets_may_name_edges(self) -> None:
-        place = Offsets({"a": {0: EARLIEST, 1: LATEST, 2: 5}})
+        place = TopicOffsets({"a": {0: EARLIEST, 1: LATEST, 2: 5}})
         assert plan.resolved(world(a=[(3, 9), (3, 9), (3, 9)]), place, option="x") == at(a={0: 3, 1: 9, 2: 5})
 
     def test_a_time_finds_nothing_outside_of_the_log(self) -> None:
@@ -128,7 +128,7 @@ class TestPositions:
         self, by_topic: dict[str, dict[int, int]], said: str
     ) -> None:
         with pytest.raises((InvalidRequest, InvalidConfig)) as caught:
-            plan.resolved(world(a=[(0, 9), (0, 9)]), Offsets(by_topic), option="startingOffsets")
+            plan.resolved(world(a=[(0, 9), (0, 9)]), TopicOffsets(by_topic), option="startingOffsets")
         assert said in str(caught.value)
         assert "startingOffsets" in str(caught.value)
 

@@ -13,8 +13,8 @@ from goqueue.errors import InvalidConfig, InvalidRequest, TopicNotFound
 from goqueue.spark.pipelines import archive as archives
 from goqueue.spark.pipelines import replay as replays
 from goqueue.spark.pipelines.archive import ArchiveConfig
-from goqueue.spark.pipelines.job import Job, JobConfig, running
-from goqueue.spark.pipelines.manifest import Span
+from goqueue.spark.pipelines.job import JobConfig, PipelineJob, running
+from goqueue.spark.pipelines.manifest import PartitionSpan
 from goqueue.spark.pipelines.replay import ReplayConfig, parts_of, republished, selected
 from goqueue.spark.pipelines.runs import RunBusy, RunChanged, resumed, run_name
 from goqueue.spark.pipelines.store import LocalStore
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture
-def job(spark: "SparkSession", broker: EmbeddedBroker) -> Iterator[Job]:
+def job(spark: "SparkSession", broker: EmbeddedBroker) -> Iterator[PipelineJob]:
     with running("replay", JobConfig(server=broker.address), spark=spark) as made:
         yield made
 
@@ -42,11 +42,11 @@ def published(client: Client) -> list[tuple[bytes | None, str]]:
     return sorted((message.key, message.text()) for message in client.read("again"))
 
 
-def run(job: Job, config: ReplayConfig, runs: Path, name: str = "june") -> Any:
+def run(job: PipelineJob, config: ReplayConfig, runs: Path, name: str = "june") -> Any:
     return replays.run(job, config, directory=str(runs), name=name)
 
 
-def test_what_is_chosen_is_published_once_with_its_origin(topics: Client, job: Job, tmp_path: Path) -> None:
+def test_what_is_chosen_is_published_once_with_its_origin(topics: Client, job: PipelineJob, tmp_path: Path) -> None:
     topics.publish("orders", b"\xff", key="rare", headers={"a": "1", "gq-origin": "elsewhere:0:1"}, priority="high")
     config = ReplayConfig(target="again", topic="orders", where="priority = 1 OR CAST(value AS STRING) = 'value 7'")
 
@@ -68,7 +68,9 @@ def test_what_is_chosen_is_published_once_with_its_origin(topics: Client, job: J
     assert {one.topic for one in topics.group_positions("pipeline-replay-june")} == {"orders"}
 
 
-def test_a_run_that_is_killed_between_its_parts_publishes_none_twice(topics: Client, job: Job, tmp_path: Path) -> None:
+def test_a_run_that_is_killed_between_its_parts_publishes_none_twice(
+    topics: Client, job: PipelineJob, tmp_path: Path
+) -> None:
     """Killed after the transaction of a part and before that is noted: only the broker knows that it is done."""
     config = ReplayConfig(target="again", topic="orders", part_messages=15)
 
@@ -87,7 +89,7 @@ def test_a_run_that_is_killed_between_its_parts_publishes_none_twice(topics: Cli
         assert values == sorted(values)
 
 
-def test_archive_and_topic_are_one(topics: Client, job: Job, tmp_path: Path) -> None:
+def test_archive_and_topic_are_one(topics: Client, job: PipelineJob, tmp_path: Path) -> None:
     archives.run(job, ArchiveConfig(topic="orders", directory=str(tmp_path / "a")))
     topics.publish_many("orders", [("key-9", f"late {number}") for number in range(3)])
 
@@ -101,7 +103,7 @@ def test_archive_and_topic_are_one(topics: Client, job: Job, tmp_path: Path) -> 
     )
 
 
-def test_an_archive_outlives_its_topic(topics: Client, job: Job, tmp_path: Path) -> None:
+def test_an_archive_outlives_its_topic(topics: Client, job: PipelineJob, tmp_path: Path) -> None:
     archives.run(job, ArchiveConfig(topic="orders", directory=str(tmp_path / "a")))
     topics.delete_topic("orders")
 
@@ -115,7 +117,7 @@ def test_an_archive_outlives_its_topic(topics: Client, job: Job, tmp_path: Path)
         assert int(message.headers["gq-origin"].split(":")[1]) == message.partition
 
 
-def test_times_are_settled_when_the_run_begins(topics: Client, job: Job, tmp_path: Path) -> None:
+def test_times_are_settled_when_the_run_begins(topics: Client, job: PipelineJob, tmp_path: Path) -> None:
     moment_ns = int(list(topics.read("orders"))[-1].timestamp.timestamp()) * SECOND + 2 * SECOND
     before = ReplayConfig(target="again", topic="orders", to_time_ns=moment_ns)
     after = ReplayConfig(target="again", topic="orders", from_time_ns=moment_ns)
@@ -126,7 +128,7 @@ def test_times_are_settled_when_the_run_begins(topics: Client, job: Job, tmp_pat
     assert run(job, before, tmp_path).messages == 0
 
 
-def test_a_run_is_not_gone_on_with_as_another(topics: Client, job: Job, tmp_path: Path) -> None:
+def test_a_run_is_not_gone_on_with_as_another(topics: Client, job: PipelineJob, tmp_path: Path) -> None:
     nothing = ReplayConfig(target="again", topic="orders", from_offset=1_000)
     run(job, nothing, tmp_path)
 
@@ -186,7 +188,7 @@ def table(spark: "SparkSession", offsets: list[tuple[int, int]]) -> "DataFrame":
 def test_parts_hold_every_stretch_once_and_none_has_too_many(
     counts: dict[tuple[int, int], int], messages_max: int, stretch: int
 ) -> None:
-    spans = [Span(partition, stretch - 1, 20 * stretch + 1) for partition in range(4)]
+    spans = [PartitionSpan(partition, stretch - 1, 20 * stretch + 1) for partition in range(4)]
 
     parts = parts_of(counts, spans, messages_max=messages_max, stretch=stretch)
 
@@ -244,7 +246,7 @@ def test_what_makes_no_sense_is_refused() -> None:
 
 
 def test_a_run_without_a_name_is_told_from_others_by_what_it_reads_and_writes(
-    topics: Client, job: Job, tmp_path: Path
+    topics: Client, job: PipelineJob, tmp_path: Path
 ) -> None:
     archives.run(job, ArchiveConfig(topic="orders", directory=str(tmp_path / "one" / "archive")))
     archives.run(job, ArchiveConfig(topic="orders", directory=str(tmp_path / "two" / "archive")))
@@ -266,7 +268,7 @@ def test_a_run_without_a_name_is_told_from_others_by_what_it_reads_and_writes(
 
 
 def test_a_named_run_is_not_gone_on_with_into_another_topic_of_the_same_name(
-    topics: Client, job: Job, tmp_path: Path
+    topics: Client, job: PipelineJob, tmp_path: Path
 ) -> None:
     config = ReplayConfig(target="again", topic="orders")
     run(job, config, tmp_path)
@@ -277,7 +279,7 @@ def test_a_named_run_is_not_gone_on_with_into_another_topic_of_the_same_name(
 
 
 def test_headers_are_kept_byte_by_byte_and_a_predicate_sees_them_as_texts(
-    topics: Client, job: Job, tmp_path: Path
+    topics: Client, job: PipelineJob, tmp_path: Path
 ) -> None:
     topics.publish("orders", "european", headers={"region": "eu", "id": b"\xff\x00"})
     topics.publish("orders", "other", headers={"region": "us"})
@@ -289,7 +291,7 @@ def test_headers_are_kept_byte_by_byte_and_a_predicate_sees_them_as_texts(
 
 
 def test_a_delayed_message_is_replayed_to_the_time_that_it_was_rescheduled_to(
-    topics: Client, job: Job, tmp_path: Path
+    topics: Client, job: PipelineJob, tmp_path: Path
 ) -> None:
     later = topics.publish("orders", "later", delay="1h", key="later")
     topics.reschedule(later, deliver_at="2040-01-01T00:00:00Z")

@@ -67,6 +67,19 @@ def test_what_is_not_installed_is_said_with_the_line_that_installs_it(missing: s
     assert done.stdout == f"the Spark pipeline needs {missing}; install it with: pip install 'goqueue[spark]'\n"
 
 
+def test_a_plot_needs_matplotlib_and_nothing_else_does() -> None:
+    done = python(
+        "import sys; sys.modules['matplotlib'] = None\n"
+        "from goqueue.spark.session import check_installed\n"
+        "from goqueue.errors import GoQueueError\n"
+        "check_installed()\n"
+        "try: check_installed(plots=True)\n"
+        "except GoQueueError as error: print(error)\n"
+    )
+
+    assert done.stdout == "the Spark pipeline needs matplotlib; install it with: pip install 'goqueue[spark]'\n"
+
+
 def test_the_package_and_its_commands_need_no_spark() -> None:
     done = python(
         "import sys\n"

@@ -7,7 +7,7 @@ from goqueue.client.sync import Client
 from goqueue.clock import SECOND
 from goqueue.errors import InvalidConfig, TopicNotFound
 from goqueue.spark.pipelines import stats
-from goqueue.spark.pipelines.job import JobConfig, Progress, running
+from goqueue.spark.pipelines.job import JobConfig, JobProgress, running
 from goqueue.spark.pipelines.reports import frame_of, rows
 from goqueue.spark.pipelines.stats import StatsConfig
 from goqueue.testing import EmbeddedBroker
@@ -116,12 +116,12 @@ def test_a_chart_of_rates_falls_to_zero_where_nothing_came() -> None:
     nothing = stats.charts("orders", {name: [] for name in tables}, CONFIG)
     years = [{**rates[0], "from": START + timedelta(days=365 * number)} for number in range(5)]
 
-    assert per_second.names == ["11-16 08:30", "11-16 08:31", "11-16 08:32", "11-16 08:33"]
+    assert per_second.places == [START + timedelta(minutes=minute) for minute in range(4)]
     assert per_second.series[0].values == [1.0, 0.0, 0.0, 1.0]
     assert bytes_per_second.series[0].values == [10.0, 0.0, 0.0, 10.0]
-    assert sizes.names == ["0", "512", "1Ki", "4Ki", "16Mi"]
-    assert nothing[0].names == []
-    assert len(stats.charts("orders", {**tables, "rates": years}, CONFIG)[0].names) == 5
+    assert sizes.places == ["0", "512", "1Ki", "4Ki", "16Mi"]
+    assert nothing[0].places == []
+    assert len(stats.charts("orders", {**tables, "rates": years}, CONFIG)[0].places) == 5
 
 
 @pytest.mark.parametrize("setting", ["every_ns", "top"])
@@ -137,7 +137,7 @@ def test_the_statistics_of_a_topic_are_those_of_its_messages(
     given = [("hot" if number % 3 else f"k{number}", "x" * number) for number in range(30)]
     for number, (key, value) in enumerate(given):
         client.publish("orders", value, key=key, partition=number % 2)
-    reports: list[Progress] = []
+    reports: list[JobProgress] = []
 
     with running("stats", JobConfig(server=broker.address), spark=spark, reporter=reports.append) as job:
         with stats.report(job, "orders", CONFIG) as tables:

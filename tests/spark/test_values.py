@@ -18,7 +18,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from goqueue.client.sync import Client
 from goqueue.errors import InvalidConfig, SchemaNotFound, SubjectNotFound
-from goqueue.schemas.protobuf import PROTOBUF
+from goqueue.schemas.protobuf.schema import PROTOBUF
 from goqueue.spark.columns import BatchMaker
 from goqueue.spark.ddl import parse_ddl
 from goqueue.spark.values import ValueParser, value_parser

@@ -4,6 +4,7 @@ from collections.abc import Iterable
 
 from goqueue.names import TopicPartition
 from goqueue.record import kernel
+from goqueue.record.header import HEADER_BYTES
 from goqueue.record.message import Message
 from goqueue.storage.config import LogConfig
 from goqueue.storage.file import Disk
@@ -13,6 +14,9 @@ from goqueue.storage.walk import Damage
 DIRECTORY = "/data/log"
 ORIGIN = TopicPartition("orders", 0)
 NOW_NS = 1_800_000_000_000_000_000
+FIRST = f"{DIRECTORY}/{0:020d}.log"
+RECORD_BYTES = HEADER_BYTES + 100
+"""The size of a record that `fill` appends by default."""
 
 
 def open_log(disk: Disk, **settings: object) -> Log:
@@ -32,6 +36,14 @@ def fill(log: Log, count: int, *, size: int = 100, batch: int = 1) -> list[bytes
     for first in range(0, count, batch):
         append(log, values[first : first + batch], now_ns=NOW_NS + (start + first) * 1_000_000)
     return values
+
+
+def flushed(disk: Disk, count: int, *, segment_records: int = 1000) -> tuple[Log, list[bytes]]:
+    """A log with `count` durable values, and these values."""
+    log = open_log(disk, segment_bytes=segment_records * RECORD_BYTES)
+    values = fill(log, count)
+    log.flush()
+    return log, values
 
 
 def read_all(log: Log, *, max_bytes: int = 1 << 20) -> tuple[list[Message], list[Damage]]:

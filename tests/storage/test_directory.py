@@ -61,7 +61,7 @@ class Place(NamedTuple):
         log.flush()
         log.epochs.assign(1, 0)
         log.close()
-        compaction.store_state(self.disk, f"{self.root}/{LOG}", compaction.State(0))
+        compaction.store_state(self.disk, f"{self.root}/{LOG}", compaction.CompactionState(0))
         return values
 
     def path(self, name: str) -> str:

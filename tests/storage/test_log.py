@@ -3,11 +3,10 @@ import pytest
 from goqueue import events
 from goqueue.errors import Conflict, InvalidBatch, OffsetOutOfRange
 from goqueue.record import kernel
-from goqueue.record.message import Message
 from goqueue.storage.config import LogConfig
 from goqueue.storage.log import Log
 from goqueue.testing import FaultyDisk, MemoryDisk
-from tests.storage.logs import DIRECTORY, NOW_NS, ORIGIN, append, fill, open_log, read_all, values_of
+from tests.storage.logs import DIRECTORY, NOW_NS, append, fill, open_log, read_all, values_of
 
 
 def test_a_new_log_is_empty(disk: MemoryDisk) -> None:
@@ -106,37 +105,6 @@ def test_a_quiet_log_rolls_by_age_too(disk: MemoryDisk) -> None:
     assert log.segment_count == 2
 
 
-@pytest.mark.parametrize("max_bytes", [1, 134, 135, 500, 10_000])
-def test_a_read_stays_in_its_budget_but_returns_at_least_one_record(disk: MemoryDisk, max_bytes: int) -> None:
-    log = open_log(disk, segment_bytes=1000)
-    fill(log, 20)
-
-    for offset in range(20):
-        chunk = log.read(offset, max_bytes=max_bytes)
-        assert chunk.record_count >= 1
-        assert chunk.record_count == 1 or len(chunk.records) <= max_bytes
-        assert kernel.decode(chunk.records, ORIGIN, Message)[0].offset == offset
-
-
-def test_a_record_larger_than_any_window_is_read_whole(disk: MemoryDisk) -> None:
-    log = open_log(disk)
-    large = bytes(range(256)) * 20_000
-    append(log, [b"before", large, b"behind"])
-
-    assert [message.value for message in read_all(log, max_bytes=100)[0]] == [b"before", large, b"behind"]
-    assert kernel.decode(log.read(1, max_bytes=1).records, ORIGIN, Message)[0].value == large
-
-
-def test_a_read_ends_before_to_offset(disk: MemoryDisk) -> None:
-    log = open_log(disk, segment_bytes=1000)
-    fill(log, 20)
-
-    chunk = log.read(3, to_offset=5)
-
-    assert (chunk.record_count, chunk.next_offset) == (2, 5)
-    assert log.read(5, to_offset=5).record_count == 0
-
-
 def test_an_offset_outside_the_log_is_refused_with_the_range(disk: MemoryDisk) -> None:
     log = open_log(disk)
     fill(log, 3)
@@ -146,52 +114,6 @@ def test_an_offset_outside_the_log_is_refused_with_the_range(disk: MemoryDisk) -
 
     assert (caught.value.offset, caught.value.start, caught.value.end) == (4, 0, 3)
     assert log.read(3).record_count == 0
-
-
-def test_a_reader_goes_on_where_it_stopped_and_sees_what_is_appended_meanwhile(disk: MemoryDisk) -> None:
-    log = open_log(disk, segment_bytes=1000)
-    fill(log, 10)
-    reader = log.reader(8)
-    assert reader.read(max_bytes=10_000).next_offset == 10
-    assert reader.read(max_bytes=10_000).record_count == 0
-
-    fill(log, 30)
-
-    offsets = []
-    while (chunk := reader.read(max_bytes=300)).record_count:
-        offsets += [message.offset for message in kernel.decode(chunk.records, ORIGIN, Message)]
-    assert offsets == list(range(10, 40))
-
-
-@pytest.mark.parametrize("segment_bytes", [1000, 100_000_000])
-def test_a_time_finds_the_first_record_stored_then_or_later(disk: MemoryDisk, segment_bytes: int) -> None:
-    log = open_log(disk, segment_bytes=segment_bytes)
-    for step in range(30):
-        append(log, [b"." * 100] * 3, now_ns=NOW_NS + step * 10)
-
-    for step in range(30):
-        assert log.offset_at_time(NOW_NS + step * 10) == step * 3
-        assert log.offset_at_time(NOW_NS + step * 10 + 1) == step * 3 + 3
-    assert log.offset_at_time(0) == 0
-    assert log.offset_at_time(NOW_NS * 2) == log.next_offset == 90
-
-
-def test_a_time_is_found_when_all_records_bear_the_same(disk: MemoryDisk) -> None:
-    log = open_log(disk, segment_bytes=1000)
-    for _ in range(30):
-        append(log, [b"." * 100])
-
-    assert log.offset_at_time(NOW_NS) == 0
-    assert log.offset_at_time(NOW_NS + 1) == 30
-
-
-def test_reading_by_time_returns_the_records_from_then_on(disk: MemoryDisk) -> None:
-    log = open_log(disk)
-    fill(log, 10)
-
-    chunk = log.read_time(NOW_NS + 7 * 1_000_000)
-
-    assert [message.offset for message in kernel.decode(chunk.records, ORIGIN, Message)] == [7, 8, 9]
 
 
 def test_a_batch_that_breaks_the_format_is_refused_and_nothing_is_written(disk: MemoryDisk) -> None:
@@ -248,32 +170,6 @@ def test_truncation_is_durable(disk: MemoryDisk) -> None:
     assert not log.damage
 
 
-def test_a_reader_behind_a_truncation_reads_what_is_written_there_next(disk: MemoryDisk) -> None:
-    log = open_log(disk, segment_bytes=1000)
-    fill(log, 50)
-    reader = log.reader(20)
-    reader.read(max_bytes=134)
-
-    log.truncate(21)
-    append(log, [b"new"])
-
-    assert kernel.decode(reader.read(max_bytes=1000).records, ORIGIN, Message)[0].value == b"new"
-
-
-def test_a_reader_whose_place_was_cut_away_and_written_over_finds_it_again(disk: MemoryDisk) -> None:
-    log = open_log(disk)
-    fill(log, 30)
-    reader = log.reader(0)
-    reader.read(max_bytes=25 * 134)
-
-    log.truncate(20)
-    fill(log, 10, size=77)
-
-    chunk = reader.read(max_bytes=134)
-    assert not chunk.gaps
-    assert kernel.decode(chunk.records, ORIGIN, Message)[0].offset == 25
-
-
 def test_truncating_outside_the_log_is_refused(disk: MemoryDisk) -> None:
     log = open_log(disk)
     fill(log, 3)
@@ -304,18 +200,6 @@ def test_opening_a_log_that_was_closed_writes_nothing(disk: MemoryDisk) -> None:
     assert disk.steps == steps
 
 
-def test_few_files_are_open_however_many_segments_there_are(disk: MemoryDisk) -> None:
-    log = open_log(disk, segment_bytes=200)
-    fill(log, 1000)
-    log.flush()
-
-    assert len(values_of(log)) == 1000
-    assert log.offset_at_time(NOW_NS + 500_000_000) == 500
-
-    assert log.segment_count == 1000
-    assert disk.open_files < 250
-
-
 def test_events_tell_what_happens(disk: MemoryDisk) -> None:
     seen: list[events.Event] = []
     log = Log.open(disk, DIRECTORY, LogConfig(segment_bytes=1000), observe=seen.append)
@@ -340,31 +224,6 @@ def test_a_batch_of_wider_items_is_taken_by_its_bytes(disk: MemoryDisk) -> None:
     assert values_of(log) == [b"a" * 98, b"b" * 98, b"second"]
 
 
-def test_a_reader_overtaken_by_retention_says_so(disk: MemoryDisk) -> None:
-    log = open_log(disk, segment_bytes=1, retention_ms=1)
-    fill(log, 5)
-    log.flush()
-    reader = log.reader(0)
-
-    log.maintain(now_ns=NOW_NS + 10**12, monotonic_ns=0)
-
-    assert log.start_offset == 4
-    with pytest.raises(OffsetOutOfRange):
-        reader.read(max_bytes=1000)
-
-
-def test_a_reader_behind_the_end_of_a_log_that_was_cut_says_so(disk: MemoryDisk) -> None:
-    log = open_log(disk)
-    fill(log, 10)
-    reader = log.reader(10)
-
-    log.truncate(3)
-
-    with pytest.raises(OffsetOutOfRange) as caught:
-        reader.read(max_bytes=1000)
-    assert (caught.value.offset, caught.value.end) == (10, 3)
-
-
 def test_a_closed_log_does_nothing_more(disk: MemoryDisk) -> None:
     log = open_log(disk, segment_age_ms=1)
     fill(log, 3)
@@ -384,18 +243,6 @@ def test_a_closed_log_does_nothing_more(disk: MemoryDisk) -> None:
     assert log.begin_flush(monotonic_ns=0) is None
     assert log.expire(now_ns=NOW_NS * 2) is None
     assert (disk.steps, disk.open_files) == (steps, 0)
-
-
-def test_a_reader_of_a_closed_log_opens_nothing(disk: MemoryDisk) -> None:
-    log = open_log(disk)
-    fill(log, 3)
-    reader = log.reader(0)
-    log.close()
-
-    with pytest.raises(Conflict, match="is closed"):
-        reader.read(max_bytes=100)
-
-    assert disk.open_files == 0
 
 
 def test_a_closed_log_does_not_roll(disk: MemoryDisk) -> None:
@@ -466,18 +313,3 @@ def test_a_log_may_take_the_place_of_one_that_was_abandoned(disk: MemoryDisk) ->
     new.close()
 
     assert values_of(open_log(disk)) == [b"new"]
-
-
-def test_a_segment_sealed_during_a_flush_keeps_its_descriptor_until_it_is_synced(disk: MemoryDisk) -> None:
-    log = open_log(disk, segment_bytes=300)
-    fill(log, 1)
-    job = log.begin_flush(monotonic_ns=0)
-    assert job is not None
-    fill(log, 2)
-
-    job.run()
-    log.complete(job)
-
-    assert [log._segments[index].segment.unsynced for index in range(2)] == [True, True]
-    log.flush()
-    assert [log._segments[index].segment.unsynced for index in range(2)] == [False, False]

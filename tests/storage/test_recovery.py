@@ -1,24 +1,30 @@
 """What a log is after a crash, and after its disk lost what it had promised to keep."""
 
+import errno
+
+import pytest
+
 from goqueue import events
+from goqueue.errors import DirectoryUnusable, ReadFailed, StorageFull
 from goqueue.record import kernel
-from goqueue.record.header import HEADER_BYTES
-from goqueue.storage.checkpoint import SLOT_BYTES, SLOT_COUNT, SLOT_STRIDE_BYTES, Checkpoint, CheckpointFile
 from goqueue.storage.config import LogConfig
 from goqueue.storage.log import Log
-from goqueue.testing import MemoryDisk
-from tests.storage.logs import DIRECTORY, NOW_NS, append, fill, open_log, read_all, values_of
+from goqueue.testing import FaultyDisk, MemoryDisk
+from tests.storage.faulty import SETTINGS, check_reopened
+from tests.storage.logs import (
+    DIRECTORY,
+    FIRST,
+    NOW_NS,
+    RECORD_BYTES,
+    append,
+    fill,
+    flushed,
+    open_log,
+    read_all,
+    values_of,
+)
 
-RECORD_BYTES = HEADER_BYTES + 100
-FIRST = f"{DIRECTORY}/{0:020d}.log"
 CHECKPOINT = f"{DIRECTORY}/checkpoint"
-
-
-def flushed(disk: MemoryDisk, count: int, *, segment_records: int = 1000) -> tuple[Log, list[bytes]]:
-    log = open_log(disk, segment_bytes=segment_records * RECORD_BYTES)
-    values = fill(log, count)
-    log.flush()
-    return log, values
 
 
 def test_a_torn_tail_is_cut_off_at_the_last_valid_record(disk: MemoryDisk) -> None:
@@ -144,78 +150,6 @@ def test_without_a_checkpoint_everything_is_looked_at_and_kept(disk: MemoryDisk)
     assert not log.damage
 
 
-def test_one_damaged_checkpoint_slot_costs_nothing(disk: MemoryDisk) -> None:
-    log, values = flushed(disk, 10)
-    append(log, [b"more"])
-    log.close()
-    whole = disk.read(CHECKPOINT)
-
-    for position in range(SLOT_BYTES):
-        disk.write(CHECKPOINT, whole)
-        disk.flip_bit(CHECKPOINT, position + position % SLOT_COUNT * SLOT_STRIDE_BYTES, position % 8)
-        log = open_log(disk)
-        assert values_of(log) == [*values, b"more"]
-        assert not log.damage
-
-
-def test_the_newest_checkpoint_slot_counts(disk: MemoryDisk) -> None:
-    disk.make_directory("/data")
-    file = CheckpointFile(disk, "/data/checkpoint")
-    points = [Checkpoint(0, number * 10, number, 7) for number in range(9)]
-
-    for point in points:
-        file.write(point, sync=point.next_offset % 3 == 0)
-        assert CheckpointFile(disk, "/data/checkpoint").load() == point
-
-
-def test_a_lower_checkpoint_that_was_synced_leaves_no_trace_of_the_higher_one(disk: MemoryDisk) -> None:
-    disk.make_directory("/data")
-    file = CheckpointFile(disk, "/data/checkpoint")
-    file.write(Checkpoint(0, 100, 10, 0), sync=True)
-    file.write(Checkpoint(0, 110, 11, 0), sync=False)
-
-    file.write(Checkpoint(0, 50, 5, 0), sync=True)
-
-    content = disk.read("/data/checkpoint")
-    for slot in range(3):
-        disk.flip_bit("/data/checkpoint", slot * SLOT_STRIDE_BYTES, 0)
-        assert CheckpointFile(disk, "/data/checkpoint").load() == Checkpoint(0, 50, 5, 0)
-        disk.write("/data/checkpoint", content)
-
-
-def test_no_crash_leaves_a_checkpoint_file_without_a_valid_slot(disk: MemoryDisk) -> None:
-    disk.make_directory("/data")
-    file = CheckpointFile(disk, "/data/checkpoint")
-    file.make_room()
-    disk.sync_directory("/data")
-    disk.sync_directory("/")
-    file.write(Checkpoint(0, 0, 0, 0), sync=True)
-    for number in range(40):
-        file.write(Checkpoint(0, number, number, 7), sync=number % 5 == 0)
-        for seed in range(20):
-            found = CheckpointFile(disk.crash(seed=seed), "/data/checkpoint").load()
-            assert found is not None
-            assert number // 5 * 5 <= found.next_offset <= number
-        disk = disk.crash(keep="everything")
-        file = CheckpointFile(disk, "/data/checkpoint")
-        file.load()
-
-
-def test_a_lost_checkpoint_does_not_turn_damage_into_the_end_of_the_log(disk: MemoryDisk) -> None:
-    _, values = flushed(disk, 95, segment_records=10)
-    disk.remove(CHECKPOINT)
-    for base in (0, 90):
-        disk.flip_bit(f"{DIRECTORY}/{base:020d}.log", 2 * RECORD_BYTES + 60, 0)
-    disk.write(f"{DIRECTORY}/{90:020d}.log", disk.read(f"{DIRECTORY}/{90:020d}.log") + b"torn")
-
-    log = open_log(disk, segment_bytes=10 * RECORD_BYTES)
-    messages, gaps = read_all(log)
-
-    assert [message.value for message in messages] == values[:2] + values[3:92] + values[93:]
-    assert [(gap.first_offset, gap.next_offset) for gap in gaps] == [(2, 3), (92, 93)]
-    assert log.next_offset == 95
-
-
 def test_files_of_an_unfinished_deletion_are_cleared_away(disk: MemoryDisk) -> None:
     flushed(disk, 5)
     for name in (f"{0:020d}.log.deleted", f"{77:020d}.index", f"{3:020d}.log.cleaned", "leader-epochs.new"):
@@ -260,14 +194,6 @@ def test_a_valid_record_whose_offset_does_not_follow_is_cut_off(disk: MemoryDisk
     assert log.next_offset == 10
 
 
-def test_the_first_flush_leaves_a_checkpoint_behind(disk: MemoryDisk) -> None:
-    flushed(disk, 10)
-
-    survived = disk.crash(keep="nothing")
-
-    assert CheckpointFile(survived, CHECKPOINT).load() == Checkpoint(0, 10 * RECORD_BYTES, 10, NOW_NS + 9_000_000)
-
-
 def test_a_segment_that_was_cut_off_does_not_come_back_behind_later_records() -> None:
     for seed in range(300):
         disk = MemoryDisk()
@@ -282,3 +208,86 @@ def test_a_segment_that_was_cut_off_does_not_come_back_behind_later_records() ->
             append(log, [b"new1"])
             log.flush()
             assert values_of(open_log(disk.crash(seed=seed + 1), segment_bytes=80)) == [b"zero", b"new1"]
+
+
+def test_a_log_that_cannot_be_read_is_not_opened(disk: MemoryDisk) -> None:
+    log = open_log(disk, **SETTINGS)
+    values = fill(log, 30)
+    log.close()
+    before = {path: disk.read(path) for path in disk.paths()}
+    faulty = FaultyDisk(disk, seed=0)
+    refused = 0
+    for operation in ("entries", "pread", "open", "size"):
+        for skip in range(10):
+            faulty.fail_next(operation, skip=skip)  # type: ignore[arg-type]
+            try:
+                assert values_of(open_log(faulty, **SETTINGS)) == values
+            except DirectoryUnusable as error:
+                assert error.path.startswith(DIRECTORY)
+                refused += 1
+            except ReadFailed:
+                pass
+            faulty.heal()
+
+    assert refused > 10
+    assert {path: disk.read(path) for path in disk.paths()} == before
+
+
+@pytest.mark.parametrize("rate", [0.02, 0.1])
+def test_a_flipped_bit_while_a_log_is_opened_costs_no_record_before_the_checkpoint(rate: float) -> None:
+    for seed in range(100):
+        disk = MemoryDisk()
+        log = open_log(disk, segment_bytes=30_000)
+        values = fill(log, 300)
+        log.close()
+
+        faulty = FaultyDisk(disk, seed=seed, bit_flip=rate)
+        log = open_log(faulty, segment_bytes=30_000)
+
+        faulty.heal()
+        assert values_of(log) == values, seed
+        values += fill(log, 100)
+        log.close()
+        log = open_log(disk, segment_bytes=30_000)
+        assert values_of(log) == values, seed
+        for offset in range(0, 400, 20):
+            assert log.offset_at_time(NOW_NS + offset * 1_000_000) == offset
+
+
+def test_no_single_bit_of_an_index_keeps_a_log_from_being_opened(disk: MemoryDisk) -> None:
+    log = open_log(disk)
+    values = fill(log, 100)
+    log.close()
+
+    for suffix in (".index", ".timeindex"):
+        path = FIRST.replace(".log", suffix)
+        whole = disk.read(path)
+        assert len(whole) == 4 * 16
+        for position in range(len(whole)):
+            for bit in (0, 7):
+                disk.write(path, whole)
+                disk.flip_bit(path, position, bit)
+                log = open_log(disk)
+                assert len(values_of(log)) == len(values)
+                assert log.offset_at_time(NOW_NS + 90_000_000) == 90
+                assert not log.damage
+                log.close()
+        disk.write(path, whole)
+
+
+def test_a_segment_begun_just_before_the_end_of_a_process_is_durable_with_what_the_next_one_appends(
+    disk: MemoryDisk, faulty: FaultyDisk
+) -> None:
+    log = open_log(faulty, **SETTINGS)
+    values = fill(log, 7)
+    log.flush()
+    faulty.fail_next("pwrite", errno.ENOSPC, path_suffix=".log")
+    with pytest.raises(StorageFull):
+        fill(log, 1)
+    assert log.segment_count == 2
+
+    log = open_log(disk, **SETTINGS)
+    values += fill(log, 3)
+    log.flush()
+
+    check_reopened(disk, values)

@@ -1,7 +1,10 @@
+import pytest
+
 from goqueue.storage.config import LogConfig
 from goqueue.storage.retention import SegmentInfo, expired
 from goqueue.testing import MemoryDisk
-from tests.storage.logs import NOW_NS, append, fill, open_log, read_all, values_of
+from tests.storage.faulty import SETTINGS
+from tests.storage.logs import FIRST, NOW_NS, append, fill, open_log, read_all, values_of
 
 MS = 1_000_000
 SEGMENTS = [SegmentInfo(0, 100, 10 * MS), SegmentInfo(5, 100, 20 * MS), SegmentInfo(9, 100, 30 * MS)]
@@ -108,3 +111,51 @@ def test_the_newest_messages_stay_even_if_they_are_more_than_the_room_unless_the
     assert expired(iter(newest), 100, config, now_ns=0) == []
     assert expired(iter(newest), 100, config, now_ns=0, is_full=True) == newest
     assert expired(iter(newest), 100, LogConfig(retention_ms=0, retention_bytes=100), now_ns=0, is_full=True) == []
+
+
+@pytest.mark.parametrize("flush", ["group", "interval", "none"])
+def test_retention_ahead_of_the_checkpoint_costs_no_record(disk: MemoryDisk, flush: str) -> None:
+    log = open_log(disk, **SETTINGS, retention_bytes=1_500, flush=flush)
+    values = fill(log, 5)
+    log.flush()
+    values += fill(log, 30)
+
+    job = log.expire(now_ns=NOW_NS)
+
+    assert job is None
+    recovered = open_log(disk.crash(keep="everything"), **SETTINGS)
+    assert values_of(recovered) == values
+    assert not recovered.damage
+    log = open_log(disk.crash(keep="nothing"), **SETTINGS)
+    assert values_of(log) == values[:5]
+
+
+def test_retention_makes_room_on_a_disk_too_full_for_the_leader_epochs(disk: MemoryDisk) -> None:
+    log = open_log(disk, **SETTINGS, retention_bytes=1_500)
+    log.epochs.assign(1, 0)
+    values = fill(log, 10)
+    log.epochs.assign(2, 10)
+    values += fill(log, 30)
+    log.flush()
+    disk.capacity_bytes = disk.used_bytes
+
+    log.maintain(now_ns=NOW_NS, monotonic_ns=0)
+
+    assert log.failure is None
+    assert log.start_offset > 10
+    assert values_of(log) == values[log.start_offset :]
+    assert append(log, [b"fits again"]).first_offset == 40
+
+
+def test_a_segment_that_is_all_damage_does_not_expire_before_its_time(disk: MemoryDisk) -> None:
+    log = open_log(disk, segment_bytes=100)
+    values = fill(log, 5)
+    log.close()
+    disk.flip_bit(FIRST, 50)
+
+    log = open_log(disk, segment_bytes=100)
+    log.maintain(now_ns=NOW_NS, monotonic_ns=0)
+
+    messages, gaps = read_all(log)
+    assert [message.value for message in messages] == values[1:]
+    assert [(gap.first_offset, gap.next_offset) for gap in gaps] == [(0, 1)]

@@ -196,7 +196,7 @@ def test_the_index_of_what_was_compacted_goes_and_the_others_stay(disk: MemoryDi
             open_from = one.log.next_offset
             one.publish(8, 1, [b"k"])
     one.log.flush()
-    one.log.sync_txn_indexes()
+    one.log.transactions.sync()
     indexes = [path for path in disk.paths() if path.endswith(".txnindex")]
 
     one.compact()
@@ -206,9 +206,9 @@ def test_the_index_of_what_was_compacted_goes_and_the_others_stay(disk: MemoryDi
     assert left == [path for path in indexes if path >= f"{DIRECTORY}/{one.log.cleaned_offset:020d}"]
     assert 0 < len(left) < len(indexes)
     expected = BitMap64([offset for offset in one.transactions.aborted if offset >= one.log.cleaned_offset])
-    assert one.log.aborted() == Aborted(expected, None)
+    assert one.log.transactions.aborted() == Aborted(expected, None)
     one.log.close()
-    assert Log.open(disk, DIRECTORY, CONFIG).aborted() == Aborted(expected, None)
+    assert Log.open(disk, DIRECTORY, CONFIG).transactions.aborted() == Aborted(expected, None)
 
 
 def test_what_was_not_in_an_index_yet_need_not_get_there_once_it_is_compacted(disk: MemoryDisk) -> None:
@@ -217,15 +217,15 @@ def test_what_was_not_in_an_index_yet_need_not_get_there_once_it_is_compacted(di
     one.end(7, 1, commit=False)
     roll(one)
     one.log.flush()
-    job = one.log.begin_txn_sync()
+    job = one.log.transactions.begin_sync()
     assert job is not None
 
     one.compact()
     job.run()
     one.log.complete(job)
 
-    assert one.log.begin_txn_sync() is None
-    assert one.log.txn_synced_offset == one.log.next_offset
+    assert one.log.transactions.begin_sync() is None
+    assert one.log.transactions.synced_offset == one.log.next_offset
     assert not [path for path in disk.paths() if path.endswith(".txnindex")]
 
 
@@ -238,7 +238,7 @@ def test_an_index_that_was_left_behind_where_all_is_compacted_does_not_count(dis
     one.log.close()
     disk.open(f"{DIRECTORY}/{0:020d}.txnindex", create=True).append(b"torn")
 
-    assert Log.open(disk, DIRECTORY, CONFIG).aborted() == Aborted(BitMap64(), None)
+    assert Log.open(disk, DIRECTORY, CONFIG).transactions.aborted() == Aborted(BitMap64(), None)
 
 
 def test_an_abort_that_comes_again_for_what_was_compacted_is_passed_over(disk: MemoryDisk) -> None:
@@ -248,9 +248,9 @@ def test_an_abort_that_comes_again_for_what_was_compacted_is_passed_over(disk: M
     roll(one)
     one.compact()
 
-    one.log.note_aborted(0, 1, 1)
+    one.log.transactions.note_aborted(0, 1, 1)
 
-    assert one.log.aborted() == Aborted(BitMap64(), None)
+    assert one.log.transactions.aborted() == Aborted(BitMap64(), None)
 
 
 class Written(NamedTuple):
@@ -358,7 +358,7 @@ def test_the_copies_take_their_places_without_the_index_even_if_the_machine_dies
     one.end(7, 1, commit=False)
     roll(one)
     one.log.flush()
-    one.log.sync_txn_indexes()
+    one.log.transactions.sync()
     job = one.log.begin_compaction(now_ns=NOW_NS, stable_offset=one.stable_offset)
     while job and not isinstance(job, FinishJob):
         job.run()
@@ -368,5 +368,5 @@ def test_the_copies_take_their_places_without_the_index_even_if_the_machine_dies
     log = Log.open(survived, DIRECTORY, CONFIG)
 
     assert log.cleaned_offset > 0
-    assert log.aborted() == Aborted(BitMap64(), None)
+    assert log.transactions.aborted() == Aborted(BitMap64(), None)
     assert not [path for path in survived.paths() if path.endswith(".txnindex")]

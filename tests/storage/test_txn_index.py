@@ -8,11 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from goqueue.errors import DirectoryUnusable, ForeignFile, GoQueueError, ReadFailed, StorageFailed, StorageFull
+from goqueue.errors import DirectoryUnusable, GoQueueError, ReadFailed, StorageFailed, StorageFull
 from goqueue.record import kernel
 from goqueue.storage.config import LogConfig
-from goqueue.storage.file import Entry
-from goqueue.storage.layout import sort_out
 from goqueue.storage.log import Log
 from goqueue.storage.txn_index import (
     ENTRY_BYTES,
@@ -27,35 +25,9 @@ from goqueue.storage.txn_index import (
 from goqueue.testing import FaultyDisk, MemoryDisk, PowerLoss
 from goqueue.testing.faulty_disk import Operation
 from tests.storage.logs import DIRECTORY, NOW_NS, fill
-from tests.storage.transactional import SNAPSHOTS, Owner, batches, told_by
+from tests.storage.transactional import CONFIG, SNAPSHOTS, Owner, batches, check, owner, paths, some_aborts
 
-CONFIG = LogConfig(segment_bytes=400)
 FIRST = f"{DIRECTORY}/{0:020d}.txnindex"
-
-
-def owner(disk: MemoryDisk | FaultyDisk, config: LogConfig = CONFIG) -> Owner:
-    disk.make_directory(SNAPSHOTS)
-    return Owner(disk, config)
-
-
-def check(one: Owner) -> None:
-    """What the owner knows is what the log tells; there is neither retention nor compaction."""
-    aborted, open_at = told_by(one.log)
-    assert one.transactions.aborted == aborted
-    assert dict(one.transactions.open) == open_at
-
-
-def paths(disk: MemoryDisk) -> list[str]:
-    return [path for path in disk.paths() if ".txnindex" in path]
-
-
-def some_aborts(one: Owner, count: int = 3) -> None:
-    """Transactions over several segments, every second one aborted."""
-    for number in range(1, count + 1):
-        for key in (b"a", b"b", b"c"):
-            one.publish(7, number, [key, key])
-            one.publish(8, 0, [key])
-        one.end(7, number, commit=number % 2 == 0)
 
 
 # --- the file ------------------------------------------------------------------------------------------------------
@@ -125,216 +97,6 @@ def test_a_foreign_head_is_damage(raw: bytes) -> None:
     assert decode(raw + encode([AbortedRange(500, 500, 501, 502)]), 500) == ([], True)
 
 
-# --- a log and its indexes -----------------------------------------------------------------------------------------
-
-
-def test_a_log_without_aborts_has_no_index(disk: MemoryDisk) -> None:
-    log = Log.open(disk, DIRECTORY, CONFIG)
-    fill(log, 20)
-    log.close()
-
-    log = Log.open(disk, DIRECTORY, CONFIG)
-
-    assert log.aborted() == Aborted(BitMap64(), None)
-    assert log.begin_txn_sync() is None
-    assert not log.has_transactions
-    assert not paths(disk)
-
-
-def test_what_was_aborted_is_known_after_a_restart(disk: MemoryDisk) -> None:
-    one = owner(disk)
-    some_aborts(one)
-    expected = one.transactions.aborted
-    assert one.log.segment_count > 3
-    one.log.close()
-
-    log = Log.open(disk, DIRECTORY, CONFIG)
-
-    assert log.aborted() == Aborted(expected, None)
-    assert log.has_transactions
-    assert len(paths(disk)) > 2
-
-
-def test_a_log_says_for_good_that_there_were_transactions_before_there_are(disk: MemoryDisk) -> None:
-    one = owner(disk)
-    before = disk.steps
-    one.publish(7, 1, [b"a"])
-    assert one.log.has_transactions
-
-    for step in range(before, disk.steps):
-        again = MemoryDisk(power_off_after=step)
-        try:
-            owner(again).publish(7, 1, [b"a"])
-        except PowerLoss:
-            pass
-        log = Log.open(again.crash(seed=step, keep="random"), DIRECTORY, CONFIG)
-        assert log.has_transactions or not log.next_offset
-    one.log.close()
-    assert Log.open(disk, DIRECTORY, CONFIG).has_transactions
-
-
-def test_a_transaction_that_begins_on_a_full_disk_is_refused_and_harms_nothing(disk: MemoryDisk) -> None:
-    one = owner(disk)
-    fill(one.log, 1)
-    disk.capacity_bytes = disk.used_bytes
-
-    with pytest.raises(StorageFull):
-        one.publish(7, 1, [b"a"])
-
-    disk.capacity_bytes = None
-    assert one.log.next_offset == 1
-    assert one.log.failure is None
-    one.publish(7, 1, [b"a"])
-
-
-def test_a_range_over_several_segments_is_in_the_index_of_each(disk: MemoryDisk) -> None:
-    one = owner(disk)
-    for _ in range(5):
-        one.publish(7, 1, [b"k" * 40] * 4)
-    one.end(7, 1, commit=False)
-    one.log.flush()
-
-    one.log.sync_txn_indexes()
-
-    bases = [0, 4, 8, 12, 16]
-    assert paths(disk) == [f"{DIRECTORY}/{base:020d}.txnindex" for base in bases]
-    assert [
-        decode(one.disk.open(path).pread(0, 10_000), base).entries
-        for base, path in zip(bases, paths(disk), strict=True)
-    ] == [[AbortedRange(base, base, base + 4, 20)] for base in bases]
-
-
-def test_what_is_noted_twice_is_written_once(disk: MemoryDisk) -> None:
-    one = owner(disk)
-    some_aborts(one)
-    one.log.flush()
-    one.log.sync_txn_indexes()
-    sizes = [disk.open(path).size() for path in paths(disk)]
-
-    for _ in range(3):
-        one.log.close()
-        one = owner(disk)  # there is no snapshot, so it reads all of the log
-
-    assert [disk.open(path).size() for path in paths(disk)] == sizes
-    check(one)
-
-
-def test_an_index_never_tells_of_a_marker_that_is_not_on_the_medium(disk: MemoryDisk) -> None:
-    one = owner(disk)
-    one.publish(7, 1, [b"a"])
-    one.log.flush()
-    one.end(7, 1, commit=False)
-
-    assert one.log.begin_txn_sync() is None
-    assert one.log.txn_synced_offset == 1
-    one.log.flush()
-    job = one.log.begin_txn_sync()
-
-    assert job is not None
-    assert one.log.begin_txn_sync() is None  # one at a time
-    assert one.log.txn_synced_offset == 1
-    job.run()
-    one.log.complete(job)
-    assert one.log.txn_synced_offset == 2
-    assert one.log.begin_txn_sync() is None
-
-
-def test_what_was_aborted_while_a_job_runs_is_left_for_the_next(disk: MemoryDisk) -> None:
-    one = owner(disk)
-    one.publish(7, 1, [b"a"])
-    one.publish(8, 1, [b"a"])
-    one.end(7, 1, commit=False)
-    one.log.flush()
-    job = one.log.begin_txn_sync()
-    assert job is not None
-    one.end(8, 1, commit=False)
-    one.log.flush()
-
-    job.run()
-    one.log.complete(job)
-
-    assert one.log.txn_synced_offset == 3
-    assert decode(disk.open(FIRST).pread(0, 1_000), 0).entries == [AbortedRange(0, 0, 1, 2)]
-    one.log.sync_txn_indexes()
-    assert one.log.txn_synced_offset == 4
-    assert Log.open(disk.crash(keep="nothing"), DIRECTORY, CONFIG).aborted() == Aborted(BitMap64([0, 1]), None)
-
-
-@pytest.mark.parametrize("when", ["before it ran", "when it had run"])
-def test_a_sync_in_place_takes_the_job_under_way_back(disk: MemoryDisk, when: str) -> None:
-    one = owner(disk)
-    some_aborts(one)
-    one.log.flush()
-    job = one.log.begin_txn_sync()
-    assert job is not None
-    if when == "when it had run":
-        job.run()
-
-    one.log.sync_txn_indexes()
-    job.run()
-    one.log.complete(job)
-
-    found = Log.open(disk.crash(keep="nothing"), DIRECTORY, CONFIG).aborted()
-    assert found == Aborted(one.transactions.aborted, None)
-
-
-def test_what_retention_takes_is_forgotten_with_its_index(disk: MemoryDisk) -> None:
-    config = LogConfig(segment_bytes=400, retention_bytes=800)
-    one = owner(disk, config)
-    some_aborts(one, 9)
-    one.log.flush()
-    one.log.sync_txn_indexes()
-    before = len(paths(disk))
-    aborted = one.transactions.aborted.copy()
-
-    one.expire()
-
-    start = one.log.start_offset
-    assert start > 0
-    assert one.transactions.aborted == BitMap64([offset for offset in aborted if offset >= start])
-    assert one.log.aborted() == Aborted(one.transactions.aborted, None)
-    assert len(paths(disk)) < before
-    one.log.close()
-    assert Log.open(disk, DIRECTORY, config).aborted() == Aborted(one.transactions.aborted, None)
-
-
-@pytest.mark.parametrize("ran", [False, True])
-def test_retention_wins_over_a_job_that_writes_its_index(disk: MemoryDisk, ran: bool) -> None:
-    config = LogConfig(segment_bytes=400, retention_bytes=800)
-    one = owner(disk, config)
-    some_aborts(one, 9)
-    one.log.flush()
-    job = one.log.begin_txn_sync()
-    assert job is not None
-    if ran:
-        job.run()
-
-    one.expire()
-    job.run()
-    one.log.complete(job)
-
-    assert one.log.failure is None
-    one.log.close()
-    log = Log.open(disk, DIRECTORY, config)
-    assert log.aborted() == Aborted(one.transactions.aborted, None)
-    assert len(paths(disk)) < log.segment_count + 1
-
-
-def test_an_abort_of_what_retention_has_taken_is_noted_for_the_rest(disk: MemoryDisk) -> None:
-    config = LogConfig(segment_bytes=400, retention_bytes=800)
-    one = owner(disk, config)
-    for _ in range(8):
-        one.publish(7, 1, [b"k" * 40] * 3)
-    one.expire()
-    start = one.log.start_offset
-    assert start > 0
-
-    one.end(7, 1, commit=False)
-    one.log.note_aborted(0, start, one.log.next_offset - 1)
-
-    assert one.log.aborted().offsets == BitMap64(range(start, 24))
-
-
 # --- damage --------------------------------------------------------------------------------------------------------
 
 
@@ -368,7 +130,7 @@ def damaged(disk: MemoryDisk, how: str) -> Owner:
 @pytest.mark.parametrize("how", ["torn", "empty", "zeros", "head", "flipped", "foreign"])
 def test_a_damaged_index_is_made_anew_from_the_log_from_its_segment_on(disk: MemoryDisk, how: str) -> None:
     before = damaged(disk, how)
-    assert Log.open(disk, DIRECTORY, CONFIG).aborted().replay_from is not None
+    assert Log.open(disk, DIRECTORY, CONFIG).transactions.aborted().replay_from is not None
 
     one = owner(disk)
 
@@ -376,22 +138,22 @@ def test_a_damaged_index_is_made_anew_from_the_log_from_its_segment_on(disk: Mem
     assert one.replayed_from > 0
     assert one.transactions.aborted == before.transactions.aborted
     check(one)
-    one.log.sync_txn_indexes()
-    found = Log.open(disk.crash(keep="nothing"), DIRECTORY, CONFIG).aborted()
+    one.log.transactions.sync()
+    found = Log.open(disk.crash(keep="nothing"), DIRECTORY, CONFIG).transactions.aborted()
     assert found == Aborted(before.transactions.aborted, None)
 
 
 def test_a_damaged_index_is_left_as_it_is_until_it_is_mended(disk: MemoryDisk) -> None:
     damaged(disk, "torn")
     log = Log.open(disk, DIRECTORY, CONFIG)
-    replay_from = log.aborted().replay_from
+    replay_from = log.transactions.aborted().replay_from
     assert replay_from is not None
-    log.note_aborted(replay_from, log.next_offset - 1, log.next_offset - 1)
+    log.transactions.note_aborted(replay_from, log.next_offset - 1, log.next_offset - 1)
 
-    log.sync_txn_indexes()
+    log.transactions.sync()
     log.close()
 
-    assert Log.open(disk, DIRECTORY, CONFIG).aborted().replay_from == replay_from
+    assert Log.open(disk, DIRECTORY, CONFIG).transactions.aborted().replay_from == replay_from
 
 
 @pytest.mark.parametrize("is_mended", [True, False])
@@ -405,15 +167,15 @@ def test_what_is_left_of_a_damaged_index_does_not_come_back_on_a_log_that_was_cu
     one.log.close()
     disk.open(FIRST).truncate(HEAD_BYTES + 3 * ENTRY_BYTES - 1)
     log = Log.open(disk, DIRECTORY, CONFIG)
-    assert log.aborted() == Aborted(BitMap64([0, 2]), 0)
+    assert log.transactions.aborted() == Aborted(BitMap64([0, 2]), 0)
     if is_mended:
-        log.mend_txn_indexes()
+        log.transactions.mend()
 
     log.truncate(2)
     fill(log, 9)
     log.flush()
 
-    found = Log.open(disk.crash(keep="nothing"), DIRECTORY, CONFIG).aborted()
+    found = Log.open(disk.crash(keep="nothing"), DIRECTORY, CONFIG).transactions.aborted()
     assert found == (Aborted(BitMap64([0]), None) if is_mended else Aborted(BitMap64(), 0))
 
 
@@ -422,7 +184,7 @@ def test_a_damaged_log_is_not_compacted(disk: MemoryDisk) -> None:
     log = Log.open(disk, DIRECTORY, LogConfig(segment_bytes=400, cleanup="compact"))  # type: ignore[arg-type]
 
     assert log.begin_compaction(now_ns=NOW_NS, stable_offset=log.next_offset) is None
-    log.mend_txn_indexes()
+    log.transactions.mend()
     assert log.begin_compaction(now_ns=NOW_NS, stable_offset=log.next_offset) is not None
 
 
@@ -434,7 +196,7 @@ def test_an_index_that_the_disk_does_not_give_is_damaged(disk: MemoryDisk) -> No
     log = Log.open(faulty, DIRECTORY, CONFIG)
     faulty.fail_next("pread", EIO, path_suffix=".txnindex")
 
-    assert log.aborted().replay_from is not None
+    assert log.transactions.aborted().replay_from is not None
 
 
 def test_one_that_cannot_be_opened_now_is_asked_for_again(disk: MemoryDisk) -> None:
@@ -446,8 +208,8 @@ def test_one_that_cannot_be_opened_now_is_asked_for_again(disk: MemoryDisk) -> N
     faulty.fail_next("open", 24, path_suffix=".txnindex", skip=1)  # EMFILE
 
     with pytest.raises(ReadFailed):
-        log.aborted()
-    assert log.aborted() == Aborted(one.transactions.aborted, None)
+        log.transactions.aborted()
+    assert log.transactions.aborted() == Aborted(one.transactions.aborted, None)
 
 
 # --- a disk that fails ---------------------------------------------------------------------------------------------
@@ -463,7 +225,7 @@ def test_an_index_that_cannot_be_written(disk: MemoryDisk, operation: Operation,
     one.publish(8, 1, [b"b"])
     one.end(7, 1, commit=False)
     one.log.flush()
-    one.log.sync_txn_indexes()
+    one.log.transactions.sync()
     one.snapshot()
     one.end(8, 1, commit=False)
     if operation in ("append", "rename"):  # a new file
@@ -476,18 +238,18 @@ def test_an_index_that_cannot_be_written(disk: MemoryDisk, operation: Operation,
 
     if errno == ENOSPC:
         with pytest.raises(StorageFull):
-            one.log.sync_txn_indexes()
-        assert one.log.txn_synced_offset < one.log.next_offset
+            one.log.transactions.sync()
+        assert one.log.transactions.synced_offset < one.log.next_offset
         assert one.log.failure is None
-        one.log.sync_txn_indexes()
-        assert one.log.txn_synced_offset == one.log.next_offset
+        one.log.transactions.sync()
+        assert one.log.transactions.synced_offset == one.log.next_offset
     else:
         with pytest.raises(StorageFailed):
-            one.log.sync_txn_indexes()
+            one.log.transactions.sync()
         assert one.log.failure is not None
-        assert one.log.txn_synced_offset < one.log.next_offset
+        assert one.log.transactions.synced_offset < one.log.next_offset
         with pytest.raises(StorageFailed):
-            one.log.sync_txn_indexes()
+            one.log.transactions.sync()
     assert one.snapshot_offset == told
     for seed in range(5):
         again = owner(disk.crash(seed=seed, keep="random"))
@@ -501,7 +263,7 @@ def test_a_job_without_room_is_tried_again_and_one_that_failed_stops_the_log(dis
     some_aborts(one)
     one.log.flush()
     for errno in (ENOSPC, EIO):
-        job = one.log.begin_txn_sync()
+        job = one.log.transactions.begin_sync()
         assert isinstance(job, TxnSyncJob)
         faulty.fail_next("sync", errno, path_suffix=".new")
         with pytest.raises(OSError, match="txnindex") as raised:
@@ -510,7 +272,7 @@ def test_a_job_without_room_is_tried_again_and_one_that_failed_stops_the_log(dis
 
     assert one.log.failure is not None
     assert one.log.failure.operation == "sync"
-    assert one.log.begin_txn_sync() is None
+    assert one.log.transactions.begin_sync() is None
     check(owner(disk.crash(keep="nothing")))
 
 
@@ -539,7 +301,7 @@ def workload(disk: MemoryDisk, seed: int, *, steps: int = 40, truncates: bool = 
                 one.log.flush()
             case "sync":
                 one.log.flush()
-                one.log.sync_txn_indexes()
+                one.log.transactions.sync()
             case "snapshot":
                 one.snapshot()
             case "cut" if truncates and one.snapshot_offset < one.log.next_offset:
@@ -595,7 +357,7 @@ def test_after_a_crash_during_the_start_after_a_crash_too(seed: int) -> None:
             try:
                 one = owner(survived)
                 one.log.flush()
-                one.log.sync_txn_indexes()
+                one.log.transactions.sync()
             except PowerLoss:
                 check(owner(survived.crash(seed=second, keep="random")))
 
@@ -634,30 +396,30 @@ def test_a_log_that_is_cut_before_a_marker_forgets_what_it_aborted(disk: MemoryD
         one.end(7, number, commit=False)
     if synced:
         one.log.flush()
-        one.log.sync_txn_indexes()
+        one.log.transactions.sync()
 
     one.log.truncate(5)
 
-    assert one.log.aborted() == Aborted(BitMap64([0, 1]), None)
+    assert one.log.transactions.aborted() == Aborted(BitMap64([0, 1]), None)
     for _ in range(3):  # over the offsets that were aborted once
         one.publish(8, 0, [b"c"])
     one.log.close()
     log = Log.open(disk, DIRECTORY, CONFIG)
-    assert log.aborted() == Aborted(BitMap64([0, 1]), None)
+    assert log.transactions.aborted() == Aborted(BitMap64([0, 1]), None)
 
 
 def test_a_log_that_is_cut_back_to_nothing_has_nothing_aborted(disk: MemoryDisk) -> None:
     one = owner(disk)
     some_aborts(one)
     one.log.flush()
-    one.log.sync_txn_indexes()
+    one.log.transactions.sync()
 
     one.log.truncate(0)
 
-    assert one.log.aborted() == Aborted(BitMap64(), None)
+    assert one.log.transactions.aborted() == Aborted(BitMap64(), None)
     fill(one.log, 50)
     one.log.close()
-    assert Log.open(disk, DIRECTORY, CONFIG).aborted() == Aborted(BitMap64(), None)
+    assert Log.open(disk, DIRECTORY, CONFIG).transactions.aborted() == Aborted(BitMap64(), None)
 
 
 def test_a_truncation_that_fails_at_an_index_stops_the_log_and_hides_nothing_new(disk: MemoryDisk) -> None:
@@ -665,7 +427,7 @@ def test_a_truncation_that_fails_at_an_index_stops_the_log_and_hides_nothing_new
     one = owner(faulty)
     some_aborts(one)
     one.log.flush()
-    one.log.sync_txn_indexes()
+    one.log.transactions.sync()
     faulty.fail_next("truncate", EIO, path_suffix=".txnindex")
 
     with pytest.raises(StorageFailed):
@@ -683,31 +445,15 @@ def test_an_index_without_a_segment_and_a_half_written_one_are_taken_away(disk: 
 
     log = Log.open(disk, DIRECTORY, CONFIG)
 
-    assert log.aborted() == Aborted(one.transactions.aborted, None)
+    assert log.transactions.aborted() == Aborted(one.transactions.aborted, None)
     assert not [path for path in paths(disk) if not path.endswith(".txnindex") or f"{10**6}" in path]
-
-
-@pytest.mark.parametrize("name", [f"{0:020d}.log.new", f"{0:020d}.txnindex.old", "0.txnindex", "transactions.old"])
-def test_other_names_are_still_foreign(name: str) -> None:
-    with pytest.raises(ForeignFile):
-        sort_out(DIRECTORY, [Entry(name, 0, False)])
-
-
-def test_a_listing_says_which_segments_have_an_index() -> None:
-    names = [f"{0:020d}.log", f"{0:020d}.txnindex", f"{9:020d}.log", f"{5:020d}.txnindex", "transactions"]
-
-    listing = sort_out("/d", [Entry(name, 0, False) for name in names])
-
-    assert listing.txn_indexes == {0}
-    assert listing.has_transactions
-    assert listing.leftovers == [f"/d/{5:020d}.txnindex"]
 
 
 def test_an_abandoned_log_touches_no_index_any_more(disk: MemoryDisk) -> None:
     one = owner(disk)
     some_aborts(one)
     one.log.flush()
-    job = one.log.begin_txn_sync()
+    job = one.log.transactions.begin_sync()
     assert job is not None
 
     one.log.abandon()
@@ -733,12 +479,12 @@ def test_a_hundred_thousand_aborts_are_one_write_and_a_small_set(disk: MemoryDis
     records = kernel.encode([b"v"] * 300_000)
     one.log.append(records, now_ns=NOW_NS)
     for first in range(0, 200_000, 2):
-        one.log.note_aborted(first, first + 1, 200_000 + first // 2)
+        one.log.transactions.note_aborted(first, first + 1, 200_000 + first // 2)
     one.log.flush()
-    one.log.sync_txn_indexes()
+    one.log.transactions.sync()
     one.log.close()
 
-    found = Log.open(disk, DIRECTORY, config).aborted()
+    found = Log.open(disk, DIRECTORY, config).transactions.aborted()
 
     assert found.replay_from is None
     assert len(found.offsets) == 100_000

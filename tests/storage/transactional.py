@@ -14,10 +14,13 @@ from goqueue.storage import small_file
 from goqueue.storage.config import LogConfig
 from goqueue.storage.file import Disk
 from goqueue.storage.log import Log
+from goqueue.testing import FaultyDisk, MemoryDisk
 from goqueue.transactions.markers import MARKER_FLAGS, TRANSACTIONAL_FLAGS, Marker, marker, markers_in
 from goqueue.transactions.partition_transactions import PartitionTransactions
 from goqueue.transactions.sequences import identities
 from tests.storage.logs import DIRECTORY, NOW_NS, ORIGIN
+
+CONFIG = LogConfig(segment_bytes=400)
 
 SNAPSHOTS = "/data"
 _KIND = b"TEST"
@@ -36,7 +39,7 @@ class Owner:
 
     def load(self) -> None:
         """Find out what is open and what was aborted."""
-        known = self.log.aborted()
+        known = self.log.transactions.aborted()
         self.transactions.aborted |= known.offsets
         snapshot = self._stored_snapshot()
         offset = self.log.start_offset
@@ -51,7 +54,7 @@ class Owner:
             self.transactions.restore(snapshot)
         self._replay(offset, self.log.next_offset)
         self.transactions.drop_below(max(self.log.start_offset, self.log.cleaned_offset))
-        self.log.mend_txn_indexes()
+        self.log.transactions.mend()
 
     def _stored_snapshot(self) -> bytes | None:
         try:
@@ -65,7 +68,7 @@ class Owner:
             for decided in self.transactions.note_records(chunk.records):
                 if not decided.is_commit:
                     for first, last in decided.ranges:
-                        self.log.note_aborted(first, last, decided.marker_offset)
+                        self.log.transactions.note_aborted(first, last, decided.marker_offset)
 
     @property
     def stable_offset(self) -> int:
@@ -92,15 +95,15 @@ class Owner:
         )
         for first, end in self.transactions.ended(producer_id, number, commit=commit) or []:
             if not commit:
-                self.log.note_aborted(first, end, appended.first_offset)
+                self.log.transactions.note_aborted(first, end, appended.first_offset)
 
     def snapshot(self) -> None:
         """Write a snapshot, as soon as all that it tells is on the medium, and the indexes are."""
         self.log.flush()
         told, raw = self.log.next_offset, self.transactions.snapshot(self.log.next_offset)
         with suppress(StorageFull):
-            self.log.sync_txn_indexes()
-        if self.log.txn_synced_offset >= told:
+            self.log.transactions.sync()
+        if self.log.transactions.synced_offset >= told:
             small_file.replace(self.disk, SNAPSHOTS, "snapshot", _KIND, raw)
             self.snapshot_offset = told
 
@@ -159,3 +162,28 @@ def batches(log: Log) -> list[tuple[int, BatchIdentity | Marker]]:
     found: list[tuple[int, BatchIdentity | Marker]] = [(one.offset, one) for one in markers_in(records)]
     found += [(offset, batch) for offset, _, batch in identities(memoryview(records))]
     return sorted(found, key=lambda one: one[0])
+
+
+def owner(disk: MemoryDisk | FaultyDisk, config: LogConfig = CONFIG) -> Owner:
+    disk.make_directory(SNAPSHOTS)
+    return Owner(disk, config)
+
+
+def check(one: Owner) -> None:
+    """What the owner knows is what the log tells; there is neither retention nor compaction."""
+    aborted, open_at = told_by(one.log)
+    assert one.transactions.aborted == aborted
+    assert dict(one.transactions.open) == open_at
+
+
+def paths(disk: MemoryDisk) -> list[str]:
+    return [path for path in disk.paths() if ".txnindex" in path]
+
+
+def some_aborts(one: Owner, count: int = 3) -> None:
+    """Transactions over several segments, every second one aborted."""
+    for number in range(1, count + 1):
+        for key in (b"a", b"b", b"c"):
+            one.publish(7, number, [key, key])
+            one.publish(8, 0, [key])
+        one.end(7, number, commit=number % 2 == 0)

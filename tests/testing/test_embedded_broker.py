@@ -84,7 +84,7 @@ def test_it_leaves_no_thread_behind() -> None:
 def test_settings_are_those_of_the_server() -> None:
     settings = {"topics_partitions": 7, "topics_retention": "1h", "node_id": 4}
     with EmbeddedBroker(http=False, **settings) as broker, peer_of(broker) as peer:
-        frame = peer.ask(Verb.CREATE_TOPIC, verbs.CreateTopic("orders"))
+        frame = peer.ask(Verb.CREATE_TOPIC, verbs.CreateTopicRequest("orders"))
 
     state = msgspec.msgpack.decode(frame.meta, type=verbs.TopicState)
     assert len(state.partitions) == 7

@@ -8,7 +8,7 @@ import pytest
 
 from goqueue.storage.file import File, OsDisk
 from goqueue.testing import FaultyDisk, MemoryDisk
-from goqueue.testing.faulty_disk import Fault
+from goqueue.testing.faulty_disk import InjectedFault
 
 
 def planted(content: bytes = b"") -> MemoryDisk:
@@ -210,7 +210,7 @@ def test_request_waits_for_its_path_and_skips_as_told() -> None:
     log.append(b"!")
 
     assert memory.read("/0.log") == b"firstse!"
-    assert disk.injected == [Fault("append", "/0.log", "requested", errno.ENOSPC, written=2)]
+    assert disk.injected == [InjectedFault("append", "/0.log", "requested", errno.ENOSPC, written=2)]
 
 
 def test_request_on_a_rename_finds_either_name() -> None:
@@ -276,7 +276,7 @@ def test_rates_can_be_changed_under_way() -> None:
         file.append(b"full")
 
 
-def battered(seed: int) -> list[Fault]:
+def battered(seed: int) -> list[InjectedFault]:
     disk = FaultyDisk(
         planted(), seed=seed, short_write=0.2, write_error=0.1, no_space=0.1, sync_error=0.3, bit_flip=0.3
     )

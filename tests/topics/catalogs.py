@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from goqueue.storage.directory import DataDirectory
 from goqueue.storage.file import Disk
-from goqueue.topics.catalog import AlterTopic, Catalog, CreateTopic, DeleteTopic, Topic
+from goqueue.topics.catalog import AlterTopicJob, Catalog, CreateTopicJob, DeleteTopicJob, Topic
 from tests.storage.logs import NOW_NS
 
 ROOT = "/data"
@@ -26,7 +26,7 @@ def start(disk: Disk) -> Opened:
         raise
 
 
-def run(catalog: Catalog, job: CreateTopic | AlterTopic | DeleteTopic) -> Topic:
+def run(catalog: Catalog, job: CreateTopicJob | AlterTopicJob | DeleteTopicJob) -> Topic:
     """Run the job and complete it, whatever comes of it."""
     error: Exception | None = None
     try:
@@ -44,7 +44,7 @@ def begin_create(
     topic_id: str = "1d",
     internal_ok: bool = False,
     **settings: object,
-) -> CreateTopic:
+) -> CreateTopicJob:
     return catalog.begin_create(
         name, partitions=partitions, settings=settings, topic_id=topic_id, now_ns=NOW_NS, internal_ok=internal_ok
     )

@@ -465,7 +465,7 @@ def test_a_directory_with_the_description_of_another_topic_is_refused(disk: Memo
     data.close()
     disk.rename(f"{ROOT}/topics/orders", f"{ROOT}/topics/payments")
 
-    with pytest.raises(DirectoryUnusable, match="payments.*that of the topic 'orders'"):
+    with pytest.raises(DirectoryUnusable, match="payments.*describes the topic 'orders'"):
         start(disk)
 
 

@@ -10,7 +10,7 @@ from goqueue.record import kernel
 from goqueue.record.message import Message
 from goqueue.tracing.context import TraceContext, explicit_context
 from goqueue.tracing.explicit import FEW_BYTES, NO_CONTEXTS, ExplicitTraces, contexts_in
-from goqueue.tracing.rows import Place
+from goqueue.tracing.rows import MessageLocation
 
 HERE = TopicPartition("orders", 0)
 TRACES = [f"{number:032x}" for number in range(1, 9)]
@@ -69,10 +69,10 @@ def test_a_trace_has_all_the_messages_that_name_it() -> None:
     known = ExplicitTraces(10)
     known.note(HERE, {1: context(0), 2: context(1), 3: context(0)})
 
-    assert known.places(TRACES[0]) == (Place("orders", 0, 1), Place("orders", 0, 3))
+    assert known.places(TRACES[0]) == (MessageLocation("orders", 0, 1), MessageLocation("orders", 0, 3))
     assert known.places(TRACES[5]) == ()
-    assert known.context(Place("orders", 0, 2)) == context(1)
-    assert known.context(Place("orders", 1, 2)) is None
+    assert known.context(MessageLocation("orders", 0, 2)) == context(1)
+    assert known.context(MessageLocation("orders", 1, 2)) is None
     assert known.of(HERE, BitMap64([0, 2, 3])) == {2: context(1), 3: context(0)}
     assert known.of(TopicPartition("other", 0), BitMap64([2])) == {}
     assert len(known) == 2
@@ -81,10 +81,10 @@ def test_a_trace_has_all_the_messages_that_name_it() -> None:
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(0, 7)), max_size=60))
 def test_the_latest_are_kept_and_all_tables_agree(notes: list[tuple[int, int, int]]) -> None:
     known = ExplicitTraces(10)
-    order: list[tuple[Place, TraceContext]] = []
+    order: list[tuple[MessageLocation, TraceContext]] = []
     for partition, offset, number in notes:
         known.note(TopicPartition("orders", partition), {offset: context(number)})
-        place = Place("orders", partition, offset)
+        place = MessageLocation("orders", partition, offset)
         if place not in [other for other, _ in order]:
             order.append((place, context(number)))
         order = order[-10:]
@@ -103,7 +103,7 @@ def test_a_topic_that_is_gone_takes_its_messages_along() -> None:
 
     known.forget("orders")
 
-    assert known.places(TRACES[0]) == (Place("other", 0, 7),)
+    assert known.places(TRACES[0]) == (MessageLocation("other", 0, 7),)
     assert known.of(HERE, BitMap64([1])) == {}
     for number in range(20):
         known.note(HERE, {100 + number: context(2)})

@@ -4,15 +4,15 @@ import pytest
 
 from goqueue.tracing.context import TraceContext
 from goqueue.tracing.journeys import journey, parent_span_id, span_id
-from goqueue.tracing.rows import EventType, Moment, Place
+from goqueue.tracing.rows import EventType, MessageLocation, Moment
 
 TRACE = "1" * 32
-HERE = Place("orders", 0, 5)
-LETTER = Place("orders.dlq", 0, 1)
-BACK = Place("orders", 0, 9)
+HERE = MessageLocation("orders", 0, 5)
+LETTER = MessageLocation("orders.dlq", 0, 1)
+BACK = MessageLocation("orders", 0, 9)
 
 
-def moments(*what: str, place: Place = HERE, start: int = 0) -> list[Moment]:
+def moments(*what: str, place: MessageLocation = HERE, start: int = 0) -> list[Moment]:
     """From words like `consume.acked billing`."""
     made = []
     for number, words in enumerate(what, start):
@@ -77,7 +77,9 @@ def test_a_letter_that_was_put_back_is_as_the_message_is_there() -> None:
 def test_a_letter_of_another_group_does_not_hold_up_what_was_put_back() -> None:
     where = {"dlq_topic": "orders.dlq", "dlq_partition": "0", "dlq_offset": "2"}
     other = Moment(10, 10, 0, EventType.ROUTED, HERE, "b", attributes=where)
-    letter = Moment(9, 9, 1, EventType.RECEIVED, Place("orders.dlq", 0, 2), attributes={"copied_from": str(HERE)})
+    letter = Moment(
+        9, 9, 1, EventType.RECEIVED, MessageLocation("orders.dlq", 0, 2), attributes={"copied_from": str(HERE)}
+    )
     back = Moment(20, 20, 0, EventType.RECEIVED, BACK, attributes={"copied_from": str(LETTER)})
     acked = moments("consume.fetched a", "consume.acked a", place=BACK, start=21)
 

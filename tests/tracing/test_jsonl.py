@@ -9,7 +9,7 @@ from goqueue.names import TopicPartition
 from goqueue.testing import FaultyDisk, ManualClock, MemoryDisk
 from goqueue.tracing.export import Export
 from goqueue.tracing.jsonl import JsonlExporter
-from goqueue.tracing.rows import EventType, Row
+from goqueue.tracing.rows import EventRow, EventType
 from goqueue.tracing.stream import StreamExporter
 
 PATH = "/logs/traces.jsonl"
@@ -17,7 +17,7 @@ DAY_S = 24 * 3_600
 
 
 def export(clock: ManualClock, offset: int = 0) -> Export:
-    row = Row(offset, EventType.ACKED, clock.wall_ns(), TopicPartition("orders", 0), offset, offset + 1, None, 1)
+    row = EventRow(offset, EventType.ACKED, clock.wall_ns(), TopicPartition("orders", 0), offset, offset + 1, None, 1)
     return Export(row, {}, {})
 
 

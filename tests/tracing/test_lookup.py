@@ -4,17 +4,19 @@ from pyroaring import BitMap64
 
 from goqueue.names import TopicPartition
 from goqueue.tracing.lookup import STEP, Stamps, candidates, grouped, rows_of
-from goqueue.tracing.rows import PUBLISH, EventType, Place, Row
+from goqueue.tracing.rows import PUBLISH, EventRow, EventType, MessageLocation
 
 HERE = TopicPartition("orders", 0)
 THERE = TopicPartition("orders", 1)
 
 
-def row(first: int, end: int, *, source: TopicPartition = HERE, kind: str = EventType.ACKED, group: str = "") -> Row:
-    return Row(first, kind, 5, source, first, end, None, end - first, group)
+def row(
+    first: int, end: int, *, source: TopicPartition = HERE, kind: str = EventType.ACKED, group: str = ""
+) -> EventRow:
+    return EventRow(first, kind, 5, source, first, end, None, end - first, group)
 
 
-def found(rows: list[Row], **wanted: object) -> list[Place]:
+def found(rows: list[EventRow], **wanted: object) -> list[MessageLocation]:
     asked = {"topic": None, "partition": None, "group": None, "offset": None, "among": None, **wanted}
     return list(candidates(rows, **asked))  # type: ignore[arg-type]
 
@@ -37,7 +39,7 @@ def test_a_large_row_gives_all_of_its_messages() -> None:
 
 
 def test_only_what_is_asked_for_comes() -> None:
-    rows = [row(0, 3, group="a"), row(0, 3, source=THERE, group="b"), Row(9, EventType.ASSIGNED, 5, HERE)]
+    rows = [row(0, 3, group="a"), row(0, 3, source=THERE, group="b"), EventRow(9, EventType.ASSIGNED, 5, HERE)]
 
     assert {place.partition for place in found(rows, partition=1)} == {1}
     assert {place.partition for place in found(rows, group="a")} == {0}
@@ -45,20 +47,28 @@ def test_only_what_is_asked_for_comes() -> None:
     assert [place.partition for place in found(rows, offset=2)] == [1, 0]
     assert found(rows, offset=3) == []
     assert found(rows, among=lambda source, offsets: offsets & BitMap64([1]) if source == HERE else BitMap64()) == [
-        Place("orders", 0, 1)
+        MessageLocation("orders", 0, 1)
     ]
 
 
 def test_a_message_has_the_rows_that_speak_of_it_in_their_order() -> None:
-    scattered = Row(7, EventType.NACKED, 5, HERE, 0, 10, BitMap64([0, 9]), 2)
+    scattered = EventRow(7, EventType.NACKED, 5, HERE, 0, 10, BitMap64([0, 9]), 2)
     rows = [row(0, 5), row(5, 10), row(0, 10, source=THERE), scattered]
 
-    of = rows_of(grouped(rows), [Place("orders", 0, 0), Place("orders", 0, 5), Place("orders", 0, 9), Place("x", 0, 0)])
+    of = rows_of(
+        grouped(rows),
+        [
+            MessageLocation("orders", 0, 0),
+            MessageLocation("orders", 0, 5),
+            MessageLocation("orders", 0, 9),
+            MessageLocation("x", 0, 0),
+        ],
+    )
 
     assert of == {
-        Place("orders", 0, 0): [rows[0], scattered],
-        Place("orders", 0, 5): [rows[1]],
-        Place("orders", 0, 9): [rows[1], scattered],
+        MessageLocation("orders", 0, 0): [rows[0], scattered],
+        MessageLocation("orders", 0, 5): [rows[1]],
+        MessageLocation("orders", 0, 9): [rows[1], scattered],
     }
 
 

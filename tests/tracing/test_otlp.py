@@ -14,7 +14,7 @@ from goqueue.names import TopicPartition
 from goqueue.tracing.context import TraceContext, span_id_of
 from goqueue.tracing.export import Export
 from goqueue.tracing.otlp import SPANS_MAX, ExportRefused, OtlpExporter
-from goqueue.tracing.rows import PUBLISH, EventType, Place, Row
+from goqueue.tracing.rows import PUBLISH, EventRow, EventType, MessageLocation
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 PARENT = "b7ad6b7169203331"
@@ -76,7 +76,7 @@ def exporting(endpoint: str) -> Iterator[OtlpExporter]:
 
 
 def published(count: int = 1) -> Export:
-    row = Row(
+    row = EventRow(
         1, PUBLISH, 1_000, HERE, 5, 5 + count, None, count, written_ns=1_200, persisted_ns=1_500, timestamp_ns=1_000
     )
     ids = {5 + number: f"{int(TRACE, 16) + number:032x}" for number in range(count)}
@@ -94,7 +94,10 @@ def test_each_moment_of_each_message_is_a_span(collector: Collector) -> None:
     received, partitioned, persisted = collector.spans[:3]
     assert len(collector.spans) == 6
     assert {span.trace_id.hex() for span in collector.spans[:3]} == {TRACE}
-    assert (received.name, received.span_id.hex()) == ("publish.received", span_id_of(TRACE, Place("orders", 2, 5)))
+    assert (received.name, received.span_id.hex()) == (
+        "publish.received",
+        span_id_of(TRACE, MessageLocation("orders", 2, 5)),
+    )
     assert (received.parent_span_id.hex(), received.start_time_unix_nano) == (PARENT, 1_000)
     assert received.kind == Span.SPAN_KIND_PRODUCER
     assert partitioned.parent_span_id == persisted.parent_span_id == received.span_id
@@ -112,7 +115,7 @@ def test_each_moment_of_each_message_is_a_span(collector: Collector) -> None:
 
 
 def test_an_error_is_one_and_says_why(collector: Collector) -> None:
-    row = Row(2, EventType.NACKED, 9_000, HERE, 5, 6, None, 1, "billing", "worker-1", "no", duration_ns=4_000)
+    row = EventRow(2, EventType.NACKED, 9_000, HERE, 5, 6, None, 1, "billing", "worker-1", "no", duration_ns=4_000)
     with exporting(collector.endpoint) as exporter:
         exporter.export([Export(row, {}, {5: TRACE})])
 
@@ -147,6 +150,6 @@ def test_a_collector_that_is_not_there_is_told(collector: Collector) -> None:
 
 def test_rows_without_messages_are_no_spans(collector: Collector) -> None:
     with exporting(collector.endpoint) as exporter:
-        exporter.export([Export(Row(1, EventType.ASSIGNED, 5, HERE, group="g"), {}, {})])
+        exporter.export([Export(EventRow(1, EventType.ASSIGNED, 5, HERE, group="g"), {}, {})])
 
     assert collector.requests == []

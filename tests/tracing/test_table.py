@@ -7,20 +7,20 @@ from pyroaring import BitMap64
 
 from goqueue.names import TopicPartition
 from goqueue.tracing.context import TraceContext
-from goqueue.tracing.rows import PUBLISH, EventType, Moment, Row, moments
+from goqueue.tracing.rows import PUBLISH, EventRow, EventType, Moment, moments
 from goqueue.tracing.table import RUNS_MAX, TraceRow, encode_line, lines, read_lines
 
 HERE = TopicPartition("orders", 3)
 
 
-def row_of(kind: str, offsets: set[int], **facts: object) -> Row:
+def row_of(kind: str, offsets: set[int], **facts: object) -> EventRow:
     chosen = BitMap64(offsets)
     first, end = chosen.min(), chosen.max() + 1
     kept = None if end - first == len(chosen) else chosen
-    return Row(7, kind, 1_000, HERE, first, end, kept, len(chosen), **facts)  # type: ignore[arg-type]
+    return EventRow(7, kind, 1_000, HERE, first, end, kept, len(chosen), **facts)  # type: ignore[arg-type]
 
 
-def read_back(row: Row, contexts: dict[int, TraceContext] | None = None) -> list[Moment]:
+def read_back(row: EventRow, contexts: dict[int, TraceContext] | None = None) -> list[Moment]:
     stored = read_lines([encode_line(line) for line in lines(row, contexts or {})])
     return sorted(
         moment for one, _ in stored for offset in range(one.first, one.end) for moment in moments(one, offset)
@@ -45,7 +45,10 @@ def test_what_is_written_reads_the_same(kind: str, offsets: set[int], data: st.D
     elif kind == EventType.SCHEDULED:
         row.deliver_at_ns = data.draw(some)
     elif kind == EventType.ROUTED:
-        row.dlq_topic, row.graves = "orders.dlq", {offset: (0, place) for offset, place in data.draw(some).items()}
+        row.dlq_topic, row.dead_letters = (
+            "orders.dlq",
+            {offset: (0, place) for offset, place in data.draw(some).items()},
+        )
     named = data.draw(st.dictionaries(st.sampled_from(sorted(offsets)), st.sampled_from("ab")))
     contexts = {offset: TraceContext(letter * 32, letter * 16, is_sampled=True) for offset, letter in named.items()}
 
@@ -85,8 +88,8 @@ def test_what_differs_in_one_message_costs_lines_for_that_one_only() -> None:
 
 
 def test_dead_letters_that_follow_one_another_are_one_line() -> None:
-    graves = {10: (0, 70), 11: (0, 71), 12: (0, 80), 13: (1, 81)}
-    told = list(lines(row_of(EventType.ROUTED, {10, 11, 12, 13}, graves=graves, dlq_topic="d")))
+    dead_letters = {10: (0, 70), 11: (0, 71), 12: (0, 80), 13: (1, 81)}
+    told = list(lines(row_of(EventType.ROUTED, {10, 11, 12, 13}, dead_letters=dead_letters, dlq_topic="d")))
 
     assert [(line.first_offset, line.count, line.dlq_partition, line.dlq_offset) for line in told] == [
         (10, 2, 0, 70),
@@ -107,8 +110,8 @@ def test_what_is_scattered_too_far_ends_in_one_line_that_says_how_many_it_means(
 
 
 def test_what_concerns_no_message_has_no_offsets() -> None:
-    (started,) = lines(Row(1, EventType.REBALANCE_STARTED, 5, TopicPartition("", -1), group="g", reason="join"))
-    (assigned,) = lines(Row(1, EventType.ASSIGNED, 5, HERE, group="g", member="m"))
+    (started,) = lines(EventRow(1, EventType.REBALANCE_STARTED, 5, TopicPartition("", -1), group="g", reason="join"))
+    (assigned,) = lines(EventRow(1, EventType.ASSIGNED, 5, HERE, group="g", member="m"))
 
     assert (started.topic, started.partition, started.first_offset, started.count) == ("", None, None, 0)
     assert (assigned.topic, assigned.partition, assigned.consumer_id, assigned.count) == ("orders", 3, "m", 0)

@@ -11,7 +11,7 @@ from pyroaring import BitMap64
 from goqueue.clock import MS
 from goqueue.errors import GoQueueError, ProducerFenced
 from goqueue.transactions.facts import SavedDecision
-from goqueue.wire.transaction_reports import ProducerSession, TransactionBegun, TransactionOutcome, TransactionOwner
+from goqueue.wire.transaction_reports import BegunTransaction, ProducerSession, TransactionOutcome, TransactionOwner
 from tests.transactions.world import TIMEOUT_MS, Call, Crashed, World
 
 INSTANCES = {"a1": "a", "a2": "a", "b1": "b", "c1": "c"}
@@ -25,7 +25,7 @@ class Piece:
     """One transaction: what is in it, and what its owner was told of it."""
 
     name: str
-    begun: TransactionBegun
+    begun: BegunTransaction
     begun_ns: int
     values: list[tuple[int, str]] = field(default_factory=list)
     has_position: bool = False
@@ -112,7 +112,7 @@ class Transactions(RuleBasedStateMachine):
         if not instance.session:
             return
         begun = self.attempt(instance, self.world.begin(instance.transactional_id, instance.session, marker=marker))
-        if not isinstance(begun, TransactionBegun):
+        if not isinstance(begun, BegunTransaction):
             return
         if begun.already_committed:
             assert self.decisions_with(marker)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from goqueue.errors import GoQueueError, ProducerFenced
-from goqueue.wire.transaction_reports import ProducerSession, TransactionBegun, TransactionOutcome, TransactionOwner
+from goqueue.wire.transaction_reports import BegunTransaction, ProducerSession, TransactionOutcome, TransactionOwner
 from tests.transactions.world import Call, Crashed, World
 
 MARKER = "query-7 batch-3"
@@ -14,7 +14,7 @@ WORK = {"a": ((0, "a0"), (1, "a1"), (2, "a2")), "b": ((1, "b1"),)}
 """Who publishes what to which partition."""
 
 
-def owner(transactional_id: str, begun: TransactionBegun) -> TransactionOwner:
+def owner(transactional_id: str, begun: BegunTransaction) -> TransactionOwner:
     return TransactionOwner(transactional_id, begun.producer_id, begun.epoch)
 
 
@@ -25,7 +25,7 @@ class Run:
         self.world = World()
         self.marker = marker
         self.sessions: dict[str, ProducerSession] = {}
-        self.begun: dict[str, TransactionBegun] = {}
+        self.begun: dict[str, BegunTransaction] = {}
         self.commit: Call | None = None
 
     def prepare(self) -> bool:
@@ -36,7 +36,7 @@ class Run:
             self.sessions[name] = session
         for name, work in WORK.items():
             begun = self.world.finish(self.world.begin(name, self.sessions[name], marker=self.marker))
-            assert isinstance(begun, TransactionBegun)
+            assert isinstance(begun, BegunTransaction)
             if begun.already_committed:
                 return False
             self.begun[name] = begun
@@ -201,7 +201,7 @@ def test_what_goes_on_after_a_commit_is_not_touched_by_carrying_it_out_again() -
             run.world.step(commit)
         begun = run.world.begin("a", run.sessions["a"])
         run.world.step(begun)
-        assert isinstance(begun.answer, TransactionBegun)
+        assert isinstance(begun.answer, BegunTransaction)
         publish = run.world.publish(begun.answer, 0, "next")
         while not publish.is_over:
             run.world.step(publish)

@@ -5,13 +5,13 @@ import pytest
 from goqueue.clock import MS
 from goqueue.errors import InvalidRequest, InvalidTransactionState, TransactionAborted
 from goqueue.transactions import jobs
-from goqueue.transactions.states import Reason, State
-from goqueue.transactions.transaction import Transaction
+from goqueue.transactions.states import AbortReason, TransactionState
+from goqueue.transactions.transaction import StagedTransaction
 from goqueue.wire.transaction_reports import TransactionOwner
-from tests.transactions.test_coordinator import Desk
+from tests.transactions.desk import Desk
 
 
-def begun(desk: Desk, name: str, run: str = "one", *, job: str = "job", timeout_ms: int = 100) -> Transaction:
+def begun(desk: Desk, name: str, run: str = "one", *, job: str = "job", timeout_ms: int = 100) -> StagedTransaction:
     """A transaction in a run; what that replaces is carried out."""
     session = desk.init(name, timeout_ms=timeout_ms)
     answer = desk.core.begin(
@@ -47,7 +47,7 @@ def test_all_that_a_run_has_open_is_kept_together() -> None:
 
     (decision,) = desk.tick(10 * MS + 1)
     assert decision.id.startswith("job/0:")
-    assert decision.reason is Reason.TIMEOUT
+    assert decision.reason is AbortReason.TIMEOUT
     desk.carry_out(decision)
     assert kept(desk) == 1
     assert kept(desk, "a run that has nothing open") == 0
@@ -87,10 +87,10 @@ def test_a_new_run_aborts_what_others_have_open_whatever_their_number() -> None:
 
     assert names(desk) == ["elsewhere/0", "job/0"]
     with pytest.raises(TransactionAborted, match="replaced"):
-        desk.core.check_publish(old[3].producer_id, old[3].epoch, old[3].number)
+        desk.core.open.check_publish(old[3].producer_id, old[3].epoch, old[3].number)
     with pytest.raises(TransactionAborted, match="replaced"):
         begun(desk, "job/7", "one")
-    assert begun(desk, "job/1", "two").state is State.ONGOING
+    assert begun(desk, "job/1", "two").state is TransactionState.ONGOING
 
 
 def test_a_run_that_is_being_committed_is_not_replaced() -> None:
@@ -115,7 +115,7 @@ def test_a_job_is_aborted_as_a_whole_or_one_run_of_it() -> None:
 
     assert names(desk) == []
     with pytest.raises(InvalidTransactionState, match="no transaction open"):
-        desk.core.check_publish(one.producer_id, one.epoch, one.number)
+        desk.core.open.check_publish(one.producer_id, one.epoch, one.number)
     with pytest.raises(TransactionAborted):
         begun(desk, "job/2", "one")
     begun(desk, "job/0", "two")

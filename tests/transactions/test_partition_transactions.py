@@ -14,7 +14,7 @@ from goqueue.record.header import FLAGS_KNOWN, Flags
 from goqueue.record.headers import PRODUCER
 from goqueue.record.identity import BatchIdentity
 from goqueue.transactions.markers import marker
-from goqueue.transactions.partition_transactions import Decided, PartitionTransactions, Ranges, Snapshot
+from goqueue.transactions.partition_transactions import Decided, OpenTransactionsSnapshot, PartitionTransactions, Ranges
 
 TIME = 1_700_000_000 * 10**9
 
@@ -247,7 +247,7 @@ def test_ranges_that_make_no_sense_are_no_snapshot(bounds: list[int]) -> None:
     transactions.appended(1, 1, 0, 2)
 
     with pytest.raises(msgspec.DecodeError):
-        transactions.restore(msgspec.msgpack.encode(Snapshot(10, [(2, 2, bounds)])))
+        transactions.restore(msgspec.msgpack.encode(OpenTransactionsSnapshot(10, [(2, 2, bounds)])))
 
     assert dict(transactions.open) == {(1, 1): 0}
 

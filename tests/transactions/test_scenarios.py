@@ -25,7 +25,7 @@ from pathlib import Path
 import pytest
 
 from goqueue.errors import GoQueueError
-from goqueue.events import TransactionAborted, TransactionBegun, TransactionCommitted, TransactionEvent
+from goqueue.events import AbortCompleted, CommitCompleted, TransactionEvent, TransactionStarted
 from goqueue.wire import transaction_reports as reports
 from tests.transactions.world import Call, Crashed, World
 
@@ -34,11 +34,11 @@ SCENARIOS = sorted((Path(__file__).parent.parent / "scenarios").glob("transactio
 
 def told(event: TransactionEvent) -> str:
     match event:
-        case TransactionBegun(open_count=count):
+        case TransactionStarted(open_count=count):
             return f"begun, {count} open"
-        case TransactionCommitted(open_count=count, duration_ns=duration_ns):
+        case CommitCompleted(open_count=count, duration_ns=duration_ns):
             return f"committed after {duration_ns // 10**6} ms, {count} open"
-        case TransactionAborted(open_count=count, reason=reason):
+        case AbortCompleted(open_count=count, reason=reason):
             return f"aborted: {reason}, {count} open"
     raise AssertionError(event)
 
@@ -49,9 +49,9 @@ def shown(answer: object) -> str:
             return f"refused: {answer.code}: {answer}"
         case reports.ProducerSession(producer_id, epoch):
             return f"producer {producer_id}, epoch {epoch}"
-        case reports.TransactionBegun(already_committed=True):
+        case reports.BegunTransaction(already_committed=True):
             return "already committed"
-        case reports.TransactionBegun(transaction_id=transaction_id):
+        case reports.BegunTransaction(transaction_id=transaction_id):
             return transaction_id
         case reports.TransactionOutcome(status=status, already=already):
             return f"{status}, already" if already else status
@@ -64,7 +64,7 @@ class Stage:
     def __init__(self) -> None:
         self.world = World(started_at_ns=0)
         self.sessions: dict[str, reports.ProducerSession] = {}
-        self.begun: dict[str, reports.TransactionBegun] = {}
+        self.begun: dict[str, reports.BegunTransaction] = {}
 
     def run(self, line: str) -> Iterator[str]:
         """What the command leads to, line by line."""
@@ -89,7 +89,7 @@ class Stage:
     def do_begin(self, name: str, marker: str | None = None) -> Iterator[str]:
         call = self.world.begin(name.partition("-")[0], self.sessions[name], marker=marker)
         yield from self.answered(name, call)
-        if isinstance(call.answer, reports.TransactionBegun):
+        if isinstance(call.answer, reports.BegunTransaction):
             self.begun[name] = call.answer
 
     def do_publish(self, name: str, partition: str, value: str) -> Iterator[str]:

@@ -19,7 +19,7 @@ from goqueue.transactions.sequences import (
     WINDOW,
     YOUNG_FACTOR,
     YOUNG_NS,
-    Known,
+    KnownBatch,
     Sequences,
 )
 
@@ -31,9 +31,9 @@ class Model:
     """All batches ever, by producer; what `Sequences` must say follows from them."""
 
     epochs: dict[int, int] = field(default_factory=dict)
-    batches: dict[int, list[Known]] = field(default_factory=dict)  # of the epoch that counts
+    batches: dict[int, list[KnownBatch]] = field(default_factory=dict)  # of the epoch that counts
 
-    def answer(self, batch: BatchIdentity) -> Known | type[GoQueueError] | None:
+    def answer(self, batch: BatchIdentity) -> KnownBatch | type[GoQueueError] | None:
         producer_id, epoch, sequence, count, _ = batch
         known = self.batches.get(producer_id, [])
         if epoch < self.epochs.get(producer_id, 0):
@@ -47,18 +47,18 @@ class Model:
             if (one.first_sequence, one.record_count) == (sequence, count):
                 return one
         if len(known) >= WINDOW and sequence + count <= known[-WINDOW].first_sequence:
-            return Known(sequence, count, -1, 0)
+            return KnownBatch(sequence, count, -1, 0)
         return OutOfOrderSequence
 
     def note(self, batch: BatchIdentity, offset: int) -> None:
         if batch.epoch != self.epochs.get(batch.producer_id):
             self.epochs[batch.producer_id] = batch.epoch
             self.batches[batch.producer_id] = []
-        known = Known(batch.first_sequence, batch.record_count, offset, TIME + offset)
+        known = KnownBatch(batch.first_sequence, batch.record_count, offset, TIME + offset)
         self.batches[batch.producer_id].append(known)
 
 
-def said(sequences: Sequences, batch: BatchIdentity) -> Known | type[GoQueueError] | None:
+def said(sequences: Sequences, batch: BatchIdentity) -> KnownBatch | type[GoQueueError] | None:
     try:
         return sequences.check(batch)
     except (OutOfOrderSequence, ProducerFenced) as error:
@@ -196,9 +196,9 @@ def test_keys_values_and_headers_that_contain_the_name_do_not_confuse_a_restart(
     sequences.note_records(memoryview(records))
 
     assert len(sequences) == 2
-    assert sequences.check(BatchIdentity(1, 0, 2, 2)) == Known(2, 2, 8, TIME)
-    assert sequences.check(BatchIdentity(1, 0, 0, 2)) == Known(0, 2, 0, TIME)
-    assert sequences.check(BatchIdentity(2, 0, 0, 2)) == Known(0, 2, 4, TIME)
+    assert sequences.check(BatchIdentity(1, 0, 2, 2)) == KnownBatch(2, 2, 8, TIME)
+    assert sequences.check(BatchIdentity(1, 0, 0, 2)) == KnownBatch(0, 2, 0, TIME)
+    assert sequences.check(BatchIdentity(2, 0, 0, 2)) == KnownBatch(0, 2, 4, TIME)
 
 
 @pytest.mark.parametrize("raw", [b"", b"1:2:3", b"1:2:x:3:4", b"0:0:0:1", b"9" * 300])
@@ -210,7 +210,7 @@ def test_a_malformed_identity_in_the_log_is_passed_over(raw: bytes) -> None:
     sequences.note_records(memoryview(records))
 
     assert len(sequences) == 1
-    assert sequences.check(BatchIdentity(5, 0, 0, 1)) == Known(0, 1, 1, TIME)
+    assert sequences.check(BatchIdentity(5, 0, 0, 1)) == KnownBatch(0, 1, 1, TIME)
 
 
 def test_the_producer_that_was_silent_for_longest_is_forgotten_first() -> None:
@@ -230,7 +230,7 @@ def test_a_producer_that_may_still_be_sending_again_is_spared_while_there_is_roo
     sequences = Sequences(producers_max=3)
     for producer_id in range(1, 3 * YOUNG_FACTOR + 1):
         sequences.note(BatchIdentity(producer_id, 0, 0, 1), first_offset=producer_id, timestamp_ns=TIME)
-    assert said(sequences, BatchIdentity(1, 0, 0, 1)) == Known(0, 1, 1, TIME)
+    assert said(sequences, BatchIdentity(1, 0, 0, 1)) == KnownBatch(0, 1, 1, TIME)
 
     sequences.note(BatchIdentity(99, 0, 0, 1), first_offset=99, timestamp_ns=TIME)
 
@@ -266,7 +266,7 @@ def test_a_producer_that_only_ever_sent_one_record_is_forgotten_after_a_day(firs
 
     assert len(sequences) == 3
     assert said(sequences, BatchIdentity(1, 0, 1, 1)) is None
-    assert said(sequences, BatchIdentity(3, 0, first, 1)) == Known(first, 1, 3, TIME)
+    assert said(sequences, BatchIdentity(3, 0, first, 1)) == KnownBatch(first, 1, 3, TIME)
 
 
 def test_an_id_that_was_used_once_costs_a_few_hundred_bytes() -> None:
@@ -291,7 +291,7 @@ def test_the_search_for_the_oldest_is_made_once_for_many_of_them() -> None:
         sequences.note(BatchIdentity(producer_id, 0, 0, 1), first_offset=0, timestamp_ns=now_ns)
 
     assert len(sequences) == 100 - 100 // EVICTED_PART
-    assert said(sequences, BatchIdentity(101, 0, 0, 1)) == Known(0, 1, 0, TIME + 101 * YOUNG_NS)
+    assert said(sequences, BatchIdentity(101, 0, 0, 1)) == KnownBatch(0, 1, 0, TIME + 101 * YOUNG_NS)
 
 
 def test_a_snapshot_brings_back_the_window_and_who_was_silent_for_longest() -> None:
@@ -305,5 +305,5 @@ def test_a_snapshot_brings_back_the_window_and_who_was_silent_for_longest() -> N
     restored.note(BatchIdentity(9, 0, 0, 1), first_offset=10, timestamp_ns=TIME + YOUNG_NS)
 
     assert len(restored) == 2
-    assert said(restored, BatchIdentity(8, 0, 0, 1)) == Known(0, 1, 9, TIME + 1)
+    assert said(restored, BatchIdentity(8, 0, 0, 1)) == KnownBatch(0, 1, 9, TIME + 1)
     assert said(restored, BatchIdentity(7, 0, 0, 1)) is None

@@ -2,9 +2,9 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from goqueue.transactions.states import TRANSITIONS, State, Turn
+from goqueue.transactions.states import TRANSITIONS, TransactionState, TransactionTrigger
 
-DOCS = Path(__file__).parent.parent.parent / "docs" / "transactions.md"
+DOCS = Path(__file__).parent.parent.parent / "docs" / "internals" / "transactions.md"
 
 
 def diagram() -> str:
@@ -28,12 +28,12 @@ def test_the_diagram_in_the_docs_is_the_table() -> None:
 
 
 def test_every_state_is_in_the_table_and_can_be_reached() -> None:
-    reached = {State.EMPTY} | {target for turns in TRANSITIONS.values() for target in turns.values()}
+    reached = {TransactionState.EMPTY} | {target for turns in TRANSITIONS.values() for target in turns.values()}
 
-    assert set(TRANSITIONS) == set(State) == reached
-    assert {turn for turns in TRANSITIONS.values() for turn in turns} == set(Turn)
+    assert set(TRANSITIONS) == set(TransactionState) == reached
+    assert {turn for turns in TRANSITIONS.values() for turn in turns} == set(TransactionTrigger)
 
 
 def test_what_is_prepared_to_abort_can_only_abort_and_what_is_dead_stays_dead() -> None:
-    assert set(TRANSITIONS[State.PREPARE_ABORT].values()) == {State.COMPLETE_ABORT}
-    assert TRANSITIONS[State.DEAD] == {}
+    assert set(TRANSITIONS[TransactionState.PREPARE_ABORT].values()) == {TransactionState.COMPLETE_ABORT}
+    assert TRANSITIONS[TransactionState.DEAD] == {}

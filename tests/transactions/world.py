@@ -12,12 +12,12 @@ from typing import NamedTuple
 from pyroaring import BitMap64
 
 from goqueue.clock import MS
-from goqueue.transactions.coordinator import Begun, Coordinator, Initiated
+from goqueue.transactions.coordinator import BeginResult, InitResult, TransactionCoordinator
 from goqueue.transactions.decisions import Busy, DecidedAcks, DecidedPosition, Decision, DecisionPart
 from goqueue.transactions.limits import TransactionLimits
 from goqueue.transactions.states import Verdict
-from goqueue.transactions.transaction import Transaction
-from goqueue.wire.transaction_reports import ProducerSession, TransactionBegun, TransactionOutcome, TransactionOwner
+from goqueue.transactions.transaction import StagedTransaction
+from goqueue.wire.transaction_reports import BegunTransaction, ProducerSession, TransactionOutcome, TransactionOwner
 
 WALL_NS = 1_700_000_000 * 10**9
 TOPIC = "orders"
@@ -93,7 +93,7 @@ class World:
         self.journal = Log()
         self.partitions = [Partition() for _ in range(partitions)]
         self.ledger = Log()
-        self.core = Coordinator(limits)
+        self.core = TransactionCoordinator(limits)
         self.calls: list[Call] = []
         self.new_id = 100
 
@@ -172,7 +172,7 @@ class World:
     def init(self, transactional_id: str | None, *, timeout_ms: int = TIMEOUT_MS) -> Call:
         def steps(call: Call) -> Generator[None, None, None]:
             self.new_id += 1
-            initiated: Initiated = self.core.init(
+            initiated: InitResult = self.core.init(
                 transactional_id, timeout_ms=timeout_ms, new_id=self.new_id, wall_ns=self.wall_ns
             )
             self.put(initiated.facts)
@@ -187,7 +187,7 @@ class World:
 
     def begin(self, transactional_id: str, session: ProducerSession, *, marker: str | None = None) -> Call:
         def steps(call: Call) -> Generator[None, None, None]:
-            begun: Begun = self.core.begin(
+            begun: BeginResult = self.core.begin(
                 transactional_id,
                 session.producer_id,
                 session.epoch,
@@ -201,9 +201,9 @@ class World:
 
         return self.call(steps)
 
-    def publish(self, begun: TransactionBegun, partition: int, value: object) -> Call:
+    def publish(self, begun: BegunTransaction, partition: int, value: object) -> Call:
         def steps(call: Call) -> Generator[None, None, None]:
-            transaction = self.core.check_publish(begun.producer_id, begun.epoch, begun.number)
+            transaction = self.core.open.check_publish(begun.producer_id, begun.epoch, begun.number)
             transaction.add_partition(TOPIC, TOPIC_ID, partition, wall_ns=self.wall_ns)
             self.partitions[partition].append("record", begun.producer_id, begun.number, value)
             yield
@@ -213,9 +213,9 @@ class World:
 
         return self.call(steps)
 
-    def add_position(self, begun: TransactionBegun, group: str, offset: int) -> Call:
+    def add_position(self, begun: BegunTransaction, group: str, offset: int) -> Call:
         def steps(call: Call) -> Generator[None, None, None]:
-            transaction: Transaction = self.core.open_of(begun.producer_id, begun.epoch)
+            transaction: StagedTransaction = self.core.open.of_producer(begun.producer_id, begun.epoch)
             transaction.add_position(DecidedPosition(group, "in", "id", 0, offset), wall_ns=self.wall_ns)
             self.journal.sync()
             call.answer = offset
@@ -223,9 +223,9 @@ class World:
 
         return self.call(steps)
 
-    def add_acks(self, begun: TransactionBegun, group: str, offsets: Sequence[int]) -> Call:
+    def add_acks(self, begun: BegunTransaction, group: str, offsets: Sequence[int]) -> Call:
         def steps(call: Call) -> Generator[None, None, None]:
-            transaction: Transaction = self.core.open_of(begun.producer_id, begun.epoch)
+            transaction: StagedTransaction = self.core.open.of_producer(begun.producer_id, begun.epoch)
             transaction.add_acks(DecidedAcks(group, "in", "id", 0, BitMap64(offsets)), wall_ns=self.wall_ns)
             self.journal.sync()
             call.answer = offsets
@@ -313,7 +313,7 @@ class World:
         for partition, count in zip(self.partitions, kept.partitions, strict=True):
             partition.crash(count)
         self.now_ns += 5 * MS
-        self.core = Coordinator(self.limits)
+        self.core = TransactionCoordinator(self.limits)
 
     def recover(self) -> Generator[None, None, None]:
         """What a broker does at its start, effect by effect."""

@@ -7,12 +7,13 @@
 Every message names the topics or partitions that it is about.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
-from goqueue.broker.live_partition import LivePartition
-from goqueue.broker.service import Check, NodeStats
-from goqueue.errors import TopicQuarantined
+from goqueue.broker.local_partitions import LocalPartitions
+from goqueue.broker.stopping import Stopping
+from goqueue.clock import Clock
 from goqueue.names import VERSION
+from goqueue.service.node import Check, NodeStats
 from goqueue.storage.file import Space
 from goqueue.wire.reports import HealthCheck, NodeHealth
 
@@ -24,22 +25,39 @@ class Health:
 
     def __init__(
         self,
-        partitions: Callable[[], Iterable[LivePartition]],
+        partitions: LocalPartitions,
         *,
-        quarantined: Mapping[str, TopicQuarantined],
-        space: Callable[[], Space | None],
-        stats: Callable[[], NodeStats],
-        is_stopping: Callable[[], bool],
+        node_id: int,
+        space: Callable[[], Space],
+        stopping: Stopping,
+        clock: Clock,
     ) -> None:
         self._partitions = partitions
-        self._quarantined = quarantined
-        self._space = space
-        self._stats = stats
-        self._is_stopping = is_stopping
+        self._node_id = node_id
+        self._disk_space = space
+        self._stopping = stopping
+        self._clock = clock
+        self._started_ns = clock.monotonic_ns()
+
+    def stats(self) -> NodeStats:
+        """The node in numbers."""
+        return NodeStats(
+            self._node_id,
+            self._clock.monotonic_ns() - self._started_ns,
+            len(self._partitions.catalog.names()),
+            sum(leader.log.size for leader in self._partitions.all_leaders()),
+        )
+
+    def space(self) -> Space | None:
+        """The room on the disk of the data; None if the disk does not tell."""
+        try:
+            return self._disk_space()
+        except OSError:
+            return None
 
     def checks(self) -> dict[str, Check]:
         """Aspect by aspect."""
-        broker = Check("fail", "stopping") if self._is_stopping() else Check("pass")
+        broker = Check("fail", "stopping") if self._stopping.has_begun else Check("pass")
         return {"broker": broker, "storage": self._storage()}
 
     def health(self) -> NodeHealth:
@@ -47,7 +65,7 @@ class Health:
         checks = self.checks()
         found = {check.status for check in checks.values()}
         status = "fail" if "fail" in found else "degraded" if "warn" in found else "ok"
-        space, stats = self._space(), self._stats()
+        space, stats = self.space(), self.stats()
         return NodeHealth(
             status,
             stats.node_id,
@@ -56,26 +74,26 @@ class Health:
             {name: HealthCheck(check.status, check.message) for name, check in checks.items()},
             None if space is None else space.free_bytes,
             None if space is None else space.total_bytes,
-            {name: error.reason for name, error in sorted(self._quarantined.items())},
+            {name: error.reason for name, error in sorted(self._partitions.catalog.quarantined.items())},
         )
 
     def _storage(self) -> Check:
         failed, refusing, damaged, unreadable = [], [], [], []
         unreadable_count = 0
         reason = ""
-        space = self._space()
-        for live in self._partitions():
-            for log in live.partition.open_logs:
+        space = self.space()
+        for leader in self._partitions.all_leaders():
+            for log in leader.partition.open_logs:
                 if log.failure:
-                    failed.append(f"{live.partition.name} ({log.failure.operation}: {log.failure.reason})")
+                    failed.append(f"{leader.partition.name} ({log.failure.operation}: {log.failure.reason})")
                 elif log.refusal:
-                    refusing.append(live.partition.name)
+                    refusing.append(leader.partition.name)
                     reason = log.refusal
                 if log.damage:
-                    damaged.append(live.partition.name)
-            if live.unreadable:
-                unreadable.append(live.partition.name)
-                unreadable_count += live.unreadable.count
+                    damaged.append(leader.partition.name)
+            if leader.unreadable:
+                unreadable.append(leader.partition.name)
+                unreadable_count += leader.unreadable.count
         messages = []
         if failed:
             messages.append(f"a disk error stopped {_listed(failed)}; check the disk, then start the broker again")
@@ -87,8 +105,10 @@ class Health:
         if unreadable:
             names = _listed(unreadable)
             messages.append(f"{unreadable_count} stored facts of {names} cannot be understood and are passed over")
-        if self._quarantined:
-            names = _listed([f"{error.topic} ({error.reason})" for error in self._quarantined.values()])
+        if self._partitions.catalog.quarantined:
+            names = _listed(
+                [f"{error.topic} ({error.reason})" for error in self._partitions.catalog.quarantined.values()]
+            )
             messages.append(f"not served: {names}")
         if not messages:
             return Check("pass")

@@ -8,7 +8,7 @@ all at once.
 from collections.abc import Sequence
 
 from goqueue.broker.config import BrokerConfig
-from goqueue.broker.live_partition import LivePartition
+from goqueue.broker.partition.leader import PartitionLeader
 from goqueue.broker.timers import Timers
 from goqueue.clock import MS
 
@@ -18,35 +18,35 @@ FLUSH_CHECK_NS = 50 * MS
 class Housekeeping:
     """Visits the partitions of one broker."""
 
-    def __init__(self, config: BrokerConfig, timers: Timers, unflushed: set[LivePartition]) -> None:
+    def __init__(self, config: BrokerConfig, timers: Timers, unflushed: set[PartitionLeader]) -> None:
         self._interval_ns = config.maintenance_interval_ms * MS
         self._compactions_max = config.compactions_max
         self._timers = timers
         self._unflushed = unflushed
-        self._partitions: list[LivePartition] = []
+        self._partitions: list[PartitionLeader] = []
         self._next = 0
         self._visited_until_ns: int | None = None
         self._flush_checked_ns = 0
         self._compactions = 0
 
-    def watch(self, partitions: Sequence[LivePartition]) -> None:
+    def watch(self, partitions: Sequence[PartitionLeader]) -> None:
         """These are to be visited, too."""
         self._partitions += partitions
 
-    def forget(self, partitions: Sequence[LivePartition]) -> None:
+    def forget(self, partitions: Sequence[PartitionLeader]) -> None:
         """These are gone."""
         gone = set(partitions)
-        self._partitions = [live for live in self._partitions if live not in gone]
+        self._partitions = [leader for leader in self._partitions if leader not in gone]
 
     def tick(self, *, now_ns: int) -> None:
         """Do what is due at that monotonic time."""
         self._timers.tick(now_ns)
         if now_ns - self._flush_checked_ns >= FLUSH_CHECK_NS:
             self._flush_checked_ns = now_ns
-            for live in list(self._unflushed):
-                live.flush(lazily=True)
-                if not live.may_be_due:
-                    self._unflushed.discard(live)
+            for leader in list(self._unflushed):
+                leader.flush(lazily=True)
+                if not leader.may_be_due:
+                    self._unflushed.discard(leader)
         self._visit(now_ns)
 
     def _visit(self, now_ns: int) -> None:

@@ -5,12 +5,12 @@ Cuts stand at entries of the offset index, so that a plan reads no record. Sizes
 
 from collections.abc import Callable
 
-from goqueue.broker.live_partition import LivePartition
-from goqueue.broker.reading import check_delayed, check_isolation
-from goqueue.broker.scan_service import Delayed
-from goqueue.broker.service import Isolation
+from goqueue.broker.partition.leader import PartitionLeader
+from goqueue.broker.partition.reading import check_delayed, check_isolation
 from goqueue.delivery.offsets import between, runs
 from goqueue.errors import InvalidRequest
+from goqueue.service.messages import Isolation
+from goqueue.service.scans import DelayedView
 from goqueue.wire.scan_reports import DueTime, HiddenRange, Piece
 
 PIECES_MAX = 10_000
@@ -20,7 +20,7 @@ PIECE_BYTES_MIN = 4096
 class Scans:
     """The verbs of bulk readers."""
 
-    def __init__(self, partition_of: Callable[[str, int], LivePartition]) -> None:
+    def __init__(self, partition_of: Callable[[str, int], PartitionLeader]) -> None:
         self._partition_of = partition_of
 
     def pieces(
@@ -32,7 +32,8 @@ class Scans:
         if piece_bytes < 1:
             raise InvalidRequest(f"invalid piece_bytes {piece_bytes}: must be positive", path="piece_bytes")
         size = max(piece_bytes, PIECE_BYTES_MIN, log.size // PIECES_MAX)
-        return [Piece(*piece) for piece in log.pieces(start_offset, end_offset, piece_bytes=size)]
+        pieces = log.pieces(start_offset, end_offset, piece_bytes=size)
+        return [Piece(first_offset=first, size_bytes=held) for first, held in pieces]
 
     def hidden(
         self,
@@ -42,27 +43,31 @@ class Scans:
         start_offset: int,
         end_offset: int,
         isolation: str = Isolation.READ_COMMITTED,
-        delayed: str = Delayed.DUE,
+        delayed: str = DelayedView.DUE,
     ) -> list[HiddenRange]:
         """What of the range is not to be seen, besides control records, in ranges that rise."""
-        live = self._partition_of(topic, partition)
+        leader = self._partition_of(topic, partition)
         _check_range(start_offset, end_offset)
-        start, end = max(start_offset, live.log.start_offset), min(end_offset, live.log.next_offset)
+        start, end = max(start_offset, leader.log.start_offset), min(end_offset, leader.log.next_offset)
         sees_all, is_committed = check_delayed(delayed), check_isolation(isolation)
         if start >= end:
             return []
-        delivery = live.delivery or live.begin_delivery()
+        delivery = leader.delivery or leader.begin_delivery()
         found = between(delivery.cancelled, start, end) if sees_all else delivery.hidden(start, end)
-        if is_committed and live.aborted:
-            found = found | between(live.aborted, start, end)
-        return [HiddenRange(*each) for each in runs(found)]
+        if is_committed and leader.aborted:
+            found = found | between(leader.aborted, start, end)
+        return [HiddenRange(first_offset=first, end_offset=end) for first, end in runs(found)]
 
     def rescheduled(self, topic: str, partition: int, *, start_offset: int, end_offset: int) -> list[DueTime]:
         """The messages of the range that got another time than their record says, and that time, by offset."""
-        live = self._partition_of(topic, partition)
+        leader = self._partition_of(topic, partition)
         _check_range(start_offset, end_offset)
-        times_ns = (live.delivery or live.begin_delivery()).rescheduled
-        return [DueTime(*one) for one in sorted(times_ns.items()) if start_offset <= one[0] < end_offset]
+        times_ns = (leader.delivery or leader.begin_delivery()).rescheduled
+        return [
+            DueTime(offset=offset, due_ns=due_ns)
+            for offset, due_ns in sorted(times_ns.items())
+            if start_offset <= offset < end_offset
+        ]
 
 
 def _check_range(start_offset: int, end_offset: int) -> None:

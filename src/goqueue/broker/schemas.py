@@ -9,9 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from goqueue import events
-from goqueue.broker.journal import Journal
-from goqueue.broker.new_message import NewMessage
-from goqueue.broker.pending import Pending, after, chained
+from goqueue.broker.partition.journal import Journal
 from goqueue.clock import Clock
 from goqueue.errors import CorruptRecord, InvalidBatch, InvalidMessage, SchemaRejected
 from goqueue.names import TopicPartition
@@ -22,11 +20,13 @@ from goqueue.record.message import Message
 from goqueue.schemas.formats import PROTOBUF_NAME
 from goqueue.schemas.registry import Change, Registry, RegistryConfig
 from goqueue.schemas.validation import SCHEMA_ID_HEADER, Rule, Validation
+from goqueue.service.new_message import NewMessage
+from goqueue.service.pending import Pending, after, chained
 from goqueue.topics.config import SchemaValidation
 from goqueue.wire.schema_reports import Compatibility, NewSchema, SchemaInfo, SchemaStats, SubjectVersion
 
 if TYPE_CHECKING:
-    from goqueue.schemas.protobuf import ProtobufSchema
+    from goqueue.schemas.protobuf.schema import ProtobufSchema
 
 SCHEMAS_TOPIC: Final = "__schemas"
 DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024

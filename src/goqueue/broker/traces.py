@@ -13,14 +13,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from itertools import islice
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from pyroaring import BitMap64
 
 from goqueue import events
-from goqueue.broker.live_partition import LivePartition
-from goqueue.broker.pending import Pending
-from goqueue.broker.record_fetcher import RecordFetcher
+from goqueue.broker.local_partitions import TRACES_TOPIC, LocalPartitions
+from goqueue.broker.partition.leader import PartitionLeader
+from goqueue.broker.partition.record_fetcher import RecordFetcher
 from goqueue.clock import MS, Clock
 from goqueue.delivery.offsets import between
 from goqueue.errors import BrokerUnavailable, GoQueueError, InvalidRequest, NotFound, StorageError
@@ -28,6 +28,7 @@ from goqueue.names import TopicPartition
 from goqueue.record import kernel
 from goqueue.record.kernel import crc32c
 from goqueue.record.message import Message
+from goqueue.service.pending import Pending
 from goqueue.topics.config import is_internal
 from goqueue.tracing.config import TraceConfig
 from goqueue.tracing.context import TraceContext, context_of, derived_trace_id, invert, is_trace_id
@@ -36,11 +37,10 @@ from goqueue.tracing.export import Export, Sink
 from goqueue.tracing.journeys import Journey, journey, parent_span_id, span_id
 from goqueue.tracing.lookup import STEP, RowsBySource, Stamps, by_source, candidates, grouped, rows_of
 from goqueue.tracing.recorder import Recorder
-from goqueue.tracing.rows import NOWHERE, PUBLISH, EventType, Moment, Place, Row, moments
+from goqueue.tracing.rows import NOWHERE, PUBLISH, EventRow, EventType, MessageLocation, Moment, moments
 from goqueue.tracing.table import StoredRow, encode_line, read_lines
 from goqueue.wire import trace_reports as reports
 
-TRACES_TOPIC = "__traces"
 TRACES_SETTINGS: Mapping[str, object] = {"flush": "interval", "retention": "72h", "retention_bytes": 1024**3}
 LIST_MAX = 1_000
 EXAMINED_MAX = 5_000
@@ -55,42 +55,24 @@ LINES_MAX = 5_000
 IDENTIFIED_MAX = 10_000
 """Messages that are handed to exporters at once with their ids."""
 
-_NO_ROWS: Sequence[Row] = ()
-
-
-class TracedTopics(Protocol):
-    """What traces need to know of the topics of their broker."""
-
-    def partition_counts(self) -> Mapping[str, int]:
-        """Of all topics but the internal ones."""
-
-    def stored_traces(self) -> LivePartition | None:
-        """The partition of `__traces`, if there is one."""
-
-    def live(self, topic: str, partition: int) -> LivePartition:
-        """Raises `TopicNotFound` or `PartitionNotFound`."""
-
-    def created_at_ns(self, topic: str) -> int: ...
-    def trace_log(self) -> Pending[LivePartition]:
-        """The partition of `__traces`, which is made on first use."""
+_NO_ROWS: Sequence[EventRow] = ()
 
 
 class Known(NamedTuple):
     """The rows to look at, oldest first, and what old ones say of traces that messages name."""
 
-    rows: Sequence[Row]
+    rows: Sequence[EventRow]
     by_source: RowsBySource
-    contexts: Mapping[Place, TraceContext]
-    places: Mapping[str, Sequence[Place]]
+    contexts: Mapping[MessageLocation, TraceContext]
+    places: Mapping[str, Sequence[MessageLocation]]
 
 
 class Traces:
     """The verbs about traces, and what happens to rows."""
 
-    def __init__(
-        self, topics: TracedTopics, config: TraceConfig, *, clock: Clock, sinks: Sequence[Sink], default_rate: float
-    ) -> None:
-        self._topics = topics
+    topics: LocalPartitions  # set before the first use: the partitions tell their events to the traces
+
+    def __init__(self, config: TraceConfig, *, clock: Clock, sinks: Sequence[Sink], default_rate: float) -> None:
         self._config = config
         self._clock = clock
         self._sinks = sinks
@@ -98,7 +80,7 @@ class Traces:
         self.recorder = Recorder(config, clock=clock)
         self.observe: events.Observer = self.recorder.observe if config.enabled else events.ignore
         self.recorder.keeps_outbox = config.topic or bool(sinks)
-        self._opening: Pending[LivePartition] | None = None
+        self._opening: Pending[PartitionLeader] | None = None
         self._exported_ns = clock.monotonic_ns()
         self._exporters = [*([TRACES_TOPIC] if config.topic else []), *(sink.name for sink in sinks)]
         for name in self._exporters:
@@ -127,8 +109,8 @@ class Traces:
 
     def flush(self, *, is_last: bool = False) -> None:
         """Pass on what was recorded; the last time nobody is left to flush the log, whose closing does it."""
-        live = self._traces_log() if self._config.topic and not is_last else self._last_traces_log()
-        if live is None and self._opening is not None and not self._opening.is_done:
+        leader = self._traces_log() if self._config.topic and not is_last else self._last_traces_log()
+        if leader is None and self._opening is not None and not self._opening.is_done:
             return  # it is being made; what waits is bounded
         rows = self.recorder.take_outbox()
         if not rows:
@@ -140,21 +122,21 @@ class Traces:
             Export(row, explicit.of(row.source, row.offset_set()), identified.get(row.sequence, {})) for row in rows
         ]
         if self._config.topic:
-            self._write(live, exports, is_last=is_last)
+            self._write(leader, exports, is_last=is_last)
         for sink in self._sinks:
             if not sink.put(exports):
                 self.recorder.drop(rows)
 
-    def _traces_log(self) -> LivePartition | None:
+    def _traces_log(self) -> PartitionLeader | None:
         if self._opening is None or (self._opening.is_done and _result(self._opening) is None):
-            self._opening = self._topics.trace_log()
+            self._opening = self.topics.trace_log(TRACES_SETTINGS)
         return _result(self._opening) if self._opening.is_done else None
 
-    def _last_traces_log(self) -> LivePartition | None:
+    def _last_traces_log(self) -> PartitionLeader | None:
         opening, self._opening = self._opening, None
         return _result(opening) if opening is not None and opening.is_done else None
 
-    def _write(self, live: LivePartition | None, exports: Sequence[Export], *, is_last: bool) -> None:
+    def _write(self, leader: PartitionLeader | None, exports: Sequence[Export], *, is_last: bool) -> None:
         lines: list[bytes] = []
         written = 0
         for export in exports:
@@ -164,18 +146,18 @@ class Traces:
             written += 1
         error: Exception | None = None
         try:
-            if live is None:
+            if leader is None:
                 raise BrokerUnavailable(f"{TRACES_TOPIC} could not be made")
             if is_last:
-                live.log.append(kernel.encode(lines), now_ns=self._clock.wall_ns())
+                leader.log.append(kernel.encode(lines), now_ns=self._clock.wall_ns())
             else:
-                live.append(kernel.encode(lines))
+                leader.append(kernel.encode(lines))
         except GoQueueError as raised:
             error = raised
         self.exported(TRACES_TOPIC, sum(export.row.event_count for export in exports[:written]), error)
         self.recorder.drop(export.row for export in exports[written:])
 
-    def _identified(self, rows: Sequence[Row]) -> dict[int, dict[int, str]]:
+    def _identified(self, rows: Sequence[EventRow]) -> dict[int, dict[int, str]]:
         """By number of the row and offset, the ids of the messages."""
         stamps = Stamps(self.recorder.ring)
         found: dict[int, dict[int, str]] = {}
@@ -188,7 +170,7 @@ class Traces:
             found[row.sequence] = self._ids(stamps, row, offsets)
         return found
 
-    def _ids(self, stamps: Stamps, row: Row, offsets: BitMap64) -> dict[int, str]:
+    def _ids(self, stamps: Stamps, row: EventRow, offsets: BitMap64) -> dict[int, str]:
         contexts = self.recorder.explicit.of(row.source, offsets)
         ids = {offset: context.trace_id for offset, context in contexts.items()}
         unknown = []
@@ -277,12 +259,12 @@ class Traces:
         for row in copies:
             for origin in counts.unseen(row.origin, BitMap64(row.origin_offsets.values())):
                 offset = next(copy for copy, one in row.origin_offsets.items() if one == origin)
-                context = explicit.context(Place(*row.source, offset))
+                context = explicit.context(MessageLocation(*row.source, offset))
                 if context is not None:
                     ids[context.trace_id] = None
         for row in copies:
             counts.leave_out(row.source, row.offset_set())
-        examined: dict[str, Place | None] = dict.fromkeys(islice(ids, EXAMINED_MAX))
+        examined: dict[str, MessageLocation | None] = dict.fromkeys(islice(ids, EXAMINED_MAX))
         if not examined:
             return []
         known = self._known()
@@ -295,20 +277,20 @@ class Traces:
 
     @property
     def _has_history(self) -> bool:
-        return self._config.topic and self._topics.stored_traces() is not None
+        return self._config.topic and self.topics.stored_traces() is not None
 
     def _known(self, *, with_history: bool = False) -> Known:
         ring = self.recorder.ring
         if not with_history:
             return Known(list(ring), grouped(ring), {}, {})
-        rows: list[Row] = []
-        contexts: dict[Place, TraceContext] = {}
-        places: dict[str, list[Place]] = {}
+        rows: list[EventRow] = []
+        contexts: dict[MessageLocation, TraceContext] = {}
+        places: dict[str, list[MessageLocation]] = {}
         for row, context in self._history():
             rows.append(row)
             if context is not None and len(contexts) < self._config.ids_max:
                 for offset in range(row.first, row.end):
-                    place = Place(*row.source, offset)
+                    place = MessageLocation(*row.source, offset)
                     if place not in contexts:
                         contexts[place] = context
                         places.setdefault(context.trace_id, []).append(place)
@@ -319,15 +301,15 @@ class Traces:
 
     def _history(self) -> Iterator[StoredRow]:
         """What `__traces` tells beyond the ring, from the end backwards, up to a number of bytes."""
-        live = self._topics.stored_traces()
-        if live is None:
+        leader = self.topics.stored_traces()
+        if leader is None:
             return
-        log = live.log
+        log = leader.log
         begin, end = log.start_offset, log.next_offset
         line_bytes = max(1, log.size // max(1, end - begin))
         first_in_ring = self.recorder.ring.first_sequence
-        counts = self._topics.partition_counts()
-        created = {topic: self._topics.created_at_ns(topic) for topic in counts}
+        counts = self.topics.partition_counts()
+        created = {topic: self.topics.created_at_ns(topic) for topic in counts}
         with suppress(StorageError):
             reader = log.reader(max(begin, end - HISTORY_BYTES // line_bytes))
             while (chunk := reader.read(max_bytes=READ_BYTES)).record_count:
@@ -343,9 +325,9 @@ class Traces:
         if not offsets:
             return
         with suppress(GoQueueError):
-            live = self._topics.live(*source)
-            in_log = between(offsets, live.log.start_offset, live.log.next_offset)
-            for some in RecordFetcher(live).messages(in_log, count=LIST_MAX, max_bytes=READ_BYTES):
+            leader = self.topics.leader(*source)
+            in_log = between(offsets, leader.log.start_offset, leader.log.next_offset)
+            for some in RecordFetcher(leader).messages(in_log, count=LIST_MAX, max_bytes=READ_BYTES):
                 yield from some
 
     # --- putting together ----------------------------------------------------------------------
@@ -374,7 +356,7 @@ class Traces:
                 break
         return [trace for trace in found.values() if trace is not None][: query.limit]
 
-    def _of_key(self, places: Sequence[Place], key: bytes) -> list[Place]:
+    def _of_key(self, places: Sequence[MessageLocation], key: bytes) -> list[MessageLocation]:
         wanted = {
             (source, message.offset)
             for source, offsets in by_source(places).items()
@@ -383,17 +365,17 @@ class Traces:
         }
         return [place for place in places if (TopicPartition(*place[:2]), place.offset) in wanted]
 
-    def _trace_ids(self, known: Known, places: Sequence[Place]) -> dict[str, Place | None]:
+    def _trace_ids(self, known: Known, places: Sequence[MessageLocation]) -> dict[str, MessageLocation | None]:
         """The traces that messages belong to, in their order; none for those of which nobody knows it any more."""
         rows = rows_of(known.by_source, places)
-        found: dict[str, Place | None] = {}
+        found: dict[str, MessageLocation | None] = {}
         for place in places:
             context = self._context(known, place, rows.get(place, _NO_ROWS))
             if context is not None:
                 found.setdefault(context.trace_id, place)
         return found
 
-    def _context(self, known: Known, place: Place, rows: Sequence[Row]) -> TraceContext | None:
+    def _context(self, known: Known, place: MessageLocation, rows: Sequence[EventRow]) -> TraceContext | None:
         context = self.recorder.explicit.context(place) or known.contexts.get(place)
         if context is not None:
             return context
@@ -405,7 +387,7 @@ class Traces:
             return None
         return context_of(*place, stamped.timestamp_ns)
 
-    def _journeys(self, known: Known, trace_ids: Mapping[str, Place | None]) -> list[Journey]:
+    def _journeys(self, known: Known, trace_ids: Mapping[str, MessageLocation | None]) -> list[Journey]:
         """The journeys of traces, of each of which a message may be known; none for those of which no row tells."""
         places = self._places(known, trace_ids)
         rows = rows_of(known.by_source, [place for some in places.values() for place in some])
@@ -416,7 +398,7 @@ class Traces:
                 found.append(journey(trace_id, told))
         return found
 
-    def _moments(self, place: Place, rows: Sequence[Row]) -> Iterator[Moment]:
+    def _moments(self, place: MessageLocation, rows: Sequence[EventRow]) -> Iterator[Moment]:
         """What happened to a message at one place; when it came there the log knows, if no row does."""
         is_known = False
         for row in rows:
@@ -426,7 +408,9 @@ class Traces:
             for message in self._messages(TopicPartition(*place[:2]), BitMap64([place.offset])):
                 yield Moment(message.timestamp_ns, -1, 0, EventType.RECEIVED, place, attributes={"source": "log"})
 
-    def _places(self, known: Known, trace_ids: Mapping[str, Place | None]) -> dict[str, list[Place]]:
+    def _places(
+        self, known: Known, trace_ids: Mapping[str, MessageLocation | None]
+    ) -> dict[str, list[MessageLocation]]:
         """Where the messages of each trace are, the one that its id leads to first."""
         derived = self._derived_places(trace_ids)
         rows = rows_of(known.by_source, [place for some in derived.values() for place in some])
@@ -442,9 +426,9 @@ class Traces:
             found[trace_id] = list(dict.fromkeys((*first, *known_for_sure, *named)))[:PLACES_MAX]
         return found
 
-    def _derived_places(self, trace_ids: Iterable[str]) -> dict[str, list[Place]]:
+    def _derived_places(self, trace_ids: Iterable[str]) -> dict[str, list[MessageLocation]]:
         """Where ids lead to, if they are derived."""
-        counts = self._topics.partition_counts()
+        counts = self.topics.partition_counts()
         topics: dict[int, list[str]] = {}
         for topic in counts:
             topics.setdefault(crc32c(topic.encode()), []).append(topic)
@@ -452,11 +436,11 @@ class Traces:
         for trace_id in trace_ids:
             crc, partition, offset, _ = invert(trace_id)
             found[trace_id] = [
-                Place(topic, partition, offset) for topic in topics.get(crc, ()) if partition < counts[topic]
+                MessageLocation(topic, partition, offset) for topic in topics.get(crc, ()) if partition < counts[topic]
             ]
         return found
 
-    def _is_of(self, known: Known, place: Place, rows: Sequence[Row], trace_id: str) -> bool:
+    def _is_of(self, known: Known, place: MessageLocation, rows: Sequence[EventRow], trace_id: str) -> bool:
         context = self._context(known, place, rows)
         return context is not None and context.trace_id == trace_id
 
@@ -468,22 +452,34 @@ class Traces:
                 context = self._context(known, moment.place, _NO_ROWS)
             spans.append(
                 reports.Span(
-                    span_id(one.trace_id, moment),
-                    str(moment.event_type),
-                    moment.time_ns,
-                    *moment.place,
-                    parent_span_id(one.trace_id, moment, context),
-                    moment.group,
-                    moment.member,
-                    moment.duration_ns,
-                    moment.error,
-                    dict(moment.attributes),
+                    span_id=span_id(one.trace_id, moment),
+                    event_type=str(moment.event_type),
+                    time_ns=moment.time_ns,
+                    topic=moment.place.topic,
+                    partition=moment.place.partition,
+                    offset=moment.place.offset,
+                    parent_span_id=parent_span_id(one.trace_id, moment, context),
+                    group=moment.group,
+                    consumer_id=moment.member,
+                    duration_ns=moment.duration_ns,
+                    error=moment.error,
+                    attributes=dict(moment.attributes),
                 )
             )
-        return reports.Trace(one.trace_id, *one.start, one.start_ns, one.end_ns, one.status, len(one.moments), spans)
+        return reports.Trace(
+            trace_id=one.trace_id,
+            topic=one.start.topic,
+            partition=one.start.partition,
+            offset=one.start.offset,
+            start_ns=one.start_ns,
+            end_ns=one.end_ns,
+            status=one.status,
+            span_count=len(one.moments),
+            spans=spans,
+        )
 
 
-def _of_outcome(rows: Iterable[Row], status: str) -> Callable[[TopicPartition, BitMap64], BitMap64]:
+def _of_outcome(rows: Iterable[EventRow], status: str) -> Callable[[TopicPartition, BitMap64], BitMap64]:
     """Which messages of a partition may be of a trace that stands so: it stands as one of its messages does."""
     counts = TraceCounts()
     for row in rows:
@@ -527,7 +523,7 @@ def _context(message: Message) -> TraceContext:
     return context_of(*origin, message.offset, message.timestamp_ns, message.raw_headers)
 
 
-def _result(pending: Pending[LivePartition]) -> LivePartition | None:
+def _result(pending: Pending[PartitionLeader]) -> PartitionLeader | None:
     try:
         return pending.result()
     except GoQueueError:

@@ -15,17 +15,16 @@ transaction waits. Where a disk has failed nothing is written before the next st
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from pyroaring import BitMap64
 
 from goqueue import events
-from goqueue.broker.consuming import Groups
-from goqueue.broker.journal import Journal
-from goqueue.broker.live_partition import LivePartition
-from goqueue.broker.pending import Pending, after, all_of, chained
+from goqueue.broker.groups.groups import Groups
+from goqueue.broker.local_partitions import LocalPartitions
+from goqueue.broker.partition.journal import Journal
+from goqueue.broker.partition.leader import PartitionLeader
 from goqueue.broker.timers import Timers
-from goqueue.broker.transaction_service import TIMEOUT_MS
 from goqueue.clock import SECOND, Clock
 from goqueue.errors import (
     BrokerUnavailable,
@@ -35,12 +34,13 @@ from goqueue.errors import (
     StorageFailed,
     StorageFull,
     TopicNotFound,
-    TopicQuarantined,
     TransactionNotFound,
 )
 from goqueue.record.header import Buffer
 from goqueue.record.identity import BatchIdentity
-from goqueue.transactions.coordinator import Coordinator
+from goqueue.service.pending import Pending, after, all_of, chained
+from goqueue.service.transactions import TIMEOUT_MS
+from goqueue.transactions.coordinator import TransactionCoordinator
 from goqueue.transactions.decisions import (
     Busy,
     DecidedAcks,
@@ -51,11 +51,11 @@ from goqueue.transactions.decisions import (
 )
 from goqueue.transactions.facts import TOPIC
 from goqueue.transactions.states import Verdict
-from goqueue.transactions.transaction import Transaction
+from goqueue.transactions.transaction import StagedTransaction
 from goqueue.wire import reports
 from goqueue.wire.transaction_reports import (
+    BegunTransaction,
     ProducerSession,
-    TransactionBegun,
     TransactionInfo,
     TransactionOutcome,
     TransactionOwner,
@@ -69,29 +69,12 @@ T = TypeVar("T")
 Positions = dict[str, list[reports.PositionCommit]]
 
 
-class Topics(Protocol):
-    """What transactions need to know of the topics of their broker."""
-
-    def find_live(self, topic: str, topic_id: str, partition: int) -> LivePartition | None:
-        """The partition, if the topic is still the one of that id."""
-
-    def topic_id(self, topic: str, partition: int) -> str:
-        """The id of a topic that has the partition; raises `TopicNotFound` or `PartitionNotFound`."""
-
-    def all_lives(self) -> Iterator[LivePartition]: ...
-    def quarantined(self, topic: str) -> TopicQuarantined | None:
-        """Why the topic is not served, if its files are there and cannot be used."""
-
-    def journal(self, topic: str) -> Pending[Journal]:
-        """The internal topic, which is made on first use."""
-
-
 class Enlisted:
     """An open transaction, to be given to whoever does something inside of it."""
 
     __slots__ = ("_topics", "_wall_ns", "epoch", "key", "number", "producer_id", "transaction")
 
-    def __init__(self, transaction: Transaction, topics: Topics, wall_ns: Callable[[], int]) -> None:
+    def __init__(self, transaction: StagedTransaction, topics: LocalPartitions, wall_ns: Callable[[], int]) -> None:
         self.transaction = transaction
         self.producer_id = transaction.producer_id
         self.epoch = transaction.epoch
@@ -126,7 +109,7 @@ class Transactions:
 
     def __init__(
         self,
-        topics: Topics,
+        topics: LocalPartitions,
         groups: Groups,
         *,
         clock: Clock,
@@ -134,7 +117,7 @@ class Transactions:
         new_id: Callable[[], int],
         observe: events.Observer,
     ) -> None:
-        self._coordinator = Coordinator()
+        self._coordinator = TransactionCoordinator()
         self._topics = topics
         self._groups = groups
         self._clock = clock
@@ -161,19 +144,19 @@ class Transactions:
             journal.put_now(recovery.void)  # before a partition is long enough again
             for decision in recovery.decisions:
                 self._carry_out(decision, is_again=True)
-        for live in self._topics.all_lives():
-            transactions = live.producers.transactions
+        for leader in self._topics.all_leaders():
+            transactions = leader.producers.transactions
             for producer_id, number in list(transactions.open) if transactions is not None else ():
                 if self._coordinator.verdict(producer_id, number) is Verdict.ABORT:
-                    self._abort_orphan(live, producer_id, number)
+                    self._abort_orphan(leader, producer_id, number)
         self._tell()
 
-    def _abort_orphan(self, live: LivePartition, producer_id: int, number: int) -> None:
+    def _abort_orphan(self, leader: PartitionLeader, producer_id: int, number: int) -> None:
         """Nobody will decide about these records any more; a disk that does not take that now is asked again."""
         try:
-            live.end_transaction(producer_id, number, commit=False)
+            leader.end_transaction(producer_id, number, commit=False)
         except StorageError:
-            again = partial(self._abort_orphan, live, producer_id, number)
+            again = partial(self._abort_orphan, leader, producer_id, number)
             self._timers.at(self._clock.monotonic_ns() + RETRY_NS, again)
 
     # --- producers -----------------------------------------------------------------------------
@@ -214,12 +197,12 @@ class Transactions:
         number: int = 0,
         job: str | None = None,
         run: str = "",
-    ) -> Pending[TransactionBegun]:
+    ) -> Pending[BegunTransaction]:
         """A transaction. One that its owner has numbered is there at once, else it is durable first. With a `job`, what
         other runs of it have open is aborted.
         """
 
-        def ask() -> Pending[TransactionBegun]:
+        def ask() -> Pending[BegunTransaction]:
             now_ns, wall_ns = self._now()
             begun = self._coordinator.begin(
                 transactional_id,
@@ -270,7 +253,7 @@ class Transactions:
 
     def open(self, transaction_id: str) -> Enlisted:
         """The open transaction of that id; raises what is wrong with it."""
-        return self._enlisted(self._coordinator.open_by_id(transaction_id))
+        return self._enlisted(self._coordinator.open.by_id(transaction_id))
 
     def used(self, producer_id: int) -> None:
         """A batch came from the producer, so it is in use."""
@@ -278,11 +261,11 @@ class Transactions:
 
     def current(self, producer_id: int, epoch: int) -> str:
         """The id of the transaction that the producer has open; raises why it has none."""
-        return self._coordinator.open_of(producer_id, epoch).id
+        return self._coordinator.open.of_producer(producer_id, epoch).id
 
     def publishing(self, identity: BatchIdentity, topic: str, partition: int) -> Enlisted:
         """The transaction that the batch is to be a part of; raises what is wrong with that."""
-        transaction = self._coordinator.check_publish(identity.producer_id, identity.epoch, identity.transaction)
+        transaction = self._coordinator.open.check_publish(identity.producer_id, identity.epoch, identity.transaction)
         enlisted = self._enlisted(transaction)
         enlisted.add_partition(topic, partition)  # again and again: the topic may have been made anew
         return enlisted
@@ -291,7 +274,7 @@ class Transactions:
         self, transactional_id: str, producer_id: int, epoch: int, topic: str, partition: int
     ) -> Pending[None]:
         """The partition belongs to the transaction; publishing does it by itself."""
-        transaction = self._coordinator.open_of(producer_id, epoch, transactional_id)
+        transaction = self._coordinator.open.of_producer(producer_id, epoch, transactional_id)
         self._enlisted(transaction).add_partition(topic, partition)
         return Pending.of(None)
 
@@ -306,12 +289,12 @@ class Transactions:
         generation: int | None = None,
     ) -> Pending[list[reports.PositionCommit]]:
         """Positions that take effect with the commit."""
-        self._coordinator.open_of(producer_id, epoch)
+        self._coordinator.open.of_producer(producer_id, epoch)
         if any(one.pending is not None for one in commits):
             raise InvalidRequest("pending cannot be a part of a transaction", path="offsets")
 
         def add(_: None) -> list[reports.PositionCommit]:
-            enlisted = self._enlisted(self._coordinator.open_of(producer_id, epoch))
+            enlisted = self._enlisted(self._coordinator.open.of_producer(producer_id, epoch))
             for one in commits:
                 enlisted.add_position(group, one)
             return list(commits)
@@ -321,7 +304,7 @@ class Transactions:
 
     def add_acks(
         self, producer_id: int, epoch: int, receipts: Sequence[str]
-    ) -> Pending[list[reports.Settled | GoQueueError]]:
+    ) -> Pending[list[reports.SettledMessage | GoQueueError]]:
         """Acks that take effect with the commit; the leases are held until then."""
         return self._groups.settle(receipts, self._acks_in(producer_id, epoch))
 
@@ -332,7 +315,7 @@ class Transactions:
         return self._groups.settle_batch(topic, partition, nonce, offsets, self._acks_in(producer_id, epoch))
 
     def _acks_in(self, producer_id: int, epoch: int) -> reports.Settlement:
-        return reports.Settlement("ack", transaction_id=self._coordinator.open_of(producer_id, epoch).id)
+        return reports.Settlement("ack", transaction_id=self._coordinator.open.of_producer(producer_id, epoch).id)
 
     # --- the outcome ---------------------------------------------------------------------------
 
@@ -375,9 +358,9 @@ class Transactions:
         end = self._ends[decision] = Pending()
         data = all_of(
             [
-                _unless_deleted(live.when_stored(live.log.next_offset, None))
+                _unless_deleted(leader.when_stored(leader.log.next_offset, None))
                 for part in decision.parts
-                for live in self._found(part.partitions)
+                for leader in self._found(part.partitions)
             ]
         )
 
@@ -427,13 +410,13 @@ class Transactions:
 
     def _end_offset(self, partition: DecidedPartition) -> int:
         """Where the partition ends; 0 if it is gone."""
-        live = self._topics.find_live(partition.topic, partition.topic_id, partition.partition)
-        return 0 if live is None else live.log.next_offset
+        leader = self._topics.local_leader(partition.topic, partition.topic_id, partition.partition)
+        return 0 if leader is None else leader.log.next_offset
 
     def _is_stored(self, partition: DecidedPartition) -> bool:
         """Whether a partition that is still there has all that it had when it was decided about."""
-        live = self._topics.find_live(partition.topic, partition.topic_id, partition.partition)
-        return live is None or live.log.next_offset >= partition.end_offset
+        leader = self._topics.local_leader(partition.topic, partition.topic_id, partition.partition)
+        return leader is None or leader.log.next_offset >= partition.end_offset
 
     def _carry_out(
         self, decision: Decision, *, is_again: bool = False, waits: list[Pending[None]] | None = None
@@ -462,19 +445,19 @@ class Transactions:
 
     def _show(self, decision: Decision) -> None:
         """Let all of it be seen at once, before a marker that a disk does not take lets a half be seen."""
-        lives = [(live, part) for part in decision.parts for live in self._found(part.partitions)]
-        for live, part in lives:
-            live.commit_transaction(part.producer_id, part.number)
-        for live, _ in lives:
-            live.show()
+        leaders = [(leader, part) for part in decision.parts for leader in self._found(part.partitions)]
+        for leader, part in leaders:
+            leader.commit_transaction(part.producer_id, part.number)
+        for leader, _ in leaders:
+            leader.show()
 
     def _apply(self, decision: Decision, part: DecisionPart, waits: list[Pending[None]], *, is_again: bool) -> bool:
         """Write down what the decision means; False if a disk has no room for all of it now."""
         key = (part.producer_id, part.number)
         commit = decision.is_commit
-        acts = [partial(live.end_transaction, *key, commit=commit) for live in self._found(part.partitions)]
+        acts = [partial(leader.end_transaction, *key, commit=commit) for leader in self._found(part.partitions)]
         for acks in part.acks:
-            if self._topics.find_live(acks.topic, acks.topic_id, acks.partition) is None:
+            if self._topics.local_leader(acks.topic, acks.topic_id, acks.partition) is None:
                 continue
             name = (acks.group, acks.topic, acks.partition)
             if commit:
@@ -483,7 +466,7 @@ class Transactions:
                 self._groups.release_acks(*name, key)
         positions: Positions = {}
         for one in part.positions if commit else ():
-            if self._topics.find_live(one.topic, one.topic_id, one.partition) is not None:
+            if self._topics.local_leader(one.topic, one.topic_id, one.partition) is not None:
                 position = reports.PositionCommit(one.topic, one.partition, one.offset, one.metadata)
                 positions.setdefault(one.group, []).append(position)
         acts += [partial(self._groups.apply_positions, group, commits) for group, commits in positions.items()]
@@ -548,15 +531,15 @@ class Transactions:
             end.then(lambda _: again.resolve(None))
             return chained(again, lambda _: self._patiently(ask))
 
-    def _enlisted(self, transaction: Transaction) -> Enlisted:
+    def _enlisted(self, transaction: StagedTransaction) -> Enlisted:
         return Enlisted(transaction, self._topics, self._clock.wall_ns)
 
-    def _found(self, partitions: Sequence[DecidedPartition]) -> Iterator[LivePartition]:
+    def _found(self, partitions: Sequence[DecidedPartition]) -> Iterator[PartitionLeader]:
         """Those that are still there."""
         for one in partitions:
-            live = self._topics.find_live(one.topic, one.topic_id, one.partition)
-            if live is not None:
-                yield live
+            leader = self._topics.local_leader(one.topic, one.topic_id, one.partition)
+            if leader is not None:
+                yield leader
 
     def _opened(self) -> Pending[Journal]:
         if self._journal is not None:

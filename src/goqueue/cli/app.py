@@ -49,5 +49,5 @@ app.command("demo")(demo.demo)
 
 @app.command()
 def version() -> None:
-    """Show the versions of GoQueue, of Python, and which record kernel runs."""
+    """Show the versions of GoQueue and Python, and the record kernel in use."""
     console.print(f"goqueue {goqueue.__version__} (Python {platform.python_version()}, {kernel.IMPLEMENTATION} kernel)")

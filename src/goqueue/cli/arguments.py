@@ -1,4 +1,7 @@
-"""Arguments that are more than text, and what is said when they are not what they should be."""
+"""Parsers of arguments that are more than text: durations, times, and pairs of a name and a value.
+
+A parser checks and returns the text unchanged: the broker reads it again, so that both agree on what it means.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -13,7 +16,7 @@ NOT_SETTINGS = ("name", "partitions", "replication_factor", "exist_ok")
 
 
 def duration(text: str) -> str:
-    """A duration as it was written, once it is known to be one."""
+    """The text of a duration, checked."""
     try:
         parse_duration(text)
     except ValueError as error:
@@ -22,7 +25,7 @@ def duration(text: str) -> str:
 
 
 def delay(text: str) -> str:
-    """A delay as it was written, once it is known to be one."""
+    """The text of a delay, checked."""
     try:
         parse_delay(text)
     except ValueError as error:
@@ -31,7 +34,7 @@ def delay(text: str) -> str:
 
 
 def ttl(text: str) -> str:
-    """A time to live as it was written, once it is known to be one."""
+    """The text of a time to live, checked."""
     try:
         parse_ttl(text)
     except ValueError as error:
@@ -40,7 +43,7 @@ def ttl(text: str) -> str:
 
 
 def moment(text: str) -> str:
-    """A time as it was written, once it is known to be one."""
+    """The text of a time, checked."""
     try:
         parse_time(text, now_ns=SystemClock().wall_ns())
     except ValueError as error:
@@ -49,7 +52,7 @@ def moment(text: str) -> str:
 
 
 def given(options: Mapping[str, object]) -> dict[str, Any]:
-    """Those that are set."""
+    """The options that are set."""
     return {name: value for name, value in options.items() if value is not None}
 
 

@@ -1,4 +1,4 @@
-"""How a command reaches its broker, and what it says when it does not."""
+"""How a command connects to its broker, and the error that it prints when it cannot."""
 
 import warnings
 from collections.abc import Iterator
@@ -17,15 +17,15 @@ DEFAULT_SERVER = "localhost:7000"
 
 ServerOption = Annotated[
     str,
-    typer.Option("--server", envvar="GOQUEUE_SERVER", metavar="HOST:PORT[,...]", help="The broker to talk to."),
+    typer.Option("--server", envvar="GOQUEUE_SERVER", metavar="HOST:PORT[,...]", help="The address of the broker."),
 ]
 
 
-RETRY = "1s"  # whoever waits at a terminal wants to know soon that there is nobody
+RETRY = "1s"  # at a terminal, an error soon is better than a long wait
 
 
 class BrokerNotReached(GoQueueError):
-    """Nobody answers where the broker should be."""
+    """No broker answers at the address."""
 
     code = "BROKER_NOT_AVAILABLE"
     retryable = True
@@ -51,7 +51,7 @@ def connected(server: str) -> Iterator["Client"]:
 
 @contextmanager
 def _data_loss_on_stderr() -> Iterator[None]:
-    """Within it, each warning of lost messages is a line on standard error."""
+    """Print each warning about lost messages as a line on standard error."""
     from goqueue.client.damage import DataLossWarning
 
     with warnings.catch_warnings():

@@ -1,19 +1,19 @@
-"""What is asked before something is lost, and what is said where nobody can be asked."""
+"""The question before a command that loses data, and the error when there is no terminal to ask on."""
 
 import sys
 from typing import Annotated
 
 import typer
 
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
+YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")]
 
 
 def check(yes: bool, consequence: str) -> None:
-    """Refuse what nobody has agreed to and nobody can be asked about."""
+    """Fail if the user has neither agreed nor can be asked."""
     if not yes and not sys.stdin.isatty():
-        raise typer.BadParameter(f"this {consequence}; say --yes where nobody can be asked")
+        raise typer.BadParameter(f"this {consequence}; pass --yes when there is no terminal to confirm on")
 
 
 def ask(question: str) -> None:
-    """Go on only if the answer is yes. Standard output is left to what the command has to say."""
+    """Go on only if the answer is yes. The question goes to standard error: standard output is for data."""
     typer.confirm(question, abort=True, err=True)

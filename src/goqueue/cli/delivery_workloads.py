@@ -19,7 +19,7 @@ from goqueue.clock import MS, SECOND, SystemClock
 POLLED = 500
 SMALL_POLL = 10
 PLENTY = 0.8
-"""Of a backlog: until so much of it is done, all members have something to do."""
+"""The share of a backlog up to which all members have messages left."""
 RESCHEDULED_PER_SECOND = 40_000
 """At least; by then all have the time at which they fall due together."""
 _clock = SystemClock()
@@ -56,7 +56,7 @@ def work_shared(client: Client, asked: Workload, server: str, *, consumers: int)
 
 
 def poll_one(client: Client, asked: Workload) -> Measured:
-    """Poll one message, acknowledge it, poll the next."""
+    """Poll and acknowledge one message at a time."""
     latencies: list[int] = []
 
     def run(topic: str) -> None:
@@ -97,12 +97,12 @@ def stuck(client: Client, asked: Workload) -> Measured:
                 found += len(batch)
                 latencies.append(clock() - began)
 
-    return measure(client, "work behind a stuck message", asked, run, latencies, prepare)
+    return measure(client, "work after a stuck message", asked, run, latencies, prepare)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DelayMeasured:
-    """What came of a run with delayed messages."""
+    """The results of a run with delayed messages."""
 
     workload: str
     messages: int
@@ -184,7 +184,7 @@ def delay(client: Client, asked: Workload, server: str, *, due_rate: int, due_se
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupsMeasured:
-    """What came of members that join and leave under load."""
+    """The results of members that join and leave under load."""
 
     workload: str
     members: int
@@ -202,9 +202,9 @@ class GroupsMeasured:
 def groups(
     client: Client, asked: Workload, server: str, *, members: int, seconds: float, changes: int
 ) -> GroupsMeasured:
-    """Members of a group with a backlog while one joins and leaves: the longest pause of those who lose nothing.
+    """Members of a group with a backlog while one joins and leaves: the longest pause of members that lose nothing.
 
-    What comes when the backlog is nearly done does not count: then there are members that have nothing left to get.
+    The end of the backlog does not count: by then some members have nothing left to receive.
     """
     measured: GroupsMeasured | None = None
 
@@ -230,7 +230,7 @@ def _rate_of(count: int, change: Callable[[int, int], object], clock: Callable[[
 
 
 def _lateness(client: Client, server: str, asked: Workload, rate: int, seconds: float) -> list[int]:
-    """How late each message is in a consumer's hand, at so many due per second."""
+    """How late a consumer receives each message, at a rate of due messages per second."""
     late: list[int] = []
 
     def run(topic: str) -> None:

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, where they must not come between two things, or end a process that has to clean up."""
+"""Ctrl-C and SIGTERM: held back between two steps that belong together, or raised so that a command cleans up."""
 
 import signal
 import threading
@@ -15,7 +15,7 @@ class Terminated(KeyboardInterrupt):
 
 @contextmanager
 def termination_raised() -> Iterator[None]:
-    """Have SIGTERM raise `Terminated` in the block, where it would end the process at once."""
+    """Have SIGTERM raise `Terminated` in the block instead of ending the process at once."""
     is_main = threading.current_thread() is threading.main_thread()
     if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield

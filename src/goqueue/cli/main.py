@@ -1,4 +1,4 @@
-"""The `goqueue` command: runs it, and turns our errors into one readable line.
+"""Runs the `goqueue` command, and prints our errors as one readable line.
 
 Exit codes: 0 all went well, 1 the request failed, 2 it was malformed, 3 damage was found, 130 it was interrupted by
 Ctrl-C, 143 by SIGTERM.

@@ -1,7 +1,7 @@
-"""A member of a group that prints what it is given.
+"""A member of a group that prints the messages that it is leased.
 
-Messages are written, flushed, and acknowledged only then, so that what could not be printed goes to somebody else; a
-Ctrl-C does not come between. What was looked at only is given back as if it had never been delivered.
+Messages are written, flushed, and only then acknowledged, so that a message that could not be printed goes to another
+member; Ctrl-C is held back between the two. With `--ack none` messages are released as if never delivered.
 """
 
 import sys
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 BATCH = 500
 FOLLOW_TIMEOUT = "20s"
 EMPTY_TIMEOUT = "500ms"
-"""Nothing is left if nothing came for so long; partitions that change hands need a moment."""
+"""After this long without a message none is left; partitions that change owner take a moment."""
 
 
-class Mode(StrEnum):
+class GroupMode(StrEnum):
     """How a group shares messages among its members."""
 
     PARTITIONED = "partitioned"
@@ -33,15 +33,15 @@ class Mode(StrEnum):
     KEY_SHARED = "key-shared"
 
 
-class Start(StrEnum):
-    """Where a group begins that has no position yet."""
+class GroupStart(StrEnum):
+    """Where a group without a position starts."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
 
 
 class Ack(StrEnum):
-    """How messages that were printed are acknowledged."""
+    """How printed messages are acknowledged."""
 
     EACH = "each"
     AUTO = "auto"
@@ -49,18 +49,18 @@ class Ack(StrEnum):
 
     @property
     def of_consumer(self) -> str:
-        """What a consumer has to be for it: one that commits positions by hand, or one that settles messages."""
+        """The consumer that this needs: one that commits positions by hand, or one that settles messages."""
         return "offsets" if self is Ack.AUTO else "each"
 
 
 class Stop(StrEnum):
-    """When a member has enough."""
+    """When a member stops."""
 
     EMPTY = "empty"
 
 
 def take(consumer: "Consumer", render: Render, *, ack: Ack, limit: int | None, follow: bool) -> None:
-    """Print what the group gives us, up to the limit or, unless we follow, until nothing is left."""
+    """Print messages up to the limit or, without `follow`, until the group has none left."""
     timeout = FOLLOW_TIMEOUT if follow else EMPTY_TIMEOUT
     looked_at: list[Message] = []
     left = limit
@@ -91,7 +91,7 @@ def _print(batch: "Sequence[Message]", render: Render) -> None:
 
 
 def _print_and_acknowledge(batch: "Sequence[Message]", render: Render, consumer: "Consumer") -> None:
-    """Acknowledge what was printed and give back what was not, whatever comes between."""
+    """Print messages, acknowledge the printed ones, and release the others even if printing fails."""
     lines = sys.stdout.buffer
     written = printed = 0
     try:
@@ -107,10 +107,10 @@ def _print_and_acknowledge(batch: "Sequence[Message]", render: Render, consumer:
         try:
             consumer.ack(batch[:printed])
         except ReceiptError as error:
-            warn(f"not all that was printed is acknowledged, and will come again: {error}")
+            warn(f"some printed messages are not acknowledged and will be delivered again: {error}")
 
 
 def _give_back(consumer: "Consumer", messages: "Sequence[Message]") -> None:
-    """As if they had never been delivered. Leaving the group gives them back, too, but counts as a try."""
+    """Release messages as if never delivered. Leaving the group releases them, too, but counts as a delivery."""
     if messages:
         consumer.settle_soon(messages, Settlement("release"))

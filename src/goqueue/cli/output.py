@@ -1,7 +1,7 @@
-"""Where commands write: tables, data and text to standard output, complaints to standard error.
+"""Where commands write: tables, data and text to standard output, errors and warnings to standard error.
 
-Whatever prints data prints it as a table for people, or as JSON or YAML for programs; the latter two hold the same.
-What comes from outside, such as a path, is never taken for markup, and what no terminal can show is escaped.
+Data are printed as a table for people, or as JSON or YAML, which hold the same, for programs. Text from outside, such
+as a path or a message, is never read as markup, and control characters are escaped.
 """
 
 import json
@@ -27,11 +27,11 @@ ROOMY_COLUMNS = 7
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _MINUTE = 60 * SECOND
 _FINENESS = ((MS, 1_000), (SECOND, MS), (_MINUTE, 100 * MS), (60 * _MINUTE, SECOND))
-"""Below which duration how much of it is still worth a look."""
+"""How many digits of a duration are shown, by its length."""
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))} | {0x0A: "\\n", 0x09: "\\t"}
 
 
-class Format(StrEnum):
+class OutputFormat(StrEnum):
     """How data are printed."""
 
     TABLE = "table"
@@ -39,17 +39,17 @@ class Format(StrEnum):
     YAML = "yaml"
 
 
-FormatOption = Annotated[Format, typer.Option("--output", "-o", help="How to print what is found.")]
+FormatOption = Annotated[OutputFormat, typer.Option("--output", "-o", help="Output format.")]
 
 
-def show(data: object, format: Format, *tables: RenderableType) -> None:
-    """Print data in the format asked for; the tables are what people get to see of it."""
+def show(data: object, format: OutputFormat, *tables: RenderableType) -> None:
+    """Print data in the chosen format; `shown` is what the format `table` prints instead."""
     match format:
-        case Format.JSON:
+        case OutputFormat.JSON:
             typer.echo(json.dumps(data, indent=2))
-        case Format.YAML:
+        case OutputFormat.YAML:
             typer.echo(yaml.safe_dump(data, sort_keys=False, allow_unicode=True), nl=False)
-        case Format.TABLE:
+        case OutputFormat.TABLE:
             for table in tables:
                 console.print(table, soft_wrap=isinstance(table, Text))
 
@@ -71,7 +71,7 @@ def table(
 
 
 def facts(known: Mapping[str, object]) -> Table:
-    """What is known of one thing, a line for each fact."""
+    """Names and values, one pair per line."""
     made = Table(box=None, show_header=False, pad_edge=False)
     made.add_column(no_wrap=True, style="dim")
     made.add_column(overflow="fold")
@@ -81,37 +81,37 @@ def facts(known: Mapping[str, object]) -> Table:
 
 
 def say(text: str) -> None:
-    """One line, as it is."""
+    """Print one line as it is."""
     console.print(plain(text), soft_wrap=True)
 
 
 def say_damaged(text: str) -> None:
-    """One line about something that was found damaged."""
+    """Print one line about damage."""
     console.print(Text.assemble(("damaged ", "red"), plain(text)), soft_wrap=True)
 
 
 def complain(text: str) -> None:
-    """Why a command failed."""
+    """Print why a command failed."""
     errors.print(Text.assemble(("error ", "bold red"), plain(text)), soft_wrap=True)
 
 
 def warn(text: str) -> None:
-    """What a command did not fail of."""
+    """Print a warning."""
     errors.print(Text.assemble(("warning ", "yellow"), plain(text)), soft_wrap=True)
 
 
 def plain(text: str) -> Text:
-    """The text without a meaning."""
+    """The text, not read as markup."""
     return Text(text.encode("utf-8", "backslashreplace").decode())
 
 
 def one_line(data: bytes) -> str:
-    """Bytes as text that stays on its line and cannot steer a terminal."""
+    """Bytes as text without line breaks and terminal control sequences."""
     return data.decode("utf-8", "backslashreplace").translate(_CONTROL)
 
 
 def cut(text: str, length: int) -> str:
-    """The text, or as much of it as has room."""
+    """The text, shortened to a length."""
     return text if len(text) <= length else f"{text[: length - 1]}…"
 
 
@@ -126,13 +126,13 @@ def when(time_ns: int | None) -> str:
 
 
 def lasting(duration_ns: int) -> str:
-    """A duration without the digits that nobody reads."""
+    """A duration without digits too small to matter."""
     fineness = next((step for below, step in _FINENESS if abs(duration_ns) < below), _MINUTE)
     return format_duration(duration_ns // fineness * fineness)
 
 
 def size(count: float) -> str:
-    """A number of bytes as people say it."""
+    """A number of bytes with a unit."""
     for unit in _UNITS[:-1]:
         if abs(count) < 1024:
             return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"

@@ -2,12 +2,12 @@ r"""A message as a line: for people, for programs, or as a template says.
 
     text     2026-01-31T12:00:00.250Z 0:42 key=customer-42 hello        of several topics: orders-0:42
     json     {"topic": "orders", "partition": 0, "offset": 42, ..., "value": "hello"}   as the HTTP door has it
-    yaml     the same as a document, behind a line of ---
+    yaml     the same as a document, after a line of ---
     raw      the bytes of the value
     else     a template: '{partition}:{offset} {key} {value}'; \n and \t mean what they mean elsewhere
 
 A message that was delivered to a member of a group says which delivery it is, in text from the second on. In text and
-templates a message stays on its line and cannot steer the terminal, whatever it holds; raw is the message as it is.
+templates a message stays on its line and its control characters are escaped; raw prints its bytes unchanged.
 """
 
 import base64
@@ -88,14 +88,14 @@ def _either(name: str, content: bytes) -> dict[str, object]:
 
 
 def _text(message: "Message") -> bytes:
-    return _line(message, f"{message.partition}:{message.offset}")
+    return _connection(message, f"{message.partition}:{message.offset}")
 
 
 def _text_with_topic(message: "Message") -> bytes:
-    return _line(message, f"{message.topic}-{message.partition}:{message.offset}")
+    return _connection(message, f"{message.topic}-{message.partition}:{message.offset}")
 
 
-def _line(message: "Message", place: str) -> bytes:
+def _connection(message: "Message", place: str) -> bytes:
     time = f"{format_time(message.timestamp_ns)[:23]}Z"
     key = "" if message.key is None else f" key={one_line(message.key)}"
     again = f" delivery={message.delivery_count}" if message.delivery_count > 1 else ""

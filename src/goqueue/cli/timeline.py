@@ -5,8 +5,8 @@
                ┊              2h later
     +2h0.5s     ●             consume.fetched      billing / worker-1, attempt 1
 
-What took its time ends at its event and reaches back to where it began. The scale is linear but for long waits, which
-would leave no room for anything else: each of them takes the same few columns, and a line says how long it was.
+A bar ends at its event and reaches back to where it began. The scale is linear except for long waits, which would leave
+no room for anything else: each of them takes the same few columns, and a line says how long it was.
 """
 
 import re

@@ -1,15 +1,15 @@
-"""What `goqueue bench transactions` does to a broker: publish in transactions, and commit them.
+"""The workloads of `goqueue bench transactions`: publish in transactions, and commit them.
 
-As in `workloads.py`, each makes a topic of its own, uses the public client and takes the time there. The times are
-those of the commits, from the end of the block to the answer.
+As in `workloads.py`, each makes a topic of its own and uses the public client, which takes the times. The latencies are
+those of commits, from the end of the block to the answer.
 """
 
 from itertools import repeat
-from secrets import token_hex
 
 from goqueue.cli.workloads import Measured, Workload, measure, producer_for
 from goqueue.client.sync import Client
 from goqueue.clock import SystemClock
+from goqueue.runtime.entropy import SystemEntropy
 
 _clock = SystemClock()
 
@@ -18,7 +18,7 @@ def publish(client: Client, asked: Workload, *, per_transaction: int) -> Measure
     """One producer, `send` per message, so many messages in each transaction, as fast as it goes."""
     value = bytes(asked.size)
     latencies: list[int] = []
-    name = f"bench-{token_hex(4)}"
+    name = f"bench-{SystemEntropy().bytes(4).hex()}"
 
     def run(topic: str) -> None:
         left = asked.count
@@ -60,7 +60,7 @@ def commit(client: Client, asked: Workload) -> Measured:
     """Transactions one after the other, each with one stored message in every partition; only commits are timed."""
     value = bytes(asked.size)
     latencies: list[int] = []
-    name = f"bench-{token_hex(4)}"
+    name = f"bench-{SystemEntropy().bytes(4).hex()}"
 
     def run(topic: str) -> None:
         for _ in repeat(None, asked.count // asked.partitions):

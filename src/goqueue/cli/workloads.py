@@ -1,7 +1,7 @@
-"""What `goqueue bench` does to a broker, and what it measures.
+"""The workloads of `goqueue bench`.
 
-Each workload makes a topic of its own, uses the public client, and deletes the topic. Times are taken by the client;
-what the broker spends is asked of the broker before and after.
+Each workload makes a topic of its own, uses the public client, and deletes the topic. The client takes the times; the
+broker reports its CPU time and memory before and after.
 """
 
 import asyncio
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import repeat
-from secrets import token_hex
+from typing import TYPE_CHECKING, cast
 
 import uvloop
 
@@ -19,32 +19,36 @@ from goqueue.client.producer import Producer
 from goqueue.client.sync import Client
 from goqueue.clock import MS, SECOND, SystemClock
 from goqueue.errors import GoQueueError
+from goqueue.runtime.entropy import SystemEntropy
+
+if TYPE_CHECKING:
+    from goqueue.client.options import Acks, Compression, Flush
 
 SAMPLED = 1_000
-"""Of so many messages that are sent in batches, one is timed."""
+"""One of this many messages that are sent in batches is timed."""
 STAMP_BYTES = 8
 _clock = SystemClock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What is asked for."""
+    """The parameters of a workload."""
 
     size: int
     count: int
-    batch: int
-    batch_bytes: int
-    linger: str
     partitions: int
-    acks: str
-    flush: str
-    rate: int
-    compression: str | None
+    batch: int = 1_000
+    batch_bytes: int = 1024 * 1024
+    linger: str = "5ms"
+    acks: str = "leader"
+    flush: str = "interval"
+    rate: int = 0  # per second; 0 is as fast as it goes
+    compression: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What came of it; seconds and latencies as the client saw them."""
+    """The results; seconds and latencies as measured by the client."""
 
     workload: str
     messages: int
@@ -60,7 +64,7 @@ class Measured:
 
 
 def produce(client: Client, asked: Workload) -> Measured:
-    """One producer, `send` per message, as fast as it goes; done when the last one is stored."""
+    """One producer, `send` per message, as fast as it goes; it ends when the last one is stored."""
     value = bytes(asked.size)
     latencies: list[int] = []
 
@@ -111,7 +115,7 @@ def latency(client: Client, asked: Workload) -> Measured:
 
 
 def end_to_end(client: Client, asked: Workload, server: str) -> Measured:
-    """Publish at a steady rate and follow by push; from the call of `send` to the message in hand."""
+    """Publish at a steady rate and follow by push; the time is from the call of `send` to the receipt."""
     latencies: list[int] = []
 
     def work(topic: str) -> None:
@@ -128,7 +132,7 @@ async def _end_to_end(server: str, topic: str, asked: Workload, latencies: list[
     clock = _clock.monotonic_ns
     padding = bytes(max(0, asked.size - STAMP_BYTES))
     async with AsyncClient(server) as client:
-        producer = client.producer(linger=0, acks=asked.acks)
+        producer = client.producer(linger=0, acks=cast("Acks", asked.acks))
         follower = client.follow(topic, start="earliest")
 
         async def receive() -> None:
@@ -172,13 +176,13 @@ def _timed(began: int, latencies: list[int], clock: Callable[[], int]) -> Callab
 
 
 def producer_for(client: Client, asked: Workload) -> Producer:
-    """A producer as it is asked for."""
+    """A producer with the settings of the workload."""
     return client.producer(
-        acks=asked.acks,
+        acks=cast("Acks", asked.acks),
         linger=asked.linger,
         batch_count=asked.batch,
         batch_bytes=asked.batch_bytes,
-        compression=asked.compression,
+        compression=cast("Compression | None", asked.compression),
     )
 
 
@@ -195,7 +199,7 @@ def measure(
     latencies: list[int],
     prepare: Callable[[str], None] | None = None,
 ) -> Measured:
-    """Do the work on a topic of its own, and tell how long it took."""
+    """Run the workload on a topic of its own, and measure it."""
     with _topic(client, asked) as topic:
         if prepare:
             prepare(topic)
@@ -222,8 +226,8 @@ def measure(
 
 @contextmanager
 def _topic(client: Client, asked: Workload) -> Iterator[str]:
-    name = f"bench-{token_hex(4)}"
-    client.create_topic(name, partitions=asked.partitions, flush=asked.flush)
+    name = f"bench-{SystemEntropy().bytes(4).hex()}"
+    client.create_topic(name, partitions=asked.partitions, flush=cast("Flush", asked.flush))
     try:
         yield name
     finally:
@@ -231,5 +235,5 @@ def _topic(client: Client, asked: Workload) -> Iterator[str]:
 
 
 def quantile(ordered: Sequence[int], share: float) -> float:
-    """The value that this share of the others is not above."""
+    """The value at this quantile."""
     return float(ordered[min(len(ordered) - 1, int(share * len(ordered)))]) if ordered else 0.0

@@ -4,23 +4,23 @@
                                                              ^            │
                                                              └── again ───┘
 
-A batch becomes ready when it is full or has lingered. What is ready for a partition when a request can go out goes
-together: up to five requests per partition are under way, and while they are, more gathers; so requests grow with the
-load by themselves, and a quiet producer sends at once.
+A batch becomes ready when it is full or has lingered. All batches that are ready for a partition when a request can be
+sent share that request. Up to five requests per partition are in flight, and more batches gather meanwhile: requests
+grow with the load by themselves, and a quiet producer sends at once.
 
-Order and exactly-once hold per partition. Each request bears the sequence of its first record. When one fails and may
-be sent again, nothing new is sent until all that is under way was answered; then all of it goes again, in
-order, under the same numbers, and the broker recognises what it has.
+Order and exactly-once hold per partition. Each request carries the sequence number of its first record. When a request
+fails with a retryable error, no new one is sent until everything in flight was answered. Then all of it is sent again,
+in order, under the same numbers, and the broker recognizes what it has stored.
 
-A request that fails for good or is given up leaves a hole in the numbers, because nobody knows for sure whether it was
-stored. What follows keeps its numbers as well. If the broker then misses something, it has stored nothing of what
-follows either; so all of that is numbered anew, in a new epoch, and a straggler of the old one is refused. The same
-holds for a broker that knows less than it should: its topic was made anew, or a power cut took what it had not synced.
+A request that fails for good, or is given up, leaves a gap in the numbers: it may have been stored, or not. The
+requests after it keep their numbers. If the broker then misses one, it has stored none of those after it; they all get
+new numbers, in a new epoch, and a late arrival from the old epoch is refused. The same holds for a broker that knows
+less than it should: the topic was deleted and created again, or a power cut took what was not synced.
 
-A message that breaks its schema is taken out, and the others go again without it.
+A message that violates its schema is taken out of its request, and the others are sent again without it.
 
-Who has many messages at once adds them as columns. They are spread over the partitions by the same rules, and become
-batches that are full from the start and have no handles.
+An application that has many messages at once adds them as columns. They are spread over the partitions by the same
+rules, and become batches that are full from the start and have no handles.
 """
 
 from bisect import bisect_right
@@ -60,9 +60,9 @@ REQUEST_RECORDS_MAX: Final = 100_000
 BULK_BYTES: Final = 512 * 1024
 """Messages that are added together become batches of this size; those without a key take turns by it."""
 REFUSALS_MAX: Final = 32
-"""How many messages are taken out of a request before the rest of it is given up: each costs it a way to the broker."""
+"""How many messages are taken out of a request before the rest is given up: each costs a round trip."""
 FIRST_SEQUENCE: Final = 1
-"""A broker takes a start at 0 or at 1. After a start at 1, no second request can be mistaken for a first one."""
+"""The broker accepts 0 or 1 as a start. After a start at 1, no later request can be mistaken for a first one."""
 NORMAL: Final = Priority.NORMAL
 TRANSACTIONAL: Final = int(Flags.TRANSACTIONAL)
 NO_CALLBACKS: Final[deque[Callable[[], None]]] = deque(maxlen=0)
@@ -83,7 +83,7 @@ class ProducerConfig:
     idempotent: bool = True
     buffer_bytes: int = 64 * 1024 * 1024  # of messages that are not stored yet; beyond it `send` waits
     delivery_timeout_ns: int = 120 * SECOND  # from `send` to the answer, retries included
-    all_or_none: bool = False  # a message that is refused takes those with it that go to the same partition
+    all_or_none: bool = False  # a refused message fails all others of the same partition
 
     def __post_init__(self) -> None:
         for name, least in (("linger_ns", 0), ("batch_count", 1), ("batch_bytes", 1), ("buffer_bytes", 1)):
@@ -99,7 +99,7 @@ class ProducerConfig:
             raise InvalidConfig("compression", self.compression, f"must be one of {', '.join(compression.NAMES)}")
 
 
-class Message(NamedTuple):
+class OutgoingMessage(NamedTuple):
     """A message that has more than a small value."""
 
     value: bytes | None
@@ -117,8 +117,8 @@ class Message(NamedTuple):
         return size
 
 
-class Columns(NamedTuple):
-    """Messages side by side, so that what is done to all of them costs little for each."""
+class MessageColumns(NamedTuple):
+    """Messages as columns: an operation on all of them costs little for each."""
 
     values: Sequence[bytes | None]
     keys: Sequence[bytes | None] | None = None
@@ -135,28 +135,28 @@ class Columns(NamedTuple):
             sizes = list(map(add, sizes, map(_headers_size, self.headers)))
         return sizes
 
-    def take(self, indexes: Sequence[int]) -> "Columns":
+    def take(self, indexes: Sequence[int]) -> "MessageColumns":
         """Those of the messages, in that order."""
         if len(indexes) == 1:
             return self.slice(indexes[0], indexes[0] + 1)
         pick = itemgetter(*indexes)
-        return Columns(
+        return MessageColumns(
             pick(self.values),
             None if self.keys is None else pick(self.keys),
             None if self.headers is None else pick(self.headers),
             self.priorities if isinstance(self.priorities, int) else pick(self.priorities),
         )
 
-    def slice(self, start: int, end: int) -> "Columns":
+    def slice(self, start: int, end: int) -> "MessageColumns":
         """Those of the messages that stand in [start, end)."""
-        return Columns(
+        return MessageColumns(
             self.values[start:end],
             None if self.keys is None else self.keys[start:end],
             None if self.headers is None else self.headers[start:end],
             self.priorities if isinstance(self.priorities, int) else self.priorities[start:end],
         )
 
-    def cut(self, size_max: int) -> "Iterator[tuple[Columns, int]]":
+    def cut(self, size_max: int) -> "Iterator[tuple[MessageColumns, int]]":
         """The same in pieces that are not larger, but for single messages that are; and how large each is."""
         ends = list(accumulate(self.sizes))
         start = before = 0
@@ -171,8 +171,8 @@ def _headers_size(headers: Headers | None) -> int:
     return sum(len(name) + len(text) + 4 for name, text in headers.items()) if headers else 0
 
 
-def _joined(parts: Sequence[Columns]) -> Columns:
-    """One behind the other."""
+def _joined(parts: Sequence[MessageColumns]) -> MessageColumns:
+    """The messages of all parts, in order."""
     if len(parts) == 1:
         return parts[0]
     keys = [part.keys or [None] * len(part.values) for part in parts]
@@ -181,7 +181,7 @@ def _joined(parts: Sequence[Columns]) -> Columns:
         [part.priorities] * len(part.values) if isinstance(part.priorities, int) else part.priorities for part in parts
     ]
     first = parts[0].priorities
-    return Columns(
+    return MessageColumns(
         _chained([part.values for part in parts]),
         _chained(keys) if any(part.keys for part in parts) else None,
         _chained(headers) if any(part.headers for part in parts) else None,
@@ -196,16 +196,16 @@ def _chained(parts: Sequence[Sequence[T]]) -> list[T]:
 class AnyHandle(msgspec.Struct, gc=False, eq=False):
     """A message on its way: `item` is what is sent, until the batch is settled; then it is its place in the batch."""
 
-    batch: "Batch"
-    item: bytes | Message | int
+    batch: "MessageBatch"
+    item: bytes | OutgoingMessage | int
 
 
-class Batch:
-    """Messages for one partition that were gathered together; then, where they are or why they are not.
+class MessageBatch:
+    """Messages for one partition that are sent together; later, where they are stored or why they are not.
 
-    Handles are added to `handles` without a lock. Whoever seals the batch sets `is_sealed`, and after that copies them
-    to `held`, which is what counts. Whoever adds one looks at `is_sealed` after that; if it is set, it
-    finds out whether its handle made it into the copy, and if not, adds it to another batch.
+    Senders append to `handles` without a lock. Sealing first sets `is_sealed` and then copies `handles` to `held`,
+    which is what is sent. A sender reads `is_sealed` after its append. If it is unset, the copy comes later and has the
+    handle. If it is set, the sender looks for its handle in the copy, and adds it to another batch if it is missing.
     """
 
     __slots__ = (
@@ -237,24 +237,24 @@ class Batch:
         self.message_count = 0  # of these
         self.has_messages = False  # whether there are others that are more than a value, but not larger
         self.is_sealed = False
-        self.is_taken = False  # by the loop that sends it
+        self.is_taken = False  # by the thread that sends it
         self.opened_ns = now_ns
         self.first_offset = -1
         self.timestamp_ns = 0
         self.error: GoQueueError | None = None
         self.failed_count = 0  # how many messages have the error
         self.is_done = False
-        self.is_seen = False  # whether somebody was told the error
+        self.is_seen = False  # whether the application was told the error
         self.callbacks: deque[Callable[[], None]] = NO_CALLBACKS
 
-    def add(self, handle: AnyHandle, message: Message) -> None:
+    def add(self, handle: AnyHandle, message: OutgoingMessage) -> None:
         """A message with all it can have."""
         self.message_count += 1
         self.size += message.size
         self.handles.append(handle)
 
     def seal(self) -> None:
-        """Nothing more comes in. A Ctrl-C may end this between any two steps, and then all of it is done again."""
+        """Accept no more messages. A Ctrl-C may end this between any two steps; it is then called again."""
         self.is_sealed = True
         if not self.held:
             self.held = self.handles.copy()
@@ -263,22 +263,22 @@ class Batch:
 
     def holds(self, handle: AnyHandle) -> bool:
         """Whether the handle was in time."""
-        held = self.held  # first: it is emptied when all in it have their places
+        held = self.held  # read before `item`: settling sets all items, and then empties it
         return type(handle.item) is int or any(one is handle for one in held)
 
-    def take_out(self, index: int, error: GoQueueError) -> "Batch":
-        """The message at that place goes nowhere, and the others do not wait for it; it is a batch of its own."""
+    def take_out(self, index: int, error: GoQueueError) -> "MessageBatch":
+        """Fail the message at that index, in a batch of its own; the others are sent without it."""
         handle = self.held.pop(index)
-        alone = Batch(self.queue, self.opened_ns)
+        alone = MessageBatch(self.queue, self.opened_ns)
         alone.held = [handle]
-        alone.size = handle.item.size if isinstance(handle.item, Message) else SMALL_RECORD_BYTES
+        alone.size = handle.item.size if isinstance(handle.item, OutgoingMessage) else SMALL_RECORD_BYTES
         self.size -= alone.size
         handle.batch = alone
         alone.settle(error)
         return alone
 
     def settle(self, error: GoQueueError | None = None) -> None:
-        """The batch is stored, or never will be; then the first handle stays, for whoever reports that."""
+        """The batch is stored, or has failed for good. After a failure one handle is kept, for the report."""
         self.error = error
         for index, handle in enumerate(self.held):
             handle.item = index
@@ -288,12 +288,12 @@ class Batch:
         self.held = self.held[:1] if error else []
 
 
-class Bulk(Batch):
-    """Messages that were added together. All of them share one handle, for whoever reports that they are not stored."""
+class BulkBatch(MessageBatch):
+    """Messages that were added together. They share one handle, which serves the report if they are not stored."""
 
     __slots__ = ("columns",)
 
-    def __init__(self, queue: "PartitionQueue", now_ns: int, columns: Columns, size: int) -> None:
+    def __init__(self, queue: "PartitionQueue", now_ns: int, columns: MessageColumns, size: int) -> None:
         super().__init__(queue, now_ns)
         self.columns = columns
         self.size = size
@@ -301,21 +301,21 @@ class Bulk(Batch):
         self.held = [AnyHandle(self, 0)] * len(columns.values)
 
     def settle(self, error: GoQueueError | None = None) -> None:
-        """They are stored, or never will be."""
+        """The messages are stored, or have failed for good."""
         self.error = error
         if error:
             self.failed_count = len(self.held)
         self.is_done = True
         self.held = self.held[:1] if error else []
-        self.columns = Columns(())
+        self.columns = MessageColumns(())
 
 
-class Request:
-    """What goes to one partition at once."""
+class PublishRequest:
+    """Batches that are sent to one partition together, under consecutive sequence numbers."""
 
     __slots__ = ("batches", "first_sequence", "record_count", "refusal_count", "size", "was_sent")
 
-    def __init__(self, batches: list[Batch], first_sequence: int) -> None:
+    def __init__(self, batches: list[MessageBatch], first_sequence: int) -> None:
         self.batches = batches
         self.first_sequence = first_sequence
         self.was_sent = False
@@ -327,8 +327,8 @@ class Request:
     def opened_ns(self) -> int:
         return self.batches[0].opened_ns
 
-    def take_out(self, index: int, error: GoQueueError) -> list[Batch]:
-        """Go on without the message at that place; what is settled by that."""
+    def take_out(self, index: int, error: GoQueueError) -> list[MessageBatch]:
+        """Fail the message at that index and keep the others; the batches that are settled by that."""
         self.record_count -= 1
         self.refusal_count += 1
         for batch in self.batches:
@@ -357,18 +357,19 @@ class Request:
             headers[0] = {PRODUCER: identity, **(headers[0] or {})}
         return kernel.encode(values, keys=keys, headers=headers, priorities=priorities, flags=flags)
 
-    def _columns(self) -> Columns:
-        bulks = [batch.columns for batch in self.batches if isinstance(batch, Bulk)]
+    def _columns(self) -> MessageColumns:
+        bulks = [batch.columns for batch in self.batches if isinstance(batch, BulkBatch)]
         if bulks:
             assert len(bulks) == len(self.batches)
             return _joined(bulks)
         items = [handle.item for batch in self.batches for handle in batch.held]
         if not any(batch.message_count or batch.has_messages for batch in self.batches):
-            return Columns(cast("list[bytes | None]", items))
+            return MessageColumns(cast("list[bytes | None]", items))
         messages = [
-            item if isinstance(item, Message) else Message(cast("bytes", item), None, None, NORMAL) for item in items
+            item if isinstance(item, OutgoingMessage) else OutgoingMessage(cast("bytes", item), None, None, NORMAL)
+            for item in items
         ]
-        return Columns(
+        return MessageColumns(
             [message.value for message in messages],
             [message.key for message in messages],
             [message.headers for message in messages],
@@ -377,14 +378,14 @@ class Request:
 
 
 class PartitionQueue:
-    """What waits for one partition, and what is under way to it."""
+    """What waits to be sent to one partition, and what is in flight to it."""
 
     __slots__ = (
         "_again",
         "_attempt",
         "_has_gap",
-        "_is_behind",
         "_is_draining",
+        "_needs_epoch",
         "_refusal",
         "_retry_at_ns",
         "_sequence",
@@ -409,16 +410,16 @@ class PartitionQueue:
     ) -> None:
         self.topic = topic
         self.all_or_none = all_or_none
-        self.is_transactional = is_transactional  # its epoch is not ours to change: a hole ends the transaction
+        self.is_transactional = is_transactional  # the coordinator owns its epoch: a gap ends the transaction
         self.partition = partition
-        self.open: Batch | None = None
-        self.ready: deque[Batch] = deque()
-        self.in_flight: deque[Request] = deque()
+        self.open: MessageBatch | None = None
+        self.ready: deque[MessageBatch] = deque()
+        self.in_flight: deque[PublishRequest] = deque()
         self.epoch = epoch
-        self._again: deque[Request] = deque()
+        self._again: deque[PublishRequest] = deque()
         self._is_draining = False
-        self._is_behind = False  # the broker misses what stands before all of `_again`
-        self._has_gap = False  # there are fewer messages in `_again` than there are numbers
+        self._needs_epoch = False  # the broker misses a request that came before all of `_again`
+        self._has_gap = False  # there are fewer messages in `_again` than sequence numbers
         self._attempt = 0
         self._retry_at_ns = 0
         self._refusal: GoQueueError | None = None  # why the broker does not store what it is sent, if it says so
@@ -434,13 +435,13 @@ class PartitionQueue:
         """Whether there is something that was not sent, or has to be sent again."""
         return bool(self.ready or self._again)
 
-    def take(self, *, now_ns: int) -> Request | None:
+    def take(self, *, now_ns: int) -> PublishRequest | None:
         """What is to be sent now."""
         if self._is_draining:
             if self.in_flight or now_ns < self._retry_at_ns:
                 return None
             self._is_draining = False
-            if self._is_behind:
+            if self._needs_epoch:
                 self._begin_epoch()
             elif self._has_gap:
                 self._close_gap()
@@ -456,13 +457,13 @@ class PartitionQueue:
         return request
 
     def wait_ns(self, now_ns: int) -> int | None:
-        """How long until `take` is worth a try again though nothing happens; None if it is not."""
+        """How long until `take` may return a request though no answer comes; None if it never does."""
         if self._is_draining and not self.in_flight:
             return max(0, self._retry_at_ns - now_ns)
         return None
 
-    def stored(self, request: Request, *, first_offset: int, timestamp_ns: int) -> list[Batch]:
-        """The request was answered: its batches have their places."""
+    def stored(self, request: PublishRequest, *, first_offset: int, timestamp_ns: int) -> list[MessageBatch]:
+        """The broker has stored the request: the batches, each with its offset."""
         self.in_flight.remove(request)
         self._attempt = 0
         self._refusal = None
@@ -475,8 +476,8 @@ class PartitionQueue:
             batch.settle()
         return request.batches
 
-    def failed(self, request: Request, error: GoQueueError, *, now_ns: int, wait_ns: int) -> list[Batch]:
-        """The request was refused or lost; the batches that will not be tried again."""
+    def failed(self, request: PublishRequest, error: GoQueueError, *, now_ns: int, wait_ns: int) -> list[MessageBatch]:
+        """The request was refused or lost: the batches that are not sent again."""
         self.in_flight.remove(request)
         if self._is_worth_another_try(request, error):
             self._send_again(request, error, now_ns + wait_ns)
@@ -496,9 +497,9 @@ class PartitionQueue:
             batch.settle(error)
         return request.batches
 
-    def expire(self, before_ns: int, timeout_ns: int) -> list[Batch]:
-        """Give up on what was added before that time and is not under way, for the reason that the broker gave last."""
-        expired: list[Batch] = []
+    def expire(self, before_ns: int, timeout_ns: int) -> list[MessageBatch]:
+        """Give up what was added before that time and is not in flight, for the reason that the broker gave last."""
+        expired: list[MessageBatch] = []
         while self._again and self._again[0].opened_ns < before_ns and not self.in_flight:
             expired += self._again.popleft().batches
         while self.ready and self.ready[0].opened_ns < before_ns and not self._again and not self.in_flight:
@@ -516,13 +517,13 @@ class PartitionQueue:
         """How often in a row requests have failed."""
         return self._attempt
 
-    def unsettled(self) -> list[Batch]:
-        """All batches of which it is not known what becomes of them, but for the open one."""
+    def unsettled(self) -> list[MessageBatch]:
+        """The batches that are neither stored nor failed, except the open one."""
         sent = [batch for request in (*self.in_flight, *self._again) for batch in request.batches]
         return [*sent, *self.ready]
 
-    def give_up(self, error: GoQueueError) -> list[Batch]:
-        """Fail everything but the open batch."""
+    def give_up(self, error: GoQueueError) -> list[MessageBatch]:
+        """Fail everything except the open batch."""
         batches = self.unsettled()
         self.in_flight.clear()
         self._again.clear()
@@ -533,17 +534,17 @@ class PartitionQueue:
         return batches
 
     def begin_anew(self) -> None:
-        """The producer has a new epoch: its numbers begin again. Nothing is under way."""
+        """The producer has a new epoch: sequence numbers start again. Nothing is in flight."""
         self._sequence = FIRST_SEQUENCE
         self._is_draining = self._has_gap = False
 
     def _rest(self) -> None:
-        """Nothing is left that has to wait; what comes next is tried at once."""
+        """Nothing is left to send: the next request does not wait for an earlier failure."""
         self._attempt = 0
         self._retry_at_ns = 0
         self._refusal = None
 
-    def _new_request(self) -> Request:
+    def _new_request(self) -> PublishRequest:
         batches = [self.ready.popleft()]
         size, count = batches[0].size, len(batches[0].held)
         while self.ready:
@@ -552,30 +553,30 @@ class PartitionQueue:
             if size > REQUEST_BYTES or count > REQUEST_RECORDS_MAX:
                 break
             batches.append(self.ready.popleft())
-        request = Request(batches, self._sequence)
+        request = PublishRequest(batches, self._sequence)
         self._sequence += request.record_count
         return request
 
-    def _is_worth_another_try(self, request: Request, error: GoQueueError) -> bool:
+    def _is_worth_another_try(self, request: PublishRequest, error: GoQueueError) -> bool:
         if not isinstance(error, OutOfOrderSequence):
             return error.retryable
         if any(other.first_sequence < request.first_sequence for other in (*self.in_flight, *self._again)):
-            return True  # what stands before it is missing, and comes first
-        self._is_behind = not self.is_transactional
-        return self._is_behind and error.expected < request.first_sequence
+            return True  # an earlier request is missing; it is sent again first
+        self._needs_epoch = not self.is_transactional
+        return self._needs_epoch and error.expected < request.first_sequence
 
-    def _send_again(self, request: Request, error: GoQueueError, retry_at_ns: int) -> None:
+    def _send_again(self, request: PublishRequest, error: GoQueueError, retry_at_ns: int) -> None:
         if not self._is_draining:
             self._attempt += 1
         self._is_draining = True
         self._retry_at_ns = max(self._retry_at_ns, retry_at_ns)
-        if not isinstance(error, OutOfOrderSequence):  # which only says that another one failed
+        if not isinstance(error, OutOfOrderSequence):  # which only says that an earlier one failed
             self._refusal = None if isinstance(error, AvailabilityError) else error
         position = sum(1 for other in self._again if other.first_sequence < request.first_sequence)
         self._again.insert(position, request)
 
     def _close_gap(self) -> None:
-        """Number anew all that goes again, from where the broker waits: it has stored none of it."""
+        """Renumber everything that is sent again, from the number that the broker expects: it has stored none of it."""
         self._has_gap = False
         if self._again:
             self._sequence = self._again[0].first_sequence
@@ -584,8 +585,8 @@ class PartitionQueue:
                 self._sequence += request.record_count
 
     def _begin_epoch(self) -> None:
-        """Number anew all that goes again."""
-        self._is_behind = self._has_gap = False
+        """Renumber everything that is sent again, in a new epoch."""
+        self._needs_epoch = self._has_gap = False
         self.epoch += 1
         self._sequence = FIRST_SEQUENCE
         for request in self._again:
@@ -594,7 +595,7 @@ class PartitionQueue:
 
 
 class TopicQueues:
-    """The partitions of one topic, and whose turn it is."""
+    """The partitions of one topic, and which of them is next for messages without a key."""
 
     __slots__ = ("acks", "compression", "partitions", "topic", "turn", "value_bytes_max")
 
@@ -625,7 +626,7 @@ class TopicQueues:
 
     @property
     def next_epoch(self) -> int:
-        """The first that none of them has used."""
+        """The first epoch that no partition has used."""
         return 1 + max(queue.epoch for queue in self.partitions)
 
     def choose(self, key: bytes | None, partition: int | None) -> PartitionQueue | None:
@@ -640,9 +641,9 @@ class TopicQueues:
         return self.partitions[partition_of_key(key, len(self.partitions))] if key else None
 
     def spread(
-        self, columns: Columns, partitions: Sequence[int | None] | None
-    ) -> Iterator[tuple[PartitionQueue | None, Columns]]:
-        """The messages by partition, in their order; those for which any will do are under None."""
+        self, columns: MessageColumns, partitions: Sequence[int | None] | None
+    ) -> Iterator[tuple[PartitionQueue | None, MessageColumns]]:
+        """The messages by partition, in their order; None stands for any partition."""
         if columns.keys is None and partitions is None:
             yield None, columns
             return
@@ -667,3 +668,7 @@ class TopicQueues:
         queue = self.partitions[self.turn]
         self.turn = (self.turn + 1) % len(self.partitions)
         return queue
+
+
+NO_BATCH: Final = MessageBatch(PartitionQueue("", -1), 0)
+"""Where a handle stands before it is added."""

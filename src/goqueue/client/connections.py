@@ -1,18 +1,17 @@
 """Where the brokers are, and the sessions to them.
 
-The addresses a client was given are tried in turn until one answers; the metadata it asks for tell who leads which
-partition. A session is shared by all who talk to that broker and made anew when it ended. Metadata are kept until
-somebody finds them wrong.
+A client tries the addresses that it was given in turn until one answers; the metadata of a topic name the leader of
+each partition. All requests to a broker share one session, which is replaced when it has ended. Metadata are cached
+until an answer contradicts them.
 """
 
 import asyncio
-import random
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Protocol, TypeVar
 from weakref import WeakSet
 
 from goqueue.client.reach import Reach
-from goqueue.client.retries import Retries
+from goqueue.client.retries import ClientRetryPolicy, Retries
 from goqueue.client.session import CONNECT_TIMEOUT_S, CannotConnect, Session
 from goqueue.errors import (
     BrokerUnavailable,
@@ -22,22 +21,18 @@ from goqueue.errors import (
     PartitionNotFound,
     RequestTimeout,
 )
+from goqueue.runtime.entropy import Entropy, SystemEntropy
 from goqueue.wire import codes, verbs
 from goqueue.wire.verbs import Verb
 
 TOPICS_MAX = 1_000
-"""Of so many topics it is remembered who leads them; of others it is asked again."""
+"""How many topics have their leaders cached; the metadata of others are asked for again."""
 
 T = TypeVar("T")
 
 
-def any_turn(partition_count: int) -> int:
-    """Where a producer begins to take turns: not all at the same partition, or those that send little fill that one."""
-    return random.randrange(partition_count)
-
-
 class Closes(Protocol):
-    """Whoever has something to say before the client hangs up."""
+    """A part of a client that has requests to send before the client hangs up."""
 
     async def close(self) -> None: ...
 
@@ -45,7 +40,7 @@ class Closes(Protocol):
 class Connections:
     """The sessions of one client. Belongs to one event loop.
 
-    `awake_ns` is how long a thread that waits for an answer, without a loop, looks for it before it falls asleep.
+    `busy_poll_ns` is how long a thread that waits for an answer, without a loop, busy-polls before it sleeps.
     """
 
     def __init__(
@@ -55,14 +50,17 @@ class Connections:
         client_id: str,
         api_key: str,
         timeout_s: float,
-        awake_ns: int = 0,
+        busy_poll_ns: int = 0,
         connect_timeout_s: float = CONNECT_TIMEOUT_S,
+        entropy: Entropy | None = None,
     ) -> None:
+        self.entropy = entropy or SystemEntropy()
+        self.retry_policy = ClientRetryPolicy(self.entropy)
         self.addresses = list(addresses)
         self.client_id = client_id
         self.api_key = api_key
         self.timeout_s = timeout_s
-        self.awake_ns = awake_ns
+        self.busy_poll_ns = busy_poll_ns
         self.reach = Reach(self.addresses, min(connect_timeout_s, timeout_s))
         self._sessions: dict[str, asyncio.Task[Session]] = {}
         self._preferred = 0
@@ -105,7 +103,7 @@ class Connections:
         return await (self._to(address) if address else self.any())
 
     def only_now(self) -> Session | None:
-        """The session to the broker, if there is only one and it is open: whoever leads, it is that one."""
+        """The session to the broker, if the cluster has only one and the session is open: it leads every partition."""
         if len(self._nodes) > 1 or len(self._sessions) != 1:
             return None
         return self._opened(self.addresses[self._preferred])
@@ -131,7 +129,7 @@ class Connections:
         if known:
             return known
         session = await self.any()
-        answer = await session.ask(Verb.METADATA, verbs.Metadata([name]), verbs.MetadataAnswer)
+        answer = await session.ask(Verb.METADATA, verbs.MetadataRequest([name]), verbs.MetadataAnswer)
         self._nodes = answer.nodes
         (metadata,) = answer.topics
         if metadata.error:
@@ -145,20 +143,24 @@ class Connections:
         """What is known of the topic turned out wrong."""
         self._topics.pop(name, None)
 
+    def retries(self, began_s: float, deadline_s: float) -> Retries:
+        """The attempts of one request; both times are of the clock that its caller waits by."""
+        return Retries(self.retry_policy, self.reach, began_s=began_s, deadline_s=deadline_s)
+
     async def retrying(
         self, attempt: Callable[[], Awaitable[T]], *, only_unsent: bool = False, extra_s: float = 0
     ) -> T:
-        """The result of the first attempt that does not fail for a passing reason, within the client's timeout; if no
-        broker was ever reached, within that for connecting.
+        """The result of the first attempt that does not fail with a retryable error, within the client's timeout; or
+        within its timeout for connecting, if no broker was ever reached.
 
-        `extra_s` is how long the broker is allowed to wait before it answers. With `only_unsent`, an attempt that may
-        have reached the broker is not repeated.
+        `extra_s` is how long the broker may wait before it answers. With `only_unsent`, an attempt that may have
+        reached the broker is not repeated.
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
         deadline = began + self.timeout_s + extra_s
         failure: GoQueueError | None = None
-        retries = Retries(self.reach, began_s=began, deadline_s=deadline)
+        retries = self.retries(began, deadline)
         while True:
             try:
                 if not self.reach.was_reached:

@@ -1,17 +1,17 @@
 """Consumers: members of a group that poll messages and settle them.
 
-`AsyncConsumer` is for an event loop, `Consumer` for threads without one. Both drive `ConsumerCore`, which knows what is
-to be said, over a line (`goqueue.client.line`), which knows how.
+`AsyncConsumer` is for an event loop, `Consumer` for threads without one. Both drive `ConsumerCore`, which knows what to
+ask the broker, over a connection (`goqueue.client.consumer_connection`), which knows how.
 
 A loop over a consumer (`consume`) settles in the background: leaving the `with` block of a message notes the ack, which
 is sent with others a few milliseconds later, and before the next poll at the latest. What is settled by a call is
 settled when the call returns, or it raises.
 
 A loop over a consumer warns once if it is asked for the next message while the last one is not settled: such messages
-come again when their lease is over, and end as dead letters.
+are delivered again when their lease is over, and end as dead letters.
 
-A consumer leaves its group when it is closed, when its client is, or when nobody has it any more. A loop that is left
-early gives back what it has polled and not shown to anybody, as if it had never been delivered.
+A consumer leaves its group when it is closed, when its client is, or when the last reference to it is gone. A loop that
+is left early releases the messages that it has polled and not yielded: they count as never delivered.
 """
 
 import warnings
@@ -20,11 +20,11 @@ from typing import NamedTuple, Self
 
 from goqueue.client import messages as asked
 from goqueue.client.connections import Connections
-from goqueue.client.consumer_core import Batch, ConsumerConfig
+from goqueue.client.consumer_connection import AsyncConsumerConnection, BlockingConsumerConnection, ConsumerConnection
+from goqueue.client.consumer_core import ConsumerConfig, PolledBatch
 from goqueue.client.delivered import AsyncDelivered, Delivered
-from goqueue.client.line import AsyncLine, BlockingLine, Line
 from goqueue.client.loop_thread import LoopThread
-from goqueue.client.messages import Duration
+from goqueue.client.options import Duration
 from goqueue.client.settling import extension_of, nack_of, reject_of
 from goqueue.clock import MS, Clock
 from goqueue.errors import Conflict, GoQueueWarning, InvalidRequest
@@ -35,8 +35,8 @@ from goqueue.wire.reports import PartitionName, Settlement
 POLL_MESSAGES_MAX = 10_000
 
 
-class Standing(NamedTuple):
-    """Who a consumer is in its group, and the positions behind everything that it has polled."""
+class ConsumerStanding(NamedTuple):
+    """The member that a consumer is in its group, and the positions after everything that it has polled."""
 
     group: str
     member_id: str
@@ -44,54 +44,54 @@ class Standing(NamedTuple):
     positions: dict[tuple[str, int], int]
 
 
-def standing_of(consumer: "_Shell") -> Standing:
-    """How the consumer stands now."""
-    core = consumer._line.core
+def standing_of(consumer: "_Shell") -> ConsumerStanding:
+    """The standing of the consumer now."""
+    core = consumer._connection.core
     positions = {(topic, partition): offset for (topic, partition), offset in core.positions.items()}
-    return Standing(core.config.group, core.config.member_id, core.generation, positions)
+    return ConsumerStanding(core.config.group, core.config.member_id, core.generation, positions)
 
 
 class _Shell:
     """What both forms of a consumer have in common."""
 
-    _line: Line
-    _last: Batch = Batch([])  # what the last poll has brought
+    _connection: ConsumerConnection
+    _last: PolledBatch = PolledBatch([])  # what the last poll has brought
 
     @property
     def group(self) -> str:
         """The name of the group."""
-        return self._line.core.config.group
+        return self._connection.core.config.group
 
     @property
     def member_id(self) -> str:
         """The id in the group."""
-        return self._line.core.config.member_id
+        return self._connection.core.config.member_id
 
     @property
     def partitions(self) -> list[PartitionName]:
-        """What it takes messages from."""
-        return list(self._line.core.partitions)
+        """The partitions that are assigned to it."""
+        return list(self._connection.core.partitions)
 
     def settle_soon(self, messages: Message | Sequence[Message], settlement: Settlement) -> None:
         """Settle in the background; any thread may ask for it."""
-        self._line.settle_soon(messages, settlement)
+        self._connection.settle_soon(messages, settlement)
 
-    def _has_nothing_more(self, limits: "Limits") -> bool:
+    def _has_nothing_more(self, limits: "ConsumeLimits") -> bool:
         """Whether a poll that brought nothing is the end of a loop."""
-        return limits.ends(self._line.core.reason)
+        return limits.ends(self._connection.core.reason)
 
     def _done_before(self, batch: Sequence[Message], index: int) -> dict[TopicPartition, int] | None:
-        """What is done when a loop ends in the middle of a batch, at the last message that anybody saw.
+        """What is done when a loop ends in the middle of a batch, at the last message that it has yielded.
 
-        What nobody saw is given back. Without leases that is a matter of positions, and whether the last message is
-        done is not certain.
+        Messages after that one are released. Without leases the positions say so, and the last message counts as not
+        done: the loop ended before the application asked for the next.
         """
-        line = self._line
-        if line.core.config.ack == "each":
-            if not line.is_closed:
-                line.settle_soon(batch[index + 1 :], Settlement("release"))
+        connection = self._connection
+        if connection.core.config.ack == "each":
+            if not connection.is_closed:
+                connection.settle_soon(batch[index + 1 :], Settlement("release"))
             return None
-        done = dict(line.core.positions)
+        done = dict(connection.core.positions)
         for message in batch[index:]:
             name = TopicPartition(message.topic, message.partition)
             done[name] = min(done.get(name, message.offset), message.offset)
@@ -100,7 +100,7 @@ class _Shell:
     @property
     def _warns_of_unsettled(self) -> bool:
         """Whether its messages have to be settled one by one."""
-        return self._line.core.config.ack == "each"
+        return self._connection.core.config.ack == "each"
 
     def _warn_of_unsettled(self, message: Message, block: str) -> None:
         """The next message is asked for, and this one is not settled."""
@@ -112,18 +112,20 @@ class _Shell:
         warnings.warn(text, GoQueueWarning, stacklevel=3)
 
     def __repr__(self) -> str:
-        state = "closed" if self._line.is_closed else "joined" if self._line.core.is_member else "not joined"
+        state = (
+            "closed" if self._connection.is_closed else "joined" if self._connection.core.is_member else "not joined"
+        )
         return f"<{type(self).__name__} {self.member_id} of {self.group}, {state}>"
 
 
 class AsyncConsumer(_Shell):
     """A member of a group. One task at a time polls; any may settle."""
 
-    _line: AsyncLine
+    _connection: AsyncConsumerConnection
 
     def __init__(self, config: ConsumerConfig, connections: Connections, clock: Clock) -> None:
         self._arguments = (config, connections, clock)
-        self._line = AsyncLine(config, connections, clock)
+        self._connection = AsyncConsumerConnection(config, connections, clock)
         self._is_polling = False
 
     def blocking(self, loop: LoopThread) -> "Consumer":
@@ -131,62 +133,64 @@ class AsyncConsumer(_Shell):
         return Consumer(*self._arguments, loop)
 
     async def join(self) -> None:
-        """Become a member now, and not with the first poll."""
-        self._line.check_open()
-        self._line.member.watch()
-        if not self._line.core.is_member:
-            await self._line.drive(self._line.core.join())
+        """Join the group now, and not with the first poll."""
+        self._connection.check_open()
+        self._connection.member.watch()
+        if not self._connection.core.is_member:
+            await self._connection.drive(self._connection.core.join())
 
     async def poll(self, max_messages: int = 500, timeout: Duration = "5s") -> list[AsyncDelivered]:
         """The next messages, as soon as there are any; none if there are none in time."""
-        line = self._line
-        line.check_open()
+        connection = self._connection
+        connection.check_open()
         timeout_ms = _poll_arguments(max_messages, timeout)
         if self._is_polling:
             raise Conflict("a consumer belongs to one task at a time, and another one is polling")
         self._is_polling = True
         try:
-            line.member.watch()
-            if line.member.background:
-                await line.member.flush()
-            self._last = await line.drive(line.core.poll(max_messages, timeout_ms, line, AsyncDelivered))
+            connection.member.watch()
+            if connection.member.background:
+                await connection.member.flush()
+            self._last = await connection.drive(
+                connection.core.poll(max_messages, timeout_ms, connection, AsyncDelivered)
+            )
             return self._last.messages.copy()
         finally:
             self._is_polling = False
-            line.hurry()
+            connection.pump_now()
 
     async def ack(self, messages: Message | Iterable[Message]) -> None:
         """They are done."""
         if self._last.is_whole(messages):
-            await self._line.drive(self._line.core.ack_whole(self._last))
+            await self._connection.drive(self._connection.core.ack_whole(self._last))
         else:
-            await self._line.settle(messages, Settlement("ack"))
+            await self._connection.settle(messages, Settlement("ack"))
 
     async def nack(
         self, messages: Message | Iterable[Message], *, delay: Duration | None = None, reason: str = ""
     ) -> None:
         """Deliver them again, after a backoff or the delay."""
-        await self._line.settle(messages, nack_of(delay, reason))
+        await self._connection.settle(messages, nack_of(delay, reason))
 
     async def reject(self, messages: Message | Iterable[Message], *, reason: str = "") -> None:
-        """Put them to the dead letters."""
-        await self._line.settle(messages, reject_of(reason))
+        """Dead-letter them."""
+        await self._connection.settle(messages, reject_of(reason))
 
     async def extend(self, messages: Message | Iterable[Message], by: Duration) -> None:
         """Keep them for that long from now on."""
-        await self._line.settle(messages, extension_of(by))
+        await self._connection.settle(messages, extension_of(by))
 
     async def commit(self) -> None:
-        """Commit the positions behind everything that was polled; not of partitions that others have by now."""
-        await self._line.drive(self._line.core.commit())
+        """Commit the positions after everything that was polled, except of partitions that were revoked since."""
+        await self._connection.drive(self._connection.core.commit())
 
     async def close(self) -> None:
         """Settle what is noted, commit if that is automatic, and leave the group."""
-        await self._line.member.close()
+        await self._connection.member.close()
 
     async def _close_within(self, batch: Sequence[Message], index: int) -> None:
         """Close in the middle of a batch."""
-        await self._line.member.close(self._done_before(batch, index))
+        await self._connection.member.close(self._done_before(batch, index))
 
     async def __aenter__(self) -> Self:
         return self
@@ -198,7 +202,7 @@ class AsyncConsumer(_Shell):
 class AsyncConsumption:
     """An endless, or limited, loop over the messages of a consumer, which it closes."""
 
-    def __init__(self, consumer: AsyncConsumer, limits: "Limits") -> None:
+    def __init__(self, consumer: AsyncConsumer, limits: "ConsumeLimits") -> None:
         self._consumer = consumer
         self._limits = limits
 
@@ -208,20 +212,20 @@ class AsyncConsumption:
 
     async def __aiter__(self) -> AsyncIterator[AsyncDelivered]:
         consumer, limits, left = self._consumer, self._limits, self._limits.limit
-        line, warns = consumer._line, consumer._warns_of_unsettled
+        connection, warns = consumer._connection, consumer._warns_of_unsettled
         try:
             while left is None or left > 0:
                 batch = await consumer.poll(limits.count(left), limits.timeout)
                 if not batch and consumer._has_nothing_more(limits):
                     return
                 for index, message in enumerate(batch):
-                    line.unsettled_id = id(message)
+                    connection.unsettled_id = id(message)
                     try:
                         yield message
                     except BaseException:
                         await consumer._close_within(batch, index)
                         raise
-                    if line.unsettled_id and warns:
+                    if connection.unsettled_id and warns:
                         warns = False
                         consumer._warn_of_unsettled(message, "async with")
                 left = None if left is None else left - len(batch)
@@ -229,7 +233,7 @@ class AsyncConsumption:
             await consumer.close()
 
 
-class Limits:
+class ConsumeLimits:
     """When a loop over messages ends."""
 
     def __init__(self, stop: str | None, limit: int | None, idle: Duration | None, batch: int) -> None:
@@ -258,68 +262,68 @@ class Limits:
 class Consumer(_Shell):
     """A member of a group, for a thread without an event loop. Belongs to one thread at a time."""
 
-    _line: BlockingLine
+    _connection: BlockingConsumerConnection
 
     def __init__(self, config: ConsumerConfig, connections: Connections, clock: Clock, loop: LoopThread) -> None:
-        self._line = BlockingLine(config, connections, clock, loop)
+        self._connection = BlockingConsumerConnection(config, connections, clock, loop)
 
     def join(self) -> None:
-        """Become a member now, and not with the first poll."""
-        self._line.check_open()
-        self._line.watch()
-        if not self._line.core.is_member:
-            self._line.drive(self._line.core.join())
+        """Join the group now, and not with the first poll."""
+        self._connection.check_open()
+        self._connection.watch()
+        if not self._connection.core.is_member:
+            self._connection.drive(self._connection.core.join())
 
     def poll(self, max_messages: int = 500, timeout: Duration = "5s") -> list[Delivered]:
         """The next messages, as soon as there are any; none if there are none in time."""
-        line = self._line
-        line.check_open()
+        connection = self._connection
+        connection.check_open()
         timeout_ms = _poll_arguments(max_messages, timeout)
-        if not line.is_watched:
-            line.watch()
-        if line.member.background:
-            line.flush()
+        if not connection.is_watched:
+            connection.watch()
+        if connection.member.background:
+            connection.flush()
         try:
-            self._last = line.drive(line.core.poll(max_messages, timeout_ms, line, Delivered))
+            self._last = connection.drive(connection.core.poll(max_messages, timeout_ms, connection, Delivered))
             return self._last.messages.copy()
         finally:
-            line.hurry()
+            connection.pump_now()
 
     def ack(self, messages: Message | Iterable[Message]) -> None:
         """They are done."""
         if self._last.is_whole(messages):
-            self._line.ack_whole(self._last)
+            self._connection.ack_whole(self._last)
         else:
-            self._line.settle(messages, Settlement("ack"))
+            self._connection.settle(messages, Settlement("ack"))
 
     def nack(self, messages: Message | Iterable[Message], *, delay: Duration | None = None, reason: str = "") -> None:
         """Deliver them again, after a backoff or the delay."""
-        self._line.settle(messages, nack_of(delay, reason))
+        self._connection.settle(messages, nack_of(delay, reason))
 
     def reject(self, messages: Message | Iterable[Message], *, reason: str = "") -> None:
-        """Put them to the dead letters."""
-        self._line.settle(messages, reject_of(reason))
+        """Dead-letter them."""
+        self._connection.settle(messages, reject_of(reason))
 
     def extend(self, messages: Message | Iterable[Message], by: Duration) -> None:
         """Keep them for that long from now on."""
-        self._line.settle(messages, extension_of(by))
+        self._connection.settle(messages, extension_of(by))
 
     def commit(self) -> None:
-        """Commit the positions behind everything that was polled; not of partitions that others have by now."""
-        self._line.drive(self._line.core.commit())
+        """Commit the positions after everything that was polled, except of partitions that were revoked since."""
+        self._connection.drive(self._connection.core.commit())
 
     def flush(self) -> None:
         """Settle what is noted in the background, and return when that is done."""
-        self._line.check_open()
-        self._line.flush()
+        self._connection.check_open()
+        self._connection.flush()
 
     def close(self) -> None:
         """Settle what is noted, commit if that is automatic, and leave the group."""
-        self._line.close()
+        self._connection.close()
 
     def _close_within(self, batch: Sequence[Message], index: int) -> None:
         """Close in the middle of a batch."""
-        self._line.close(self._done_before(batch, index))
+        self._connection.close(self._done_before(batch, index))
 
     def __enter__(self) -> Self:
         return self
@@ -331,26 +335,26 @@ class Consumer(_Shell):
 class Consumption:
     """An endless, or limited, loop over the messages of a consumer, which it closes."""
 
-    def __init__(self, consumer: Consumer, limits: Limits) -> None:
+    def __init__(self, consumer: Consumer, limits: ConsumeLimits) -> None:
         self._consumer = consumer
         self._limits = limits
 
     def __iter__(self) -> Iterator[Delivered]:
         consumer, limits, left = self._consumer, self._limits, self._limits.limit
-        line, warns = consumer._line, consumer._warns_of_unsettled
+        connection, warns = consumer._connection, consumer._warns_of_unsettled
         try:
             while left is None or left > 0:
                 batch = consumer.poll(limits.count(left), limits.timeout)
                 if not batch and consumer._has_nothing_more(limits):
                     return
                 for index, message in enumerate(batch):
-                    line.unsettled_id = id(message)
+                    connection.unsettled_id = id(message)
                     try:
                         yield message
                     except BaseException:
                         consumer._close_within(batch, index)
                         raise
-                    if line.unsettled_id and warns:
+                    if connection.unsettled_id and warns:
                         warns = False
                         consumer._warn_of_unsettled(message, "with")
                 left = None if left is None else left - len(batch)

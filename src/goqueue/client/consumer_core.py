@@ -1,28 +1,29 @@
-"""What a consumer says and hears, without a socket: requests come out, answers go in.
+"""What a consumer asks and what the answers mean, without a socket: requests come out, answers go in.
 
-Each thing a consumer does is a generator of `Request`s that is sent the frames that answer them, and returns what the
-application gets. A shell with an event loop and one without drive the same generators; nothing is written twice.
+Each operation of a consumer is a generator. It yields `ConsumerRequest`s, is sent the frames that answer them, and
+returns what the application gets. A driver with an event loop and one without drive the same generators.
 
-**Membership.** A consumer joins when it first polls, under an id that it knows beforehand: a join whose answer was lost
-is repeated and does not leave a stranger behind. From then on heartbeats, which come from somewhere else, tell it what
-changed, and it gives back at once what it is asked for. Whoever was put out of the group joins again at the next poll.
-Only one whose id was given by the application, and taken over by another process, is out for good (`StaleGeneration`).
+**Membership.** A consumer joins with its first poll, under an id that it has chosen: a join whose answer was lost is
+repeated and adds no second member. From then on heartbeats, which the background thread sends, report rebalances, and
+the consumer gives up revoked partitions at once. A member that was removed from the group joins again with the next
+poll. Only a member whose id the application chose, and another process has taken over, is fenced for good
+(`StaleGeneration`).
 
-**Leases.** While somebody has messages of a delivery that are not settled, their lease is extended. The broker alone
-knows which are left, and says how many with each extension. A delivery whose messages nobody has any more is forgotten
-here, and runs out there.
+**Leases.** As long as the application holds unsettled messages of a delivery, the lease of the delivery is extended.
+The broker alone knows which messages are left, and says how many with each extension. When the application holds no
+message of a delivery any more, the lease is forgotten here and expires at the broker.
 
-**Lost answers.** A poll has a number. If its answer does not arrive it is asked again under the same one, and the
-broker takes back what it had sent. Without leases there is nothing to take back: the consumer leaves and joins again,
-and the group goes on from what was committed. A settlement that was asked twice may find its messages `settled`.
+**Lost answers.** A poll has a number. A poll whose answer is lost is repeated under the same number, and the broker
+releases what the first one was given. Without leases there is nothing to release: the consumer leaves and joins again,
+and the group continues from the committed positions. A settlement that is repeated may find its messages `settled`.
 
-**Damage.** Messages that cannot be read are passed over with a `DataLossWarning` (`goqueue.client.damage`). The broker
-is done with what is damaged on its disk. A record whose value cannot be decompressed is rejected, alone: it becomes a
-dead letter, and the messages beside it are delivered.
+**Damage.** Messages that cannot be read are skipped with a `DataLossWarning` (`goqueue.client.damage`). The broker
+settles what is damaged on its disk. A record whose value cannot be decompressed is rejected, alone: it becomes a dead
+letter, and the messages beside it are delivered.
 
 Two threads work with one core: that of the application, and one that sends heartbeats, extensions and settlements in
-the background. `positions` belong to the first. All else is replaced as a whole, or only ever too high, which the next
-answer mends.
+the background. `positions` belong to the first. Everything else is replaced as a whole, or is at worst too high until
+the next answer corrects it.
 """
 
 import sys
@@ -58,25 +59,25 @@ from goqueue.wire import codes, verbs
 from goqueue.wire.frames import Frame
 from goqueue.wire.reports import (
     DeliveredBatch,
-    Heartbeat,
-    Joined,
+    HeartbeatAnswer,
+    JoinAnswer,
     PartitionName,
-    Polled,
+    PollAnswer,
     PositionCommit,
     SettledBatch,
     Settlement,
 )
 from goqueue.wire.verbs import Verb
 
-LEASE_AHEAD_NS_MIN = 5 * SECOND
-"""Nothing is polled before it is asked for where leases are shorter."""
+PREFETCH_LEASE_NS_MIN = 5 * SECOND
+"""Nothing is prefetched where leases are shorter."""
 HEARTBEAT_NS_MAX = 3 * SECOND
 WAIT_MS_MAX = 20_000
 """How long one request waits at the broker; a longer poll asks again."""
 EXTENDED_NS_MAX = 12 * 3_600 * SECOND
-"""A message that nobody has settled by then is not extended any more: whoever has it, has forgotten it."""
+"""After that, a lease is not extended any more: the application has forgotten the message."""
 REFUSALS_MAX = 5
-"""How often in a row a poll begins anew; a broker that refuses more often means it."""
+"""How often in a row a poll starts over; after more refusals, the last one is raised."""
 ACKS = {"each": ("messages", True), "offsets": ("offsets", False), "auto": ("offsets", True)}
 
 T = TypeVar("T")
@@ -87,18 +88,18 @@ _origin = attrgetter("origin")
 
 
 @dataclass(slots=True)
-class Request:
-    """A frame that is to be sent, and answered within a time."""
+class ConsumerRequest:
+    """A frame to send. The broker may wait for `wait_ms` before it answers."""
 
     verb: Verb
     meta: msgspec.Struct
     payload: bytes | None = None
     wait_ms: int = 0
     only_once: bool = False  # not to be sent again if it may have arrived
-    was_lost: bool = False  # it may have arrived before: whoever drives says so
+    was_lost: bool = False  # it may have arrived before; the driver sets this
 
 
-Steps = Generator[Request, Frame, T]
+Steps = Generator[ConsumerRequest, Frame, T]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +110,7 @@ class ConsumerConfig:
     group: str
     client_id: str
     member_id: str
-    is_static: bool = False  # the application gave the id: whoever comes with it later takes over
+    is_static: bool = False  # the application chose the id: a later member with the same id takes over
     mode: str = "partitioned"
     protocol: str = "cooperative"
     assignor: str = "sticky"
@@ -138,7 +139,7 @@ class ConsumerConfig:
 
 
 class Lease:
-    """The lease of one delivery. It lives for as long as somebody has messages of it."""
+    """The lease of one delivery. It lives as long as the application holds messages of it."""
 
     __slots__ = ("__weakref__", "began_ns", "extend_at_ns", "left", "length_ns", "part")
 
@@ -150,28 +151,28 @@ class Lease:
         self.extend_at_ns = now_ns + batch.lease_ns // 2
 
 
-class Delivery(TopicPartition):
-    """Where messages come from, and with which delivery: what their receipts have in common."""
+class DeliveryOrigin(TopicPartition):
+    """The partition and the delivery that messages came with: what their receipts have in common."""
 
     batch: DeliveredBatch
-    line: "Settles"
+    connection: "Settles"
     lease: Lease
 
     @classmethod
-    def of(cls, batch: DeliveredBatch, line: "Settles", lease: Lease) -> "Delivery":
+    def of(cls, batch: DeliveredBatch, connection: "Settles", lease: Lease) -> "DeliveryOrigin":
         """The delivery of that batch."""
         made = cls(batch.topic, batch.partition)
         made.batch = batch
-        made.line = line
+        made.connection = connection
         made.lease = lease
         return made
 
 
-class Batch(NamedTuple):
+class PolledBatch(NamedTuple):
     """What one poll has brought."""
 
     messages: list[Any]
-    deliveries: Sequence[Delivery] = ()
+    deliveries: Sequence[DeliveryOrigin] = ()
 
     def is_whole(self, messages: object) -> bool:
         """Whether these are the messages of the batch, all of them."""
@@ -180,14 +181,14 @@ class Batch(NamedTuple):
 
 
 class Settles:
-    """Whoever can settle messages."""
+    """A connection that settles messages."""
 
-    def is_coming(self, batches: Sequence[DeliveredBatch], max_messages: int) -> None:
-        """A poll for so many messages has brought these, which are about to be made of what came."""
+    def prefetch_after_poll(self, batches: Sequence[DeliveredBatch], max_messages: int) -> None:
+        """A poll for so many messages has brought these batches, which are about to be decoded."""
 
 
 class ConsumerCore:
-    """A member of a group, as far as it can be one without a socket."""
+    """The state of one member of a group, without a socket."""
 
     def __init__(self, config: ConsumerConfig, clock: Clock) -> None:
         self.config = config
@@ -216,25 +217,25 @@ class ConsumerCore:
             raise self._fenced
         config = self.config
         ack, commits = ACKS[config.ack]
-        asked = verbs.Join(
-            config.group,
-            config.client_id,
-            config.topics,
-            config.member_id,
-            config.session_timeout_ms,
-            config.mode,
-            config.protocol,
-            config.assignor,
-            config.start,
-            ack,
-            commits if auto_commit is None else auto_commit,
-            config.visibility_ms,
-            config.max_in_flight,
-            config.auto_commit_interval_ms,
+        asked = verbs.JoinRequest(
+            group=config.group,
+            client_id=config.client_id,
+            topics=config.topics,
+            member_id=config.member_id,
+            session_timeout_ms=config.session_timeout_ms,
+            mode=config.mode,
+            protocol=config.protocol,
+            assignor=config.assignor,
+            start=config.start,
+            ack=ack,
+            auto_commit=commits if auto_commit is None else auto_commit,
+            visibility_timeout_ms=config.visibility_ms,
+            max_in_flight=config.max_in_flight,
+            auto_commit_interval_ms=config.auto_commit_interval_ms,
         )
         self._may_be_member = True
-        frame = yield Request(Verb.JOIN, asked)
-        joined = decode(frame.payload, Joined)
+        frame = yield ConsumerRequest(Verb.JOIN, asked)
+        joined = decode(frame.payload, JoinAnswer)
         self.generation = joined.generation
         self.heartbeat_ns = max(1, joined.heartbeat_interval_ms) * MS
         self._has(joined.partitions)
@@ -243,16 +244,16 @@ class ConsumerCore:
         self.is_member = True
 
     def heartbeat(self, *, is_idle: bool = False) -> Steps[None]:
-        """Say that we live, and give back what we are asked for; `is_idle` if all that was polled is done."""
+        """Send a heartbeat, and give up revoked partitions; `is_idle` if all that was polled is done."""
         config = self.config
         revoked: list[PartitionName] | None = None
         for _ in range(REFUSALS_MAX):
             if not self.is_member:
                 return
             self.must_beat = False
-            asked = verbs.MemberHeartbeat(config.group, config.member_id, self.generation)
+            asked = verbs.HeartbeatRequest(config.group, config.member_id, self.generation)
             try:
-                frame = yield Request(Verb.HEARTBEAT, asked, verbs.encode(revoked) if revoked else None)
+                frame = yield ConsumerRequest(Verb.HEARTBEAT, asked, verbs.encode(revoked) if revoked else None)
             except StaleGeneration as error:
                 self._was_refused(error)
                 revoked = None
@@ -260,7 +261,7 @@ class ConsumerCore:
             except (NotGroupMember, GroupNotFound):
                 self.is_member = False
                 return
-            beat = decode(frame.payload, Heartbeat)
+            beat = decode(frame.payload, HeartbeatAnswer)
             self.generation = max(self.generation or 0, beat.generation)
             self._has(beat.partitions_assigned)
             if not beat.partitions_to_revoke:
@@ -271,16 +272,16 @@ class ConsumerCore:
                 yield from self._commit_all({TopicPartition(one.topic, one.partition) for one in revoked})
 
     def leave(self) -> Steps[None]:
-        """Leave the group, if this consumer was ever in it; what is not settled goes to others at once."""
+        """Leave the group, if this consumer may be in it; unsettled messages are delivered to others at once."""
         if self._may_be_member:
             arguments: dict[str, object] = {"group": self.config.group, "member_id": self.config.member_id}
             with suppress(NotGroupMember, GroupNotFound):
-                yield Request(Verb.CALL, verbs.Call("groups.leave"), verbs.encode(arguments))
+                yield ConsumerRequest(Verb.CALL, verbs.CallRequest("groups.leave"), verbs.encode(arguments))
         self.is_member = self._may_be_member = False
         self._leases.clear()
 
     def abandon(self, done: dict[TopicPartition, int]) -> Steps[None]:
-        """Leave with no more committed than what is done; all else that was handed over goes to others."""
+        """Leave with no more committed than what is done; everything else that was polled goes to others."""
         if self.is_member and self.config.ack == "auto":
             self.positions = done
             if self._commits_positions:
@@ -292,7 +293,7 @@ class ConsumerCore:
 
     @property
     def _commits_positions(self) -> bool:
-        """Whether positions are committed by themselves, and stand for nobody else's work."""
+        """Whether positions are committed automatically, and stand for the work of this member alone."""
         return self.config.ack == "auto" and self.config.mode == "partitioned"
 
     def _has(self, partitions: list[PartitionName]) -> None:
@@ -300,7 +301,7 @@ class ConsumerCore:
         self.partitions = partitions
 
     def _was_refused(self, error: StaleGeneration) -> None:
-        """The generation is too old: we were too slow, or another one has come under our name."""
+        """The generation is stale: this member missed a rebalance, or another one has taken over its id."""
         if self.config.is_static:
             self._fenced = error
             self.is_member = self._may_be_member = False
@@ -309,7 +310,9 @@ class ConsumerCore:
 
     # --- polling -------------------------------------------------------------------------------
 
-    def poll(self, max_messages: int, timeout_ms: int, line: Settles, message_type: type[Message]) -> Steps[Batch]:
+    def poll(
+        self, max_messages: int, timeout_ms: int, connection: Settles, message_type: type[Message]
+    ) -> Steps[PolledBatch]:
         """The next messages; none if the time is over."""
         until_ns = self._clock.monotonic_ns() + timeout_ms * MS
         refusals = 0
@@ -340,13 +343,13 @@ class ConsumerCore:
                 if refusals > REFUSALS_MAX or not self._has_lost_track:
                     raise
                 continue
-            polled = decode(frame.meta, Polled)
+            polled = decode(frame.meta, PollAnswer)
             self.reason = polled.reason
             self.must_beat = self.must_beat or polled.rebalance_required or polled.generation != self.generation
             if polled.batches:
-                line.is_coming(polled.batches, max_messages)
+                connection.prefetch_after_poll(polled.batches, max_messages)
                 lost = polled_gaps(polled.gaps) if polled.gaps else []
-                batch, broken = self._messages(polled, frame.payload, line, message_type)
+                batch, broken = self._messages(polled, frame.payload, connection, message_type)
                 for delivery, records in broken:
                     lost += undecodable(delivery, records)
                     yield from self._reject_undecodable(delivery, records)
@@ -358,31 +361,33 @@ class ConsumerCore:
             if polled.gaps:
                 warn(polled_gaps(polled.gaps))
             now_ns = self._clock.monotonic_ns()
-            if self.must_beat or now_ns < asked_ns + wait_ms * MS:  # it did not wait: our partitions have changed
+            if (
+                self.must_beat or now_ns < asked_ns + wait_ms * MS
+            ):  # it came early: a rebalance has changed the partitions
                 yield from self.heartbeat(is_idle=True)
             if now_ns >= until_ns:
-                return Batch([])
+                return PolledBatch([])
 
-    def _poll(self, max_messages: int, wait_ms: int) -> verbs.Poll:
+    def _poll(self, max_messages: int, wait_ms: int) -> verbs.PollRequest:
         group, member_id, number = self.config.group, self.config.member_id, self._poll_number
-        return verbs.Poll(group, member_id, self.generation, max_messages, wait_ms=wait_ms, number=number)
+        return verbs.PollRequest(group, member_id, self.generation, max_messages, wait_ms=wait_ms, number=number)
 
-    def next_poll(self, batches: Sequence[DeliveredBatch], max_messages: int) -> verbs.Poll | None:
+    def next_poll(self, batches: Sequence[DeliveredBatch], max_messages: int) -> verbs.PollRequest | None:
         """The poll that is likely to come after one that has brought these, if it may be sent before it comes.
 
-        It does not wait, and has the number of the next poll: one that is sent again takes back what it has brought.
+        It does not wait, and has the number of the next poll: sent again, it releases what it brought.
         """
         is_full = sum(one.count for one in batches) == max_messages
         if not is_full or not self._has_leases or self.must_beat or not self.is_member:
             return None
-        is_long = all(one.lease_ns >= LEASE_AHEAD_NS_MIN for one in batches)
+        is_long = all(one.lease_ns >= PREFETCH_LEASE_NS_MIN for one in batches)
         return self._poll(max_messages, 0) if is_long else None
 
     def _ask_for_messages(self, max_messages: int, wait_ms: int) -> Steps[Frame]:
         asked = self._poll(max_messages, wait_ms)
         try:
-            frame = yield Request(Verb.POLL, asked, None, wait_ms, only_once=not self._has_leases)
-        except BaseException as error:  # also Ctrl-C: whatever the answer was, nobody has it
+            frame = yield ConsumerRequest(Verb.POLL, asked, None, wait_ms, only_once=not self._has_leases)
+        except BaseException as error:  # also Ctrl-C: whatever the answer was, it is lost
             is_known = isinstance(error, GoQueueError) and not isinstance(error, AvailabilityError)
             if not self._has_leases and not is_known and not isinstance(error, CannotConnect):
                 self._has_lost_track = True
@@ -391,12 +396,12 @@ class ConsumerCore:
         return frame
 
     def _messages(
-        self, polled: Polled, payload: memoryview, line: Settles, message_type: type[Message]
-    ) -> tuple[Batch, list[tuple[Delivery, list[Undecodable]]]]:
+        self, polled: PollAnswer, payload: memoryview, connection: Settles, message_type: type[Message]
+    ) -> tuple[PolledBatch, list[tuple[DeliveryOrigin, list[Undecodable]]]]:
         """The messages, and the records of which none can be made."""
-        broken: list[tuple[Delivery, list[Undecodable]]] = []
+        broken: list[tuple[DeliveryOrigin, list[Undecodable]]] = []
         messages: list[Message] = []
-        deliveries: list[Delivery] = []
+        deliveries: list[DeliveryOrigin] = []
         at = 0
         now_ns = self._clock.monotonic_ns()
         has_extensions = self._has_leases and self.config.auto_extend
@@ -409,7 +414,7 @@ class ConsumerCore:
                 self.positions[TopicPartition(batch.topic, batch.partition)] = batch.next_offset
             if (batch.topic, batch.partition) not in self._known:
                 self.must_beat = True
-            delivery = Delivery.of(batch, line, lease)
+            delivery = DeliveryOrigin.of(batch, connection, lease)
             end = at + batch.bytes
             bad: list[Undecodable] = []
             messages += decode_messages(
@@ -421,12 +426,12 @@ class ConsumerCore:
             at = end
         if len(deliveries) > 1:
             messages.sort(key=_priority)
-        return Batch(messages, deliveries), broken
+        return PolledBatch(messages, deliveries), broken
 
-    def _reject_undecodable(self, delivery: Delivery, records: Sequence[Undecodable]) -> Steps[None]:
+    def _reject_undecodable(self, delivery: DeliveryOrigin, records: Sequence[Undecodable]) -> Steps[None]:
         """Dead-letter records that the application can never be given: no retry makes them readable.
 
-        Without leases the position passes over them. If this fails, their lease runs out and they come again.
+        Without leases the position skips them. If this fails, their lease expires and they are delivered again.
         """
         if not self._has_leases:
             return
@@ -435,25 +440,25 @@ class ConsumerCore:
         with suppress(GoQueueError):
             yield from self._settle([(delivery, offsets)], Settlement("reject", reason=reason), False)
 
-    def give_back(self, frame: Frame) -> Steps[None]:
-        """Have the messages of an answer that came too late delivered as if for the first time."""
-        polled = decode(frame.meta, Polled)
+    def release(self, frame: Frame) -> Steps[None]:
+        """Release the messages of an answer that came too late: they are delivered as if for the first time."""
+        polled = decode(frame.meta, PollAnswer)
         parts = [verbs.SettlePart(one.topic, one.partition, one.nonce, 0) for one in polled.batches]
         if polled.gaps:
             warn(polled_gaps(polled.gaps))
         if parts and self._has_leases:
-            yield Request(Verb.SETTLE, verbs.Settle(Settlement("release"), parts), b"")
+            yield ConsumerRequest(Verb.SETTLE, verbs.SettleRequest(Settlement("release"), parts), b"")
 
     # --- settling ------------------------------------------------------------------------------
 
-    def ack_whole(self, batch: Batch) -> Steps[None]:
+    def ack_whole(self, batch: PolledBatch) -> Steps[None]:
         """The whole batch is done. Which messages those are, the broker knows."""
         is_touched = any(one.lease.left != one.batch.count for one in batch.deliveries)
         if not self._has_leases or is_touched or len(batch.deliveries) > verbs.PARTS_MAX:
             yield from self.settle(batch.messages, Settlement("ack"))
             return
-        asked = verbs.Settle(Settlement("ack"), [one.lease.part for one in batch.deliveries])
-        frame = yield Request(Verb.SETTLE, asked, b"")
+        asked = verbs.SettleRequest(Settlement("ack"), [one.lease.part for one in batch.deliveries])
+        frame = yield ConsumerRequest(Verb.SETTLE, asked, b"")
         in_doubt: set[int] = set()
         for delivery, (answer, _) in zip(batch.deliveries, _decode_settled(frame.payload), strict=True):
             if answer is not None and answer.settled == delivery.batch.count:
@@ -479,11 +484,14 @@ class ConsumerCore:
             raise failure
 
     def _settle(
-        self, chosen: "Sequence[tuple[Delivery, array[int]]]", settlement: Settlement, is_repeated: bool
+        self, chosen: "Sequence[tuple[DeliveryOrigin, array[int]]]", settlement: Settlement, is_repeated: bool
     ) -> Steps[GoQueueError | None]:
-        parts = [verbs.SettlePart(*one, one.batch.nonce, len(offsets)) for one, offsets in chosen]
+        parts = [
+            verbs.SettlePart(topic=one.topic, partition=one.partition, nonce=one.batch.nonce, count=len(offsets))
+            for one, offsets in chosen
+        ]
         payload = b"".join([_raw(offsets) for _, offsets in chosen])
-        request = Request(Verb.SETTLE, verbs.Settle(settlement, parts), payload)
+        request = ConsumerRequest(Verb.SETTLE, verbs.SettleRequest(settlement, parts), payload)
         frame = yield request
         is_repeated = is_repeated or request.was_lost
         failure: GoQueueError | None = None
@@ -499,7 +507,7 @@ class ConsumerCore:
                     failure = failure or error
         return failure
 
-    def _settled(self, delivery: Delivery, answer: SettledBatch, settlement: Settlement) -> None:
+    def _settled(self, delivery: DeliveryOrigin, answer: SettledBatch, settlement: Settlement) -> None:
         lease = delivery.lease
         if settlement.action != "extend":
             lease.left -= answer.settled
@@ -511,7 +519,7 @@ class ConsumerCore:
             self.extend_at_ns = lease.extend_at_ns = min(lease.extend_at_ns, soon_ns)
 
     def extend_leases(self) -> Steps[None]:
-        """Extend what is being worked on and would run out."""
+        """Extend the leases that are half over and have unsettled messages."""
         now_ns = self._clock.monotonic_ns()
         due: dict[int, list[Lease]] = {}
         for lease in self._extendable():
@@ -520,8 +528,8 @@ class ConsumerCore:
             elif now_ns >= lease.extend_at_ns:
                 due.setdefault(lease.length_ns, []).append(lease)
         for length_ns, together in _in_parts(due):
-            asked = verbs.Settle(Settlement("extend", length_ns), [lease.part for lease in together])
-            frame = yield Request(Verb.SETTLE, asked, b"")
+            asked = verbs.SettleRequest(Settlement("extend", length_ns), [lease.part for lease in together])
+            frame = yield ConsumerRequest(Verb.SETTLE, asked, b"")
             for lease, (answer, told) in zip(together, _decode_settled(frame.payload), strict=True):
                 lease.extend_at_ns = now_ns + length_ns // 2
                 is_over = not answer.settled if answer else told is not None and not told.retryable
@@ -534,7 +542,7 @@ class ConsumerCore:
 
     @property
     def lease_count(self) -> int:
-        """How many deliveries are being worked on, as far as this consumer knows."""
+        """How many deliveries have unsettled messages, as far as this consumer knows."""
         return len(self._extendable())
 
     def _extendable(self) -> list[Lease]:
@@ -544,7 +552,7 @@ class ConsumerCore:
     # --- positions -----------------------------------------------------------------------------
 
     def commit(self) -> Steps[None]:
-        """Commit the positions behind everything that was polled; not of partitions that others have by now."""
+        """Commit the positions after everything that was polled, except of partitions that were revoked since."""
         if self._has_leases:
             raise Conflict("this consumer settles messages one by one; it has no positions to commit")
         if self.positions and not self.is_member:
@@ -554,7 +562,11 @@ class ConsumerCore:
 
     def _commit_all(self, of: set[TopicPartition]) -> Steps[None]:
         for _ in range(REFUSALS_MAX + len(of)):
-            commits = [PositionCommit(*name, offset) for name, offset in self.positions.items() if name in of]
+            commits = [
+                PositionCommit(topic=name.topic, partition=name.partition, offset=offset)
+                for name, offset in self.positions.items()
+                if name in of
+            ]
             if not commits:
                 return
             arguments: dict[str, object] = {
@@ -564,7 +576,7 @@ class ConsumerCore:
                 "generation": self.generation,
             }
             try:
-                yield Request(Verb.CALL, verbs.Call("groups.commit"), verbs.encode(arguments))
+                yield ConsumerRequest(Verb.CALL, verbs.CallRequest("groups.commit"), verbs.encode(arguments))
             except StaleGeneration as error:
                 self._was_refused(error)
             except PartitionNotAssigned as error:
@@ -586,13 +598,13 @@ def _in_parts(due: Mapping[int, Sequence[Lease]]) -> Iterator[tuple[int, Sequenc
 
 
 def _is_as_asked(error: GoQueueError, action: str) -> bool:
-    """Whether a settlement that was asked twice is refused because the first one worked."""
+    """Whether a settlement that was sent twice is refused because the first one was carried out."""
     if action in ("nack", "release"):
         return isinstance(error, ReceiptError)
     return isinstance(error, ReceiptUnknown) and error.reason == "settled"
 
 
-def _by_delivery(messages: Message | Iterable[Message]) -> "list[tuple[Delivery, array[int]]]":
+def _by_delivery(messages: Message | Iterable[Message]) -> "list[tuple[DeliveryOrigin, array[int]]]":
     if isinstance(messages, Message):
         return [(_delivery(messages.origin), array("Q", (messages.offset,)))]
     try:
@@ -605,15 +617,15 @@ def _by_delivery(messages: Message | Iterable[Message]) -> "list[tuple[Delivery,
         return []
     if all(map(is_, origins, repeat(origins[0]))):
         return [(_delivery(origins[0]), array("Q", list(map(_offset, many))))]
-    found: dict[int, tuple[Delivery, array[int]]] = {}
+    found: dict[int, tuple[DeliveryOrigin, array[int]]] = {}
     for message in many:
         delivery = _delivery(message.origin)
         found.setdefault(id(delivery), (delivery, array("Q")))[1].append(message.offset)
     return list(found.values())
 
 
-def _delivery(origin: object) -> Delivery:
-    if not isinstance(origin, Delivery):
+def _delivery(origin: object) -> DeliveryOrigin:
+    if not isinstance(origin, DeliveryOrigin):
         raise Conflict("the message was read without a group; there is nothing to settle")
     return origin
 

@@ -1,9 +1,8 @@
-"""What a reader is told of messages that it cannot read: damaged on the disk, or with a value that cannot be
-decompressed.
+"""Reports of messages that a reader cannot read: damaged on the disk, or with a value that cannot be decompressed.
 
-The reader passes over exactly these offsets and goes on with the next message. `on_damage` chooses what else happens:
-`warn` issues a `DataLossWarning` for each gap, `raise` raises `CorruptRecord` when the reader comes to it, `skip` says
-nothing. What retention or compaction took is no damage.
+The reader skips exactly these offsets and continues with the next message. `on_damage` chooses what else happens:
+`warn` issues a `DataLossWarning` for each gap, `raise` raises `CorruptRecord` when the reader comes to it, `skip` does
+nothing. Records that retention or compaction has deleted are not damage.
 """
 
 import warnings
@@ -26,7 +25,7 @@ _CURES = {
 
 
 class Lost(NamedTuple):
-    """Offsets [first_offset, next_offset) of a partition that a reader passed over, and why."""
+    """Offsets [first_offset, next_offset) of a partition that a reader skipped, and why."""
 
     topic: str
     partition: int
@@ -41,7 +40,7 @@ class Lost(NamedTuple):
 
 
 class DataLossWarning(GoQueueWarning):
-    """Messages were passed over because they cannot be read; the attributes say which."""
+    """Messages were skipped because they cannot be read; the attributes say which."""
 
     def __init__(self, topic: str, partition: int, first_offset: int, next_offset: int, reason: str, cure: str) -> None:
         super().__init__(f"{lost_text(topic, partition, first_offset, next_offset, reason)}; {cure}")
@@ -58,7 +57,7 @@ class DataLossWarning(GoQueueWarning):
 
 
 def check_on_damage(on_damage: str) -> None:
-    """Raise `InvalidRequest` for what is no choice."""
+    """Raise `InvalidRequest` for any other word."""
     if on_damage not in _CHOICES:
         raise InvalidRequest(f"invalid on_damage {on_damage!r}: must be {', '.join(_CHOICES)}", path="on_damage")
 

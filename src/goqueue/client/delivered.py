@@ -1,6 +1,6 @@
-"""Messages that a group has delivered: they can be settled, each by itself, and say by which right.
+"""Messages that a group has delivered: each can be settled by itself, by its receipt.
 
-A message knows the line (`goqueue.client.line`) over which it came, and settles itself over that.
+A message knows the connection (`goqueue.client.consumer_connection`) over which it came, and settles itself over that.
 """
 
 from collections.abc import Iterable, Sequence
@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from goqueue.client import telemetry
-from goqueue.client.consumer_core import Delivery
-from goqueue.client.messages import Duration
+from goqueue.client.consumer_core import DeliveryOrigin
+from goqueue.client.options import Duration
 from goqueue.client.received import Message as ReceivedMessage
 from goqueue.client.settling import extension_of, nack_of, reject_of
 from goqueue.errors import InvalidRequest
@@ -18,7 +18,7 @@ from goqueue.record.message import Message
 from goqueue.wire.reports import Settlement
 
 if TYPE_CHECKING:
-    from goqueue.client.line import AsyncLine, BlockingLine
+    from goqueue.client.consumer_connection import AsyncConsumerConnection, BlockingConsumerConnection
 
 
 class _Delivered(ReceivedMessage):
@@ -38,8 +38,8 @@ class _Delivered(ReceivedMessage):
         return self._delivery.batch.counts.get(self.offset, 1)
 
     @property
-    def _delivery(self) -> Delivery:
-        delivery: Delivery = self.origin
+    def _delivery(self) -> DeliveryOrigin:
+        delivery: DeliveryOrigin = self.origin
         return delivery
 
     def __copy__(self) -> Self:
@@ -58,28 +58,28 @@ class Delivered(_Delivered):
     __slots__ = ()
 
     @property
-    def _line(self) -> "BlockingLine":
-        line: BlockingLine = self._delivery.line  # type: ignore[assignment]
-        return line
+    def _connection(self) -> "BlockingConsumerConnection":
+        connection: BlockingConsumerConnection = self._delivery.connection  # type: ignore[assignment]
+        return connection
 
     def ack(self) -> None:
         """The message is done."""
-        self._line.settle(self, Settlement("ack"))
+        self._connection.settle(self, Settlement("ack"))
 
     def nack(self, *, delay: Duration | None = None, reason: str = "") -> None:
         """Deliver the message again, after a backoff or the delay."""
-        self._line.settle(self, nack_of(delay, reason))
+        self._connection.settle(self, nack_of(delay, reason))
 
     def reject(self, *, reason: str = "") -> None:
-        """Put the message to the dead letters."""
-        self._line.settle(self, reject_of(reason))
+        """Dead-letter the message."""
+        self._connection.settle(self, reject_of(reason))
 
     def extend(self, by: Duration) -> None:
         """Keep the message for that long from now on."""
-        self._line.settle(self, extension_of(by))
+        self._connection.settle(self, extension_of(by))
 
     def __enter__(self) -> Self:
-        if telemetry.is_in_use() and self._line.core.config.telemetry:
+        if telemetry.is_in_use() and self._connection.core.config.telemetry:
             telemetry.enter(self)
         return self
 
@@ -87,37 +87,37 @@ class Delivered(_Delivered):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         telemetry.leave(self)
-        self._line.leave_block(self, error)
+        self._connection.leave_block(self, error)
 
 
 class AsyncDelivered(_Delivered):
-    """The same, where settling is awaited."""
+    """A message that is to be settled: by `await message.ack()` and the like, or by leaving `async with message:`."""
 
     __slots__ = ()
 
     @property
-    def _line(self) -> "AsyncLine":
-        line: AsyncLine = self._delivery.line  # type: ignore[assignment]
-        return line
+    def _connection(self) -> "AsyncConsumerConnection":
+        connection: AsyncConsumerConnection = self._delivery.connection  # type: ignore[assignment]
+        return connection
 
     async def ack(self) -> None:
         """The message is done."""
-        await self._line.settle(self, Settlement("ack"))
+        await self._connection.settle(self, Settlement("ack"))
 
     async def nack(self, *, delay: Duration | None = None, reason: str = "") -> None:
         """Deliver the message again, after a backoff or the delay."""
-        await self._line.settle(self, nack_of(delay, reason))
+        await self._connection.settle(self, nack_of(delay, reason))
 
     async def reject(self, *, reason: str = "") -> None:
-        """Put the message to the dead letters."""
-        await self._line.settle(self, reject_of(reason))
+        """Dead-letter the message."""
+        await self._connection.settle(self, reject_of(reason))
 
     async def extend(self, by: Duration) -> None:
         """Keep the message for that long from now on."""
-        await self._line.settle(self, extension_of(by))
+        await self._connection.settle(self, extension_of(by))
 
     async def __aenter__(self) -> Self:
-        if telemetry.is_in_use() and self._line.core.config.telemetry:
+        if telemetry.is_in_use() and self._connection.core.config.telemetry:
             telemetry.enter(self)
         return self
 
@@ -125,15 +125,15 @@ class AsyncDelivered(_Delivered):
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         telemetry.leave(self)
-        self._line.leave_block(self, error)
+        self._connection.leave_block(self, error)
 
 
-def by_line(messages: Any) -> Iterable[tuple[Any, Sequence[Any]]]:
-    """Messages, of which there may be one, by the consumer that they came to."""
-    lines: dict[int, tuple[Any, list[Any]]] = {}
+def by_connection(messages: Any) -> Iterable[tuple[Any, Sequence[Any]]]:
+    """One message or several, by the connection that they came over."""
+    found: dict[int, tuple[Any, list[Any]]] = {}
     for message in [messages] if isinstance(messages, Message) else messages:
         if not isinstance(message, Delivered | AsyncDelivered):
             raise InvalidRequest("only a message that a group has delivered can be acknowledged")
-        line = message._line
-        lines.setdefault(id(line), (line, []))[1].append(message)
-    return lines.values()
+        connection = message._connection
+        found.setdefault(id(connection), (connection, []))[1].append(message)
+    return found.values()

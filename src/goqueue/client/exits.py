@@ -1,9 +1,9 @@
 """The end of a process or of an event loop, for clients that the application has not closed.
 
-What was sent is flushed then, for at most `FLUSH_TIMEOUT_S` over all clients together. What could not be stored is
-told by a `GoQueueWarning`, an unclosed client by a `ResourceWarning`.
+Messages that were sent are flushed then, for at most `FLUSH_TIMEOUT_S` over all clients together. A `GoQueueWarning`
+counts those that could not be stored, a `ResourceWarning` names an unclosed client.
 
-Who notices the end depends on whose loop the client runs in:
+What notices the end depends on the loop that the client runs in:
 
 - a loop in a thread of its own (`Client`): `atexit`, which runs when all threads but daemons have ended, while the
   daemon thread of the client still runs; or the finalizer of `LoopThread`, when the application has dropped the client

@@ -1,11 +1,11 @@
-"""Whether this process is still the one that made a thing: a child has its parent's memory, but not its threads."""
+"""Whether this process is the one that made an object: a forked child has the memory of its parent, not its threads."""
 
 import os
 from collections.abc import Callable
 from weakref import WeakMethod
 
 generation = 0
-"""Rises in the child at each fork."""
+"""One more in the child after each fork. An object that has noted another number belongs to the parent."""
 
 _told: list[WeakMethod[Callable[[], None]]] = []
 

@@ -1,7 +1,7 @@
 """Handles: what `send` returns, and what becomes of it.
 
-A handle belongs to a batch, and the batch is what gets settled: then each of its handles knows its place, whoever waits
-is woken, and what was to be called is called, once, whichever thread is at it.
+A handle belongs to a batch, and the batch is what gets settled. Then each handle knows its offset, waiting threads and
+tasks are woken, and callbacks are called, each once, whichever thread settles the batch.
 """
 
 import asyncio
@@ -13,8 +13,8 @@ from threading import TIMEOUT_MAX, Lock
 from typing import Any, NamedTuple
 
 from goqueue.client import messages
-from goqueue.client.accumulator import NO_CALLBACKS, AnyHandle, Batch
-from goqueue.client.messages import Duration
+from goqueue.client.accumulator import NO_CALLBACKS, AnyHandle, MessageBatch
+from goqueue.client.options import Duration
 from goqueue.clock import SECOND
 from goqueue.errors import RequestTimeout
 
@@ -45,7 +45,7 @@ def published(handle: AnyHandle) -> Published:
     return Published(batch.queue.topic, batch.queue.partition, offset, timestamp)
 
 
-def when_done(batch: Batch, callback: Callable[[], None]) -> None:
+def when_done(batch: MessageBatch, callback: Callable[[], None]) -> None:
     """Call once the batch is settled, in the thread that settles it, or at once."""
     if batch.callbacks is NO_CALLBACKS:
         with _callbacks_lock:
@@ -121,7 +121,7 @@ class AsyncHandle(AnyHandle, gc=False, eq=False):
 
 
 def call_all(callbacks: deque[Callable[[], None]]) -> None:
-    """Call each of them once, whoever else is at it."""
+    """Call each of them once, though several threads may be calling. `popleft` decides which thread calls which."""
     while True:
         try:
             callback = callbacks.popleft()
@@ -131,8 +131,8 @@ def call_all(callbacks: deque[Callable[[], None]]) -> None:
 
 
 def _call_back(callback: "Callable[[Any], None]", handle: AnyHandle) -> None:
-    """Call what an application gave; its errors are not ours."""
+    """Call a callback of the application. Its errors are logged: raised, they would end the thread that sends."""
     try:
         callback(handle)
     except Exception:
-        logger.exception("a callback failed")
+        logger.exception("a callback of a handle failed")

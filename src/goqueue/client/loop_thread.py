@@ -1,8 +1,8 @@
-"""An event loop in a thread of its own, for those who have none.
+"""An event loop in a thread of its own, for a client whose application has none.
 
-It starts with the first call and ends with `close`. It is a daemon: an application that forgets to close its client can
-still end; what was sent is flushed then (`goqueue.client.exits`). The thread does not hold its `LoopThread`, which
-everything that is made from a client does: when the application has dropped all of that, the client is closed.
+It starts with the client and ends with `close`. The thread is a daemon: an application that forgets to close its client
+can still end; what was sent is flushed then (`goqueue.client.exits`). Everything that is made from a client refers to
+its `LoopThread`, but the thread does not: when the application has dropped all of that, the client is closed.
 """
 
 import asyncio
@@ -50,7 +50,9 @@ class LoopThread:
             raise Conflict(f"a client cannot be used {why}")
         if threading.current_thread() is self._thread:
             work.close()
-            raise Conflict("a client cannot be waited for in a callback: it is its own thread that calls them")
+            raise Conflict(
+                "a client cannot be used in a callback of its own: the thread that would answer is calling it"
+            )
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return _result(future)
@@ -114,7 +116,7 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
 
 
 async def _cancel_all() -> None:
-    """End what still runs, and let those who wait for it know."""
+    """Cancel the tasks that still run, and wake the threads that wait for them."""
     tasks = asyncio.all_tasks() - {asyncio.current_task()}
     for task in tasks:
         task.cancel()
@@ -125,7 +127,7 @@ async def _cancel_all() -> None:
 def _result(future: Future[T]) -> T:
     """The result, once it is there.
 
-    The wait is cut into pieces: a Ctrl-C that comes just before a thread falls asleep is not noticed until it wakes.
+    The wait is cut into pieces: a Ctrl-C that comes just before a thread sleeps is not noticed until it wakes.
     """
     while True:
         try:

@@ -1,27 +1,24 @@
-"""What an application hands over, made into what a record holds."""
+"""Values, keys, times and priorities as applications give them, checked and converted to what a record holds."""
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime, timedelta
 from math import isfinite
 from typing import Any, TypeVar
 
 import msgspec
 
-from goqueue.client.accumulator import NORMAL, Message
+from goqueue.client.accumulator import NORMAL, OutgoingMessage
+from goqueue.client.options import Duration, Time
 from goqueue.errors import InvalidMessage, InvalidRequest, MessageTooLarge
 from goqueue.record.header import HEADERS_BYTES_MAX, KEY_BYTES_MAX, Priority
 from goqueue.record.headers import DELIVER_AT, EXPIRES_AT, RESERVED_PREFIX, encode_headers
 from goqueue.times import NS_MAX, parse_delay, parse_duration, parse_time, parse_ttl
 
 T = TypeVar("T")
-Duration = str | int | float | timedelta
-Time = datetime | str | int | float
-
 _encode_json = msgspec.json.Encoder().encode
 _NULL = b"null"
 _ORIGIN = "gq-origin"
 _ROOM_FOR_PRODUCER = 100
-"""Kept free in the headers of each message: the first one of a batch has to say who sent it."""
+"""Kept free in the headers of each message: the first one of a batch carries the identity of the producer."""
 
 
 def value_bytes(value: Any) -> bytes:
@@ -51,10 +48,15 @@ def _is_finite(value: object) -> bool:
 
 
 def several(items: Iterable[T]) -> list[T]:
-    """The items as a list. One text is no list of letters."""
+    """The items as a list. A text is one value, not a list of letters."""
     if isinstance(items, str | bytes | bytearray | Mapping) or not isinstance(items, Iterable):
         raise InvalidRequest(f"a list of items is required, not one {type(items).__name__}", path="items")
     return list(items)
+
+
+def key_and_value(item: Any) -> tuple[bytes | str | None, Any]:
+    """An item of `publish_many`: a value, or a (key, value) pair."""
+    return item if isinstance(item, tuple) and len(item) == 2 else (None, item)
 
 
 def key_bytes(key: bytes | str | None) -> bytes | None:
@@ -82,26 +84,26 @@ def priority_code(priority: Priority | int | str | None) -> int:
 
 def message(
     value: Any,
-    key: bytes | str | None,
-    priority: Priority | int | str | None,
-    headers: Mapping[str, str | bytes] | None,
-    delay: Duration | None,
-    deliver_at: Time | None,
-    ttl: Duration | None,
-    tombstone: bool,
+    key: bytes | str | None = None,
+    priority: Priority | int | str | None = None,
+    headers: Mapping[str, str | bytes] | None = None,
+    delay: Duration | None = None,
+    deliver_at: Time | None = None,
+    ttl: Duration | None = None,
+    tombstone: bool = False,
     *,
     now_ns: int,
-) -> Message:
-    """Check what was given, and turn times into headers. A value of None is a tombstone. A delay of zero, or a time
-    that is past, means now.
+) -> OutgoingMessage:
+    """The message, checked, with times as headers. A value of None is a tombstone. A delay of zero, or a time in the
+    past, means now.
     """
     if headers is None and deliver_at is None and ttl is None and not tombstone:
         delay_ns = 0 if delay is None else _delay_ns(delay)
         due = {DELIVER_AT: _stamp(now_ns + delay_ns, "delay")} if delay_ns > 0 else None
         if type(value) is bytes and key is None and priority is None:  # as most are that come in great numbers
-            return Message(value, None, due, NORMAL)
+            return OutgoingMessage(value, None, due, NORMAL)
         raw_key = key_bytes(key)
-        return Message(_value(value, raw_key), raw_key, due, priority_code(priority))
+        return OutgoingMessage(_value(value, raw_key), raw_key, due, priority_code(priority))
     own: dict[str, str | bytes] = {}
     if delay is not None and deliver_at is not None:
         raise InvalidMessage("delay and deliver_at both say when the message is due; give one of them")
@@ -128,7 +130,7 @@ def message(
         if value is not None and value not in (b"", ""):
             raise InvalidMessage("a tombstone has no value: publish None, or an empty value")
         value = None
-    return Message(_value(value, raw_key), raw_key, own or None, priority_code(priority))
+    return OutgoingMessage(_value(value, raw_key), raw_key, own or None, priority_code(priority))
 
 
 def _value(value: Any, key: bytes | None) -> bytes | None:

@@ -1,8 +1,8 @@
 """Whether the brokers of a client can be reached. A client that never reached one gives up sooner.
 
-An address that was never right is a mistake of the application, or a broker that was not started: that is raised
-after `connect_timeout`. A broker that answered before and does not now is an outage: requests are tried again for as
-long as their own timeout allows, and the log says when the outage began and ended.
+An address that never worked is a mistake, or a broker that was not started: a request fails after `connect_timeout`. A
+broker that answered before and does not now is an outage: requests are retried for as long as their own timeout
+allows, and the log says when the outage began and ended.
 """
 
 import logging

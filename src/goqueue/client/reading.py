@@ -1,11 +1,12 @@
 """Reading and following: messages of a topic in the order of their offsets, partition by partition.
 
-`AsyncMessages` gives them out in batches, as they come from the broker, or one by one. A read ends where the topic
-ended when it began; the next part is asked for while the last one is being worked on. A follow never ends: the broker
-pushes, as far as the reader has given credit, and after a broken connection it goes on where it stood.
+`AsyncMessages` yields them in batches, as they come from the broker, or one by one. A read ends where the topic ended
+when it began, and prefetches the next part while the application processes the last. A follow never ends by itself: the
+broker pushes as much as the reader has given credit for, and a lost connection is replaced by one that continues at
+the same offset.
 
-What cannot be read is passed over and reported (`goqueue.client.damage`): damage that the broker tells of with an
-answer lies before the records of that answer, and a value that cannot be decompressed is found here.
+What cannot be read is skipped and reported (`goqueue.client.damage`). Damage that the broker reports with an answer
+lies before the records of that answer; a value that cannot be decompressed is found here.
 """
 
 import asyncio
@@ -18,9 +19,7 @@ from typing import Self
 from goqueue.client.connections import Connections
 from goqueue.client.damage import Lost, OnDamage, damaged, error_of, undecodable, warn
 from goqueue.client.received import Message, decode_received
-from goqueue.client.retries import retry_wait_ns
 from goqueue.client.session import Session, decode
-from goqueue.clock import SECOND
 from goqueue.errors import CorruptRecord, GoQueueError
 from goqueue.names import TopicPartition
 from goqueue.record.message import Undecodable
@@ -29,8 +28,8 @@ from goqueue.wire.frames import Frame
 from goqueue.wire.verbs import Verb
 
 READ_BYTES = 1024 * 1024
-READS_AHEAD = 3
-"""Partitions that are asked at once; each holds one answer."""
+PREFETCHED_READS = 3
+"""How many partitions are read at once; each holds one answer."""
 CREDIT_BYTES = 8 * 1024 * 1024
 """What may be on its way to one follower, all its partitions together."""
 CREDIT_BYTES_MIN = 256 * 1024
@@ -100,7 +99,7 @@ class AsyncMessages(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Let go of what is on its way."""
+        """Cancel the requests that are in flight."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -122,7 +121,7 @@ class _PartitionRead:
         self.task: asyncio.Task[tuple[verbs.ReadAnswer, memoryview]] | None = None
 
 
-class Read(AsyncMessages):
+class TopicRead(AsyncMessages):
     """What is in a topic now."""
 
     def __init__(
@@ -149,17 +148,17 @@ class Read(AsyncMessages):
         self._reads: deque[_PartitionRead] | None = None
 
     async def close(self) -> None:
-        """Let go of what is on its way."""
+        """Cancel the requests that are in flight."""
         for read in self._reads or ():
             if read.task and not read.task.cancel() and not read.task.cancelled():
-                read.task.exception()  # or asyncio complains that nobody asked
+                read.task.exception()  # asyncio logs an exception that is never retrieved
         self._reads = deque()
 
     async def _next_batch(self) -> list[Message]:
         if self._reads is None:
             self._reads = deque(await self._plan())
         while self._reads:
-            self._ask_ahead(self._reads)
+            self._prefetch(self._reads)
             read = self._reads[0]
             assert read.task is not None
             try:
@@ -172,14 +171,14 @@ class Read(AsyncMessages):
             self._reads.popleft()
             if not read.is_over:
                 self._reads.append(read)
-            self._ask_ahead(self._reads)
+            self._prefetch(self._reads)
             found = self._readable(read.origin, answer, payload, read.end_offset)
             if found:
                 return found
         return []
 
-    def _ask_ahead(self, reads: Iterable[_PartitionRead]) -> None:
-        for read in islice(reads, READS_AHEAD):
+    def _prefetch(self, reads: Iterable[_PartitionRead]) -> None:
+        for read in islice(reads, PREFETCHED_READS):
             if read.task is None:
                 read.task = asyncio.ensure_future(self._ask(read))
 
@@ -187,8 +186,8 @@ class Read(AsyncMessages):
         metadata = await self._connections.retrying(lambda: self._connections.topic(self._topic))
         wanted: Sequence[int] = range(len(metadata.leaders)) if self._partition is None else [self._partition]
         reads = [_PartitionRead(TopicPartition(self._topic, number), self._offset) for number in wanted]
-        if len(reads) > READS_AHEAD:  # those who are asked later have to know where to end
-            ends = await _offsets(self._connections, verbs.Offsets(self._topic, None, "latest"))
+        if len(reads) > PREFETCHED_READS:  # a partition that is read later has to end where the topic ended now
+            ends = await _offsets(self._connections, verbs.OffsetsRequest(self._topic, None, "latest"))
             for read, end in zip(reads, ends, strict=False):
                 read.end_offset = end
         return reads
@@ -203,7 +202,7 @@ class Read(AsyncMessages):
         read.is_over = at_end or answer.end_of_range
 
     async def _ask(self, read: _PartitionRead) -> tuple[verbs.ReadAnswer, memoryview]:
-        asked = verbs.Read(
+        asked = verbs.ReadRequest(
             read.origin.topic,
             read.origin.partition,
             offset=read.offset,
@@ -224,15 +223,15 @@ class Read(AsyncMessages):
 class _Following:
     """One subscription to one partition, over as many sessions as it takes."""
 
-    def __init__(self, follow: "Follow", origin: TopicPartition, offset: int, credit: int) -> None:
+    def __init__(self, follow: "TopicFollow", origin: TopicPartition, offset: int, credit: int) -> None:
         self._follow = follow
         self.origin = origin
         self.offset = offset
         self._credit = credit
         self.session: Session | None = None
         self.correlation = 0
-        self._held = 0  # arrived, and not worked off yet
-        self._taken = 0  # worked off, and not told to the broker yet
+        self._held = 0  # bytes that have arrived and were not taken yet
+        self._taken = 0  # bytes that were taken and not credited to the broker yet
         self._attempt = 0
         self._task: asyncio.Task[None] | None = None
 
@@ -241,27 +240,27 @@ class _Following:
         self._task = asyncio.ensure_future(self._subscribe())
 
     def stop(self) -> None:
-        """Want no more."""
+        """Unsubscribe."""
         if self._task:
             self._task.cancel()
         session, self.session = self.session, None
         if session and not session.is_closed:
             session.forget(self.correlation)
-            session.send(Verb.UNSUBSCRIBE, verbs.Unsubscribe(self.correlation), None, None)
+            session.send(Verb.UNSUBSCRIBE, verbs.UnsubscribeRequest(self.correlation), None, None)
 
     def taken(self, size: int) -> None:
-        """So many bytes were worked off: the broker may send as many more."""
+        """The reader has taken so many bytes: the broker may send as many more."""
         self._held -= size
         self._taken += size
         if self._taken * 2 >= self._credit and self.session and not self.session.is_closed:
-            self.session.send(Verb.CREDIT, verbs.Credit(self.correlation, self._taken), None, None)
+            self.session.send(Verb.CREDIT, verbs.CreditRequest(self.correlation, self._taken), None, None)
             self._taken = 0
 
     async def _subscribe(self) -> None:
         while True:
             try:
                 session = await self._follow.connections.leader(*self.origin)
-                asked = verbs.Subscribe(
+                asked = verbs.SubscribeRequest(
                     self.origin.topic,
                     self.origin.partition,
                     self.offset,
@@ -278,7 +277,7 @@ class _Following:
                     self._follow.fail(error)
                     return
             self._attempt += 1
-            await asyncio.sleep(retry_wait_ns(self._attempt) / SECOND)
+            await asyncio.sleep(self._follow.connections.retry_policy.wait_s(self._attempt))
 
     def _pushed(self, frame: Frame | None, error: GoQueueError | None) -> None:
         if frame is not None:
@@ -295,8 +294,8 @@ class _Following:
             self.start()
 
 
-class Follow(AsyncMessages):
-    """What comes, for as long as somebody wants it."""
+class TopicFollow(AsyncMessages):
+    """What is published from a point in time on, until the reader is closed."""
 
     def __init__(
         self,
@@ -326,13 +325,13 @@ class Follow(AsyncMessages):
         self._error: GoQueueError | None = None
 
     def take(self, following: _Following, answer: verbs.ReadAnswer, payload: memoryview) -> None:
-        """Records have come, or the news that some cannot."""
+        """The broker has pushed records, or reported damage."""
         if answer.record_count or answer.gaps:
             self._arrived.append((following, answer, payload))
             self._news.set()
 
     def fail(self, error: GoQueueError) -> None:
-        """There is no more to come."""
+        """The subscription has failed for good."""
         self._error = error
         self._news.set()
 
@@ -350,7 +349,7 @@ class Follow(AsyncMessages):
                 following.start()
 
     async def close(self) -> None:
-        """Want no more."""
+        """Unsubscribe."""
         self._is_closed = True
         for following in self._followings or ():
             following.stop()
@@ -375,7 +374,7 @@ class Follow(AsyncMessages):
                 return found
 
     async def _plan(self) -> list[tuple[int, int, int]]:
-        asked = verbs.Offsets(self._topic, self._from_time_ns, self._start)
+        asked = verbs.OffsetsRequest(self._topic, self._from_time_ns, self._start)
         offsets = await _offsets(self.connections, asked)
         wanted = range(len(offsets)) if self._partition is None else [self._partition]
         credit = max(CREDIT_BYTES_MIN, CREDIT_BYTES // max(1, len(wanted)))
@@ -384,7 +383,7 @@ class Follow(AsyncMessages):
         return [(number, offsets[number] if number < len(offsets) else 0, credit) for number in wanted]
 
 
-async def _offsets(connections: Connections, asked: verbs.Offsets) -> list[int]:
+async def _offsets(connections: Connections, asked: verbs.OffsetsRequest) -> list[int]:
     """By partition, where the topic begins, ends, or was at a time."""
 
     async def attempt() -> list[int]:

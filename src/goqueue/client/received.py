@@ -15,7 +15,7 @@ class Message(message.Message):
 
     @property
     def trace(self) -> TraceContext:
-        """The trace that the message belongs to: that of whoever published it, or else one that is its own."""
+        """The trace that the message belongs to: that of its publisher, or else one of its own."""
         return context_of(self.topic, self.partition, self.offset, self.timestamp_ns, self.raw_headers)
 
 

@@ -1,12 +1,12 @@
-"""Reading a range of a partition in bulk: encoded records, as they stand in the log, for those who decode by columns.
+"""Reading a range of a partition in bulk: encoded records, as they are in the log, for readers that decode columns.
 
-The next part is asked for while the last one is being worked on. A broker that goes away is asked again where the scan
-stood, whoever leads the partition by then. What retention took before it was read is not passed over in silence: each
-part says where the log begins now.
+The next part is prefetched while the application processes the last. When a broker is lost, the scan continues at the
+same offset with the leader of the partition at that time. Records that retention has deleted before they were read do
+not go unnoticed: each part says where the log starts now.
 
-A thread without an event loop receives what it scans itself, over a line of its own: to have megabytes received by
-another thread takes longer. When anything is wrong with that line or its answers, the scan goes on over the event loop,
-which knows how to look for brokers, how long to try, and what to say in the end.
+A thread without an event loop receives what it scans itself, over a connection of its own: to have megabytes received
+by another thread takes longer. When that connection or an answer fails, the scan goes on over the event loop, which
+searches for brokers, retries, and raises what cannot be cured.
 """
 
 import asyncio
@@ -46,14 +46,14 @@ class ScannedPart(NamedTuple):
 class Course:
     """Where a scan of [offset, end_offset) stands."""
 
-    def __init__(self, asked: verbs.Read, on_damage: OnDamage = "warn") -> None:
+    def __init__(self, asked: verbs.ReadRequest, on_damage: OnDamage = "warn") -> None:
         assert asked.end_offset is not None
         self._on_damage = on_damage
         self._asked = asked
         self._end = asked.end_offset
         self.offset = asked.offset
 
-    def request(self) -> verbs.Read | None:
+    def request(self) -> verbs.ReadRequest | None:
         """What to ask for next, if there is anything left."""
         return msgspec.structs.replace(self._asked, offset=self.offset) if self.offset < self._end else None
 
@@ -87,19 +87,19 @@ class Course:
 class AsyncScan:
     """The visible records of one partition in [start_offset, end_offset), part by part. Made by `AsyncClient.scan`."""
 
-    def __init__(self, connections: Connections, asked: verbs.Read, on_damage: OnDamage = "warn") -> None:
+    def __init__(self, connections: Connections, asked: verbs.ReadRequest, on_damage: OnDamage = "warn") -> None:
         self._connections = connections
         self.course = Course(asked, on_damage)
         self._task: asyncio.Task[tuple[verbs.ReadAnswer, memoryview]] | None = None
 
     async def next_part(self) -> ScannedPart | None:
         """The next records; None at the end of the range, or of what is there to be seen."""
-        task = self._task or self._ask_ahead()
+        task = self._task or self._prefetch()
         if task is None:
             return None
         self._task = None
         part = self.course.took(*await task)
-        self._task = self._ask_ahead()
+        self._task = self._prefetch()
         return part
 
     async def __aiter__(self) -> AsyncIterator[ScannedPart]:
@@ -110,20 +110,20 @@ class AsyncScan:
             await self.close()
 
     async def close(self) -> None:
-        """Let go of what is on its way."""
+        """Cancel the requests that are in flight."""
         task, self._task = self._task, None
         if task is not None and not task.cancel() and not task.cancelled():
-            task.exception()  # or asyncio complains that nobody asked
+            task.exception()  # asyncio logs an exception that is never retrieved
 
-    def blocking(self, run: Callable[[Coroutine[Any, Any, Any]], Any], lines: "Lines") -> "Scan":
-        """The same, for those without an event loop."""
-        return Scan(self, run, lines)
+    def blocking(self, run: Callable[[Coroutine[Any, Any, Any]], Any], pool: "ConnectionPool") -> "Scan":
+        """The same, for threads without an event loop."""
+        return Scan(self, run, pool)
 
-    def _ask_ahead(self) -> asyncio.Task[tuple[verbs.ReadAnswer, memoryview]] | None:
+    def _prefetch(self) -> asyncio.Task[tuple[verbs.ReadAnswer, memoryview]] | None:
         request = self.course.request()
         return None if request is None else asyncio.ensure_future(self._ask(request))
 
-    async def _ask(self, request: verbs.Read) -> tuple[verbs.ReadAnswer, memoryview]:
+    async def _ask(self, request: verbs.ReadRequest) -> tuple[verbs.ReadAnswer, memoryview]:
         async def attempt() -> tuple[verbs.ReadAnswer, memoryview]:
             session = await self._connections.leader(request.topic, request.partition)
             return await session.ask_for_payload(Verb.READ, request, verbs.ReadAnswer)
@@ -131,7 +131,7 @@ class AsyncScan:
         return await self._connections.retrying(attempt)
 
 
-class Lines:
+class ConnectionPool:
     """Connections for scans, each for one thread at a time, which outlive the scan."""
 
     def __init__(self, connections: Connections) -> None:
@@ -143,84 +143,84 @@ class Lines:
         self._is_closed = False
 
     def take(self) -> BlockingConnections | None:
-        """One that nobody uses; none if they are of no use any more."""
+        """Connections that no thread uses; None after `close` and in a forked child."""
         with self._lock:
             if self._is_closed or self._fork != forks.generation:
                 return None
-            line = self._free.pop() if self._free else BlockingConnections(self._like)
-            self._used.add(line)
-            return line
+            connections = self._free.pop() if self._free else BlockingConnections(self._like)
+            self._used.add(connections)
+            return connections
 
-    def give_back(self, line: BlockingConnections, *, is_clean: bool) -> None:
-        """The scan is over. Lines on which an answer is under way that nobody will read are not used again."""
+    def give_back(self, connections: BlockingConnections, *, is_clean: bool) -> None:
+        """The scan is over. Connections on which an answer is still to come are not used again."""
         with self._lock:
-            self._used.discard(line)
+            self._used.discard(connections)
             is_kept = is_clean and not self._is_closed
             if is_kept:
-                self._free.append(line)
+                self._free.append(connections)
         if not is_kept:
-            line.hang_up()
+            connections.hang_up()
 
     def close(self) -> None:
-        """Hang up, also where somebody waits."""
+        """Hang up, also where a thread waits."""
         with self._lock:
             self._is_closed = True
-            for line in self._used:
-                line.interrupt()
+            for connections in self._used:
+                connections.interrupt()
             free, self._free = self._free, []
-        for line in free:
-            line.hang_up()
+        for connections in free:
+            connections.hang_up()
 
 
 class DirectScan:
-    """A scan by the thread that works on it."""
+    """A scan by the thread that processes it."""
 
-    def __init__(self, course: Course, line: BlockingConnections) -> None:
+    def __init__(self, course: Course, connections: BlockingConnections) -> None:
         self._course = course
-        self._line = line
+        self._connections = connections
         self._session: BlockingSession | None = None
-        self._ahead = 0  # the correlation of what was asked for already
+        self._requested = 0  # the correlation of the request in flight
 
     @property
     def is_clean(self) -> bool:
-        """Whether all that was asked for has come."""
-        return not self._ahead
+        """Whether no answer is still to come."""
+        return not self._requested
 
     def next_part(self) -> ScannedPart | None:
         """The next records; None at the end. After an error this scan is of no use."""
-        if not self._ahead:
-            self._ask_ahead()
-        if not self._ahead:
+        if not self._requested:
+            self._prefetch()
+        if not self._requested:
             return None
         assert self._session is not None
-        frame = self._session.receive_ahead(Verb.READ, self._ahead)
-        self._ahead = 0
+        frame = self._session.receive_answer(Verb.READ, self._requested)
+        self._requested = 0
         part = self._course.took(decode(frame.meta, verbs.ReadAnswer), frame.payload)
         if part is not None:
             with suppress(BrokerUnavailable):  # then the next call says so
-                self._ask_ahead()
+                self._prefetch()
         return part
 
-    def _ask_ahead(self) -> None:
+    def _prefetch(self) -> None:
         request = self._course.request()
         if request is None:
             return
         if self._session is None:
-            found: Any = run_now(self._line.leader(request.topic, request.partition))
+            found: Any = run_now(self._connections.leader(request.topic, request.partition))
             self._session = found
         assert self._session is not None
-        self._ahead = self._session.send_ahead(Verb.READ, request)
+        self._requested = self._session.send_request(Verb.READ, request)
 
 
 class Scan:
     """The visible records of one partition in [start_offset, end_offset), part by part. Made by `Client.scan`."""
 
-    def __init__(self, scan: AsyncScan, run: Callable[[Coroutine[Any, Any, Any]], Any], lines: Lines) -> None:
+    def __init__(self, scan: AsyncScan, run: Callable[[Coroutine[Any, Any, Any]], Any], pool: ConnectionPool) -> None:
         self._scan = scan
         self._run = run
-        self._lines = lines
-        self._line = lines.take()
-        self._direct = None if self._line is None else DirectScan(scan.course, self._line)
+        self._pool = pool
+        self._connections = pool.take()
+        self._direct = None if self._connections is None else DirectScan(scan.course, self._connections)
 
     def next_part(self) -> ScannedPart | None:
         """The next records; None at the end of the range, or of what is there to be seen."""
@@ -247,12 +247,12 @@ class Scan:
             self.close()
 
     def close(self) -> None:
-        """Let go of what is on its way."""
+        """Cancel the requests that are in flight."""
         self._hang_up()
         self._run(self._scan.close())
 
     def _hang_up(self) -> None:
-        direct, line = self._direct, self._line
-        self._direct = self._line = None
-        if direct is not None and line is not None:
-            self._lines.give_back(line, is_clean=direct.is_clean)
+        direct, connections = self._direct, self._connections
+        self._direct = self._connections = None
+        if direct is not None and connections is not None:
+            self._pool.give_back(connections, is_clean=direct.is_clean)

@@ -1,8 +1,8 @@
 """One connection to one broker: requests out, answers in, by correlation id.
 
-A session is made by `connect` and ends when the connection does, or when the broker lets an answer wait for too long;
-then everything that is open fails with `BrokerUnavailable`, which says that it may be tried again. Sessions are not
-mended: whoever needs one makes a new one.
+A session is made by `connect` and ends when the connection does, or when an answer takes the broker too long. Then
+every open request fails with `BrokerUnavailable`, which is retryable. A session that has ended is never reopened: its
+users connect a new one.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ def decode(meta: memoryview, meta_type: type[M]) -> M:
 
 
 def told_error(frame: Frame) -> GoQueueError:
-    """The error in a frame that has the flag ERROR; that it may be tried again is for the broker to say."""
+    """The error in a frame that has the flag ERROR. The broker decides whether it is retryable."""
     told = _decode_error(frame.meta)
     error = codes.restore(told.code, told.text, told.facts)
     if error.retryable != told.retryable:
@@ -74,7 +74,7 @@ class Session(asyncio.BufferedProtocol):
 
     def __init__(self, address: str, loop: asyncio.AbstractEventLoop) -> None:
         self.address = address
-        self.welcome: verbs.Welcome
+        self.welcome: verbs.HelloAnswer
         self.is_closed = False
         self._loop = loop
         self._reader = FrameReader(trusts=True)
@@ -105,8 +105,8 @@ class Session(asyncio.BufferedProtocol):
             reason = getattr(error, "strerror", None) or str(error) or "no answer in time"
             raise CannotConnect(address, reason) from error
         try:
-            hello = verbs.Hello(client_id=client_id, api_key=api_key)
-            session.welcome = await session.ask(Verb.HELLO, hello, verbs.Welcome, timeout_s=timeout_s)
+            hello = verbs.HelloRequest(client_id=client_id, api_key=api_key)
+            session.welcome = await session.ask(Verb.HELLO, hello, verbs.HelloAnswer, timeout_s=timeout_s)
         except AvailabilityError as error:
             session.close()
             raise CannotConnect(address, str(error)) from error
@@ -141,7 +141,7 @@ class Session(asyncio.BufferedProtocol):
         timeout_s: float = ANSWER_TIMEOUT_S,
         late: Callable[[Frame], None] | None = None,
     ) -> Frame:
-        """The frame that answers; `late` gets the one that comes when nobody waits for it any more."""
+        """The frame that answers; `late` gets one that comes after the timeout, or after the caller was cancelled."""
         future: asyncio.Future[Frame] = self._loop.create_future()
 
         def answered(frame: Frame | None, error: GoQueueError | None) -> None:
@@ -197,7 +197,7 @@ class Session(asyncio.BufferedProtocol):
         return correlation
 
     def forget(self, correlation: int) -> None:
-        """Whatever else comes for this request is of no interest."""
+        """Ignore further frames that answer this request."""
         self._open.pop(correlation, None)
         self._since.pop(correlation, None)
 
@@ -219,7 +219,7 @@ class Session(asyncio.BufferedProtocol):
     # --- the transport -------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """We are connected."""
+        """The connection is open."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         raw = transport.get_extra_info("socket")
@@ -227,7 +227,7 @@ class Session(asyncio.BufferedProtocol):
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """We are not any more."""
+        """The connection is lost."""
         reason = f": {exc}" if exc else ""
         self._end(BrokerUnavailable(f"the connection to {self.address} was lost{reason}"))
 

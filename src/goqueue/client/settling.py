@@ -1,7 +1,8 @@
-"""What an application asks for, as a settlement: checked, and with reasons cut to a size that fits a ledger."""
+"""Settlements as an application asks for them: checked, and with reasons cut to a size that fits a ledger."""
 
 from goqueue.client.consumer_core import EXTENDED_NS_MAX
-from goqueue.client.messages import Duration, asked_duration_ns
+from goqueue.client.messages import asked_duration_ns
+from goqueue.client.options import Duration
 from goqueue.errors import InvalidRequest
 from goqueue.wire.reports import Settlement
 
@@ -13,7 +14,7 @@ def settlement_of(error: BaseException | None) -> Settlement:
     if error is None:
         return Settlement("ack")
     if not isinstance(error, Exception):
-        return Settlement("release")  # Ctrl-C, cancellation, exit: it is not the message's fault
+        return Settlement("release")  # Ctrl-C, cancellation, exit: the message is not to blame
     return Settlement("nack", None, f"{type(error).__name__}: {error}"[:REASON_CHARACTERS_MAX])
 
 
@@ -24,7 +25,7 @@ def nack_of(delay: Duration | None, reason: str) -> Settlement:
 
 
 def reject_of(reason: str) -> Settlement:
-    """To put to the dead letters."""
+    """A dead letter, at once."""
     return Settlement("reject", None, _checked(reason))
 
 

@@ -1,25 +1,25 @@
-"""Staging: messages that are stored and hidden, and are left for somebody else to commit.
+"""Staging: messages that are stored, hidden from readers, and committed by another client.
 
     a task      with gq.stage("job/7", marker="job/2026-11-15") as staging:      begin, or find it committed before
                     staging.add("orders", values, keys=keys)                     many at once, stored and hidden
-                    owner = staging.prepare()                                    all of it is there; small, can be sent
+                    owner = staging.prepare()                                    all are stored; small, can be sent
 
-    its driver  gq.commit_staged(owners, marker="job/2026-11-15")                all of them are seen at once, or none
+    its driver  gq.commit_staged(owners, marker="job/2026-11-15")                all become visible at once, or none
 
-What was prepared outlives the client that staged it. It ends when its owner is named to `commit_staged` or
+What was prepared outlives the client that staged it. It ends when its owner is passed to `commit_staged` or
 `abort_staged`, when another client stages under the same transactional id, which fences the one before, or when its
 timeout is over; until then it holds up read-committed readers of the same partitions. What is left unprepared is
-aborted. So the timeout is short, and a staging keeps itself alive: while its block is open the timeout starts anew
-every third of it, and once more with `prepare`. From there on it has that long until the commit.
+aborted. So the timeout is short, and heartbeats extend it: while the block of a staging is open, the timeout restarts
+every third of it, and once more with `prepare`. From then on it is the time that is left for the commit.
 
-Tasks of one job that take longer than that keep each other alive: those that name a `job` and a `run` (an attempt at
-it) let the timeouts of the whole run start anew. `keep_staged` does the same without staging anything. The first task
-of a new run aborts what earlier runs of the job have left open, and `abort_staged_job` does so at any time, whatever
-the number of tasks and whether or not their owners are known.
+Tasks of one job that take longer than that keep each other alive: a heartbeat of a task that names a `job` and a `run`
+(one attempt at the job) restarts the timeouts of the whole run. `keep_staged` does the same without staging anything.
+The first task of a new run aborts the open transactions of earlier runs of the job. `abort_staged_job` does so at any
+time, without knowing the owners.
 
-Nothing is on the disk of the broker for sure before the commit, which waits for that. So staging does not wait for it:
-messages are sent as fast as the broker takes them. What got lost on the way, or with a broker that died, is found out
-by the number of records that the owner names; then it is no commit.
+Nothing is certain to be on the disk of the broker before the commit, which waits for that. So staging does not wait:
+messages are sent as fast as the broker accepts them. The owner names the number of records that were sent; if the
+broker has fewer, because it lost some in a crash, the commit is refused.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
-from goqueue.client.accumulator import NORMAL, Columns, Headers
+from goqueue.client.accumulator import NORMAL, Headers, MessageColumns
 from goqueue.client.transactions import Calls, TransactionalProducer
 from goqueue.errors import (
     AvailabilityError,
@@ -41,22 +41,22 @@ from goqueue.errors import (
 from goqueue.record.header import KEY_BYTES_MAX, Priority
 from goqueue.record.headers import DELIVER_AT, RESERVED_PREFIX
 from goqueue.times import NS_MAX
-from goqueue.wire.transaction_reports import TransactionBegun, TransactionOwner
+from goqueue.wire.transaction_reports import BegunTransaction, TransactionOwner
 
 PACE_S = 0.1
 """Messages that are staged at a rate are sent in portions for this long."""
 STAGED_TIMEOUT = "60s"
-"""How long what is staged outlives the last sign of life of its tasks, unless told otherwise."""
+"""How long what is staged outlives the last heartbeat of its tasks, by default."""
 BEATS_PER_TIMEOUT = 3
-"""So that one sign of life may be lost, or late."""
+"""So that one heartbeat may be lost, or late."""
 _ORIGIN = "gq-origin"
 _PRIORITIES = frozenset(int(priority) for priority in Priority)
 
 
 class AsyncKeeping:
-    """Lets the timeout of what is staged start anew, again and again, while its block is open.
+    """Sends heartbeats that restart the timeout of what is staged, while its block is open.
 
-    A broker that cannot be reached is asked the next time; one that knows nothing of it any more is not asked again.
+    A heartbeat that fails with a retryable error is followed by the next one; any other error ends the heartbeats.
     """
 
     def __init__(self, beat: Callable[[], Awaitable[object]], timeout_ms: int) -> None:
@@ -75,7 +75,7 @@ class AsyncKeeping:
         await self.close()
 
     async def close(self) -> None:
-        """Leave it to its timeout."""
+        """Send no more heartbeats: from now on the timeout counts."""
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
@@ -83,14 +83,14 @@ class AsyncKeeping:
                 await task
 
     async def beat(self) -> None:
-        """Let the timeout start anew now, unless that was just done."""
+        """Restart the timeout now, unless a heartbeat was just sent."""
         now_s = asyncio.get_running_loop().time()
         if now_s - self._beaten_at_s >= self._interval_s / 2:
             with suppress(AvailabilityError, TimeoutError):
                 await self._beat_once(now_s)
 
     def blocking(self, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> "Keeping":
-        """The same, for those without an event loop."""
+        """The same, for threads without an event loop."""
         return Keeping(self, run)
 
     async def _keep(self) -> None:
@@ -100,7 +100,7 @@ class AsyncKeeping:
                 await self._beat_once(asyncio.get_running_loop().time())
             except (AvailabilityError, TimeoutError):
                 continue
-            except GoQueueError:  # it is over; the next call of its owner is told why
+            except GoQueueError:  # the transaction has ended; the next call of its owner raises why
                 return
 
     async def _beat_once(self, now_s: float) -> None:
@@ -110,7 +110,7 @@ class AsyncKeeping:
 
 
 class Keeping:
-    """Lets the timeout of what is staged start anew, again and again, while its block is open."""
+    """Sends heartbeats that restart the timeout of what is staged, while its block is open."""
 
     def __init__(self, keeping: AsyncKeeping, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
         self._keeping = keeping
@@ -124,12 +124,12 @@ class Keeping:
         self.close()
 
     def close(self) -> None:
-        """Leave it to its timeout."""
+        """Send no more heartbeats: from now on the timeout counts."""
         self._run(self._keeping.close())
 
 
 class AsyncStaging:
-    """Messages that somebody else commits. Made by `AsyncClient.stage`; leaving its block without `prepare` aborts."""
+    """Messages that another client commits. Made by `AsyncClient.stage`; leaving its block without `prepare` aborts."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class AsyncStaging:
         self._job = job
         self._run = run
         self._keeping = AsyncKeeping(self._beat, timeout_ms)
-        self._begun: TransactionBegun | None = None
+        self._begun: BegunTransaction | None = None
         self._is_over = False
         self._next_at_s = 0.0  # of the loop's clock, when the next message may be sent
 
@@ -174,11 +174,11 @@ class AsyncStaging:
     ) -> None:
         """Hand over messages, one for each value, in their order; a value of None is a tombstone.
 
-        Waits only while too much is on its way. What could not be stored is raised here, as soon as that is known, or
-        by `prepare`. Nothing is added if one of them is wrong.
+        Waits only while the buffer is full. Raises why an earlier message was not stored, as soon as that is known;
+        else `prepare` does. If one of the messages is invalid, none is added.
         """
         self._open()
-        core = self._producer.core
+        publisher = self._producer.publisher
         for name, column in (
             ("keys", keys),
             ("headers", headers),
@@ -188,13 +188,13 @@ class AsyncStaging:
         ):
             if column is not None and not isinstance(column, int) and len(column) != len(values):
                 raise InvalidRequest(f"{len(column)} {name} for {len(values)} values", path=name)
-        columns = _checked(Columns(values, keys, headers, priorities))
+        columns = _checked(MessageColumns(values, keys, headers, priorities))
         if deliver_at_ns is not None:
-            columns = columns._replace(headers=_with_times(columns, deliver_at_ns, now_ns=core.wall_ns()))
+            columns = columns._replace(headers=_with_times(columns, deliver_at_ns, now_ns=publisher.wall_ns()))
         if not values:
             return
-        if not core.is_ready_for(topic, max(filter(None, values), key=len, default=b"")):
-            await core.learn(topic)
+        if not publisher.engine.is_ready_for(topic, max(filter(None, values), key=len, default=b"")):
+            await publisher.learn(topic)
         if self._rate is None:
             await self._send(topic, columns, partitions)
             return
@@ -205,7 +205,7 @@ class AsyncStaging:
             await self._send(topic, part, partitions and partitions[start : start + step])
 
     async def prepare(self) -> TransactionOwner:
-        """Who to name for the commit, once all that was added is stored; raises why it is not, and aborts then."""
+        """Wait until all that was added is stored; the owner for `commit_staged`. Otherwise abort, and raise why."""
         begun = self._open()
         self._is_over = True
         owner = await self._producer.prepare(begun)
@@ -224,13 +224,13 @@ class AsyncStaging:
             raise InvalidTransactionState("staged already", self._producer.transactional_id, "Ongoing")
         try:
             self._begun = await self._begin()
-        except AvailabilityError:  # the answer may be lost; whatever was begun by that is ended by the next try
+        except AvailabilityError:  # if only the answer was lost, the next attempt fences what it began
             self._begun = await self._begin()
         if not self._begun.already_committed:
             await self._keeping.__aenter__()
         return self
 
-    async def _begin(self) -> TransactionBegun:
+    async def _begin(self) -> BegunTransaction:
         return await self._producer.begin(self._marker, self._timeout_ms, job=self._job, run=self._run)
 
     async def _beat(self) -> None:
@@ -247,24 +247,21 @@ class AsyncStaging:
         await self.close()
 
     def blocking(self, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> "Staging":
-        """The same, for those without an event loop."""
+        """The same, for threads without an event loop."""
         return Staging(self, run)
 
-    def _open(self) -> TransactionBegun:
+    def _open(self) -> BegunTransaction:
         begun = self._begun
         if begun is None or begun.already_committed or self._is_over:
             raise InvalidTransactionState("no transaction open", self._producer.transactional_id, "Empty")
         return begun
 
-    async def _send(self, topic: str, columns: Columns, partitions: Sequence[int | None] | None) -> None:
-        core = self._producer.core
-        if core.is_full:
-            room = asyncio.Event()
-            core.when_room(room.set)
-            await room.wait()
-        if (failure := core.failure) is not None:
+    async def _send(self, topic: str, columns: MessageColumns, partitions: Sequence[int | None] | None) -> None:
+        publisher = self._producer.publisher
+        await publisher.room()
+        if (failure := publisher.engine.failure) is not None:
             raise failure
-        core.add_all(topic, columns, partitions)
+        publisher.add_bulk(topic, columns, partitions)
 
     async def _pace(self, rate: float, count: int) -> None:
         """Wait until so many more may be sent."""
@@ -277,7 +274,7 @@ class AsyncStaging:
 
 
 class Staging:
-    """Messages that somebody else commits. Made by `Client.stage`; leaving its block without `prepare` aborts."""
+    """Messages that another client commits. Made by `Client.stage`; leaving its block without `prepare` aborts."""
 
     def __init__(self, staging: AsyncStaging, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
         self._staging = staging
@@ -301,8 +298,8 @@ class Staging:
     ) -> None:
         """Hand over messages, one for each value, in their order; a value of None is a tombstone.
 
-        Waits only while too much is on its way. What could not be stored is raised here, as soon as that is known, or
-        by `prepare`. Nothing is added if one of them is wrong.
+        Waits only while the buffer is full. Raises why an earlier message was not stored, as soon as that is known;
+        else `prepare` does. If one of the messages is invalid, none is added.
         """
         self._run(
             self._staging.add(
@@ -317,7 +314,7 @@ class Staging:
         )
 
     def prepare(self) -> TransactionOwner:
-        """Who to name for the commit, once all that was added is stored; raises why it is not, and aborts then."""
+        """Wait until all that was added is stored; the owner for `commit_staged`. Otherwise abort, and raise why."""
         owner: TransactionOwner = self._run(self._staging.prepare())
         return owner
 
@@ -335,7 +332,7 @@ class Staging:
         self.close()
 
 
-def _checked(columns: Columns) -> Columns:
+def _checked(columns: MessageColumns) -> MessageColumns:
     """The messages, if all of them may be published."""
     values, keys, headers, priorities = columns
     if keys is not None:
@@ -362,7 +359,7 @@ def _checked(columns: Columns) -> Columns:
     return columns
 
 
-def _with_times(columns: Columns, deliver_at_ns: Sequence[int | None], *, now_ns: int) -> list[Headers | None]:
+def _with_times(columns: MessageColumns, deliver_at_ns: Sequence[int | None], *, now_ns: int) -> list[Headers | None]:
     """The headers, with the time in those that are not to be delivered at once."""
     latest_ns = max(filter(None, deliver_at_ns), default=0)
     if latest_ns > NS_MAX:

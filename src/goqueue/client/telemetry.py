@@ -4,8 +4,8 @@ What is published while a span is current carries the context of that span, unle
 inside `with message:` the context of the message is current, so that spans made there belong to its trace; a message
 that came without one has the trace that the broker knows it by (`Message.trace`).
 
-The client does not need OpenTelemetry and never imports it for its own sake: whoever has a span has imported the API,
-and all others pay for a look into a table of modules, which a producer takes once per batch.
+The client does not need OpenTelemetry and never imports it by itself: an application that has a span has imported the
+API. All others pay for a lookup in `sys.modules`, once per batch of a producer.
 
 `Client(telemetry=False)`, or `GOQUEUE_TELEMETRY=off`, switches both directions off.
 """
@@ -30,8 +30,8 @@ _API = "opentelemetry.trace"
 class Injector:
     """Puts the current context into headers.
 
-    A context never changes. So what was found in the last one is kept, and whoever is in a hurry asks `current` whether
-    it is still the one that had nothing in it.
+    A context never changes. So what was found in the last one is kept; a producer compares `current` with the context
+    that had no span in it, and skips the rest.
     """
 
     __slots__ = ("_last", "current")
@@ -68,12 +68,12 @@ _entered: ContextVar[_Entered | None] = ContextVar("goqueue_entered", default=No
 
 
 def is_in_use() -> bool:
-    """Whether anybody can have made a span."""
+    """Whether the application can have made a span."""
     return _API in modules
 
 
 def injector() -> Injector | None:
-    """What puts contexts into headers; None as long as nobody can have made one."""
+    """What puts contexts into headers; None as long as the application cannot have made one."""
     return _the_injector() if is_in_use() else None
 
 

@@ -1,27 +1,29 @@
-"""Transactions: messages, acks and positions that count together, or not at all.
+"""Transactions: messages, acks and positions that are committed together, or not at all.
 
     with gq.transaction("billing-1") as tx:         begin
-        tx.publish("invoices", ...)                 stored, and hidden
+        tx.publish("invoices", ...)                 stored, and hidden from readers
         tx.ack(message)                             noted, and the lease is held
                                                     commit; or abort, if an exception leaves the block
 
-A client has one producer for each transactional id. It is initiated with the first transaction, which fences whoever
-used the id before, and keeps its numbers from one transaction to the next. After a failure nobody knows which of
-them the broker has seen, so the next transaction begins with a new epoch. A producer that was fenced stays so:
-somebody else has taken its place, and it would not be wise to take it back.
+A client has one producer for each transactional id. Its first transaction initializes it, which fences the producer
+that used the id before. It keeps its sequence numbers from one transaction to the next. After a failure it is unknown
+which of them the broker has seen, so the next transaction starts with a new epoch. A fenced producer stays fenced:
+another one has taken its place, and to take it back would fence that one in turn.
 """
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Protocol, Self, TypeVar, Unpack
 
 from goqueue.client.consumer import AsyncConsumer, Consumer, standing_of
-from goqueue.client.delivered import AsyncDelivered, Delivered, by_line
+from goqueue.client.delivered import AsyncDelivered, Delivered, by_connection
 from goqueue.client.handles import AsyncHandle, Handle, Published
-from goqueue.client.messages import Duration, Time, several
-from goqueue.client.producer import AsyncProducer, Producer, ProducerCore
+from goqueue.client.loop_publisher import LoopPublisher
+from goqueue.client.messages import key_and_value, several
+from goqueue.client.options import MessageOptions, same_parameters_as, shows
+from goqueue.client.producer import AsyncProducer, Producer
 from goqueue.errors import (
     AvailabilityError,
     GoQueueError,
@@ -30,11 +32,10 @@ from goqueue.errors import (
     ProducerFenced,
     TransactionError,
 )
-from goqueue.record.header import Priority
 from goqueue.wire.reports import PositionCommit, Settlement
 from goqueue.wire.transaction_reports import (
+    BegunTransaction,
     ProducerSession,
-    TransactionBegun,
     TransactionOutcome,
     TransactionOwner,
 )
@@ -49,44 +50,44 @@ Positions = Mapping[tuple[str, int], int]
 
 
 class Calls(Protocol):
-    """Asks the broker."""
+    """Calls a verb of the broker."""
 
     async def __call__(self, verb: str, answer_type: type[T] | None, **arguments: object) -> T: ...
 
 
 class Sends(Protocol):
-    """Asks the broker, and is told later; what was sent by the same client before is seen before."""
+    """Calls a verb without waiting for its answer, after everything that the client has sent before."""
 
     def __call__(self, verb: str, answer_type: type[T], **arguments: object) -> "asyncio.Future[T] | None":
-        """None if the broker cannot be reached at once, or another one could be asked than gets the messages."""
+        """None if there is no connection, or if the broker of the verb may not be the leader of the partitions."""
 
 
 class TransactionalProducer:
     """The producer of one transactional id.
 
-    Begin, messages and commit travel one behind the other: nobody waits for an answer but at the end, and before the
-    first ack, which may take another way. So that this is safe, the producer numbers its transactions by itself, and
-    says with the commit how many records it has sent.
+    Begin, messages and commit are pipelined over one connection. The producer waits for answers only at the end, and
+    before the first ack, which may take another connection. That is safe because the producer numbers its transactions
+    itself, and the commit says how many records it has sent.
     """
 
-    def __init__(self, transactional_id: str, core: ProducerCore, call: Calls, send: Sends) -> None:
+    def __init__(self, transactional_id: str, publisher: LoopPublisher, call: Calls, send: Sends) -> None:
         self.transactional_id = transactional_id
-        self.core = core
+        self.publisher = publisher
         self._call = call
         self._send = send
         self._session: ProducerSession | None = None
         self._timeout_ms = 0  # of the session
         self._number = 0
-        self._beginning: asyncio.Future[TransactionBegun] | None = None
+        self._beginning: asyncio.Future[BegunTransaction] | None = None
         self._fenced: ProducerFenced | None = None
-        self._open: TransactionBegun | None = None
-        self._ended: asyncio.Event | None = None  # somebody is at it
+        self._open: BegunTransaction | None = None
+        self._ended: asyncio.Event | None = None  # set when the commit or abort that is running has ended
         self.is_busy = False  # one is open, or about to be, or about to end
 
     async def begin(
         self, marker: str | None, timeout_ms: int, *, job: str | None = None, run: str = ""
-    ) -> TransactionBegun:
-        """The next transaction, which may be a part of the run of a job."""
+    ) -> BegunTransaction:
+        """Begin the next transaction, which may be part of a run of a job."""
         if self._fenced is not None:
             raise self._fenced
         if self.is_busy:
@@ -96,16 +97,16 @@ class TransactionalProducer:
             begun = await self._begin(marker, timeout_ms, job, run)
         except BaseException:
             self.is_busy = False
-            self._session = None  # if the answer was lost, one is open that nobody knows of
+            self._session = None  # if only the answer was lost, the broker has one open
             raise
         if begun.already_committed:
             self.is_busy = False
         else:
             self._open = begun
-            self.core.begin_transaction(begun.number)
+            self.publisher.engine.begin_transaction(begun.number)
         return begun
 
-    async def _begin(self, marker: str | None, timeout_ms: int, job: str | None, run: str) -> TransactionBegun:
+    async def _begin(self, marker: str | None, timeout_ms: int, job: str | None, run: str) -> BegunTransaction:
         session = self._session
         if session is None or timeout_ms != self._timeout_ms:
             session = await self._init(timeout_ms)
@@ -121,12 +122,12 @@ class TransactionalProducer:
             arguments |= {"job": job, "run": run}
         self._beginning = None
         if marker is None and job is None:
-            self._beginning = self._send("transactions.begin", TransactionBegun, **arguments)
+            self._beginning = self._send("transactions.begin", BegunTransaction, **arguments)
         if self._beginning is not None:
             self._beginning.add_done_callback(_look_at)
-            return TransactionBegun(f"{self.transactional_id}:{number}", session.producer_id, session.epoch, number)
+            return BegunTransaction(f"{self.transactional_id}:{number}", session.producer_id, session.epoch, number)
         try:
-            return await self._fencing(self._call("transactions.begin", TransactionBegun, **arguments))
+            return await self._fencing(self._call("transactions.begin", BegunTransaction, **arguments))
         except (AvailabilityError, asyncio.CancelledError):
             self._abandon(TransactionOwner(self.transactional_id, session.producer_id, session.epoch, number))
             raise
@@ -136,15 +137,15 @@ class TransactionalProducer:
         if self._beginning is not None:
             await self._fencing(asyncio.shield(self._beginning))
 
-    async def end(self, begun: TransactionBegun, *, commit: bool, marker: str | None = None) -> TransactionOutcome:
-        """Let it be committed, or aborted. If its messages are not all stored, it is aborted, and why is raised."""
+    async def end(self, begun: BegunTransaction, *, commit: bool, marker: str | None = None) -> TransactionOutcome:
+        """Commit or abort. If a message is not stored, abort, and raise why."""
         owner = TransactionOwner(self.transactional_id, begun.producer_id, begun.epoch, begun.number)
         session, self._session = self._session, None  # for good, if this is cut short
         self._open = None
         ended = self._ended = asyncio.Event()
         try:
             outcome, is_whole = await (self._commit(owner, marker) if commit else self._abort(owner))
-        except BaseException:  # whatever became of it, it must not stay open
+        except BaseException:  # an open transaction holds up readers: abort it if it is still open
             self._abandon(owner)
             raise
         finally:
@@ -155,18 +156,18 @@ class TransactionalProducer:
             self._session = session
         return outcome
 
-    async def prepare(self, begun: TransactionBegun) -> TransactionOwner:
-        """Let all of it be stored, and leave it open for whoever commits it in the name of this owner. If it cannot be
-        stored, it is aborted, and why is raised.
+    async def prepare(self, begun: BegunTransaction) -> TransactionOwner:
+        """Store all of it and leave it open, to be committed by another client that names this owner. If a message
+        cannot be stored, abort, and raise why.
         """
         owner = TransactionOwner(self.transactional_id, begun.producer_id, begun.epoch, begun.number)
         self._session = self._open = None
         ended = self._ended = asyncio.Event()
         try:
-            self.core.seal_transaction()
-            await self.core.flush()
-            owner.record_count = self.core.sent_count
-            failure, _ = self.core.end_transaction()
+            self.publisher.seal_transaction()
+            await self.publisher.flush()
+            owner.record_count = self.publisher.engine.sent_count
+            failure, _ = self.publisher.end_transaction()
             failure = await self._begin_failure() or failure
             if failure is not None:
                 raise failure
@@ -180,25 +181,25 @@ class TransactionalProducer:
         return owner
 
     async def close(self) -> None:
-        """Abort what is open. What is being ended is waited for."""
+        """Abort what is open; wait for a commit or an abort that is running."""
         if self._ended is not None:
             await self._ended.wait()
         if self._open is not None:
             with suppress(GoQueueError, TimeoutError):
                 async with asyncio.timeout(CLOSE_TIMEOUT_S):
                     await self.end(self._open, commit=False)
-        await self.core.close(flush=False)
+        await self.publisher.close(flush=False)
 
     async def _commit(self, owner: TransactionOwner, marker: str | None) -> tuple[TransactionOutcome, bool]:
-        self.core.seal_transaction()
-        asked = self._commit_behind(owner, marker)
-        await self.core.flush()
-        failure, is_whole = self.core.end_transaction()
+        self.publisher.seal_transaction()
+        asked = self._commit_pipelined(owner, marker)
+        await self.publisher.flush()
+        failure, is_whole = self.publisher.end_transaction()
         failure = await self._begin_failure() or failure
         if asked is not None:
             try:
                 return await self._fencing(asked), is_whole
-            except (InvalidTransactionState, AvailabilityError):  # messages were sent again, or nobody knows
+            except (InvalidTransactionState, AvailabilityError):  # messages were sent again, or the outcome is unknown
                 pass
             except GoQueueError:
                 if failure is None:
@@ -208,11 +209,11 @@ class TransactionalProducer:
         arguments = {"owner": owner, "marker": marker}
         return await self._fencing(self._call("transactions.commit", TransactionOutcome, **arguments)), is_whole
 
-    def _commit_behind(
+    def _commit_pipelined(
         self, owner: TransactionOwner, marker: str | None
     ) -> "asyncio.Future[TransactionOutcome] | None":
-        """Ask for the commit behind the last messages, if all of them are on their way."""
-        count = self.core.send_rest()
+        """Send the commit right after the last messages, if all of them were sent."""
+        count = self.publisher.send_rest()
         if count is None:
             return None
         counted = TransactionOwner(owner.transactional_id, owner.producer_id, owner.epoch, owner.number, count)
@@ -222,7 +223,7 @@ class TransactionalProducer:
         return asked
 
     async def _begin_failure(self) -> GoQueueError | None:
-        """Why the transaction was not begun; that is what made the rest fail. A lost answer says nothing."""
+        """Why the broker refused to begin, which is why the rest failed; None if it did not, or the answer is lost."""
         beginning, self._beginning = self._beginning, None
         if beginning is not None:
             try:
@@ -234,8 +235,8 @@ class TransactionalProducer:
         return None
 
     async def _give_up(self, owner: TransactionOwner, failure: GoQueueError) -> TransactionOutcome:
-        """Abort it and raise the failure. But if a commit that was asked for has gone through, that is no failure."""
-        if isinstance(failure, AvailabilityError):  # nobody can be asked, and nobody knows
+        """Abort and raise the failure; unless a pipelined commit turns out to have been carried out."""
+        if isinstance(failure, AvailabilityError):  # the broker cannot be reached, and the outcome is unknown
             raise failure
         try:
             await self._fencing(self._call("transactions.abort", TransactionOutcome, owner=owner))
@@ -250,13 +251,13 @@ class TransactionalProducer:
         raise failure
 
     async def _abort(self, owner: TransactionOwner) -> tuple[TransactionOutcome, bool]:
-        _, is_whole = self.core.end_transaction()
+        _, is_whole = self.publisher.end_transaction()
         self._beginning = None
         return await self._fencing(self._call("transactions.abort", TransactionOutcome, owner=owner)), is_whole
 
     def _abandon(self, owner: TransactionOwner) -> None:
-        """Let it be aborted, if it is open and the broker can be reached; else its timeout does it."""
-        self.core.end_transaction()
+        """Abort without waiting. If the broker cannot be reached, the timeout of the transaction does it."""
+        self.publisher.end_transaction()
         with suppress(GoQueueError):
             aborting = self._send("transactions.abort", TransactionOutcome, owner=owner)
             if aborting is not None:
@@ -267,7 +268,7 @@ class TransactionalProducer:
         session = self._session = await self._call("transactions.init", ProducerSession, **arguments)
         self._timeout_ms = timeout_ms
         self._number = session.next_number
-        self.core.identify(session.producer_id, session.epoch)
+        self.publisher.engine.identify(session.producer_id, session.epoch)
         return session
 
     async def _fencing(self, asked: Awaitable[T]) -> T:
@@ -279,33 +280,33 @@ class TransactionalProducer:
 
 
 def _look_at(future: "asyncio.Future[Any]") -> None:
-    """Nobody may come for the outcome; then it was no secret."""
+    """Retrieve the outcome: asyncio logs an exception that is never retrieved."""
     if not future.cancelled():
         future.exception()
 
 
 class _Transaction:
-    """What both transactions are made of."""
+    """The common part of `Transaction` and `AsyncTransaction`."""
 
     def __init__(self, producer: TransactionalProducer, timeout_ms: int, marker: str | None, call: Calls) -> None:
         self._producer = producer
         self._timeout_ms = timeout_ms
         self._marker = marker
         self._call = call
-        self._begun: TransactionBegun | None = None
+        self._begun: BegunTransaction | None = None
         self._is_over = False
 
     @property
     def id(self) -> str:
-        """What the broker calls it."""
+        """The id of the transaction at the broker."""
         return self._open().transaction_id
 
     @property
     def already_committed(self) -> bool:
-        """Whether its marker was committed before; then there is nothing to do, and nothing can be done in it."""
+        """Whether its marker was committed before; then there is nothing to do, and nothing can be added."""
         return self._begun is not None and self._begun.already_committed
 
-    def _open(self) -> TransactionBegun:
+    def _open(self) -> BegunTransaction:
         begun = self._begun
         if begun is None or begun.already_committed or self._is_over:
             raise InvalidTransactionState("no transaction open", self._producer.transactional_id, "Empty")
@@ -333,7 +334,7 @@ class _Transaction:
             await self._end(commit=error is None)
         except GoQueueError:
             if error is None:
-                raise  # else what left the block is what counts
+                raise  # else the error that leaves the block goes first
 
     async def _add_positions(
         self,
@@ -363,59 +364,34 @@ class _Transaction:
 
 
 class AsyncTransaction(_Transaction):
-    """Messages, acks and positions that count together. Made by `AsyncClient.transaction`; leaving its block commits,
-    or aborts if an exception leaves it.
+    """Messages, acks and positions that are committed together. Made by `AsyncClient.transaction`; leaving its block
+    commits, or aborts if an exception leaves it.
     """
 
-    async def send(
-        self,
-        topic: str,
-        value: Any,
-        key: bytes | str | None = None,
-        partition: int | None = None,
-        priority: Priority | int | str | None = None,
-        headers: Mapping[str, str | bytes] | None = None,
-        delay: Duration | None = None,
-        deliver_at: Time | None = None,
-        ttl: Duration | None = None,
-        tombstone: bool = False,
-    ) -> AsyncHandle:
-        """Hand a message over, to be stored before the commit; what could not be stored is raised there."""
+    @same_parameters_as(AsyncProducer.send)
+    async def send(self, *arguments: Any, **options: Any) -> AsyncHandle:
+        """Hand a message over, to be stored before the commit; the commit raises why one could not be stored."""
         self._open()
-        return await AsyncProducer(self._producer.core).send(
-            topic, value, key, partition, priority, headers, delay, deliver_at, ttl, tombstone
-        )
+        return await AsyncProducer(self._producer.publisher).send(*arguments, **options)
 
-    async def publish(
-        self,
-        topic: str,
-        value: Any,
-        *,
-        key: bytes | str | None = None,
-        partition: int | None = None,
-        priority: Priority | int | str | None = None,
-        headers: Mapping[str, str | bytes] | None = None,
-        delay: Duration | None = None,
-        deliver_at: Time | None = None,
-        ttl: Duration | None = None,
-        tombstone: bool = False,
-    ) -> Published:
-        """Publish one message and return where it is; it is seen when the transaction is committed."""
-        handle = await self.send(topic, value, key, partition, priority, headers, delay, deliver_at, ttl, tombstone)
-        self._producer.core.send_now()
+    @shows(MessageOptions)
+    async def publish(self, topic: str, value: Any, **options: Unpack[MessageOptions]) -> Published:
+        """Publish one message and return where it is; readers see it when the transaction is committed."""
+        handle = await self.send(topic, value, **options)
+        self._producer.publisher.send_now()
         return await handle.result()
 
     async def publish_many(self, topic: str, items: Iterable[Any]) -> list[Published]:
         """Publish values, or (key, value) pairs."""
-        handles = [await self.send(topic, value, key) for key, value in map(_pair, several(items))]
-        self._producer.core.send_now()
+        handles = [await self.send(topic, value, key) for key, value in map(key_and_value, several(items))]
+        self._producer.publisher.send_now()
         return [await handle.result() for handle in handles]
 
     async def ack(self, messages: AsyncDelivered | Iterable[AsyncDelivered]) -> None:
-        """Messages of a group are done if the transaction is committed; if not, they are delivered again."""
+        """Acknowledge messages with the commit; after an abort they are delivered again."""
         settlement = await self._settlement()
-        for line, together in by_line(messages):
-            await line.settle(together, settlement)
+        for connection, together in by_connection(messages):
+            await connection.settle(together, settlement)
 
     async def positions(
         self,
@@ -425,18 +401,18 @@ class AsyncTransaction(_Transaction):
         member_id: str | None = None,
         generation: int | None = None,
     ) -> None:
-        """The group reads on from there, by topic and partition, if the transaction is committed.
+        """Commit positions of the group, by topic and partition, with the transaction.
 
-        A consumer stands for its group, and for the positions behind all that it has polled.
+        A consumer stands for its group, and for the positions after everything that it has polled.
         """
         await self._add_positions(group, positions, member_id, generation)
 
     async def commit(self) -> None:
-        """All of it counts, from now on."""
+        """Commit: readers see all of it."""
         await self._end(commit=True)
 
     async def abort(self) -> None:
-        """None of it ever does."""
+        """Abort: readers see none of it."""
         await self._end(commit=False)
 
     async def __aenter__(self) -> Self:
@@ -449,13 +425,13 @@ class AsyncTransaction(_Transaction):
         await self._leave(error)
 
     def blocking(self, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> "Transaction":
-        """The same, for those without an event loop."""
+        """The same, for threads without an event loop."""
         return Transaction(self._producer, self._timeout_ms, self._marker, self._call, run)
 
 
 class Transaction(_Transaction):
-    """Messages, acks and positions that count together. Made by `Client.transaction`; leaving its block commits, or
-    aborts if an exception leaves it.
+    """Messages, acks and positions that are committed together. Made by `Client.transaction`; leaving its block
+    commits, or aborts if an exception leaves it.
     """
 
     def __init__(
@@ -468,55 +444,32 @@ class Transaction(_Transaction):
     ) -> None:
         super().__init__(producer, timeout_ms, marker, call)
         self._run = run
-        self._sender = Producer(producer.core, run)
+        self._sender = Producer(producer.publisher, run)
 
-    def send(
-        self,
-        topic: str,
-        value: Any,
-        key: bytes | str | None = None,
-        partition: int | None = None,
-        priority: Priority | int | str | None = None,
-        headers: Mapping[str, str | bytes] | None = None,
-        delay: Duration | None = None,
-        deliver_at: Time | None = None,
-        ttl: Duration | None = None,
-        tombstone: bool = False,
-    ) -> Handle:
-        """Hand a message over, to be stored before the commit; what could not be stored is raised there."""
+    @same_parameters_as(Producer.send)
+    def send(self, *arguments: Any, **options: Any) -> Handle:
+        """Hand a message over, to be stored before the commit; the commit raises why one could not be stored."""
         self._open()
-        return self._sender.send(topic, value, key, partition, priority, headers, delay, deliver_at, ttl, tombstone)
+        return self._sender.send(*arguments, **options)
 
-    def publish(
-        self,
-        topic: str,
-        value: Any,
-        *,
-        key: bytes | str | None = None,
-        partition: int | None = None,
-        priority: Priority | int | str | None = None,
-        headers: Mapping[str, str | bytes] | None = None,
-        delay: Duration | None = None,
-        deliver_at: Time | None = None,
-        ttl: Duration | None = None,
-        tombstone: bool = False,
-    ) -> Published:
-        """Publish one message and return where it is; it is seen when the transaction is committed."""
-        handle = self.send(topic, value, key, partition, priority, headers, delay, deliver_at, ttl, tombstone)
+    @shows(MessageOptions)
+    def publish(self, topic: str, value: Any, **options: Unpack[MessageOptions]) -> Published:
+        """Publish one message and return where it is; readers see it when the transaction is committed."""
+        handle = self.send(topic, value, **options)
         self._run(self._sent())
         return handle.result()
 
     def publish_many(self, topic: str, items: Iterable[Any]) -> list[Published]:
         """Publish values, or (key, value) pairs."""
-        handles = [self.send(topic, value, key) for key, value in map(_pair, several(items))]
+        handles = [self.send(topic, value, key) for key, value in map(key_and_value, several(items))]
         self._run(self._sent())
         return [handle.result() for handle in handles]
 
     def ack(self, messages: Delivered | Iterable[Delivered]) -> None:
-        """Messages of a group are done if the transaction is committed; if not, they are delivered again."""
+        """Acknowledge messages with the commit; after an abort they are delivered again."""
         settlement = self._run(self._settlement())
-        for line, together in by_line(messages):
-            line.settle(together, settlement)
+        for connection, together in by_connection(messages):
+            connection.settle(together, settlement)
 
     def positions(
         self,
@@ -526,19 +479,19 @@ class Transaction(_Transaction):
         member_id: str | None = None,
         generation: int | None = None,
     ) -> None:
-        """The group reads on from there, by topic and partition, if the transaction is committed.
+        """Commit positions of the group, by topic and partition, with the transaction.
 
-        A consumer stands for its group, and for the positions behind all that it has polled.
+        A consumer stands for its group, and for the positions after everything that it has polled.
         """
         self._run(self._add_positions(group, positions, member_id, generation))
 
     def commit(self) -> None:
-        """All of it counts, from now on."""
+        """Commit: readers see all of it."""
         self._stop_sending()
         self._run(self._end(commit=True))
 
     def abort(self) -> None:
-        """None of it ever does."""
+        """Abort: readers see none of it."""
         self._stop_sending()
         self._run(self._end(commit=False))
 
@@ -562,9 +515,4 @@ class Transaction(_Transaction):
         self.__dict__.pop("send", None)
 
     async def _sent(self) -> None:
-        self._producer.core.send_now()
-
-
-def _pair(item: Any) -> tuple[bytes | str | None, Any]:
-    """The key and the value."""
-    return item if isinstance(item, tuple) and len(item) == 2 else (None, item)
+        self._producer.publisher.send_now()

@@ -1,23 +1,35 @@
-"""The cursor: what one group has done with one partition, and what it is to get next.
+"""The cursor: what one group has done with one partition, and what it gets next.
 
-Every offset is in one place at a time:
+Every offset is in one state at a time. The arrows are the methods of `Cursor`:
 
-                     ┌────────── due ──────────┐
-    frontier ──> delayed                       v
-        └──────────────────────────────────> ready ──take──> taken ──lease──> leased ──ack──> acked ──> below the floor
-                                               ^  ^                              │               ^
-                                               │  └──────────── put back ────────┤               │
-                                               ├── due ── waiting <── nack, late ┤               │
-                                               │                                 ├──> dying ─────┤
-                                               └──────────── abort ── held <─────┴───── commit ──┘
+    unseen ──admit──> ready, or delayed, or done (hidden from the group)
 
-All below `floor` is done. `acked` holds what is done above it, so one message that hangs costs a bitmap and nothing
-else. Offsets from `frontier` on were not looked at yet. A lease belongs to a delivery: all messages that went to one
-member in one answer, under one deadline. `dying` messages are on their way to the dead letters; they are acked once
-they are there. `held` messages were acknowledged inside a transaction and wait for its outcome, without a deadline.
+    delayed ──fire──> ready ──take──> taken ──lease──> leased ──ack──> done
+                        ^               │               │ ^ │
+                        ├─untake,       │               │ └─┘ extend
+                        │ return_taken──┘               │
+                        ├──────────release──────────────┤
+                        │                               │
+                        ├──retry── waiting <──requeue───┤      nack, expire_leases: `fail` is requeue and reject
+                        │             ^                 │
+                        │             └──abort── held <─┤hold  held ──finish──> done, when the transaction commits
+                        │                          │    │
+                        │                     abort│    │reject
+                        │                          v    v
+                        └─cancel_dead_letter─ dead_lettering ──finish──> done
+                                                   ^
+                        ready ──expire_ready───────┘           any state ──dead_letter──> dead_lettering
+                                                               any state ──commit, drop_below──> done
+                                                               ready, delayed ──hide──> done
 
-A cursor owns no clock and no file. Times are monotonic; `snapshot` and `restore` translate them, so that leases and
-retries survive a restart. What changes is told to the ledger by whoever calls; `ledger.py` replays it.
+Everything below `floor` is done. `acked` holds what is done above it, so one message that is stuck costs a bitmap and
+nothing else. Offsets from `frontier` on are unseen. A lease belongs to a delivery: all messages that went to one member
+in one answer, under one deadline. Messages that are `dead_lettering` are being copied to the dead-letter topic; they
+are done once they are stored there. `held` messages were acknowledged inside a transaction and wait for its outcome,
+without a deadline.
+
+A cursor owns no clock and no file. Times are monotonic; `state` and `restore` carry leases and retries over a restart.
+The caller writes each change to the ledger; `ledger.py` replays it.
 """
 
 import heapq
@@ -27,7 +39,7 @@ from typing import NamedTuple
 from pyroaring import BitMap64
 
 from goqueue.delivery.first_deliveries import FirstDeliveries
-from goqueue.delivery.lanes import LANE_COUNT, NORMAL, LaneConfig, Lanes, Run
+from goqueue.delivery.lanes import LANE_COUNT, NORMAL, LaneConfig, LaneRun, Lanes
 from goqueue.delivery.offsets import between, first_gap, span
 from goqueue.delivery.retry import RetryPolicy
 from goqueue.record.header import OFFSET_MAX
@@ -37,24 +49,24 @@ Split = Callable[[BitMap64], Iterable[tuple[int, BitMap64]]]
 Transaction = tuple[int, int]
 """Producer id and number."""
 DEADLINES_MIN = 1_000
-"""So many deadlines may be in the heap before it is looked for those that do not count any more."""
+"""How many deadlines the heap may hold before those of settled deliveries are removed from it."""
 
 
-class Delivery:
-    """What went to a member in one answer and is not settled; it is leased until the deadlines in `parts`."""
+class OpenDelivery:
+    """The unsettled messages of one answer to one member; they are leased until the deadlines in `parts`."""
 
     __slots__ = ("id", "left", "member", "parts", "started_ns")
 
     def __init__(self, delivery_id: int, member: str, started_ns: int) -> None:
         self.id = delivery_id
         self.member = member
-        self.started_ns = started_ns  # wall clock: people see it on dead letters
+        self.started_ns = started_ns  # wall clock: dead letters show it
         self.parts: list[tuple[int, BitMap64]] = []  # deadlines and offsets; one, unless some were extended
-        self.left = BitMap64()  # were in it, and came back: their receipts are told from those that were made up
+        self.left = BitMap64()  # no longer leased by it: tells their receipts, which have expired, from forged ones
 
     @property
     def offsets(self) -> BitMap64:
-        """All that is still leased."""
+        """Everything that is still leased."""
         if len(self.parts) == 1:
             return self.parts[0][1]
         return BitMap64().union(*(offsets for _, offsets in self.parts))
@@ -65,7 +77,7 @@ class Delivery:
         return min(deadline_ns for deadline_ns, _ in self.parts)
 
     def claim(self, wanted: BitMap64) -> BitMap64:
-        """Take those that it has."""
+        """Remove the wanted offsets from the delivery, and return those that it had."""
         claimed = BitMap64()
         for _, offsets in self.parts:
             part = offsets & wanted
@@ -76,11 +88,11 @@ class Delivery:
         return claimed
 
     def late(self, *, now_ns: int) -> BitMap64:
-        """Those whose lease is over."""
+        """Offsets whose lease has expired."""
         return BitMap64().union(*(offsets for deadline_ns, offsets in self.parts if deadline_ns <= now_ns))
 
     def lease(self, offsets: BitMap64, deadline_ns: int) -> None:
-        """These are leased until then."""
+        """Lease the offsets until the deadline."""
         self.parts.append((deadline_ns, offsets))
 
     def _tidy(self) -> None:
@@ -91,7 +103,7 @@ class Delivery:
 
 
 class Held(NamedTuple):
-    """What a transaction has acknowledged of one delivery."""
+    """The messages of one delivery that a transaction has acknowledged."""
 
     delivery_id: int
     member: str
@@ -100,7 +112,7 @@ class Held(NamedTuple):
 
 
 class Requeued(NamedTuple):
-    """Offsets that are delivered again at a time; `next_count` is the number of that delivery."""
+    """Offsets that are delivered again at `at_ns`; `next_count` is the delivery count they have then."""
 
     offsets: BitMap64
     at_ns: int
@@ -108,24 +120,26 @@ class Requeued(NamedTuple):
 
 
 class Failed(NamedTuple):
-    """What becomes of messages that were not processed."""
+    """The outcome for messages that were not processed: another delivery, or the dead-letter topic."""
 
     requeued: list[Requeued]
     dead: BitMap64
 
 
 class CursorState(NamedTuple):
-    """All that a cursor has to remember."""
+    """Everything about a cursor that survives a restart."""
 
     floor: int
     acked: BitMap64
     counts: dict[int, BitMap64]  # finished deliveries -> the offsets that have had so many
     first: dict[int, BitMap64]  # time of the first delivery -> the offsets that failed since
-    deliveries: list[Delivery]
+    deliveries: list[OpenDelivery]
     waiting: list[tuple[int, BitMap64]]
-    given_back: BitMap64
+    released: BitMap64
 
 
+# More than 40 methods: each arrow of the diagram is one, and nearly every arrow changes `_busy`, the lanes and the
+# counts together. Two classes would have to share all three, and an offset could be in two states at once.
 class Cursor:
     """One group on one partition."""
 
@@ -135,18 +149,18 @@ class Cursor:
         self.frontier = floor
         self.acked = BitMap64()
         self.delayed = BitMap64()
-        self.dying = BitMap64()
+        self.dead_lettering = BitMap64()
         self.lanes = Lanes(lanes, now_ns=now_ns)
-        self.deliveries: dict[int, Delivery] = {}
+        self.deliveries: dict[int, OpenDelivery] = {}
         self.in_flight: dict[str, int] = {}
         self.held: dict[Transaction, list[Held]] = {}
-        self._busy = BitMap64()  # leased, waiting, dying, held, taken: neither ready nor done
+        self._busy = BitMap64()  # taken, leased, waiting, held, dead_lettering: neither ready nor done
         self._waiting: list[tuple[int, int, BitMap64]] = []  # a heap
         self._waiting_number = 0
-        self._deadlines: list[tuple[int, int]] = []  # a heap; may hold deliveries that are over or were extended
+        self._deadlines: list[tuple[int, int]] = []  # a heap; may hold deliveries that are settled or were extended
         self._deadlines_max = DEADLINES_MIN
-        self.given_back = BitMap64()  # released as if they had not been delivered; until their next delivery
-        self._settled_back: dict[int, BitMap64] = {}  # delivery -> what its member gave back; until the next delivery
+        self.released = BitMap64()  # without a count, as if they had not been delivered; until their next delivery
+        self._settled_back: dict[int, BitMap64] = {}  # delivery -> what its member returned; until the next delivery
         self._counts: dict[int, BitMap64] = {}  # finished deliveries -> the offsets that have had so many
         self._first = FirstDeliveries()  # of what has a count
 
@@ -164,20 +178,20 @@ class Cursor:
 
     @property
     def next_ns(self) -> int | None:
-        """When time will change something."""
+        """When the next lease expires or the next retry is due."""
         times = [heap[0][0] for heap in (self._waiting, self._deadlines) if heap]
         return min(times, default=None)
 
     def is_done(self, offset: int) -> bool:
-        """Whether the message needs no more attention, or is past it."""
-        return offset < self.floor or offset in self.acked or offset in self.dying
+        """Whether the message is done, or is being dead-lettered."""
+        return offset < self.floor or offset in self.acked or offset in self.dead_lettering
 
     def deliveries_of(self, offset: int) -> int:
         """How many deliveries of the message are finished."""
         return next((count for count, offsets in self._counts.items() if offset in offsets), 0)
 
     def redelivered(self, offsets: BitMap64) -> dict[int, int]:
-        """Those of the offsets that were delivered before, and how often."""
+        """How often each of the offsets was delivered before; without those that never were."""
         return {
             offset: count
             for count, having in self._counts.items()
@@ -187,10 +201,10 @@ class Cursor:
 
     @property
     def returned(self) -> BitMap64:
-        """What was delivered, came back, and is to be delivered again: waiting or ready."""
-        returned = self.given_back.union(*self._counts.values())
+        """Messages that were delivered and will be delivered again: waiting or ready."""
+        returned = self.released.union(*self._counts.values())
         if returned:
-            returned -= self.dying
+            returned -= self.dead_lettering
             for delivery in self.deliveries.values():
                 returned -= delivery.offsets
             for held in (one for holds in self.held.values() for one in holds):
@@ -198,26 +212,27 @@ class Cursor:
         return returned
 
     def first_delivery_ns(self, offset: int) -> int | None:
-        """When a message that failed was first delivered."""
+        """When a message that has failed was first delivered."""
         return self._first.find(offset)
 
     # --- new messages --------------------------------------------------------------------------
 
     def admit(self, end: int, *, lanes: Sequence[BitMap64], hidden: BitMap64, delayed: BitMap64, now_ns: int) -> None:
-        """Look at the offsets from the frontier to before `end`; the sets may hold others, too.
+        """Take in the offsets from the frontier to before `end`; the sets may hold other offsets, too.
 
-        What is in none of them is of normal priority. What is hidden counts as done.
+        An offset in none of the sets has normal priority. Hidden offsets count as done.
         """
         start = self.frontier
         if end <= start:
             return
         self.frontier = end
+        # The plain case, which is nearly every batch: one range goes to one lane, without building a set.
         if not any(offsets and offsets.max() >= start for offsets in (hidden, delayed, *lanes, self._busy, self.acked)):
             self.lanes.put_range(NORMAL, start, end, now_ns=now_ns)
             return
         fresh = span(start, end)
         fresh -= self._busy
-        fresh -= self.acked  # before what is hidden lets the floor pass
+        fresh -= self.acked  # first: `_done` below may move the floor over them
         gone = fresh & hidden
         if gone:
             self._done(gone)
@@ -235,15 +250,15 @@ class Cursor:
         if fresh:
             self.lanes.put(NORMAL, fresh, now_ns=now_ns)
 
-    def ripen(self, offsets: BitMap64, *, now_ns: int) -> bool:
-        """Delayed messages are due; whether any of them is for this group."""
+    def fire(self, offsets: BitMap64, *, now_ns: int) -> bool:
+        """Make delayed messages ready that are due; returns whether any of them was for this group."""
         due = self.delayed & offsets
         self.delayed -= due
         self._make_ready(due, now_ns=now_ns)
         return bool(due)
 
     def hide(self, offsets: BitMap64) -> None:
-        """Never deliver these: they were cancelled, or are gone from the log."""
+        """Never deliver these: they were cancelled, or are no longer in the log."""
         known = between(offsets, self.floor, self.frontier)
         self.delayed -= known
         self.lanes.discard(known)
@@ -251,30 +266,30 @@ class Cursor:
 
     # --- delivering ----------------------------------------------------------------------------
 
-    def take(self, count: int, *, now_ns: int) -> list[Run]:
-        """The next messages, in order. They are in nobody's hands until they are leased, or given back."""
+    def take(self, count: int, *, now_ns: int) -> list[LaneRun]:
+        """The next messages, in order. The caller leases them or returns them."""
         taken = self.lanes.take(count, now_ns=now_ns)
         for _, offsets in taken:
             self._busy |= offsets
         return taken
 
-    def give_back(self, runs: Sequence[Run]) -> None:
-        """These were taken just now and not delivered after all."""
+    def untake(self, runs: Sequence[LaneRun]) -> None:
+        """Undo the last `take` for these: they keep their turn."""
         for _, offsets in runs:
             self._busy -= offsets
-        self.lanes.put_back(runs)
+        self.lanes.untake(runs)
 
-    def put_back(self, offsets: BitMap64, *, now_ns: int) -> None:
-        """These, which are taken and not leased, are ready again."""
+    def return_taken(self, offsets: BitMap64, *, now_ns: int) -> None:
+        """Make taken messages ready again: they were parked, handed over without a lease, or could not be leased."""
         self._busy -= offsets
         self._make_ready(offsets, now_ns=now_ns)
 
     def lease(self, delivery_id: int, member: str, offsets: BitMap64, *, deadline_ns: int, wall_ns: int) -> None:
-        """The taken offsets go to the member."""
-        delivery = self.deliveries[delivery_id] = Delivery(delivery_id, member, wall_ns)
+        """Lease taken messages to the member."""
+        delivery = self.deliveries[delivery_id] = OpenDelivery(delivery_id, member, wall_ns)
         delivery.lease(offsets, deadline_ns)
-        if self.given_back:
-            self.given_back -= offsets
+        if self.released:
+            self.released -= offsets
         if self._settled_back:
             self._forget_settled_back(offsets)
         self._note_deadline(deadline_ns, delivery_id)
@@ -283,7 +298,7 @@ class Cursor:
     # --- settling ------------------------------------------------------------------------------
 
     def leased(self, delivery_id: int, offsets: BitMap64, *, now_ns: int) -> BitMap64:
-        """Those of the offsets whose lease holds; nothing else may be settled by who has the delivery."""
+        """Those of the offsets whose lease holds: only they can be settled with a receipt of the delivery."""
         delivery = self.deliveries.get(delivery_id)
         held = BitMap64()
         for deadline_ns, part in delivery.parts if delivery else ():
@@ -292,12 +307,12 @@ class Cursor:
         return held
 
     def ack(self, delivery_id: int, offsets: BitMap64) -> None:
-        """Those that the delivery has are done."""
+        """Those of the offsets that the delivery has are done."""
         self.finish(self._claim(delivery_id, offsets))
 
     def judge(self, offsets: BitMap64, policy: RetryPolicy, *, now_ns: int, delay_ns: int | None = None) -> Failed:
-        """What is to become of messages that were not processed: another delivery after the delay, or a backoff;
-        for those that had their last one, the dead letters.
+        """Decide what happens to messages that were not processed: another delivery after the delay, or a backoff;
+        after the last delivery, the dead-letter topic. Changes nothing.
         """
         requeued: list[Requeued] = []
         dead = BitMap64()
@@ -310,12 +325,12 @@ class Cursor:
         return Failed(requeued, dead)
 
     def fail(self, delivery_id: int, failed: Failed) -> None:
-        """Let it be so for those that the delivery has."""
+        """Carry out the decision of `judge` for those that the delivery has."""
         self.requeue(delivery_id, [(part.at_ns, part.offsets) for part in failed.requeued])
         self.reject(delivery_id, failed.dead)
 
     def requeue(self, delivery_id: int, parts: Iterable[tuple[int, BitMap64]]) -> None:
-        """Those that the delivery has are delivered again at the times given."""
+        """Deliver those that the delivery has again, at the times given."""
         delivery = self.deliveries.get(delivery_id)
         for at_ns, offsets in parts if delivery else ():
             claimed = self._claim(delivery_id, offsets)
@@ -325,15 +340,15 @@ class Cursor:
                 self._wait(claimed, at_ns)
 
     def reject(self, delivery_id: int, offsets: BitMap64) -> None:
-        """Those that the delivery has are dying."""
+        """Dead-letter those that the delivery has."""
         delivery = self.deliveries.get(delivery_id)
         claimed = self._claim(delivery_id, offsets)
         if delivery and claimed:
             self._count(claimed, delivery.started_ns)
-            self.dying |= claimed
+            self.dead_lettering |= claimed
 
     def extend(self, delivery_id: int, offsets: BitMap64, *, deadline_ns: int) -> None:
-        """Those that the delivery has are leased until the new deadline."""
+        """Lease those that the delivery has until the new deadline."""
         delivery = self.deliveries.get(delivery_id)
         claimed = delivery.claim(offsets) if delivery else None
         if delivery and claimed:
@@ -341,7 +356,7 @@ class Cursor:
             self._note_deadline(deadline_ns, delivery_id)
 
     def release(self, delivery_id: int, offsets: BitMap64, *, now_ns: int, counts: bool = True) -> None:
-        """Those that the delivery has are ready at once. Without `counts` it is as if they had not been delivered."""
+        """Make those that the delivery has ready at once. Without `counts` it is as if they had not been delivered."""
         delivery = self.deliveries.get(delivery_id)
         claimed = self._claim(delivery_id, offsets)
         if delivery:
@@ -349,16 +364,16 @@ class Cursor:
         if counts and delivery:
             self._count(claimed, delivery.started_ns)
         else:
-            self.given_back |= claimed
-        self.put_back(claimed, now_ns=now_ns)
+            self.released |= claimed
+        self.return_taken(claimed, now_ns=now_ns)
 
     def finish(self, offsets: BitMap64) -> None:
-        """These are done, whatever they were."""
+        """These are done. A leased offset needs `ack` or `commit`, which end its lease."""
         if offsets:
             self._busy -= offsets
-            self.dying -= offsets
-            if self.given_back:
-                self.given_back -= offsets
+            self.dead_lettering -= offsets
+            if self.released:
+                self.released -= offsets
             if self._settled_back:
                 self._forget_settled_back(offsets)
             self._forget_counts(offsets)
@@ -366,43 +381,43 @@ class Cursor:
                 self._end_holds(offsets)
             self._done(offsets)
 
-    def overdue(self, offsets: BitMap64) -> BitMap64:
-        """Those of the offsets that nobody works on; they are dying. Their time is over."""
+    def expire_ready(self, offsets: BitMap64) -> BitMap64:
+        """Dead-letter those of the offsets that are ready: their time to live is over. Leased ones run on."""
         found = BitMap64()
         for lane in self.lanes.ready:
             if lane.intersect(offsets):
                 found |= lane & offsets
         self.lanes.discard(found)
         self._busy |= found
-        self.dying |= found
+        self.dead_lettering |= found
         return found
 
-    def doom(self, offsets: BitMap64) -> None:
-        """These are dying, whatever they were."""
+    def dead_letter(self, offsets: BitMap64) -> None:
+        """Dead-letter these, in whatever state they are."""
         self._end_leases(offsets)
         self._end_holds(offsets)
         self.lanes.discard(offsets)
         self.delayed -= offsets
         self._busy |= offsets
-        self.dying |= offsets
+        self.dead_lettering |= offsets
 
-    def revive(self, offsets: BitMap64, *, now_ns: int) -> None:
-        """These are not dying after all."""
-        self.dying -= offsets
-        self.put_back(offsets, now_ns=now_ns)
+    def cancel_dead_letter(self, offsets: BitMap64, *, now_ns: int) -> None:
+        """Make these ready again: they cannot be dead-lettered."""
+        self.dead_lettering -= offsets
+        self.return_taken(offsets, now_ns=now_ns)
 
     def note_settled_back(self, delivery_id: int, offsets: BitMap64) -> None:
-        """The member itself gave these back: until they are delivered again, its receipts are settled, not expired."""
+        """The member itself returned these: until their next delivery its receipts count as settled, not as expired."""
         self._settled_back.setdefault(delivery_id, BitMap64()).update(offsets)
 
     def is_settled_back(self, delivery_id: int, offset: int) -> bool:
-        """Whether the member of that delivery gave the message back, and it was not delivered since."""
+        """Whether the member of that delivery returned the message, and it was not delivered since."""
         return delivery_id in self._settled_back and offset in self._settled_back[delivery_id]
 
     # --- transactions --------------------------------------------------------------------------
 
     def hold(self, transaction: Transaction, delivery_id: int, offsets: BitMap64) -> None:
-        """Those that the delivery has wait for the outcome of the transaction, whatever becomes of their member."""
+        """Those that the delivery has wait for the outcome of the transaction, even if their member leaves."""
         delivery = self.deliveries.get(delivery_id)
         claimed = self._claim(delivery_id, offsets)
         if delivery and claimed:
@@ -410,22 +425,22 @@ class Cursor:
             self.held.setdefault(transaction, []).append(held)
 
     def held_by(self, transaction: Transaction) -> BitMap64:
-        """What the transaction has acknowledged and nobody has put behind the group meanwhile."""
+        """What the transaction has acknowledged, without what a commit of a position has finished meanwhile."""
         return BitMap64().union(*(one.offsets for one in self.held.get(transaction, ())))
 
     def is_held(self, offset: int) -> bool:
-        """Whether a transaction has acknowledged it that is still open."""
+        """Whether an open transaction has acknowledged it."""
         return any(offset in one.offsets for holds in self.held.values() for one in holds)
 
-    def let_go(self, transaction: Transaction, policy: RetryPolicy, *, now_ns: int) -> list[tuple[Held, Failed]]:
-        """The transaction was aborted: its messages are due at once or, after their last delivery, dying."""
+    def abort(self, transaction: Transaction, policy: RetryPolicy, *, now_ns: int) -> list[tuple[Held, Failed]]:
+        """The transaction was aborted: its messages are due at once or, after their last delivery, dead-lettered."""
         outcomes = []
         for one in self.held.pop(transaction, ()):
             failed = self.judge(one.offsets, policy, now_ns=now_ns, delay_ns=0)
             self._count(one.offsets, one.started_ns)
             for part in failed.requeued:
                 self._wait(part.offsets, part.at_ns)
-            self.dying |= failed.dead
+            self.dead_lettering |= failed.dead
             if delivery := self.deliveries.get(one.delivery_id):
                 delivery.left |= one.offsets
             outcomes.append((one, failed))
@@ -433,8 +448,8 @@ class Cursor:
 
     # --- time ----------------------------------------------------------------------------------
 
-    def expire(self, policy: RetryPolicy, *, now_ns: int) -> Iterator[tuple[Delivery, Failed]]:
-        """End the leases whose deadline is over, delivery by delivery."""
+    def expire_leases(self, policy: RetryPolicy, *, now_ns: int) -> Iterator[tuple[OpenDelivery, Failed]]:
+        """End the leases whose deadline has passed, delivery by delivery."""
         while self._deadlines and self._deadlines[0][0] <= now_ns:
             _, delivery_id = heapq.heappop(self._deadlines)
             delivery = self.deliveries.get(delivery_id)
@@ -445,7 +460,7 @@ class Cursor:
                 yield delivery, failed
 
     def retry(self, *, now_ns: int) -> bool:
-        """Make ready what has waited for long enough; whether there was any."""
+        """Make ready the retries that are due; returns whether there were any."""
         due = BitMap64()
         while self._waiting and self._waiting[0][0] <= now_ns:
             due |= heapq.heappop(self._waiting)[2]
@@ -456,18 +471,18 @@ class Cursor:
     # --- positions -----------------------------------------------------------------------------
 
     def below(self, end: int) -> BitMap64:
-        """Everything below the offset that a commit of that position finishes: all but what is not due or is dying."""
+        """What a commit of that position finishes: everything below, without what is delayed or dead_lettering."""
         return self.below_but(end, self.delayed)
 
     def below_but(self, end: int, pending: BitMap64) -> BitMap64:
-        """The same for a reader that also reads what is not due, and has read all below but what is pending."""
+        """The same for a reader that also reads delayed messages, and has processed all below but `pending`."""
         below = span(self.floor, end)
         below -= pending
-        below -= self.dying
+        below -= self.dead_lettering
         return below
 
-    def settle(self, offsets: BitMap64) -> None:
-        """These are done, and nobody has them any more."""
+    def commit(self, offsets: BitMap64) -> None:
+        """These are done, in whatever state they are; their leases end."""
         self._end_leases(offsets)
         self.lanes.discard(offsets)
         if self.delayed:
@@ -475,24 +490,24 @@ class Cursor:
         self.finish(offsets)
 
     def drop_below(self, start: int) -> BitMap64:
-        """The log begins at that offset now; what is gone with it."""
+        """The log begins at that offset now; returns what was removed with it."""
         gone = span(self.floor, start)
-        self.settle(gone)
+        self.commit(gone)
         return gone
 
     def cut(self, end: int) -> bool:
-        """The log ends at that offset: what is known of later ones is about records that a power cut has taken.
+        """Forget everything at or after `end`, where the log ends; returns whether there was anything.
 
-        Others will get these offsets. Whether anything was forgotten.
+        It is about records that a power failure has lost. New records will get these offsets.
         """
         over = between(self.acked | self._busy, end, OFFSET_MAX)
-        self.given_back = between(self.given_back, 0, end)
+        self.released = between(self.released, 0, end)
         if not over and self.floor <= end:
             return False
         self._end_leases(over)
         self._end_holds(over)
         self._forget_counts(over)
-        for offsets in (self.acked, self._busy, self.dying):
+        for offsets in (self.acked, self._busy, self.dead_lettering):
             offsets.difference_update(over)
         self.floor = min(self.floor, end)
         self.frontier = min(self.frontier, end)
@@ -501,42 +516,42 @@ class Cursor:
     # --- remembering ---------------------------------------------------------------------------
 
     def state(self) -> CursorState:
-        """All that has to be remembered, as it is now; nothing is copied.
+        """Everything that survives a restart, as it is now; nothing is copied.
 
-        A restart aborts transactions, so what they hold is remembered as leases that are over.
+        A restart aborts open transactions, so what they hold is saved as leases that have expired.
         """
         waiting = [(at_ns, offsets) for at_ns, _, offsets in self._waiting]
         deliveries = dict(self.deliveries)
         for held in (one for holds in self.held.values() for one in holds):
-            delivery = Delivery(held.delivery_id, held.member, held.started_ns)
+            delivery = OpenDelivery(held.delivery_id, held.member, held.started_ns)
             leased = deliveries.get(delivery.id)
             delivery.parts = [*(leased.parts if leased else ()), (0, held.offsets)]
             delivery.left = leased.left if leased else BitMap64()
             deliveries[delivery.id] = delivery
         return CursorState(
-            self.floor, self.acked, self._counts, self._first.times, list(deliveries.values()), waiting, self.given_back
+            self.floor, self.acked, self._counts, self._first.times, list(deliveries.values()), waiting, self.released
         )
 
     def restore(self, state: CursorState) -> None:
-        """Be what the state says; for a cursor that was just made."""
+        """Take over the state; only for a new cursor."""
         self.floor = self.frontier = state.floor
         self.acked = state.acked
         self._counts = state.counts
         self._first = FirstDeliveries(state.first)
-        self.given_back = state.given_back
+        self.released = state.released
         for delivery in state.deliveries:
             self.resume(delivery)
         for at_ns, offsets in state.waiting:
             self._busy |= offsets
             self._wait(offsets, at_ns)
 
-    def resume(self, delivery: Delivery) -> None:
-        """This delivery is under way, and no other with these offsets."""
+    def resume(self, delivery: OpenDelivery) -> None:
+        """Replay a delivery: it is open, and no other delivery has its offsets."""
         offsets = delivery.offsets
         if offsets.intersect(self._busy):
             self._end_leases(offsets)
         self._busy |= offsets
-        self.given_back -= offsets
+        self.released -= offsets
         self.deliveries[delivery.id] = delivery
         self.in_flight[delivery.member] = self.in_flight.get(delivery.member, 0) + len(offsets)
         for deadline_ns, _ in delivery.parts:
@@ -552,8 +567,8 @@ class Cursor:
         self._unlease(delivery, claimed)
         return claimed
 
-    def _unlease(self, delivery: Delivery, offsets: BitMap64) -> None:
-        """The member does not have these any more."""
+    def _unlease(self, delivery: OpenDelivery, offsets: BitMap64) -> None:
+        """The member no longer has these."""
         left = self.in_flight[delivery.member] - len(offsets)
         if left:
             self.in_flight[delivery.member] = left
@@ -564,7 +579,7 @@ class Cursor:
 
     def _note_deadline(self, deadline_ns: int, delivery_id: int) -> None:
         heapq.heappush(self._deadlines, (deadline_ns, delivery_id))
-        if len(self._deadlines) > self._deadlines_max:  # those of deliveries that are over must not pile up
+        if len(self._deadlines) > self._deadlines_max:  # settled deliveries leave theirs behind
             deadlines = [(until_ns, one.id) for one in self.deliveries.values() for until_ns, _ in one.parts]
             heapq.heapify(deadlines)
             self._deadlines = deadlines
@@ -575,7 +590,7 @@ class Cursor:
         heapq.heappush(self._waiting, (at_ns, self._waiting_number, offsets))
 
     def _by_count(self, offsets: BitMap64) -> Iterator[tuple[int, BitMap64]]:
-        """The offsets by how many deliveries of them are finished, the highest number first."""
+        """The offsets by how many of their deliveries are finished, the highest number first."""
         left = offsets
         for count in sorted(self._counts, reverse=True):
             part = self._counts[count] & left
@@ -612,7 +627,7 @@ class Cursor:
                 del self._settled_back[delivery_id]
 
     def _make_ready(self, offsets: BitMap64, *, now_ns: int) -> None:
-        """What lies behind the frontier becomes ready when it is admitted."""
+        """Put offsets into their lanes. Those at or after the frontier wait for `admit`, which knows their lanes."""
         if offsets:
             seen = offsets if offsets.max() < self.frontier else between(offsets, 0, self.frontier)
             for lane, part in self._split(seen):
@@ -627,7 +642,7 @@ class Cursor:
             self.acked.remove_range(0, self.floor)
 
     def _end_holds(self, offsets: BitMap64) -> None:
-        """No transaction has these any more."""
+        """No transaction holds these any longer."""
         for transaction, holds in list(self.held.items()):
             left = [one._replace(offsets=one.offsets - offsets) for one in holds]
             self.held[transaction] = [one for one in left if one.offsets]

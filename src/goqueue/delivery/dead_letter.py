@@ -95,7 +95,7 @@ def dead_headers(headers: Mapping[str, str], death: Death) -> dict[str, str]:
 
 
 def redriven_headers(headers: Mapping[str, str], place: str, *, for_group: str = "") -> dict[str, str]:
-    """The headers of a message that is put back from the place where it was dead, for one group or for all."""
+    """The headers of a message that is redriven, for one group or for all."""
     own = {name: value for name, value in headers.items() if name not in _OF_LIFE and name not in _OF_DEATH}
     addressed = {FOR_GROUP: for_group} if for_group else {}
     return {**own, ORIGIN: place, REDRIVES: str(redrives(headers) + 1), **addressed}
@@ -112,7 +112,7 @@ def addressee(headers: Mapping[str, str], *, dlq_topic: str) -> str:
 
 
 def redrives(headers: Mapping[str, str]) -> int:
-    """How often the message was put back."""
+    """How often the message was redriven."""
     text = headers.get(REDRIVES, "")
     return int(text) if _is_number(text) else 0
 

@@ -1,11 +1,11 @@
 """Counting the dead letters of one partition by what their headers say, without reading them twice.
 
-Every text that was met, a reason, a group or an error, has the set of offsets of its letters. What is dead now is
-another set, which others know; what both have is the count. So nothing has to be taken back when letters are put back
-or retention takes them, and what could not be put back after all counts again by itself.
+Every text that was seen (a reason, a group or an error) has the set of offsets of its dead letters. The caller knows
+which are still dead; the intersection of the two sets is the count. So nothing has to be subtracted when dead letters
+are redriven or removed by retention, and those that could not be redriven after all count again.
 
-The tables are bounded. When one is full the rarest of its texts are forgotten: what is frequent is counted in full,
-and what comes back after it was forgotten is counted from then on.
+The tables are bounded. When one is full its rarest texts are forgotten: frequent texts are counted in full, and a text
+that returns after it was forgotten is counted from then on.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,7 +22,7 @@ ERRORS_MAX = 100
 ERROR_CHARACTERS_MAX = 200
 
 
-class Tally(NamedTuple):
+class DeadLetterTally(NamedTuple):
     """How many dead letters have which text, the most frequent first."""
 
     by_reason: dict[str, int]
@@ -30,19 +30,19 @@ class Tally(NamedTuple):
     by_error: dict[str, int]
 
 
-class LetterCounts:
-    """What was seen of one partition, which is all from its start to `end`."""
+class DeadLetterTallies:
+    """The dead letters of one partition from its start to `end`."""
 
     def __init__(self, start: int) -> None:
         self.end = start
         self._seen = BitMap64()
-        self._tables = (_Table(REASONS_MAX), _Table(GROUPS_MAX), _Table(ERRORS_MAX))
+        self._tables = (_CountTable(REASONS_MAX), _CountTable(GROUPS_MAX), _CountTable(ERRORS_MAX))
 
-    def note(self, letters: Iterable[tuple[int, Mapping[str, str]]], *, end: int) -> None:
-        """These, by offset and headers, are all letters up to the new end."""
+    def note(self, dead_letters: Iterable[tuple[int, Mapping[str, str]]], *, end: int) -> None:
+        """These, by offset and headers, are all dead letters up to the new end."""
         reasons, groups, errors = self._tables
         offsets: list[int] = []
-        for offset, headers in letters:
+        for offset, headers in dead_letters:
             offsets.append(offset)
             reasons.add(headers.get(dead_letter.REASON, ""), offset)
             groups.add(headers.get(dead_letter.GROUP, ""), offset)
@@ -52,25 +52,25 @@ class LetterCounts:
             table.settle()
         self.end = end
 
-    def letters(self, start: int, end: int) -> BitMap64:
-        """All that may be letters in that range: behind what was seen, every offset."""
+    def dead_letters(self, start: int, end: int) -> BitMap64:
+        """Every offset in that range that may be a dead letter: from `end` on, all of them."""
         return between(self._seen, start, end) | span(max(start, self.end), end)
 
     def forget_below(self, offset: int) -> None:
-        """Nothing below the offset will be dead again."""
+        """Nothing below the offset will count again."""
         self.end = max(self.end, offset)
         if self._seen and self._seen.min() < offset:
             self._seen.remove_range(0, offset)
             for table in self._tables:
                 table.forget_below(offset)
 
-    def tally(self, dead: BitMap64) -> Tally:
-        """The counts of these letters, as far as they were seen."""
-        return Tally(*(table.tally(dead) for table in self._tables))
+    def tally(self, dead: BitMap64) -> DeadLetterTally:
+        """The counts of these, as far as they were seen."""
+        return DeadLetterTally(*(table.tally(dead) for table in self._tables))
 
 
-class _Table:
-    """Texts and the offsets of the letters that have them."""
+class _CountTable:
+    """Texts and the offsets of the dead letters that have them."""
 
     __slots__ = ("_fresh", "_limit", "_offsets")
 
@@ -83,7 +83,7 @@ class _Table:
         self._fresh.setdefault(text, []).append(offset)
 
     def settle(self) -> None:
-        """Take in what was added, and keep to the limit; texts have twice its room to become frequent."""
+        """Take in what was added; above twice the limit, which lets texts become frequent, forget the rarest."""
         for text, offsets in self._fresh.items():
             self._offsets.setdefault(text, BitMap64()).update(offsets)
         self._fresh.clear()

@@ -1,8 +1,8 @@
-"""Which dead letters are meant, and what a dead letter tells of its death.
+"""Which dead letters match a filter, and what the headers of a dead letter say.
 
-A filter is made ready once and then asked about every letter of a queue, so it asks the cheapest things first: places
-as a set of offsets, then what has to stand in the bytes of the headers, in whatever order, and only for what is left
-are the headers taken apart. No key is the same as an empty one, and a header that is not there as one without text.
+A filter is prepared once and then applied to every dead letter of a queue, so it checks the cheapest conditions first:
+partition and offset, then bytes that the headers must contain, and only for what is left are the headers decoded. No
+key is the same as an empty key, and a missing header the same as an empty one.
 """
 
 from collections.abc import Mapping
@@ -16,8 +16,8 @@ from goqueue.times import parse_time
 from goqueue.wire.reports import DeadLetterFilter
 
 
-class Letter(NamedTuple):
-    """What the headers of a dead letter tell; what they do not is empty, or 0."""
+class DeadLetterHeaders(NamedTuple):
+    """What the headers of a dead letter say; a missing header is empty, or 0."""
 
     reason: str
     error: str
@@ -31,17 +31,17 @@ class Letter(NamedTuple):
 
     @property
     def dead_at_ns(self) -> int:
-        """When it died or, where it does not tell, when it was stored."""
+        """When it was dead-lettered or, if the header is missing, stored."""
         try:
             return parse_time(self.dead_at, now_ns=self.stored_at_ns) if self.dead_at else self.stored_at_ns
         except ValueError:
             return self.stored_at_ns
 
 
-def read_letter(headers: Mapping[str, str], *, timestamp_ns: int) -> Letter:
-    """What a letter tells that was stored at that time."""
+def read_dead_letter(headers: Mapping[str, str], *, timestamp_ns: int) -> DeadLetterHeaders:
+    """The headers of a dead letter that was stored at that time."""
     attempts = headers.get(dead_letter.ATTEMPTS, "")
-    return Letter(
+    return DeadLetterHeaders(
         headers.get(dead_letter.REASON, ""),
         headers.get(dead_letter.ERROR, ""),
         headers.get(dead_letter.GROUP, ""),
@@ -54,8 +54,8 @@ def read_letter(headers: Mapping[str, str], *, timestamp_ns: int) -> Letter:
     )
 
 
-class LetterFilter:
-    """A `DeadLetterFilter`, ready to be asked."""
+class DeadLetterMatcher:
+    """A `DeadLetterFilter`, prepared."""
 
     def __init__(self, wanted: DeadLetterFilter) -> None:
         self._wanted = wanted
@@ -63,13 +63,13 @@ class LetterFilter:
         self._needles = _needles(wanted)
 
     def among(self, partition: int, offsets: BitMap64) -> BitMap64:
-        """Those of the offsets of a partition that can be meant, going by where they are."""
+        """Those of the offsets of a partition that can match, by partition and offset."""
         if self._needles is None or self._wanted.partition not in (None, partition):
             return BitMap64()
         return offsets if self._offsets is None else offsets & self._offsets
 
     def may_match(self, key: bytes | None, raw_headers: bytes | None) -> bool:
-        """Whether the letter can be meant; no only if `matches` says no."""
+        """Whether the dead letter can match: a cheap check that is never wrong when it says no."""
         wanted = self._wanted
         if wanted.key is not None and (key or b"") != wanted.key:
             return False
@@ -78,19 +78,19 @@ class LetterFilter:
         raw = raw_headers or b""
         return self._needles is not None and all(needle in raw for needle in self._needles)
 
-    def matches(self, key: bytes | None, headers: Mapping[str, str], letter: Letter) -> bool:
-        """Whether the letter is meant, apart from where it is."""
+    def matches(self, key: bytes | None, headers: Mapping[str, str], told: DeadLetterHeaders) -> bool:
+        """Whether the dead letter matches, apart from partition and offset."""
         wanted = self._wanted
         return (
-            (wanted.reason is None or letter.reason == wanted.reason)
-            and (wanted.group is None or letter.group == wanted.group)
+            (wanted.reason is None or told.reason == wanted.reason)
+            and (wanted.group is None or told.group == wanted.group)
             and (wanted.key is None or (key or b"") == wanted.key)
             and (wanted.key_prefix is None or (key or b"").startswith(wanted.key_prefix))
             and all(headers.get(name) == value for name, value in wanted.headers.items())
-            and (wanted.error_contains is None or wanted.error_contains in letter.error)
-            and (wanted.from_time_ns is None or letter.dead_at_ns >= wanted.from_time_ns)
-            and (wanted.to_time_ns is None or letter.dead_at_ns < wanted.to_time_ns)
-            and (wanted.min_attempts is None or letter.attempts >= wanted.min_attempts)
+            and (wanted.error_contains is None or wanted.error_contains in told.error)
+            and (wanted.from_time_ns is None or told.dead_at_ns >= wanted.from_time_ns)
+            and (wanted.to_time_ns is None or told.dead_at_ns < wanted.to_time_ns)
+            and (wanted.min_attempts is None or told.attempts >= wanted.min_attempts)
         )
 
 
@@ -101,7 +101,7 @@ def _possible(offsets: list[int] | None) -> BitMap64 | None:
 
 
 def _needles(wanted: DeadLetterFilter) -> list[bytes] | None:
-    """What stands in the headers of every letter that is meant; None if no headers can hold it."""
+    """Bytes that the headers of every match contain; None if no headers can contain them."""
     pairs = list(wanted.headers.items())
     pairs += [(dead_letter.REASON, wanted.reason)] if wanted.reason else []
     pairs += [(dead_letter.GROUP, wanted.group)] if wanted.group else []
@@ -113,7 +113,7 @@ def _needles(wanted: DeadLetterFilter) -> list[bytes] | None:
 
 
 def _sized(text: bytes) -> bytes:
-    """The text as it stands in headers; raises `OverflowError` if it is longer than they may be."""
+    """The text as encoded in headers; raises `OverflowError` if it is too long for them."""
     return len(text).to_bytes(2) + text
 
 

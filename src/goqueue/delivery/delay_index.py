@@ -12,16 +12,16 @@
 
 The log is the truth and the index a hint, which spares a restart the reading of the log. It says how far it can be
 believed: all delayed records of the log below the *covered offset* are in it, if they wait. Blocks are appended as
-things happen, each of entries that came into the same state, under one checksum (CRC-32C of the block behind that
+things happen, each of entries that came into the same state, under one checksum (CRC-32C of the block after that
 field). A later entry for an offset counts instead of the earlier ones.
 
-It is not synced, so a crash may cost the end of it or leave a hole. Blocks behind a hole still count, but what they
+It is not synced, so a crash may cost the end of it or leave a hole. Blocks after a hole still count, but what they
 claim to cover does not: something that the hole has swallowed would be missing, and a message would be delivered before
 its time. So the log is read again from the offset that the last block before the hole covers.
 
 `avg` is how long messages were delayed on average, in nanoseconds, when the block was written; 0 if that is not known.
 
-Numbers are in the byte order of the machine; for one of the other order the file is a stranger, and is made anew.
+Numbers are in the byte order of the machine; a machine of the other order does not recognize the file and rewrites it.
 """
 
 import struct
@@ -30,7 +30,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
-from goqueue.delivery.delay_table import Columns
+from goqueue.delivery.delay_table import DelayColumns
 from goqueue.record.header import Buffer
 from goqueue.record.kernel import crc32c
 
@@ -64,7 +64,7 @@ class Block(NamedTuple):
     """Messages that came into a state, sorted by offset."""
 
     state: DelayState
-    columns: Columns
+    columns: DelayColumns
 
 
 class Decoded(NamedTuple):
@@ -84,7 +84,7 @@ def header(covered_offset: int) -> bytes:
     return _HEADER.pack(_MAGIC, VERSION, crc, covered_offset)
 
 
-def encode(state: DelayState, columns: Columns, covered_offset: int, *, average_delay_ns: int = 0) -> bytes:
+def encode(state: DelayState, columns: DelayColumns, covered_offset: int, *, average_delay_ns: int = 0) -> bytes:
     """Blocks with all of these entries; one without entries if there are none, for what it covers.
 
     What waits is covered block by block, anything else by the last one only.
@@ -100,7 +100,9 @@ def encode(state: DelayState, columns: Columns, covered_offset: int, *, average_
     return b"".join(chunks)
 
 
-def _block(state: DelayState, columns: Columns, covered_offset: int, average_delay_ns: int) -> tuple[bytes, bytearray]:
+def _block(
+    state: DelayState, columns: DelayColumns, covered_offset: int, average_delay_ns: int
+) -> tuple[bytes, bytearray]:
     count = len(columns.offsets)
     body = bytearray(count * ENTRY_BYTES)
     if count:
@@ -158,8 +160,8 @@ def _read_blocks(raw: bytes) -> Iterator[tuple[int, int, int, int, Block]]:
             start = raw.find(_BLOCK_MAGIC, start + 1)
 
 
-def _read_entries(body: memoryview) -> Columns:
-    columns = Columns.empty()
+def _read_entries(body: memoryview) -> DelayColumns:
+    columns = DelayColumns.empty()
     if body:
         words, halves = array("Q", bytes(body)), array("I", bytes(body))
         columns.offsets.extend(words[0::4])

@@ -23,7 +23,7 @@ _FEW = 16
 """If less than one in so many places of a chunk is wanted, each of them is looked up by itself."""
 
 
-class Columns(NamedTuple):
+class DelayColumns(NamedTuple):
     """Messages, sorted by offset, as one column for each fact."""
 
     offsets: "array[int]"
@@ -32,18 +32,18 @@ class Columns(NamedTuple):
     priorities: "array[int]"
 
     @classmethod
-    def empty(cls) -> "Columns":
+    def empty(cls) -> "DelayColumns":
         return cls(array("Q"), array("q"), array("I"), array("I"))
 
-    def where(self, wanted: "bytes | list[bool]") -> "Columns":
+    def where(self, wanted: "bytes | list[bool]") -> "DelayColumns":
         """The places for which `wanted` is true."""
-        return Columns(*(array(column.typecode, compress(column, wanted)) for column in self))
+        return DelayColumns(*(array(column.typecode, compress(column, wanted)) for column in self))
 
-    def between(self, start: int, end: int) -> "Columns":
+    def between(self, start: int, end: int) -> "DelayColumns":
         """The places from `start` up to `end`."""
-        return Columns(*(column[start:end] for column in self))
+        return DelayColumns(*(column[start:end] for column in self))
 
-    def extend(self, other: "Columns") -> None:
+    def extend(self, other: "DelayColumns") -> None:
         """Add the others, which have higher offsets, at the end."""
         for column, more in zip(self, other, strict=True):
             column.extend(more)
@@ -56,7 +56,7 @@ class Columns(NamedTuple):
 class _Chunk:
     __slots__ = ("columns", "soonest_ns")
 
-    def __init__(self, columns: Columns) -> None:
+    def __init__(self, columns: DelayColumns) -> None:
         self.columns = columns
         self.soonest_ns = min(columns.dues_ns)  # nothing in it is due before that
 
@@ -68,7 +68,7 @@ class _Chunk:
     def last(self) -> int:
         return self.columns.offsets[-1]
 
-    def extend(self, columns: Columns) -> None:
+    def extend(self, columns: DelayColumns) -> None:
         soonest_ns = min(columns.dues_ns)
         self.soonest_ns = min(self.soonest_ns, soonest_ns)
         self.columns.extend(columns)
@@ -109,7 +109,7 @@ class DelayTable:
         self._debt = 0
         self._hand = 0
 
-    def put_many(self, columns: Columns) -> None:
+    def put_many(self, columns: DelayColumns) -> None:
         """Take in these messages, instead of what was known of them."""
         if not columns.offsets:
             return
@@ -142,7 +142,7 @@ class DelayTable:
             self._chunks[index] = _Chunk(both.between(0, self._chunk_entries))
             self._insert_chunk(index + 1, both.between(self._chunk_entries, len(both.offsets)))
 
-    def _insert_chunk(self, index: int, columns: Columns) -> None:
+    def _insert_chunk(self, index: int, columns: DelayColumns) -> None:
         self._chunks.insert(index, _Chunk(columns))
         self._firsts.insert(index, columns.offsets[0])
 
@@ -180,9 +180,9 @@ class DelayTable:
             chunk.columns = chunk.columns._replace(dues_ns=array("q", dues_ns))
             chunk.soonest_ns = min(dues_ns)
 
-    def select(self, offsets: BitMap64) -> Columns:
+    def select(self, offsets: BitMap64) -> DelayColumns:
         """All that is known of these offsets, which are in the table."""
-        found = Columns.empty()
+        found = DelayColumns.empty()
         for chunk, count in self._spans(offsets):
             size = len(chunk.columns.offsets)
             if count == size:

@@ -1,8 +1,8 @@
 """The delayed messages of one partition: which of them wait, until when, and what became of the others.
 
 A delayed message is in the log from the start and is hidden while it waits. It stops waiting once, in one of three
-ways: it is delivered (its time came: `fire`), cancelled, or expired (its record left the log before its time). Whoever
-delivers messages looks at `waiting` and at what `fire` returns, and at nothing else.
+ways: it is delivered (its time came: `fire`), cancelled, or expired (its record left the log before its time). Delivery
+looks at `waiting` and at what `fire` returns, and at nothing else.
 
 What is known comes from three sides after a restart, in any order: the delay index (`restore`), the log from where the
 index ends (`schedule`), and the ledger with the cancellations and new times (`apply`). What the ledger says
@@ -19,7 +19,7 @@ from pyroaring import BitMap64
 
 from goqueue.delivery import delay_index
 from goqueue.delivery.delay_index import BLOCK_ENTRIES, ENTRY_BYTES, HEADER_BYTES, DelayState
-from goqueue.delivery.delay_table import DUE_NS_MAX, Columns, DelayTable
+from goqueue.delivery.delay_table import DUE_NS_MAX, DelayColumns, DelayTable
 from goqueue.delivery.wheel import TICK_NS, Wheel
 from goqueue.record.header import Buffer
 
@@ -30,7 +30,7 @@ SETTLED_MAX = 10_000
 _BATCH_ENTRIES = 8_192
 
 
-class Delayed(NamedTuple):
+class DelayEntry(NamedTuple):
     """One delayed message."""
 
     offset: int
@@ -51,9 +51,9 @@ class Restored(NamedTuple):
     """What came out of a delay index."""
 
     covered_offset: int
-    """From here on the log is to be read."""
+    """From here on the log has to be read."""
     is_whole: bool
-    """Otherwise the index is to be written anew, before anything is appended to the log."""
+    """If not, the index has to be rewritten before anything is appended to the log."""
 
 
 class DelayCounts(NamedTuple):
@@ -77,7 +77,7 @@ class PartitionDelays:
         self.delay_count = 0
         self._table = DelayTable()
         self._wheel = Wheel(start_ns=now_ns, dues_of=self._table.dues_ns)
-        self._settled: OrderedDict[int, Delayed] = OrderedDict()
+        self._settled: OrderedDict[int, DelayEntry] = OrderedDict()
         self._ahead: dict[int, DelayState | int] = {}  # what the ledger says of messages that the log is yet to show
         self._seen_end = 0  # the log was seen up to here
         self._known_end = 0  # nothing from here on was ever heard of
@@ -126,10 +126,12 @@ class PartitionDelays:
             batch = bytes(view[start : start + _BATCH_ENTRIES * SCHEDULED_BYTES])
             words, halves = array("Q", batch), array("I", batch)
             dues_ns = array("q", words[1::3].tobytes())
-            scheduled |= self._schedule(Columns(words[0::3], dues_ns, halves[4::6], halves[5::6]), now_ns, stored_ns)
+            scheduled |= self._schedule(
+                DelayColumns(words[0::3], dues_ns, halves[4::6], halves[5::6]), now_ns, stored_ns
+            )
         return scheduled
 
-    def _schedule(self, columns: Columns, now_ns: int, stored_ns: int) -> BitMap64:
+    def _schedule(self, columns: DelayColumns, now_ns: int, stored_ns: int) -> BitMap64:
         all_offsets = BitMap64(columns.offsets)
         if columns.offsets[0] < self._known_end:
             known = [offset in self.waiting or offset in self._settled for offset in columns.offsets]
@@ -147,19 +149,19 @@ class PartitionDelays:
             self._changed[DelayState.PENDING] |= BitMap64(columns.offsets)
         return all_offsets & self.waiting
 
-    def _wait_for(self, columns: Columns) -> None:
+    def _wait_for(self, columns: DelayColumns) -> None:
         self._table.put_many(columns)
         self._wheel.add_many(columns.offsets, columns.dues_ns)
         self.waiting |= BitMap64(columns.offsets)
 
-    def _take_ahead(self, columns: Columns) -> Columns:
+    def _take_ahead(self, columns: DelayColumns) -> DelayColumns:
         """The messages as the ledger wants them; without those that it says do not wait."""
         wanted: list[bool] = []
         for place, offset in enumerate(columns.offsets):
             change = self._ahead.pop(offset, None)
             wanted.append(not isinstance(change, DelayState))
             if isinstance(change, DelayState):
-                self._note_settled(Delayed(offset, columns.dues_ns[place], change, columns.priorities[place]))
+                self._note_settled(DelayEntry(offset, columns.dues_ns[place], change, columns.priorities[place]))
             elif change is not None:
                 columns.dues_ns[place] = change
         return columns.where(wanted)
@@ -232,23 +234,23 @@ class PartitionDelays:
         """When the message is due; None if it does not wait."""
         return self._table.due_ns(offset) if offset in self.waiting else None
 
-    def find(self, offset: int) -> Delayed | None:
+    def find(self, offset: int) -> DelayEntry | None:
         """What is known of the message; None if it was never delayed, or is no longer remembered."""
         if offset in self.waiting:
             due_ns, priority = self._table.due_and_priority(offset)
-            return Delayed(offset, due_ns, DelayState.PENDING, priority)
+            return DelayEntry(offset, due_ns, DelayState.PENDING, priority)
         return self._settled.get(offset)
 
     def candidates(self, key_crc: int) -> BitMap64:
         """The messages that wait and whose key has that checksum; their records say which have the key."""
         return self._table.with_key(key_crc) & self.waiting
 
-    def page(self, *, skip: int, limit: int, state: str = DelayState.PENDING) -> list[Delayed]:
+    def page(self, *, skip: int, limit: int, state: str = DelayState.PENDING) -> list[DelayEntry]:
         """So many of the messages in that state, by due time and then offset, from the one with number `skip` on."""
         if state != DelayState.PENDING:
             settled = (one for one in self._settled.values() if one.state == state)
             return sorted(settled, key=lambda one: (one.due_ns, one.offset))[skip : skip + limit]
-        found: list[Delayed] = []
+        found: list[DelayEntry] = []
         for slot in self._wheel.in_order():
             if skip >= len(slot):
                 skip -= len(slot)
@@ -256,7 +258,7 @@ class PartitionDelays:
             if len(found) >= limit:
                 break
             soonest = self._table.soonest(slot, skip + limit - len(found))
-            found += [Delayed(offset, due_ns, DelayState.PENDING, prio) for due_ns, offset, prio in soonest[skip:]]
+            found += [DelayEntry(offset, due_ns, DelayState.PENDING, prio) for due_ns, offset, prio in soonest[skip:]]
             skip = 0
         return found
 
@@ -268,7 +270,7 @@ class PartitionDelays:
             if offsets and state is not DelayState.PENDING:
                 parts.append((state, self._settled_columns(offsets)))
         if not parts:
-            parts.append((DelayState.PENDING, Columns.empty()))
+            parts.append((DelayState.PENDING, DelayColumns.empty()))
         self._forget_changes()
         average_ns = self.average_delay_ns
         return b"".join(
@@ -322,7 +324,7 @@ class PartitionDelays:
             self.total_delay_ns = average_ns * self.delay_count
         return Restored(self._seen_end, is_whole and covered_offset <= next_offset)
 
-    def _restore_block(self, state: DelayState, columns: Columns) -> None:
+    def _restore_block(self, state: DelayState, columns: DelayColumns) -> None:
         offsets = BitMap64(columns.offsets)
         self._known_end = max(self._known_end, offsets.max() + 1)
         if state is DelayState.PENDING:
@@ -336,7 +338,7 @@ class PartitionDelays:
             self.restored_cancelled |= offsets
         self.waiting -= offsets
         for offset, due_ns, _, priority in zip(*columns, strict=True):
-            self._remember(Delayed(offset, due_ns, state, priority))
+            self._remember(DelayEntry(offset, due_ns, state, priority))
 
     def _move(self, offset: int, due_ns: int) -> None:
         due_ns = _within_range(due_ns)
@@ -352,11 +354,11 @@ class PartitionDelays:
         due_ns, priority = self._table.due_and_priority(offset)
         self._wheel.remove(offset, due_ns)
         self.waiting.discard(offset)
-        self._note_settled(Delayed(offset, due_ns, state, priority))
+        self._note_settled(DelayEntry(offset, due_ns, state, priority))
         self._table.sweep(self.waiting, 1)
         return True
 
-    def _note_settled(self, settled: Delayed) -> None:
+    def _note_settled(self, settled: DelayEntry) -> None:
         """Count and remember one that no longer waits."""
         self._counts[settled.state] += 1
         self._changed[DelayState.PENDING].discard(settled.offset)
@@ -374,19 +376,19 @@ class PartitionDelays:
         """Count and remember many that are no longer in the wheel."""
         latest = offsets if len(offsets) <= SETTLED_MAX else offsets[-SETTLED_MAX:]
         for offset, due_ns, _, priority in zip(*self._table.select(latest), strict=True):
-            self._remember(Delayed(offset, due_ns, state, priority))
+            self._remember(DelayEntry(offset, due_ns, state, priority))
         self._counts[state] += len(offsets)
         self.waiting -= offsets
         self._changed[DelayState.PENDING] -= offsets
         self._changed[state] |= offsets
         self._table.sweep(self.waiting, len(offsets))
 
-    def _remember(self, settled: Delayed) -> None:
+    def _remember(self, settled: DelayEntry) -> None:
         self._settled[settled.offset] = settled
         if len(self._settled) > SETTLED_MAX:
             self._settled.popitem(last=False)
 
-    def _settled_columns(self, offsets: BitMap64) -> Columns:
+    def _settled_columns(self, offsets: BitMap64) -> DelayColumns:
         """What goes into the index of those that no longer wait; of what is forgotten, only that."""
         numbers = offsets.to_array()
         dues_ns, priorities = array("q", bytes(8 * len(numbers))), array("I", bytes(4 * len(numbers)))
@@ -394,7 +396,7 @@ class PartitionDelays:
         for place, offset in enumerate(numbers):
             if settled := remembered.get(offset):
                 dues_ns[place], priorities[place] = settled.due_ns, settled.priority
-        return Columns(numbers, dues_ns, array("I", bytes(4 * len(numbers))), priorities)
+        return DelayColumns(numbers, dues_ns, array("I", bytes(4 * len(numbers))), priorities)
 
     def _forget_changes(self) -> None:
         for offsets in self._changed.values():

@@ -1,7 +1,7 @@
-"""Messages that were delayed and are due by now: their age counts from then on, not from when they were stored.
+"""Messages that were delayed and have fallen due: retention counts their age from then, not from when they were stored.
 
-So retention has to leave them for as long as it leaves others. What was due at about the same time is kept together:
-the time of retention is cut into a few parts, and of each only the lowest offset is remembered.
+Messages that were due at about the same time are kept together: the retention time is divided into a few parts, and
+only the lowest offset of each part is remembered.
 """
 
 from typing import NamedTuple
@@ -9,17 +9,17 @@ from typing import NamedTuple
 PARTS = 8
 
 
-class _Kept(NamedTuple):
+class _DueOffset(NamedTuple):
     since_ns: int
     until_ns: int
     offset: int
 
 
 class DueLately:
-    """What retention has to leave of messages that have waited. Times are wall clock."""
+    """What retention has to keep of messages that were delayed. Times are wall clock."""
 
     def __init__(self) -> None:
-        self._kept: list[_Kept] = []
+        self._kept: list[_DueOffset] = []
 
     def note(self, offset: int, *, now_ns: int, retention_ns: int) -> None:
         """Messages from that offset on were due now."""
@@ -28,9 +28,9 @@ class DueLately:
         if last is not None and now_ns - last.since_ns < retention_ns // PARTS:
             kept[-1] = last._replace(until_ns=now_ns + retention_ns, offset=min(last.offset, offset))
         else:
-            kept.append(_Kept(now_ns, now_ns + retention_ns, offset))
+            kept.append(_DueOffset(now_ns, now_ns + retention_ns, offset))
         self._kept = kept
 
     def first(self, *, now_ns: int) -> int | None:
-        """The lowest offset that is still to be kept."""
+        """The lowest offset that retention has to keep."""
         return min((one.offset for one in self._kept if one.until_ns > now_ns), default=None)

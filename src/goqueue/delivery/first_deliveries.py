@@ -1,8 +1,8 @@
 """When messages that failed were first delivered, to the nanosecond.
 
-All that failed of one delivery share a time and are one set. There may be as many deliveries as messages, and whatever
-is settled has to be forgotten here, so the sets are kept second by second, each with a set of all that is in it: a look
-passes over seconds, not deliveries.
+All failed messages of one delivery share a time and are one set. There may be as many deliveries as messages, and
+every settled message has to be forgotten here, so the sets are grouped by second, each with the union of its sets: a
+lookup iterates over seconds, not deliveries.
 """
 
 from pyroaring import BitMap64
@@ -34,7 +34,7 @@ class FirstDeliveries:
         return {time_ns: offsets for second in self._seconds.values() for time_ns, offsets in second.times.items()}
 
     def note(self, offsets: BitMap64, time_ns: int) -> None:
-        """These were first delivered then."""
+        """These were first delivered at that time."""
         second = self._seconds.get(time_ns // SECOND)
         if second is None:
             second = self._seconds[time_ns // SECOND] = _Second()

@@ -2,8 +2,8 @@
 
 Special are records that are not of normal priority, control records, offsets that compaction left empty, messages
 that expire, and messages for one group only. What is in none of these sets is a plain message. The index is made from
-the log, stretch by stretch, as cursors come to it; it can be thrown away at any time. `covered` says which offsets were
-looked at.
+the log, stretch by stretch, as cursors come to it; it can be dropped at any time. `covered` holds the offsets that
+were indexed.
 
 A message expires at the time it names or else, where the topic has a TTL, that long after it was stored or was due.
 """
@@ -26,20 +26,20 @@ _HOLE = struct.Struct("=QQ")
 
 
 class PartitionIndex:
-    """What is special in one partition."""
+    """The special offsets of one partition."""
 
     def __init__(self) -> None:
         self.lanes: tuple[BitMap64, ...] = tuple(BitMap64() for _ in range(LANE_COUNT))  # that of normal stays empty
         self.hidden = BitMap64()
         self.covered = BitMap64()
-        self.own_expiry = BitMap64()  # the TTL of the topic does not bind these: they name a time, or were delayed
+        self.own_expiry = BitMap64()  # exempt from the TTL of the topic: they have a time of their own, or were delayed
         self.expired = BitMap64()
         self._for_group: dict[str, BitMap64] = {}
         self._expiring: dict[int, BitMap64] = {}  # tick -> offsets
         self._expiry_ticks: list[int] = []  # a heap
 
     def covered_until(self, offset: int) -> int:
-        """The first offset from there on that was not looked at."""
+        """The first offset from there on that is not indexed."""
         return first_gap(self.covered, offset)
 
     def cover_plain(self, start: int, end: int) -> None:
@@ -47,7 +47,7 @@ class PartitionIndex:
         self.covered.add_range(start, end)
 
     def cover(self, start: int, end: int, outline: Outline, *, ttl_ns: int | None) -> None:
-        """Take in the outline of the records in [start, end); what is missing in front or behind is gone."""
+        """Take in the outline of the records in [start, end); what is missing before or after them is gone."""
         self.covered.add_range(start, end)
         for lane, raw in enumerate(outline.lanes):
             if raw:

@@ -1,9 +1,9 @@
-"""Order per key, parallel over keys: who has which key in a key-shared group.
+"""Order per key, parallel over keys: which member has which key in a key-shared group.
 
 A key is held from the delivery of one of its messages until all that were delivered are settled. Meanwhile its other
 messages are parked, so one that fails again and again holds back its own key and no other. What goes out in one answer
-may hold several messages of a key: the member gets them in order, and nobody else gets any of them. A message that
-came back, since it failed or was given back, goes out again before any later one of its key.
+may hold several messages of a key: the member gets them in order, and no other member gets any of them. A message that
+returned, because it failed or was released, is redelivered before any later one of its key.
 """
 
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ from pyroaring import BitMap64
 
 
 class Hold:
-    """A key that somebody has, or that waits for a retry."""
+    """A key that a member has, or that waits for a retry."""
 
     __slots__ = ("in_flight", "key", "member", "parked", "returned", "since_ns")
 
@@ -22,7 +22,7 @@ class Hold:
         self.member = member
         self.since_ns = since_ns
         self.in_flight: set[int] = set()
-        self.returned: set[int] = set()  # were delivered, and will be again
+        self.returned: set[int] = set()  # were delivered, and will be redelivered
         self.parked = BitMap64()
 
     @property
@@ -51,11 +51,11 @@ class KeyOrder:
 
     def __init__(self) -> None:
         self._holds: dict[bytes, Hold] = {}
-        self._key_of: dict[int, bytes] = {}  # of what was delivered and is not settled
+        self._key_of: dict[int, bytes] = {}  # of messages that were delivered and are not settled
 
     @property
     def parked(self) -> BitMap64:
-        """All that is held back."""
+        """Everything that is held back."""
         return BitMap64().union(*(hold.parked for hold in self._holds.values()))
 
     def lowest_parked(self) -> int | None:
@@ -65,7 +65,7 @@ class KeyOrder:
     def choose(self, candidates: Iterable[tuple[int, bytes | None]], member: str, *, now_ns: int) -> Chosen:
         """Which of the candidates, in the order of their offsets, may go to the member now; they are taken to go."""
         allowed, parked = BitMap64(), BitMap64()
-        begun: set[bytes] = set()  # keys that nobody had when this answer was begun
+        begun: set[bytes] = set()  # keys that were free when this answer was begun
         for offset, key in candidates:
             if key is None:
                 allowed.add(offset)

@@ -3,8 +3,15 @@
 Counts are kept per second in a ring of sixty, so a rate is the sum of a minute and nothing has to be forgotten.
 """
 
+from collections.abc import Iterable, Sequence
+from operator import sub
+
+from pyroaring import BitMap64
+
 from goqueue.clock import SECOND
 from goqueue.delivery.lanes import LANE_COUNT
+from goqueue.record import kernel
+from goqueue.record.header import Buffer
 
 WINDOW_SECONDS = 60
 
@@ -50,21 +57,28 @@ class LaneStats:
         self.boosts = [0] * LANE_COUNT
         self.served_ns: list[int | None] = [None] * LANE_COUNT  # the last delivery, as the calendar shows it
 
-    def served(self, lane: int, wall_ns: int) -> None:
-        """Messages of the lane went out, for the first time or again."""
-        self.served_ns[lane] = wall_ns
+    def note_delivered(self, records: Sequence[Buffer], redelivered: BitMap64, *, wall_ns: int) -> None:
+        """Records go out now. Those that are redelivered serve their lane, too, but their wait was counted before."""
+        for part in records:
+            counts, waited_us = kernel.waits(part, wall_ns)
+            again: Sequence[int] = ()
+            if redelivered:
+                chosen = kernel.select(part, redelivered.to_array(), max_bytes=len(part))
+                again, waited_again_us = kernel.waits(chosen.records, wall_ns)
+                waited_us = tuple(map(sub, waited_us, waited_again_us))
+            for lane, count in enumerate(counts):
+                if count:
+                    self.served_ns[lane] = wall_ns
+                    self.delivered[lane] += count - again[lane] if again else count
+                    self._waited_us[lane] += waited_us[lane]
 
-    def waited(self, lane: int, count: int, waited_us: int) -> None:
-        """So many messages went out for the first time; they had waited so long, all together."""
-        self.delivered[lane] += count
-        self._waited_us[lane] += waited_us
-
-    def done(self, lane: int, count: int, *, now_ns: int) -> None:
-        """The group is done with so many messages more."""
-        rate = self._dequeued[lane]
-        if rate is None:
-            rate = self._dequeued[lane] = Rate(now_ns)
-        rate.add(count, now_ns=now_ns)
+    def note_done(self, parts: Iterable[tuple[int, BitMap64]], *, now_ns: int) -> None:
+        """The group is done with these messages, which are given lane by lane."""
+        for lane, offsets in parts:
+            rate = self._dequeued[lane]
+            if rate is None:
+                rate = self._dequeued[lane] = Rate(now_ns)
+            rate.add(len(offsets), now_ns=now_ns)
 
     def done_per_second(self, lane: int, now_ns: int) -> float:
         """Over the last minute, or since the first one if that is shorter."""

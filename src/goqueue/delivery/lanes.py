@@ -37,7 +37,7 @@ class LaneConfig:
             raise InvalidConfig("weights", self.weights, f"must be {LANE_COUNT} whole numbers from 1 on")
 
 
-class Run(NamedTuple):
+class LaneRun(NamedTuple):
     """Offsets of one lane that are to be delivered next, in the order of their offsets."""
 
     lane: int
@@ -112,8 +112,8 @@ class Lanes:
             if lane and lane.min() < offset:
                 lane.remove_range(0, offset)
 
-    def put_back(self, runs: Sequence[Run]) -> None:
-        """These were taken just now and not delivered after all; the round goes on as if they had not been taken."""
+    def untake(self, runs: Sequence[LaneRun]) -> None:
+        """Undo the last `take` for these; the round goes on as if they had not been taken."""
         for lane, offsets in runs:
             self.ready[lane].update(offsets)
             self._taken[lane] = self._taken.get(lane, 0) - len(offsets)
@@ -126,7 +126,7 @@ class Lanes:
             self._before = None
             self._go_round(count - sum(len(offsets) for _, offsets in runs), left, [0] * LANE_COUNT)
 
-    def take(self, count: int, *, now_ns: int) -> list[Run]:
+    def take(self, count: int, *, now_ns: int) -> list[LaneRun]:
         """Up to `count` offsets, in the order in which they are to be delivered; they are not ready any more."""
         filled = [lane for lane in range(LANE_COUNT) if self.ready[lane]]
         self._before = self.boosted = None
@@ -145,7 +145,7 @@ class Lanes:
             self._served_ns[run.lane] = now_ns
         return taken
 
-    def _cut(self, lane: int, count: int) -> Run:
+    def _cut(self, lane: int, count: int) -> LaneRun:
         ready = self.ready[lane]
         if len(ready) <= count:
             taken = ready.copy()
@@ -153,7 +153,7 @@ class Lanes:
         else:
             taken = ready[:count]
             ready.remove_range(taken.min(), taken.max() + 1)
-        return Run(lane, taken)
+        return LaneRun(lane, taken)
 
     def _shares(self, count: int, now_ns: int) -> Iterator[tuple[int, int]]:
         """How many each lane gives, lane by lane."""

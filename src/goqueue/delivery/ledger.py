@@ -3,13 +3,16 @@
     key "c" group                      the whole cursor, a snapshot
     key "d" group 0x00 number          one change since then; numbers start again at 0 after each snapshot
 
-Replaying the records in their order brings a cursor back. Compaction may take a change only when a later one has its
-number, and that one came after a snapshot which holds the first. So nothing that counts is lost, and the
-ledger stays as small as its cursors are.
+Replaying the records in order restores a cursor. Compaction removes a change only when a later one has the same number,
+and that one was written after a snapshot which includes the first. So nothing that counts is lost, and the ledger stays
+as small as its cursors are.
 
-Leases are noted as well as acks: after a restart a message that is being worked on is not given to somebody else, and
-its receipt is still good. Times in the ledger are wall clock, but never before that of an earlier record; `shift_ns`
-(that minus monotonic) leads from one to the other.
+Leases are recorded as well as acks: after a restart a message that is in flight is not delivered to another member, and
+its receipt stays valid. Times in the ledger are wall clock, but never before that of an earlier record; `shift_ns`
+(ledger time minus monotonic time) converts between the two.
+
+On disk a record is an array that begins with its tag. Tags and the order of fields never change; new fields go last,
+with a default.
 """
 
 from collections.abc import Iterable
@@ -18,23 +21,23 @@ from typing import Annotated, NamedTuple
 import msgspec
 from pyroaring import BitMap64
 
-from goqueue.delivery.cursor import Cursor, CursorState, Delivery
+from goqueue.delivery.cursor import Cursor, CursorState, OpenDelivery
 
 CURSOR_KEY = b"c"
 CHANGE_KEY = b"d"
 
 
 Whole = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
-"""As a disk may tell it."""
+"""Bounds for numbers that come from a disk."""
 Time = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
-class _Change(msgspec.Struct, array_like=True, frozen=True):
+class _CursorChange(msgspec.Struct, array_like=True, frozen=True):
     pass
 
 
-class Leased(_Change, frozen=True, tag=1):
-    """Messages went to a member."""
+class Leased(_CursorChange, frozen=True, tag=1):
+    """Messages were leased to a member."""
 
     delivery_id: Whole
     member: str
@@ -43,20 +46,20 @@ class Leased(_Change, frozen=True, tag=1):
     offsets: bytes
 
 
-class Acked(_Change, frozen=True, tag=2):
+class Acked(_CursorChange, frozen=True, tag=2):
     """Messages were acknowledged: deliveries and offsets."""
 
     parts: list[tuple[Whole, bytes]]
 
 
-class Retried(_Change, frozen=True, tag=3):
-    """Messages of a delivery wait for another one: times and offsets."""
+class Retried(_CursorChange, frozen=True, tag=3):
+    """Messages of a delivery wait for their next one: times and offsets."""
 
     delivery_id: Whole
     parts: list[tuple[Time, bytes]]
 
 
-class Extended(_Change, frozen=True, tag=4):
+class Extended(_CursorChange, frozen=True, tag=4):
     """Leases got a new deadline."""
 
     delivery_id: Whole
@@ -64,18 +67,18 @@ class Extended(_Change, frozen=True, tag=4):
     offsets: bytes
 
 
-class Released(_Change, frozen=True, tag=5):
-    """Messages were given back; without `counts` as if they had not been delivered."""
+class Released(_CursorChange, frozen=True, tag=5):
+    """Messages were released; without `counts` as if they had not been delivered."""
 
     delivery_id: Whole
     counts: bool
     offsets: bytes
 
 
-class Burial(_Change, frozen=True, tag=6):
-    """Messages are on their way to another topic: to the dead letters or, with a `target`, back from there.
+class DeadLettering(_CursorChange, frozen=True, tag=6):
+    """Messages are being copied to another topic: to the dead-letter topic or, with a `target`, redriven from it.
 
-    Their copies are looked for from `target_offset` on; below 0 it was not noted yet.
+    Recovery looks for their copies from `target_offset` on; below 0 no copy was written yet.
     """
 
     delivery_id: Whole  # 0: they were in no delivery
@@ -87,27 +90,27 @@ class Burial(_Change, frozen=True, tag=6):
     dead_at_ns: Time
     target: str = ""
     target_partition: int = -1
-    to_group: bool = False  # with a target: each copy is for the group that gave the message up
+    to_group: bool = False  # with a target: each copy is for the group that dead-lettered the message
 
 
-class Finished(_Change, frozen=True, tag=7):
-    """Messages are done: buried, dropped or cancelled."""
+class Finished(_CursorChange, frozen=True, tag=7):
+    """Messages are done: dead-lettered, dropped or cancelled."""
 
     offsets: bytes
 
 
-class Committed(_Change, frozen=True, tag=8):
-    """A position was committed: messages are done, whoever had them."""
+class Committed(_CursorChange, frozen=True, tag=8):
+    """A position was committed: messages are done, in whatever state they were."""
 
     offsets: bytes
     metadata: str
 
 
-Change = Leased | Acked | Retried | Extended | Released | Burial | Finished | Committed
+Change = Leased | Acked | Retried | Extended | Released | DeadLettering | Finished | Committed
 
 
-class Snapshot(msgspec.Struct, array_like=True, frozen=True):
-    """All of a cursor."""
+class CursorSnapshot(msgspec.Struct, array_like=True, frozen=True):
+    """A whole cursor."""
 
     floor: Whole
     salt: bytes
@@ -116,15 +119,15 @@ class Snapshot(msgspec.Struct, array_like=True, frozen=True):
     first: dict[Time, bytes]
     deliveries: list[tuple[Whole, str, Time, list[tuple[Time, bytes]]]]
     waiting: list[tuple[Time, bytes]]
-    burials: list[Burial]
+    dead_letterings: list[DeadLettering]
     metadata: str = ""
-    given_back: bytes = b""
-    left: dict[int, bytes] = {}  # what came back from deliveries that are under way
+    released: bytes = b""
+    left: dict[int, bytes] = {}  # per open delivery: what it no longer leases
 
 
 encode = msgspec.msgpack.Encoder().encode
 _decode_change = msgspec.msgpack.Decoder(Change).decode
-_decode_snapshot = msgspec.msgpack.Decoder(Snapshot).decode
+_decode_snapshot = msgspec.msgpack.Decoder(CursorSnapshot).decode
 
 
 def cursor_key(group: str) -> bytes:
@@ -146,11 +149,11 @@ class LedgerEntry(NamedTuple):
     """One record of the ledger that is about a cursor; without a value, the cursor was deleted."""
 
     group: str
-    value: Snapshot | Change | None
+    value: CursorSnapshot | Change | None
 
 
 def decode(key: bytes, value: bytes | None) -> LedgerEntry | None:
-    """What the record says; nothing if it is about something else. Raises `ValueError` if it cannot be understood."""
+    """The decoded record; None if it is not about a cursor. Raises `ValueError` if it cannot be decoded."""
     if key[:1] == CURSOR_KEY:
         return LedgerEntry(key[1:].decode(), _decode_snapshot(value) if value else None)
     if key[:1] == CHANGE_KEY and value and key[-5:-4] == b"\0":
@@ -159,22 +162,24 @@ def decode(key: bytes, value: bytes | None) -> LedgerEntry | None:
 
 
 def blob(offsets: BitMap64) -> bytes:
-    """The offsets as they stand in the ledger."""
+    """The offsets as the ledger stores them."""
     return offsets.serialize()
 
 
 def offsets_of(raw: bytes) -> BitMap64:
-    """The way back. Raises `ValueError` for anything else."""
+    """The offsets of a `blob`. Raises `ValueError` for anything else."""
     if not raw:
         raise ValueError("no offsets")
     return BitMap64.deserialize(raw)
 
 
-def snapshot(cursor: Cursor, *, salt: bytes, burials: Iterable[Burial], metadata: str, shift_ns: int) -> Snapshot:
-    """The cursor as it is."""
+def snapshot(
+    cursor: Cursor, *, salt: bytes, dead_letterings: Iterable[DeadLettering], metadata: str, shift_ns: int
+) -> CursorSnapshot:
+    """The cursor as it is now."""
     state = cursor.state()
     state.acked.run_optimize()
-    return Snapshot(
+    return CursorSnapshot(
         state.floor,
         salt,
         blob(state.acked),
@@ -185,18 +190,18 @@ def snapshot(cursor: Cursor, *, salt: bytes, burials: Iterable[Burial], metadata
             for one in state.deliveries
         ],
         [(at_ns + shift_ns, blob(offsets)) for at_ns, offsets in state.waiting],
-        list(burials),
+        list(dead_letterings),
         metadata,
-        blob(state.given_back) if state.given_back else b"",
+        blob(state.released) if state.released else b"",
         {one.id: blob(one.left) for one in state.deliveries if one.left},
     )
 
 
-def restore(cursor: Cursor, saved: Snapshot, *, shift_ns: int) -> None:
-    """Make the new cursor what the snapshot says."""
+def restore(cursor: Cursor, saved: CursorSnapshot, *, shift_ns: int) -> None:
+    """Restore a new cursor from the snapshot."""
     deliveries = []
     for delivery_id, member, started_ns, parts in saved.deliveries:
-        delivery = Delivery(delivery_id, member, started_ns)
+        delivery = OpenDelivery(delivery_id, member, started_ns)
         for deadline_ns, raw in parts:
             delivery.lease(offsets_of(raw), deadline_ns - shift_ns)
         if delivery_id in saved.left:
@@ -210,18 +215,18 @@ def restore(cursor: Cursor, saved: Snapshot, *, shift_ns: int) -> None:
             {time_ns: offsets_of(raw) for time_ns, raw in saved.first.items()},
             deliveries,
             [(at_ns - shift_ns, offsets_of(raw)) for at_ns, raw in saved.waiting],
-            offsets_of(saved.given_back) if saved.given_back else BitMap64(),
+            offsets_of(saved.released) if saved.released else BitMap64(),
         )
     )
-    for burial in saved.burials:
-        cursor.doom(offsets_of(burial.offsets))
+    for dead_lettering in saved.dead_letterings:
+        cursor.dead_letter(offsets_of(dead_lettering.offsets))
 
 
 def replay(cursor: Cursor, change: Change, *, shift_ns: int, now_ns: int) -> None:
-    """Do to the cursor what was done to it before; once more does no harm."""
+    """Apply a recorded change to the cursor; applying it twice does no harm."""
     match change:
         case Leased(delivery_id, member, started_ns, deadline_ns, raw):
-            delivery = Delivery(delivery_id, member, started_ns)
+            delivery = OpenDelivery(delivery_id, member, started_ns)
             delivery.lease(offsets_of(raw), deadline_ns - shift_ns)
             cursor.resume(delivery)
         case Acked(parts):
@@ -233,9 +238,9 @@ def replay(cursor: Cursor, change: Change, *, shift_ns: int, now_ns: int) -> Non
             cursor.extend(delivery_id, offsets_of(raw), deadline_ns=deadline_ns - shift_ns)
         case Released(delivery_id, counts, raw):
             cursor.release(delivery_id, offsets_of(raw), now_ns=now_ns, counts=counts)
-        case Burial(delivery_id, raw):
+        case DeadLettering(delivery_id, raw):
             offsets = offsets_of(raw)
             cursor.reject(delivery_id, offsets)
-            cursor.doom(offsets)
-        case Finished(raw) | Committed(raw):  # what waited was due by then, and that is not noted
-            cursor.settle(offsets_of(raw))
+            cursor.dead_letter(offsets)
+        case Finished(raw) | Committed(raw):  # `commit`, as the ledger does not say which state they were in
+            cursor.commit(offsets_of(raw))

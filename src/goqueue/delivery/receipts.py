@@ -1,8 +1,8 @@
 """Receipts: `topic:partition:offset:deliveryCount:nonce`, the right to settle one delivery of one message.
 
 All messages of a delivery share the nonce: which group it was, the number of the delivery, and a seal over both that
-only the broker can make. So a receipt that was made up is told from one that is over, with nothing remembered of
-deliveries that are done; and a number that nobody can guess again never stands for a later delivery.
+only the broker can make. So a forged receipt is told from an expired one without remembering
+deliveries that are done; and no receipt ever fits a later delivery.
 """
 
 import hashlib

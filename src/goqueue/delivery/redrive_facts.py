@@ -1,11 +1,11 @@
-"""Redrives as facts of the ledgers of a dead-letter topic, so that they go on after a restart.
+"""Redrives as facts in the ledgers of a dead-letter topic, so that they continue after a restart.
 
-    key "ro:" id    partition 0: what was asked for, and how it ended
-    key "rp:" id    every partition: how far the redrive is there; deleted when it is over
+    key "ro:" id    partition 0: the order, and how it ended
+    key "rp:" id    every partition: the progress there; deleted when the redrive ends
 
-The progress on a partition stands in the ledger of that partition, before the note that its letters are under way.
-So whatever a crash leaves of the ledger, a letter that was put back is one that the progress names: it is counted,
-and counts against the limit. Letters in hand that are still dead were not put back, and are judged again.
+The progress on a partition is written to the ledger of that partition before the fact that a batch is being redriven.
+So whatever a crash leaves of the ledger, every dead letter that was redriven is named by the progress: it is counted,
+and counts against the limit. Dead letters in hand that are still dead were not redriven, and are handled again.
 """
 
 from typing import Annotated, Literal, NamedTuple
@@ -20,11 +20,11 @@ PROGRESS_KEY = b"rp:"
 _KEY_BYTES = len(ORDER_KEY)
 
 Rate = Annotated[float, msgspec.Meta(ge=0, lt=1e12)]
-State = Literal["running", "done", "stopped", "failed"]
+RedriveState = Literal["running", "done", "stopped", "failed"]
 
 
-class Order(msgspec.Struct, array_like=True, frozen=True):
-    """A redrive: what was asked for; and its totals, which count when it is over."""
+class RedriveOrder(msgspec.Struct, array_like=True, frozen=True):
+    """What a redrive has to do; and its totals, once it has ended."""
 
     id: str
     wanted: DeadLetterFilter
@@ -34,17 +34,17 @@ class Order(msgspec.Struct, array_like=True, frozen=True):
     max_redrives: Whole
     to: str
     started_at_ns: int
-    ends: list[Whole]  # by partition: letters from there on came later
-    state: State = "running"
+    ends: list[Whole]  # by partition: where the dead-letter topic ended when the redrive began
+    state: RedriveState = "running"
     finished_at_ns: int | None = None
     error: str = ""
     totals: tuple[Whole, Whole, Whole, Whole] = (0, 0, 0, 0)  # matched, redriven, skipped_loop, failed
 
 
-class Progress(msgspec.Struct, array_like=True, frozen=True):
-    """How far a redrive is in one partition, without the letters in hand."""
+class RedriveProgress(msgspec.Struct, array_like=True, frozen=True):
+    """How far a redrive is in one partition, without the dead letters in hand."""
 
-    next_offset: Whole  # all before it were judged
+    next_offset: Whole  # all before it were handled
     in_hand: bytes
     matched: Whole
     redriven: Whole
@@ -56,31 +56,31 @@ class RedriveFact(NamedTuple):
     """One fact about a redrive."""
 
     redrive_id: str
-    value: Order | Progress
+    value: RedriveOrder | RedriveProgress
 
 
 encode = msgspec.msgpack.Encoder().encode
-_decode_order = msgspec.msgpack.Decoder(Order).decode
-_decode_progress = msgspec.msgpack.Decoder(Progress).decode
+_decode_order = msgspec.msgpack.Decoder(RedriveOrder).decode
+_decode_progress = msgspec.msgpack.Decoder(RedriveProgress).decode
 
 
 def is_about_redrives(key: bytes) -> bool:
-    """Whether the fact is one of these."""
+    """Whether the fact is about a redrive."""
     return key.startswith((ORDER_KEY, PROGRESS_KEY))
 
 
 def order_key(redrive_id: str) -> bytes:
-    """The key of what was asked for."""
+    """The key of the order."""
     return ORDER_KEY + redrive_id.encode()
 
 
 def progress_key(redrive_id: str) -> bytes:
-    """The key of how far the redrive is."""
+    """The key of the progress."""
     return PROGRESS_KEY + redrive_id.encode()
 
 
 def decode(key: bytes, value: bytes) -> RedriveFact:
-    """What the fact says. Raises `ValueError` if it cannot be understood."""
+    """The decoded fact. Raises `ValueError` if it cannot be decoded."""
     redrive_id = key[_KEY_BYTES:].decode()
     if key.startswith(PROGRESS_KEY):
         progress = _decode_progress(value)

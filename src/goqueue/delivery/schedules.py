@@ -1,22 +1,22 @@
 """Recurring messages: when each is due, what was missed, and which run comes next.
 
-A `Plan` turns a cron text or an interval into instants. cronsim says which local times match; a time zone says when
+A `RunTimes` turns a cron text or an interval into instants. cronsim says which local times match; a time zone says when
 those are. Where a clock is changed,
 
-    a local time that is skipped     runs at the first instant behind the gap
+    a local time that is skipped     runs at the first instant after the gap
     a local time that comes twice    runs the first time; but what runs in every hour goes on through both of them
 
 so a daily run is neither lost nor doubled, and a run of every five minutes does not fall silent for an hour. The zones
 are handed in, since to find one is to read a file.
 
-A `Schedule` is a plan, a message and a memory. Up to `cursor_ns` every due time is dealt with. What is due behind it is
+A `Schedule` is a plan, a message and a memory. Up to `cursor_ns` every due time is dealt with. What is due after it is
 taken as a `Claim`: these runs, under this number. The number is the epoch of the schedule's own producer id, and the
-runs of a claim are one batch. Whoever keeps the claim before it publishes, and publishes it again until it is settled,
-has each run in the log once, because the log recognises a batch that it has. Claims follow one another, never two
-at a time.
+runs of a claim are one batch. A caller that stores the claim before it publishes, and publishes it again until it is
+settled, has each run in the log once, because the log recognizes a batch that it has. Claims follow one another, never
+two at a time.
 
-The catch-up policy is about runs that are late because nobody was there: `skip` counts them, `once` makes one run of
-all of them, `all` makes up for each.
+The catch-up policy is about runs that are late because no broker was running: `skip` counts them, `once` makes one run
+of all of them, `all` makes up for each.
 """
 
 from bisect import bisect_left
@@ -37,7 +37,7 @@ from goqueue.times import NS_MAX, format_duration
 HISTORY_MAX: Final = 100
 """Runs that are remembered one by one."""
 CLAIM_MAX: Final = 1_000
-"""Due times that are dealt with in one step; what is behind them waits for the next."""
+"""Due times that are dealt with in one step; later ones wait for the next step."""
 CLAIM_BYTES_MAX: Final = 4 * 1024 * 1024
 """A claim is one batch, and a batch has to fit into memory a few times."""
 VALUE_BYTES_MAX: Final = 1024 * 1024
@@ -68,7 +68,7 @@ Zones = Callable[[str], tzinfo]
 
 
 class CatchUp(StrEnum):
-    """What becomes of runs that were missed while nobody was there."""
+    """What becomes of runs that were missed while no broker was running."""
 
     SKIP = "skip"
     ONCE = "once"
@@ -78,7 +78,7 @@ class CatchUp(StrEnum):
 # --- when ------------------------------------------------------------------------------------------
 
 
-class Plan:
+class RunTimes:
     """The instants at which a schedule is due, in nanoseconds since 1970."""
 
     __slots__ = ("_anchor_ns", "_cron", "_end_ns", "_every_ns", "_is_hourly", "_start_ns", "_zone")
@@ -103,16 +103,16 @@ class Plan:
         self._end_ns = NS_MAX if end_ns is None else min(end_ns, NS_MAX)
 
     @classmethod
-    def never(cls) -> "Plan":
+    def never(cls) -> "RunTimes":
         """A plan that is never due."""
         return cls(cron=None, every_ns=EVERY_NS_MIN, end_ns=-1)
 
     def next_after(self, ns: int) -> int | None:
-        """The first instant behind that one, if there is one."""
+        """The first instant after that one, if there is one."""
         return next(self._instants(ns), None)
 
     def take(self, after_ns: int, through_ns: int, *, limit: int) -> tuple[list[int], int | None]:
-        """The first instants behind the one and not behind the other, at most so many, and the one that follows."""
+        """The first instants after `after_ns` and not after `until_ns`, at most so many, and the one that follows."""
         taken: list[int] = []
         for ns in self._instants(after_ns):
             if ns > through_ns or len(taken) == limit:
@@ -131,7 +131,7 @@ class Plan:
         return iter(range(self._anchor_ns + steps * every_ns, NS_MAX, every_ns))
 
     def _of_cron(self, after_ns: int) -> Iterator[int]:
-        """Local times as they match, and when they are; those of a second pass come behind those of the first."""
+        """Local times as they match, and when they are; those of a second pass come after those of the first."""
         assert self._cron is not None
         last_ns = after_ns
         second_pass: list[int] = []
@@ -171,7 +171,7 @@ class Plan:
         return self._change(ns - _ns(behind), ns - _ns(before), behind), None
 
     def _change(self, low_ns: int, high_ns: int, behind: timedelta) -> int:
-        """The first instant, to the second, at which the clocks show what they show behind the change."""
+        """The first instant, to the second, at which the clocks show what they show after the change."""
         low, high = low_ns // _SECOND, high_ns // _SECOND
         while low < high:
             middle = (low + high) // 2
@@ -196,7 +196,7 @@ def _ns(delta: timedelta) -> int:
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What somebody wants published again and again. A value of None is a tombstone, an empty key is no key.
+    """A message that is published again and again. A value of None is a tombstone, an empty key is no key.
 
     `delay_ns` and `ttl_ns` count from the moment at which a run is published. `end_ns` is the last instant that counts.
     """
@@ -216,7 +216,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     delay_ns: int | None = None
     ttl_ns: int | None = None
 
-    def plan(self, zones: Zones, *, anchor_ns: int) -> Plan:
+    def plan(self, zones: Zones, *, anchor_ns: int) -> RunTimes:
         """When it is due, an interval counted from its start or else from the anchor; raises `InvalidRequest`."""
         if self.cron is not None and self.every_ns is not None:
             raise InvalidRequest("cron and every exclude each other; give one", path="every")
@@ -230,7 +230,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             raise InvalidRequest(f"invalid every {given}: must be at least {least}", path="every")
         if self.start_ns is not None and self.end_ns is not None and self.end_ns < self.start_ns:
             raise InvalidRequest("invalid end: it lies before the start", path="end")
-        return Plan(
+        return RunTimes(
             cron=cron,
             every_ns=self.every_ns,
             zone=_zone(self.timezone, zones),
@@ -325,7 +325,7 @@ def _shown(text: str) -> str:
 # --- what came of it -------------------------------------------------------------------------------
 
 
-class Run(NamedTuple):
+class PastRun(NamedTuple):
     """One run. While it has an `error` it is not published; `offset` is None, too, if the log has forgotten it."""
 
     number: int
@@ -357,7 +357,7 @@ class StoredRun(NamedTuple):
     timestamp_ns: int
 
 
-class _Kept(msgspec.Struct, frozen=True, array_like=True):
+class _SavedDefinition(msgspec.Struct, frozen=True, array_like=True):
     """A definition with what belongs to it for life."""
 
     definition: Definition
@@ -368,7 +368,7 @@ class _Kept(msgspec.Struct, frozen=True, array_like=True):
     anchor_ns: Whole
 
 
-class _State(msgspec.Struct, frozen=True, array_like=True):
+class _SavedState(msgspec.Struct, frozen=True, array_like=True):
     """What changes with each run. It belongs to the definition of the same producer id and to no other."""
 
     producer_id: Whole
@@ -432,7 +432,7 @@ class Schedule:
         self.missed = 0
         self.last_at_ns: int | None = None
         self.claim: Claim | None = None
-        self.history: list[Run] = []
+        self.history: list[PastRun] = []
         self.next_at_ns: int | None = None
         self._look_ahead()
 
@@ -496,7 +496,7 @@ class Schedule:
         assert claim
         assert len(stored) == len(claim.due)
         self._remember(
-            Run(
+            PastRun(
                 claim.first_run + index,
                 due_ns,
                 found.timestamp_ns if found.offset >= 0 else now_ns,
@@ -520,7 +520,7 @@ class Schedule:
         claim = self.claim
         assert claim
         self._remember(
-            Run(claim.first_run + index, due_ns, None, claim.partition, None, error)
+            PastRun(claim.first_run + index, due_ns, None, claim.partition, None, error)
             for index, due_ns in enumerate(claim.due)
         )
 
@@ -539,7 +539,7 @@ class Schedule:
         self._run_count = claim.first_run + len(claim.due)
         self.claim = None
 
-    def _remember(self, runs: Iterator[Run]) -> None:
+    def _remember(self, runs: Iterator[PastRun]) -> None:
         new = list(runs)
         earlier = [run for run in self.history if run.number < new[0].number]
         self.history = (earlier + new)[-HISTORY_MAX:]
@@ -558,12 +558,14 @@ class Schedule:
 
     def kept_definition(self) -> bytes:
         """What only a change of the schedule changes."""
-        kept = _Kept(self.definition, self.topic, self.topic_id, self.producer_id, self.created_at_ns, self.anchor_ns)
+        kept = _SavedDefinition(
+            self.definition, self.topic, self.topic_id, self.producer_id, self.created_at_ns, self.anchor_ns
+        )
         return msgspec.msgpack.encode(kept)
 
     def kept_state(self) -> bytes:
         """What each run changes."""
-        state = _State(
+        state = _SavedState(
             self.producer_id,
             self.paused,
             self._cursor_ns,
@@ -586,7 +588,7 @@ class Schedule:
 
         Raises `msgspec.DecodeError` if it was kept by another version, and others if it cannot be.
         """
-        kept = msgspec.msgpack.decode(definition, type=_Kept)
+        kept = msgspec.msgpack.decode(definition, type=_SavedDefinition)
         kept.definition.validate()
         schedule = cls.__new__(cls)
         schedule.definition = kept.definition
@@ -595,9 +597,9 @@ class Schedule:
         schedule.producer_id = kept.producer_id
         schedule.created_at_ns = kept.created_at_ns
         schedule.anchor_ns = kept.anchor_ns
-        known = None if state is None else msgspec.msgpack.decode(state, type=_State)
+        known = None if state is None else msgspec.msgpack.decode(state, type=_SavedState)
         if known is None or known.producer_id != kept.producer_id:
-            known = _State(kept.producer_id, False, kept.created_at_ns, 0, 0, 0, 0, None, None)
+            known = _SavedState(kept.producer_id, False, kept.created_at_ns, 0, 0, 0, 0, None, None)
         schedule.paused = known.paused
         schedule._cursor_ns = known.cursor_ns
         schedule._claim_count = known.claim_count
@@ -608,13 +610,13 @@ class Schedule:
         schedule.claim = known.claim
         schedule.history = []
         if history is not None:
-            producer_id, runs = msgspec.msgpack.decode(history, type=tuple[int, list[Run]])
+            producer_id, runs = msgspec.msgpack.decode(history, type=tuple[int, list[PastRun]])
             if producer_id == kept.producer_id:
                 schedule.history = runs
         try:
             schedule._plan = kept.definition.plan(zones, anchor_ns=kept.anchor_ns)
         except InvalidRequest:  # its time zone is no longer known here
-            schedule._plan = Plan.never()
+            schedule._plan = RunTimes.never()
         schedule._look_ahead()
         return schedule
 

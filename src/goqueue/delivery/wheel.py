@@ -10,11 +10,11 @@ is never early and less than one tick late. Five levels hold what is to come, ea
 Level 0 holds the present window of level 1 and the three that follow; levels 1 to 3 hold the present window of the
 level above. An offset stands in the finest level that holds its tick, so its slot follows from its tick and the present
 tick alone. When a window comes within the reach of a finer level, its slot is spread there (it cascades). For most that
-is two seconds before the first of it is due, and in small helpings: nobody waits for a cascade. Windows that were
+is two seconds before the first of it is due, and in small parts: nothing waits for a cascade. Windows that were
 jumped over are due as a whole. When the clock is set back, slots are gathered into those of the coarser windows in
 which they have their place then. Either way a jump costs one look at each slot, however long it is.
 
-The wheel knows offsets, not their times: whoever owns it says them again for a slot that cascades.
+The wheel knows offsets, not their times: its owner supplies them again for a slot that cascades.
 """
 
 from array import array
@@ -163,7 +163,7 @@ class Wheel:
         self._tick = tick
         _, shift_1, *coarser = SHIFTS
         ends = [((tick >> shift) + 1) << shift for shift in coarser]
-        self._ends = (min(((tick >> shift_1) + _AHEAD) << shift_1, ends[0]), *ends)  # the first tick behind each level
+        self._ends = (min(((tick >> shift_1) + _AHEAD) << shift_1, ends[0]), *ends)  # the first tick after each level
 
     def _place(self, tick: int) -> tuple[int, int]:
         """The level and the window in which a tick has its slot; level -1 if it is past."""

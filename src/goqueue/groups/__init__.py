@@ -1,1 +1,1 @@
-"""Consumer groups: who is a member, and which partitions are whose. Pure: time comes in as an argument."""
+"""Consumer groups: members, and which partitions each of them has. Pure: time comes in as an argument."""

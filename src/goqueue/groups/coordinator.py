@@ -1,7 +1,7 @@
 """All groups of one coordinator, by name.
 
-A group is made by the first join that it accepts, or by the first position that is stored for it. It stays when its
-last member is gone: its positions are kept until somebody deletes it.
+A group is created by the first join that it accepts, or by the first position that is stored for it. It stays when its
+last member has left: its positions are kept until the group is deleted.
 
 `tick` looks at every group, but seldom. No deadline is ever set nearer than the shortest session (or two
 heartbeats), so after a look at all of them nothing new can be due before that time has passed.
@@ -14,12 +14,13 @@ from goqueue.errors import Conflict, GroupNotFound
 from goqueue.events import GroupEvent
 from goqueue.groups.config import GroupConfig
 from goqueue.groups.group import Group
-from goqueue.groups.member import Join, Member
+from goqueue.groups.member import Member
 from goqueue.groups.rebalance import RebalanceStats, summed
+from goqueue.service.groups import Join
 
 
-class Coordinator:
-    """The set of groups. Whoever calls a `Group` of it directly does no harm."""
+class GroupCoordinator:
+    """The set of groups. A `Group` of it may also be called directly."""
 
     def __init__(self, config: GroupConfig | None = None) -> None:
         self.config = config or GroupConfig()
@@ -51,16 +52,16 @@ class Coordinator:
         return group
 
     def join(
-        self, name: str, asked: Join, *, suffix: str, partition_counts: Mapping[str, int], now_ns: int, wall_ns: int
+        self, name: str, wanted: Join, *, suffix: str, partition_counts: Mapping[str, int], now_ns: int, wall_ns: int
     ) -> Member:
         """Take in a member; the first one makes the group. Refused, it changes nothing."""
         group = self._groups.get(name) or self._made(name, wall_ns=wall_ns)
-        member = group.join(asked, suffix=suffix, partition_counts=partition_counts, now_ns=now_ns, wall_ns=wall_ns)
+        member = group.join(wanted, suffix=suffix, partition_counts=partition_counts, now_ns=now_ns, wall_ns=wall_ns)
         if name not in self._groups:
             self._add(group, now_ns=now_ns)
         return member
 
-    def found(self, name: str, *, now_ns: int, wall_ns: int) -> Group:
+    def create(self, name: str, *, now_ns: int, wall_ns: int) -> Group:
         """The group of that name, made without members if there is none: positions may come before members."""
         group = self._groups.get(name) or self._made(name, wall_ns=wall_ns)
         if name not in self._groups:
@@ -68,7 +69,7 @@ class Coordinator:
         return group
 
     def delete(self, name: str, *, now_ns: int) -> Group:
-        """Put all members out and forget the group; returns it, dead."""
+        """Remove all members and forget the group; returns it, dead."""
         group = self.get(name)
         group.delete(now_ns=now_ns)
         del self._groups[name]
@@ -127,7 +128,7 @@ class Coordinator:
         return group
 
     def forget(self, name: str) -> None:
-        """Have no such group, as a log that is replayed says; nobody is told."""
+        """Remove the group as a replayed log says; no event is emitted."""
         self._groups.pop(name, None)
 
     def _made(self, name: str, *, wall_ns: int) -> Group:

@@ -1,21 +1,22 @@
-"""One member of a group: what it asked for, what it has, and which generations it may speak of.
+"""One member of a group: its settings, its partitions, and which generations it may use.
 
-A member *has* partitions (`assigned`) and *is to have* others (`target`); between the two lies a rebalance. A member
-that confirms revocations keeps what is to go until it says so, or until the deadline in `asked` passes.
+A member *has* partitions (`assigned`) and *will have* others (`target`); between the two lies a rebalance. A member
+that confirms revocations keeps partitions that are being revoked until it confirms, or until the deadline in `revoking`
+passes.
 
-`generation` is the oldest one that it may still use. For a member that is not asked, that is the one of the
-last rebalance, or of its own last join.
+`generation` is the oldest one that it may still use. For a member that does not confirm revocations, that is the one of
+the last rebalance, or of its own last join.
 """
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from typing import NamedTuple
 
 from goqueue.clock import MS
 from goqueue.errors import InvalidRequest
 from goqueue.groups.assignors.choice import ASSIGNORS
 from goqueue.groups.config import GroupConfig
 from goqueue.names import TopicPartition
+from goqueue.service.groups import Join
 
 NAME_CHARACTERS_MAX = 255
 INTERNAL_PREFIX = "__"
@@ -29,25 +30,6 @@ STARTS = ("earliest", "latest")
 ACKS = ("messages", "offsets")
 
 
-class Join(NamedTuple):
-    """What a member asks for."""
-
-    client_id: str
-    topics: tuple[str, ...]
-    member_id: str | None = None
-    session_timeout_ms: int = 30_000
-    mode: str = "partitioned"
-    protocol: str = "cooperative"
-    assignor: str = "sticky"
-    start: str = "earliest"
-    ack: str = "messages"
-    auto_commit: bool = True
-    visibility_timeout_ms: int | None = None
-    max_in_flight: int | None = None
-    auto_commit_interval_ms: int = 5_000
-    confirms_revocations: bool = False  # is asked to give back what moves, and says when it has
-
-
 def validate_name(name: str, field: str) -> None:
     """Raise `InvalidRequest` unless a group, client or member may be called that."""
     if not name:
@@ -59,29 +41,29 @@ def validate_name(name: str, field: str) -> None:
         raise InvalidRequest(f"{field} {rule}", path=field)
 
 
-def validate_join(asked: Join, config: GroupConfig) -> None:
-    """Raise `InvalidRequest` unless every field has a value that can be."""
-    validate_name(asked.client_id, "client_id")
-    if asked.member_id is not None:
-        validate_name(asked.member_id, "member_id")
-    if not asked.topics:
+def validate_join(wanted: Join, config: GroupConfig) -> None:
+    """Raise `InvalidRequest` unless every field is valid."""
+    validate_name(wanted.client_id, "client_id")
+    if wanted.member_id is not None:
+        validate_name(wanted.member_id, "member_id")
+    if not wanted.topics:
         raise InvalidRequest("at least one topic is required", path="topics")
-    if len(asked.topics) > config.topics_max:
-        raise InvalidRequest(f"topics: {len(asked.topics)} are over the limit of {config.topics_max}", path="topics")
+    if len(wanted.topics) > config.topics_max:
+        raise InvalidRequest(f"topics: {len(wanted.topics)} are over the limit of {config.topics_max}", path="topics")
     low, high = config.session_timeout_ms_min, config.session_timeout_ms_max
-    if not low <= asked.session_timeout_ms <= high:
+    if not low <= wanted.session_timeout_ms <= high:
         raise InvalidRequest(f"session_timeout must be {low} to {high} ms", path="session_timeout")
-    _validate_choice("mode", asked.mode, MODES)
-    _validate_choice("protocol", asked.protocol, PROTOCOLS)
-    _validate_choice("assignor", asked.assignor, ASSIGNORS.keys())
-    _validate_choice("start", asked.start, STARTS)
-    _validate_choice("ack", asked.ack, ACKS)
-    visibility_timeout_ms = asked.visibility_timeout_ms
+    _validate_choice("mode", wanted.mode, MODES)
+    _validate_choice("protocol", wanted.protocol, PROTOCOLS)
+    _validate_choice("assignor", wanted.assignor, ASSIGNORS.keys())
+    _validate_choice("start", wanted.start, STARTS)
+    _validate_choice("ack", wanted.ack, ACKS)
+    visibility_timeout_ms = wanted.visibility_timeout_ms
     if visibility_timeout_ms is not None and not 1 <= visibility_timeout_ms <= VISIBILITY_TIMEOUT_MS_MAX:
         raise InvalidRequest("visibility_timeout must be positive and at most 12h", path="visibility_timeout")
-    if asked.max_in_flight is not None and asked.max_in_flight < 1:
+    if wanted.max_in_flight is not None and wanted.max_in_flight < 1:
         raise InvalidRequest("max_in_flight must be positive", path="max_in_flight")
-    if not AUTO_COMMIT_INTERVAL_MS_MIN <= asked.auto_commit_interval_ms <= AUTO_COMMIT_INTERVAL_MS_MAX:
+    if not AUTO_COMMIT_INTERVAL_MS_MIN <= wanted.auto_commit_interval_ms <= AUTO_COMMIT_INTERVAL_MS_MAX:
         raise InvalidRequest("auto_commit_interval must be 100ms to 1h", path="auto_commit_interval")
 
 
@@ -92,11 +74,11 @@ def _validate_choice(field: str, value: str, choices: Collection[str]) -> None:
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Member:
-    """One who takes messages for the group. Only its group changes it."""
+    """One member. Only its group changes it."""
 
     id: str
     ack: str
-    joined_at_ns: int  # as the calendar shows it
+    joined_at_ns: int  # wall clock
     client_id: str = ""
     topics: tuple[str, ...] = ()  # sorted
     session_timeout_ms: int = 0
@@ -105,47 +87,49 @@ class Member:
     visibility_timeout_ms: int | None = None
     max_in_flight: int | None = None
     auto_commit_interval_ms: int = 5_000
-    commit_at_ns: int = 0  # when positions are committed for it next
-    poll_count: int = 0  # a poll says that all before it are worked through
+    commit_at_ns: int = 0  # when its positions are committed automatically next
+    poll_count: int = 0  # a poll says that the messages of all earlier polls are processed
     confirms_revocations: bool = False
-    last_heartbeat_ns: int = 0  # as the calendar shows it
-    heard_ns: int = 0  # the same, by the clock that never jumps
-    is_late: bool = False  # its silence was told already
+    last_heartbeat_ns: int = 0  # wall clock
+    heard_ns: int = 0  # the same, monotonic
+    is_late: bool = False  # its missing heartbeat was emitted already
     generation: int = 0
     fenced_below: int = 0  # older generations are refused at every verb: partitions were taken from it
     assigned: tuple[TopicPartition, ...] = ()  # sorted
     held: frozenset[TopicPartition] = frozenset()  # the same as a set
     target: frozenset[TopicPartition] = frozenset()
-    asked: dict[TopicPartition, int] = field(default_factory=dict)  # what it is to give back, and until when
+    revoking: dict[TopicPartition, int] = field(
+        default_factory=dict
+    )  # partitions that it has to confirm, and until when
 
     @property
     def to_revoke(self) -> tuple[TopicPartition, ...]:
-        """What it is asked to give back, sorted."""
-        return tuple(sorted(self.asked))
+        """The partitions that are being revoked from it, sorted."""
+        return tuple(sorted(self.revoking))
 
     @property
     def session_deadline_ns(self) -> int:
-        """When its session is over if nothing is heard of it until then."""
+        """When its session times out without another heartbeat."""
         return self.heard_ns + self.session_timeout_ms * MS
 
     @property
     def is_settled(self) -> bool:
-        """Whether it has what it is to have, and nothing else."""
-        return not self.asked and (self.held is self.target or self.held == self.target)
+        """Whether it has its target, and nothing else."""
+        return not self.revoking and (self.held is self.target or self.held == self.target)
 
     def hold(self, partitions: Iterable[TopicPartition]) -> None:
-        """Have exactly these."""
+        """Assign exactly these."""
         held = frozenset(partitions)
         self.held = self.target if held == self.target else held
         self.assigned = tuple(sorted(self.held))
 
-    def ask_back(self, partitions: Iterable[TopicPartition], *, now_ns: int) -> None:
-        """Be asked for exactly these. What was asked for before keeps its deadline: new changes put nothing off."""
+    def revoke(self, partitions: Iterable[TopicPartition], *, now_ns: int) -> None:
+        """Revoke exactly these. Earlier revocations keep their deadline: further changes do not extend it."""
         deadline_ns = now_ns + self.session_timeout_ms * MS
-        self.asked = {partition: self.asked.get(partition, deadline_ns) for partition in partitions}
+        self.revoking = {partition: self.revoking.get(partition, deadline_ns) for partition in partitions}
 
     def heard(self, *, now_ns: int, wall_ns: int) -> None:
-        """Its session begins anew."""
+        """Its session starts again."""
         self.heard_ns = now_ns
         self.last_heartbeat_ns = wall_ns
         self.is_late = False

@@ -1,8 +1,8 @@
 """What a rebalance aims at, and what came of it.
 
-A rebalance begins with a change (somebody came, went or fell silent, a topic grew or went) and a *target*: what each
-member is to have. It ends when everybody has that. One that is overtaken by the next change counts as failed; the next
-one starts from what is held by then. So, counted together, total = successful + failed + the one under way.
+A rebalance begins with a change (a member joined, left or timed out, a topic has grown or was deleted) and a *target*:
+what each member will have. It ends when all members have that. A rebalance that is overtaken by the next change counts
+as failed; the next one starts from what members have by then. So total = successful + failed + the one under way.
 """
 
 from collections.abc import Iterable, Mapping
@@ -44,7 +44,7 @@ class RebalanceStats:
     failed_rebalances: int = 0
     total_partitions_revoked: int = 0
     total_partitions_assigned: int = 0
-    total_revocation_timeouts: int = 0  # members that were asked for partitions and did not give them in time
+    total_revocation_timeouts: int = 0  # members that did not confirm a revocation in time
     last_rebalance_duration_ns: int = 0  # of the last one that succeeded
     total_rebalance_duration_ns: int = 0  # of all that succeeded
     last_rebalance_at_ns: int | None = None  # when the last one succeeded, as the calendar shows it

@@ -1,6 +1,6 @@
-"""A group as bytes: what outlives its coordinator. Times that only count within one process are left out.
+"""A group as bytes: what survives a restart. Times that only count within one process are left out.
 
-The bytes come from a disk and may hold anything, so what they say is checked before a group is made of it.
+The bytes come from a disk and may hold anything, so they are checked before a group is made of them.
 """
 
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ PartitionCount = Annotated[int, msgspec.Meta(ge=0, le=PARTITION_MAX)]
 
 
 class SavedMember(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One member; its session and its deadlines begin anew."""
+    """One member; its session and its deadlines start again."""
 
     id: str
     client_id: str
@@ -71,7 +71,7 @@ _SAME = tuple(name for name in SavedMember.__struct_fields__ if name not in _DER
 
 
 def saved_member(member: Member, *, mode: str) -> SavedMember:
-    """The member as it is; what it has is left out where everybody has everything."""
+    """The member as it is; its partitions are left out in modes where every member has all."""
     return SavedMember(
         **{name: getattr(member, name) for name in _SAME},
         assigned=member.assigned if mode == "partitioned" else (),
@@ -82,16 +82,16 @@ def saved_member(member: Member, *, mode: str) -> SavedMember:
 
 
 def restored_member(saved: SavedMember, *, now_ns: int) -> Member:
-    """The member as it was, heard of just now."""
+    """The member as it was, with a new session."""
     member = Member(**{name: getattr(saved, name) for name in _SAME}, heard_ns=now_ns)
     member.hold(saved.assigned)
     member.target = member.held if saved.is_settled else frozenset(saved.target)
-    member.ask_back(saved.to_revoke, now_ns=now_ns)
+    member.revoke(saved.to_revoke, now_ns=now_ns)
     return member
 
 
 def decoded(raw: bytes) -> SavedGroup:
-    """The group that the bytes tell of. Raises `ValueError` or `InvalidRequest` if they tell of none that can be."""
+    """The decoded group. Raises `ValueError` or `InvalidRequest` if it is not valid."""
     saved = msgspec.msgpack.decode(raw, type=SavedGroup)
     validate_name(saved.name, "group")
     if saved.assignor not in ASSIGNORS:

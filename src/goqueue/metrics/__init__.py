@@ -1,1 +1,1 @@
-"""Numbers about a running node, in the form that Prometheus reads."""
+"""Metrics of a running node, in the format of Prometheus."""

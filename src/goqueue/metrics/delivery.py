@@ -1,7 +1,7 @@
 """The series about groups, deliveries, delays and dead letters.
 
-Counters follow events, one per batch. What is a state, like lag or what is in flight, is looked up when somebody
-asks for the metrics. Series of a group go with it, those of a topic with the topic.
+Counters follow events, one per batch. Gauges such as lag and messages in flight are computed when the metrics are
+scraped. The series of a group are removed with the group, those of a topic with the topic.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,8 +20,8 @@ PRIORITIES = ("critical", "high", "normal", "low", "background")
 STATES = ("Empty", "Stable", "Rebalancing", "Dead")
 
 
-class Standing(NamedTuple):
-    """Where a group stands in a partition."""
+class GroupProgress(NamedTuple):
+    """The progress of a group in a partition."""
 
     topic: str
     partition: int
@@ -32,8 +32,8 @@ class Standing(NamedTuple):
     acked_ranges: int
 
 
-class Tally:
-    """What happened between a group and a topic since somebody last looked."""
+class DeliveryTally:
+    """What a group did with a topic since the last scrape: too frequent to update a series with each batch."""
 
     __slots__ = ("bytes", "commits", "delivered", "ledger_bytes", "ledger_records", "redelivered", "settled")
 
@@ -41,7 +41,7 @@ class Tally:
         self.clear()
 
     def clear(self) -> None:
-        """Begin anew."""
+        """Reset all counts."""
         self.commits = self.delivered = self.bytes = self.redelivered = self.ledger_records = self.ledger_bytes = 0
         self.settled: dict[str, int] = {}
 
@@ -52,9 +52,9 @@ class DeliveryMetrics:
     def __init__(self, registry: CollectorRegistry, consumed: Counter, consumed_bytes: Counter) -> None:
         self.consumed = consumed
         self.consumed_bytes = consumed_bytes
-        self._tallies: dict[tuple[str, str], Tally] = {}
+        self._tallies: dict[tuple[str, str], DeliveryTally] = {}
         self._poll_series: dict[str, tuple[Any, ...]] = {}
-        self._standings: Callable[[], Iterable[Standing]] = tuple
+        self._standings: Callable[[], Iterable[GroupProgress]] = tuple
         self._pending: Callable[[], dict[str, int]] = dict
 
         def counter(name: str, text: str, *labels: str) -> Counter:
@@ -71,34 +71,34 @@ class DeliveryMetrics:
         self.expired = counter("broker_messages_expired", "Messages whose TTL ended", *both)
         self.settled = {
             "ack": counter("broker_messages_acked", "Messages acknowledged", *both),
-            "nack": counter("broker_messages_nacked", "Messages to be delivered again", *both),
+            "nack": counter("broker_messages_nacked", "Messages nacked", *both),
             "reject": counter("broker_messages_rejected", "Messages rejected", *both),
             "extend": counter("broker_visibility_extensions", "Leases extended", *both),
         }
-        self.timeouts = counter("broker_visibility_timeouts", "Leases that ran out", *both)
-        self.in_flight = gauge("broker_in_flight", "Messages that are leased", *both)
+        self.timeouts = counter("broker_visibility_timeouts", "Leases that expired", *both)
+        self.in_flight = gauge("broker_in_flight", "Messages in flight: leased and not settled", *both)
         self.delays = {
             name: counter(f"broker_delayed_messages_{name}", f"Delayed messages {name}", "topic")
             for name in ("scheduled", "fired", "cancelled", "expired")
         }
-        self.delays_pending = gauge("broker_delayed_messages_pending", "Messages that wait for their time", "topic")
+        self.delays_pending = gauge("broker_delayed_messages_pending", "Delayed messages that are not due yet", "topic")
         self.lateness = histogram("broker_delay_lateness_seconds", "How late delayed messages fire", LATENESS, "topic")
         self.dead = counter("broker_dlq_routed", "Dead letters written", "topic", "reason")
         self.boosts = counter("broker_priority_boosts", "Lanes served first after a long wait", "topic", "priority")
-        self.redriven = counter("broker_dlq_redriven", "Dead letters put back", "topic")
+        self.redriven = counter("broker_dlq_redriven", "Dead letters redriven", "topic")
         self.ledger_records = counter("ledger_records", "Facts appended to ledgers", "topic")
         self.ledger_bytes = counter("ledger_bytes_written", "Bytes appended to ledgers", "topic")
         self.acked_ranges = gauge("ledger_acked_ranges", "Acknowledged ranges above the floor", *both)
         self.committed = gauge("consumer_committed_offset", "The floor", "topic", "partition", group)
-        self.lag = gauge("consumer_lag", "Readable messages that are not done", "topic", "partition", group)
-        self.commits = counter("consumer_offset_commits", "Floors that advanced", *both)
+        self.lag = gauge("consumer_lag", "Messages that are readable and not acked", "topic", "partition", group)
+        self.commits = counter("consumer_offset_commits", "Committed positions that advanced", *both)
         self.members = gauge("consumer_group_members", "Members", group)
         self.generation = gauge("consumer_group_generation", "Generation", group)
-        self.assigned = gauge("consumer_assigned_partitions", "Partitions that members have", group)
+        self.assigned = gauge("consumer_assigned_partitions", "Partitions assigned to members", group)
         self.state = gauge("consumer_group_state", "1 for the state it is in", group, "state")
         self.joins = counter("consumer_group_joins", "Members that joined", group)
-        self.given = counter("consumer_partitions_assigned", "Partitions given by rebalances", group)
-        self.taken = counter("consumer_partitions_revoked", "Partitions taken by rebalances", group)
+        self.given = counter("consumer_partitions_assigned", "Partitions assigned by rebalances", group)
+        self.taken = counter("consumer_partitions_revoked", "Partitions revoked by rebalances", group)
         self.rebalances = counter("consumer_rebalances", "Rebalances begun", group, "trigger")
         self.rebalance_latency = histogram(
             "consumer_rebalance_latency_seconds", "How long rebalances take", REBALANCE, group, "rebalance_type"
@@ -109,7 +109,7 @@ class DeliveryMetrics:
         self.poll_size = histogram("consumer_poll_batch_size", "Messages per poll", SIZES, group)
         self.heartbeats = counter("consumer_heartbeats_sent", "Heartbeats", group)
         self.late_heartbeats = counter("consumer_heartbeat_timeouts", "Heartbeats two intervals late", group)
-        self.sessions_over = counter("consumer_session_timeouts", "Members that expired", group)
+        self.sessions_over = counter("consumer_session_timeouts", "Members whose session expired", group)
 
         self._by_topic: tuple[Any, ...] = (
             *self.delays.values(),
@@ -117,7 +117,7 @@ class DeliveryMetrics:
             self.lateness,
             self.redriven,
         )
-        self._by_any_topic: tuple[Any, ...] = (self.ledger_records, self.ledger_bytes)  # internal ones, too
+        self._by_any_topic: tuple[Any, ...] = (self.ledger_records, self.ledger_bytes)  # including internal topics
         self._of_topic: tuple[Any, ...] = (
             self.redelivered,
             self.expired,
@@ -132,8 +132,8 @@ class DeliveryMetrics:
             self.commits,
         )
         self.handlers: dict[type[events.Event], Callable[[Any], None]] = {
-            events.Delivered: self._delivered,
-            events.Settled: self._settled,
+            events.MessagesDelivered: self._delivered,
+            events.MessagesSettled: self._settled,
             events.LeasesExpired: lambda e: self._count(self.timeouts, e, e.count),
             events.MessagesExpired: lambda e: self._count(self.expired, e, e.count),
             events.DelaysScheduled: lambda e: self.delays["scheduled"].labels(e.topic).inc(e.count),
@@ -142,10 +142,10 @@ class DeliveryMetrics:
             events.DelaysExpired: lambda e: self.delays["expired"].labels(e.topic).inc(e.count),
             events.DeadLettered: lambda e: self.dead.labels(e.topic, e.reason.lower()).inc(e.count),
             events.LaneBoosted: lambda e: self.boosts.labels(e.topic, PRIORITIES[e.lane]).inc(),
-            events.Redriven: lambda e: self.redriven.labels(e.topic).inc(e.count),
+            events.DeadLettersRedriven: lambda e: self.redriven.labels(e.topic).inc(e.count),
             events.LedgerWritten: self._ledger,
             events.PositionCommitted: self._committed,
-            events.Polled: self._polled,
+            events.PollAnswered: self._polled,
             events.MemberJoined: lambda e: self.joins.labels(e.group).inc(),
             events.MemberLeft: self._left,
             events.GroupChanged: self._changed,
@@ -158,13 +158,13 @@ class DeliveryMetrics:
             events.HeartbeatLate: lambda e: self.late_heartbeats.labels(e.group).inc(),
         }
 
-    def _delivered(self, event: events.Delivered) -> None:
+    def _delivered(self, event: events.MessagesDelivered) -> None:
         tally = self._tally(event.topic, event.group)
         tally.delivered += event.count
         tally.bytes += event.bytes
         tally.redelivered += event.redelivered
 
-    def _settled(self, event: events.Settled) -> None:
+    def _settled(self, event: events.MessagesSettled) -> None:
         settled = self._tally(event.topic, event.group).settled
         settled[event.kind] = settled.get(event.kind, 0) + event.count
 
@@ -176,19 +176,19 @@ class DeliveryMetrics:
         tally.ledger_records += event.count
         tally.ledger_bytes += event.bytes
 
-    def _tally(self, topic: str, group: str) -> "Tally":
+    def _tally(self, topic: str, group: str) -> "DeliveryTally":
         tally = self._tallies.get((topic, group))
         if tally is None:
-            tally = self._tallies[topic, group] = Tally()
+            tally = self._tallies[topic, group] = DeliveryTally()
         return tally
 
-    def watch(self, standings: Callable[[], Iterable[Standing]], pending: Callable[[], dict[str, int]]) -> None:
-        """Ask these for what is a state, when the health of the node is asked for."""
+    def watch(self, standings: Callable[[], Iterable[GroupProgress]], pending: Callable[[], dict[str, int]]) -> None:
+        """Call these at each scrape for the gauges."""
         self._standings = standings
         self._pending = pending
 
     def look(self) -> None:
-        """Bring the states up to date, and the counters that are too dear to be touched by every batch."""
+        """Compute the gauges, and add the tallies to their counters."""
         for (topic, group), tally in self._tallies.items():
             self._add(topic, group, tally)
         for series in (self.in_flight, self.acked_ranges, self.committed, self.lag):
@@ -201,7 +201,7 @@ class DeliveryMetrics:
         for topic, count in self._pending().items():
             self.delays_pending.labels(topic).set(count)
 
-    def _add(self, topic: str, group: str, tally: "Tally") -> None:
+    def _add(self, topic: str, group: str, tally: "DeliveryTally") -> None:
         if tally.delivered:
             self.consumed.labels(topic, group).inc(tally.delivered)
             self.consumed_bytes.labels(topic, group).inc(tally.bytes)
@@ -217,7 +217,7 @@ class DeliveryMetrics:
         tally.clear()
 
     def topic_created(self, topic: str, *, internal: bool) -> None:
-        """Its series begin at zero."""
+        """Create the series of the topic, at zero."""
         for series in self._by_any_topic:
             series.labels(topic)
         if internal:
@@ -228,7 +228,7 @@ class DeliveryMetrics:
             self.boosts.labels(topic, priority)
 
     def topic_deleted(self, topic: str, *, internal: bool) -> None:
-        """Its series go."""
+        """Remove the series of the topic."""
         for key in [key for key in self._tallies if key[0] == topic]:
             del self._tallies[key]
         for series in self._by_any_topic if internal else (*self._by_any_topic, *self._by_topic):
@@ -244,7 +244,7 @@ class DeliveryMetrics:
         self.delays["fired"].labels(event.topic).inc(event.count)
         self.lateness.labels(event.topic).observe(event.lateness_ns / SECOND)
 
-    def _polled(self, event: events.Polled) -> None:
+    def _polled(self, event: events.PollAnswered) -> None:
         series = self._poll_series.get(event.group)
         if series is None:
             of_group = (self.polls, self.empty_polls, self.poll_latency, self.poll_size)

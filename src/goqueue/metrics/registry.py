@@ -1,8 +1,8 @@
-"""All series of a node, and what feeds them: events of the cores, once per batch, and a look at what is counted anyway.
+"""All series of a node. They are fed by events, once per batch, and by counters that are read at each scrape.
 
-`Metrics.observe` is an observer of events. It knows a topic by the directory of its log. A series with a topic in its
-labels is there from the creation of the topic on, at zero, and goes with it. Internal topics are in the series about
-storage and ledgers only.
+`Metrics.observe` is an observer of events. It finds the topic of a log event by the directory of the log. A series with
+a topic label exists from the first scrape after the creation of the topic, at zero, until its deletion. Internal topics
+are only in the series about storage and ledgers.
 """
 
 import platform
@@ -28,11 +28,11 @@ from goqueue.record import kernel
 BATCH_BYTES = (1024, 16384, 65536, 262144, 1048576, 4194304)
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-"""What the text is; newer names of it are not known to older scrapers."""
+"""The content type; older scrapers do not know newer versions of it."""
 
 
-class _Tally:
-    """What was published to a topic since somebody last looked: a series is too dear to be touched by every batch."""
+class _PublishTally:
+    """Messages published to a topic since the last scrape: a series is too slow to update with each batch."""
 
     __slots__ = ("bytes", "messages")
 
@@ -54,13 +54,13 @@ class Metrics:
         self._published = _counter(registry, "broker_messages_published", "Messages appended", topic)
         self._published_bytes = _counter(registry, "broker_bytes_published", "Bytes of records appended", topic)
         group = ("topic", "consumer_group")
-        self._consumed = _counter(registry, "broker_messages_consumed", "Messages handed out", group)
-        self._consumed_bytes = _counter(registry, "broker_bytes_consumed", "Bytes of records handed out", group)
-        self._duplicates = _counter(registry, "broker_duplicates", "Batches that were stored already", topic)
+        self._consumed = _counter(registry, "broker_messages_consumed", "Messages delivered or read", group)
+        self._consumed_bytes = _counter(registry, "broker_bytes_consumed", "Bytes of records delivered or read", group)
+        self._duplicates = _counter(registry, "broker_duplicates", "Batches that producers sent again", topic)
         self._partitions = _gauge(registry, "broker_topic_partitions", "Partitions of a topic", topic)
         self._topics = _gauge(registry, "broker_topic_count", "Topics, without internal ones")
         self._connections = _gauge(registry, "broker_active_connections", "Open connections", ("door",))
-        self._fsyncs = _counter(registry, "storage_fsync", "Flushes that became durable", topic)
+        self._fsyncs = _counter(registry, "storage_fsync", "Completed flushes", topic)
         self._fsync_bytes = Histogram(
             "goqueue_storage_fsync_batch_bytes",
             "Bytes made durable by one flush",
@@ -68,21 +68,21 @@ class Metrics:
             buckets=BATCH_BYTES,
             registry=registry,
         )
-        self._segments_created = _counter(registry, "storage_segments_created", "Segments begun", topic)
+        self._segments_created = _counter(registry, "storage_segments_created", "Segments created", topic)
         self._segments_deleted = _counter(registry, "storage_segments_deleted", "Segments deleted", topic)
-        self._corrupt = _counter(registry, "storage_corrupt_records", "Places that fail their checks", topic)
+        self._corrupt = _counter(registry, "storage_corrupt_records", "Places in logs that fail their checks", topic)
         self._by_topic: tuple[Any, ...] = (self._published, self._published_bytes, self._duplicates, self._partitions)
-        self._by_any_topic: tuple[Any, ...] = (  # internal ones, too
+        self._by_any_topic: tuple[Any, ...] = (  # including internal topics
             self._fsyncs,
             self._fsync_bytes,
             self._segments_created,
             self._segments_deleted,
             self._corrupt,
         )
-        self._tallies: dict[str, _Tally] = {}
+        self._tallies: dict[str, _PublishTally] = {}
         self._not_rendered: dict[str, events.TopicCreated] = {}
         counts: dict[type[events.Event], Callable[[Any], None]] = {
-            events.Published: self._count_published,
+            events.BatchPublished: self._count_published,
             events.Consumed: self._count_consumed,
             events.DuplicateFound: self._count_duplicate,
             events.TopicCreated: self._created,
@@ -105,7 +105,7 @@ class Metrics:
         build.labels(VERSION, platform.python_version()).set(1)
         _gauge(registry, "kernel_info", "The record kernel", ("implementation",)).labels(kernel.IMPLEMENTATION).set(1)
 
-    def _count_published(self, event: events.Published) -> None:
+    def _count_published(self, event: events.BatchPublished) -> None:
         tally = self._tallies.get(event.topic)
         if tally is not None:
             tally.messages += event.count
@@ -121,12 +121,12 @@ class Metrics:
             self._duplicates.labels(event.topic).inc()
 
     def watch_connections(self, counts: Mapping[str, Callable[[], int]]) -> None:
-        """Ask these for the number of connections of each door, when the health of the node is asked for."""
+        """Call these at each scrape for the number of connections of each door."""
         for door, count in counts.items():
             self._connections.labels(door).set_function(count)
 
     def render(self, as_openmetrics: bool) -> tuple[bytes, str]:
-        """All series as text, and the type of it."""
+        """All series as text, and its content type."""
         self._begin_series()
         for topic, tally in self._tallies.items():
             self._published.labels(topic).inc(tally.messages)
@@ -142,12 +142,12 @@ class Metrics:
         self._not_rendered[event.topic] = event
         if not event.internal:
             self._topics.inc()
-            self._tallies[event.topic] = _Tally()
+            self._tallies[event.topic] = _PublishTally()
 
     def _begin_series(self) -> None:
-        """Begin at zero the series of topics that no rendering has shown yet.
+        """Create, at zero, the series of topics that were created since the last scrape.
 
-        Not when a topic is created: each has some thirty series, and a broker that starts with 3,000 partitions would
+        Not when a topic is created: each has about thirty series, and a broker that starts with 3,000 partitions would
         spend a fifth of a second on them before it serves anything.
         """
         created, self._not_rendered = self._not_rendered, {}
@@ -197,7 +197,7 @@ class Metrics:
 
 
 def topic_of(log: str) -> str:
-    """The topic whose log, or ledger, stands in that directory."""
+    """The topic of the log or ledger in that directory."""
     return log.rsplit("/", 3)[1]
 
 

@@ -1,4 +1,4 @@
-"""The series about messages that are held against schemas, counted per batch. They go with their topic."""
+"""The series about schema validation, updated once per batch and removed with their topic."""
 
 from collections.abc import Callable
 from typing import Any, Final
@@ -18,13 +18,13 @@ class SchemaMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self.validations = Counter(
             "goqueue_broker_schema_validations",
-            "Messages held against a schema",
+            "Messages validated against a schema",
             ("topic", "result"),
             registry=registry,
         )
         self.latency = Histogram(
             "goqueue_broker_schema_validation_latency_seconds",
-            "How long a batch is held against its schemas",
+            "Time to validate a batch",
             ("topic",),
             buckets=LATENCY,
             registry=registry,
@@ -32,13 +32,13 @@ class SchemaMetrics:
         self.handlers: dict[type[events.Event], Callable[[Any], None]] = {events.SchemaChecked: self._checked}
 
     def topic_created(self, topic: str) -> None:
-        """Its series are there, at zero."""
+        """Create the series of the topic, at zero."""
         for result in RESULTS:
             self.validations.labels(topic, result)
         self.latency.labels(topic)
 
     def topic_deleted(self, topic: str) -> None:
-        """Its series are gone."""
+        """Remove the series of the topic."""
         self.validations.remove_by_labels({"topic": topic})
         self.latency.remove_by_labels({"topic": topic})
 

@@ -1,4 +1,4 @@
-"""What the disk refuses: writes and flushes that failed, logs that have stopped, and the room that is left."""
+"""The series about the disk: writes and flushes that failed, logs that stopped, and free space."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -9,7 +9,7 @@ from goqueue import events
 
 
 class StorageMetrics:
-    """The series of the disk. `watch` says whom to ask for the room on it."""
+    """Fed by the events of logs; `watch` adds the free space."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         topic = ("topic",)
@@ -21,27 +21,31 @@ class StorageMetrics:
         )
         self._write_errors = Counter("goqueue_storage_write_errors", "Writes that failed", topic, registry=registry)
         self._fsync_errors = Counter("goqueue_storage_fsync_errors", "Flushes that failed", topic, registry=registry)
-        self._free = Gauge("goqueue_storage_disk_free_bytes", "Room on the disk of the data", registry=registry)
-        self._total = Gauge("goqueue_storage_disk_total_bytes", "Size of the disk of the data", registry=registry)
+        self._free = Gauge(
+            "goqueue_storage_disk_free_bytes", "Free space on the disk of the data directory", registry=registry
+        )
+        self._total = Gauge(
+            "goqueue_storage_disk_total_bytes", "Size of the disk of the data directory", registry=registry
+        )
         self.handlers: Mapping[type[events.Event], Callable[[Any], None]] = {
             events.WriteRefused: self._count_refused,
             events.LogFailed: self._count_failed,
         }
 
     def watch(self, space: Callable[[], tuple[int, int] | None]) -> None:
-        """Ask this for the free and the total bytes, when the health of the node is asked for."""
+        """Call this at each scrape for the free and the total bytes."""
         self._free.set_function(lambda: (space() or (float("nan"), 0))[0])
         self._total.set_function(lambda: (space() or (0, float("nan")))[1])
 
     def topic_created(self, topic: str, partitions: int) -> None:
-        """All its series are there from now on."""
+        """Create the series of the topic, at zero."""
         for number in range(partitions):
             self._log_failed.labels(topic, str(number))
         self._write_errors.labels(topic)
         self._fsync_errors.labels(topic)
 
     def topic_deleted(self, topic: str) -> None:
-        """Its series go with it."""
+        """Remove the series of the topic."""
         self._log_failed.remove_by_labels({"topic": topic})
         self._write_errors.remove(topic)
         self._fsync_errors.remove(topic)
@@ -57,6 +61,6 @@ class StorageMetrics:
 
 
 def _place(log: str) -> tuple[str, str]:
-    """The topic and the partition whose log, or ledger, stands in that directory."""
+    """The topic and partition of the log or ledger in that directory."""
     _, topic, partition, _ = log.rsplit("/", 3)
     return topic, partition

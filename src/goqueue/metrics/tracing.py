@@ -1,4 +1,4 @@
-"""The series about traces, looked up when somebody asks for them: the recorder counts anyway."""
+"""The series about traces, read from the counters of the recorder at each scrape."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Protocol
@@ -8,8 +8,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 
-class Tallies(Protocol):
-    """What was recorded and dropped, in events of single messages."""
+class TraceCounterSource(Protocol):
+    """Recorded and dropped events of single messages."""
 
     @property
     def recorded(self) -> Mapping[str, int]: ...
@@ -21,20 +21,20 @@ class Tallies(Protocol):
 
 
 class TraceMetrics(Collector):
-    """Fed by whoever records traces, once `watch` was told of it."""
+    """Reads the counters that `watch` names."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._tallies: Tallies | None = None
+        self._tallies: TraceCounterSource | None = None
         self._buffered: Callable[[], int] = int
         registry.register(self)
 
-    def watch(self, tallies: Tallies, buffered: Callable[[], int]) -> None:
-        """Where the numbers are."""
+    def watch(self, tallies: TraceCounterSource, buffered: Callable[[], int]) -> None:
+        """Read these counters, and the number of buffered events, at each scrape."""
         self._tallies = tallies
         self._buffered = buffered
 
     def collect(self) -> Iterator[Metric]:
-        """The series as they are now."""
+        """The series with their current values."""
         if self._tallies is None:
             return
         recorded = CounterMetricFamily("goqueue_trace_events", "Lifecycle events recorded", labels=["event_type"])

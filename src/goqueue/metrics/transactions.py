@@ -1,4 +1,4 @@
-"""The series about transactions; each follows an event of the coordinator."""
+"""The series about transactions, fed by the events of the coordinator."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,28 +21,28 @@ class TransactionMetrics:
         self.aborted = Counter(
             "goqueue_broker_transactions_aborted", "Transactions aborted", ["reason"], registry=registry
         )
-        self.open = Gauge("goqueue_broker_transactions_open", "Transactions that are open", registry=registry)
+        self.open = Gauge("goqueue_broker_transactions_open", "Open transactions", registry=registry)
         self.latency = Histogram(
             "goqueue_broker_transaction_latency_seconds",
-            "From begin to the end of the commit",
+            "Time from begin to the end of the commit",
             buckets=LATENCY,
             registry=registry,
         )
         for reason in REASONS:
             self.aborted.labels(reason)
         self.handlers: dict[type[events.Event], Callable[[Any], None]] = dict.fromkeys(
-            (events.TransactionBegun, events.TransactionCommitted, events.TransactionAborted), self._note
+            (events.TransactionStarted, events.CommitCompleted, events.AbortCompleted), self._note
         )
 
     def _note(self, event: events.TransactionEvent) -> None:
         self.open.set(event.open_count)
         match event:
-            case events.TransactionBegun():
+            case events.TransactionStarted():
                 self.started.inc()
-            case events.TransactionCommitted(duration_ns=duration_ns):
+            case events.CommitCompleted(duration_ns=duration_ns):
                 self.committed.inc()
                 self.latency.observe(duration_ns / SECOND)
-            case events.TransactionAborted(reason=reason):
+            case events.AbortCompleted(reason=reason):
                 self.aborted.labels(reason).inc()
             case _:
                 pass

@@ -1,7 +1,8 @@
 """The record kernel in Python: the oracle that the C kernel is held against, and the fallback where C is missing.
 
-Function by function this is `_kernel.c`: the same arguments, results, exceptions and order of checks. It is
-written to be read. What each function is for stands in `kernel.py`, the format in `header.py`.
+Function by function this is `_kernel.c`: the same arguments, results, exceptions and order of checks, which
+tests/record/test_kernel_twins.py compares. It is written to be read. `kernel.py` says what each function is for,
+`header.py` has the format.
 """
 
 import struct
@@ -24,9 +25,9 @@ from goqueue.record.header import (
     TIMESTAMP_MIN,
     VERSION,
     Buffer,
-    Fault,
     Flags,
     Priority,
+    RecordFault,
 )
 from goqueue.record.headers import DELIVER_AT, EXPIRES_AT, FOR_GROUP, encode_headers, parse_time, split_headers
 
@@ -34,7 +35,7 @@ Lanes: TypeAlias = tuple[bytes, bytes, bytes, bytes, bytes]
 OutlineTuple: TypeAlias = tuple[int, int, int, int, int, Lanes, bytes, bytes, bytes, bytes, bytes]
 SummaryTuple: TypeAlias = tuple[int, int, int, int, int, int, int, int, int, bytes, bytes, int, int, int, bytes, int]
 
-# plain numbers: an IntFlag takes a microsecond for each operation
+# Plain numbers: an IntFlag takes a microsecond for each operation, and these are used several times per record.
 _COMPRESSED = int(Flags.COMPRESSED)
 _HAS_HEADERS = int(Flags.HAS_HEADERS)
 _TOMBSTONE = int(Flags.TOMBSTONE)
@@ -188,26 +189,26 @@ def _flags_hold(flags: int, allowed: int, value_bytes: int, headers_bytes: int) 
 
 def _read_header(
     buffer: memoryview, at: int, flags_allowed: int = FLAGS_KNOWN, value_bytes_max: int = _ENCODABLE_VALUE_BYTES_MAX
-) -> _Stored | Fault:
-    """The record at `at`, if its fixed header is valid and all of it is there. Its headers are not looked into."""
+) -> _Stored | RecordFault:
+    """The record at `at`, if its fixed header is valid and all of it is there. Its headers are not validated."""
     left = len(buffer) - at
     if left < HEADER_BYTES:
-        return Fault.TRUNCATED
+        return RecordFault.TRUNCATED
     magic, version, flags, crc, offset, timestamp, priority, reserved, klen, vlen, hlen = HEADER.unpack_from(buffer, at)
     if magic != MAGIC:
-        return Fault.MAGIC
+        return RecordFault.MAGIC
     if version != VERSION:
-        return Fault.VERSION
+        return RecordFault.VERSION
     if not _flags_hold(flags, flags_allowed, vlen, hlen):
-        return Fault.FLAGS
+        return RecordFault.FLAGS
     if priority > Priority.BACKGROUND:
-        return Fault.PRIORITY
+        return RecordFault.PRIORITY
     if reserved:
-        return Fault.RESERVED
+        return RecordFault.RESERVED
     if vlen > value_bytes_max:
-        return Fault.LENGTH
+        return RecordFault.LENGTH
     if HEADER_BYTES + klen + vlen + hlen > left:
-        return Fault.TRUNCATED
+        return RecordFault.TRUNCATED
     key_end = at + HEADER_BYTES + klen
     value_end = key_end + vlen
     end = value_end + hlen
@@ -234,36 +235,36 @@ def _headers_hold(stored: _Stored) -> bool:
 
 def _read_record(
     buffer: memoryview, at: int, flags_allowed: int = FLAGS_KNOWN, value_bytes_max: int = _ENCODABLE_VALUE_BYTES_MAX
-) -> _Stored | Fault:
+) -> _Stored | RecordFault:
     stored = _read_header(buffer, at, flags_allowed, value_bytes_max)
     if isinstance(stored, _Stored) and stored.headers and not _headers_hold(stored):
-        return Fault.HEADERS
+        return RecordFault.HEADERS
     return stored
 
 
-def _read_stored(buffer: memoryview, at: int, verify: bool) -> _Stored | Fault:
-    """As `_read_record`, and the crc if it is to be verified, and the offset."""
+def _read_stored(buffer: memoryview, at: int, verify: bool) -> _Stored | RecordFault:
+    """As `_read_record`; the offset is validated too, and the crc if `verify` is set."""
     stored = _read_record(buffer, at)
-    if isinstance(stored, Fault):
+    if isinstance(stored, RecordFault):
         return stored
     if verify and _record_crc(stored.record) != stored.crc:
-        return Fault.CRC
-    return Fault.OFFSET if stored.offset > OFFSET_MAX else stored
+        return RecordFault.CRC
+    return RecordFault.OFFSET if stored.offset > OFFSET_MAX else stored
 
 
-class _Run:
-    """The records of a buffer, up to the first fault; then `fault` and `position` say where it ended and why."""
+class _RecordRun:
+    """The records of a buffer up to the first fault; after that, `fault` and `position` say why and where it ended."""
 
     def __init__(self, buffer: memoryview, *, verify: bool) -> None:
         self.buffer = buffer
         self.verify = verify
-        self.fault = Fault.NONE
+        self.fault = RecordFault.NONE
         self.position = 0
 
     def __iter__(self) -> Iterator[_Stored]:
         while self.position < len(self.buffer):
             stored = _read_stored(self.buffer, self.position, self.verify)
-            if isinstance(stored, Fault):
+            if isinstance(stored, RecordFault):
                 self.fault = stored
                 return
             yield stored
@@ -274,7 +275,7 @@ class _Run:
 
 
 class _Summary:
-    """Sums up records; `kernel.Summary` says what the fields mean."""
+    """Collects the facts of `kernel.Summary`, which says what the fields mean."""
 
     def __init__(self, position: int, next_index_at: int, *, positions: bool = False) -> None:
         self.count = 0
@@ -306,7 +307,7 @@ class _Summary:
         self.flags |= stored.flags
         self.priorities |= 1 << stored.priority
 
-    def stop(self, fault: Fault, at: int) -> SummaryTuple:
+    def stop(self, fault: RecordFault, at: int) -> SummaryTuple:
         if not self.count:
             self.start = self.end = at
         return (
@@ -345,17 +346,17 @@ def stamp(
     at = 0
     while at < len(view):
         stored = _read_record(view, at, flags_allowed, value_bytes_max)
-        if isinstance(stored, Fault):
+        if isinstance(stored, RecordFault):
             return summary.stop(stored, at)
         if offset > OFFSET_MAX:
-            return summary.stop(Fault.OFFSET, at)
+            return summary.stop(RecordFault.OFFSET, at)
         _OFFSET_AND_TIMESTAMP.pack_into(stored.record, CRC_END, offset, timestamp)
         _CRC.pack_into(stored.record, CRC_POSITION, _record_crc(stored.record))
         summary.index(at, offset, timestamp)
         summary.add(at, stored, offset, timestamp)
         offset += 1
         at += len(stored.record)
-    return summary.stop(Fault.NONE, at)
+    return summary.stop(RecordFault.NONE, at)
 
 
 def scan(
@@ -373,13 +374,13 @@ def scan(
     summary = _Summary(_natural(position), _natural(next_index_at), positions=positions)
     if positions and len(view) > 0xFFFF_FFFF:
         raise ValueError("positions need a buffer below 4 GiB")
-    run = _Run(view, verify=True)
+    run = _RecordRun(view, verify=True)
     for stored in run:
         offset, at = stored.offset, run.position
         if offset != expected if dense else offset < expected:
-            return summary.stop(Fault.OFFSET, at)
+            return summary.stop(RecordFault.OFFSET, at)
         if offset >= to_offset:
-            return summary.stop(Fault.NONE, at)
+            return summary.stop(RecordFault.NONE, at)
         summary.index(at, offset, stored.timestamp)
         if offset >= from_offset:
             summary.add(at, stored, offset, stored.timestamp)
@@ -391,13 +392,14 @@ def scan(
 
 
 class _Exhausted(Exception):
-    """The search has looked at more bytes than it may."""
+    """The search has read more bytes than its budget allows."""
 
 
 class _Search:
-    """The search for the first valid record behind damage.
+    """The search for the first valid record after damage.
 
-    Bytes that look like headers may ask for any number of checksums over the same bytes; the budget ends that.
+    Hostile bytes can look like many headers whose records overlap, and each asks for a checksum over the same bytes:
+    without a budget the search would take quadratic time.
     """
 
     def __init__(self, buffer: memoryview, min_offset: int, max_offset: int) -> None:
@@ -408,9 +410,9 @@ class _Search:
         self.budget = len(buffer) * _RESYNC_BUDGET_FACTOR + _RESYNC_BUDGET_BYTES
 
     def run(self, start: int) -> int:
-        """What leads to the end is proven, and bounds the offsets that a record between the damage and it can have.
+        """The records that lead to the end are proven. They bound the offsets of records between the damage and them.
 
-        So neither does more damage hide a record, nor does a record inside a value pass for one of the log.
+        So a second damaged place hides no record, and a record inside a value is not taken for one of the log.
         """
         if start >= len(self.data):
             return -1
@@ -422,7 +424,7 @@ class _Search:
         """The first valid record from which valid records lead to the end, or the end; its offset is the new limit."""
         while (at := self.magic(at)) < len(self.data):
             stored = self.probe(at, self.min_offset)
-            if isinstance(stored, Fault):
+            if isinstance(stored, RecordFault):
                 at += 1
                 continue
             stopped = self.follow(at + len(stored.record), stored.offset + 1)
@@ -442,12 +444,12 @@ class _Search:
         return end
 
     def follow(self, at: int, min_offset: int) -> int:
-        """Where the bytes at `at` stop being records with rising offsets; the end, too, if the begin of one is last."""
+        """Where the run of records with rising offsets at `at` ends; a torn record that is last belongs to it."""
         while at < len(self.data):
             stored = self.probe(at, min_offset)
-            if isinstance(stored, Fault):
+            if isinstance(stored, RecordFault):
                 opening = (MAGIC + bytes([VERSION]))[: len(self.data) - at]
-                torn = stored is Fault.TRUNCATED and self.data.startswith(opening, at)
+                torn = stored is RecordFault.TRUNCATED and self.data.startswith(opening, at)
                 return len(self.data) if torn else at
             at += len(stored.record)
             min_offset = stored.offset + 1
@@ -457,19 +459,19 @@ class _Search:
         found = self.data.find(MAGIC, at)
         return len(self.data) if found < 0 else found
 
-    def probe(self, at: int, min_offset: int) -> _Stored | Fault:
+    def probe(self, at: int, min_offset: int) -> _Stored | RecordFault:
         """The record at `at` if it is whole and valid with an offset in [min_offset, max_offset)."""
         stored = _read_header(self.buffer, at)
-        if isinstance(stored, Fault):
+        if isinstance(stored, RecordFault):
             return stored
         if not min_offset <= stored.offset < self.max_offset:
-            return Fault.OFFSET
+            return RecordFault.OFFSET
         if len(stored.record) > self.budget:
             raise _Exhausted
         self.budget -= len(stored.record)
         if not _headers_hold(stored):
-            return Fault.HEADERS
-        return stored if _record_crc(stored.record) == stored.crc else Fault.CRC
+            return RecordFault.HEADERS
+        return stored if _record_crc(stored.record) == stored.crc else RecordFault.CRC
 
 
 def resync(buffer: Buffer, start: int, min_offset: int, max_offset: int) -> int:
@@ -484,7 +486,7 @@ def resync(buffer: Buffer, start: int, min_offset: int, max_offset: int) -> int:
 
 
 class Record:
-    """One record of a batch. Its origin must not lead back to it: the C twin takes no part in garbage collection."""
+    """One record of a batch. Its origin must not refer back to it: the C twin takes no part in garbage collection."""
 
     __slots__ = ("_flags", "_key", "_offset", "_origin", "_priority_code", "_raw_headers", "_timestamp_ns", "_value")
 
@@ -579,12 +581,12 @@ def _byte(value: int) -> int:
 
 
 def decode(buffer: Buffer, origin: object, record_type: type[Record], verify: bool) -> tuple[int, int, list[Record]]:
-    run = _Run(_readable(buffer), verify=verify)
+    run = _RecordRun(_readable(buffer), verify=verify)
     if not _is_record_type(record_type):
         raise TypeError("record_type must be a subclass of Record")
     _refuse_record_as_origin(origin)
     records = [
-        # past __new__ and __init__ of the type: what they would check has been checked
+        # Around __new__ and __init__ of the type: they would check again what is known to be valid.
         Record.__new__(
             record_type,
             origin,
@@ -761,7 +763,7 @@ def _header_columns(headers: Sequence[list[tuple[bytes, bytes]]]) -> list[bytear
 
 
 def columns(buffer: Buffer, wanted: int, verify: bool) -> tuple[int, int, tuple[Any, ...]]:
-    run = _Run(_readable(buffer), verify=verify)
+    run = _RecordRun(_readable(buffer), verify=verify)
     wanted = _natural(wanted)
     rows = list(run)
     headers = [split_headers(bytes(row.headers)) for row in rows] if wanted & _HEADERS else []
@@ -822,7 +824,7 @@ def filter(
     latest: dict[bytes, int] | None,
     tombstones_before: int,
 ) -> tuple[int, int, bytearray]:
-    run = _Run(_readable(buffer), verify=False)
+    run = _RecordRun(_readable(buffer), verify=False)
     from_offset, to_offset, hide_flags = _int64(from_offset), _int64(to_offset), _natural(hide_flags)
     due, tombstones_before = _int64(due), _int64(tombstones_before)
     table = None if latest is None else _dict(latest)
@@ -855,7 +857,7 @@ def strip(buffer: Buffer, keep: int) -> tuple[int, int, bytearray]:
     at = 0
     while at < len(view):
         stored = _read_stored(view, at, verify=False)
-        if isinstance(stored, Fault):
+        if isinstance(stored, RecordFault):
             return int(stored), at, stripped
         key = stored.key if keep & _KEEP_KEY else b""
         value = stored.value if keep & _KEEP_VALUE else b""
@@ -867,11 +869,11 @@ def strip(buffer: Buffer, keep: int) -> tuple[int, int, bytearray]:
         _CRC.pack_into(record, CRC_POSITION, _record_crc(memoryview(record)))
         stripped += record
         at += len(stored.record)
-    return int(Fault.NONE), at, stripped
+    return int(RecordFault.NONE), at, stripped
 
 
 def latest(buffer: Buffer, table: dict[bytes, int]) -> tuple[int, int]:
-    run = _Run(_readable(buffer), verify=False)
+    run = _RecordRun(_readable(buffer), verify=False)
     _dict(table)
     for stored in run:
         if len(stored.key) and not stored.flags & _CONTROL:
@@ -880,7 +882,7 @@ def latest(buffer: Buffer, table: dict[bytes, int]) -> tuple[int, int]:
 
 
 def waits(buffer: Buffer, now: int) -> tuple[int, int, tuple[int, ...], tuple[int, ...]]:
-    run = _Run(_readable(buffer), verify=False)
+    run = _RecordRun(_readable(buffer), verify=False)
     counts, waited = [0] * len(Priority), [0] * len(Priority)
     for stored in run:
         if not stored.flags & _CONTROL:
@@ -893,16 +895,16 @@ def waits(buffer: Buffer, now: int) -> tuple[int, int, tuple[int, ...], tuple[in
 # outline and select
 
 
-def _read_rising(buffer: memoryview, at: int, expected: int) -> _Stored | Fault:
+def _read_rising(buffer: memoryview, at: int, expected: int) -> _Stored | RecordFault:
     """As `_read_stored` without the crc; an offset below `expected` is a fault too."""
     stored = _read_stored(buffer, at, verify=False)
     if isinstance(stored, _Stored) and stored.offset < expected:
-        return Fault.OFFSET
+        return RecordFault.OFFSET
     return stored
 
 
 class _Outline:
-    """Writes down what is not plain; `kernel.Outline` says what the fields mean."""
+    """Collects the facts of `kernel.Outline`, which says what the fields mean."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -936,7 +938,7 @@ class _Outline:
         if (group := stored.for_group) is not None:
             self.addressed += _ADDRESSED_ENTRY.pack(stored.offset, at + group[0], group[1])
 
-    def stop(self, fault: Fault, at: int) -> OutlineTuple:
+    def stop(self, fault: RecordFault, at: int) -> OutlineTuple:
         critical, high, normal, low, background = (lane.tobytes() for lane in self.lanes)
         return (
             int(fault),
@@ -959,11 +961,11 @@ def outline(buffer: Buffer) -> OutlineTuple:
     at = 0
     while at < len(view):
         stored = _read_rising(view, at, found.last_offset + 1)
-        if isinstance(stored, Fault):
+        if isinstance(stored, RecordFault):
             return found.stop(stored, at)
         found.add(stored, at)
         at += len(stored.record)
-    return found.stop(Fault.NONE, at)
+    return found.stop(RecordFault.NONE, at)
 
 
 def _wanted_offsets(raw: memoryview) -> "array[int]":
@@ -980,12 +982,12 @@ def select(buffer: Buffer, wanted: "Buffer | array[int]", max_bytes: int) -> tup
     max_bytes = _natural(max_bytes)
     offsets = _wanted_offsets(raw)
     records = bytearray()
-    fault = Fault.NONE
+    fault = RecordFault.NONE
     at = following = count = flags = expected = 0
     last_offset = -1
     while at < len(view) and following < len(offsets):
         stored = _read_rising(view, at, expected)
-        if isinstance(stored, Fault):
+        if isinstance(stored, RecordFault):
             fault = stored
             break
         while following < len(offsets) and offsets[following] < stored.offset:

@@ -1,7 +1,7 @@
-"""Compressed values: which algorithm was used is told by the first bytes of the value itself.
+"""Compressed values. The flag COMPRESSED marks them, and their first four bytes name the algorithm.
 
-Each value is compressed for itself, so that a record stays whole wherever it is copied. A value that does not get
-smaller stays as it is. The flag COMPRESSED says which is the case.
+Each value is compressed on its own, so a record can be copied, filtered and delivered alone. A value that compression
+does not make smaller stays as it is, without the flag.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ NAMES: Final = ("none", "zstd", "lz4")
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _LZ4_MAGIC: Final = b"\x04\x22\x4d\x18"
 DECOMPRESSED_BYTES_MAX: Final = 256 * 1024 * 1024
-"""A few bytes can claim to be gigabytes; no reader is given more than this."""
+"""A few bytes can claim to be gigabytes; a reader never allocates more than this for a value."""
 
 
 def compress(value: bytes, algorithm: str) -> bytes:
@@ -32,7 +32,7 @@ def compress(value: bytes, algorithm: str) -> bytes:
 
 
 def compress_all(values: Sequence[bytes | None], algorithm: str) -> tuple[list[bytes | None], list[int]]:
-    """The values with those compressed that get smaller by it, and the flags that say which these are."""
+    """The values, compressed where that makes them smaller, and the flags of each."""
     packed: list[bytes | None] = []
     flags: list[int] = []
     for value in values:
@@ -47,7 +47,10 @@ def compress_all(values: Sequence[bytes | None], algorithm: str) -> tuple[list[b
 
 
 class Decompressor:
-    """Decompresses the values of one batch; to make what zstd needs takes longer than most values. Not thread-safe."""
+    """Decompresses the values of one batch with one zstd context: making a context takes longer than most values.
+
+    Not thread-safe.
+    """
 
     __slots__ = ("_zstd",)
 
@@ -55,11 +58,12 @@ class Decompressor:
         self._zstd: zstandard.ZstdDecompressor | None = None
 
     def decompress(self, value: bytes, *, max_bytes: int = DECOMPRESSED_BYTES_MAX) -> bytes:
-        """The value as it was before. Raises `CorruptRecord` if it cannot be decompressed to at most `max_bytes`."""
+        """The original value. Raises `CorruptRecord` if it cannot be decompressed to at most `max_bytes`."""
         try:
             if value.startswith(_ZSTD_MAGIC):
                 size = zstandard.frame_content_size(value)
-                if size > max_bytes:  # the decompressor believes the claim of a frame, whatever its own limit
+                # zstandard allocates the size that a frame claims, even above max_output_size: check it first.
+                if size > max_bytes:
                     raise CorruptRecord(f"compressed value claims {size} bytes", 0)
                 if self._zstd is None:
                     self._zstd = zstandard.ZstdDecompressor()
@@ -76,5 +80,5 @@ class Decompressor:
 
 
 def decompress(value: bytes) -> bytes:
-    """A single value as it was before. Raises `CorruptRecord` if it cannot be decompressed."""
+    """The original of a single value. Raises `CorruptRecord` if it cannot be decompressed."""
     return Decompressor().decompress(value)

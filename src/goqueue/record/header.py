@@ -8,8 +8,10 @@ Every record opens with a 34-byte header, big-endian, followed by key, value and
     +-----+---+-----+-----+--------+-----------+----+----+------+-------+------+-----+-------+---------+
 
 The crc is CRC-32C of the whole record except the crc field itself, so that every single flipped bit
-is caught. A record is canonical: there is one way to write it, and whatever deviates is a `Fault`.
+is caught. A record is canonical: there is one way to write it, and any deviation is a `RecordFault`.
 Headers are count(2), then keylen(2) key vallen(2) value for each, filling `hlen` exactly.
+
+docs/reference/protocol.md has this format with test vectors, for clients in other languages.
 """
 
 import struct
@@ -30,7 +32,7 @@ CRC_END = 8
 OFFSET_POSITION = 8
 
 INDEX_STRIDE_BYTES = 4096
-"""A record gets an index entry when it starts this far, or further, behind the last one that got one."""
+"""A record gets an index entry if it starts at least this many bytes after the last one that has one."""
 
 KEY_BYTES_MAX = 0xFFFF  # klen and hlen have two bytes: 65,535, one less than 64 KiB
 HEADERS_BYTES_MAX = 0xFFFF
@@ -42,19 +44,19 @@ TIMESTAMP_MIN = -(2**63)
 
 
 class Flags(IntFlag):
-    """What a record is, beside its bytes."""
+    """The kind of a record."""
 
     COMPRESSED = 0x01
     HAS_HEADERS = 0x02  # set exactly when hlen > 0
     TOMBSTONE = 0x04  # deletes its key when the log is compacted; has no value
-    CONTROL = 0x08  # written by the broker for itself, never shown to a consumer
+    CONTROL = 0x08  # written by the broker for itself, never sent to a consumer
     COMMIT = 0x10  # on a control record: commit, otherwise abort
     TRANSACTIONAL = 0x20
 
 
 FLAGS_KNOWN = 0x3F
 FLAGS_FROM_PRODUCERS = Flags.COMPRESSED | Flags.HAS_HEADERS | Flags.TOMBSTONE
-"""What a producer may set; the rest is the broker's own."""
+"""The flags that a producer may set outside of transactions; the broker sets the others."""
 
 
 class Priority(IntEnum):
@@ -67,23 +69,23 @@ class Priority(IntEnum):
     BACKGROUND = 4
 
 
-class Fault(IntEnum):
-    """Why a run of records ends; each is checked in this order."""
+class RecordFault(IntEnum):
+    """Why a run of records ends. The kernels check for them in this order, so both report the same one."""
 
-    NONE = 0  # the buffer, or what was asked of it, ends after a whole record
-    TRUNCATED = 1  # fewer bytes are left than the header, or the lengths in it, ask for
+    NONE = 0  # the buffer, or the requested part of it, ends after a whole record
+    TRUNCATED = 1  # fewer bytes are left than the header, or the lengths in it, need
     MAGIC = 2
     VERSION = 3
     FLAGS = 4  # unknown, not allowed here, or contradicting the lengths
     PRIORITY = 5
     RESERVED = 6
     LENGTH = 7  # a value over the limit
-    HEADERS = 8  # the header count or a length in the headers lies
+    HEADERS = 8  # the header count, or a length in the headers, is wrong
     CRC = 9
     OFFSET = 10  # not larger than the one before, or not the expected one
 
 
 def first_record(records: Buffer) -> memoryview:
-    """The first of some records, which are whole."""
+    """The first record of a buffer that holds whole records."""
     *_, key_size, value_size, headers_size = HEADER.unpack_from(records)
     return memoryview(records)[: HEADER_BYTES + int(key_size) + int(value_size) + int(headers_size)]

@@ -1,13 +1,13 @@
-"""The headers of a record: names and values beside the payload.
+"""The headers of a record: names and values beside key and value.
 
     0       2        4          |        |
     +-------+--------+----------+--------+-----------+
     | count | keylen | key ...  | vallen | value ... |   keylen to value once for each header
     +-------+--------+----------+--------+-----------+
 
-Names and values are UTF-8. Bytes that are not are kept as surrogate escapes, both ways, so that whatever
-another client wrote survives being read and written again. No headers are no bytes at all. Names that
-start with `gq-` are GoQueue's own.
+Names and values are UTF-8. Other bytes become surrogate escapes when they are read, and the same bytes again when they
+are written, so headers of any client survive a copy. No headers are no bytes, not a count of 0: a record has one
+encoding. Names that start with `gq-` belong to GoQueue.
 """
 
 import re
@@ -20,20 +20,20 @@ from goqueue.record.header import HEADERS_BYTES_MAX, OFFSET_MAX, TIMESTAMP_MIN
 
 RESERVED_PREFIX: Final = "gq-"
 DELIVER_AT: Final = "gq-deliver-at"
-"""Not before this time is the message delivered: nanoseconds since 1970, in decimal ASCII."""
+"""The message is not delivered before this time: nanoseconds since 1970, in decimal ASCII."""
 EXPIRES_AT: Final = "gq-expires-at"
-"""From this time on the message is not delivered any more: as above."""
+"""The message is not delivered from this time on, written as above."""
 FOR_GROUP: Final = "gq-for-group"
-"""Only the group of this name gets the message; a redrive writes it. Plain reads are not bound by it."""
+"""Only the group of this name gets the message; a redrive writes it. Plain reads ignore it."""
 PRODUCER: Final = "gq-producer"
-"""Who published the batch that begins with this record; `transactions/sequences.py` reads it. Not shown to users."""
+"""The producer of the batch that begins with this record (`identity.py`). Not shown to users."""
 
 _U16 = struct.Struct(">H")
 _DECIMAL = re.compile(rb"-?[0-9]{1,19}")
 
 
 def encode_headers(headers: Mapping[str, str | bytes]) -> bytes:
-    """The headers in their order, ready to stand behind a value; nothing for none."""
+    """The headers in their order, as they follow a value; no bytes for no headers."""
     if not headers:
         return b""
     texts: list[bytes] = []
@@ -47,7 +47,7 @@ def encode_headers(headers: Mapping[str, str | bytes]) -> bytes:
 
 
 def split_headers(raw: bytes) -> list[tuple[bytes, bytes]]:
-    """Names and values as they stand there; raises `CorruptRecord` where a count or length lies."""
+    """Names and values as raw bytes; raises `CorruptRecord` if a count or length is wrong."""
     if not raw:
         return []
     count, at = _length(raw, 0)
@@ -64,7 +64,7 @@ def split_headers(raw: bytes) -> list[tuple[bytes, bytes]]:
 
 
 def decode_headers(raw: bytes) -> dict[str, str]:
-    """The headers as text; the last one wins where a name stands twice."""
+    """The headers as text; of several with one name, the last one."""
     return {
         name.decode("utf-8", "surrogateescape"): value.decode("utf-8", "surrogateescape")
         for name, value in split_headers(raw)

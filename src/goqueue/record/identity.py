@@ -1,8 +1,10 @@
-"""Who sent a batch: the header `gq-producer` of its first record.
+"""The identity of a batch: the header `gq-producer` of its first record.
 
-Producer id, epoch, first sequence and record count, in decimal with colons between; in a transaction its number follows
-as the fifth. A producer numbers its records per partition, so a batch that is sent again says the same again, and the
-broker recognises it.
+    producer_id:epoch:first_sequence:record_count[:transaction]      in decimal, 81985529216486895:0:52:1:3
+
+A producer numbers its records per partition. A batch that is sent again has the same identity, so the broker recognizes
+it. The identity is a part of the record, not of the frame, so it is in the log as well: after a crash the broker learns
+from the log which batches it has.
 """
 
 import re
@@ -18,17 +20,17 @@ _FIRST_END = 2 + len(_FIRST) + 2
 _HAS_HEADERS = int(Flags.HAS_HEADERS)
 _IDENTITY = re.compile(rb"([0-9]{1,19}):([0-9]{1,10}):([0-9]{1,19}):([0-9]{1,10})(?::([0-9]{1,19}))?")
 TRANSACTION_MAX = 2**62
-"""The number of a transaction is below it, and above 0."""
+"""The number of a transaction is above 0 and below this."""
 
 
 class BatchIdentity(NamedTuple):
-    """What a batch says of itself in `gq-producer`."""
+    """The value of `gq-producer`, taken apart."""
 
     producer_id: int
     epoch: int
     first_sequence: int
     record_count: int
-    transaction: int = 0  # its number, 0 outside of one
+    transaction: int = 0  # the number of the transaction, 0 outside of one
 
     def encode(self) -> bytes:
         """The value of the header."""
@@ -36,7 +38,7 @@ class BatchIdentity(NamedTuple):
 
     @classmethod
     def parse(cls, raw: bytes) -> "BatchIdentity":
-        """The identity in a header; raises ValueError if it is none."""
+        """The identity in a header; raises ValueError for any other text."""
         match = _IDENTITY.fullmatch(raw)
         if not match:
             raise ValueError(raw)
@@ -52,7 +54,11 @@ class BatchIdentity(NamedTuple):
 
 
 def identity_of(records: bytes | bytearray | memoryview) -> BatchIdentity | None:
-    """What the first record of a batch says; raises `InvalidBatch` if that makes no sense."""
+    """The identity of a batch, None without one; raises `InvalidBatch` if the header is malformed.
+
+    Every publish comes through here before its records are validated, so nothing in them is trusted, and a batch
+    without headers costs one unpack.
+    """
     if len(records) < HEADER_BYTES:
         return None
     _, _, flags, _, _, _, _, _, key_size, value_size, headers_size = HEADER.unpack_from(records)
@@ -62,7 +68,7 @@ def identity_of(records: bytes | bytearray | memoryview) -> BatchIdentity | None
     raw = bytes(records[start : start + headers_size])
     if len(raw) != headers_size or _PRODUCER not in raw:
         return None
-    if raw.startswith(_FIRST, 2):  # where our own client puts it
+    if raw.startswith(_FIRST, 2):  # the Python client writes it first, which saves splitting all headers
         end = _FIRST_END + int.from_bytes(raw[_FIRST_END - 2 : _FIRST_END])
         return _parsed(raw[_FIRST_END:end])
     try:

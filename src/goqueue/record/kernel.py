@@ -1,12 +1,11 @@
 """The record kernel: everything that is done to each record of a batch.
 
-Nothing above this module runs a Python statement once per record. There are two kernels with one
-behaviour, the C one and its Python twin, and this module chooses: C where it was built, Python where
-it was not or where `GOQUEUE_KERNEL=python` says so. Here the raw results get names and types, and
-what is wrong with a batch becomes an error that says so.
+No module above this one runs a Python statement once per record. There are two kernels with one behavior, in C and in
+Python, and this module chooses: C where it was built, Python where it was not or where `GOQUEUE_KERNEL=python` is set.
+It gives names and types to their raw results, and turns faults into errors.
 
-Buffers may come from anywhere. Lengths, counts and flags in them are checked before they are used;
-a kernel never reads or writes outside the buffer it was given.
+Buffers may come from any peer or disk. Both kernels check lengths, counts and flags before they use them, and never
+read or write outside of the buffer.
 """
 
 import os
@@ -24,12 +23,12 @@ from goqueue.record.header import (
     TIMESTAMP_MIN,
     VALUE_BYTES_MAX,
     Buffer,
-    Fault,
     Priority,
+    RecordFault,
 )
 
 NEVER: Final = OFFSET_MAX
-"""As `next_index_at`: emit no index entries."""
+"""The value of `next_index_at` that makes no index entries."""
 
 
 def _choose() -> ModuleType:
@@ -49,19 +48,19 @@ def _choose() -> ModuleType:
 
 _impl: Any = _choose()
 IMPLEMENTATION: Final[str] = "python" if _impl is _kernel_py else "c"
-"""Which of the two kernels runs: `c` or `python`."""
+"""The kernel that runs: `c` or `python`."""
 
 RecordBase: Any = _impl.Record
-"""What `decode` makes: origin, offset, timestamp_ns, priority_code, flags, key, value, raw_headers."""
+"""The class of decoded records: origin, offset, timestamp_ns, priority_code, flags, key, value, raw_headers."""
 
 R = TypeVar("R")
 
 
 class Summary(NamedTuple):
-    """What a run of whole, valid records holds.
+    """The contents of a run of whole, valid records.
 
-    Positions count from the start of the buffer. The index entries are ready to be appended to the
-    index files: 16 bytes each, (offset, position in the file) and (timestamp, offset), big-endian.
+    Positions count from the start of the buffer. The index entries have the format of the index files: 16 bytes each,
+    (offset, position in the file) and (timestamp, offset), big-endian.
     """
 
     record_count: int
@@ -76,17 +75,17 @@ class Summary(NamedTuple):
     offset_entries: bytes
     time_entries: bytes
     next_index_at: int
-    fault: Fault
-    fault_position: int  # where the scan stopped: start of the faulty record, or of what follows the last one
-    positions: bytes  # uint32 in machine order, one per counted record, when they were asked for
+    fault: RecordFault
+    fault_position: int  # where the scan stopped: at the faulty record, or after the last one
+    positions: bytes  # uint32 in machine order, one per counted record, if requested
     later_flags: int  # all flags of the counted records but the first, or-ed
 
 
-class Columns(NamedTuple):
-    """Buffers in Arrow's layout, little pieces of which nobody needs to copy again.
+class RecordColumns(NamedTuple):
+    """Records as buffers in Arrow's layout, which Arrow takes over without a copy.
 
-    Integers are in machine order; validity bitmaps are least significant bit first; binary columns are
-    int32 offsets (count + 1) and data. Columns that were not asked for are empty.
+    Integers are in machine order; validity bitmaps are least significant bit first; binary columns are int32 offsets
+    (count + 1) and data. RecordColumns that were not requested are empty.
     """
 
     row_count: int
@@ -109,17 +108,17 @@ class Columns(NamedTuple):
 
 
 class Outline(NamedTuple):
-    """What is special about a run of records; what is plain takes no bytes.
+    """The records of a run that delivery has to treat specially; ordinary records take no bytes.
 
-    A record of normal priority stands in no lane: normal is what lies in [first_offset, last_offset] and in none of
-    the other lanes, `control` and `holes`. Control records are in no lane, nor delayed, nor expiring. Numbers are in
-    machine order without padding, entries are sorted by offset.
+    Records of normal priority are not listed: they are the offsets in [first_offset, last_offset] that are in no other
+    lane, in `control` or in `holes`. Control records are in no lane, nor delayed, nor expiring. Numbers are in machine
+    order without padding, entries are sorted by offset.
     """
 
     record_count: int
     first_offset: int  # -1 when there is none, likewise the next one
     last_offset: int
-    lanes: tuple[bytes, bytes, bytes, bytes, bytes]  # uint64 offsets by priority; those of normal are left out
+    lanes: tuple[bytes, bytes, bytes, bytes, bytes]  # uint64 offsets by priority; empty for normal
     control: bytes  # uint64 offsets
     delayed: bytes  # =QqII: offset, deliver_at_ns, crc32c of the key (0 without one), priority; also in their lanes
     expiring: bytes  # =Qq: offset, expires_at_ns
@@ -128,7 +127,7 @@ class Outline(NamedTuple):
 
 
 class Selected(NamedTuple):
-    """Copies of records that were asked for by offset."""
+    """Copies of records that were requested by offset."""
 
     records: bytearray
     record_count: int
@@ -156,10 +155,9 @@ def encode(
     timestamps: int | Sequence[int] = 0,
     flags: int | Sequence[int] = 0,
 ) -> bytearray:
-    """Records for the messages, with offset and crc zero: `stamp` fills these in.
+    """Records for the messages, with offset and crc zero, which `stamp` fills in.
 
-    A value of None makes a tombstone. An empty key is no key. What is given as one number holds for
-    all messages.
+    A value of None makes a tombstone. An empty key is no key. A single number applies to all messages.
     """
     try:
         records: bytearray = _impl.encode(values, keys, headers, priorities, timestamps, flags)
@@ -186,10 +184,10 @@ def stamp(
     position: int = 0,
     next_index_at: int = NEVER,
 ) -> Summary:
-    """Make a producer's batch a part of the log: validate all of it, assign offsets and time, write the crcs.
+    """Turn a batch of a producer into stored records: validate all of it, assign offsets and time, write the crcs.
 
-    `position` is where the buffer will stand in its file. A batch that is refused is half stamped and
-    must be thrown away.
+    `position` is where the buffer will be in its file. One pass validates and writes, so a batch that is refused is
+    half stamped: the caller must not use it again.
     """
     summary = _summary(
         _impl.stamp(buffer, first_offset, timestamp, flags_allowed, value_bytes_max, position, next_index_at)
@@ -212,43 +210,43 @@ def scan(
     next_index_at: int = NEVER,
     positions: bool = False,
 ) -> Summary:
-    """Validate records up to the first fault, and sum up those with offsets in [from_offset, to_offset).
+    """Validate records up to the first fault, and summarize those with offsets in [from_offset, to_offset).
 
-    Offsets must rise from `min_offset` on; with `dense`, by one each time, starting with `min_offset`
-    itself. Records before `from_offset` are validated and passed over; the scan ends before the first
-    record at or behind `to_offset`.
+    Offsets must rise and be at least `min_offset`; with `dense`, they are consecutive and start with `min_offset`.
+    Records below `from_offset` are validated and skipped; the scan ends before the first record at or above
+    `to_offset`.
     """
     return _summary(_impl.scan(buffer, min_offset, dense, from_offset, to_offset, position, next_index_at, positions))
 
 
 def resync(buffer: Buffer, start: int, *, min_offset: int, max_offset: int) -> int:
-    """Where the next valid record begins behind damage at `start`, or -1.
+    """The position of the next valid record after damage at `start`, or -1.
 
-    Its offset lies in [min_offset, max_offset). Records that lead to the end of the buffer without a break are proven
-    to be the log, if the buffer ends where a record is known to begin. Others, between the damage and those, count
-    if their offsets still fit: so more damage hides nothing, and a record that a user stored inside a value
-    does not pass for one of the log. The search is bounded; hostile bytes can make it end with -1.
+    Its offset is in [min_offset, max_offset). A user may store a record inside a value, so a valid record alone proves
+    nothing. Records that lead to the end of the buffer without a break are proven to be the log, if the buffer ends
+    where a record is known to begin. Records between the damage and those count if their offsets fit below them, so a
+    second damaged place does not hide them. The search is bounded; hostile bytes can make it end with -1.
     """
     found: int = _impl.resync(buffer, start, min_offset, max_offset)
     return found
 
 
 def decode(buffer: Buffer, origin: object, record_type: type[R], *, verify: bool = True) -> list[R]:
-    """A `record_type` (a subclass of `RecordBase`) for each record of the buffer, which must hold nothing else."""
+    """One `record_type` (a subclass of `RecordBase`) per record of a buffer that holds only whole records."""
     fault, position, records = _impl.decode(buffer, origin, record_type, verify)
     if fault:
-        raise CorruptRecord(describe(Fault(fault)), position)
+        raise CorruptRecord(describe(RecordFault(fault)), position)
     decoded: list[R] = records
     return decoded
 
 
-def columns(buffer: Buffer, *names: str, verify: bool = True) -> Columns:
+def columns(buffer: Buffer, *names: str, verify: bool = True) -> RecordColumns:
     """The named columns (of `COLUMN_BITS`; without names, all of them) of a buffer that holds only whole records."""
     wanted = sum(COLUMN_BITS[name] for name in set(names or COLUMN_BITS))
     fault, position, filled = _impl.columns(buffer, wanted, verify)
     if fault:
-        raise CorruptRecord(describe(Fault(fault)), position)
-    return Columns(*filled)
+        raise CorruptRecord(describe(RecordFault(fault)), position)
+    return RecordColumns(*filled)
 
 
 def filter(
@@ -262,61 +260,61 @@ def filter(
     latest: dict[bytes, int] | None = None,
     tombstones_before: int = TIMESTAMP_MIN,
 ) -> bytearray:
-    """A copy of the records that stay visible, in their order.
+    """A copy of the visible records, in their order.
 
     Hidden are records outside [from_offset, to_offset), with any of `hide_flags`, inside `hidden` (pairs of
     int64 in machine order, [first, end), sorted and disjoint), with a `gq-deliver-at` after `due`; with
     `latest`, records whose key has a larger offset there; and tombstones stamped before `tombstones_before`.
-    Control records are spared by the last two. The buffer holds whole records; their crcs are not checked.
+    The last two never hide control records. The buffer holds whole records; their crcs are not checked.
     """
     fault, position, visible = _impl.filter(
         buffer, from_offset, to_offset, hide_flags, hidden, due, latest, tombstones_before
     )
     if fault:
-        raise CorruptRecord(describe(Fault(fault)), position)
+        raise CorruptRecord(describe(RecordFault(fault)), position)
     copied: bytearray = visible
     return copied
 
 
 def strip(buffer: Buffer, *parts: str) -> bytearray:
-    """A copy of the records that has nothing of the named parts (of `PART_BITS`): as if they had been empty.
+    """A copy of the records without the named parts (of `PART_BITS`), as if these had been empty.
 
-    What is left are whole records again. The buffer holds whole records; their crcs are not checked.
+    The copies are whole records with crcs of their own. The buffer holds whole records; their crcs are not checked.
     """
     keep = sum(bit for name, bit in PART_BITS.items() if name not in parts)
     fault, position, stripped = _impl.strip(buffer, keep)
     if fault:
-        raise CorruptRecord(describe(Fault(fault)), position)
+        raise CorruptRecord(describe(RecordFault(fault)), position)
     left: bytearray = stripped
     return left
 
 
 def latest(buffer: Buffer, table: dict[bytes, int]) -> None:
-    """Note in `table` the offset of the last record of each key; those without a key and control records are passed."""
+    """Note in `table` the last offset of each key; control records and records without a key are skipped."""
     fault, position = _impl.latest(buffer, table)
     if fault:
-        raise CorruptRecord(describe(Fault(fault)), position)
+        raise CorruptRecord(describe(RecordFault(fault)), position)
 
 
 def waits(buffer: Buffer, now_ns: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """By priority, how many messages there are, and the sum of the microseconds that they have waited: since they were
-    stored or, if they were delayed, since they were due. Crcs are not checked.
+    """By priority, the number of messages, and the sum of the microseconds that they have waited since they were stored
+    or, if they were delayed, since they were due. Crcs are not checked.
     """
     fault, position, counts, waited_us = _impl.waits(buffer, now_ns)
     if fault:
-        raise CorruptRecord(describe(Fault(fault)), position)
+        raise CorruptRecord(describe(RecordFault(fault)), position)
     return counts, waited_us
 
 
 def outline(buffer: Buffer) -> Outline:
-    """What delivery has to know of the records beyond that they are there, in one pass.
+    """The records that delivery has to treat specially, found in one pass.
 
-    The buffer holds whole records with rising offsets; their crcs are not checked. A time in `gq-deliver-at` or
-    `gq-expires-at` that is not well-formed counts as none, and so does an empty `gq-for-group`.
+    The buffer holds whole records with rising offsets; their crcs are not checked. A malformed time in `gq-deliver-at`
+    or `gq-expires-at` is ignored, and so is an empty `gq-for-group`.
     """
     fault, position, *fields, addressed = _impl.outline(buffer)
     if fault:
-        raise CorruptRecord(describe(Fault(fault)), position)
+        raise CorruptRecord(describe(RecordFault(fault)), position)
     if not addressed:
         return Outline._make([*fields, ()])
     view = memoryview(buffer)
@@ -325,47 +323,47 @@ def outline(buffer: Buffer) -> Outline:
 
 
 def select(buffer: Buffer, wanted: "Buffer | array[int]", *, max_bytes: int) -> Selected:
-    """A copy of the records whose offsets are wanted, in their order, as many as fit in `max_bytes` and at least one.
+    """A copy of the wanted records, in their order, as many as fit in `max_bytes` and at least one.
 
-    `wanted` holds uint64 in machine order, sorted. The buffer holds whole records with rising offsets; their crcs
-    are not checked, and what follows the last record that can be wanted is not looked at.
+    `wanted` holds offsets, uint64 in machine order, sorted. The buffer holds whole records with rising offsets; their
+    crcs are not checked, and nothing after the last wanted record is read.
     """
     fault, position, *fields = _impl.select(buffer, wanted, max_bytes)
     if fault:
-        raise CorruptRecord(describe(Fault(fault)), position)
+        raise CorruptRecord(describe(RecordFault(fault)), position)
     return Selected(*fields)
 
 
 def crc32c(data: Buffer, crc: int = 0) -> int:
-    """CRC-32C (Castagnoli) of the data, going on from `crc`."""
+    """CRC-32C (Castagnoli) of the data, continued from `crc`."""
     value: int = _impl.crc32c(data, crc)
     return value
 
 
 extend_crc32c: Final[Callable[[Buffer, int], int]] = _impl.crc32c
-"""The same without a default and without a call of Python in between, for what is done to each frame."""
+"""The same without a default and without a Python call in between: every frame needs it two or three times."""
 
 
-def describe(fault: Fault) -> str:
-    """The fault in words."""
+def describe(fault: RecordFault) -> str:
+    """The text of a fault, as errors and reports show it."""
     return _WORDS[fault]
 
 
 _WORDS: Final = {
-    Fault.NONE: "no fault",
-    Fault.TRUNCATED: "the record is cut off",
-    Fault.MAGIC: "wrong magic",
-    Fault.VERSION: "unknown version",
-    Fault.FLAGS: "flags not allowed or contradicting the lengths",
-    Fault.PRIORITY: "priority over 4",
-    Fault.RESERVED: "reserved byte set",
-    Fault.LENGTH: "value over the limit",
-    Fault.HEADERS: "malformed headers",
-    Fault.CRC: "checksum mismatch",
-    Fault.OFFSET: "offset out of order",
+    RecordFault.NONE: "no fault",
+    RecordFault.TRUNCATED: "the record is cut off",
+    RecordFault.MAGIC: "wrong magic",
+    RecordFault.VERSION: "unknown version",
+    RecordFault.FLAGS: "flags not allowed or contradicting the lengths",
+    RecordFault.PRIORITY: "priority over 4",
+    RecordFault.RESERVED: "reserved byte set",
+    RecordFault.LENGTH: "value over the limit",
+    RecordFault.HEADERS: "malformed headers",
+    RecordFault.CRC: "checksum mismatch",
+    RecordFault.OFFSET: "offset out of order",
 }
 
 
 def _summary(raw: tuple[Any, ...]) -> Summary:
     summary = Summary(*raw)
-    return summary._replace(fault=Fault(summary.fault)) if summary.fault else summary
+    return summary._replace(fault=RecordFault(summary.fault)) if summary.fault else summary

@@ -1,7 +1,7 @@
-"""The message: what a consumer is given.
+"""The message: a decoded record, as a consumer gets it.
 
-A `Message` is a record with the conveniences of Python on top. The kernel makes it, for a whole batch at a
-time; it holds bytes, and turns them into text, time or headers only when asked.
+The kernel creates the messages of a whole batch in one call. A `Message` holds bytes; it decodes text, time and headers
+only when a program reads them.
 """
 
 import json
@@ -38,12 +38,12 @@ class Message(RecordBase):
 
     @property
     def timestamp(self) -> datetime:
-        """When the broker took the message in, in UTC, rounded down to microseconds; `timestamp_ns` is exact."""
+        """When the broker stored the message, in UTC, rounded down to microseconds; `timestamp_ns` is exact."""
         return _EPOCH + timedelta(microseconds=self.timestamp_ns // 1000)
 
     @property
     def headers(self) -> dict[str, str]:
-        """A new dict at each call; bytes that are not UTF-8 come as surrogate escapes."""
+        """A new dict at each call; bytes that are not UTF-8 are surrogate escapes."""
         headers = decode_headers(self.raw_headers or b"")
         headers.pop(PRODUCER, None)
         return headers
@@ -112,7 +112,8 @@ class Message(RecordBase):
             facts.append(self._shown_priority())
         return f"<{type(self).__name__} {', '.join(facts)}>"
 
-    # A message made by hand can hold anything. It is shown all the same: what makes no sense, as it is.
+    # A message that a program builds itself may hold anything, and a repr must not raise: values that make no sense are
+    # shown as they are.
 
     def _shown_origin(self) -> str:
         origin: object = self.origin
@@ -148,10 +149,10 @@ def decode_messages(
     message_type: type[Message] = Message,
     undecodable: list[Undecodable] | None = None,
 ) -> list[Message]:
-    """The messages in a buffer of whole records; `flags` are those that any of them may have.
+    """The messages in a buffer of whole records. `flags` are those of all records, or-ed; more do no harm.
 
-    A record whose value cannot be decompressed is left out and added to `undecodable`: it must not hide the others.
-    Without that list it raises `CorruptRecord`.
+    A record whose value cannot be decompressed is added to `undecodable` and left out, so that it does not hide the
+    others. Without that list it raises `CorruptRecord`.
     """
     decoded = kernel.decode(records, origin, message_type, verify=verify)
     if not flags & Flags.COMPRESSED:

@@ -14,7 +14,7 @@ SCHEMA_DEPTH_MAX: Final = 100
 """Levels of nesting in a schema. People stay below 20; recursion in the libraries has to end somewhere."""
 
 
-class Fault(NamedTuple):
+class PayloadFault(NamedTuple):
     """Why a payload does not fit: where in it, as a JSON Pointer (`""` is all of it), and what is wrong there."""
 
     path: str
@@ -22,12 +22,12 @@ class Fault(NamedTuple):
 
 
 class Validator(Protocol):
-    """A schema, compiled. Payloads are what comes behind the registry's prefix of 5 bytes; nothing is raised."""
+    """A schema, compiled. Payloads are what follows the registry's prefix of 5 bytes; nothing is raised."""
 
-    def check(self, payload: bytes) -> Fault | None:
+    def check(self, payload: bytes) -> PayloadFault | None:
         """What is wrong with the payload."""
 
-    def check_many(self, payloads: Sequence[bytes]) -> tuple[int, Fault] | None:
+    def check_many(self, payloads: Sequence[bytes]) -> tuple[int, PayloadFault] | None:
         """Which is the first that does not fit, and why."""
 
 
@@ -53,7 +53,7 @@ class ParsedSchema(Protocol):
         """What holds payloads against it; may be dear, and is kept by the caller."""
 
 
-class Format(Protocol):
+class SchemaFormat(Protocol):
     """A kind of schema."""
 
     @property
@@ -64,7 +64,7 @@ class Format(Protocol):
         """Read a schema; raises `InvalidSchema`.
 
         The references are all that it refers to, those of references too, by the name it is referred to;
-        a schema comes behind those that it refers to itself.
+        a schema comes after those that it refers to itself.
         """
 
     def incompatibilities(self, reader: ParsedSchema, writer: ParsedSchema) -> list[str]:

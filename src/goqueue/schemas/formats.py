@@ -3,7 +3,7 @@
 from typing import Final
 
 from goqueue.errors import InvalidSchema
-from goqueue.schemas.format import Format
+from goqueue.schemas.format import SchemaFormat
 from goqueue.schemas.subjects import Policy
 
 AVRO_NAME: Final = "AVRO"
@@ -12,19 +12,19 @@ PROTOBUF_NAME: Final = "PROTOBUF"
 NAMES: Final = (JSON_NAME, PROTOBUF_NAME, AVRO_NAME)
 
 
-def format_of(name: str, policy: Policy = Policy.STRICT) -> Format:
+def format_of(name: str, policy: Policy = Policy.STRICT) -> SchemaFormat:
     """The format of that name, in any letter case; the policy concerns how JSON Schemas are compared."""
     match name.upper():
         case "JSON":
-            from goqueue.schemas.json_schema import JSON, LENIENT_JSON
+            from goqueue.schemas.json.schema import JSON, LENIENT_JSON
 
             return LENIENT_JSON if policy is Policy.LENIENT else JSON
         case "AVRO":
-            from goqueue.schemas.avro import AVRO
+            from goqueue.schemas.avro.schema import AVRO
 
             return AVRO
         case "PROTOBUF":
-            from goqueue.schemas.protobuf import PROTOBUF
+            from goqueue.schemas.protobuf.schema import PROTOBUF
 
             return PROTOBUF
     raise InvalidSchema(f"schemaType {name[:100]!r} is none of {', '.join(NAMES)}")

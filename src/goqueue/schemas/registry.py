@@ -2,26 +2,22 @@
 
 A change is planned first. The plan has the facts to be written and what the answer will be, and changes nothing;
 `apply` takes facts in, whether they were planned a moment ago or read at a start. So what the registry knows is
-what its facts say, and nothing else.
+what its facts say (`state.py`), and nothing else.
 
 The same schema has the same id and guid everywhere. It is the same if its type, its references and its canonical text
-are, and its metadata and rules, where there are any; who registers or looks up one without those means any. With
-`normalize`, what differs only in what has no meaning is the same version of its subject, too; texts stay as they came.
-
-Parsed schemas and their validators are kept as long as there is room: they can be made again.
+are, and its metadata and rules, where there are any; a schema that is registered or looked up without those matches
+any. With `normalize`, what differs only in what has no meaning is the same version of its subject, too; texts stay as
+they came.
 """
 
-from bisect import bisect_left, insort
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
-from typing import Annotated, Final, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Final, Generic, NamedTuple, TypeAlias, TypeVar
 from uuid import UUID, uuid5
 
 import msgspec
 
 from goqueue.errors import (
-    InvalidConfig,
     InvalidSchema,
     SchemaIncompatible,
     SchemaNotFound,
@@ -30,18 +26,17 @@ from goqueue.errors import (
     SubjectNotFound,
 )
 from goqueue.schemas.format import SCHEMA_BYTES_MAX, ParsedSchema, Validator
-from goqueue.schemas.formats import AVRO_NAME, JSON_NAME, NAMES, PROTOBUF_NAME, format_of
+from goqueue.schemas.formats import AVRO_NAME, JSON_NAME, PROTOBUF_NAME, format_of
+from goqueue.schemas.parsed_schemas import ParsedSchemas, RegistryConfig
+from goqueue.schemas.state import RegistryState, version_info
 from goqueue.schemas.subjects import (
-    DEFAULT_LEVEL,
-    DEFAULT_MODE,
     DEFAULT_POLICY,
     LAST_ID_KEY,
     Level,
-    Mode,
-    Policy,
     StoredSchema,
     StoredVersion,
     Subject,
+    SubjectMode,
     check_subject,
     highest_key,
     level_key,
@@ -64,40 +59,16 @@ from goqueue.wire.schema_reports import (
     SubjectVersion,
 )
 
+__all__ = ["Change", "Facts", "Registry", "RegistryConfig", "T"]
+
 T = TypeVar("T")
 Facts: TypeAlias = dict[bytes, bytes | None]
 
 SERIALIZED: Final = "serialized"
 """The form of a Protobuf schema that is its descriptor in base64."""
 
-NUMBER_MAX: Final = 2**62
-"""As a disk may tell it; one more is still a number of 64 bits."""
-
 _NAMESPACE: Final = UUID("6f7bd0a4-5c0e-5d55-8f0a-3a1c7a0d9e11")
 _encode: Final = msgspec.json.encode
-_schema_of: Final = msgspec.json.Decoder(StoredSchema).decode
-_version_of: Final = msgspec.json.Decoder(StoredVersion).decode
-_number_of: Final = msgspec.json.Decoder(Annotated[int, msgspec.Meta(ge=0, le=NUMBER_MAX)]).decode
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RegistryConfig:
-    """What bounds the registry."""
-
-    references_max: int = 100  # all that a schema refers to, through others too: they are read one inside another
-    reference_bytes_max: int = 4 * SCHEMA_BYTES_MAX  # of their texts together
-    metadata_bytes_max: int = 256 * 1024  # of metadata and rules
-    cached_schemas_max: int = 1_000  # parsed and compiled
-    cached_bytes_max: int = 16 * 1024 * 1024  # of their texts; what is made of one is a few times larger
-
-    def __post_init__(self) -> None:
-        for name in self.__slots__:
-            if getattr(self, name) < 1:
-                raise InvalidConfig(name, getattr(self, name), "must be positive")
-        if self.cached_schemas_max <= self.references_max:
-            raise InvalidConfig("cached_schemas_max", self.cached_schemas_max, "must hold a schema and its references")
-        if self.cached_bytes_max < self.reference_bytes_max + SCHEMA_BYTES_MAX:
-            raise InvalidConfig("cached_bytes_max", self.cached_bytes_max, "must hold a schema and its references")
 
 
 class Change(NamedTuple, Generic[T]):
@@ -108,7 +79,7 @@ class Change(NamedTuple, Generic[T]):
 
 
 class _Candidate(NamedTuple):
-    """A schema that somebody sent."""
+    """A schema that a caller sent, parsed."""
 
     schema_type: str
     parsed: ParsedSchema
@@ -120,124 +91,22 @@ class _Candidate(NamedTuple):
     is_normalized: bool
 
 
-class _Kept:
-    """A schema that was read, and its validator once somebody needed it."""
-
-    __slots__ = ("parsed", "validator")
-
-    def __init__(self, parsed: ParsedSchema) -> None:
-        self.parsed = parsed
-        self.validator: Validator | None = None
-
-
 class Registry:
     """All schemas of a broker."""
 
     def __init__(self, config: RegistryConfig | None = None) -> None:
         self._config = config or RegistryConfig()
-        self._schemas: dict[int, StoredSchema] = {}
-        self._ids: dict[str, int] = {}  # by guid
-        self._subjects: dict[str, Subject] = {}
-        self._names: list[str] = []  # of the subjects that have versions, sorted
-        self._uses: dict[int, set[tuple[str, int]]] = {}
-        self._referrers: dict[tuple[str, int], set[int]] = {}
-        self._last_id = 0
-        self._level = DEFAULT_LEVEL
-        self._policy: Policy | None = None
-        self._mode = DEFAULT_MODE
-        self._kept: dict[int, _Kept] = {}  # the last ones used are at the end
-        self._kept_bytes = 0
+        self._state = RegistryState()
+        self._parsed = ParsedSchemas(self._state, self._config)
         self.generation = 0
         """Rises with every change."""
 
-    # --- facts ---------------------------------------------------------------------------------
-
     def apply(self, facts: Mapping[bytes, bytes | None]) -> dict[bytes, Exception]:
-        """Take in what was written; returns, by key, what cannot be understood, and why. It is left alone."""
-        unreadable: dict[bytes, Exception] = {}
-        for key, value in facts.items():
-            kind, _, rest = key.partition(b"/")
-            try:
-                self._apply(kind, rest.decode(), value)
-            except Exception as error:  # bytes of any kind may be there; no fact changes a thing before it is checked
-                unreadable[key] = error
+        """Take in what was written; returns, by key, the facts that cannot be understood, and why."""
+        unreadable = self._state.apply(facts)
+        self._parsed.drop_stale()
         self.generation += 1
         return unreadable
-
-    def _apply(self, kind: bytes, rest: str, value: bytes | None) -> None:
-        match kind:
-            case b"schema":
-                schema = _schema_of(value) if value is not None else None
-                if schema is not None and (schema.schema_type not in NAMES or schema.id != _number(rest)):
-                    raise ValueError(f"a schema of type {schema.schema_type!r} and id {schema.id}")
-                self._apply_schema(_number(rest), schema)
-            case b"version":
-                number, _, subject = rest.partition("/")
-                self._apply_version(subject, _number(number), _version_of(value) if value is not None else None)
-            case b"highest":
-                subject_state = self._subject(rest)
-                subject_state.highest = max(subject_state.highest, _number_of(value or b"0"))
-            case b"last-id":
-                self._last_id = max(self._last_id, _number_of(value or b"0"))
-            case b"level":
-                level = None if value is None else Level(value.decode())
-                if rest:
-                    self._subject(rest).level = level
-                else:
-                    self._level = level or DEFAULT_LEVEL
-            case b"policy":
-                policy = None if value is None else Policy(value.decode())
-                if rest:
-                    self._subject(rest).policy = policy
-                else:
-                    self._policy = policy
-            case b"mode":
-                mode = None if value is None else Mode(value.decode())
-                if rest:
-                    self._subject(rest).mode = mode
-                else:
-                    self._mode = mode or DEFAULT_MODE
-            case _:
-                raise ValueError("no such kind of fact")
-
-    def _apply_schema(self, schema_id: int, schema: StoredSchema | None) -> None:
-        before = self._schemas.pop(schema_id, None)
-        if before is not None:
-            self._ids.pop(before.guid, None)
-            for reference in before.references:
-                self._referrers.get((reference.subject, reference.version), set()).discard(schema_id)
-            self._forget(schema_id, before)
-        if schema is None:
-            for name, number in list(self._uses.pop(schema_id, ())):
-                self._apply_version(name, number, None)
-        else:
-            self._schemas[schema_id] = schema
-            self._ids[schema.guid] = schema_id
-            for reference in schema.references:
-                self._referrers.setdefault((reference.subject, reference.version), set()).add(schema_id)
-        self._last_id = max(self._last_id, schema_id)
-
-    def _apply_version(self, name: str, number: int, version: StoredVersion | None) -> None:
-        subject = self._subject(name)
-        before = subject.versions.get(number)
-        if before is not None:
-            self._uses.get(before.id, set()).discard((name, number))
-        if version is not None and version.id in self._schemas:  # it is written first; if it is lost, both are
-            if not subject.versions:
-                insort(self._names, name)
-            subject.put(number, version)
-            self._uses.setdefault(version.id, set()).add((name, number))
-        elif before is not None:
-            del subject.versions[number]
-            if not subject.versions:
-                del self._names[bisect_left(self._names, name)]
-        subject.highest = max(subject.highest, number)
-
-    def _subject(self, name: str) -> Subject:
-        found = self._subjects.get(name)
-        if found is None:
-            found = self._subjects[name] = Subject(name)
-        return found
 
     # --- looking -------------------------------------------------------------------------------
 
@@ -245,13 +114,13 @@ class Registry:
         """The names, sorted; with `deleted`, or only, those that have no live version left."""
         return [
             name
-            for name in self._named(prefix)
-            if (self._subjects[name].latest is None) in _wanted(deleted, deleted_only)
+            for name in self._state.names_from(prefix)
+            if (self._state.subjects[name].latest is None) in _wanted(deleted, deleted_only)
         ]
 
     def versions(self, subject: str, *, deleted: bool = False, deleted_only: bool = False) -> list[int]:
         """The numbers of a subject's versions."""
-        numbers = self._found(subject).numbers(deleted=deleted, deleted_only=deleted_only)
+        numbers = self._state.existing(subject).numbers(deleted=deleted, deleted_only=deleted_only)
         if not numbers:
             raise SubjectNotFound(subject, "it has no such versions")
         return numbers
@@ -259,7 +128,7 @@ class Registry:
     def get(self, subject: str, version: str = "latest", *, deleted: bool = False) -> SchemaInfo:
         """A version."""
         number = parse_version(version)
-        found = self._found(subject)
+        found = self._state.existing(subject)
         if number is None:
             numbers = found.numbers(deleted=deleted)
             if not numbers:
@@ -270,22 +139,20 @@ class Registry:
             if found.latest is None and not deleted:
                 raise SubjectNotFound(subject, "all of it is deleted")
             raise SchemaVersionNotFound(subject, number)
-        return self._info(found, number)
+        return self._state.info(found, number)
 
     def by_id(self, schema_id: int, *, subject: str | None = None) -> SchemaInfo:
         """A schema and one of the versions that are that: of the given subject if there is one, else a live one."""
-        uses = self._uses.get(schema_id)
-        if not uses or schema_id not in self._schemas:
+        uses = self._state.uses.get(schema_id)
+        if not uses or schema_id not in self._state.schemas:
             raise SchemaNotFound(f"id {schema_id}")
-        name, number = min(
-            uses, key=lambda use: (use[0] != subject, self._subjects[use[0]].versions[use[1]].deleted, use)
-        )
-        return self._info(self._subjects[name], number)
+        name, number = min(uses, key=lambda use: (use[0] != subject, self._state.is_deleted(*use), use))
+        return self._state.info(self._state.subjects[name], number)
 
     def by_guid(self, guid: str) -> SchemaInfo:
         """The same by the guid."""
-        schema_id = self._ids.get(guid.lower())
-        if schema_id is None or not self._uses.get(schema_id):
+        schema_id = self._state.ids.get(guid.lower())
+        if schema_id is None or not self._state.uses.get(schema_id):
             raise SchemaNotFound(f"guid {guid[:100]}")
         return self.by_id(schema_id)
 
@@ -294,31 +161,31 @@ class Registry:
         self.by_id(schema_id)
         return [
             SubjectVersion(name, number)
-            for name, number in sorted(self._uses[schema_id])
-            if subject in (None, name) and (deleted or not self._subjects[name].versions[number].deleted)
+            for name, number in sorted(self._state.uses[schema_id])
+            if subject in (None, name) and (deleted or not self._state.is_deleted(name, number))
         ]
 
     def referenced_by(self, subject: str, version: str) -> list[int]:
         """The ids of the schemas that refer to the version, as far as a live version has them."""
         info = self.get(subject, version, deleted=True)
-        return sorted(self._referring(subject, info.version, deleted=False))
+        return sorted(self._state.referring(subject, info.version, deleted=False))
 
     def find(self, *, prefix: str = "", deleted: bool = False, latest_only: bool = False) -> list[SchemaInfo]:
         """The versions of all subjects."""
         return [
-            self._info(self._subjects[name], number)
-            for name in self._named(prefix)
-            for number in self._subjects[name].numbers(deleted=deleted)[-1 if latest_only else 0 :]
+            self._state.info(self._state.subjects[name], number)
+            for name in self._state.names_from(prefix)
+            for number in self._state.subjects[name].numbers(deleted=deleted)[-1 if latest_only else 0 :]
         ]
 
     def with_metadata(self, subject: str, wanted: Mapping[str, str], *, deleted: bool = False) -> SchemaInfo:
         """The latest version whose metadata has these properties."""
-        found = self._found(subject)
+        found = self._state.existing(subject)
         numbers = found.numbers(deleted=deleted)
         if not numbers:
             raise SubjectNotFound(subject, "all of it is deleted")
         for number in reversed(numbers):
-            info = self._info(found, number)
+            info = self._state.info(found, number)
             properties = (info.metadata or {}).get("properties")
             if isinstance(properties, dict) and wanted.items() <= properties.items():
                 return info
@@ -326,47 +193,57 @@ class Registry:
 
     def lookup(self, subject: str, new: NewSchema, *, deleted: bool = False, normalize: bool = False) -> SchemaInfo:
         """The version of the subject that is this schema."""
-        found = self._found(subject)
+        found = self._state.existing(subject)
         if not deleted and found.latest is None:
             raise SubjectNotFound(subject, "all of it is deleted")
         same = self._same(found, self._candidate(new, normalize), deleted=deleted)
         if same is None:
             raise SchemaNotFound(f"{subject} has none like that")
-        return self._info(found, same)
+        return self._state.info(found, same)
 
     def live_use(self, schema_id: int, subjects: Iterable[str]) -> tuple[str, int] | None:
         """The newest live version of the first of these subjects that has the schema."""
-        uses = self._uses.get(schema_id, ())
+        uses = self._state.uses.get(schema_id, ())
         for name in subjects:
-            numbers = [
-                number for use, number in uses if use == name and not self._subjects[name].versions[number].deleted
-            ]
+            numbers = [number for use, number in uses if use == name and not self._state.is_deleted(name, number)]
             if numbers:
                 return name, max(numbers)
         return None
 
     def latest(self, subject: str) -> tuple[int, int] | None:
         """The newest live version of the subject and its schema's id."""
-        found = self._subjects.get(subject)
+        found = self._state.subjects.get(subject)
         number = found.latest if found else None
         return (number, found.versions[number].id) if found and number is not None else None
 
     def record_subjects(self, topic: str) -> list[str]:
         """The live subjects called `<topic>-<record name>`."""
         prefix = f"{topic}-"
-        return [name for name in self._named(prefix) if self._has_record(self._subjects[name], name[len(prefix) :])]
+        return [
+            name
+            for name in self._state.names_from(prefix)
+            if self._state.has_record(self._state.subjects[name], name.removeprefix(prefix))
+        ]
 
     def schema(self, schema_id: int) -> StoredSchema | None:
         """The schema of that id."""
-        return self._schemas.get(schema_id)
+        return self._state.schemas.get(schema_id)
+
+    def parsed(self, schema_id: int) -> ParsedSchema:
+        """The schema, parsed. Raises `InvalidSchema` if what it refers to is gone."""
+        return self._parsed.parsed(schema_id)
+
+    def validator(self, schema_id: int) -> Validator:
+        """What validates payloads against the schema."""
+        return self._parsed.validator(schema_id)
 
     def rendered(self, schema_id: int, format: str) -> str:
         """The text in another form: `serialized`, which Protobuf has; else as it is."""
-        schema = self._schemas.get(schema_id)
+        schema = self._state.schemas.get(schema_id)
         if schema is None:
             raise SchemaNotFound(f"id {schema_id}")
         if schema.schema_type == PROTOBUF_NAME and format == SERIALIZED:
-            from goqueue.schemas.protobuf import ProtobufSchema
+            from goqueue.schemas.protobuf.schema import ProtobufSchema
 
             parsed = self.parsed(schema_id)
             assert isinstance(parsed, ProtobufSchema)
@@ -375,12 +252,12 @@ class Registry:
 
     def stats(self, *, validated: Mapping[str, bool]) -> SchemaStats:
         """The registry in numbers; `validated` says of each subject whether messages are held against it."""
-        live = [self._subjects[name] for name in self.subjects()]
+        live = [self._state.subjects[name] for name in self.subjects()]
         details = []
         for subject in live:
             number = subject.latest
             assert number is not None
-            level = str(subject.level or self._level)
+            level = str(subject.level or self._state.level)
             count, schema_id = len(subject.numbers()), subject.versions[number].id
             is_validated = validated.get(subject.name, False)
             details.append(SubjectStats(subject.name, count, number, schema_id, level, is_validated))
@@ -388,9 +265,9 @@ class Registry:
             subjects=len(live),
             schemas=len({subject.versions[number].id for subject in live for number in subject.numbers()}),
             versions=sum(one.version_count for one in details),
-            global_compatibility=str(self._level),
+            global_compatibility=str(self._state.level),
             validation_enabled=any(one.validation_enabled for one in details),
-            cached_validators=sum(kept.validator is not None for kept in self._kept.values()),
+            cached_validators=self._parsed.validator_count,
             details=details,
         )
 
@@ -402,24 +279,24 @@ class Registry:
         """Plan a new version; the same schema again is the version that it has."""
         check_subject(subject)
         candidate = self._candidate(new, normalize)
-        state = self._subjects.get(subject) or Subject(subject)
+        state = self._state.subjects.get(subject) or Subject(subject)
         same = self._same(state, candidate, deleted=False)
         if same is not None:
-            return Change({}, self._info(state, same))
+            return Change({}, self._state.info(state, same))
         mode = self._check_writable(subject)
-        level = state.level or self._level
-        against = [] if mode is Mode.IMPORT else _compared(state, level)
+        level = state.level or self._state.level
+        against = [] if mode is SubjectMode.IMPORT else _compared(state, level)
         reasons = self._incompatibilities(candidate, level, state, against)
         if reasons:
             raise SchemaIncompatible(subject, level, reasons)
         facts: Facts = {}
         schema = self._stored(candidate)
-        if schema.id not in self._schemas:
+        if schema.id not in self._state.schemas:
             facts[schema_key(schema.id)] = _encode(schema)
         number = state.highest + 1
         version = StoredVersion(schema.id, registered_at_ns=wall_ns)
         facts[version_key(subject, number)] = _encode(version)
-        return Change(facts, _info(subject, number, schema, version))
+        return Change(facts, version_info(subject, number, schema, version))
 
     def compatibility(
         self, subject: str, new: NewSchema, *, version: str | None = None, normalize: bool = False
@@ -427,8 +304,8 @@ class Registry:
         """Whether the schema could be registered: against one version, or as the subject's level says."""
         number = parse_version(version) if version is not None else None
         candidate = self._candidate(new, normalize)
-        state = self._subjects.get(subject) or Subject(subject)
-        level = state.level or self._level
+        state = self._state.subjects.get(subject) or Subject(subject)
+        level = state.level or self._state.level
         if version is None:
             against = _compared(state, level)
         elif number is None:
@@ -444,11 +321,11 @@ class Registry:
         self, candidate: _Candidate, level: Level, state: Subject, against: Sequence[int]
     ) -> list[str]:
         """Each reason why the schema does not fit one of these versions."""
-        form = format_of(candidate.schema_type, state.policy or self._policy or DEFAULT_POLICY)
+        form = format_of(candidate.schema_type, state.policy or self._state.policy or DEFAULT_POLICY)
         reasons = []
         for number in against if level is not Level.NONE else ():
             schema_id = state.versions[number].id
-            schema = self._schemas[schema_id]
+            schema = self._state.schemas[schema_id]
             if schema.schema_type != candidate.schema_type:
                 reasons.append(f"/: version {number} is {schema.schema_type}, not {candidate.schema_type}")
                 continue
@@ -462,7 +339,7 @@ class Registry:
         return reasons
 
     def _candidate(self, new: NewSchema, normalize: bool) -> _Candidate:
-        """Read a schema that somebody sent."""
+        """Parse a schema that a caller sent."""
         if not new.schema.strip():
             raise InvalidSchema("schema is required")
         if len(new.schema) > SCHEMA_BYTES_MAX:
@@ -474,7 +351,7 @@ class Registry:
             raise InvalidSchema(reason)
         references = [self._live_reference(reference) for reference in new.references]
         schema_type = format_of(new.schema_type).name if new.schema_type else self._guessed_type(new.schema, references)
-        given = self._read_references(schema_type, references)
+        given = self._parsed.references(schema_type, references)
         parsed = format_of(schema_type).parse(new.schema, given)
         content = [schema_type, parsed.canonical, [[one.name, one.subject, one.version] for one in references]]
         fingerprint = sha256(_encode(content)).hexdigest()
@@ -484,7 +361,7 @@ class Registry:
 
     def _live_reference(self, reference: SchemaReference) -> SchemaReference:
         """The reference with the number of a version that is there."""
-        subject = self._subjects.get(reference.subject)
+        subject = self._state.subjects.get(reference.subject)
         number = subject.latest if subject and reference.version == -1 else reference.version
         if not reference.name:
             raise InvalidSchema(f"the reference to {reference.subject} has no name")
@@ -496,65 +373,18 @@ class Registry:
     def _guessed_type(self, text: str, references: Sequence[SchemaReference]) -> str:
         """AVRO if it can be read as that, else JSON; what a schema refers to is of its own kind."""
         if references:
-            return self._referred(references[0]).schema_type
+            return self._state.referred(references[0]).schema_type
         try:
             format_of(AVRO_NAME).parse(text, {})
         except InvalidSchema:
             return JSON_NAME
         return AVRO_NAME
 
-    def _read_references(self, schema_type: str, references: Sequence[SchemaReference]) -> dict[str, ParsedSchema]:
-        """All that these references lead to, by name, each behind what it refers to itself."""
-        if len({reference.name for reference in references}) < len(references):
-            raise InvalidSchema("two references have the same name")
-        found: dict[int, StoredSchema] = {}
-        names: dict[int, dict[str, None]] = {}
-        self._walk(references, found, names)
-        for schema_id, schema in found.items():
-            if schema.schema_type != schema_type:
-                name = next(iter(names[schema_id]))
-                raise InvalidSchema(f"the reference {name} leads to {schema.schema_type}, not {schema_type}")
-        read = {name: self.parsed(schema_id) for schema_id in found for name in names[schema_id]}
-        for reference in references:  # a name of its own wins over one that a reference has for something else
-            read[reference.name] = self.parsed(self._referred(reference).id)
-        return read
-
-    def _walk(
-        self,
-        references: Iterable[SchemaReference],
-        found: dict[int, StoredSchema],
-        names: dict[int, dict[str, None]],
-    ) -> None:
-        """Note all schemas that are referred to, those without references first. Each is entered once."""
-        for reference in references:
-            schema = self._referred(reference)
-            if schema.id in names:
-                names[schema.id][reference.name] = None
-                continue
-            names[schema.id] = {reference.name: None}
-            if len(names) > self._config.references_max:
-                raise InvalidSchema(f"it refers to more than {self._config.references_max} schemas, others included")
-            self._walk(schema.references, found, names)
-            found[schema.id] = schema
-            if sum(len(one.text) for one in found.values()) > self._config.reference_bytes_max:
-                limit = self._config.reference_bytes_max
-                raise InvalidSchema(f"what it refers to has more than {limit} bytes, others included")
-
-    def _referred(self, reference: SchemaReference) -> StoredSchema:
-        """What a reference that was good once leads to; such a version cannot be hard-deleted."""
-        subject = self._subjects.get(reference.subject)
-        version = subject.versions.get(reference.version) if subject else None
-        schema = self._schemas.get(version.id) if version else None
-        if schema is None:
-            what = f"version {reference.version} of {reference.subject}"
-            raise InvalidSchema(f"the reference {reference.name} leads to {what}, which is gone")
-        return schema
-
     def _same(self, state: Subject, candidate: _Candidate, *, deleted: bool) -> int | None:
         """The newest version that is this schema."""
         normalized = candidate.parsed.normalized() if candidate.is_normalized else None
         for number in reversed(state.numbers(deleted=deleted)):
-            schema = self._schemas[state.versions[number].id]
+            schema = self._state.schemas[state.versions[number].id]
             if candidate.metadata not in (None, schema.metadata) or candidate.rule_set not in (None, schema.rule_set):
                 continue
             if schema.fingerprint == candidate.fingerprint:
@@ -566,11 +396,11 @@ class Registry:
 
     def _stored(self, candidate: _Candidate) -> StoredSchema:
         """The schema under the id that it has, or the next one."""
-        known = self._ids.get(candidate.guid)
+        known = self._state.ids.get(candidate.guid)
         if known is not None:
-            return self._schemas[known]
+            return self._state.schemas[known]
         return StoredSchema(
-            id=self._last_id + 1,
+            id=self._state.last_id + 1,
             guid=candidate.guid,
             fingerprint=candidate.fingerprint,
             schema_type=candidate.schema_type,
@@ -586,7 +416,7 @@ class Registry:
     def delete_version(self, subject: str, version: str, *, permanent: bool = False) -> Change[int]:
         """Plan to take a version out of use; for good only after that."""
         number = parse_version(version)
-        found = self._found(subject)
+        found = self._state.existing(subject)
         if number is None:
             number = found.latest
             if number is None:
@@ -604,7 +434,7 @@ class Registry:
 
     def delete_subject(self, subject: str, *, permanent: bool = False) -> Change[list[int]]:
         """Plan to take all versions out of use, and what is set for the subject; for good only after that."""
-        found = self._found(subject)
+        found = self._state.existing(subject)
         if permanent and found.latest is not None:
             raise SubjectNotFound(subject, "it is not soft-deleted, which comes first", error_code=40405)
         if found.latest is None and not permanent:
@@ -626,8 +456,8 @@ class Registry:
         for number in numbers:
             referring = [
                 schema_id
-                for schema_id in self._referring(found.name, number, deleted=permanent)
-                if not self._live_uses(schema_id, deleted=permanent) <= gone
+                for schema_id in self._state.referring(found.name, number, deleted=permanent)
+                if not self._state.live_uses(schema_id, deleted=permanent) <= gone
             ]
             if referring:
                 reason = f"version {number} of {found.name} is referred to by schema {min(referring)}"
@@ -637,30 +467,22 @@ class Registry:
                 version_key(found.name, number): _encode(msgspec.structs.replace(found.versions[number], deleted=True))
                 for number in numbers
             }
-        facts: Facts = {LAST_ID_KEY: _encode(self._last_id), highest_key(found.name): _encode(found.highest)}
+        facts: Facts = {LAST_ID_KEY: _encode(self._state.last_id), highest_key(found.name): _encode(found.highest)}
         facts.update({version_key(found.name, number): None for number in numbers})
         unused = {found.versions[number].id for number in numbers}
-        facts.update({schema_key(one): None for one in sorted(unused) if self._uses[one] <= gone})
+        facts.update({schema_key(one): None for one in sorted(unused) if self._state.uses[one] <= gone})
         return facts
-
-    def _referring(self, subject: str, number: int, *, deleted: bool) -> set[int]:
-        referrers = self._referrers.get((subject, number), set())
-        return {schema_id for schema_id in referrers if self._live_uses(schema_id, deleted=deleted)}
-
-    def _live_uses(self, schema_id: int, *, deleted: bool) -> set[tuple[str, int]]:
-        uses = self._uses.get(schema_id, set())
-        return {use for use in uses if deleted or not self._subjects[use[0]].versions[use[1]].deleted}
 
     # --- levels, policies and modes ------------------------------------------------------------
 
     def level(self, subject: str | None = None, *, default_to_global: bool = False) -> str:
         """The compatibility level of a subject, or of all that have none."""
         if subject is None:
-            return str(self._level)
-        own = self._subjects.get(subject) or Subject(subject)
+            return str(self._state.level)
+        own = self._state.subjects.get(subject) or Subject(subject)
         if own.level is None and own.policy is None and not default_to_global:
             raise SubjectNotFound(subject, "no compatibility level is set for it", error_code=40408)
-        return str(own.level or self._level)
+        return str(own.level or self._state.level)
 
     def set_level(self, subject: str | None, level: str, *, policy: str | None = None) -> Change[str]:
         """Plan another compatibility level, and another policy if one is given."""
@@ -678,14 +500,14 @@ class Registry:
         was = self.level(subject)
         self._check_writable(subject)
         facts: Facts = {level_key(subject): None}
-        if (self._policy if subject is None else self._subjects[subject].policy) is not None:
+        if (self._state.policy if subject is None else self._state.subjects[subject].policy) is not None:
             facts[policy_key(subject)] = None
         return Change(facts, was)
 
     def policy(self, subject: str | None = None, *, default_to_global: bool = False) -> str:
         """The compatibility policy that is set for a subject, or for all that have none; empty if none is set."""
-        own = self._subjects[subject].policy if subject is not None and subject in self._subjects else None
-        found = own or (self._policy if subject is None or default_to_global else None)
+        own = self._state.subjects[subject].policy if subject is not None and subject in self._state.subjects else None
+        found = own or (self._state.policy if subject is None or default_to_global else None)
         return found or ""
 
     def set_policy(self, subject: str | None, policy: str | None) -> Change[str]:
@@ -699,19 +521,19 @@ class Registry:
     def mode(self, subject: str | None = None, *, default_to_global: bool = False) -> str:
         """The mode of a subject, or of all that have none."""
         if subject is None:
-            return str(self._mode)
-        own = self._subjects[subject].mode if subject in self._subjects else None
+            return str(self._state.mode)
+        own = self._state.subjects[subject].mode if subject in self._state.subjects else None
         if own is None and not default_to_global:
             raise SubjectNotFound(subject, "no mode is set for it", error_code=40409)
-        return str(own or self._mode)
+        return str(own or self._state.mode)
 
     def set_mode(self, subject: str | None, mode: str, *, force: bool = False) -> Change[str]:
         """Plan another mode; IMPORT only where nothing is registered, or by force."""
         wanted = parse_mode(mode)
         if subject is not None:
             check_subject(subject)
-        if wanted is Mode.IMPORT and not force and self._mode_of(subject) is not Mode.IMPORT:
-            taken = self._names if subject is None else [name for name in (subject,) if self._has_versions(name)]
+        if wanted is SubjectMode.IMPORT and not force and self._state.mode_of(subject) is not SubjectMode.IMPORT:
+            taken = [name for name in self._state.names if subject in (None, name)]
             if taken:
                 raise SchemaOperationRefused(f"{taken[0]} has versions; only force makes it a place of import")
         return Change({mode_key(subject): wanted.encode()}, str(wanted))
@@ -720,88 +542,11 @@ class Registry:
         """Plan to go back to the default; the result is the mode that it was."""
         return Change({mode_key(subject): None}, self.mode(subject))
 
-    def _mode_of(self, subject: str | None) -> Mode:
-        own = self._subjects[subject].mode if subject is not None and subject in self._subjects else None
-        return own or self._mode
-
-    def _check_writable(self, subject: str | None) -> Mode:
-        mode = self._mode_of(subject)
-        if mode is Mode.READONLY:
+    def _check_writable(self, subject: str | None) -> SubjectMode:
+        mode = self._state.mode_of(subject)
+        if mode is SubjectMode.READONLY:
             raise SchemaOperationRefused(f"{'the registry' if subject is None else subject} is read-only")
         return mode
-
-    # --- parsed and compiled -------------------------------------------------------------------
-
-    def parsed(self, schema_id: int) -> ParsedSchema:
-        """The schema, read. Raises `InvalidSchema` if it was good only once."""
-        return self._keep(schema_id).parsed
-
-    def validator(self, schema_id: int) -> Validator:
-        """What holds payloads against the schema."""
-        kept = self._keep(schema_id)
-        if kept.validator is None:
-            kept.validator = kept.parsed.compile()
-        return kept.validator
-
-    def _keep(self, schema_id: int) -> _Kept:
-        kept = self._kept.pop(schema_id, None)
-        if kept is None:
-            schema = self._schemas[schema_id]
-            given = self._read_references(schema.schema_type, schema.references)
-            kept = _Kept(format_of(schema.schema_type).parse(schema.text, given))
-            self._kept_bytes += len(schema.text)
-        self._kept[schema_id] = kept
-        while len(self._kept) > self._config.cached_schemas_max or (
-            self._kept_bytes > self._config.cached_bytes_max and len(self._kept) > 1
-        ):
-            oldest = next(iter(self._kept))
-            self._forget(oldest, self._schemas[oldest])
-        return kept
-
-    def _forget(self, schema_id: int, schema: StoredSchema) -> None:
-        if self._kept.pop(schema_id, None) is not None:
-            self._kept_bytes -= len(schema.text)
-
-    # --- inside --------------------------------------------------------------------------------
-
-    def _named(self, prefix: str) -> Iterator[str]:
-        """The subjects that begin so, sorted."""
-        for index in range(bisect_left(self._names, prefix), len(self._names)):
-            if not self._names[index].startswith(prefix):
-                return
-            yield self._names[index]
-
-    def _found(self, subject: str) -> Subject:
-        if not self._has_versions(subject):
-            raise SubjectNotFound(subject)
-        return self._subjects[subject]
-
-    def _has_versions(self, subject: str) -> bool:
-        return subject in self._subjects and bool(self._subjects[subject].versions)
-
-    def _has_record(self, subject: Subject, record_name: str) -> bool:
-        ids = (subject.versions[number].id for number in subject.numbers())
-        return any(self._schemas[schema_id].record_name == record_name for schema_id in ids)
-
-    def _info(self, subject: Subject, number: int) -> SchemaInfo:
-        version = subject.versions[number]
-        return _info(subject.name, number, self._schemas[version.id], version)
-
-
-def _info(subject: str, number: int, schema: StoredSchema, version: StoredVersion) -> SchemaInfo:
-    return SchemaInfo(
-        subject=subject,
-        version=number,
-        id=schema.id,
-        guid=schema.guid,
-        schema=schema.text,
-        schema_type=schema.schema_type,
-        references=schema.references,
-        metadata=schema.metadata,
-        rule_set=schema.rule_set,
-        deleted=version.deleted,
-        registered_at_ns=version.registered_at_ns,
-    )
 
 
 def _compared(state: Subject, level: Level) -> list[int]:
@@ -812,10 +557,3 @@ def _compared(state: Subject, level: Level) -> list[int]:
 
 def _wanted(deleted: bool, deleted_only: bool) -> tuple[bool, ...]:
     return (True,) if deleted_only else (True, False) if deleted else (False,)
-
-
-def _number(text: str) -> int:
-    number = int(text)
-    if not 0 <= number <= NUMBER_MAX:
-        raise ValueError(f"{text} is no number of a schema or a version")
-    return number

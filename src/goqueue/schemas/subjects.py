@@ -8,8 +8,8 @@
     policy, policy/<subject>  the compatibility policy that was set
     mode, mode/<subject>      the mode that was set
 
-A version counts when its fact is there, so it is written behind its schema; a schema without a version is one that
-a crash left, and nobody sees it. Numbers and ids are never given twice: who holds one may have stored it.
+A version counts when its fact is there, so it is written after its schema; a schema without a version is one that
+a crash left, and it is never shown. Numbers and ids are never given twice: a client may have stored one.
 """
 
 from enum import StrEnum
@@ -51,13 +51,13 @@ class Level(StrEnum):
 
 
 class Policy(StrEnum):
-    """How much JSON Schemas must have in common to be compatible: see `json_compatibility.py`."""
+    """How much JSON Schemas must have in common to be compatible: see `json/compatibility.py`."""
 
     STRICT = "STRICT"
     LENIENT = "LENIENT"
 
 
-class Mode(StrEnum):
+class SubjectMode(StrEnum):
     """What may be done to subjects. IMPORT takes what was good elsewhere, without holding it against anything."""
 
     READWRITE = "READWRITE"
@@ -67,7 +67,7 @@ class Mode(StrEnum):
 
 DEFAULT_LEVEL: Final = Level.BACKWARD
 DEFAULT_POLICY: Final = Policy.STRICT
-DEFAULT_MODE: Final = Mode.READWRITE
+DEFAULT_MODE: Final = SubjectMode.READWRITE
 
 
 class StoredSchema(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -103,7 +103,7 @@ class Subject:
         self.highest = 0
         self.level: Level | None = None
         self.policy: Policy | None = None
-        self.mode: Mode | None = None
+        self.mode: SubjectMode | None = None
 
     def numbers(self, *, deleted: bool = False, deleted_only: bool = False) -> list[int]:
         """The versions that are live; with `deleted`, or only, those that are soft-deleted."""
@@ -141,12 +141,12 @@ def parse_policy(text: str) -> Policy:
         raise InvalidSchemaRequest("compatibility policy", text[:100], f"must be one of {', '.join(Policy)}") from None
 
 
-def parse_mode(text: str) -> Mode:
+def parse_mode(text: str) -> SubjectMode:
     """The mode of that name, in any letter case."""
     try:
-        return Mode(text.upper())
+        return SubjectMode(text.upper())
     except ValueError:
-        raise InvalidSchemaRequest("mode", text[:100], f"must be one of {', '.join(Mode)}") from None
+        raise InvalidSchemaRequest("mode", text[:100], f"must be one of {', '.join(SubjectMode)}") from None
 
 
 def parse_version(text: str) -> int | None:

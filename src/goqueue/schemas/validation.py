@@ -2,7 +2,7 @@
 
 A value belongs to the subject `<topic>-value` or, if there is none, to `<topic>`; a key to `<topic>-key`. It is held
 against the schema that it names, in the header `schema-id` or in the registry's prefix (a zero byte and the id in
-four), else against the latest one of its subject. Who names a schema may also mean one that is registered under
+four), else against the latest one of its subject. A payload may also name a schema that is registered under
 its record name, or `<topic>-<record name>`: those are the other strategies of Confluent's serializers.
 
 What a topic's messages are held against is looked up once and kept until the registry changes, so it costs next to
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, cast
 
 from goqueue.errors import InvalidSchema, SchemaRejected
-from goqueue.schemas.format import Fault, Validator
+from goqueue.schemas.format import PayloadFault, Validator
 from goqueue.schemas.formats import PROTOBUF_NAME
 from goqueue.schemas.registry import Registry
 
@@ -144,7 +144,7 @@ class Validation:
             if payload is None:
                 continue
             found = self._schema_of(subjects, payload, named.get(index), is_required)
-            if isinstance(found, Fault):
+            if isinstance(found, PayloadFault):
                 refused.setdefault(index, _refusal(subjects, None, index, found))
                 if first_only:
                     break
@@ -169,7 +169,7 @@ class Validation:
         try:
             validator = self._registry.validator(use.schema_id)
         except InvalidSchema as error:  # it was good once
-            fault = Fault("", f"schema {use.schema_id} cannot be used: {error.reason}")
+            fault = PayloadFault("", f"schema {use.schema_id} cannot be used: {error.reason}")
             for index in indexes[:1] if first_only else indexes:
                 refused.setdefault(index, _refusal(subjects, use, index, fault))
             return
@@ -178,25 +178,27 @@ class Validation:
 
     def _schema_of(
         self, subjects: Subjects, payload: bytes, header: str | bytes | None, is_required: bool
-    ) -> tuple[Use, bytes] | Fault | None:
+    ) -> tuple[Use, bytes] | PayloadFault | None:
         """The schema that a payload is meant for and what is to be held against it; None if nothing is known of it."""
         prefixed = int.from_bytes(payload[1:PREFIX_BYTES], "big") if _is_framed(payload) else None
         if header is not None:
             text = header.decode("ascii", "replace") if isinstance(header, bytes) else header
             if not (text.isascii() and text.isdecimal() and len(text) <= 10 and int(text) <= ID_MAX):
-                return Fault("", f"the header {SCHEMA_ID_HEADER} is no id: {text[:20]!r}")
+                return PayloadFault("", f"the header {SCHEMA_ID_HEADER} is no id: {text[:20]!r}")
             schema_id = int(text)
         elif prefixed is not None:
             schema_id = prefixed
         elif subjects.default is not None:
             return subjects.default, subjects.default.lacking + payload
         elif is_required:
-            return Fault("", f"nothing is registered for the {subjects.field}s of this topic, which requires a schema")
+            return PayloadFault(
+                "", f"nothing is registered for the {subjects.field}s of this topic, which requires a schema"
+            )
         else:
             return None
         use = subjects.known.get(schema_id) or self._named(subjects, schema_id)
         if use is None:
-            return Fault("", f"schema {schema_id} is not registered for the {subjects.field}s of this topic")
+            return PayloadFault("", f"schema {schema_id} is not registered for the {subjects.field}s of this topic")
         return use, payload[PREFIX_BYTES:] if prefixed == schema_id else use.lacking + payload
 
     def _named(self, subjects: Subjects, schema_id: int) -> Use | None:
@@ -218,7 +220,7 @@ def _is_framed(payload: bytes) -> bool:
     return payload[:1] == _MAGIC and len(payload) >= PREFIX_BYTES
 
 
-def _faults(validator: Validator, payloads: Sequence[bytes], *, first_only: bool) -> Iterator[tuple[int, Fault]]:
+def _faults(validator: Validator, payloads: Sequence[bytes], *, first_only: bool) -> Iterator[tuple[int, PayloadFault]]:
     first = validator.check_many(payloads)
     if first is None:
         return
@@ -229,6 +231,6 @@ def _faults(validator: Validator, payloads: Sequence[bytes], *, first_only: bool
             yield place, fault
 
 
-def _refusal(subjects: Subjects, use: Use | None, index: int, fault: Fault) -> SchemaRejected:
+def _refusal(subjects: Subjects, use: Use | None, index: int, fault: PayloadFault) -> SchemaRejected:
     subject, version, schema_id = use[:3] if use else (subjects.name, 0, 0)
     return SchemaRejected(subject, version, schema_id, fault.path, fault.reason, index=index, field=subjects.field)

@@ -1,8 +1,8 @@
-"""The one place where a server is put together: threads, broker, doors.
+"""The composition root: the one place that builds a server of threads, broker and doors.
 
-What is opened here is closed here, in the opposite order, also if the start fails half-way. While it stops, the
-broker goes on ticking and its threads go on syncing: whatever was received is answered before the connections are
-closed, and what was answered is on the medium before the logs are sealed.
+What is opened here is closed here in reverse order, also if the start fails half-way. While the server stops, the
+broker keeps ticking and its threads keep syncing: received requests are answered before the connections are closed, and
+acknowledged data is on the disk before the logs are sealed.
 """
 
 import asyncio
@@ -15,30 +15,33 @@ from typing import NamedTuple, Protocol
 from goqueue import events
 from goqueue.broker.broker import Broker
 from goqueue.broker.config import BrokerConfig
-from goqueue.broker.pending import Pending
+from goqueue.broker.local_service import LocalService
 from goqueue.clock import MS, SECOND, Clock
-from goqueue.doors.native import NativeConfig, NativeDoor
+from goqueue.doors.native.config import NativeConfig
+from goqueue.doors.native.door import NativeDoor
 from goqueue.errors import GoQueueError
 from goqueue.metrics.registry import Metrics
 from goqueue.names import VERSION
+from goqueue.runtime.adaptive_spin import spin_budget_ns
 from goqueue.server.build import build_facts
 from goqueue.server.config import ServerConfig
 from goqueue.server.exporting import ExporterThread, close_all
 from goqueue.server.settings import Address
 from goqueue.server.ticker import Ticker
 from goqueue.server.workers import ThreadWorkers
+from goqueue.service.pending import Pending
+from goqueue.service.service import Service
 from goqueue.storage.file import OsDisk
 from goqueue.tracing.config import TraceConfig
 from goqueue.tracing.export import Exporter
 from goqueue.tracing.jsonl import JsonlExporter
 from goqueue.tracing.stream import StreamExporter
-from goqueue.vigil import affordable_ns
 
-SETTLE_S = 1.0  # for jobs that nobody waits for; a compaction that takes longer is called off
+SETTLE_S = 1.0  # for jobs that no request waits for; a compaction that takes longer is called off
 
 
 class CannotListen(GoQueueError):
-    """An address is taken, not ours, or not allowed."""
+    """An address is in use, not local, or not allowed."""
 
     code = "CANNOT_LISTEN"
 
@@ -50,7 +53,7 @@ class CannotListen(GoQueueError):
 
 
 class Server(NamedTuple):
-    """A server that runs: where it listens, and where its data are."""
+    """A running server: its addresses and its data directory."""
 
     native: Address
     http: Address | None
@@ -58,7 +61,7 @@ class Server(NamedTuple):
 
 
 class Door(Protocol):
-    """Where requests come in."""
+    """A protocol that the service is offered through."""
 
     async def start(self, host: str, port: int) -> tuple[str, int]: ...
     async def stop(self, grace_s: float) -> None: ...
@@ -66,7 +69,7 @@ class Door(Protocol):
 
 @asynccontextmanager
 async def running(config: ServerConfig, *, clock: Clock, observe: events.Observer) -> AsyncIterator[Server]:
-    """A server, started; leaving the block stops it. Recovery blocks the loop, which has nothing else to do then."""
+    """A started server; leaving the block stops it. Recovery blocks the event loop, which is idle until then."""
     loop = asyncio.get_running_loop()
     grace_s = config.drain_grace_ns / SECOND
     data = Path(config.data).absolute()
@@ -93,17 +96,18 @@ async def running(config: ServerConfig, *, clock: Clock, observe: events.Observe
         opened.push_async_callback(workers.idle, grace_s=SETTLE_S)
 
         # Built before the ticker runs: the imports behind it take up to a second, and would be taken for a stall.
-        http_door = _http_door(broker, clock, config, metrics) if config.http else None
+        service = LocalService.of(broker)
+        http_door = _http_door(service, clock, config, metrics) if config.http else None
         ticker = Ticker(loop, clock, broker.tick, interval_ns=config.housekeeping.tick_interval_ns)
         opened.callback(ticker.stop)
-        broker.hurry = ticker.hurry
+        broker.wake_at = ticker.wake_at
 
         doors: list[Door] = []
         opened.push_async_callback(_drain, broker, doors, grace_s)
-        native_door = _native_door(broker, clock, config)
+        native_door = _native_door(service, clock, config)
         metrics.delivery.watch(broker.groups.standings, lambda: broker.delays.stats().by_topic)
         metrics.tracing.watch(broker.traces.recorder.tallies, lambda: broker.traces.recorder.ring.event_count)
-        metrics.storage.watch(broker.disk_space)
+        metrics.storage.watch(broker.node.space)
         metrics.watch_connections({"native": lambda: len(native_door.connections)})
         native = await _listen("native", native_door, config.native, doors)
         http = None
@@ -135,29 +139,29 @@ def _exporters(config: ServerConfig, clock: Clock) -> Iterator[Exporter]:
     if settings.stdout:
         yield StreamExporter("stdout", _write_to_stdout)
     if settings.otlp_endpoint is not None:
-        from goqueue.tracing.otlp import OtlpExporter  # dear, and seldom needed
+        from goqueue.tracing.otlp import OtlpExporter  # slow to import, and seldom needed
 
         yield OtlpExporter(settings.otlp_endpoint, node_id=config.node_id)
 
 
 def _write_to_stdout(data: bytes) -> None:
-    """Past `sys.stdout`, whose lock a thread that hangs here would hold when the interpreter ends."""
+    """Bypass `sys.stdout`: a thread that hangs here would hold its lock when the interpreter exits."""
     while data:
         data = data[os.write(1, data) :]
 
 
-def _native_door(broker: Broker, clock: Clock, config: ServerConfig) -> NativeDoor:
+def _native_door(service: Service, clock: Clock, config: ServerConfig) -> NativeDoor:
     limits = NativeConfig(
         connections_max=config.limits.connections_max,
         requests_max=config.limits.requests_max,
         frame_bytes_max=config.limits.frame_bytes_max,
         inbound_bytes_max=config.limits.inbound_bytes_max,
     )
-    awake_ns = affordable_ns(config.housekeeping.awake_ns)
-    return NativeDoor(broker, clock=clock, config=limits, node_id=config.node_id, awake_ns=awake_ns)
+    busy_poll_ns = spin_budget_ns(config.housekeeping.busy_poll_ns)
+    return NativeDoor(service, clock=clock, config=limits, node_id=config.node_id, busy_poll_ns=busy_poll_ns)
 
 
-def _http_door(broker: Broker, clock: Clock, config: ServerConfig, metrics: Metrics) -> Door:
+def _http_door(service: Service, clock: Clock, config: ServerConfig, metrics: Metrics) -> Door:
     from goqueue.doors.http.config import HttpConfig  # dear, and not needed where HTTP is off
     from goqueue.doors.http.context import Build
     from goqueue.doors.http.door import HttpDoor
@@ -169,7 +173,7 @@ def _http_door(broker: Broker, clock: Clock, config: ServerConfig, metrics: Metr
         bodies_bytes_max=config.limits.bodies_bytes_max,
     )
     door = HttpDoor(
-        broker,
+        service,
         clock=clock,
         config=limits,
         node_id=config.node_id,
@@ -184,7 +188,7 @@ async def _listen(name: str, door: Door, address: Address, doors: list[Door]) ->
     try:
         bound = await door.start(address.host, address.port)
     except OSError as error:
-        number = error.errno or 0  # below zero it is what a name server says
+        number = error.errno or 0  # negative numbers are those of the resolver
         reason = os.strerror(number) if number > 0 else error.strerror or str(error)
         raise CannotListen(name, address, reason) from error
     doors.append(door)
@@ -192,7 +196,7 @@ async def _listen(name: str, door: Door, address: Address, doors: list[Door]) ->
 
 
 async def _drain(broker: Broker, doors: list[Door], grace_s: float) -> None:
-    """Take nothing more, answer what was taken, and close the doors."""
+    """Accept no more requests, answer those that were received, and close the doors."""
     drained = broker.drain()
     await asyncio.gather(*(door.stop(grace_s) for door in doors))
     with suppress(TimeoutError):

@@ -1,8 +1,8 @@
-"""Which build this is: the commit it was made of, and when.
+"""The commit and the time of this build.
 
-`setup.py` writes both into the package when it is built (`build.json`). In a working copy there is no such file; then
-the commit is that of the checkout, read from its `.git`, and the time that of its newest module. What was built from an
-archive without a repository names its release.
+`setup.py` writes both into the package when it is built (`build.json`). A working copy has no such file: the commit is
+then that of the checkout, read from its `.git`, and the time that of its newest module. A build from an archive without
+a repository names its release instead.
 """
 
 import json
@@ -19,14 +19,14 @@ _PARENTS = 2  # src/goqueue stands in the checkout
 
 
 class BuildFacts(NamedTuple):
-    """A commit, and a time as RFC 3339."""
+    """A commit, and a time in RFC 3339."""
 
     git_commit: str
     build_time: str
 
 
 def build_facts(package: Path = PACKAGE) -> BuildFacts:
-    """What is known of the build whose package stands there."""
+    """The facts of the build of the package in that directory."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         told = json.loads((package / BUILD_FILE).read_text())
         return BuildFacts(str(told["git_commit"]), str(told["build_time"]))
@@ -36,10 +36,10 @@ def build_facts(package: Path = PACKAGE) -> BuildFacts:
 
 
 def commit_of(checkout: Path) -> str | None:
-    """The commit that is checked out there, if it is a working copy of git."""
+    """The commit that is checked out there, if it is a git working copy."""
     with suppress(OSError, UnicodeDecodeError):
         git = checkout / ".git"
-        if git.is_file():  # a further working copy of a repository that stands elsewhere
+        if git.is_file():  # a linked worktree
             git = checkout / git.read_text().removeprefix("gitdir:").strip()
         head = (git / "HEAD").read_text().strip()
         if not head.startswith("ref:"):

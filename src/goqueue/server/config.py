@@ -1,14 +1,13 @@
-"""The configuration of a server: what can be set, where it is taken from, and what is wrong with it.
+"""The configuration of a server: its settings, where they come from, and their validation.
 
-Each field below is a setting. It has one name, and that name gives all others:
+Each field below is a setting. All its names follow from one:
 
     drain_grace     GOQUEUE_DRAIN_GRACE    drain_grace = "10s"            outside of sections
     log.level       GOQUEUE_LOG_LEVEL      level = "info" under [log]     --log-level, where there is a flag
 
-In rising precedence a value is the default, or comes from the file, the environment, a flag. `load` looks at
-nothing else but what it is given; it finds everything that is wrong and says all of it at once. Settings of the
-file that do not exist are wrong, too. Variables that do not exist may belong to someone else: those that look like a
-slip are warned of.
+In rising precedence a value is the default, or comes from the file, the environment, or a flag. `load` uses only what
+it is given, and reports all errors at once. An unknown setting in the file is an error. An unknown variable may belong
+to another program: it causes a warning if it looks like a misspelled setting.
 """
 
 import tomllib
@@ -44,7 +43,7 @@ ENVIRONMENT_PREFIX = "GOQUEUE_"
 NOT_OURS = frozenset(
     {
         "GOQUEUE_API_KEY",
-        "GOQUEUE_AWAKE",
+        "GOQUEUE_BUSY_POLL",
         "GOQUEUE_CONFIG",
         "GOQUEUE_KERNEL",
         "GOQUEUE_SERVER",
@@ -58,7 +57,7 @@ MIB = 1024 * KIB
 
 
 class Problem(NamedTuple):
-    """One thing that is wrong."""
+    """One error in the configuration."""
 
     setting: str
     value: object
@@ -70,7 +69,7 @@ class Problem(NamedTuple):
 
 
 class InvalidServerConfig(GoQueueError):
-    """The configuration cannot be; everything that is wrong with it is in here."""
+    """The configuration is invalid; `problems` has all errors."""
 
     code = "INVALID_CONFIG"
 
@@ -81,14 +80,14 @@ class InvalidServerConfig(GoQueueError):
 
 
 class ConfigFile(NamedTuple):
-    """A file as it was read."""
+    """A configuration file."""
 
     path: str
     text: str
 
 
-class Row(NamedTuple):
-    """One setting as it is now."""
+class SettingRow(NamedTuple):
+    """One setting with its value."""
 
     setting: str
     value: object
@@ -97,41 +96,41 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicDefaults:
-    """[topics]: what a topic has that is created without saying otherwise."""
+    """[topics]: the defaults of topics that do not set these explicitly."""
 
     partitions: Annotated[int, WholeNumber(1, PARTITIONS_MAX)] = 3
     settings: Mapping[str, object] = field(default_factory=dict)  # those of topics/config.py, by their names
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """[limits]: what bounds the memory, the threads and the files of the process."""
+class LimitSettings:
+    """[limits]: bounds on the memory, the threads and the files of the process."""
 
     connections_max: Annotated[int, WholeNumber(1, 1_000_000)] = 10_000  # at each door
-    requests_max: Annotated[int, WholeNumber(1, 1_000_000)] = 1_024  # under way per native connection
+    requests_max: Annotated[int, WholeNumber(1, 1_000_000)] = 1_024  # in flight per native connection
     frame_bytes_max: Annotated[int, Size(64 * KIB, 1024 * MIB)] = FRAME_BYTES_MAX
-    inbound_bytes_max: Annotated[int, Size(MIB, 1024**2 * MIB)] = 256 * MIB  # in native frames that are on their way
-    bodies_bytes_max: Annotated[int, Size(MIB, 1024**2 * MIB)] = 512 * MIB  # in HTTP bodies that are on their way
+    inbound_bytes_max: Annotated[int, Size(MIB, 1024**2 * MIB)] = 256 * MIB  # of native frames that are being received
+    bodies_bytes_max: Annotated[int, Size(MIB, 1024**2 * MIB)] = 512 * MIB  # of HTTP bodies that are being received
     streams_max: Annotated[int, WholeNumber(1, 1_000_000)] = 1_000  # over HTTP
-    waiting_max: Annotated[int, WholeNumber(1, 10_000_000)] = 100_000  # reads that wait for a record
+    waiting_max: Annotated[int, WholeNumber(1, 10_000_000)] = 100_000  # reads that long-poll
     compactions_max: Annotated[int, WholeNumber(1, 64)] = 1  # at once; each reads and writes whole segments
-    threads_max: Annotated[int, WholeNumber(2, 256)] = 8  # for what blocks; most of them wait for the disk
+    threads_max: Annotated[int, WholeNumber(2, 256)] = 8  # for work that blocks; most of them wait for the disk
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Housekeeping:
-    """[housekeeping]: how often the broker looks at its timers, each partition at its segments, and a broker that was
-    quickly asked again at its sockets, before it sleeps.
+class HousekeepingSettings:
+    """[housekeeping]: how often the broker checks its timers, how often each partition checks its segments, and for how
+    long the broker busy-polls its sockets before it sleeps.
     """
 
     tick_interval_ns: Annotated[int, Duration(MS, SECOND)] = 50 * MS
     maintenance_interval_ns: Annotated[int, Duration(100 * MS, 3600 * SECOND)] = 30 * SECOND
-    awake_ns: Annotated[int, Duration(0, 10 * MS)] = MS // 2  # 0: it sleeps at once
+    busy_poll_ns: Annotated[int, Duration(0, 10 * MS)] = MS // 2  # 0 disables busy-polling
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogSettings:
-    """[log]: the lines that the server writes about itself. `auto` is text on a terminal and JSON elsewhere."""
+    """[log]: the log of the server. `auto` is text on a terminal and JSON elsewhere."""
 
     level: Annotated[str, OneOf("debug", "info", "warning", "error")] = "info"
     format: Annotated[str, OneOf("auto", "text", "json")] = "auto"
@@ -139,21 +138,21 @@ class LogSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TraceSettings:
-    """[traces]: what becomes of messages is recorded, and where it goes beside the memory of the broker."""
+    """[traces]: whether the life of messages is recorded, and where it is exported to."""
 
     enabled: Annotated[bool, Switch()] = True
-    ring: Annotated[int, WholeNumber(100, RING_MAX)] = 10_000  # rows; one is what happened to a batch
-    topic: Annotated[bool, Switch()] = False  # also to `__traces`, which survives a restart
+    ring: Annotated[int, WholeNumber(100, RING_MAX)] = 10_000  # rows; one row describes a batch
+    topic: Annotated[bool, Switch()] = False  # also write to `__traces`, which survives a restart
     jsonl: Annotated[str | None, FilePath()] = None
-    jsonl_max_bytes: Annotated[int, Size(64 * KIB, 1024 * MIB)] = 10 * MIB  # then the next file is begun
-    jsonl_keep: Annotated[int, WholeNumber(0, 10_000)] = 10  # files beside the one that is written to
+    jsonl_max_bytes: Annotated[int, Size(64 * KIB, 1024 * MIB)] = 10 * MIB  # then the next file begins
+    jsonl_keep: Annotated[int, WholeNumber(0, 10_000)] = 10  # old files, without the current one
     stdout: Annotated[bool, Switch()] = False
     otlp_endpoint: Annotated[str | None, Url()] = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
-    """Everything that can be set, and where each value came from."""
+    """All settings, and the source of each value."""
 
     data: Annotated[str, Directory()] = "./goqueue-data"
     native: Annotated[Address, HostPort()] = NATIVE_ADDRESS
@@ -162,35 +161,35 @@ class ServerConfig:
     cors_origins: Annotated[tuple[str, ...], Origins()] = ()
     drain_grace_ns: Annotated[int, Duration(0, 3600 * SECOND)] = 10 * SECOND  # then connections are cut
     topics: TopicDefaults = field(default_factory=TopicDefaults)
-    limits: Limits = field(default_factory=Limits)
-    housekeeping: Housekeeping = field(default_factory=Housekeeping)
+    limits: LimitSettings = field(default_factory=LimitSettings)
+    housekeeping: HousekeepingSettings = field(default_factory=HousekeepingSettings)
     log: LogSettings = field(default_factory=LogSettings)
     traces: TraceSettings = field(default_factory=TraceSettings)
 
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
     warnings: tuple[str, ...] = field(default=(), compare=False)
 
-    def describe(self) -> list[Row]:
-        """Every setting with its value and where that came from."""
+    def describe(self) -> list[SettingRow]:
+        """Every setting with its value and its source."""
         return [
-            Row(name, setting.kind.show(setting.value_in(self)), self.sources.get(name, _DEFAULT))
+            SettingRow(name, setting.kind.show(setting.value_in(self)), self.sources.get(name, _DEFAULT))
             for name, setting in SETTINGS.items()
         ]
 
 
 SECTIONS = {
     "topics": TopicDefaults,
-    "limits": Limits,
-    "housekeeping": Housekeeping,
+    "limits": LimitSettings,
+    "housekeeping": HousekeepingSettings,
     "log": LogSettings,
     "traces": TraceSettings,
 }
 
 
-class _Setting(NamedTuple):
-    """Where a setting stands in a `ServerConfig`."""
+class _SettingField(NamedTuple):
+    """The place of a setting in a `ServerConfig`."""
 
-    section: str  # "" outside of all
+    section: str  # "": none
     field_name: str
     kind: Kind
     is_topic_setting: bool = False
@@ -204,29 +203,29 @@ class _Setting(NamedTuple):
 _TOPIC_DEFAULTS = TopicConfig().settings()
 
 
-def _settings() -> Iterator[tuple[str, _Setting]]:
+def _settings() -> Iterator[tuple[str, _SettingField]]:
     for section, owner in {"": ServerConfig, **SECTIONS}.items():
         for field_name, hint in get_type_hints(owner, include_extras=True).items():
             for kind in getattr(hint, "__metadata__", ()):
-                name = field_name.removesuffix("_ns")  # whoever writes a duration writes its unit
-                yield f"{section}.{name}" if section else name, _Setting(section, field_name, kind)
+                name = field_name.removesuffix("_ns")  # the text of a duration has its unit
+                yield f"{section}.{name}" if section else name, _SettingField(section, field_name, kind)
         if owner is TopicDefaults:
             for name in _TOPIC_DEFAULTS:
-                yield f"{section}.{name}", _Setting(section, name, TopicSetting(name), is_topic_setting=True)
+                yield f"{section}.{name}", _SettingField(section, name, TopicSetting(name), is_topic_setting=True)
 
 
-SETTINGS: Mapping[str, _Setting] = dict(_settings())
+SETTINGS: Mapping[str, _SettingField] = dict(_settings())
 VARIABLES: Mapping[str, str] = {ENVIRONMENT_PREFIX + name.replace(".", "_").upper(): name for name in SETTINGS}
 assert len(VARIABLES) == len(SETTINGS), "two settings share a variable"
 
 
 def setting_of_keyword(name: str) -> str:
-    """The name of a setting where a name cannot have a dot; one that does not exist stays as it is."""
+    """The name of a setting from a keyword, which cannot have a dot; an unknown one is returned as it is."""
     return VARIABLES.get(ENVIRONMENT_PREFIX + name.upper(), name)
 
 
-class _Given(NamedTuple):
-    """A value before anyone looked at it."""
+class _RawSetting(NamedTuple):
+    """A value that is not parsed yet."""
 
     raw: object
     source: str
@@ -238,9 +237,9 @@ def load(
     env: Mapping[str, str] | None = None,
     file: ConfigFile | None = None,
 ) -> ServerConfig:
-    """The configuration that these make, or everything that is wrong with it. A flag of None was not given."""
+    """The configuration from these sources. Raises `InvalidServerConfig`. A flag of None was not given."""
     problems: list[Problem] = []
-    given: dict[str, _Given] = {}
+    given: dict[str, _RawSetting] = {}
     if file:
         given |= _from_file(file, problems)
     given |= _from_environment(env or {})
@@ -254,7 +253,7 @@ def load(
     return config
 
 
-def _from_file(file: ConfigFile, problems: list[Problem]) -> dict[str, _Given]:
+def _from_file(file: ConfigFile, problems: list[Problem]) -> dict[str, _RawSetting]:
     try:
         content = tomllib.loads(file.text)
     except tomllib.TOMLDecodeError as error:
@@ -269,29 +268,29 @@ def _from_file(file: ConfigFile, problems: list[Problem]) -> dict[str, _Given]:
         for name, raw in entries.items():
             source = f"{file.path}: {name}"
             if name in SETTINGS:
-                given[name] = _Given(raw, source)
+                given[name] = _RawSetting(raw, source)
             else:
                 problems.append(Problem(name, raw, source, _no_such_setting(name)))
     return given
 
 
-def _from_environment(env: Mapping[str, str]) -> dict[str, _Given]:
-    """An empty variable is one that was not set."""
-    return {VARIABLES[name]: _Given(value, name) for name, value in env.items() if name in VARIABLES and value}
+def _from_environment(env: Mapping[str, str]) -> dict[str, _RawSetting]:
+    """An empty variable counts as not set."""
+    return {VARIABLES[name]: _RawSetting(value, name) for name, value in env.items() if name in VARIABLES and value}
 
 
-def _from_flags(flags: Mapping[str, object], problems: list[Problem]) -> dict[str, _Given]:
+def _from_flags(flags: Mapping[str, object], problems: list[Problem]) -> dict[str, _RawSetting]:
     given = {}
     for name, raw in flags.items():
         source = f"--{name.replace('.', '-').replace('_', '-')}"
         if raw is not None and name in SETTINGS:
-            given[name] = _Given(raw, source)
+            given[name] = _RawSetting(raw, source)
         elif raw is not None:
             problems.append(Problem(name, raw, source, _no_such_setting(name)))
     return given
 
 
-def _parse(given: Mapping[str, _Given], problems: list[Problem]) -> dict[str, object]:
+def _parse(given: Mapping[str, _RawSetting], problems: list[Problem]) -> dict[str, object]:
     values = {}
     for name, (raw, source) in given.items():
         try:
@@ -316,7 +315,7 @@ def _build(values: Mapping[str, object], sources: Mapping[str, str], warnings: t
 
 
 def _contradictions(config: ServerConfig) -> Iterator[Problem]:
-    """Values that are right by themselves, but not together."""
+    """Errors between settings that are valid by themselves."""
 
     def source(*names: str) -> str:
         return next(config.sources[name] for name in names if name in config.sources)

@@ -1,8 +1,8 @@
-"""Exporters of traces, each in a thread of its own.
+"""Trace exporters, each in its own thread.
 
-They wait for disks and networks, and may do so for ever: a thread that hangs holds up neither the event loop nor the
-threads that flush logs, and a server that stops leaves it behind. What an exporter did not get through is bounded; more
-is refused, and whoever recorded it counts it.
+An exporter waits for a disk or the network, possibly forever. A thread that hangs blocks neither the event loop nor the
+threads that flush logs, and a server that stops does not wait for it. The backlog of an exporter is bounded; beyond
+that rows are refused, and the recorder counts them as dropped.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from goqueue.clock import SECOND, Clock
 from goqueue.tracing.export import Export, Exporter
 
 WAITING_EVENTS_MAX = 200_000
-"""Of single messages, that may wait for one exporter."""
+"""The largest backlog of one exporter, in events of single messages."""
 CLOSE_S = 4.0
 LOG_INTERVAL_NS = 60 * SECOND
 
@@ -24,12 +24,12 @@ _log = logging.getLogger(__name__)
 
 
 class ExporterThread:
-    """Takes rows in the loop and exports them in its thread."""
+    """Accepts rows in the event loop and exports them in its thread."""
 
     def __init__(self, exporter: Exporter, loop: asyncio.AbstractEventLoop, clock: Clock) -> None:
         self.name = exporter.name
         self.needs_trace_ids = exporter.needs_trace_ids
-        self.tell: Callable[[str, int, Exception | None], None] = _nobody
+        self.tell: Callable[[str, int, Exception | None], None] = _ignore
         self._exporter = exporter
         self._loop = loop
         self._clock = clock
@@ -40,7 +40,7 @@ class ExporterThread:
         self._thread.start()
 
     def put(self, exports: Sequence[Export]) -> bool:
-        """Take them, unless too many wait already; one export is taken however large it is."""
+        """Accept the rows, unless the backlog is full; an empty backlog accepts any number."""
         count = sum(export.row.event_count for export in exports)
         if self._waiting and self._waiting + count > WAITING_EVENTS_MAX:
             return False
@@ -49,11 +49,11 @@ class ExporterThread:
         return True
 
     def stop(self) -> None:
-        """End when all that waits is exported."""
+        """End after the backlog is exported."""
         self._queue.put(None)
 
     def join(self, timeout_s: float) -> bool:
-        """Wait for the end; whether it has come."""
+        """Wait until the thread has ended; false if it has not."""
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
@@ -65,7 +65,7 @@ class ExporterThread:
                 self._exporter.export(exports)
             except Exception as raised:
                 error = raised
-            with suppress(RuntimeError):  # the loop is closed, and there is nobody to be told
+            with suppress(RuntimeError):  # the event loop is closed
                 self._loop.call_soon_threadsafe(self._done, count, error)
         with suppress(Exception):
             self._exporter.close()
@@ -76,19 +76,19 @@ class ExporterThread:
         now_ns = self._clock.monotonic_ns()
         if error and (self._logged_ns is None or now_ns - self._logged_ns >= LOG_INTERVAL_NS):
             self._logged_ns = now_ns
-            _log.warning("traces could not be exported", extra={"exporter": self.name, "reason": str(error)})
+            _log.warning("trace export failed", extra={"exporter": self.name, "reason": str(error)})
 
 
 def close_all(threads: Sequence[ExporterThread], clock: Clock, *, timeout_s: float = CLOSE_S) -> None:
-    """Let the exporters finish, all of them together for no longer than that."""
+    """Let the exporters finish, all of them together within the timeout."""
     for thread in threads:
         thread.stop()
     end_ns = clock.monotonic_ns() + round(timeout_s * SECOND)
     for thread in threads:
         left_s = max(0, end_ns - clock.monotonic_ns()) / SECOND
         if not thread.join(left_s):
-            _log.warning("an exporter of traces does not end, and is left behind", extra={"exporter": thread.name})
+            _log.warning("trace exporter does not stop; the server exits without it", extra={"exporter": thread.name})
 
 
-def _nobody(name: str, count: int, error: Exception | None) -> None:
-    """The broker is not there yet."""
+def _ignore(name: str, count: int, error: Exception | None) -> None:
+    """Until the broker is open, there is nothing to tell."""

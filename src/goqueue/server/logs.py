@@ -1,12 +1,12 @@
-"""What the server writes about itself: lines for people on a terminal, JSON objects for machines elsewhere.
+"""The log of the server: lines of text on a terminal, JSON objects elsewhere.
 
 Code logs with the standard library: `logging.getLogger(__name__)`, a constant sentence, and the facts as `extra`. In
-text they stand behind the sentence as name=value, in JSON as fields of their own. Text that came from outside may
-hold anything; it cannot begin a new line or colour the terminal.
+text the facts follow the sentence as key=value; in JSON they are fields. Text from clients may contain anything: it is
+escaped, so that it can neither start a new line nor color the terminal.
 
-A complaint that repeats itself must not fill the disk, whoever causes it. Within ten seconds the same line is written
-once, and one place in the code writes at most twenty lines; what is held back is counted, and the count
-is written when the time is over.
+A client that causes the same error again and again must not fill the disk. Within ten seconds the same line is written
+once, and one place in the code writes at most twenty lines. What is held back is counted, and the count is written when
+the ten seconds are over.
 """
 
 import logging
@@ -21,12 +21,12 @@ from goqueue.clock import SECOND, Clock
 WINDOW_NS: Final = 10 * SECOND
 LINES_PER_PLACE_MAX: Final = 20
 _ORDINARY: Final = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName", "color_message"}
-_COLOURS: Final = {"DEBUG": "2", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}
+_COLORS: Final = {"DEBUG": "2", "INFO": "32", "WARNING": "33", "ERROR": "31", "CRITICAL": "1;31"}
 _CONTROL: Final = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))} | {0x0A: "\\n", 0x09: "\\t"}
 
 
 def facts(record: logging.LogRecord) -> dict[str, object]:
-    """What the caller handed over as `extra`."""
+    """The `extra` of the record."""
     return {name: value for name, value in vars(record).items() if name not in _ORDINARY}
 
 
@@ -51,22 +51,22 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """One line for people, a traceback below it."""
+    """One line of text, followed by the traceback of an exception."""
 
-    def __init__(self, *, colours: bool) -> None:
+    def __init__(self, *, colors: bool) -> None:
         super().__init__()
-        self._colours = colours
+        self._colors = colors
 
     def format(self, record: logging.LogRecord) -> str:
         time = f"{_moment(record):%H:%M:%S.%f}"[:-3]
         level = f"{record.levelname.lower():<8}"
-        behind = "".join(f" {name}={value}" for name, value in facts(record).items())
-        if self._colours:
-            level = f"\x1b[{_COLOURS.get(record.levelname, '0')}m{level}\x1b[0m"
-            behind = f"\x1b[2m{_printable(behind)}\x1b[0m" if behind else ""
+        suffix = "".join(f" {name}={value}" for name, value in facts(record).items())
+        if self._colors:
+            level = f"\x1b[{_COLORS.get(record.levelname, '0')}m{level}\x1b[0m"
+            suffix = f"\x1b[2m{_printable(suffix)}\x1b[0m" if suffix else ""
         else:
-            behind = _printable(behind)
-        line = f"{time} {level} {_printable(record.getMessage())}{behind}"
+            suffix = _printable(suffix)
+        line = f"{time} {level} {_printable(record.getMessage())}{suffix}"
         if record.exc_info and record.exc_info[0]:
             trace = "".join(traceback.format_exception(*record.exc_info)).rstrip()
             line = "\n".join([line, *map(_printable, trace.splitlines())])
@@ -74,7 +74,7 @@ class TextFormatter(logging.Formatter):
 
 
 class _Place(NamedTuple):
-    """Where in the code a line comes from."""
+    """The place in the code that a line comes from."""
 
     path: str
     line_number: int
@@ -82,7 +82,7 @@ class _Place(NamedTuple):
 
 
 class _Window:
-    """What one place wrote since `start_ns`."""
+    """The lines of one place since `start_ns`."""
 
     __slots__ = ("held_back", "last", "start_ns", "texts")
 
@@ -90,7 +90,7 @@ class _Window:
         self.start_ns = start_ns
         self.texts: set[str] = set()
         self.held_back = 0
-        self.last: logging.LogRecord | None = None  # that was held back
+        self.last: logging.LogRecord | None = None  # the last one that was held back
 
 
 class Damper:
@@ -101,7 +101,7 @@ class Damper:
         self._windows: dict[_Place, _Window] = {}
 
     def admit(self, record: logging.LogRecord) -> list[logging.LogRecord]:
-        """What to write now that the record has come: what was held back and is due, and the record if it may pass."""
+        """The records to write now: a summary of the last window if it is over, and the record if it may pass."""
         due: list[logging.LogRecord] = []
         now_ns = self._clock.monotonic_ns()
         place = _Place(record.pathname, record.lineno, record.levelno)
@@ -118,19 +118,19 @@ class Damper:
         return [*due, record]
 
     def due(self, *, everything: bool = False) -> list[logging.LogRecord]:
-        """The counts of what was held back in windows that are over, or in all of them."""
+        """The summaries of windows that are over, or of all windows."""
         now_ns = self._clock.monotonic_ns()
         over = [place for place, window in self._windows.items() if everything or now_ns - window.start_ns >= WINDOW_NS]
         return [record for place in over for record in _summary(self._windows.pop(place))]
 
 
 class ServerLogHandler(logging.StreamHandler[TextIO]):
-    """Writes lines, damped."""
+    """Writes lines, without floods of repeated ones."""
 
-    def __init__(self, stream: TextIO, clock: Clock, *, text: bool, colours: bool) -> None:
+    def __init__(self, stream: TextIO, clock: Clock, *, text: bool, colors: bool) -> None:
         super().__init__(stream)
         self._damper = Damper(clock)
-        self.setFormatter(TextFormatter(colours=colours) if text else JsonFormatter())
+        self.setFormatter(TextFormatter(colors=colors) if text else JsonFormatter())
 
     def emit(self, record: logging.LogRecord) -> None:
         if record.levelno < logging.INFO:
@@ -138,13 +138,13 @@ class ServerLogHandler(logging.StreamHandler[TextIO]):
             return
         try:
             admitted = self._damper.admit(record)
-        except Exception:  # a sentence and its arguments do not fit: the library says so in its own way
+        except Exception:  # the arguments do not fit the format: the library reports that
             admitted = [record]
         for each in admitted:
             super().emit(each)
 
     def sum_up(self, *, everything: bool = False) -> None:
-        """Write how much was held back; to be called now and then."""
+        """Write the summaries that are due; to be called about once a second."""
         self.acquire()
         try:
             for record in self._damper.due(everything=everything):
@@ -157,13 +157,13 @@ class ServerLogHandler(logging.StreamHandler[TextIO]):
         super().close()
 
 
-def configure(stream: TextIO, clock: Clock, *, level: str, format: str, no_colour: bool = False) -> ServerLogHandler:
-    """Send all lines of this process to the stream."""
+def configure(stream: TextIO, clock: Clock, *, level: str, format: str, no_color: bool = False) -> ServerLogHandler:
+    """Send the log of this process to the stream."""
     on_terminal = stream.isatty()
     text = format == "text" or (format == "auto" and on_terminal)
-    handler = ServerLogHandler(stream, clock, text=text, colours=on_terminal and not no_colour)
+    handler = ServerLogHandler(stream, clock, text=text, colors=on_terminal and not no_color)
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
-    logging.raiseExceptions = False  # a stream that is gone is no reason to stop
+    logging.raiseExceptions = False  # a closed stream must not stop the server
     return handler
 
 
@@ -185,5 +185,5 @@ def _printable(text: str) -> str:
 
 
 def _encodable(value: object) -> object:
-    """Text as it is but for lone surrogates, which JSON has no bytes for."""
+    """The value; in text, lone surrogates are escaped, because they have no UTF-8 encoding."""
     return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value

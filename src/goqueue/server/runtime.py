@@ -1,19 +1,20 @@
-"""The process: from a configuration to an exit code.
+"""The server process: from a configuration to an exit code.
 
-Standard output gets one line, when requests are served:
+Standard output gets one line, when the server accepts requests:
 
     goqueue ready native=127.0.0.1:7000 http=127.0.0.1:8080 data=/var/lib/goqueue pid=4711
 
-and `<data>/ports.json` says the same to programs until the server stops. Everything else goes to standard error.
+and `<data>/ports.json` has the same for programs until the server stops. Everything else goes to standard error.
 
-SIGTERM or SIGINT stops the server: no more connections, the answers to what was received, the logs sealed. A second
-signal ends the process at once, as does one that comes before the server is ready; neither can harm what is stored.
+SIGTERM or SIGINT stops the server: it accepts no more connections, answers the requests that it has received, and seals
+the logs. A second signal ends the process at once, as does one before the server is ready; stored data is safe either
+way.
 
-    0   stopped, everything is on the medium
+    0   stopped, everything is on the disk
     1   failed while running
-    2   the configuration is wrong
-    3   stored data are damaged, and no topic can be served
-    4   the data directory cannot be used, or another process has it
+    2   the configuration is invalid
+    3   stored data is damaged, and no topic can be served
+    4   the data directory cannot be used, or another process has it open
     5   an address cannot be listened on
     130, 143   a second SIGINT or SIGTERM
 """
@@ -36,7 +37,7 @@ import uvloop
 
 from goqueue.clock import SECOND, Clock, SystemClock
 from goqueue.errors import CorruptRecord, DamagedFile, DataDirectoryError, GoQueueError, StorageFull
-from goqueue.memory import keep_what_is_freed
+from goqueue.runtime.memory import retain_freed_memory
 from goqueue.server import event_log, logs
 from goqueue.server.assemble import CannotListen, Server, running
 from goqueue.server.config import ServerConfig
@@ -44,13 +45,13 @@ from goqueue.server.settings import Address
 from goqueue.server.ticker import Ticker
 
 PORTS_FILE = "ports.json"
-_OTHER_FILES = 512  # segments, indexes, threads and whatever the interpreter has open
+_OTHER_FILES = 512  # segments, indexes, and those of the interpreter
 
 _log = logging.getLogger(__name__)
 
 
 class ExitCode(IntEnum):
-    """How a server ended."""
+    """The exit code of a server."""
 
     STOPPED = 0
     FAILED = 1
@@ -64,17 +65,20 @@ def serve(config: ServerConfig) -> ExitCode:
     """Run a server until it is told to stop."""
     clock = SystemClock()
     handler = logs.configure(
-        sys.stderr, clock, level=config.log.level, format=config.log.format, no_colour="NO_COLOR" in os.environ
+        sys.stderr, clock, level=config.log.level, format=config.log.format, no_color="NO_COLOR" in os.environ
     )
     for warning in config.warnings:
         _log.warning(warning)
     handled = [number for number in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(number) != signal.SIG_IGN]
     for number in handled:
         signal.signal(number, signal.SIG_DFL)
-    keep_what_is_freed()
+    retain_freed_memory()
     files_max = _raise_file_limit()
     if files_max < config.limits.connections_max + _OTHER_FILES:
-        _log.warning("fewer files may be open than connections_max needs", extra={"files_max": files_max})
+        _log.warning(
+            "the limit of open files is too low for connections_max; raise it with ulimit -n",
+            extra={"files_max": files_max},
+        )
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(_serve(config, clock, handler, handled))
@@ -82,7 +86,7 @@ def serve(config: ServerConfig) -> ExitCode:
         _log.critical(str(error))
         return _exit_code(error)
     except Exception:
-        _log.critical("the server failed", exc_info=True)
+        _log.critical("server failed", exc_info=True)
         return ExitCode.FAILED
     finally:
         handler.sum_up(everything=True)
@@ -114,9 +118,9 @@ async def _serve(
         elapsed_s = round((clock.monotonic_ns() - started_ns) / SECOND, 3)
         stop = _stop_on(handled)
         with _ports_file(server):
-            _warn_if_open_to_others(server)
+            _warn_if_public(server)
             gc.collect()
-            gc.freeze()  # what is here now stays: no later collection need look at it
+            gc.freeze()  # the objects of the start stay for good: later collections skip them
             _announce(server)
             _log.info("ready", extra={"seconds": elapsed_s, "pid": os.getpid()})
             await stop.wait()
@@ -126,13 +130,13 @@ async def _serve(
 
 def _announce(server: Server) -> None:
     http = server.http or "off"
-    with suppress(OSError):  # whoever started us does not listen
+    with suppress(OSError):  # standard output may be closed
         print(f"goqueue ready native={server.native} http={http} data={server.data} pid={os.getpid()}", flush=True)
 
 
 @contextmanager
 def _ports_file(server: Server) -> Iterator[None]:
-    """Say where we listen, for as long as the block runs. A disk without room for it is no reason not to serve."""
+    """Write the addresses to `ports.json` while the block runs. A full disk does not keep the server from serving."""
     path = server.data / PORTS_FILE
     content = {"native": _ports(server.native), "http": _ports(server.http), "pid": os.getpid()}
     try:
@@ -140,7 +144,7 @@ def _ports_file(server: Server) -> Iterator[None]:
         new.write_text(json.dumps(content) + "\n")
         new.replace(path)
     except OSError as error:
-        _log.warning("cannot write down the ports", extra={"path": str(path), "reason": error.strerror})
+        _log.warning("cannot write the ports file", extra={"path": str(path), "reason": error.strerror})
     try:
         yield
     finally:
@@ -153,7 +157,7 @@ def _ports(address: Address | None) -> dict[str, object] | None:
 
 
 def _stop_on(signals: list[signal.Signals]) -> asyncio.Event:
-    """The event that the first signal sets; the second one ends the process."""
+    """An event that the first signal sets; the second signal ends the process."""
     stop = asyncio.Event()
 
     def received(number: signal.Signals) -> None:
@@ -169,7 +173,7 @@ def _stop_on(signals: list[signal.Signals]) -> asyncio.Event:
 
 
 def _raise_file_limit() -> int:
-    """Have as many files open as this process may; returns how many that is."""
+    """Raise the limit of open files to what this process may have; returns the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with suppress(ValueError, OSError):
@@ -178,11 +182,11 @@ def _raise_file_limit() -> int:
     return soft if soft != resource.RLIM_INFINITY else sys.maxsize
 
 
-def _warn_if_open_to_others(server: Server) -> None:
+def _warn_if_public(server: Server) -> None:
     for door, address in (("native", server.native), ("http", server.http)):
         if address and not _is_loopback(address.host):
             _log.warning(
-                "listening beyond this machine; whoever can connect can read and write everything",
+                "listening on a public address without authentication: every client can read and write everything",
                 extra={"door": door, "address": str(address)},
             )
 

@@ -1,8 +1,8 @@
-"""What kinds of values settings have: how each is read, which are allowed, how it is shown.
+"""The kinds of values that settings have: how each is parsed, which values are allowed, how it is shown.
 
-A value comes as text from an environment or a flag, or as what TOML makes of it. Either way `parse` returns the value
-that code works with, or raises a `ValueError` that says to a person what to write instead. What `show` returns
-has a type that JSON has, and can be given to `parse` again.
+A value is text from the environment or a flag, or a TOML value. Either way `parse` returns the value that the code
+uses, or raises a `ValueError` that says what to write instead. `show` returns a value with a JSON type, which `parse`
+accepts again.
 """
 
 import re
@@ -38,7 +38,7 @@ class Kind(ABC):
             raise ValueError(f"must be {self.allowed}") from None
 
     def show(self, value: Any) -> object:
-        """The value as a person would write it."""
+        """The value as a user would write it."""
         return value
 
     @abstractmethod
@@ -46,7 +46,7 @@ class Kind(ABC):
 
 
 class Address(NamedTuple):
-    """Where to listen. Port 0 leaves the choice to the system."""
+    """An address to listen on. With port 0 the system chooses one."""
 
     host: str
     port: int
@@ -56,7 +56,7 @@ class Address(NamedTuple):
 
 
 class HostPort(Kind):
-    """An address to listen on; `off` where that is possible."""
+    """An address to listen on; `off` if the setting allows it."""
 
     def __init__(self, *, can_be_off: bool = False) -> None:
         self._can_be_off = can_be_off
@@ -107,7 +107,7 @@ class Size(Kind):
 
 
 class Duration(Kind):
-    """A length of time within bounds, in nanoseconds. Written with a unit: a bare number could mean anything."""
+    """A duration within bounds, in nanoseconds. Its text needs a unit: a bare number would be ambiguous."""
 
     def __init__(self, least_ns: int, most_ns: int) -> None:
         self._range = range(least_ns, most_ns + 1)
@@ -159,44 +159,46 @@ class Switch(Kind):
         raise ValueError(raw)
 
 
-class FilePath(Kind):
+class TextOrOff(Kind):
+    """Text of some form, or `off`, which is None."""
+
+    def show(self, value: str | None) -> str:
+        return "off" if value is None else value
+
+    def _parse(self, raw: object) -> str | None:
+        text = _text(raw)
+        if text == "off":
+            return None
+        if not self._is_valid(text):
+            raise ValueError(raw)
+        return text
+
+    @abstractmethod
+    def _is_valid(self, text: str) -> bool: ...
+
+
+class FilePath(TextOrOff):
     """The path of a file, or `off`."""
 
     allowed = "the path of a file, or off"
 
-    def show(self, value: str | None) -> str:
-        return "off" if value is None else value
-
-    def _parse(self, raw: object) -> str | None:
-        path = _text(raw)
-        if path == "off":
-            return None
-        if not path or path.endswith("/") or not path.isprintable():
-            raise ValueError(raw)
-        return path
+    def _is_valid(self, text: str) -> bool:
+        return bool(text) and not text.endswith("/") and text.isprintable()
 
 
-class Url(Kind):
-    """Where something answers over HTTP, or `off`."""
+class Url(TextOrOff):
+    """A URL, or `off`."""
 
     allowed = "a URL such as http://127.0.0.1:4318/v1/traces, or off"
 
-    def show(self, value: str | None) -> str:
-        return "off" if value is None else value
-
-    def _parse(self, raw: object) -> str | None:
-        url = _text(raw)
-        if url == "off":
-            return None
-        if not _URL.fullmatch(url):
-            raise ValueError(raw)
-        return url
+    def _is_valid(self, text: str) -> bool:
+        return _URL.fullmatch(text) is not None
 
 
 class Origins(Kind):
-    """Origins in the sense of CORS; as text, with commas between them."""
+    """CORS origins; as text, separated by commas."""
 
-    allowed = "origins such as https://app.example.com, with commas between them, or *"
+    allowed = "origins such as https://app.example.com, separated by commas, or *"
 
     def show(self, value: tuple[str, ...]) -> list[str]:
         return list(value)
@@ -210,7 +212,7 @@ class Origins(Kind):
 
 
 class TopicSetting(Kind):
-    """The default of a topic's setting. What it may be is the business of topics; here it may also come as text."""
+    """The default of a topic setting, with the rules of `topics/config.py`; here it may also be text."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -228,7 +230,7 @@ class TopicSetting(Kind):
 
 
 def scalar(text: str) -> int | float | str:
-    """A number where the text is one, else the text."""
+    """The number if the text is one, else the text."""
     for number in (int, float):
         with suppress(ValueError):
             return number(text)

@@ -1,7 +1,7 @@
-"""A call at regular intervals in an event loop, which also shows when the loop was not running.
+"""A call at regular intervals in an event loop, which also detects a blocked loop.
 
-Everything in the process waits for the loop. A tick that comes a second late says that something blocked it, and so
-that every client has waited as well.
+Everything in the process waits for the loop. A tick that is a second late means that something blocked the loop, and
+that every client waited, too.
 """
 
 import asyncio
@@ -11,16 +11,16 @@ from collections.abc import Callable
 from goqueue.clock import MS, SECOND, Clock
 
 STALL_NS = SECOND
-HURRY_NS = MS
-"""Two ticks are at least so far apart: what is due together is done together. Loops count in milliseconds."""
+SPACING_NS = MS
+"""The least time between two ticks: work that is due together is done together. Event loops count in milliseconds."""
 
 _log = logging.getLogger(__name__)
 
 
 class Ticker:
-    """Calls `tick` until it is stopped. A tick that fails is logged, and the next one comes all the same.
+    """Calls `tick` until it is stopped. A tick that fails is logged, and the next one comes nevertheless.
 
-    Where several run in one loop, one of them `warns` of stalls.
+    If several tickers run in one loop, only one of them should warn of stalls (`warns`).
     """
 
     def __init__(
@@ -48,12 +48,12 @@ class Ticker:
         self._is_stopped = True
         self._next.cancel()
 
-    def hurry(self, time_ns: int) -> None:
-        """There is something to do at that time: tick then, if not before.
+    def wake_at(self, time_ns: int) -> None:
+        """Tick at that time, if not before.
 
-        A time that is over is not when the loop ought to have ticked, so it is no sign of a stall.
+        A time in the past is moved to now: otherwise the tick would look late, as if the loop had been blocked.
         """
-        if time_ns < self._due_ns - HURRY_NS:
+        if time_ns < self._due_ns - SPACING_NS:
             self._due_ns = min(self._due_ns, max(time_ns, self._clock.monotonic_ns()))
             if not self._is_running:
                 self._schedule()
@@ -62,19 +62,19 @@ class Ticker:
         if self._is_stopped:
             return
         self._next.cancel()
-        wait_ns = max(0, self._due_ns - self._clock.monotonic_ns()) + HURRY_NS  # a moment late is better than early
+        wait_ns = max(0, self._due_ns - self._clock.monotonic_ns()) + SPACING_NS  # rather late than early
         self._next = self._loop.call_later(wait_ns / SECOND, self._run)
 
     def _run(self) -> None:
         now_ns = self._clock.monotonic_ns()
         if self._warns and now_ns - self._due_ns > STALL_NS:
-            _log.warning("the event loop was blocked", extra={"seconds": round((now_ns - self._due_ns) / SECOND, 3)})
+            _log.warning("event loop blocked", extra={"seconds": round((now_ns - self._due_ns) / SECOND, 3)})
         self._due_ns = now_ns + self._interval_ns
         self._is_running = True
         try:
             self._tick()
         except Exception:
-            _log.exception("housekeeping failed")
+            _log.exception("tick failed")
         finally:
             self._is_running = False
             self._due_ns = max(self._due_ns, self._clock.monotonic_ns())

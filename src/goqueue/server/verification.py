@@ -1,11 +1,11 @@
-"""Every file of a data directory, a topic, a partition or a log, checked without a broker and without changing any.
+"""The check of every file of a data directory, a topic, a partition or a log, without changing any.
 
     data directory   format, lock, ports.json, topics/
     topic            topic.json, a directory for each partition
     partition        log/, ledger/, delays
     log, ledger      see storage/file_check.py
 
-Which of them a directory is, its content says.
+The kind of a directory is told by its content.
 """
 
 from collections.abc import Iterator
@@ -14,19 +14,18 @@ from goqueue.delivery import delay_index
 from goqueue.errors import GoQueueError
 from goqueue.storage.delay_file import NAME as DELAYS
 from goqueue.storage.directory import KINDS, TOLERATED, check_format, is_own_name, is_topic_name
-from goqueue.storage.file import Disk, Entry
+from goqueue.storage.file import Disk, Entry, read_file
 from goqueue.storage.file_check import FileReport, check_log
-from goqueue.storage.layout import NEW
+from goqueue.storage.layout import FOREIGN, NEW
 from goqueue.topics import description
 from goqueue.topics.catalog import is_deleted
 from goqueue.topics.description import DESCRIPTION
 
-FOREIGN = "not a file of GoQueue; move it out of the data directory"
-
 
 def verify(disk: Disk, path: str) -> Iterator[FileReport]:
-    """A report for each file below the path. Raises `OSError` if the path itself cannot be listed, and `ForeignFile` if
-    it is no directory of GoQueue at all.
+    """A report for each file below the path.
+
+    Raises `OSError` if the path itself cannot be listed, and `ForeignFile` if it is not a directory of GoQueue.
     """
     entries = {entry.name: entry for entry in disk.entries(path)}
     if "topics" in entries or "format" in entries:
@@ -40,7 +39,7 @@ def verify(disk: Disk, path: str) -> Iterator[FileReport]:
 
 
 def is_in_use(disk: Disk, path: str) -> bool:
-    """Whether a broker has the data directory open in which the path stands, or which it is."""
+    """Whether a broker has the data directory open that the path is, or is in."""
     while path not in ("", "/"):
         try:
             if {"lock", "topics"} <= {entry.name for entry in disk.entries(path)}:
@@ -48,7 +47,7 @@ def is_in_use(disk: Disk, path: str) -> bool:
                 return False
         except BlockingIOError:
             return True
-        except OSError:  # not ours to look at, or not ours to lock: then it cannot be told
+        except OSError:  # without permission to list or lock it, this is not known
             return False
         path = path.rpartition("/")[0]
     return False
@@ -64,13 +63,13 @@ def _data(disk: Disk, path: str, entries: dict[str, Entry]) -> Iterator[FileRepo
         except GoQueueError as error:
             yield FileReport(f"{path}/format", "", (str(error),))
     else:
-        yield FileReport(f"{path}/format", "", ("missing; a broker that starts here writes it again",))
+        yield FileReport(f"{path}/format", "", ("missing; the next start of the broker writes it",))
     if "topics" not in entries:
         return
     for name, _, is_directory in sorted(disk.entries(f"{path}/topics")):
         topic = f"{path}/topics/{name}"
         if is_directory and is_deleted(name):
-            yield FileReport(topic, "deleted; a broker that starts removes it")
+            yield FileReport(topic, "deleted; the next start of the broker removes it")
         elif is_directory and is_topic_name(name):
             yield from _guarded(topic, verify_topic(disk, topic))
         elif name not in TOLERATED:
@@ -78,7 +77,7 @@ def _data(disk: Disk, path: str, entries: dict[str, Entry]) -> Iterator[FileRepo
 
 
 def verify_topic(disk: Disk, path: str) -> Iterator[FileReport]:
-    """Every file of a topic."""
+    """A report for each file of a topic."""
     return _topic(disk, path, {entry.name: entry for entry in disk.entries(path)})
 
 
@@ -93,7 +92,7 @@ def _topic(disk: Disk, path: str, entries: dict[str, Entry]) -> Iterator[FileRep
     else:
         expected = described.partitions
         name = path.rpartition("/")[2]
-        damage = () if described.name == name else (f"it is that of the topic {described.name}",)
+        damage = () if described.name == name else (f"it describes the topic {described.name}",)
         yield FileReport(f"{path}/{DESCRIPTION}", f"topic {described.name}, {expected} partitions", damage)
     for name in sorted(entries, key=lambda name: (len(name), name)):
         if entries[name].is_directory and name.isdecimal():
@@ -124,9 +123,7 @@ def _partition(disk: Disk, path: str, entries: dict[str, Entry]) -> Iterator[Fil
 
 def _delays(disk: Disk, path: str) -> FileReport:
     try:
-        file = disk.open(path, write=False)
-        raw = file.pread(0, file.size())
-        file.close()
+        raw = read_file(disk, path)
     except OSError as error:
         return FileReport(path, "", (error.strerror or str(error),))
     decoded = delay_index.decode(raw)
@@ -135,7 +132,7 @@ def _delays(disk: Disk, path: str) -> FileReport:
 
 
 def _guarded(path: str, reports: Iterator[FileReport]) -> Iterator[FileReport]:
-    """The reports; what keeps them from being made is one."""
+    """The reports; an error that stops them becomes the last one."""
     try:
         yield from reports
     except OSError as error:

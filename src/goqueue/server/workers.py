@@ -1,8 +1,8 @@
-"""Threads for what blocks: fdatasync, deleting files, compaction.
+"""Threads for work that blocks: fdatasync, deleting files, compaction.
 
-The event loop hands a job over and goes on; a thread runs it, and what comes of it is told in the loop's thread,
-where all state lives. There are only so many threads: jobs beyond that wait their turn. They are no daemons, so the
-interpreter does not end in the middle of a job.
+The event loop hands over a job, a thread runs it, and its result is reported in the thread of the loop, where all state
+lives. The number of threads is bounded; further jobs wait. They are not daemon threads, so the interpreter does not
+exit in the middle of a job.
 """
 
 import asyncio
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from goqueue.memory import give_back
+from goqueue.runtime.memory import trim_heap
 from goqueue.storage.compaction import CompactJob
 from goqueue.storage.jobs import Job
 
@@ -18,7 +18,7 @@ Done = Callable[[Exception | None], None]
 
 
 class ThreadWorkers:
-    """The `Workers` of a broker that lives in an event loop. Called from that loop only."""
+    """The `Workers` of a broker in an event loop. Called from that loop only."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, *, threads_max: int) -> None:
         self._loop = loop
@@ -29,7 +29,7 @@ class ThreadWorkers:
         self._closed = False
 
     def submit(self, job: Job, done: Done) -> None:
-        """Run the job in a thread, then call `done` in the loop. After `close` neither is done."""
+        """Run the job in a thread, then call `done` in the loop. After `close` neither happens."""
         if self._closed:
             return
         self._under_way += 1
@@ -37,12 +37,12 @@ class ThreadWorkers:
         self._threads.submit(self._run, job, done)
 
     async def idle(self, *, grace_s: float) -> None:
-        """Return once nothing is under way, or when the grace is over."""
+        """Return once no job is under way, at the latest after `grace_s`."""
         with suppress(TimeoutError):
             await asyncio.wait_for(self._idle.wait(), grace_s)
 
     def close(self) -> None:
-        """Wait for what runs, and forget what did not begin. Nobody is told any more."""
+        """Wait for running jobs, and drop those that did not begin. No result is reported any more."""
         self._closed = True
         self._threads.shutdown(wait=True, cancel_futures=True)
 
@@ -52,9 +52,9 @@ class ThreadWorkers:
             job.run()
         except Exception as raised:
             error = raised
-        if isinstance(job, CompactJob):  # its table of keys was many times what is needed otherwise
-            give_back()
-        with suppress(RuntimeError):  # the loop is closed, and there is nobody to be told
+        if isinstance(job, CompactJob):  # its key table is many times larger than anything else
+            trim_heap()
+        with suppress(RuntimeError):  # the event loop is closed
             self._loop.call_soon_threadsafe(self._finished, done, error)
 
     def _finished(self, done: Done, error: Exception | None) -> None:

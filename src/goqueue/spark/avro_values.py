@@ -27,27 +27,10 @@ from decimal import Decimal
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql import types
 
 from goqueue.errors import InvalidConfig
-from goqueue.schemas.avro_types import qualified
+from goqueue.schemas.avro.types import qualified
 from goqueue.spark.ddl import PRECISION_MAX
 
 Read = Callable[[bytes, int], tuple[Any, int]]
@@ -57,27 +40,27 @@ Pick = Callable[[Any], Any]
 
 _FLOAT = struct.Struct("<f")
 _DOUBLE = struct.Struct("<d")
-_SPARK: Final[Mapping[str, DataType]] = {
-    "boolean": BooleanType(),
-    "int": IntegerType(),
-    "long": LongType(),
-    "float": FloatType(),
-    "double": DoubleType(),
-    "string": StringType(),
-    "bytes": BinaryType(),
-    "fixed": BinaryType(),
-    "enum": StringType(),
+_SPARK: Final[Mapping[str, types.DataType]] = {
+    "boolean": types.BooleanType(),
+    "int": types.IntegerType(),
+    "long": types.LongType(),
+    "float": types.FloatType(),
+    "double": types.DoubleType(),
+    "string": types.StringType(),
+    "bytes": types.BinaryType(),
+    "fixed": types.BinaryType(),
+    "enum": types.StringType(),
 }
 _MICROSECONDS: Final = {"millis": (1000, 1), "micros": (1, 1), "nanos": (1, 1000)}
 _TIMES: Final = {
-    f"{local}timestamp-{unit}": (TimestampNTZType() if local else TimestampType(), factors)
+    f"{local}timestamp-{unit}": (types.TimestampNTZType() if local else types.TimestampType(), factors)
     for local in ("", "local-")
     for unit, factors in _MICROSECONDS.items()
 }
 """By logical type: the type of Spark's, and by what a number is multiplied and divided to be microseconds."""
 
 
-class Named(NamedTuple):
+class NamedType(NamedTuple):
     """A type that can be referred to, and the namespace it stands in."""
 
     document: dict[str, Any]
@@ -88,7 +71,7 @@ class AvroNames:
     """The types of schemas that refer to each other, by their full names."""
 
     def __init__(self, documents: list[object]) -> None:
-        self.named: dict[str, Named] = {}
+        self.named: dict[str, NamedType] = {}
         for document in documents:
             self._note(document, "")
 
@@ -114,7 +97,7 @@ class AvroNames:
         kind = document.get("type")
         inner = _space(document, namespace)
         if kind in ("record", "error", "enum", "fixed"):
-            self.named[qualified(document["name"], document.get("namespace", namespace))] = Named(document, inner)
+            self.named[qualified(document["name"], document.get("namespace", namespace))] = NamedType(document, inner)
         for part in (
             *(field["type"] for field in document.get("fields", ())),
             document.get("items"),
@@ -140,11 +123,11 @@ class AvroReader:
     def __init__(self, document: object, references: list[object]) -> None:
         self._names = AvroNames([*references, document])
         spark, self.pick = self._type(document, "", ())
-        if not isinstance(spark, StructType):
+        if not isinstance(spark, types.StructType):
             raise InvalidConfig("valueSchema", "registry", "the Avro schema is no record, so there are no columns")
         self.fields = spark
 
-    def _type(self, document: object, namespace: str, above: tuple[str, ...]) -> tuple[DataType, Pick]:
+    def _type(self, document: object, namespace: str, above: tuple[str, ...]) -> tuple[types.DataType, Pick]:
         document, namespace = self._names.resolved(document, namespace)
         if isinstance(document, list):
             return self._union(document, namespace, above)
@@ -154,17 +137,17 @@ class AvroReader:
                 return self._record(document, namespace, above)
             case "array", dict():
                 item, pick = self._type(document["items"], namespace, above)
-                return ArrayType(item), lambda values: [None if each is None else pick(each) for each in values]
+                return types.ArrayType(item), lambda values: [None if each is None else pick(each) for each in values]
             case "map", dict():
                 value, pick = self._type(document["values"], namespace, above)
-                return MapType(StringType(), value), lambda values: {
+                return types.MapType(types.StringType(), value), lambda values: {
                     key: None if each is None else pick(each) for key, each in values.items()
                 }
             case "null", _:
-                return StringType(), _as_it_is
+                return types.StringType(), _as_it_is
         return _leaf(kind, logical, document)
 
-    def _record(self, document: Any, namespace: str, above: tuple[str, ...]) -> tuple[DataType, Pick]:
+    def _record(self, document: Any, namespace: str, above: tuple[str, ...]) -> tuple[types.DataType, Pick]:
         name = qualified(document["name"], namespace)
         if name in above:
             raise InvalidConfig("valueSchema", "registry", f"the Avro record {name} contains itself")
@@ -173,7 +156,7 @@ class AvroReader:
         fields, picks = [], []
         for field in document["fields"]:
             spark, pick = self._type(field["type"], namespace, (*above, name))
-            fields.append(StructField(field["name"], spark))
+            fields.append(types.StructField(field["name"], spark))
             default = self._default(field["type"], field.get("default"), namespace)
             picks.append(((field["name"], *field.get("aliases", ())), pick, default))
 
@@ -184,19 +167,19 @@ class AvroReader:
                 row.append(None if value is None else pick(value))
             return tuple(row)
 
-        return StructType(fields), picked
+        return types.StructType(fields), picked
 
-    def _union(self, branches: list[Any], namespace: str, above: tuple[str, ...]) -> tuple[DataType, Pick]:
+    def _union(self, branches: list[Any], namespace: str, above: tuple[str, ...]) -> tuple[types.DataType, Pick]:
         resolved = [self._names.resolved(branch, namespace) for branch in branches if branch != "null"]
         if len(resolved) == 1:
             return self._type(*resolved[0], above)
         kinds = {branch for branch, _ in resolved if isinstance(branch, str)}
         if len(kinds) == len(resolved):
             if kinds == {"int", "long"}:
-                return LongType(), _as_it_is
+                return types.LongType(), _as_it_is
             if kinds == {"float", "double"}:
-                return DoubleType(), _as_it_is
-        return StringType(), _json_text
+                return types.DoubleType(), _as_it_is
+        return types.StringType(), _json_text
 
     def _default(self, document: object, default: Any, namespace: str) -> Any:
         """A default as the value would be if it had been written."""
@@ -281,16 +264,16 @@ def _kind(document: Any) -> tuple[str, str | None]:
     return document["type"], document.get("logicalType")
 
 
-def _leaf(kind: str, logical: str | None, document: Any) -> tuple[DataType, Pick]:
+def _leaf(kind: str, logical: str | None, document: Any) -> tuple[types.DataType, Pick]:
     if logical in _TIMES and kind == "long":
         return _TIMES[logical][0], _as_it_is
     if logical == "date" and kind == "int":
-        return DateType(), _as_it_is
+        return types.DateType(), _as_it_is
     decimal = _decimal(document)
     if decimal:
-        return DecimalType(*decimal), _as_it_is
+        return types.DecimalType(*decimal), _as_it_is
     if kind == "enum":
-        return StringType(), _symbol(document["symbols"], document.get("default"))
+        return types.StringType(), _symbol(document["symbols"], document.get("default"))
     return _SPARK[kind], _PROMOTED.get(kind, _as_it_is)
 
 

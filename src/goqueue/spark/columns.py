@@ -31,19 +31,8 @@ from typing import Any, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import types
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
 
 from goqueue.errors import CorruptRecord, InvalidConfig
 from goqueue.record import compression, kernel
@@ -57,26 +46,28 @@ BATCH_BYTES: Final = 8 * 1024 * 1024
 CORRUPT: Final = "_corrupt"
 """The column of values that do not fit their schema, beside the typed ones."""
 HEADERS: Final = "headers"
-SPARK_TYPES: Final[Mapping[str, DataType]] = {
-    "key": BinaryType(),
-    "value": BinaryType(),
-    "topic": StringType(),
-    "partition": IntegerType(),
-    "offset": LongType(),
-    "timestamp": TimestampType(),
-    "priority": IntegerType(),
-    "deliver_at": TimestampType(),
-    HEADERS: ArrayType(StructType([StructField("key", StringType()), StructField("value", BinaryType())])),
+SPARK_TYPES: Final[Mapping[str, types.DataType]] = {
+    "key": types.BinaryType(),
+    "value": types.BinaryType(),
+    "topic": types.StringType(),
+    "partition": types.IntegerType(),
+    "offset": types.LongType(),
+    "timestamp": types.TimestampType(),
+    "priority": types.IntegerType(),
+    "deliver_at": types.TimestampType(),
+    HEADERS: types.ArrayType(
+        types.StructType([types.StructField("key", types.StringType()), types.StructField("value", types.BinaryType())])
+    ),
 }
-HEADER_MAP: Final = MapType(StringType(), StringType())
+HEADER_MAP: Final = types.MapType(types.StringType(), types.StringType())
 NULLABLE: Final = ("key", "value", "deliver_at")
 """Of the columns that every topic has. That the others are never null spares Spark a look at each of them."""
-_FIELDS: Final = {name: StructField(name, type, name in NULLABLE) for name, type in SPARK_TYPES.items()}
+_FIELDS: Final = {name: types.StructField(name, type, name in NULLABLE) for name, type in SPARK_TYPES.items()}
 ARROW_TYPES: Final[Mapping[str, Any]] = {
-    field.name: field.type for field in to_arrow_schema(StructType(list(_FIELDS.values())), timezone="UTC")
+    field.name: field.type for field in to_arrow_schema(types.StructType(list(_FIELDS.values())), timezone="UTC")
 }
-_MAP_FIELD: Final = StructField(HEADERS, HEADER_MAP, False)
-_ARROW_MAP: Final = to_arrow_schema(StructType([_MAP_FIELD]), timezone="UTC").field(HEADERS).type
+_MAP_FIELD: Final = types.StructField(HEADERS, HEADER_MAP, False)
+_ARROW_MAP: Final = to_arrow_schema(types.StructType([_MAP_FIELD]), timezone="UTC").field(HEADERS).type
 """By name, the types of the columns that every topic has."""
 
 _NS_PER_US = 1_000
@@ -92,7 +83,7 @@ class TypedValues(Protocol):
     """Turns values into the columns of a schema."""
 
     @property
-    def fields(self) -> StructType:
+    def fields(self) -> types.StructType:
         """The columns that stand in the place of `value`, without `_corrupt`."""
 
     @property
@@ -116,16 +107,18 @@ def spark_schema(
     *,
     include_headers: bool = False,
     has_header_map: bool = False,
-    value_fields: StructType | None = None,
-) -> StructType:
+    value_fields: types.StructType | None = None,
+) -> types.StructType:
     """The named columns in their order; without names all of them, with `headers` if these are to be included.
 
-    `value_fields` stand in the place of `value`, with `_corrupt` behind them. A name that is none of the columns, or
+    `value_fields` stand in the place of `value`, with `_corrupt` after them. A name that is none of the columns, or
     stands twice, raises `InvalidConfig`.
     """
     columns = _FIELDS | ({HEADERS: _MAP_FIELD} if has_header_map else {})
     if value_fields is not None:
-        typed = {field.name: field for field in value_fields} | {CORRUPT: StructField(CORRUPT, BinaryType())}
+        typed = {field.name: field for field in value_fields} | {
+            CORRUPT: types.StructField(CORRUPT, types.BinaryType())
+        }
         columns = {"key": columns["key"], **typed} | {name: columns[name] for name in columns if name != "value"}
     if names is None:
         names = [name for name in columns if name != HEADERS or include_headers]
@@ -134,7 +127,7 @@ def spark_schema(
             raise InvalidConfig("columns", name, f"must be of {', '.join(columns)}")
         if name in names[:place]:
             raise InvalidConfig("columns", name, "stands there twice")
-    return StructType([columns[name] for name in names])
+    return types.StructType([columns[name] for name in names])
 
 
 class BatchMaker:
@@ -199,7 +192,7 @@ class BatchMaker:
             return pa.RecordBatch.from_struct_array(pa.array([{}] * row_count, type=pa.struct([])))
         return pa.RecordBatch.from_arrays([columns[name] for name in self._names], schema=self.schema)
 
-    def _columns(self, filled: kernel.Columns) -> dict[str, Any]:
+    def _columns(self, filled: kernel.RecordColumns) -> dict[str, Any]:
         """All columns but those that are made of values."""
         row_count = filled.row_count
         made: dict[str, Any] = {}
@@ -221,7 +214,7 @@ class BatchMaker:
                     made[name] = self._headers(filled)
         return made
 
-    def _due_times(self, filled: kernel.Columns) -> Any:
+    def _due_times(self, filled: kernel.RecordColumns) -> Any:
         times = _array("deliver_at", filled.row_count, filled.deliver_at_validity, filled.deliver_at_us)
         if self._rescheduled is None or times.null_count == filled.row_count:
             return times
@@ -247,7 +240,7 @@ class BatchMaker:
             return {"value": values}
         return self._value.parse(values, self._topic, ids=ids, times_us=times_us, registry=self._registry)
 
-    def _value_runs(self, records: Buffer, filled: kernel.Columns, flags: int) -> Iterator[tuple[int, int, Any]]:
+    def _value_runs(self, records: Buffer, filled: kernel.RecordColumns, flags: int) -> Iterator[tuple[int, int, Any]]:
         """Rows [start, end) with their values, or None if these are not wanted; one run unless some are compressed."""
         row_count = filled.row_count
         if not self._has_values:
@@ -300,25 +293,25 @@ def _array(name: str, row_count: int, validity: bytearray | None, *buffers: byte
     return pa.Array.from_buffers(ARROW_TYPES[name], row_count, [bitmap, *map(pa.py_buffer, buffers)])
 
 
-def _headers(filled: kernel.Columns) -> Any:
+def _headers(filled: kernel.RecordColumns) -> Any:
     """Pairs of name and bytes, as Spark's Kafka source has them."""
     offsets, names, values = _shown_headers(filled)
     made = pa.StructArray.from_arrays([_strings(names), values], fields=list(ARROW_TYPES[HEADERS].value_type))
     return pa.ListArray.from_arrays(offsets, made, type=ARROW_TYPES[HEADERS])
 
 
-def _header_maps(filled: kernel.Columns) -> Any:
+def _header_maps(filled: kernel.RecordColumns) -> Any:
     offsets, names, values = _shown_headers(filled)
     names = _strings(names)
     made = pa.MapArray.from_arrays(offsets, names, _strings(values), type=_ARROW_MAP)
     return _last_of_each_name(made) if _has_a_name_twice(offsets, names) else made
 
 
-def _times_us(filled: kernel.Columns) -> Any:
+def _times_us(filled: kernel.RecordColumns) -> Any:
     return pa.Array.from_buffers(pa.int64(), filled.row_count, [None, pa.py_buffer(filled.timestamps_us)])
 
 
-def _shown_headers(filled: kernel.Columns) -> tuple[Any, Any, Any]:
+def _shown_headers(filled: kernel.RecordColumns) -> tuple[Any, Any, Any]:
     """Where the headers of each row begin, and the names and values of all, without those that users do not see."""
     row_count = filled.row_count
     offsets = pa.Array.from_buffers(pa.int32(), row_count + 1, [None, pa.py_buffer(filled.header_offsets)])
@@ -344,7 +337,7 @@ def _strings(raw: Any) -> Any:
         return pa.array([text.decode("utf-8", "replace") for text in raw.to_pylist()], type=pa.string())
 
 
-def _schema_ids(filled: kernel.Columns) -> dict[int, int]:
+def _schema_ids(filled: kernel.RecordColumns) -> dict[int, int]:
     """The schemas that headers name, by row; -1 is none, and stands for what is no id."""
     offsets = pa.Array.from_buffers(pa.int32(), filled.row_count + 1, [None, pa.py_buffer(filled.header_offsets)])
     names = _binaries(filled.header_name_offsets, filled.header_name_data)

@@ -1,4 +1,4 @@
-"""The parent of Spark's Python workers on this machine, whose workers end quietly when nobody is there to work for.
+"""The parent of Spark's Python workers on this machine, whose workers end quietly when their session has ended.
 
 Java and its workers talk over Unix sockets here. When a session ends, PySpark's workers take the end of their socket
 for a broken task and report it over that socket: the loopback swallows such a report, a Unix socket refuses it, and
@@ -17,7 +17,7 @@ Worker = Callable[[socket.socket, bool], int]
 
 
 def quiet(work: Worker) -> Worker:
-    """That worker, which has nothing to say if there is nobody left to say it to."""
+    """That worker, which ends silently if its socket is closed."""
 
     def worker(sock: socket.socket, authenticated: bool) -> int:
         try:

@@ -44,7 +44,7 @@ class GoQueueDataSource(DataSource):
         endingOffsets         latest, or offsets as above; for a batch, resolved once, when it is planned
         endingTimestamp       the first offset at or after it is the first that is not read
         group                 begin at the positions of this consumer group, and report as its progress what a stream
-                              has finished. A batch reports nothing, since nobody tells it that it was finished.
+                              has finished. A batch reports nothing, since Spark does not tell it that it finished.
 
     How much at once:
         maxOffsetsPerTrigger  of a micro-batch, over all partitions, in proportion to what they have

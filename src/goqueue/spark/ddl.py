@@ -9,42 +9,23 @@ import json
 import re
 from typing import Final
 
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql import types
 
 from goqueue.errors import InvalidConfig
 
-SIMPLE: Final[dict[str, DataType]] = {
-    "boolean": BooleanType(),
-    **dict.fromkeys(("tinyint", "byte"), ByteType()),
-    **dict.fromkeys(("smallint", "short"), ShortType()),
-    **dict.fromkeys(("int", "integer"), IntegerType()),
-    **dict.fromkeys(("bigint", "long"), LongType()),
-    **dict.fromkeys(("float", "real"), FloatType()),
-    "double": DoubleType(),
-    "string": StringType(),
-    "binary": BinaryType(),
-    "date": DateType(),
-    **dict.fromkeys(("timestamp", "timestamp_ltz"), TimestampType()),
-    "timestamp_ntz": TimestampNTZType(),
+SIMPLE: Final[dict[str, types.DataType]] = {
+    "boolean": types.BooleanType(),
+    **dict.fromkeys(("tinyint", "byte"), types.ByteType()),
+    **dict.fromkeys(("smallint", "short"), types.ShortType()),
+    **dict.fromkeys(("int", "integer"), types.IntegerType()),
+    **dict.fromkeys(("bigint", "long"), types.LongType()),
+    **dict.fromkeys(("float", "real"), types.FloatType()),
+    "double": types.DoubleType(),
+    "string": types.StringType(),
+    "binary": types.BinaryType(),
+    "date": types.DateType(),
+    **dict.fromkeys(("timestamp", "timestamp_ltz"), types.TimestampType()),
+    "timestamp_ntz": types.TimestampNTZType(),
 }
 PRECISION_MAX: Final = 38
 """Of a decimal."""
@@ -53,35 +34,35 @@ _DEPTH_MAX = 50
 _TOKEN = re.compile(r"\s*(?:(\w+)|`((?:[^`]|``)+)`|'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"|([<>(),:]))", re.ASCII)
 
 
-def parse_ddl(text: str) -> StructType:
+def parse_ddl(text: str) -> types.StructType:
     """The columns that the text describes, as DDL or as the JSON of a StructType. Raises `InvalidConfig`."""
     if text.lstrip().startswith("{"):
         return _from_json(text)
-    return StructType(_Reader(text).fields(until=""))
+    return types.StructType(_DdlReader(text).fields(until=""))
 
 
-def nullable(type: DataType) -> DataType:
+def nullable(type: types.DataType) -> types.DataType:
     """The same type, with nulls allowed everywhere."""
     match type:
-        case StructType():
-            return StructType([StructField(field.name, nullable(field.dataType)) for field in type])
-        case ArrayType():
-            return ArrayType(nullable(type.elementType))
-        case MapType():
-            return MapType(nullable(type.keyType), nullable(type.valueType))
+        case types.StructType():
+            return types.StructType([types.StructField(field.name, nullable(field.dataType)) for field in type])
+        case types.ArrayType():
+            return types.ArrayType(nullable(type.elementType))
+        case types.MapType():
+            return types.MapType(nullable(type.keyType), nullable(type.valueType))
     return type
 
 
-def _from_json(text: str) -> StructType:
+def _from_json(text: str) -> types.StructType:
     try:
-        made = nullable(StructType.fromJson(json.loads(text)))
+        made = nullable(types.StructType.fromJson(json.loads(text)))
     except Exception as error:  # whatever it is that Spark stumbles over
         raise InvalidConfig("valueSchema", text[:200], f"is no JSON of a StructType: {error}") from error
-    assert isinstance(made, StructType)
+    assert isinstance(made, types.StructType)
     return made
 
 
-class _Reader:
+class _DdlReader:
     def __init__(self, text: str) -> None:
         self._text = text
         self._at = 0
@@ -90,15 +71,15 @@ class _Reader:
     def wrong(self, reason: str) -> InvalidConfig:
         return InvalidConfig("valueSchema", self._text[:200], f"{reason}, at character {self._at}")
 
-    def fields(self, *, until: str) -> list[StructField]:
+    def fields(self, *, until: str) -> list[types.StructField]:
         """Columns up to a token, which is taken; none of it at the end of the text."""
-        fields: list[StructField] = []
+        fields: list[types.StructField] = []
         while True:
             name = self._name()
             self._take(":")
             type = self._type()
             self._passed_over()
-            fields.append(StructField(name, type))
+            fields.append(types.StructField(name, type))
             if self._take(","):
                 continue
             if not self._ends(until):
@@ -115,7 +96,7 @@ class _Reader:
         self._at = found.end()
         return str(found[1]) if found[2] is None else found[2].replace("``", "`")
 
-    def _type(self) -> DataType:
+    def _type(self) -> types.DataType:
         found = self._next()
         if found is None or found[1] is None:
             raise self.wrong("expected a type")
@@ -128,29 +109,29 @@ class _Reader:
         self._depth += 1
         if self._depth > _DEPTH_MAX:
             raise self.wrong("nests too deep")
-        made: DataType
+        made: types.DataType
         match word:
             case "array":
                 self._need("<")
-                made = ArrayType(self._type())
+                made = types.ArrayType(self._type())
                 self._need(">")
             case "map":
                 self._need("<")
                 key = self._type()
-                if key != StringType():
+                if key != types.StringType():
                     raise self.wrong("the keys of a map must be strings")
                 self._need(",")
-                made = MapType(key, self._type())
+                made = types.MapType(key, self._type())
                 self._need(">")
             case "struct":
                 self._need("<")
-                made = StructType(self.fields(until=">"))
+                made = types.StructType(self.fields(until=">"))
             case _:
                 raise self.wrong(f"{found[1]!r} is no type that a value can be read as")
         self._depth -= 1
         return made
 
-    def _decimal(self) -> DecimalType:
+    def _decimal(self) -> types.DecimalType:
         precision, scale = 10, 0
         if self._take("("):
             precision = self._number()
@@ -158,7 +139,7 @@ class _Reader:
             self._need(")")
         if not 0 <= scale <= precision <= PRECISION_MAX or not precision:
             raise self.wrong(f"there is no decimal({precision},{scale})")
-        return DecimalType(precision, scale)
+        return types.DecimalType(precision, scale)
 
     def _number(self) -> int:
         found = self._next()

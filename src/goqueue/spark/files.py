@@ -29,7 +29,7 @@ import msgspec
 
 from goqueue.errors import CorruptRecord, InvalidTopic, OffsetOutOfRange, ReadFailed
 from goqueue.record import kernel
-from goqueue.record.header import HEADER, HEADER_BYTES, MAGIC, Buffer, Fault, Flags
+from goqueue.record.header import HEADER, HEADER_BYTES, MAGIC, Buffer, Flags, RecordFault
 from goqueue.storage.layout import LOG, OFFSET_INDEX, segment_path
 from goqueue.wire.scan_reports import HiddenRange
 
@@ -66,7 +66,7 @@ def why_not_here(data_dir: str, topic: str, topic_id: str) -> str:
         is_here = _topic_id(data_dir, topic) == topic_id
     except (FileNotFoundError, NotADirectoryError):
         is_here = False
-    except OSError:  # whoever reads there will say so
+    except OSError:  # the read that follows reports it
         is_here = True
     return "" if is_here else f"it is not the data directory of the broker that has {topic}"
 
@@ -123,7 +123,7 @@ def _read_segment(
         found = kernel.scan(data, min_offset=min_offset, from_offset=start, to_offset=end)
         if not data:
             raise DamagedSegment("the file ends early", position, source=path, offset=max(start, min_offset))
-        if found.fault and (found.fault != Fault.TRUNCATED or position + len(data) >= size):
+        if found.fault and (found.fault != RecordFault.TRUNCATED or position + len(data) >= size):
             if found.record_count:
                 yield from veil.visible(memoryview(data)[found.start : found.end], found)
                 min_offset = found.last_offset + 1

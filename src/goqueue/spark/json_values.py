@@ -24,26 +24,7 @@ from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
 from msgspec import Meta
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    ByteType,
-    DataType,
-    DateType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql import types
 
 from goqueue.errors import InvalidConfig
 
@@ -55,12 +36,12 @@ _DEPTH_MAX: Final = 30
 class Shape(NamedTuple):
     """A type of Spark's, what msgspec calls it, and what it is where nothing is said."""
 
-    spark: DataType
+    spark: types.DataType
     decoded: Any
     default: Any = None
 
 
-_TEXT: Final = Shape(StringType(), msgspec.Raw, msgspec.Raw(b"null"))
+_TEXT: Final = Shape(types.StringType(), msgspec.Raw, msgspec.Raw(b"null"))
 
 
 def _integer(bits: int) -> Any:
@@ -68,31 +49,31 @@ def _integer(bits: int) -> Any:
     return Annotated[int, Meta(ge=lowest, le=highest)] | Annotated[float, Meta(ge=lowest, le=highest, multiple_of=1)]
 
 
-_LEAVES: Final[Mapping[type[DataType], Any]] = {
-    BooleanType: bool,
-    ByteType: _integer(8),
-    ShortType: _integer(16),
-    IntegerType: _integer(32),
-    LongType: _integer(64),
-    FloatType: float,
-    DoubleType: float,
-    DecimalType: Decimal,
-    StringType: str,
-    BinaryType: bytes,
-    DateType: datetime.date,
-    TimestampType: datetime.datetime,
-    TimestampNTZType: Annotated[datetime.datetime, Meta(tz=False)],
+_LEAVES: Final[Mapping[type[types.DataType], Any]] = {
+    types.BooleanType: bool,
+    types.ByteType: _integer(8),
+    types.ShortType: _integer(16),
+    types.IntegerType: _integer(32),
+    types.LongType: _integer(64),
+    types.FloatType: float,
+    types.DoubleType: float,
+    types.DecimalType: Decimal,
+    types.StringType: str,
+    types.BinaryType: bytes,
+    types.DateType: datetime.date,
+    types.TimestampType: datetime.datetime,
+    types.TimestampNTZType: Annotated[datetime.datetime, Meta(tz=False)],
 }
 
 
-def shape_of_spark(type: DataType) -> Shape:
+def shape_of_spark(type: types.DataType) -> Shape:
     """How values of a type of Spark's are read from JSON."""
     match type:
-        case StructType():
+        case types.StructType():
             return _struct([(field.name, shape_of_spark(field.dataType)) for field in type])
-        case ArrayType():
+        case types.ArrayType():
             return _array(shape_of_spark(type.elementType))
-        case MapType() if type.keyType == StringType():
+        case types.MapType() if type.keyType == types.StringType():
             return _map(shape_of_spark(type.valueType))
     decoded = _LEAVES.get(type.__class__)
     if decoded is None:
@@ -116,7 +97,7 @@ def _optional(decoded: Any) -> Any:
 
 
 def _struct(fields: Sequence[tuple[str, Shape]]) -> Shape:
-    spark = StructType([StructField(name, shape.spark) for name, shape in fields])
+    spark = types.StructType([types.StructField(name, shape.spark) for name, shape in fields])
     members = [
         (f"field_{number}", shape.decoded, msgspec.field(default=shape.default, name=name))
         for number, (name, shape) in enumerate(fields)
@@ -130,11 +111,11 @@ def _struct(fields: Sequence[tuple[str, Shape]]) -> Shape:
 
 
 def _array(item: Shape) -> Shape:
-    return Shape(ArrayType(item.spark), _optional(list[item.decoded]))  # type: ignore[name-defined]
+    return Shape(types.ArrayType(item.spark), _optional(list[item.decoded]))  # type: ignore[name-defined]
 
 
 def _map(value: Shape) -> Shape:
-    return Shape(MapType(StringType(), value.spark), _optional(dict[str, value.decoded]))  # type: ignore[name-defined]
+    return Shape(types.MapType(types.StringType(), value.spark), _optional(dict[str, value.decoded]))  # type: ignore[name-defined]
 
 
 class _SchemaReader:
@@ -153,20 +134,20 @@ class _SchemaReader:
                 return self._combined(schema, word, base, depth)
         return self._of_types(schema, _types(schema), base, depth)
 
-    def _of_types(self, schema: dict[str, Any], types: set[str], base: object, depth: int) -> Shape:
-        if types == {"integer", "number"}:
-            types = {"number"}
-        if len(types) != 1:
+    def _of_types(self, schema: dict[str, Any], names: set[str], base: object, depth: int) -> Shape:
+        if names == {"integer", "number"}:
+            names = {"number"}
+        if len(names) != 1:
             return _TEXT
-        match types.pop():
+        match names.pop():
             case "boolean":
-                return shape_of_spark(BooleanType())
+                return shape_of_spark(types.BooleanType())
             case "integer":
-                return shape_of_spark(LongType())
+                return shape_of_spark(types.LongType())
             case "number":
-                return shape_of_spark(DoubleType())
+                return shape_of_spark(types.DoubleType())
             case "string":
-                return shape_of_spark(_FORMATS.get(schema.get("format"), StringType()))
+                return shape_of_spark(_FORMATS.get(schema.get("format"), types.StringType()))
             case "array" if isinstance(schema.get("items"), dict):
                 return _array(self.shape(schema["items"], base, depth + 1))
             case "object":
@@ -197,7 +178,7 @@ class _SchemaReader:
         return found, base
 
 
-_FORMATS: Final[Mapping[object, DataType]] = {"date": DateType(), "date-time": TimestampType()}
+_FORMATS: Final[Mapping[object, types.DataType]] = {"date": types.DateType(), "date-time": types.TimestampType()}
 _TYPES_OF_JSON: Final = {bool: "boolean", int: "integer", float: "number", str: "string"}
 
 

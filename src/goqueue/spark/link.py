@@ -1,22 +1,23 @@
-"""What the source asks of the broker, from the driver and from the tasks.
+"""The requests of the source to the broker, from the driver and from the tasks.
 
-Readers are pickled, rebuilt and thrown away; so they hold a `Link`, which is nothing but an address, and the client
-behind it is one per process. A driver that reaches nobody at all says so within seconds. Whoever has once been
-answered, and every task, waits longer: a broker that fails over costs a pause and not the job.
+Spark pickles readers, rebuilds them and throws them away; so they hold a `Link`, which is nothing but an address, and
+the client of that address is one per process. A driver that cannot reach a broker fails within seconds. After the first
+answer, and in every task, requests wait longer: a broker that fails over costs a pause and not the job.
 """
 
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, cast
 
 from goqueue.client import forks
+from goqueue.client.options import Field
 from goqueue.client.scanning import SCAN_BYTES, Scan
 from goqueue.client.sync import Client
 from goqueue.errors import GoQueueError, PartitionNotFound, TopicNotFound
 from goqueue.names import TopicPartition
-from goqueue.spark.options import Delayed, Isolation, SourceOptions
+from goqueue.spark.options import DelayedMessages, ReadIsolation, SourceOptions
 from goqueue.spark.plan import Bounds, OffsetRange, Positions, TopicBounds, World
 from goqueue.spark.spans import Spans, minus
 from goqueue.times import format_time
@@ -40,14 +41,14 @@ class Link:
 
     @property
     def client(self) -> Client:
-        """The client of this process, for one who can wait."""
+        """The client of this process, which retries for long."""
         key = (self._server, self._api_key, forks.generation)
         if key not in _clients:
             _clients[key] = Client(self._server, api_key=self._api_key, client_id="spark", timeout=PATIENCE)
         return _clients[key]
 
     def reach(self) -> Client:
-        """The same, for one who wants to know soon whether there is a broker at all."""
+        """The same, but it fails soon if there is no broker at all."""
         if (self._server, self._api_key, forks.generation) not in _clients:
             with Client(self._server, api_key=self._api_key, client_id="spark", timeout=FIRST_CONTACT) as first:
                 first.stats()
@@ -72,7 +73,7 @@ class Link:
             found[name] = bounds_of(state, options.isolation, wanted, missing_ok=missing_ok)
         return found
 
-    def bounds(self, topic: str, isolation: Isolation) -> TopicBounds | None:
+    def bounds(self, topic: str, isolation: ReadIsolation) -> TopicBounds | None:
         """One topic as it is now, if it is there."""
         try:
             return bounds_of(self.client.describe_topic(topic), isolation)
@@ -84,7 +85,7 @@ class Link:
         return {topic: self.client.offsets(topic, time=format_time(time_ns)) for topic in topics}
 
     def group_positions(self, group: str) -> dict[TopicPartition, int]:
-        """Where a group goes on; nothing of one that nobody knows."""
+        """The positions of a group; none if the group does not exist."""
         return {TopicPartition(one.topic, one.partition): one.offset for one in self.client.group_positions(group)}
 
     def group_done(self, group: str) -> dict[TopicPartition, Spans]:
@@ -104,12 +105,12 @@ class Link:
             offsets = {name: offset for name, (offset, _) in places.items()}
             self.client.commit_group(group, offsets, pending={name: left for name, (_, left) in places.items()})
 
-    def waiting(self, one: OffsetRange, isolation: Isolation) -> Spans:
+    def waiting(self, one: OffsetRange, isolation: ReadIsolation) -> Spans:
         """The delayed messages of the range that are not due and not cancelled."""
-        hidden = self.hidden(one, isolation, Delayed.DUE)
+        hidden = self.hidden(one, isolation, DelayedMessages.DUE)
         if not hidden:
             return ()
-        never = self.hidden(one, isolation, Delayed.INCLUDE)
+        never = self.hidden(one, isolation, DelayedMessages.INCLUDE)
         return minus(
             [(each.first_offset, each.end_offset) for each in hidden],
             [(each.first_offset, each.end_offset) for each in never],
@@ -119,7 +120,7 @@ class Link:
         """The range cut into pieces of about so many bytes."""
         return self.client.scan_pieces(*one, piece_bytes=piece_bytes)
 
-    def hidden(self, one: OffsetRange, isolation: Isolation, delayed: Delayed) -> list[HiddenRange]:
+    def hidden(self, one: OffsetRange, isolation: ReadIsolation, delayed: DelayedMessages) -> list[HiddenRange]:
         """What of the range is not to be seen now, besides control records."""
         return self.client.hidden_ranges(*one, isolation=isolation.value, delayed=delayed.value)
 
@@ -127,14 +128,16 @@ class Link:
         """The delayed messages of the range that have another time than their record says."""
         return self.client.rescheduled_times(*one)
 
-    def scan(self, one: OffsetRange, isolation: Isolation, delayed: Delayed, *, without: Sequence[str] = ()) -> Scan:
+    def scan(
+        self, one: OffsetRange, isolation: ReadIsolation, delayed: DelayedMessages, *, without: Sequence[str] = ()
+    ) -> Scan:
         """The visible records of the range, part by part."""
         read_bytes = BARE_SCAN_BYTES if "value" in without else SCAN_BYTES
         return self.client.scan(
             *one,
             isolation=isolation.value,
             delayed=delayed.value,
-            without=without,
+            without=cast("Sequence[Field]", without),
             read_bytes=read_bytes,
             on_damage="skip",  # the gaps of each part are judged by failOnDataLoss
         )
@@ -147,10 +150,10 @@ class Link:
 
 
 def bounds_of(
-    state: TopicState, isolation: Isolation, partitions: Sequence[int] | None = None, *, missing_ok: bool = False
+    state: TopicState, isolation: ReadIsolation, partitions: Sequence[int] | None = None, *, missing_ok: bool = False
 ) -> TopicBounds:
     """The ends of the partitions of a topic, or of those that are wanted, as far as a reader sees."""
-    is_committed = isolation is Isolation.READ_COMMITTED
+    is_committed = isolation is ReadIsolation.READ_COMMITTED
     found: Mapping[int, Bounds] = {
         one.partition: Bounds(
             one.start_offset,

@@ -1,6 +1,6 @@
 r"""What a user asks of the source, read once into one frozen object.
 
-Names are Spark's: camel case, and their case does not count. An option that nobody knows is refused with the name that
+Names are Spark's: camel case, and their case does not count. An unknown option is refused with the name that
 was probably meant, so that a typing error is not an option that is silently without effect. Whatever is wrong is one
 sentence that names the option; the key is never in it.
 
@@ -69,15 +69,15 @@ _SHOWN_MAX = 100
 _E = TypeVar("_E", bound=StrEnum)
 
 
-class Isolation(StrEnum):
+class ReadIsolation(StrEnum):
     """Up to where a partition is read: to the first open transaction, or to what all replicas have."""
 
     READ_COMMITTED = "read_committed"
     READ_UNCOMMITTED = "read_uncommitted"
 
 
-class Delayed(StrEnum):
-    """Which delayed messages are read: all that nobody has cancelled, or those that are due."""
+class DelayedMessages(StrEnum):
+    """Which delayed messages are read: all that are not cancelled, or those that are due."""
 
     INCLUDE = "include"
     DUE = "due"
@@ -105,7 +105,7 @@ class Edge(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Offsets:
+class TopicOffsets:
     """An offset for each partition of each topic; `EARLIEST` and `LATEST` stand for the ends."""
 
     by_topic: Mapping[str, Mapping[int, int]]
@@ -122,7 +122,7 @@ class Timestamp:
         return parse_time(self.text, now_ns=now_ns)
 
 
-Place = Edge | Offsets | Timestamp
+Place = Edge | TopicOffsets | Timestamp
 """Where reading begins or ends."""
 
 
@@ -145,8 +145,8 @@ class SourceOptions:
     fail_on_data_loss: bool = True
     columns: tuple[str, ...] | None = None
     filter_pushdown: bool = False
-    isolation: Isolation = Isolation.READ_COMMITTED
-    delayed: Delayed = Delayed.INCLUDE
+    isolation: ReadIsolation = ReadIsolation.READ_COMMITTED
+    delayed: DelayedMessages = DelayedMessages.INCLUDE
     read_from: ReadFrom = ReadFrom.BROKER
     data_dir: str | None = None
     include_headers: bool = False
@@ -156,7 +156,7 @@ class SourceOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
         """The options as they are meant. Raises `InvalidConfig` or `InvalidRequest`, which name the option."""
-        given = _Given(options)
+        given = _GivenOptions(options)
         parsed = cls(
             server=_server(given),
             api_key=environment.default_api_key() if (key := given.text("apiKey")) is None else key,
@@ -173,8 +173,8 @@ class SourceOptions:
             fail_on_data_loss=_flag(given, "failOnDataLoss", True),
             columns=_names(given, "columns"),
             filter_pushdown=_flag(given, "filterPushdown", False),
-            isolation=_choice(given, "isolation", Isolation.READ_COMMITTED),
-            delayed=_choice(given, "delayed", Delayed.INCLUDE),
+            isolation=_choice(given, "isolation", ReadIsolation.READ_COMMITTED),
+            delayed=_choice(given, "delayed", DelayedMessages.INCLUDE),
             read_from=_choice(given, "readFrom", ReadFrom.BROKER),
             data_dir=given.text("dataDir"),
             include_headers=_flag(given, "includeHeaders", False),
@@ -209,7 +209,7 @@ class SourceOptions:
             raise InvalidConfig("filterPushdown", True, "Spark pushes filters into batch reads only")
 
 
-class _Given:
+class _GivenOptions:
     """The options by their lower-case names; what is empty counts as not given."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
@@ -233,7 +233,7 @@ def _hint(name: str, known: Mapping[str, str]) -> str:
     return f": did you mean {known[nearest[0]]}?" if nearest else f": there are {', '.join(known.values())}"
 
 
-def _server(given: _Given) -> str:
+def _server(given: _GivenOptions) -> str:
     server = given.text("server")
     name = "server" if server else "GOQUEUE_SERVER"
     server = server or environment.default_server()
@@ -248,7 +248,7 @@ def _server(given: _Given) -> str:
     return server
 
 
-def _names(given: _Given, option: str) -> tuple[str, ...] | None:
+def _names(given: _GivenOptions, option: str) -> tuple[str, ...] | None:
     text = given.text(option)
     if text is None:
         return None
@@ -260,7 +260,7 @@ def _names(given: _Given, option: str) -> tuple[str, ...] | None:
     return names
 
 
-def _pattern(given: _Given) -> str | None:
+def _pattern(given: _GivenOptions) -> str | None:
     text = given.text("subscribePattern")
     if text is not None:
         try:
@@ -270,7 +270,7 @@ def _pattern(given: _Given) -> str | None:
     return text
 
 
-def _assign(given: _Given) -> dict[str, tuple[int, ...]] | None:
+def _assign(given: _GivenOptions) -> dict[str, tuple[int, ...]] | None:
     text = given.text("assign")
     if text is None:
         return None
@@ -285,7 +285,7 @@ def _assign(given: _Given) -> dict[str, tuple[int, ...]] | None:
     return assigned
 
 
-def _place(given: _Given, offsets_option: str, time_option: str) -> Place | None:
+def _place(given: _GivenOptions, offsets_option: str, time_option: str) -> Place | None:
     offsets, time = given.text(offsets_option), given.text(time_option)
     if offsets is not None and time is not None:
         raise InvalidRequest(f"either {offsets_option} or {time_option}, not both", path=offsets_option)
@@ -302,7 +302,7 @@ def _place(given: _Given, offsets_option: str, time_option: str) -> Place | None
     return _offsets(offsets_option, offsets)
 
 
-def _offsets(option: str, text: str) -> Offsets:
+def _offsets(option: str, text: str) -> TopicOffsets:
     shape = 'must be earliest, latest or JSON like {"orders": {"0": 5, "1": -2}}'
     by_topic: dict[str, dict[int, int]] = {}
     for topic, partitions in _json_object(option, text, shape):
@@ -313,7 +313,7 @@ def _offsets(option: str, text: str) -> Offsets:
             if not re.fullmatch(r"0|[1-9]\d{0,8}", partition, re.ASCII) or not _is_offset(offset, EARLIEST):
                 raise InvalidConfig(option, _shown(text), shape)
             by_topic[topic][int(partition)] = offset
-    return Offsets(by_topic)
+    return TopicOffsets(by_topic)
 
 
 def _json_object(option: str, text: str, shape: str) -> Iterable[tuple[str, Any]]:
@@ -335,7 +335,7 @@ def _is_offset(value: object, lowest: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and lowest <= value <= OFFSET_MAX
 
 
-def _count(given: _Given, option: str, highest: int = OFFSET_MAX) -> int | None:
+def _count(given: _GivenOptions, option: str, highest: int = OFFSET_MAX) -> int | None:
     text = given.text(option)
     if text is None:
         return None
@@ -345,7 +345,7 @@ def _count(given: _Given, option: str, highest: int = OFFSET_MAX) -> int | None:
     return int(text)
 
 
-def _size(given: _Given, option: str) -> int | None:
+def _size(given: _GivenOptions, option: str) -> int | None:
     text = given.text(option)
     if text is None:
         return None
@@ -356,7 +356,7 @@ def _size(given: _Given, option: str) -> int | None:
     return size
 
 
-def _flag(given: _Given, option: str, default: bool) -> bool:
+def _flag(given: _GivenOptions, option: str, default: bool) -> bool:
     text = given.text(option)
     if text is None:
         return default
@@ -365,7 +365,7 @@ def _flag(given: _Given, option: str, default: bool) -> bool:
     return text.lower() == "true"
 
 
-def _choice(given: _Given, option: str, default: _E) -> _E:
+def _choice(given: _GivenOptions, option: str, default: _E) -> _E:
     text = given.text(option)
     if text is None:
         return default
@@ -377,7 +377,7 @@ def _choice(given: _Given, option: str, default: _E) -> _E:
 
 def _is_at(place: Place | None, edge: int) -> bool:
     """Whether all partitions are meant to begin, or to end, there."""
-    if isinstance(place, Offsets):
+    if isinstance(place, TopicOffsets):
         return all(offset == edge for offsets in place.by_topic.values() for offset in offsets.values())
     return place is (Edge.EARLIEST if edge == EARLIEST else Edge.LATEST)
 

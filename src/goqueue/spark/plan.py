@@ -1,4 +1,4 @@
-"""From offsets to tasks: what there is to read, how much of it now, and who reads what. Nothing here asks anybody.
+"""From offsets to tasks: what there is to read, how much of it now, and which task reads what. Without I/O.
 
 A *world* is what the broker said of the topics at one moment: their ids, and where each partition begins and ends.
 *Positions* are where a reader stands; a stream keeps them in its checkpoint, as JSON:
@@ -28,7 +28,7 @@ from typing import Any, Final, NamedTuple
 from goqueue.errors import InvalidConfig, InvalidRequest, PartitionNotFound, StorageError, lost_text
 from goqueue.names import TopicPartition
 from goqueue.record.header import OFFSET_MAX
-from goqueue.spark.options import EARLIEST, LATEST, Edge, Offsets, Place, Timestamp
+from goqueue.spark.options import EARLIEST, LATEST, Edge, Place, Timestamp, TopicOffsets
 from goqueue.spark.spans import Spans, covering, first_of, from_text, minus, offset_count, to_text, union, within
 from goqueue.wire.scan_reports import Piece
 
@@ -191,12 +191,12 @@ def resolved(
     option: str,
     at_time: Mapping[str, Sequence[int]] | None = None,
 ) -> Positions:
-    """Where each partition begins or ends, for one who has said so.
+    """Where each partition begins or ends, as an option says.
 
     `at_time` holds the offsets that the broker found for a timestamp. Offsets must name every partition that is read,
     and no other; what is out of its range is left for `between` to judge.
     """
-    if isinstance(place, Offsets):
+    if isinstance(place, TopicOffsets):
         _check_named(world, place, option)
     found = {}
     for topic, (topic_id, partitions) in world.items():
@@ -206,7 +206,7 @@ def resolved(
                 case Timestamp():
                     assert at_time is not None
                     offsets[partition] = min(max(at_time[topic][partition], bounds.start), bounds.end)
-                case Offsets():
+                case TopicOffsets():
                     offset = place.by_topic[topic][partition]
                     offsets[partition] = {EARLIEST: bounds.start, LATEST: bounds.end}.get(offset, offset)
                 case Edge.EARLIEST:
@@ -217,7 +217,7 @@ def resolved(
     return found
 
 
-def _check_named(world: World, place: Offsets, option: str) -> None:
+def _check_named(world: World, place: TopicOffsets, option: str) -> None:
     for topic, offsets in place.by_topic.items():
         if topic not in world:
             raise InvalidConfig(option, topic, "is no topic that is read")
@@ -523,7 +523,7 @@ def _from(turn: int, count: int) -> Iterable[int]:
     return ((turn + step) % count for step in range(count))
 
 
-# --- who reads what ------------------------------------------------------------------------------
+# --- which task reads what ------------------------------------------------------------------------
 
 
 def estimated_bytes(one: OffsetRange, bounds: Bounds) -> int:

@@ -22,38 +22,23 @@ from typing import Any, Final
 
 from google.protobuf.descriptor import Descriptor, FieldDescriptor
 from google.protobuf.message_factory import GetMessageClass
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DecimalType,
-    DoubleType,
-    FloatType,
-    IntegerType,
-    LongType,
-    MapType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
+from pyspark.sql import types
 
 from goqueue.errors import InvalidConfig
-from goqueue.schemas.protobuf import ProtobufSchema
+from goqueue.schemas.protobuf.schema import ProtobufSchema
 
 Pick = Callable[[Any], Any]
 """Of what Protobuf gives, what an Arrow array takes."""
 
 _TIMESTAMP = "google.protobuf.Timestamp"
-_LEAVES: Final[dict[int, DataType]] = {
-    FieldDescriptor.CPPTYPE_INT32: IntegerType(),
-    FieldDescriptor.CPPTYPE_INT64: LongType(),
-    FieldDescriptor.CPPTYPE_UINT32: LongType(),
-    FieldDescriptor.CPPTYPE_UINT64: DecimalType(20, 0),
-    FieldDescriptor.CPPTYPE_DOUBLE: DoubleType(),
-    FieldDescriptor.CPPTYPE_FLOAT: FloatType(),
-    FieldDescriptor.CPPTYPE_BOOL: BooleanType(),
+_LEAVES: Final[dict[int, types.DataType]] = {
+    FieldDescriptor.CPPTYPE_INT32: types.IntegerType(),
+    FieldDescriptor.CPPTYPE_INT64: types.LongType(),
+    FieldDescriptor.CPPTYPE_UINT32: types.LongType(),
+    FieldDescriptor.CPPTYPE_UINT64: types.DecimalType(20, 0),
+    FieldDescriptor.CPPTYPE_DOUBLE: types.DoubleType(),
+    FieldDescriptor.CPPTYPE_FLOAT: types.FloatType(),
+    FieldDescriptor.CPPTYPE_BOOL: types.BooleanType(),
 }
 
 
@@ -76,17 +61,17 @@ class ProtobufReader:
         return self._pick(message)
 
 
-def _message(descriptor: Descriptor, above: tuple[str, ...]) -> tuple[StructType, Pick]:
+def _message(descriptor: Descriptor, above: tuple[str, ...]) -> tuple[types.StructType, Pick]:
     name = descriptor.full_name
     if name in above:
         raise InvalidConfig("valueSchema", "registry", f"the Protobuf message {name} contains itself")
     if not descriptor.fields:
         raise InvalidConfig("valueSchema", "registry", f"the Protobuf message {name} has no fields")
-    fields: list[StructField] = []
+    fields: list[types.StructField] = []
     picks: list[tuple[str, bool, Pick]] = []
     for field in descriptor.fields:
         spark, pick = _field(field, (*above, name))
-        fields.append(StructField(field.name, spark))
+        fields.append(types.StructField(field.name, spark))
         picks.append((field.name, field.has_presence, pick))
 
     def picked(message: Any) -> tuple[Any, ...]:
@@ -95,31 +80,33 @@ def _message(descriptor: Descriptor, above: tuple[str, ...]) -> tuple[StructType
             for each, may_lack, pick in picks
         )
 
-    return StructType(fields), picked
+    return types.StructType(fields), picked
 
 
-def _field(field: FieldDescriptor, above: tuple[str, ...]) -> tuple[DataType, Pick]:
+def _field(field: FieldDescriptor, above: tuple[str, ...]) -> tuple[types.DataType, Pick]:
     if not field.is_repeated:
         return _single(field, above)
     entry = field.message_type
     if entry is not None and entry.GetOptions().map_entry:
         key, pick_key = _single(entry.fields_by_name["key"], above)
         value, pick_value = _single(entry.fields_by_name["value"], above)
-        return MapType(key, value), lambda found: {pick_key(each): pick_value(item) for each, item in found.items()}
+        return types.MapType(key, value), lambda found: {
+            pick_key(each): pick_value(item) for each, item in found.items()
+        }
     item, pick = _single(field, above)
-    return ArrayType(item), lambda found: list(map(pick, found))
+    return types.ArrayType(item), lambda found: list(map(pick, found))
 
 
-def _single(field: FieldDescriptor, above: tuple[str, ...]) -> tuple[DataType, Pick]:
+def _single(field: FieldDescriptor, above: tuple[str, ...]) -> tuple[types.DataType, Pick]:
     if field.message_type is not None:
         if field.message_type.full_name == _TIMESTAMP:
-            return TimestampType(), lambda time: time.seconds * 1_000_000 + time.nanos // 1000
+            return types.TimestampType(), lambda time: time.seconds * 1_000_000 + time.nanos // 1000
         return _message(field.message_type, above)
     if field.enum_type is not None:
         names = {value.number: value.name for value in reversed(field.enum_type.values)}
-        return StringType(), lambda number: names.get(number, str(number))
+        return types.StringType(), lambda number: names.get(number, str(number))
     if field.cpp_type == FieldDescriptor.CPPTYPE_STRING:
-        return (BinaryType() if field.type == FieldDescriptor.TYPE_BYTES else StringType()), _as_it_is
+        return (types.BinaryType() if field.type == FieldDescriptor.TYPE_BYTES else types.StringType()), _as_it_is
     return _LEAVES[field.cpp_type], _as_it_is
 
 

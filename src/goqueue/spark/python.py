@@ -6,7 +6,7 @@ same modules, compiled, a script takes the zips off the path, and the first quer
 
 Java and these workers talk over Unix sockets, which take a tenth less of a scan than the loopback. The sockets lie in a
 directory of this user's own that is gone with this process. Such workers need a parent of their own (`daemon.py`).
-Spark has a setting for that, which those who plan a query do not heed; so the script sees to it.
+Spark has a setting for that, which the workers that plan a query ignore; so the script starts them.
 """
 
 import atexit

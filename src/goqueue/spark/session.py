@@ -3,7 +3,7 @@
 What Spark chooses by itself is for a cluster: 200 shuffle partitions, a web page for each session, a catalog in a
 database of its own, the address of the machine looked up by name. Here a session starts in 7 to 8 seconds instead of
 10 to 13 and does a small job without hundreds of empty tasks. Times are in UTC, as everywhere in GoQueue, because a day
-of an archive must not depend on who reads it. Whatever is said in `conf` wins.
+of an archive must not depend on its reader's machine. What is set in `conf` wins.
 """
 
 import os
@@ -42,7 +42,7 @@ LOCALLY = {
 
 
 class SparkNotInstalled(GoQueueError):
-    """The extra with Spark is not there."""
+    """The extra `goqueue[spark]` is not installed."""
 
     code = "SPARK_NOT_INSTALLED"
 
@@ -52,7 +52,7 @@ class SparkNotInstalled(GoQueueError):
 
 
 class SparkNotStarted(GoQueueError):
-    """Spark was there, and did not come up."""
+    """Spark is installed and does not start."""
 
     code = "SPARK_NOT_STARTED"
 
@@ -62,11 +62,14 @@ class SparkNotStarted(GoQueueError):
         self.reason = reason
 
 
-def check_installed() -> None:
-    """Raise an error that says what to install, if Spark is not."""
+def check_installed(*, plots: bool = False) -> None:
+    """Raise an error that says what to install, if Spark is not, or what draws plots."""
     try:
         import pyarrow  # noqa: F401
         import pyspark.sql  # noqa: F401
+
+        if plots:
+            import matplotlib.figure  # noqa: F401
     except ImportError as error:
         raise SparkNotInstalled((error.name or str(error)).partition(".")[0]) from None
 

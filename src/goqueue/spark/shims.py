@@ -1,7 +1,7 @@
 """Scripts that stand between Spark and a program that it starts, and change how it is started.
 
-A script is written beside its place and renamed into it, so that nobody ever runs half of it, and its place is named
-after what it says, so that several environments of one user do not take turns:
+A script is written beside its place and renamed into it, so that no process ever runs half of it, and its place is
+named after what it says, so that several environments of one user do not take turns:
 
     ~/.cache/goqueue/<kind>-<hash of the script>/bin/<kind>
 """
@@ -29,7 +29,7 @@ def made(kind: str, script: str, cache: Path) -> Path:
 
 
 def cache_of(environment: Mapping[str, str], temporary: str | None = None) -> Path:
-    """Where a user's caches are, or, for those who have no home, a place of this user's own among temporary files."""
+    """The cache directory of the user or, without a home, a directory of this user's own among temporary files."""
     base = environment.get("XDG_CACHE_HOME") or os.path.join(environment.get("HOME") or "", ".cache")
     cache = Path(base) / "goqueue"
     try:
@@ -44,7 +44,7 @@ def cache_of(environment: Mapping[str, str], temporary: str | None = None) -> Pa
 
 
 def _own_place(place: Path) -> Path:
-    """That directory, if nobody else can have put something into it; else a new one."""
+    """That directory, if no other user can write into it; else a new one."""
     try:
         place.mkdir(mode=0o700, exist_ok=True)
         found = place.lstat()

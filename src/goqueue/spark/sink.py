@@ -1,7 +1,7 @@
-"""The sink: what Spark writes is seen once, all of it at the same moment, whatever is killed on the way.
+"""The sink: rows that Spark writes become readable once and all together, whatever is killed on the way.
 
     driver      task 0               task 1                  broker
-      |           | stage q/0 m  --------------------------->  init fences who staged as q/0 before; begin
+      |           | stage q/0 m  --------------------------->  init fences the last stager of q/0; begin
       |           | rows .....................................  stored, hidden
       |           |                    | stage q/1 m  ------>
       |           | prepare            | ...................
@@ -20,10 +20,10 @@ What may happen, and why nothing is there twice or missing:
     the driver dies        before the commit, the batch is staged again, which aborts all of the old one, whatever the
                            number of its tasks. After it, the batch is staged again, too, but the broker knows the
                            marker: tasks write nothing
-    the answer is lost     the commit is repeated, and recognised by its marker
+    the answer is lost     the commit is repeated, and recognized by its marker
     the broker dies        what is not committed is aborted; the batch fails, and is done again
 
-What is staged and not committed holds up read-committed readers, so it must not outlive its write by much. Its timeout
+What is staged and not committed blocks read-committed readers, so it must not outlive its write by much. Its timeout
 is short (`transactionTimeout`, 60 s) and starts anew while a task of the write runs: each task keeps alive all that the
 write has staged so far (`client/staging.py`), for a task that has ended cannot do that itself, and Spark gives the
 driver no Python process that lives as long as the write. A write may take hours. It fails only if for that long no task
@@ -34,9 +34,9 @@ A broker remembers a marker for a week after its last use; that of a batch repla
 Spark has noted by then. A query that dies between the commit and Spark's own note of it, and is started again only
 after the broker has forgotten, writes that one batch again.
 
-Batch writes go the same way. Without a `transactionalId` nobody can tell whether a job that is run again was done
-before, so a job that failed at the very end and is repeated may write twice; that is said once, when it is planned.
-With one, and a `marker`, it cannot.
+Batch writes go the same way. Without a `transactionalId` the broker cannot recognize a job that is run again, so a job
+that failed at the very end and is repeated may write twice; a warning says so when the write is planned. With one, and
+a `marker`, it cannot.
 """
 
 import json
@@ -46,8 +46,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from secrets import token_hex
-from typing import Any, Final
+from typing import Any, Final, cast
 from urllib.parse import unquote, urlsplit
 
 from pyspark import TaskContext, __version__
@@ -58,9 +57,11 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from goqueue.client.options import Compression
 from goqueue.client.sync import Client
 from goqueue.clock import MS
 from goqueue.errors import GoQueueError, InvalidConfig, InvalidRequest, TransactionAborted
+from goqueue.runtime.entropy import SystemEntropy
 from goqueue.spark.link import Link, readable_errors
 from goqueue.spark.sink_options import SinkOptions
 from goqueue.spark.sink_rows import RowReader
@@ -94,12 +95,14 @@ class _Writer:
         self._options = options
         self._link = Link(options.server, options.api_key)
         self._rows = RowReader.of(schema, topic=options.topic, is_json=options.is_json)
-        self._run = token_hex(8)  # what tells this attempt at the write from all others
+        self._run = SystemEntropy().bytes(8).hex()  # what tells this attempt at the write from all others
 
     def _stage(
         self, batches: Iterator[Any], task: TaskContext, job: str, run: str, marker: str | None
     ) -> TransactionOwner | None:
-        """Store the rows of this task, hidden: who owns them. None if there are none, or they were committed before."""
+        """Stage the rows of this task; returns the owner of their transaction, None if there are no rows or the marker
+        is committed already.
+        """
         options = self._options
         timeout_s = options.transaction_timeout_ms / 1_000
         filled = (batch for batch in batches if batch.num_rows)
@@ -115,7 +118,7 @@ class _Writer:
             timeout=timeout_s,
             marker=marker,
             rate=options.rate,
-            compression=options.compression,
+            compression=cast("Compression | None", options.compression),
             job=job,
             run=run,
         ) as staging:
@@ -218,7 +221,7 @@ class GoQueueWriter(_Writer, DataSourceArrowWriter):
             self._link.reach().abort_staged_job(parsed.transactional_id)
         self._marker: str | None = None
         if parsed.transactional_id is None:
-            self._transactional_id = f"spark/{token_hex(8)}"
+            self._transactional_id = f"spark/{SystemEntropy().bytes(8).hex()}"
             logger.warning("a write without transactionalId is at-least-once: if the job is repeated, so are its rows")
             return
         self._transactional_id = parsed.transactional_id

@@ -1,7 +1,7 @@
 """What a user asks of the sink, read once into one frozen object.
 
-Names are Spark's: camel case, and their case does not count. What is empty counts as not given. An option that nobody
-knows is refused with the name that was probably meant. Whatever is wrong is one sentence that names the option.
+Names are Spark's: camel case, and their case does not count. What is empty counts as not given. An unknown
+option is refused with the name that was probably meant. Whatever is wrong is one sentence that names the option.
 
     topic               where rows go that have no column `topic`
     transactionalId     whose the transactions are; a stream has its query for that
@@ -39,7 +39,7 @@ OPTIONS: Final = (
 )
 TIMEOUT_MS: Final = 60_000
 TIMEOUT_MS_MAX: Final = 15 * 60_000
-"""What brokers allow: a transaction that is left open holds up who reads its partitions for that long."""
+"""What brokers allow: a transaction that is left open blocks readers of its partitions for that long."""
 TRANSACTIONAL_ID_CHARACTERS_MAX: Final = 200
 """Room is left for the number of the task."""
 MARKER_CHARACTERS_MAX: Final = 500

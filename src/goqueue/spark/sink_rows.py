@@ -22,49 +22,34 @@ from typing import Any, Final, NamedTuple, Self
 import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql.types import (
-    ArrayType,
-    BinaryType,
-    BooleanType,
-    DataType,
-    DateType,
-    DecimalType,
-    FractionalType,
-    IntegralType,
-    MapType,
-    NullType,
-    StringType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql import types
 
 from goqueue.client.messages import priority_code
 from goqueue.errors import InvalidMessage, InvalidRequest
 from goqueue.record.header import Priority
 
 NS_PER_US: Final = 1_000
-_TEXT = (BinaryType, StringType)
-_TYPES: Final[Mapping[str, tuple[tuple[type[DataType], ...], str]]] = {
+_TEXT = (types.BinaryType, types.StringType)
+_TYPES: Final[Mapping[str, tuple[tuple[type[types.DataType], ...], str]]] = {
     "value": (_TEXT, "binary or string"),
     "key": (_TEXT, "binary or string"),
-    "topic": ((StringType,), "string"),
-    "partition": ((IntegralType,), "a whole number"),
-    "priority": ((IntegralType, StringType), "a whole number or a string"),
-    "deliver_at": ((TimestampType,), "timestamp"),
+    "topic": ((types.StringType,), "string"),
+    "partition": ((types.IntegralType,), "a whole number"),
+    "priority": ((types.IntegralType, types.StringType), "a whole number or a string"),
+    "deliver_at": ((types.TimestampType,), "timestamp"),
 }
 COLUMNS: Final = ("value", "key", "headers", "topic", "partition", "priority", "deliver_at")
 _JSON_SCALARS = (
-    BinaryType,
-    BooleanType,
-    DateType,
-    DecimalType,
-    FractionalType,
-    IntegralType,
-    NullType,
-    StringType,
-    TimestampNTZType,
-    TimestampType,
+    types.BinaryType,
+    types.BooleanType,
+    types.DateType,
+    types.DecimalType,
+    types.FractionalType,
+    types.IntegralType,
+    types.NullType,
+    types.StringType,
+    types.TimestampNTZType,
+    types.TimestampType,
 )
 _encode_lines = msgspec.json.Encoder(decimal_format="number").encode_lines
 
@@ -90,7 +75,7 @@ class RowReader:
     topic: str | None  # of rows that name none
 
     @classmethod
-    def of(cls, schema: StructType, *, topic: str | None, is_json: bool) -> Self:
+    def of(cls, schema: types.StructType, *, topic: str | None, is_json: bool) -> Self:
         """How to read rows of the schema. Raises `InvalidRequest`, which names the columns that do not fit."""
         places: dict[str, int] = {}
         others: dict[str, int] = {}
@@ -203,40 +188,42 @@ def _objects(batch: Any, places: Mapping[str, int]) -> list[bytes | None]:
     return lines[:-1]
 
 
-def _check_part(name: str, found: DataType) -> None:
+def _check_part(name: str, found: types.DataType) -> None:
     if name == "headers":
         if not _are_headers(found):
             wanted = "array<struct<key: string, value: binary>> or map<string, string>"
             raise InvalidRequest(f"column headers must be {wanted}, not {found.simpleString()}", path=name)
         return
-    types, wanted = _TYPES[name]
-    if not isinstance(found, types):
+    accepted, wanted = _TYPES[name]
+    if not isinstance(found, accepted):
         raise InvalidRequest(f"column {name} must be {wanted}, not {found.simpleString()}", path=name)
 
 
-def _are_headers(found: DataType) -> bool:
+def _are_headers(found: types.DataType) -> bool:
     match found:
-        case MapType(keyType=StringType(), valueType=values):
+        case types.MapType(keyType=types.StringType(), valueType=values):
             return isinstance(values, _TEXT)
-        case ArrayType(elementType=StructType(fields=[key, value])):
+        case types.ArrayType(elementType=types.StructType(fields=[key, value])):
             names = (key.name.lower(), value.name.lower())
             return (
-                names == ("key", "value") and isinstance(key.dataType, StringType) and isinstance(value.dataType, _TEXT)
+                names == ("key", "value")
+                and isinstance(key.dataType, types.StringType)
+                and isinstance(value.dataType, _TEXT)
             )
         case _:
             return False
 
 
-def _check_json(name: str, found: DataType) -> None:
+def _check_json(name: str, found: types.DataType) -> None:
     """Raise if JSON cannot hold values of the type."""
     match found:
-        case StructType():
+        case types.StructType():
             for field in found:
                 _check_json(f"{name}.{field.name}", field.dataType)
-        case ArrayType():
+        case types.ArrayType():
             _check_json(name, found.elementType)
-        case MapType():
-            if not isinstance(found.keyType, StringType | IntegralType):
+        case types.MapType():
+            if not isinstance(found.keyType, types.StringType | types.IntegralType):
                 raise InvalidRequest(f"column {name}: {found.simpleString()} cannot be written as JSON", path=name)
             _check_json(name, found.valueType)
         case _:

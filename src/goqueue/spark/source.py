@@ -1,7 +1,8 @@
 """Topics as tables and streams: what Spark calls, in the driver and in the tasks.
 
-Both readers turn offsets into tasks with `plan.py` and read them in the same way; they differ in who says where to
-begin and to end. No constructor talks to anybody. Spark makes a reader anew whenever it likes, and pickles it.
+Both readers turn offsets into tasks with `plan.py` and read them in the same way; they differ in where the
+start and the end come from. No constructor connects to a broker: Spark makes readers whenever it likes, and pickles
+them.
 
 A stream keeps its positions in the checkpoint of its query, and nothing else. When Spark asks for the latest offset,
 all that lies before the start that it names is done; that is when the group is told of it. So `goqueue group describe`
@@ -22,7 +23,6 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-import msgspec
 from pyspark.sql.datasource import (
     DataSourceReader,
     DataSourceStreamReader,
@@ -48,15 +48,24 @@ from pyspark.sql.types import StructType
 
 from goqueue.clock import SystemClock
 from goqueue.errors import AvailabilityError, CorruptRecord, GoQueueError, InvalidConfig, OffsetOutOfRange, TopicError
-from goqueue.memory import keep_what_is_freed
 from goqueue.names import TopicPartition
 from goqueue.record import kernel
 from goqueue.record.header import Buffer
 from goqueue.record.message import Undecodable, decode_messages
+from goqueue.runtime.memory import retain_freed_memory
 from goqueue.spark.columns import BatchMaker, TypedValues, spark_schema
 from goqueue.spark.files import DamagedSegment, read_files, sealed_end, why_not_here
 from goqueue.spark.link import Link, readable_errors
-from goqueue.spark.options import Delayed, Edge, HeadersFormat, Offsets, Place, ReadFrom, SourceOptions, Timestamp
+from goqueue.spark.options import (
+    DelayedMessages,
+    Edge,
+    HeadersFormat,
+    Place,
+    ReadFrom,
+    SourceOptions,
+    Timestamp,
+    TopicOffsets,
+)
 from goqueue.spark.plan import (
     TASK_BYTES_MAX,
     Condition,
@@ -117,7 +126,7 @@ def _settle_in() -> None:
     that was ever imported. That is no garbage, and needs no look. And the memory of one batch does for the next.
     """
     gc.freeze()
-    keep_what_is_freed()
+    retain_freed_memory()
 
 
 class PlannedRange(NamedTuple):
@@ -242,9 +251,9 @@ class _Reading:
 
     def _not_due(self, one: OffsetRange) -> Spans:
         """What of the range is left out because it is not due."""
-        if self._options.delayed is Delayed.INCLUDE:
+        if self._options.delayed is DelayedMessages.INCLUDE:
             return ()
-        found = self._link.hidden(one, self._options.isolation, Delayed.DUE)
+        found = self._link.hidden(one, self._options.isolation, DelayedMessages.DUE)
         return tuple((each.first_offset, each.end_offset) for each in found)
 
     def _lost(self, losses: Sequence[Loss]) -> None:
@@ -325,9 +334,9 @@ class _Reading:
         sealed = min(end, sealed_end(self._options.data_dir, topic, partition, topic_id=topic_id))
         if sealed <= start:
             return start
-        never = self._link.hidden(planned.range, self._options.isolation, Delayed.INCLUDE)
+        never = self._link.hidden(planned.range, self._options.isolation, DelayedMessages.INCLUDE)
         both = union(planned.hidden, ((each.first_offset, each.end_offset) for each in never))
-        hidden = [HiddenRange(*each) for each in both]
+        hidden = [HiddenRange(first_offset=first, end_offset=end) for first, end in both]
         try:
             yield from read_files(
                 self._options.data_dir, topic, partition, start, sealed, hidden=hidden, topic_id=topic_id
@@ -343,11 +352,16 @@ class _Reading:
         hidden = array("q", (offset for each in planned.hidden for offset in each)).tobytes()
         failure: TopicError | OffsetOutOfRange | None = None
         try:
-            for part in self._link.scan(one, self._options.isolation, Delayed.INCLUDE, without=without):
+            for part in self._link.scan(one, self._options.isolation, DelayedMessages.INCLUDE, without=without):
                 if part.log_start_offset > part.start_offset:
                     self._lost([passed(one._replace(start=part.start_offset), part.log_start_offset)])
                 if part.gaps:
-                    self._lost([damaged(one.topic, one.partition, *msgspec.structs.astuple(gap)) for gap in part.gaps])
+                    self._lost(
+                        [
+                            damaged(one.topic, one.partition, gap.first_offset, gap.next_offset, gap.reason)
+                            for gap in part.gaps
+                        ]
+                    )
                 place = part.next_offset
                 records = kernel.filter(part.records, hidden=hidden) if hidden else part.records
                 if len(records):
@@ -386,8 +400,8 @@ class GoQueueReader(_Reading, DataSourceReader):
         return self._resolve(world, self._options.end or Edge.LATEST, "endingOffsets")
 
     def _not_before(self, start: Positions, end: Positions) -> Positions:
-        """The end, but not before the start: whoever has passed the end already has nothing to read."""
-        if isinstance(self._options.start, Offsets):
+        """The end, but not before the start: a reader that has passed the end has nothing to read."""
+        if isinstance(self._options.start, TopicOffsets):
             return end  # a mistake, then
         return latest_of(start, end)
 
@@ -447,7 +461,7 @@ class GoQueueStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvail
     def _waiting(self, start: Positions, end: Positions) -> dict[TopicPartition, Spans]:
         """What is not due of the pending and of the new offsets; with `delayed=include` nothing waits."""
         found: dict[TopicPartition, Spans] = {}
-        if self._options.delayed is Delayed.INCLUDE:
+        if self._options.delayed is DelayedMessages.INCLUDE:
             return found
         for topic, known in end.items():
             begin = start.get(topic)

@@ -8,7 +8,7 @@ Arrow convert, a whole column at a time.
     array, map      a list, a dict
     timestamp       a datetime, without a zone in UTC, or microseconds since 1970
     date            a date, or days since 1970
-    decimal         a Decimal or an int; digits behind the scale are rounded as Spark rounds them
+    decimal         a Decimal or an int; digits beyond the scale are rounded as Spark rounds them
     string          a str, or all of a column msgspec.Raw: the text of a JSON value, unless that is null
     any type        None
 """

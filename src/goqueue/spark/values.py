@@ -29,11 +29,11 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructField, StructType
 
 from goqueue.errors import InvalidConfig, InvalidSchema, SchemaNotFound, SubjectNotFound
-from goqueue.schemas.avro import AVRO
-from goqueue.schemas.avro_binary import BinaryValidator
-from goqueue.schemas.format import Format, ParsedSchema
+from goqueue.schemas.avro.binary import BinaryValidator
+from goqueue.schemas.avro.schema import AVRO
+from goqueue.schemas.format import ParsedSchema, SchemaFormat
 from goqueue.schemas.formats import AVRO_NAME, PROTOBUF_NAME, format_of
-from goqueue.schemas.protobuf import ProtobufSchema
+from goqueue.schemas.protobuf.schema import ProtobufSchema
 from goqueue.spark.avro_values import AvroReader, AvroWriter
 from goqueue.spark.columns import CORRUPT, SPARK_TYPES
 from goqueue.spark.ddl import nullable, parse_ddl
@@ -65,7 +65,7 @@ class SchemaSource(Protocol):
 
 
 class SchemaText(NamedTuple):
-    """A schema and all that it refers to, by name; what refers to another comes behind it."""
+    """A schema and all that it refers to, by name; a schema comes after those that it refers to."""
 
     type: str
     text: str
@@ -306,7 +306,7 @@ class _ProtobufDecoder:
 
 
 def _message_of(value: bytes) -> bytes:
-    """What stands behind the prefix and the place of the first message. No message begins with a zero byte."""
+    """What follows the prefix and the place of the first message. No message begins with a zero byte."""
     for place in (b"\0", b"\x02\0"):  # the short form, and a list of one place
         if value.startswith(place, PREFIX_BYTES):
             return value[PREFIX_BYTES + len(place) :]
@@ -403,12 +403,12 @@ def _document(text: str) -> object:
         return text.strip()
 
 
-def _references(schema: SchemaText, format: Format) -> dict[str, ParsedSchema]:
+def _references(schema: SchemaText, format: SchemaFormat) -> dict[str, ParsedSchema]:
     parsed: dict[str, ParsedSchema] = {}
     for name, text in schema.references:
         parsed[name] = format.parse(text, dict(parsed))
     return parsed
 
 
-def _parsed(schema: SchemaText, format: Format) -> ParsedSchema:
+def _parsed(schema: SchemaText, format: SchemaFormat) -> ParsedSchema:
     return format.parse(schema.text, _references(schema, format))

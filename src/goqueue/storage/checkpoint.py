@@ -1,19 +1,19 @@
-"""The durable checkpoint: up to where everything in a log is known to be on the disk.
+"""The durable checkpoint: the offset below which everything in a log is known to be on the disk.
 
     0      4         6      8          16       24         32            40               48    52
     +------+---------+------+----------+--------+----------+-------------+----------------+-----+
     | GQCP | version | 0    | sequence | base   | position | next offset | last timestamp | crc |
     +------+---------+------+----------+--------+----------+-------------+----------------+-----+
 
-All records below `next_offset` are on the medium, the last of them ending at `position` of the segment
-`base`. Behind the checkpoint a crash may have torn things, and recovery cuts the log where they stop
-being valid. Before it, whatever is wrong is damage, and is never cut away.
+All records below `next_offset` are on the disk; the last of them ends at `position` of the segment `base`. After the
+checkpoint a crash may have torn writes, and recovery truncates the log where the records stop being valid. Before it,
+invalid bytes are damage, which is reported and never cut away.
 
-The file has three slots, each in a page of its own, and the newest valid one counts. A slot is only written
-after the data it vouches for were synced, so it is true even while it is itself not synced: it may vanish in a crash,
-but it cannot lie. That makes it cheap enough to be written after every flush, into the third slot. When a segment
-is sealed, the log cut or closed, the first two are written and synced, one after the other: a torn write costs one
-of them at most. So there is always a valid slot, from the making of the log on, and a log without one has lost it.
+The file has three slots, each in its own page, and the newest valid one counts. A slot is only written after the data
+that it vouches for was synced. So it is true even before it is synced itself: a crash may lose it, but it cannot lie.
+That makes it cheap enough to write the third slot after every flush. When a segment is sealed, or the log is truncated
+or closed, the first two slots are written and synced, one after the other: a torn write costs one of them at most. So a
+log has a valid slot from its creation on, and a log without one has lost it.
 """
 
 import struct
@@ -34,7 +34,7 @@ assert _SLOT.size == SLOT_BYTES
 
 
 class Checkpoint(NamedTuple):
-    """A point in a log up to which all is durable."""
+    """A point in a log; everything before it is durable."""
 
     base_offset: int
     position: int
@@ -48,11 +48,11 @@ class CheckpointFile:
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
         self._path = path
-        self._sequences = [0] * SLOT_COUNT  # of what stands in each slot; 0 for nothing
-        self.is_settled = False  # both synced slots were found to say the same: the last write of them was not cut off
+        self._sequences = [0] * SLOT_COUNT  # of each slot; 0: it is empty
+        self.is_settled = False  # `load` found both synced slots equal: their last write was complete
 
     def load(self, *, write: bool = True) -> Checkpoint | None:
-        """The newest valid slot, or None if there is none. Without `write` the permission to read is enough."""
+        """The newest valid slot, or None if there is none. Without `write`, read permission is enough."""
         try:
             file = self._disk.open(self._path, write=write)
         except FileNotFoundError:
@@ -80,7 +80,7 @@ class CheckpointFile:
         return newest
 
     def write(self, checkpoint: Checkpoint, *, sync: bool) -> None:
-        """Put the checkpoint into its slots. What it vouches for is durable already."""
+        """Write the checkpoint into its slots. The data that it vouches for is durable already."""
         file = self._disk.open(self._path, create=True)
         for index in self._synced_slots() if sync else (_UNSYNCED_SLOT,):
             sequence = max(self._sequences) + 1
@@ -92,13 +92,15 @@ class CheckpointFile:
         file.close()
 
     def _synced_slots(self) -> list[int]:
-        """First a slot without anything in it, then the newer one: it was written when the older had been synced,
-        and that is more than anybody knows of it.
+        """First an empty slot, then the newer one.
+
+        The newer slot was written after the older one had been synced; whether it was synced itself is not known. So
+        the older one is the safe copy, and is overwritten last.
         """
         return sorted(_SYNCED_SLOTS, key=lambda index: (self._sequences[index] > 0, -self._sequences[index]))
 
     def make_room(self) -> None:
-        """Make the file, without a valid slot: so that its name can be synced first, and no full disk is in its way."""
+        """Create the file with empty slots: its name can be synced first, and later writes need no new blocks."""
         file = self._disk.open(self._path, create=True)
         for index in range(SLOT_COUNT):
             file.pwrite(index * SLOT_STRIDE_BYTES, bytes(SLOT_BYTES))
@@ -106,7 +108,7 @@ class CheckpointFile:
 
 
 def damaged_slots(data: bytes) -> list[int]:
-    """The numbers of the slots in the content of the file that were written and are not what was written."""
+    """The indexes of the slots that hold something else than what was written to them."""
     found = []
     for index in range(SLOT_COUNT):
         slot = data[index * SLOT_STRIDE_BYTES :][:SLOT_BYTES]

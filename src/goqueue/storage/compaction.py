@@ -1,20 +1,20 @@
-"""Compaction: of all records with one key, only the last stays.
+"""Compaction: of all records with one key, only the last one stays.
 
-A run looks at sealed segments only. It maps the keys of the *dirty* ones (those not compacted before) to
-their last offsets, then copies every segment up to there, leaving out what a later record has replaced and
-tombstones that have been there for long enough. Records without a key stay. Offsets do not change, small results are
-joined, and nobody who reads the old files is disturbed.
+A run reads sealed segments only. It maps the keys of the *dirty* segments (those not compacted before) to their last
+offsets. Then it copies every segment up to there, without records that a later one has replaced and without tombstones
+that are old enough. Records without a key stay. Offsets do not change, and small copies are joined. Readers that hold
+the old files are not disturbed.
 
-Records of aborted transactions are left out, too, and have no say in what the last of their key is; nothing that is not
-decided is looked at. Control records stay for as long as tombstones do, and until nobody needs them to find
-out what is open.
+Records of aborted transactions are left out, too, and never stand for their key. Records of undecided transactions are
+not touched. Control records stay for as long as tombstones do, and as long as they are needed to find out which
+transactions are open.
 
 Each step survives a crash:
 
     1. copies are written as *.cleaned and synced               crash: the log opens without them
-    2. the file `compaction` says which copies replace what     crash: opening the log carries it out
+    2. the file `compaction` names the copies to swap in        crash: opening the log carries it out
     3. the copies are renamed into place, the rest removed      crash: the same, as often as it takes
-    4. the file `compaction` says that nothing is under way
+    4. the file `compaction` says that no swap is under way
 
 Steps 1, 2 and 4 block and are jobs for a thread; step 3 is a few renames by the owner of the log.
 """
@@ -36,7 +36,7 @@ from goqueue.storage.file import Disk
 from goqueue.storage.jobs import CancellableJob
 from goqueue.storage.layout import CLEANED, COMPACTION, LOG, SEGMENT_SUFFIXES, SPARSE_INDEXES, TXN_INDEX, segment_path
 from goqueue.storage.segment import offset_at_time
-from goqueue.storage.walk import WINDOW_BYTES, Damage, Run, walk
+from goqueue.storage.walk import WINDOW_BYTES, Damage, RecordRun, walk
 
 _KIND = b"GQCO"
 _HEAD = struct.Struct(">QI")
@@ -46,8 +46,8 @@ _COUNT = struct.Struct(">I")
 _GAPS = struct.Struct(">QQQ")
 
 
-class Cancelled(Exception):
-    """The owner of the log has called the job off."""
+class CompactionCancelled(Exception):
+    """The owner of the log has called off the job."""
 
 
 class Source(NamedTuple):
@@ -56,11 +56,11 @@ class Source(NamedTuple):
     base_offset: int
     end_offset: int
     size: int
-    control_missing: int = 0  # control records that an earlier compaction has taken out
+    control_missing: int = 0  # control records that earlier compactions have removed
 
 
 class Gaps(NamedTuple):
-    """How many offsets of a segment have no record any more, and how many of those had a control record."""
+    """How many offsets of a segment have no record any more, and how many of these had a control record."""
 
     missing: int
     control_missing: int
@@ -70,11 +70,11 @@ NO_GAPS = Gaps(0, 0)
 
 
 class Replacement(NamedTuple):
-    """A copy that stands for one or more segments; it bears the base offset of the first."""
+    """A copy that replaces one or more segments; it has the base offset of the first."""
 
     sources: tuple[int, ...]
     size: int
-    crc: int  # of the whole file: by it a copy is known again
+    crc: int  # of the whole file: tells the copy from its source after a crash
     gaps: Gaps = NO_GAPS
 
     @property
@@ -82,9 +82,9 @@ class Replacement(NamedTuple):
         return self.sources[0]
 
 
-class State(NamedTuple):
-    """What the file `compaction` says: up to where the log is compacted, what is to be swapped, and, by base offset,
-    the gaps in segments, as they are after that. A file without gaps was written before they were counted.
+class CompactionState(NamedTuple):
+    """The content of the file `compaction`: the offset below which the log is compacted, the copies to swap in, and the
+    gaps of segments after the swap, by base offset. Files of early versions have no gaps.
     """
 
     cleaned_offset: int
@@ -92,16 +92,16 @@ class State(NamedTuple):
     gaps: Mapping[int, Gaps] = {}
 
 
-def load_state(disk: Disk, directory: str) -> State:
-    """The state as stored. A damaged file means that all is to be compacted again, which harms nothing."""
+def load_state(disk: Disk, directory: str) -> CompactionState:
+    """The stored state. After damage to the file everything is compacted again, which is harmless."""
     try:
         return check_state(disk, directory)
     except (FileNotFoundError, CorruptRecord):
-        return State(0)
+        return CompactionState(0)
 
 
-def check_state(disk: Disk, directory: str) -> State:
-    """The state as stored. Raises `CorruptRecord` or `FileNotFoundError`."""
+def check_state(disk: Disk, directory: str) -> CompactionState:
+    """The stored state. Raises `CorruptRecord` or `FileNotFoundError`."""
     payload = small_file.load(disk, directory, COMPACTION, _KIND)
     cleaned_offset, swap_count = _HEAD.unpack_from(payload)
     position = _HEAD.size
@@ -119,10 +119,10 @@ def check_state(disk: Disk, directory: str) -> State:
         position += _COUNT.size
         for base, *counts in _GAPS.iter_unpack(payload[position : position + count * _GAPS.size]):
             gaps[base] = Gaps(*counts)
-    return State(cleaned_offset, tuple(swap), gaps)
+    return CompactionState(cleaned_offset, tuple(swap), gaps)
 
 
-def store_state(disk: Disk, directory: str, state: State) -> None:
+def store_state(disk: Disk, directory: str, state: CompactionState) -> None:
     """Make the state durable."""
     payload = _HEAD.pack(state.cleaned_offset, len(state.swap))
     for sources, size, crc, _ in state.swap:
@@ -132,10 +132,10 @@ def store_state(disk: Disk, directory: str, state: State) -> None:
     small_file.replace(disk, directory, COMPACTION, _KIND, payload)
 
 
-def finish_swap(disk: Disk, directory: str, state: State, cleaned: Sequence[str]) -> None:
-    """Carry out a swap that a crash interrupted; copies of a run that never got so far are removed.
+def finish_swap(disk: Disk, directory: str, state: CompactionState, cleaned: Sequence[str]) -> None:
+    """Carry out a swap that a crash interrupted; copies of a run that had not decided are removed.
 
-    Sources go only when their copy is known to be in place.
+    Sources are removed only if their copy is in place, by its size and checksum.
     """
     present = set(cleaned)
     for replacement in state.swap:
@@ -154,7 +154,7 @@ def finish_swap(disk: Disk, directory: str, state: State, cleaned: Sequence[str]
         disk.remove(path)
     if state.swap:
         disk.sync_directory(directory)
-        store_state(disk, directory, State(state.cleaned_offset, gaps=state.gaps))
+        store_state(disk, directory, CompactionState(state.cleaned_offset, gaps=state.gaps))
 
 
 def _is_copy(disk: Disk, path: str, replacement: Replacement) -> bool:
@@ -171,14 +171,14 @@ def _is_copy(disk: Disk, path: str, replacement: Replacement) -> bool:
 
 
 def dirty_ratio(sources: Sequence[Source], cleaned_offset: int) -> float:
-    """Which share of the sealed bytes has come since the last compaction."""
+    """The share of the sealed bytes that was written since the last compaction."""
     total = sum(source.size for source in sources)
     dirty = sum(source.size for source in sources if source.end_offset > cleaned_offset)
     return dirty / total if total else 0.0
 
 
 class CompactJob(CancellableJob):
-    """Step 1: write the copies. `replacements` and `cleaned_offset` say what came of it."""
+    """Step 1: write the copies. `replacements` and `cleaned_offset` are the result."""
 
     def __init__(
         self,
@@ -203,12 +203,12 @@ class CompactJob(CancellableJob):
         self.sources = tuple(sources)
         self.replacements: list[Replacement] = []
         self.cleaned_offset = cleaned_offset
-        self.damage: list[Damage] = []  # what kept the job from being done
+        self.damage: list[Damage] = []  # what stopped the job
         self._control_missing = 0  # in the copy that is being written
 
     @property
     def end_offset(self) -> int:
-        """No record at or behind it is looked at."""
+        """No record at or after it is read."""
         return self.sources[-1].end_offset
 
     def _work(self) -> None:
@@ -232,7 +232,7 @@ class CompactJob(CancellableJob):
         self._disk.sync_directory(self._directory)
 
     def discard(self) -> None:
-        """Remove the copies; the log goes on with what it has."""
+        """Remove the copies; the log keeps its segments."""
         for source in self.sources:
             for suffix in SEGMENT_SUFFIXES:
                 self._disk.remove(segment_path(self._directory, source.base_offset, suffix) + CLEANED)
@@ -250,8 +250,8 @@ class CompactJob(CancellableJob):
             self.cleaned_offset = source.end_offset
         return latest
 
-    def _kept(self, run: Run, latest: dict[bytes, int]) -> Iterator[bytearray]:
-        """What stays of the run. Time never goes back in a log, so markers that may go come before all others."""
+    def _kept(self, run: RecordRun, latest: dict[bytes, int]) -> Iterator[bytearray]:
+        """The records of the run that stay. Times never go back in a log, so the markers that may go come first."""
         first, last = run.summary.first_offset, run.summary.last_offset
         markers_end = min(self._markers_below, self._old_end(run)) if run.summary.flags & Flags.CONTROL else first
         hidden = self._hidden(run)
@@ -269,14 +269,14 @@ class CompactJob(CancellableJob):
                     tombstones_before=self._tombstones_before,
                 )
 
-    def _old_end(self, run: Run) -> int:
-        """The offset behind the records of the run that are older than a tombstone may get."""
+    def _old_end(self, run: RecordRun) -> int:
+        """The end offset of the records of the run that are older than a tombstone may get."""
         if run.summary.last_timestamp < self._tombstones_before:
             return run.summary.last_offset + 1
         return offset_at_time(run.records, self._tombstones_before)
 
-    def _hidden(self, run: Run) -> bytes:
-        """The aborted ranges in the run, as the kernel takes them."""
+    def _hidden(self, run: RecordRun) -> bytes:
+        """The aborted ranges in the run, as the kernel takes them: pairs of int64."""
         bounds = array("q")
         start, end = run.summary.first_offset, run.summary.last_offset + 1
         if self._aborted.range_cardinality(start, end):
@@ -292,11 +292,11 @@ class CompactJob(CancellableJob):
                 bounds.extend((first, start))
         return bounds.tobytes()
 
-    def _runs(self, source: Source) -> Iterator[Run]:
+    def _runs(self, source: Source) -> Iterator[RecordRun]:
         file = self._disk.open(segment_path(self._directory, source.base_offset, LOG))
         for found in walk(file, 0, source.size, min_offset=source.base_offset, end_offset=source.end_offset):
             if self._cancelled:
-                raise Cancelled(self._directory)
+                raise CompactionCancelled(self._directory)
             if isinstance(found, Damage):
                 self.damage.append(found)
                 raise CorruptRecord(kernel.describe(found.fault), found.position, source=found.path)
@@ -316,7 +316,7 @@ class CompactJob(CancellableJob):
 
 
 class SwapJob(CancellableJob):
-    """Step 2: from here on the copies are going to replace their sources, crash or not."""
+    """Step 2: note the swap durably. From here on the copies replace their sources, crash or not."""
 
     def __init__(self, disk: Disk, directory: str, compacted: CompactJob, gaps: Mapping[int, Gaps]) -> None:
         super().__init__()
@@ -328,12 +328,12 @@ class SwapJob(CancellableJob):
         self.gaps |= {replacement.base_offset: replacement.gaps for replacement in compacted.replacements}
 
     def _work(self) -> None:
-        state = State(self.compacted.cleaned_offset, tuple(self.compacted.replacements), self.gaps)
+        state = CompactionState(self.compacted.cleaned_offset, tuple(self.compacted.replacements), self.gaps)
         store_state(self._disk, self._directory, state)
 
 
 class FinishJob(CancellableJob):
-    """Step 4: the names are in place; make that durable and take the old files away."""
+    """Step 4: the copies are in place; make their names durable and remove the old files."""
 
     def __init__(
         self, disk: Disk, directory: str, cleaned_offset: int, gaps: Mapping[int, Gaps], paths: list[str]
@@ -347,13 +347,13 @@ class FinishJob(CancellableJob):
 
     def _work(self) -> None:
         self._disk.sync_directory(self._directory)
-        store_state(self._disk, self._directory, State(self._cleaned_offset, gaps=self._gaps))
+        store_state(self._disk, self._directory, CompactionState(self._cleaned_offset, gaps=self._gaps))
         for path in self.paths:
             self._disk.remove(path)
 
 
 class _Copy:
-    """A segment in the making, under names that do not count yet."""
+    """A copy that is being written, under names that recovery ignores."""
 
     def __init__(self, disk: Disk, directory: str, base_offset: int) -> None:
         self._disk = disk
@@ -389,8 +389,8 @@ class _Copy:
             self._disk.remove(path)
 
 
-def _control_count(run: Run, start: int, end: int) -> int:
-    """How many control records there are in that part of the run."""
+def _control_count(run: RecordRun, start: int, end: int) -> int:
+    """The number of control records in [start, end) of the run."""
     everything = kernel.filter(run.records, from_offset=start, to_offset=end)
     others = kernel.filter(run.records, from_offset=start, to_offset=end, hide_flags=Flags.CONTROL)
     return kernel.scan(everything).record_count - kernel.scan(others).record_count

@@ -1,8 +1,8 @@
-"""The steps of a compaction, from the side of the log that it happens to.
+"""The steps of a compaction, as the owner of the log drives them.
 
-The theory is in compaction.py. Here is who does what when: the three jobs follow each other, each handed out
-when the one before is completed, and between the second and the third the copies take their places. Until then the
-log can still be cut below what is being compacted: the swap is called off, durably, before that.
+The theory is in compaction.py. Three jobs follow each other, each handed out when the one before is completed. Between
+the second and the third the copies are put in place. Until then the log can be truncated below the offsets that are
+being compacted: the swap is called off first, durably.
 """
 
 from contextlib import suppress
@@ -20,7 +20,7 @@ from goqueue.storage.segment import Segment
 from goqueue.storage.segment_list import SegmentList
 
 RETRY_MS = 600_000
-"""How long a compaction that failed, for want of room or because of damage, is not tried again."""
+"""How long to wait after a compaction failed, for lack of room or because of damage."""
 
 
 class Compactor:
@@ -46,7 +46,9 @@ class Compactor:
         self, config: LogConfig, *, to_offset: int, now_ns: int, aborted: BitMap64, markers_below: int
     ) -> compaction.CompactJob | None:
         """The first job, if enough of the sealed segments below `to_offset` is new."""
-        resting = now_ns < self._not_before_ns <= now_ns + RETRY_MS * MS  # unless the clock has jumped
+        resting = (
+            now_ns < self._not_before_ns <= now_ns + RETRY_MS * MS
+        )  # the upper bound ignores a clock that jumped back
         if not config.compacts or self.is_running or resting:
             return None
         sources = [
@@ -71,7 +73,7 @@ class Compactor:
         return self._running
 
     def copied(self, job: compaction.CompactJob, error: Exception | None) -> Job | None:
-        """The copies are there, or could not be made."""
+        """The copies are written, or the job failed."""
         if error or self._called_off:
             self._running = None
             job.discard()
@@ -80,7 +82,7 @@ class Compactor:
         return self._running
 
     def decided(self, job: compaction.SwapJob, *, is_noted: bool) -> Job | None:
-        """The swap is going to happen, so let it happen; unless it was called off, or there was no room to note it."""
+        """The swap is durable: put the copies in place, unless it was called off or there was no room to note it."""
         compacted = job.compacted
         if not is_noted or self._called_off:
             self._running = None
@@ -102,35 +104,35 @@ class Compactor:
         return self._running
 
     def finished(self) -> None:
-        """Nothing is under way any more, and nothing failed."""
+        """The last step is done; the next compaction may begin at once."""
         self._running = None
         self._not_before_ns = 0
 
     def call_off(self, end_offset: int) -> None:
-        """Return once nothing that is under way will touch records at or behind `end_offset`, crash or not."""
+        """Return once no step, now or after a crash, will touch records at or after `end_offset`."""
         job = self._running
         match job:
             case compaction.CompactJob() if end_offset < job.end_offset:
-                with suppress(OSError):  # its own affair: there were only copies
+                with suppress(OSError):  # it only wrote copies, which do not matter any more
                     job.cancel()
             case compaction.SwapJob() if end_offset < job.compacted.end_offset:
                 with suppress(OSError):
                     job.cancel()
-                state = compaction.State(self.cleaned_offset, gaps=self._gaps())
+                state = compaction.CompactionState(self.cleaned_offset, gaps=self._gaps())
                 compaction.store_state(self._disk, self._directory, state)
             case _:
                 return
         self._called_off = True
 
     def abandon(self) -> None:
-        """Return once nothing that is under way touches the disk, because all of the log is about to go."""
+        """Return once no job touches the disk: the log is about to be deleted."""
         job, self._running = self._running, None
         if job:
             with suppress(OSError):
                 job.cancel()
 
     def _gaps(self) -> dict[int, compaction.Gaps]:
-        """Those of the segments as they are now."""
+        """The gaps of all sealed segments, by base offset."""
         return {
             segment.base_offset: compaction.Gaps(segment.missing, segment.control_missing)
             for segment, _ in self._segments.sealed()
@@ -138,7 +140,7 @@ class Compactor:
         }
 
     def _put_in_place(self, replacements: list[compaction.Replacement]) -> list[str]:
-        """Let the copies take the places of their sources; the paths of what is left to be removed."""
+        """Replace the sources by their copies; returns the paths that are left to be removed."""
         copies: dict[int, Segment] = {}
         renamed: set[Segment] = set()
         for replacement in replacements:
@@ -149,7 +151,7 @@ class Compactor:
             for copy in dict.fromkeys(copies.values()):
                 self._disk.rename(copy.path(LOG) + CLEANED, copy.path(LOG))
                 renamed.add(copy)
-        finally:  # an index may lag behind its log, but the list of segments may not
+        finally:  # an index may be missing, but the list must name the files that are in place now
             taken = self._segments.replace({base: copy for base, copy in copies.items() if copy in renamed})
         for copy in renamed:
             for suffix in SPARSE_INDEXES:

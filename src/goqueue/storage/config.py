@@ -8,9 +8,9 @@ from goqueue.record.header import VALUE_BYTES_MAX
 
 
 class Flush(StrEnum):
-    """When records are brought to the medium, and so what a crash can take.
+    """When records are synced to the disk, and so what a power cut can lose.
 
-    A crash of the process alone loses nothing that was appended, whatever the mode: the operating system has it.
+    A crash of the process alone loses nothing that was appended, in any mode: the operating system has it.
     """
 
     GROUP = "group"
@@ -30,7 +30,7 @@ class Cleanup(StrEnum):
 
 
 NUMBER_MAX = 9 * 10**12
-"""No setting needs more: in milliseconds that is 285 years, in bytes nine terabytes."""
+"""The upper bound of all settings: 285 years in milliseconds, nine terabytes in bytes."""
 _MAY_BE_ZERO = frozenset({"retention_ms", "retention_bytes", "tombstone_retention_ms"})
 
 
@@ -38,17 +38,17 @@ _MAY_BE_ZERO = frozenset({"retention_ms", "retention_bytes", "tombstone_retentio
 class LogConfig:
     """The settings of one log; each has a bound or says why it has none."""
 
-    segment_bytes: int = 64 * 1024 * 1024  # the unit of retention, and what recovery may have to read at most
-    segment_age_ms: int = 7 * 86_400_000  # so that a quiet log can expire and be compacted, too
+    segment_bytes: int = 64 * 1024 * 1024  # the unit of retention, and the most that recovery has to read
+    segment_age_ms: int = 7 * 86_400_000  # so that a quiet log can expire and be compacted
     value_bytes_max: int = VALUE_BYTES_MAX
     flush: Flush = Flush.GROUP
     flush_interval_ms: int = 1_000
     cleanup: Cleanup = Cleanup.DELETE
-    retention_ms: int = 168 * 3_600_000  # 0 = for ever
+    retention_ms: int = 168 * 3_600_000  # 0 = forever
     retention_bytes: int = 0  # 0 = unlimited
     dirty_ratio: float = 0.5  # compaction starts when this share of the sealed bytes is new since the last one
-    tombstone_retention_ms: int = 24 * 3_600_000  # a reader that is slower than this may miss a deletion
-    compaction_keys_max: int = 500_000  # per run; bounds the memory of the table of keys
+    tombstone_retention_ms: int = 24 * 3_600_000  # a reader that lags by more may miss a deletion
+    compaction_keys_max: int = 500_000  # per run; bounds the memory of the key table
 
     def __post_init__(self) -> None:
         for name, allowed in (("flush", Flush), ("cleanup", Cleanup)):

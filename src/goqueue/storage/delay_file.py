@@ -1,10 +1,10 @@
-"""The file of a delay index: read once, appended to, and replaced when too much of it is dead.
+"""The file of a delay index: read once, appended to, and rewritten when too much of it is dead.
 
-What the bytes mean is the business of `delivery/delay_index.py`, which takes a file that was cut off or damaged for
-what is left of it. It is a hint: appends are not synced, and a disk that does not take one is no error.
+`delivery/delay_index.py` defines the bytes, and uses the valid prefix of a file that is cut off or damaged. The file is
+a hint: appends are not synced, and a failed append is not an error.
 
-But there must be no gap between two appends that cannot be seen afterwards. So after the first one that failed,
-nothing is appended until the file has been replaced; and neither before there is a file to append to.
+But a gap between two appends could not be detected later. So after a failed append nothing is appended until the file
+has been rewritten; nor is anything appended while there is no file.
 """
 
 from goqueue.record.header import Buffer
@@ -13,7 +13,7 @@ from goqueue.storage.small_file import replace_bytes
 
 NAME = "delays"
 SPARED_BYTES = 65_536
-"""So much may be dead in any case."""
+"""How much of the file may be dead before it is worth a rewrite."""
 
 
 class DelayFile:
@@ -23,22 +23,22 @@ class DelayFile:
         self._disk = disk
         self._directory = directory
         self._name = name
-        self.exists = exists  # else there is none to be loaded
+        self.exists = exists  # whether there is a file to load
         self._file: File | None = None
         self.size_bytes = 0
-        """How long the file is, as far as it was written here or loaded."""
+        """The size of the file, as far as it was loaded or written here."""
 
     @property
     def is_stale(self) -> bool:
-        """Whether nothing is appended before the file is replaced: it is missing, or an append failed."""
+        """Whether the file has to be rewritten before the next append: it is missing, or an append failed."""
         return self._file is None
 
     def is_wasteful(self, live_bytes: int) -> bool:
-        """Whether the file should be replaced by one of that size: more than half of it is dead, or it is stale."""
+        """Whether the file should be rewritten in `live_bytes`: more than half of it is dead, or it is stale."""
         return self.is_stale or self.size_bytes > 2 * live_bytes + SPARED_BYTES
 
     def load(self) -> bytes:
-        """The content of the file; nothing if there is none. Raises `OSError` if the disk does not give it."""
+        """The content of the file; empty if there is none. Raises `OSError`."""
         self.close()
         try:
             file = self._disk.open(f"{self._directory}/{self._name}")
@@ -50,7 +50,7 @@ class DelayFile:
         return raw
 
     def append(self, data: Buffer) -> bool:
-        """Put the bytes at the end, to reach the medium some time; whether that was possible."""
+        """Append the bytes, unsynced; false if that failed."""
         if self._file is None:
             return False
         try:
@@ -62,7 +62,7 @@ class DelayFile:
         return True
 
     def sync(self) -> bool:
-        """Bring all that was appended to the medium; whether that was possible."""
+        """Make all appends durable; false if that failed."""
         if self._file is None:
             return False
         try:
@@ -73,9 +73,9 @@ class DelayFile:
         return True
 
     def rewrite(self, data: Buffer) -> None:
-        """Make these bytes, and nothing else, the content; on the medium when this returns, and else all as before.
+        """Replace the content durably.
 
-        Raises `OSError`, and leaves the file stale.
+        Raises `OSError`; the old content is then unchanged, and the file is stale.
         """
         self.close()
         replace_bytes(self._disk, self._directory, self._name, data)
@@ -83,7 +83,7 @@ class DelayFile:
         self.size_bytes = memoryview(data).nbytes
 
     def close(self) -> None:
-        """Give the descriptor back; nothing is appended until the next load or rewrite."""
+        """Close the descriptor; nothing is appended until the next load or rewrite."""
         if self._file:
             self._file.close()
             self._file = None

@@ -1,12 +1,11 @@
-"""The data directory: one lock, one format, nothing foreign.
+"""The data directory: one lock, one format, no foreign files.
 
     <data>/format                                   goqueue-data 1
     <data>/lock                                     held by the one process that has the directory open
-    <data>/ports.json                               where that process can be reached; written by the server
+    <data>/ports.json                               the addresses of that process; written by the server
     <data>/topics/<topic>/<partition>/{log,ledger}  see layout.py
 
-Whatever keeps the directory from being used is said in one sentence that names the path, before anything
-in it is changed.
+If the directory cannot be used, the error names the path and the reason, before anything in it is changed.
 """
 
 import re
@@ -16,14 +15,12 @@ from goqueue.errors import (
     Conflict,
     DataDirectoryError,
     DirectoryLocked,
-    DirectoryUnusable,
     ForeignFile,
     InvalidTopic,
-    StorageFull,
     UnsupportedFormat,
 )
 from goqueue.storage.config import LogConfig
-from goqueue.storage.file import NO_ROOM, Disk, Lock, Space
+from goqueue.storage.file import Disk, Lock, Space, unusable
 from goqueue.storage.layout import NEW
 from goqueue.storage.log import Log
 from goqueue.storage.open_segments import OPEN_SEGMENTS_MAX, OpenSegments
@@ -37,11 +34,11 @@ _FORMAT_FILE = "format"
 _FORMAT_TEXT = "goqueue-data "
 _PORTS_FILE = "ports.json"
 _OWN_NAMES = frozenset({*(name + end for name in (_FORMAT_FILE, _PORTS_FILE) for end in ("", NEW)), "lock", "topics"})
-TOLERATED = frozenset({"lost+found"})  # made by the file system where the directory is a mount point
+TOLERATED = frozenset({"lost+found"})  # the file system makes it in a mount point
 
 
 class DataDirectory:
-    """An open data directory. Made by `DataDirectory.open`; `close` gives it back."""
+    """An open data directory. Made by `DataDirectory.open`; `close` releases it."""
 
     def __init__(self, disk: Disk, path: str, lock: Lock, open_segments: OpenSegments) -> None:
         self._disk = disk
@@ -53,7 +50,7 @@ class DataDirectory:
 
     @classmethod
     def open(cls, disk: Disk, path: str, *, open_segments_max: int = OPEN_SEGMENTS_MAX) -> "DataDirectory":
-        """Take the directory for this process, or say why that cannot be."""
+        """Lock the directory for this process. Raises `DataDirectoryError` or `StorageFull`."""
         lock = None
         try:
             disk.make_directory(path)
@@ -61,7 +58,9 @@ class DataDirectory:
             lock = disk.lock(f"{path}/lock")
             _check_format(disk, path)
         except BlockingIOError as error:
-            raise DirectoryLocked(path, "another process has this data directory open") from error
+            raise DirectoryLocked(
+                path, "another process has this data directory open; stop it, or use another directory"
+            ) from error
         except OSError as error:
             if lock:
                 lock.release()
@@ -74,11 +73,11 @@ class DataDirectory:
 
     @property
     def topics_path(self) -> str:
-        """The directory that has one directory for each topic."""
+        """The directory with one subdirectory per topic."""
         return f"{self.path}/topics"
 
     def space(self) -> Space:
-        """How much room there is on its file system. Raises `OSError`."""
+        """The room on its file system. Raises `OSError`."""
         return self._disk.space(self.path)
 
     def open_log(
@@ -90,7 +89,7 @@ class DataDirectory:
         kind: str = "log",
         observe: events.Observer = events.ignore,
     ) -> Log:
-        """The log (or, as `kind`, the ledger) of a partition, which is not open yet."""
+        """Open the log of a partition or, as `kind` says, its ledger."""
         if self._closed:
             raise Conflict(f"the data directory {self.path} is closed")
         if not is_topic_name(topic):
@@ -106,13 +105,13 @@ class DataDirectory:
         return log
 
     def forget(self, log: Log) -> None:
-        """Take the log out of those that are to be closed: it is closed, or was abandoned."""
+        """Stop tracking a log that is closed or abandoned."""
         assert log.is_closed
         if self._logs.get(log.directory) is log:
             del self._logs[log.directory]
 
     def close(self) -> None:
-        """Close all logs, and let another process have the directory; the first error is raised when that is done."""
+        """Close all logs and release the lock; then raise the first error, if there was one."""
         self._closed = True
         errors: list[Exception] = []
         try:
@@ -128,17 +127,17 @@ class DataDirectory:
 
 
 def is_topic_name(name: str) -> bool:
-    """Whether a topic may be called that; its directory is."""
+    """Whether a topic may have this name, which is also the name of its directory."""
     return _TOPIC.fullmatch(name) is not None and name not in (".", "..")
 
 
 def is_own_name(name: str) -> bool:
-    """Whether a file or directory of that name belongs into a data directory."""
+    """Whether a file or directory of this name belongs in a data directory."""
     return name in _OWN_NAMES
 
 
 def check_format(disk: Disk, path: str) -> int:
-    """The format of the data directory. Raises `UnsupportedFormat` if this version does not know it, or `OSError`."""
+    """The format of the data directory. Raises `UnsupportedFormat` or `OSError`."""
     format_path = f"{path}/{_FORMAT_FILE}"
     file = disk.open(format_path, write=False)
     text = file.pread(0, 64).decode("ascii", "replace").strip()
@@ -155,7 +154,7 @@ def check_format(disk: Disk, path: str) -> int:
 def _refuse_foreign(disk: Disk, path: str) -> None:
     for name, _, _ in disk.entries(path):
         if name not in _OWN_NAMES and name not in TOLERATED:
-            raise ForeignFile(f"{path}/{name}", "not a file of GoQueue; give it a data directory of its own")
+            raise ForeignFile(f"{path}/{name}", "not a file of GoQueue; use an empty directory as data directory")
 
 
 def _check_format(disk: Disk, path: str) -> None:
@@ -167,11 +166,3 @@ def _check_format(disk: Disk, path: str) -> None:
 
 def _write_format(disk: Disk, path: str) -> None:
     replace_bytes(disk, path, _FORMAT_FILE, f"{_FORMAT_TEXT}{FORMAT}\n".encode())
-
-
-def unusable(path: str, error: OSError) -> DirectoryUnusable | StorageFull:
-    """What an error of the disk means to whoever wanted to make or open something."""
-    named = str(error.filename or path)
-    if error.errno in NO_ROOM:
-        return StorageFull(named, error.strerror or str(error))
-    return DirectoryUnusable(named, error.strerror or str(error))

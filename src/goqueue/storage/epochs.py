@@ -1,8 +1,8 @@
 """Leader epochs: which leader wrote from which offset on.
 
-Each leader of a partition has an epoch, one higher than its predecessor's, and notes it with the first
-offset it writes before it writes anything. Two replicas compare these notes to find where their logs
-part ways: that is what a truncation after a failover goes by, never by the high watermark alone.
+Each leader of a partition has an epoch, higher than that of its predecessor. Before it writes anything it stores the
+epoch with the first offset that it may write. Two replicas compare these lists to find the offset at which their logs
+diverge. A truncation after a failover uses that offset, never the high watermark alone.
 
 The list is durable before `assign` returns.
 """
@@ -21,7 +21,7 @@ _ENTRY = struct.Struct(">QQ")
 
 
 class EpochStart(NamedTuple):
-    """The first offset that an epoch's leader may write."""
+    """An epoch, and the first offset that its leader may write."""
 
     epoch: int
     start_offset: int
@@ -37,7 +37,7 @@ class LeaderEpochs:
 
     @classmethod
     def load(cls, disk: Disk, directory: str) -> "LeaderEpochs":
-        """The epochs as stored; none for a new log; `CorruptRecord` if the file is damaged."""
+        """The stored epochs; none for a new log. Raises `CorruptRecord` if the file is damaged."""
         try:
             payload = small_file.load(disk, directory, LEADER_EPOCHS, _KIND)
         except FileNotFoundError:
@@ -56,7 +56,7 @@ class LeaderEpochs:
         return self._entries[-1].epoch if self._entries else -1
 
     def assign(self, epoch: int, start_offset: int) -> None:
-        """Note that the leader of `epoch` writes from `start_offset` on. The same note again changes nothing."""
+        """Store that the leader of `epoch` writes from `start_offset` on. Repeating it changes nothing."""
         if self._entries and epoch <= self._entries[-1].epoch:
             if EpochStart(epoch, start_offset) in self._entries:
                 return
@@ -65,7 +65,7 @@ class LeaderEpochs:
         self._store([*kept, EpochStart(epoch, start_offset)])
 
     def epoch_of(self, offset: int) -> int:
-        """The epoch whose leader wrote this offset, or -1 if it is older than all notes."""
+        """The epoch whose leader wrote this offset, or -1 if it is older than all entries."""
         index = bisect_right(self._entries, offset, key=lambda entry: entry.start_offset)
         return self._entries[index - 1].epoch if index else -1
 
@@ -76,7 +76,7 @@ class LeaderEpochs:
         return EpochStart(self._entries[index - 1].epoch if index else -1, end)
 
     def truncate(self, end_offset: int) -> None:
-        """Forget the epochs that start at or behind `end_offset`: the log no longer holds anything of them."""
+        """Forget the epochs that start at or after `end_offset`: the log holds no record of them any more."""
         kept = [entry for entry in self._entries if entry.start_offset < end_offset]
         if len(kept) < len(self._entries):
             self._store(kept)

@@ -1,14 +1,14 @@
-"""The disk, as narrow as the log needs it; the only module of the storage engine that touches the OS.
+"""The disk, as narrow as the log needs it; the only module of the storage engine that touches the operating system.
 
-A `Disk` opens files and changes directories; a `File` is read anywhere and written at its end. What
-is written may be lost or torn by a crash until `File.sync` has returned, and a name that was created,
-renamed or removed is only sure after `Disk.sync_directory`. `goqueue.testing` has two more disks that
-take these two sentences by their word: `MemoryDisk` and `FaultyDisk`.
+A `Disk` opens files and changes directories; a `File` is read anywhere and written at its end. A crash may lose or tear
+a write until `File.sync` has returned, and may undo the creation, renaming or removal of a name until
+`Disk.sync_directory` has returned. `goqueue.testing` has two more disks, which do exactly that: `MemoryDisk` and
+`FaultyDisk`.
 
-A file stays open while anyone holds it: whoever deletes or replaces it does not disturb a reader that
-has it in hand, and the descriptor is closed with the last reference (or by `close`).
+A file stays open as long as it is referenced: deleting or replacing it does not disturb a reader that holds it. The
+descriptor is closed with the last reference, or by `close`.
 
-Disks raise `OSError`; the log turns it into an error that says what follows from it.
+Disks raise `OSError`; the log translates it into an error of `goqueue.errors`.
 """
 
 import errno
@@ -20,14 +20,15 @@ import stat
 from contextlib import suppress
 from typing import NamedTuple, Protocol
 
+from goqueue.errors import DirectoryUnusable, StorageFull
 from goqueue.record.header import Buffer
 
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE)
-"""The errors that pass by themselves once someone has made room on the disk, or closed a file."""
+"""The errors that are temporary: the disk or the quota is full, or too many files are open."""
 
 
 class File(Protocol):
-    """One open file. Reads may run in any thread; writes belong to the owner of the log."""
+    """One open file. Any thread may read; only the owner of the log writes."""
 
     @property
     def path(self) -> str: ...
@@ -37,11 +38,11 @@ class File(Protocol):
         ...
 
     def pread(self, position: int, size: int) -> bytes:
-        """Up to `size` bytes from `position` on; fewer only where the file ends."""
+        """Up to `size` bytes from `position` on; fewer only at the end of the file."""
         ...
 
     def pwrite(self, position: int, data: Buffer) -> None:
-        """Overwrite in place, extending the file if need be."""
+        """Overwrite in place, extending the file if necessary."""
         ...
 
     def append(self, *chunks: Buffer) -> int:
@@ -56,15 +57,15 @@ class File(Protocol):
         ...
 
     def sync(self) -> None:
-        """Return once all that was written is on the medium."""
+        """Return once all writes are on the disk."""
         ...
 
     def fileno(self) -> int:
-        """The descriptor, for `os.sendfile`. Raises `OSError` where there is none."""
+        """The descriptor, for `os.sendfile`. Raises `OSError` if there is none."""
         ...
 
     def close(self) -> None:
-        """Give the descriptor back now. Closing twice is fine."""
+        """Close the descriptor now. Closing twice is fine."""
         ...
 
 
@@ -80,30 +81,30 @@ LOW_SPACE_BYTES = 64 * 1024 * 1024
 
 
 class Space(NamedTuple):
-    """How much room a file system has: for this process, and in all."""
+    """The room on a file system: free for this process, and in total."""
 
     free_bytes: int
     total_bytes: int
 
     @property
     def is_low(self) -> bool:
-        """Whether less is left than a hundredth, or than 64 MiB of a disk that is not small itself."""
+        """Whether less than 1 % is free, or less than 64 MiB (on a small disk, 10 %)."""
         return self.free_bytes < max(self.total_bytes // 100, min(LOW_SPACE_BYTES, self.total_bytes // 10))
 
 
 class Lock(Protocol):
-    """Held until released, at the latest when the process ends."""
+    """A lock that is held until it is released, at the latest when the process ends."""
 
     def release(self) -> None: ...
 
 
 class Disk(Protocol):
-    """A file system, or what plays one in a test. Paths are absolute strings."""
+    """A file system, real or simulated. Paths are absolute strings."""
 
     def open(self, path: str, *, create: bool = False, write: bool = True) -> File:
-        """Open for reading and writing. With `create` a missing file is made, without it is an error.
+        """Open for reading and writing. A missing file is created with `create`, and an error without.
 
-        Without `write` the permission to read is enough, and `EBADF` is the answer to all that would change the file.
+        Without `write`, read permission is enough, and every change of the file raises `EBADF`.
         """
         ...
 
@@ -112,23 +113,23 @@ class Disk(Protocol):
         ...
 
     def make_directory(self, path: str) -> None:
-        """Make the directory and its parents; one that exists is fine."""
+        """Create the directory and its parents; an existing one is fine."""
         ...
 
     def rename(self, source: str, target: str) -> None:
-        """Give the file, or the directory with all below it, another name in one step, replacing what had that name."""
+        """Rename the file or directory atomically, replacing what has that name."""
         ...
 
     def remove(self, path: str) -> None:
-        """Remove the file. One that is missing already is fine."""
+        """Remove the file. A missing one is fine."""
         ...
 
     def remove_tree(self, path: str) -> None:
-        """Remove the directory and all below it. One that is missing already is fine; if it fails, a part is gone."""
+        """Remove the directory and all below it. A missing one is fine; an error may leave a part of it."""
         ...
 
     def sync_directory(self, path: str) -> None:
-        """Return once the names in the directory are on the medium."""
+        """Return once the names in the directory are on the disk."""
         ...
 
     def lock(self, path: str) -> Lock:
@@ -136,16 +137,32 @@ class Disk(Protocol):
         ...
 
     def space(self, path: str) -> Space:
-        """How much room there is on the file system that the path is on."""
+        """The room on the file system of the path."""
         ...
 
 
 def sync_ancestors(disk: Disk, directory: str) -> None:
-    """Bring the names of the directory and of all that it stands in to the medium, as far as that is ours to do."""
+    """Make the names of the directory and of all its parents durable, as far as this process may."""
     while directory != (parent := posixpath.dirname(directory)):
         with suppress(PermissionError):
             disk.sync_directory(parent or ".")
         directory = parent
+
+
+def read_file(disk: Disk, path: str) -> bytes:
+    """The content of a file; read permission is enough."""
+    file = disk.open(path, write=False)
+    content = file.pread(0, file.size())
+    file.close()
+    return content
+
+
+def unusable(path: str, error: OSError) -> DirectoryUnusable | StorageFull:
+    """The error to raise when a log, a topic or a data directory cannot be opened or made."""
+    named = str(error.filename or path)
+    if error.errno in NO_ROOM:
+        return StorageFull(named, error.strerror or str(error))
+    return DirectoryUnusable(named, error.strerror or str(error))
 
 
 class OsFile:
@@ -191,7 +208,9 @@ class OsFile:
         os.ftruncate(self._fd, size)
 
     def sync(self) -> None:
-        os.fdatasync(self.fileno())  # on a closed file OSError, as everywhere; fdatasync(-1) is a ValueError
+        os.fdatasync(
+            self.fileno()
+        )  # `fileno` raises OSError on a closed file, where fdatasync(-1) would raise ValueError
 
     def fileno(self) -> int:
         if self._fd < 0:
@@ -205,7 +224,7 @@ class OsFile:
 
 
 class OsReadOnlyFile(OsFile):
-    """A file of the operating system that is not ours to change."""
+    """A file of the operating system that is open for reading only."""
 
     __slots__ = ()
 
@@ -216,7 +235,7 @@ class OsReadOnlyFile(OsFile):
         raise self._refusal()
 
     def truncate(self, size: int) -> None:
-        raise self._refusal()  # the system would say EINVAL, which is also what it says of a wrong size
+        raise self._refusal()  # the system would raise EINVAL, as it does for a wrong size
 
     def _refusal(self) -> OSError:
         return OSError(errno.EBADF, "file is open for reading only", self.path)
@@ -252,7 +271,7 @@ class OsDisk:
     @staticmethod
     def _open_to_read(path: str) -> OsFile:
         file = OsReadOnlyFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC))
-        if stat.S_ISDIR(os.fstat(file.fileno()).st_mode):  # a directory opens for reading, and only then refuses it
+        if stat.S_ISDIR(os.fstat(file.fileno()).st_mode):  # a directory can be opened for reading, but not read
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
         return file
 
@@ -266,7 +285,7 @@ class OsDisk:
             return Entry(item.name, 0, True)
         try:
             return Entry(item.name, item.stat().st_size, False)
-        except FileNotFoundError:  # a link to nowhere, or a file removed since it was listed
+        except FileNotFoundError:  # a dangling link, or a file removed since it was listed
             return Entry(item.name, 0, False) if item.is_symlink() else None
 
     def make_directory(self, path: str) -> None:

@@ -1,7 +1,7 @@
-"""Every file of a log, checked one by one, without changing any: what `goqueue log verify` reports.
+"""The check of every file of a log, without changing any: what `goqueue log verify` reports.
 
-Records have checksums, and so have the small files. The sparse indexes have none: their entries are held against the
-records that they point at. What is damaged and only a hint says so; the broker notices that by itself.
+Records and small files have checksums. The sparse indexes have none: their entries are compared with the records that
+they point at. The report says which damaged files are only hints; the broker detects those by itself and rebuilds them.
 """
 
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ from goqueue.record.header import HEADER, HEADER_BYTES, MAGIC
 from goqueue.storage import checkpoint, txn_index
 from goqueue.storage.compaction import check_state
 from goqueue.storage.epochs import LeaderEpochs
-from goqueue.storage.file import Disk
+from goqueue.storage.file import Disk, read_file
 from goqueue.storage.inspection import SegmentReport, inspect
 from goqueue.storage.layout import (
     CHECKPOINT,
@@ -30,11 +30,11 @@ from goqueue.storage.layout import (
 from goqueue.storage.offset_index import OffsetIndex
 from goqueue.storage.time_index import TimeIndex
 
-HINT = "only a hint: delete it while no broker runs, and it is made again"
+HINT = "only a hint: delete it while no broker runs, and it is rebuilt"
 
 
 class FileReport(NamedTuple):
-    """One file, or a directory where that is what is wrong: what it holds, and what is damaged."""
+    """The content and the damage of one file, or of a directory if that is what is wrong."""
 
     path: str
     content: str
@@ -46,11 +46,13 @@ class FileReport(NamedTuple):
 
 
 def check_log(disk: Disk, directory: str) -> Iterator[FileReport]:
-    """Every file of the log in the directory. Raises `ForeignFile` for one that is none of its files, and `OSError`."""
+    """A report for every file of the log in the directory. Raises `ForeignFile` and `OSError`."""
     entries = disk.entries(directory)
     names = {entry.name for entry in entries}
     listing = sort_out(directory, entries)
-    has_indexes = any(name.endswith((OFFSET_INDEX, TIME_INDEX)) for name in names)  # else it is a copy of the records
+    has_indexes = any(
+        name.endswith((OFFSET_INDEX, TIME_INDEX)) for name in names
+    )  # otherwise it is a copy of the records only
     if listing.log_sizes and has_indexes and CHECKPOINT not in names:
         yield FileReport(f"{directory}/{CHECKPOINT}", "", ("missing: a start cannot tell a torn tail from damage",))
     for report in inspect(disk, directory):
@@ -60,7 +62,7 @@ def check_log(disk: Disk, directory: str) -> Iterator[FileReport]:
             if path.rpartition("/")[2] in names and (raw := _content(disk, path)) is not None:
                 yield check(disk, directory, path, report, raw)
     for name, text in ((TRANSACTIONS, "there were transactions"), (DELAYED, "there were delayed messages")):
-        if name in names:  # that it is there says it all
+        if name in names:  # they are empty: their existence is the fact
             yield FileReport(f"{directory}/{name}", text)
     for name, load in ((CHECKPOINT, _checkpoint), (LEADER_EPOCHS, _epochs), (COMPACTION, _compaction)):
         if name in names:
@@ -131,7 +133,7 @@ def _compaction(disk: Disk, directory: str, path: str) -> FileReport:
 
 
 def _offset_at(disk: Disk, directory: str, report: SegmentReport, position: int) -> int | None:
-    """The offset of the record that stands there, if one does."""
+    """The offset of the record at the position, if there is one."""
     if position + HEADER_BYTES > report.size:
         return None
     try:
@@ -147,11 +149,8 @@ def _offset_at(disk: Disk, directory: str, report: SegmentReport, position: int)
 
 
 def _content(disk: Disk, path: str) -> bytes | None:
-    """None if the file is gone meanwhile."""
+    """None if the file was removed meanwhile."""
     try:
-        file = disk.open(path, write=False)
+        return read_file(disk, path)
     except FileNotFoundError:
         return None
-    raw = file.pread(0, file.size())
-    file.close()
-    return raw

@@ -1,9 +1,8 @@
-"""Flushing: what of a log is not on the medium yet, and how it gets there.
+"""Flushing: which bytes of a log are not on the disk yet, and how they get there.
 
-Group commit here is the natural kind. A flush of a log starts as soon as there is something to flush
-and none is running; what is appended meanwhile waits and becomes the next group. An idle disk answers a lone
-writer at once, a busy one gathers as many appends as arrive during one fdatasync, and no timer has
-to be right. A lone append thus never waits for company it will not get.
+Group commit needs no timer here. A flush starts as soon as there is something to flush and none is running; appends
+that arrive meanwhile become the next group. On an idle disk a single writer waits for one fdatasync; on a busy one a
+group holds as many appends as arrive during one fdatasync. An append never waits for others to join its group.
 """
 
 from contextlib import suppress
@@ -17,7 +16,7 @@ from goqueue.storage.segment import Segment
 
 
 def is_due(config: LogConfig, *, unflushed_bytes: int, sealed_count: int, idle_ns: int) -> bool:
-    """Whether a flush should start now: the last one began `idle_ns` ago, and none is running."""
+    """Whether a flush should start now: the last one started `idle_ns` ago, and none is running."""
     if sealed_count:
         return True
     if not unflushed_bytes or config.flush is Flush.NONE:
@@ -26,10 +25,10 @@ def is_due(config: LogConfig, *, unflushed_bytes: int, sealed_count: int, idle_n
 
 
 class FlushJob(CancellableJob):
-    """Syncs what had been written when the job was made, then notes it in the checkpoint.
+    """Syncs all that was written when the job was made, then writes the checkpoint.
 
-    With `sync_names` the directory is synced too: a new segment counts only when its name is on the medium. No two
-    syncs of a log run side by side, so none can miss an error that the other was told.
+    With `sync_names` the directory is synced, too: a new segment counts only when its name is on the disk. Two syncs of
+    a log never run at the same time: the kernel reports a writeback error to one of them only.
     """
 
     def __init__(
@@ -67,7 +66,7 @@ class FlushJob(CancellableJob):
 
 
 class Flusher:
-    """The account of one log: sealed segments and bytes that wait to be synced, and the job that is at it."""
+    """Sealed segments and bytes of one log that wait to be synced, and the job that is running."""
 
     def __init__(self, disk: Disk, directory: str, checkpoint_file: CheckpointFile, durable: Checkpoint) -> None:
         self._disk = disk
@@ -75,27 +74,27 @@ class Flusher:
         self._checkpoint_file = checkpoint_file
         self._sealed: list[Segment] = []
         self._unflushed_bytes = 0
-        self._names_unsynced = True  # a process that ended before it synced the names may have made them
+        self._names_unsynced = True  # an earlier process may have ended before it synced them
         self._running: FlushJob | None = None
         self._began_ns = 0
         self.durable = durable
 
     def note_append(self, size: int) -> None:
-        """Bytes were written to the active segment."""
+        """Count bytes that were written to the active segment."""
         self._unflushed_bytes += size
 
     def note_sealed(self, segment: Segment) -> None:
-        """The active segment was sealed and another one created."""
+        """The segment was sealed and another one created: both names and its bytes have to be synced."""
         self._sealed.append(segment)
         self._names_unsynced = True
 
     def forget(self, segments: list[Segment]) -> None:
-        """These segments are gone."""
+        """These segments were removed from the log."""
         self._sealed = [segment for segment in self._sealed if segment not in segments]
 
     @property
     def is_running(self) -> bool:
-        """Whether a job is under way."""
+        """Whether a job is running or waits for a thread."""
         return self._running is not None
 
     @property
@@ -104,7 +103,7 @@ class Flusher:
         return bool(self._unflushed_bytes or self._sealed)
 
     def is_due(self, config: LogConfig, *, now_ns: int) -> bool:
-        """Whether it is time to begin a job; if so, one is begun. `now_ns` is monotonic."""
+        """Whether a job should begin now; if so, the caller has to begin it. `now_ns` is monotonic."""
         if self._running or not is_due(
             config,
             unflushed_bytes=self._unflushed_bytes,
@@ -116,11 +115,11 @@ class Flusher:
         return True
 
     def begin(self, active: Segment, end: Checkpoint, *, with_indexes: bool = False) -> FlushJob:
-        """The job that brings the log up to `end` to the medium.
+        """A job that makes the log durable up to `end`.
 
-        The indexes of the active segment are hints and only synced on request.
+        The indexes of the active segment are hints, and are only synced with `with_indexes`.
         """
-        self._take_back(active)
+        self._cancel(active)
         files = [file for segment in self._sealed for file in segment.files_to_sync()]
         files += active.files_to_sync() if with_indexes else [active.file]
         self._running = FlushJob(
@@ -141,7 +140,7 @@ class Flusher:
         return self._running
 
     def complete(self, job: FlushJob, active: Segment) -> bool:
-        """The job has run without an error; whether anything became durable by that."""
+        """The job has run without an error; false if it was replaced by another one meanwhile."""
         if job is not self._running:
             return False
         self._running = None
@@ -152,22 +151,22 @@ class Flusher:
         return True
 
     def lower(self, active: Segment, remaining: Checkpoint) -> None:
-        """Make sure that no checkpoint vouches for anything behind `remaining`: the log is about to be cut there."""
-        self._take_back(active)
+        """Make sure that no checkpoint is above `remaining`: the log is about to be truncated there."""
+        self._cancel(active)
         self.durable = min(remaining, self.durable, key=lambda point: point.next_offset)
         self._checkpoint_file.write(self.durable, sync=True)
         self._unflushed_bytes = 0
         self._names_unsynced = True
 
     def abandon(self) -> None:
-        """Return once the job that may be under way touches the disk no more; what it was for does not matter."""
+        """Return once no job touches the disk: the log is about to be deleted."""
         job, self._running = self._running, None
         if job:
             with suppress(OSError):
                 job.cancel()
 
-    def _take_back(self, active: Segment) -> None:
-        """Cancel the job that is under way; what it was to make durable is open again."""
+    def _cancel(self, active: Segment) -> None:
+        """Cancel the job that is under way; what it should have synced is unsynced again."""
         job, self._running = self._running, None
         if job:
             job.cancel()

@@ -1,10 +1,10 @@
-"""A look at the files of a log that changes none of them.
+"""A read-only inspection of the files of a log.
 
-Unlike opening the log this repairs nothing, needs no lock, and asks for no more than the permission to read. What a
-crash has torn shows up as damage at the end of the last segment, where the next start will cut it off.
+Unlike opening the log this repairs nothing, takes no lock and needs only read permission. Writes that a crash has torn
+appear as damage at the end of the last segment, where the next start truncates the log.
 
-It may run beside the broker that owns the log. Files are listed first and read one by one, so some may be gone by
-then: retention has removed them or compaction has joined them to others. They are passed over.
+It may run while a broker owns the log. Files are listed first and read one by one. A file that retention or compaction
+removes in between is skipped.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ from goqueue.storage.walk import Damage, walk
 
 
 class Hole(NamedTuple):
-    """Offsets that no segment holds, though the one before ends at `first_offset` and `path` begins behind them."""
+    """Offsets that no segment holds: the one before ends at `first_offset`, and `path` begins at `next_offset`."""
 
     path: str
     first_offset: int
@@ -64,13 +64,13 @@ def inspect(disk: Disk, directory: str) -> Iterator[SegmentReport]:
 
 
 def _hole(disk: Disk, directory: str, path: str, first_offset: int, next_offset: int) -> Hole | None:
-    """What of the offsets should be there: compaction may have taken the last records of a segment it has cleaned."""
+    """The offsets that should exist: compaction may have removed the last records of a segment."""
     first_offset = max(first_offset, load_state(disk, directory).cleaned_offset)
     return Hole(path, first_offset, next_offset) if first_offset < next_offset else None
 
 
 def _read(file: File, report: SegmentReport, end_offset: int) -> int:
-    """Note all that the file holds, and return the offset behind its last record or damage."""
+    """Fill the report from the file, and return the offset after its last record or damage."""
     expected = report.base_offset
     for found in walk(file, 0, report.size, min_offset=report.base_offset, end_offset=end_offset):
         if isinstance(found, Damage):

@@ -1,8 +1,8 @@
-"""Work that blocks, cut out of the log so that it can run in a thread.
+"""Work that blocks, separated from the log so that it can run in a thread.
 
-A job is made by its log, runs anywhere, and is handed back to the log with `Log.complete`. While it runs
-it touches only what it was given: open files, paths, numbers. What it finds takes effect when
-the owner of the log completes it, between two other calls, so the log needs no locks.
+A job is made by its log, runs in any thread, and is handed back with `Log.complete`. While it runs it touches only what
+it was given: open files, paths, numbers. Its result takes effect when the owner of the log completes it, between two
+other calls, so the log needs no locks.
 """
 
 from abc import ABC, abstractmethod
@@ -16,7 +16,7 @@ from goqueue.storage.segment import Segment
 
 
 class Job(Protocol):
-    """Something to run outside of the owner's thread."""
+    """Something to run outside the thread of the owner."""
 
     def run(self) -> None:
         """Do the work. Blocks; raises `OSError` or `StorageError` if it cannot be done."""
@@ -24,10 +24,10 @@ class Job(Protocol):
 
 
 class CancellableJob(ABC):
-    """A job that the owner may call off.
+    """A job that the owner may cancel.
 
-    One that is cancelled before it began does nothing. Cancelling one that is running waits until it is through, or has
-    noticed; what it failed with is raised there, too, because the system tells an error of the disk only once.
+    A job that is cancelled before it runs does nothing. Cancelling a running job waits until it ends, and raises the
+    error that it failed with: the operating system reports a disk error only once, so it must not get lost.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class CancellableJob(ABC):
                 raise
 
     def cancel(self) -> None:
-        """Return once the job does nothing more, whatever thread it is in."""
+        """Return once the job has ended, in whatever thread it runs."""
         self._cancelled = True
         with self._running:
             if self._error:
@@ -57,7 +57,7 @@ class CancellableJob(ABC):
 
 
 class DeleteJob:
-    """Takes files off the disk that no longer belong to the log."""
+    """Removes files that no longer belong to the log."""
 
     def __init__(self, disk: Disk, directory: str, paths: list[str]) -> None:
         self._disk = disk
@@ -71,7 +71,7 @@ class DeleteJob:
 
 
 def mark_deleted(disk: Disk, segment: Segment) -> list[str]:
-    """Give the files of the segment names that do not count any more, and return these."""
+    """Rename the files of the segment so that recovery ignores them, and return the new paths."""
     paths = []
     for suffix in SEGMENT_SUFFIXES:
         path = segment.path(suffix)

@@ -1,19 +1,18 @@
-"""What the files in a log's directory are called.
+"""The names of the files in the directory of a log.
 
     00000000000000004200.log          records from offset 4200 on, up to the next segment
     00000000000000004200.index        sparse: offset -> position in the .log file
     00000000000000004200.timeindex    sparse: timestamp -> offset
     00000000000000004200.txnindex     which of its records were aborted, if any
-    checkpoint                        up to where everything is known to be on the disk
+    checkpoint                        the offset below which everything is known to be on the disk
     leader-epochs                     which leader wrote from which offset on
-    compaction                        up to where the log is compacted, and a swap under way
-    transactions                      there were some in this log; empty
-    delayed                           there were delayed messages in this log; empty
+    compaction                        the offset below which the log is compacted, and a swap under way
+    transactions                      empty; the log holds, or held, transactions
+    delayed                           empty; the log holds, or held, delayed messages
 
-A name with `.cleaned` at its end is the work of a compaction that has not been put in place, `.deleted`
-waits for its removal, `.new` is a small file that is about to replace its namesake. None of them counts.
-Any other name was not written by GoQueue: the log does not open, because where one stranger writes,
-nothing can be taken for granted.
+A name that ends with `.cleaned` is a copy of a compaction that is not in place yet, `.deleted` waits for its removal,
+and `.new` is a small file that is about to replace its namesake. Recovery ignores them. Any other name was not written
+by GoQueue. The log then does not open: if another program writes here, the other files cannot be trusted either.
 """
 
 import re
@@ -40,6 +39,9 @@ CLEANED = ".cleaned"
 DELETED = ".deleted"
 NEW = ".new"
 
+FOREIGN = "not a file of GoQueue; move it out of the data directory"
+"""The reason in errors and reports about such a file."""
+
 _SEGMENT_FILE = re.compile(
     r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex)(\.cleaned|\.deleted|(?<=\.txnindex)\.new)?", re.ASCII
 )
@@ -54,33 +56,34 @@ def segment_path(directory: str, base_offset: int, suffix: str) -> str:
 
 
 class Listing(NamedTuple):
-    """A log's directory, sorted out."""
+    """The files of a log by their kind."""
 
     log_sizes: dict[int, int]  # base offset -> bytes of the .log file
     cleaned: list[str]  # paths
-    leftovers: list[str]  # paths that may go: deleted, half-written, and indexes without a log
-    txn_indexes: frozenset[int]  # base offsets of the segments that have one
-    has_transactions: bool
-    has_delays: bool
+    leftovers: list[str]  # paths to remove: deleted or half-written files, and indexes without a log
+    indexed: frozenset[int]  # base offsets of the segments with a sparse index that is not empty
+    txn_indexes: frozenset[int]  # base offsets of the segments with an index of aborted records
+    small_files: frozenset[str]  # names
 
 
 def sort_out(directory: str, entries: list[Entry]) -> Listing:
-    """Say what each entry is, or raise `ForeignFile` for the first that is none of ours."""
+    """Sort the entries by kind. Raises `ForeignFile` for the first one that GoQueue did not write."""
     log_sizes: dict[int, int] = {}
     indexes: list[tuple[int, str]] = []
     cleaned: list[str] = []
     leftovers: list[str] = []
+    indexed: set[int] = set()
     txn_indexes: set[int] = set()
-    has_transactions = has_delays = False
+    small_files: set[str] = set()
     for name, size, is_directory in entries:
         match = None if is_directory else _SEGMENT_FILE.fullmatch(name)
         if match is None or int(match[1]) > OFFSET_MAX:
             if is_directory or name not in _SMALL_FILES:
-                raise ForeignFile(f"{directory}/{name}", "not a file of GoQueue; move it out of the data directory")
+                raise ForeignFile(f"{directory}/{name}", FOREIGN)
             if name.endswith(NEW):
                 leftovers.append(f"{directory}/{name}")
-            has_transactions |= name == TRANSACTIONS
-            has_delays |= name == DELAYED
+            else:
+                small_files.add(name)
             continue
         base, suffix, state = int(match[1]), match[2], match[3]
         if state == CLEANED:
@@ -93,6 +96,8 @@ def sort_out(directory: str, entries: list[Entry]) -> Listing:
             indexes.append((base, f"{directory}/{name}"))
             if suffix == TXN_INDEX:
                 txn_indexes.add(base)
+            elif size:
+                indexed.add(base)
     leftovers.extend(path for base, path in indexes if base not in log_sizes)
-    indexed = frozenset(txn_indexes & log_sizes.keys())
-    return Listing(log_sizes, cleaned, leftovers, indexed, has_transactions, has_delays)
+    aborted = frozenset(txn_indexes & log_sizes.keys())
+    return Listing(log_sizes, cleaned, leftovers, frozenset(indexed), aborted, frozenset(small_files))

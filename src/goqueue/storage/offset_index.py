@@ -12,7 +12,7 @@ from goqueue.storage.sparse_index import ENTRY_BYTES, IndexEntry, SparseIndex
 
 
 class OffsetIndex(SparseIndex):
-    """Finds the indexed record that stands at or before an offset or a position."""
+    """Finds the indexed record at or before an offset or a position."""
 
     ENTRY = struct.Struct(">QQ")
 
@@ -22,7 +22,7 @@ class OffsetIndex(SparseIndex):
         return self.entry(count - 1) if count else None
 
     def count_before_position(self, position: int) -> int:
-        """How many of the indexed records stand before `position`."""
+        """How many of the indexed records start before `position`."""
         low, high = 0, len(self)
         while low < high:
             middle = (low + high) // 2
@@ -33,7 +33,7 @@ class OffsetIndex(SparseIndex):
         return low
 
     def from_position(self, position: int) -> IndexEntry | None:
-        """The first indexed record that stands at `position` or behind it."""
+        """The first indexed record at or after `position`."""
         count = self.count_before_position(position)
         return self.entry(count) if count < len(self) else None
 

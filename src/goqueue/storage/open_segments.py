@@ -1,8 +1,7 @@
-"""A bound on open files: only the segments used last keep their descriptors.
+"""A bound on open files: only the most recently used segments keep their descriptors.
 
-A descriptor that is let go here stays open for whoever still reads from it. Segments that hold unsynced
-bytes are passed over, because an error of their writeback is reported to the descriptor that was
-open when it happened.
+A descriptor that is released here stays open for a reader that still holds the file. Segments with unsynced bytes are
+not released: the kernel reports a writeback error only to descriptors that were open when it happened.
 """
 
 from collections import OrderedDict
@@ -30,16 +29,16 @@ class OpenSegments:
             self._open[segment] = None
             self._open.move_to_end(segment)
             if len(self._open) > self._limit:
-                self._let_go(1)
+                self._release(1)
         return segment
 
     def trim(self) -> None:
-        """Let go of all segments over the limit: some of them may have been synced by now."""
+        """Release all segments over the limit: some of them may have been synced by now."""
         if len(self._open) > self._limit:
-            self._let_go(len(self._open) - 1)
+            self._release(len(self._open) - 1)
 
-    def _let_go(self, candidates: int) -> None:
-        """Look at that many of the oldest segments and let go of those that may go."""
+    def _release(self, candidates: int) -> None:
+        """Check so many of the oldest segments, and release those without unsynced bytes."""
         for _ in range(candidates):
             oldest = next(iter(self._open))
             if oldest.unsynced:
@@ -48,7 +47,7 @@ class OpenSegments:
                 self.forget(oldest)
 
     def forget(self, segment: Segment) -> None:
-        """Let go of the segment's files."""
+        """Release the files of the segment."""
         if segment is self._latest:
             self._latest = None
         self._open.pop(segment, None)

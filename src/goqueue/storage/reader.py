@@ -1,12 +1,12 @@
 """Reading a log in order, as raw buffers under a byte budget.
 
-A reader remembers where the last record it gave out ended, so going on costs one read of the disk and
-no lookup. What it returns are the bytes of the file, validated but not copied again. Damage is never
-returned and never in the way: the reader goes on after it and says which offsets are affected. A bit may flip on its
-way from the medium, too, so bytes that look damaged are read once more before they count as lost.
+A reader remembers where the last record that it returned ended, so the next read costs one disk read and no lookup. It
+returns the bytes of the file, validated and not copied again. Damage is never returned and never stops a reader: it
+continues after the damage and reports which offsets are affected. A bit may also flip on its way from the disk, so
+bytes that look damaged are read once more before they count as lost.
 
-Segments may be added, deleted, compacted or cut while a reader stands in them. It notices by the log's
-generation and finds its place again by offset; if that offset is no longer there, it says so instead of skipping.
+Segments may be added, deleted, compacted or truncated while a reader is in them. It notices by the generation of the
+log and finds its place again by offset. If that offset no longer exists, it raises an error instead of skipping.
 """
 
 from collections.abc import Iterator
@@ -14,28 +14,28 @@ from contextlib import contextmanager
 from typing import NamedTuple, Protocol
 
 from goqueue.errors import OffsetOutOfRange, ReadFailed
-from goqueue.record.header import Fault
+from goqueue.record.header import RecordFault
 from goqueue.record.kernel import scan
 from goqueue.storage.layout import LOG
 from goqueue.storage.segment import Segment
-from goqueue.storage.walk import Damage, Run, Spot
+from goqueue.storage.walk import Damage, RecordRun, Spot
 
 DOUBTS_MAX = 3
-"""How often one read believes that damage was none. A disk that keeps flipping bits must not stall a reader."""
+"""How many times one read trusts a second look. A disk that keeps flipping bits must not stall a reader."""
 
 
 class Chunk(NamedTuple):
-    """Whole, valid records, one behind the other; `next_offset` is where to go on."""
+    """Complete, valid records, one after the other; `next_offset` is where to continue."""
 
     records: memoryview
     record_count: int
     next_offset: int
-    gaps: tuple[Damage, ...] = ()  # what is lost in front of the records
+    gaps: tuple[Damage, ...] = ()  # offsets that are lost before the records
     flags: int = 0  # all flags of the records, or-ed
 
 
 class Readable(Protocol):
-    """What a reader has to know of its log."""
+    """What a reader needs of its log."""
 
     @property
     def generation(self) -> int: ...
@@ -50,7 +50,7 @@ class Readable(Protocol):
 
 
 class LogReader:
-    """A place in a log. Not thread-safe: it belongs to the owner of the log."""
+    """A position in a log. Not thread-safe: it belongs to the owner of the log."""
 
     def __init__(self, log: Readable, offset: int) -> None:
         self._log = log
@@ -76,7 +76,7 @@ class LogReader:
         while self.offset < limit:
             segment, end_offset, dense = self._find_place()
             for found in segment.walk(self._spot, end_offset=end_offset, to_offset=limit, window_bytes=max_bytes):
-                if isinstance(found, Run):
+                if isinstance(found, RecordRun):
                     run = _from_offset(found, self.offset)
                     if not run.records:
                         continue
@@ -92,7 +92,7 @@ class LogReader:
                     break
             else:
                 if dense and self.offset < end_offset <= limit:
-                    missing = (segment.size, segment.size, self.offset, end_offset, Fault.TRUNCATED)
+                    missing = (segment.size, segment.size, self.offset, end_offset, RecordFault.TRUNCATED)
                     gaps.append(Damage(segment.path(LOG), *missing))
                     self._log.report(gaps[-1])
                 self.offset = min(end_offset, limit)
@@ -100,10 +100,10 @@ class LogReader:
         return Chunk(memoryview(b""), 0, self.offset, tuple(gaps))
 
     def _is_whole_now(self, segment: Segment, damage: Damage, end_offset: int) -> bool:
-        """Whether the same bytes, read again, are a record."""
+        """Whether the same bytes, read again, are a valid record."""
         spot = Spot(damage.position, damage.first_offset)
         again = next(segment.walk(spot, end_offset=end_offset, to_offset=end_offset, window_bytes=1), None)
-        return isinstance(again, Run)
+        return isinstance(again, RecordRun)
 
     def _find_place(self) -> tuple[Segment, int, bool]:
         segment, end_offset, dense = self._log.place_of(self.offset)
@@ -124,17 +124,17 @@ class LogReader:
             self._spot = Spot(damage.end, damage.next_offset)
 
 
-def _from_offset(run: Run, offset: int) -> Run:
-    """The run from the offset on: all of it, unless damage that hid the offset a moment ago is no longer there."""
+def _from_offset(run: RecordRun, offset: int) -> RecordRun:
+    """The run from the offset on. It begins earlier if damage at the offset was gone at a second look."""
     if run.summary.first_offset >= offset:
         return run
     summary = scan(run.records, from_offset=offset)
-    return Run(run.position + summary.start, run.records[summary.start : summary.end], summary)
+    return RecordRun(run.position + summary.start, run.records[summary.start : summary.end], summary)
 
 
 @contextmanager
 def reading() -> Iterator[None]:
-    """Within it, an error of the disk becomes `ReadFailed`."""
+    """Within it, `OSError` becomes `ReadFailed`."""
     try:
         yield
     except OSError as error:

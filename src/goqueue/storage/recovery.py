@@ -1,64 +1,65 @@
-"""Recovery: what a log is after whatever happened to it.
+"""Recovery of a log after a crash.
 
-Up to the durable checkpoint the log is known to be whole. Behind it, a crash may have torn anything that
-was not synced: the longest valid prefix stays, the rest is cut off, and segments that no longer join up
-with it are removed. Offsets stay dense, and nothing that a sync had covered is lost by that.
+Up to the durable checkpoint the log is known to be complete. After it, a crash may have torn anything that was not
+synced: the longest valid prefix stays, the rest is cut off, and segments that do not continue it are removed. Offsets
+stay dense, and nothing that was synced is lost.
 
-A checkpoint that was lost, which takes more than a crash, is taken to have stood behind the last valid record.
+If the checkpoint itself was lost, which takes more than a crash, it is assumed to be after the last valid record.
 
-Before the checkpoint nothing is ever cut away. If bytes are missing or wrong there, the disk has lost what
-it had promised to keep: that is reported as damage, readers pass over it and are told so, and new
-records continue *behind* the offsets that were given out, never on top of them.
+Before the checkpoint nothing is ever cut off. If bytes are missing or wrong there, the disk has lost synced data. That
+is reported as damage, and readers skip it and report it. New records continue *after* the offsets that were assigned,
+and never reuse them.
 
-Sealed segments are not read here; opening a log costs the same however large it is. Their damage, if
-they have any, is found by whoever reads them.
+Sealed segments are not read here, so opening a log costs the same however large it is. Damage in them is found when
+they are read.
 """
 
 from typing import NamedTuple
 
 from goqueue.errors import UnsupportedFormat
 from goqueue.events import Observer, TailTruncated
-from goqueue.record.header import CRC_END, CRC_POSITION, HEADER, HEADER_BYTES, OFFSET_MAX, VERSION, Fault
+from goqueue.record.header import CRC_END, CRC_POSITION, HEADER, HEADER_BYTES, OFFSET_MAX, VERSION, RecordFault
 from goqueue.record.kernel import crc32c
 from goqueue.storage.checkpoint import Checkpoint
 from goqueue.storage.file import Disk
-from goqueue.storage.layout import LOG, SEGMENT_SUFFIXES, segment_path
+from goqueue.storage.layout import LOG, SEGMENT_SUFFIXES, Listing, segment_path
 from goqueue.storage.segment import Segment
-from goqueue.storage.walk import WINDOW_BYTES, Damage, Run, Spot, record_bytes, walk
+from goqueue.storage.walk import WINDOW_BYTES, Damage, RecordRun, Spot, record_bytes, walk
 
 
-class Recovered(NamedTuple):
-    """A log that can be used again."""
+class RecoveredLog(NamedTuple):
+    """The result of a recovery."""
 
-    segments: list[Segment]  # the last one is active; there is at least one
+    segments: list[Segment]  # at least one; the last one is active
     next_offset: int
     last_timestamp: int
-    rescanned: list[Segment]  # their bytes may not have been synced yet
-    created: bool  # a segment was made: the directory is to be synced
-    torn: bool  # something was cut off: until that is synced, it may come back
+    rescanned: list[Segment]  # their bytes may not be synced yet
+    created: bool  # a segment was created: the directory has to be synced
+    torn: bool  # something was cut off: until that is synced, a crash may bring it back
     damage: list[Damage]
 
 
-class Recovery:
-    """The recovery of one log, from the files that are there and the checkpoint that is left."""
+class LogRecovery:
+    """The recovery of one log from its files and its checkpoint."""
 
     def __init__(
-        self, disk: Disk, directory: str, log_sizes: dict[int, int], checkpoint: Checkpoint | None, observe: Observer
+        self, disk: Disk, directory: str, listing: Listing, checkpoint: Checkpoint | None, observe: Observer
     ) -> None:
         self._disk = disk
         self._directory = directory
         self._observe = observe
-        self._log_sizes = log_sizes
-        newest = max(log_sizes, default=0)
-        if checkpoint and checkpoint.base_offset not in log_sizes and checkpoint.base_offset < newest:
-            checkpoint = None  # its segment was deleted since: a newer one must have been lost
+        self._log_sizes = listing.log_sizes
+        self._indexed = listing.indexed
+        newest = max(self._log_sizes, default=0)
+        if checkpoint and checkpoint.base_offset not in self._log_sizes and checkpoint.base_offset < newest:
+            checkpoint = None  # retention deleted its segment later: a newer checkpoint must have been lost
         self._checkpoint = checkpoint or self._end_of_valid_records()
         self._next_offset = self._checkpoint.next_offset
         self._last_timestamp = self._checkpoint.last_timestamp
         self._damage: list[Damage] = []
 
-    def run(self) -> Recovered:
-        """Bring the log into order. Only what is torn behind the checkpoint is changed."""
+    def run(self) -> RecoveredLog:
+        """Recover the log. Only torn writes after the checkpoint are changed."""
         checkpoint = self._checkpoint
         segments: list[Segment] = []
         rescanned: list[Segment] = []
@@ -78,22 +79,25 @@ class Recovery:
         created = not rescanned or self._cut_short(rescanned[-1])
         if created:
             segments.append(Segment.create(self._disk, self._directory, self._next_offset, self._observe))
-        return Recovered(segments, self._next_offset, self._last_timestamp, rescanned, created, torn, self._damage)
+        return RecoveredLog(segments, self._next_offset, self._last_timestamp, rescanned, created, torn, self._damage)
 
     def _end_of_valid_records(self) -> Checkpoint:
-        """Where the checkpoint would be if it could be trusted to have covered everything that is whole."""
+        """The checkpoint that covers all valid records of the last segment."""
         base_offset = max(self._log_sizes, default=0)
         end = Checkpoint(base_offset, 0, base_offset, 0)
         if self._log_sizes:
             segment = Segment(self._disk, self._directory, base_offset, self._log_sizes[base_offset], self._observe)
             for found in segment.walk(Spot(0, base_offset), end_offset=OFFSET_MAX, window_bytes=WINDOW_BYTES):
-                if isinstance(found, Run):
+                if isinstance(found, RecordRun):
                     last = found.summary
                     end = Checkpoint(base_offset, found.end, last.last_offset + 1, last.last_timestamp)
         return end
 
     def _recover(self, segment: Segment) -> bool:
-        """Complete the indexes of the segment and cut off its torn end; true if there was one."""
+        """Complete the indexes of the segment and cut off its torn tail; true if there was one."""
+        if not segment.size and not self._cut_short(segment) and segment.base_offset not in self._indexed:
+            segment.start_indexes()  # without opening any of its files: most of thousands of partitions may be empty
+            return False
         durable_end = min(self._durable_position(segment), segment.size)
         durable_offset = self._next_offset
         spot = segment.keep_index_until(durable_end)
@@ -104,14 +108,16 @@ class Recovery:
         position, sure = durable_end, False
         while position < segment.size:
             found = self._next_in_tail(segment, position)
-            if isinstance(found, Run):
-                segment.file.pwrite(position, found.records)  # or the next sync may skip what an earlier one lost
+            if isinstance(found, RecordRun):
+                segment.file.pwrite(
+                    position, found.records
+                )  # the page cache may call it clean after a failed sync: dirty it
                 segment.note(found.summary)
                 self._next_offset = found.summary.last_offset + 1
                 self._last_timestamp = max(self._last_timestamp, found.summary.last_timestamp)
                 position, sure = found.end, False
             elif not sure:
-                sure = True  # after a second look: what is cut off for a bit that flipped on its way is gone for good
+                sure = True  # look twice: a bit may flip on its way, and what is cut off is gone for good
             else:
                 self._refuse_newer_version(segment, found)
                 self._observe(TailTruncated(log=self._directory, bytes=segment.size - position))
@@ -119,8 +125,8 @@ class Recovery:
                 return True
         return False
 
-    def _next_in_tail(self, segment: Segment, position: int) -> Run | Damage:
-        """What stands at the position, behind the checkpoint: a run that joins up with the log, or anything else."""
+    def _next_in_tail(self, segment: Segment, position: int) -> RecordRun | Damage:
+        """What is at the position, after the checkpoint: a run that continues the log, or anything else."""
         return next(
             walk(
                 segment.file,
@@ -135,7 +141,7 @@ class Recovery:
         )
 
     def _note_durable(self, segment: Segment, spot: Spot, end: int, end_offset: int) -> int:
-        """Index what the checkpoint vouches for, from the spot on; the offset behind the last valid record."""
+        """Index the durable records from the spot on; returns the offset after the last valid one."""
         expected = spot.min_offset
         for found in walk(
             segment.file,
@@ -162,7 +168,7 @@ class Recovery:
     def _missing(self, path: str, position: int, first_offset: int) -> None:
         checkpoint = self._checkpoint
         self._damage.append(
-            Damage(path, position, checkpoint.position, first_offset, checkpoint.next_offset, Fault.TRUNCATED)
+            Damage(path, position, checkpoint.position, first_offset, checkpoint.next_offset, RecordFault.TRUNCATED)
         )
 
     def _remove(self, segment: Segment) -> None:
@@ -171,8 +177,8 @@ class Recovery:
             self._disk.remove(segment.path(suffix))
 
     def _refuse_newer_version(self, segment: Segment, damage: Damage) -> None:
-        """A record of a version we do not know, but whole by its checksum, is no damage: it is from the future."""
-        if damage.fault != Fault.VERSION:
+        """Raise `UnsupportedFormat` if the record has a valid checksum: a later version of GoQueue wrote it."""
+        if damage.fault != RecordFault.VERSION:
             return
         data = segment.file.pread(damage.position, HEADER_BYTES)
         data = segment.file.pread(damage.position, min(record_bytes(data), segment.size - damage.position))

@@ -1,6 +1,6 @@
-"""Retention: which sealed segments have outlived their time or their room.
+"""Retention: which sealed segments are too old, or too much.
 
-The decision is a pure function over what is known of the segments; deleting them is the log's work.
+The decision is a pure function of facts about the segments; the log deletes them.
 """
 
 from collections.abc import Iterable
@@ -11,21 +11,21 @@ from goqueue.storage.config import LogConfig
 
 
 class SegmentInfo(NamedTuple):
-    """What retention has to know of a sealed segment."""
+    """The facts about a sealed segment."""
 
     base_offset: int
     size: int
-    last_timestamp: int | None  # None: it holds no record
+    last_timestamp: int | None  # None: it has no record
 
 
 def expired(
     sealed: Iterable[SegmentInfo], total_bytes: int, config: LogConfig, *, now_ns: int, is_full: bool = False
 ) -> list[SegmentInfo]:
-    """The oldest segments that may go, in order; `sealed` comes oldest first and is asked no further than needed.
+    """The oldest segments to delete, in order; `sealed` comes oldest first and is read no further than needed.
 
-    Age is that of a segment's newest record. By size, a segment goes if the log without it still fills its room: the
-    newest messages stay, even if they are more than that. Only on a disk that is full a segment goes that takes more
-    than the whole room by itself, because nothing could be published otherwise.
+    The age of a segment is that of its newest record. By size, a segment is deleted if the rest of the log still has
+    `retention_bytes`: the newest messages stay, even if they are more than that. Only if the disk is full, a segment
+    that is larger than `retention_bytes` by itself is deleted, because nothing could be published otherwise.
     """
     found: list[SegmentInfo] = []
     if not config.deletes:
@@ -43,5 +43,5 @@ def expired(
 
 
 def is_oversized(size: int, config: LogConfig) -> bool:
-    """Whether a segment of that size takes more room than the whole log may have."""
+    """Whether a segment of that size is larger than the whole log may be."""
     return config.deletes and 0 < config.retention_bytes < size

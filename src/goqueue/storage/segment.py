@@ -1,15 +1,13 @@
 """One segment: a run of records in a single append-only file, with two sparse indexes.
 
-A segment named 00000000000000004200.log holds offsets from 4200 up to the base of the next segment.
-Only the last segment of a log takes appends. Offsets rise by one in what was appended; compaction
-leaves gaps in them but never changes one.
+A segment named 00000000000000004200.log holds offsets from 4200 up to the base of the next segment. Only the last
+segment of a log takes appends. Appended offsets rise by one; compaction leaves gaps, but never changes an offset.
 
-The indexes are hints and are confirmed at every use: an entry counts only if the record it points to is
-there, valid, and bears the offset and time that the entry says. If it does not, the indexes
-are rebuilt from the records once and the search begins again. So a damaged index costs time, never
-a record, and a damaged record is reported as what it is.
+The indexes are hints and are verified at every use: an entry counts only if it points at a valid record with the offset
+and time of the entry. If not, the indexes are rebuilt from the records once, and the search starts again. So a damaged
+index costs time, never a record, and damage in a record is reported as such.
 
-Files are opened on first use and let go by `release`. Not thread-safe: the log that owns it serialises calls.
+Files are opened on first use and closed by `release`. Not thread-safe: the log that owns it serializes calls.
 """
 
 from bisect import bisect_left
@@ -24,12 +22,12 @@ from goqueue.storage.file import Disk, File
 from goqueue.storage.layout import LOG, OFFSET_INDEX, TIME_INDEX, segment_path
 from goqueue.storage.offset_index import OffsetIndex
 from goqueue.storage.time_index import TimeIndex
-from goqueue.storage.walk import Anchors, Damage, Run, Spot, walk
+from goqueue.storage.walk import Anchors, Damage, RecordRun, Spot, walk
 
 FIRST_WINDOW_BYTES = 512
-"""Enough for one record, unless it is large."""
+"""One read of this size has the first record, unless that is large."""
 SEEK_WINDOW_BYTES = 8192
-"""Enough to get from one index entry to the next, unless records are large."""
+"""One read of this size gets from one index entry to the next, unless records are large."""
 
 
 class Segment:
@@ -64,16 +62,16 @@ class Segment:
         self._times: TimeIndex | None = None
         self.known_first_timestamp: int | None = None
         self._last_timestamp: int | None = None
-        self.missing = 0  # offsets without a record: compaction has taken it out
+        self.missing = 0  # offsets whose record compaction has removed
         self.control_missing = 0  # those of them that had a control record
-        self.unsynced = False  # holds bytes that no sync has covered; its descriptors must stay open
+        self.unsynced = False  # has bytes that no sync has covered; its descriptors must stay open
 
     @classmethod
     def create(cls, disk: Disk, directory: str, base_offset: int, observe: Observer) -> "Segment":
-        """A new, empty segment. Its name is on the medium once the directory is synced."""
+        """A new, empty segment. Its name is durable once the directory is synced."""
         segment = cls(disk, directory, base_offset, 0, observe)
         segment._file = disk.open(segment.path(LOG), create=True)
-        segment._start_indexes()
+        segment.start_indexes()
         return segment
 
     def path(self, suffix: str) -> str:
@@ -100,12 +98,13 @@ class Segment:
 
     @property
     def has_written_indexes(self) -> bool:
-        """Whether all that is known of the indexes is in their files."""
+        """Whether all index entries are in their files."""
         return all(index is None or index.is_written for index in (self._offsets, self._times))
 
     def append(self, records: Buffer, summary: Summary) -> None:
-        """Write stamped records at the end. After an `OSError` the file is as long as before, or the error
-        of the truncation is raised with the first one as its context.
+        """Write stamped records at the end.
+
+        After an `OSError` the file is as long as before; if that fails, too, the error of the truncation is raised.
         """
         try:
             self.file.pwrite(self.size, records)
@@ -119,7 +118,7 @@ class Segment:
         self.note(summary)
 
     def note(self, summary: Summary) -> None:
-        """Add what the kernel found in records that now stand at the end to the indexes."""
+        """Index records that were added at the end, from the summary of the kernel."""
         self.offsets.append(summary.offset_entries)
         self.times.append(summary.time_entries)
         self.next_index_at = summary.next_index_at
@@ -127,7 +126,7 @@ class Segment:
 
     def walk(
         self, spot: Spot, *, end_offset: int, to_offset: int = OFFSET_MAX, window_bytes: int = SEEK_WINDOW_BYTES
-    ) -> Iterator[Run | Damage]:
+    ) -> Iterator[RecordRun | Damage]:
         """Runs and damage from the spot to the end of the segment."""
         return walk(
             self.file,
@@ -135,13 +134,15 @@ class Segment:
             self.size,
             min_offset=spot.min_offset,
             end_offset=end_offset,
-            to_offset=min(to_offset, end_offset),  # what a lost truncation left behind is no part of the log
+            to_offset=min(
+                to_offset, end_offset
+            ),  # a crash may undo a truncation: records after the end are not part of the log
             window_bytes=window_bytes,
             anchors=self._anchors(),
         )
 
     def seek(self, offset: int, *, end_offset: int) -> Spot:
-        """Where the first record at or behind `offset` stands, or the damage that hides it begins."""
+        """The position of the first record at or after `offset`, or of the damage that hides it."""
         if offset <= self.base_offset:
             return Spot(0, self.base_offset)
         for found in self._walk_to(offset, end_offset):
@@ -153,14 +154,14 @@ class Segment:
         return Spot(self.size, end_offset)
 
     def position_near(self, offset: int) -> int:
-        """About where the offset stands, at most one index entry before it."""
+        """A position at or before the offset, by at most one index entry."""
         if offset <= self.base_offset:
             return 0
         entry = self.offsets.floor(offset)
         return min(entry.value, self.size) if entry else 0
 
     def boundary(self, position: int, offset: int, *, end_offset: int) -> Spot:
-        """The last indexed record that stands at or before both `position` and `offset`."""
+        """The last indexed record at or before both `position` and `offset`."""
         entry = self.offsets.floor(offset)
         if entry and entry.value > position:
             count = self.offsets.count_before_position(position + 1)
@@ -172,21 +173,21 @@ class Segment:
     def offset_at_time(self, timestamp: int, *, end_offset: int, guess: float = 0.5) -> int | None:
         """The first offset that was stored at `timestamp` or later, if this segment has one.
 
-        `guess` is about which share of the segment is older.
+        `guess` is the estimated share of the segment that is older; a good one saves reads of the index.
         """
         for found in self.walk(self._indexed_time(timestamp, end_offset, guess), end_offset=end_offset):
-            if isinstance(found, Run) and found.summary.last_timestamp >= timestamp:
+            if isinstance(found, RecordRun) and found.summary.last_timestamp >= timestamp:
                 return offset_at_time(found.records, timestamp)
         return None
 
     def first_timestamp(self, *, end_offset: int) -> int | None:
-        """When its first record was stored; None for a segment without any."""
+        """The time of its first record; None if it has none."""
         if self.known_first_timestamp is None:
             start = Spot(0, self.base_offset)
             is_damaged = False
             for found in self.walk(start, end_offset=end_offset, window_bytes=FIRST_WINDOW_BYTES):
-                if isinstance(found, Run):
-                    if is_damaged:  # the first record may be read the next time: a bit can flip on its way
+                if isinstance(found, RecordRun):
+                    if is_damaged:  # not cached: the next read may find the first record valid
                         return found.summary.first_timestamp
                     self.known_first_timestamp = found.summary.first_timestamp
                     break
@@ -194,36 +195,36 @@ class Segment:
         return self.known_first_timestamp
 
     def last_timestamp(self, *, end_offset: int) -> int | None:
-        """When its last record was stored; None for a segment without any."""
+        """The time of its last record; None if it has none."""
         if self._last_timestamp is None:
             start = self._last_indexed(end_offset) or Spot(0, self.base_offset)
             last: int | None = None
             is_damaged = False
             for found in self.walk(start, end_offset=end_offset):
-                if isinstance(found, Run):
+                if isinstance(found, RecordRun):
                     last = found.summary.last_timestamp
                 else:
                     is_damaged = True
-            if is_damaged:  # the last record may be read the next time
+            if is_damaged:  # not cached: the next read may find the last record valid
                 return last
             self._last_timestamp = last
         return self._last_timestamp
 
     def rebuild_indexes(self, *, end_offset: int) -> None:
-        """Make both indexes anew from the records."""
+        """Rebuild both indexes from the records."""
         self._drop_indexes()
         found = walk(self.file, 0, self.size, min_offset=self.base_offset, end_offset=end_offset, next_index_at=0)
         for item in found:
-            if isinstance(item, Run):
+            if isinstance(item, RecordRun):
                 self.note(item.summary)
         self.offsets.write_out()
         self.times.write_out()
         self._observe(IndexRebuilt(log=self._directory, base_offset=self.base_offset))
 
     def keep_index_until(self, position: int) -> Spot:
-        """Cut the indexes back to what is sound and stands before `position`.
+        """Cut the indexes back to sound entries before `position`.
 
-        The spot returned is that of the last record they know: a scan from there completes them.
+        Returns the spot of the last record that they name: a scan from there completes them.
         """
         count = min(self.offsets.sound_prefix(), self.times.sound_prefix())
         self._keep_index_entries(count)
@@ -237,7 +238,7 @@ class Segment:
         return spot
 
     def truncate(self, position: int) -> None:
-        """Cut off the records that stand at `position` or behind it."""
+        """Cut off the records at or after `position`."""
         self.file.truncate(position)
         self.size = position
         self._last_timestamp = None
@@ -246,19 +247,19 @@ class Segment:
         self.keep_index_until(position)
 
     def files_to_sync(self) -> list[File]:
-        """The log and as much of the indexes as could be written: once they are synced, the segment is sealed."""
+        """The log file and the indexes, as far as they could be written: syncing them seals the segment."""
         indexes = (self.offsets.file_to_sync(), self.times.file_to_sync())
         return [self.file, *(file for file in indexes if file is not None)]
 
     def release(self) -> None:
-        """Let go of all descriptors; the next use opens them again."""
+        """Close all descriptors; the next use opens them again."""
         self._file = None
         if self._offsets is not None:
             self._offsets.release()
         if self._times is not None:
             self._times.release()
 
-    def _walk_to(self, offset: int, end_offset: int) -> Iterator[Run | Damage]:
+    def _walk_to(self, offset: int, end_offset: int) -> Iterator[RecordRun | Damage]:
         """A walk from the record that the offset index names for `offset`, or from the start of the segment."""
         guess = (offset - self.base_offset) / max(1, end_offset - self.base_offset)
         for attempt in range(2):
@@ -268,14 +269,14 @@ class Segment:
             if self.base_offset <= entry.key <= offset:
                 found = self.walk(Spot(entry.value, entry.key), end_offset=end_offset)
                 first = next(found, None)
-                if isinstance(first, Run) and first.summary.first_offset == entry.key:
+                if isinstance(first, RecordRun) and first.summary.first_offset == entry.key:
                     return chain((first,), found)
             if attempt == 0:
                 self.rebuild_indexes(end_offset=end_offset)
         return self.walk(Spot(0, self.base_offset), end_offset=end_offset)
 
     def _indexed_time(self, timestamp: int, end_offset: int, guess: float) -> Spot:
-        """The record that the time index names for `timestamp`, if it is there; else the start of the segment."""
+        """The record that the time index names for `timestamp`, if it is valid; else the start of the segment."""
         for attempt in range(2):
             entry = self.times.before(timestamp, guess=guess)
             if entry is None:
@@ -288,7 +289,7 @@ class Segment:
         return Spot(0, self.base_offset)
 
     def _last_indexed(self, end_offset: int) -> Spot | None:
-        """The last record that the offset index knows, if it is there."""
+        """The last record that the offset index names, if it is valid."""
         if len(self.offsets):
             entry = self.offsets.entry(len(self.offsets) - 1)
             spot = Spot(entry.value, entry.key)
@@ -298,7 +299,7 @@ class Segment:
 
     def _first_record(self, spot: Spot, end_offset: int) -> tuple[int, int]:
         """Offset and timestamp of the valid record at the spot, (-1, -1) if there is none."""
-        if spot.min_offset > OFFSET_MAX:  # an index can say anything
+        if spot.min_offset > OFFSET_MAX:  # a damaged index may hold any number
             return -1, -1
         first = next(
             walk(
@@ -312,16 +313,16 @@ class Segment:
             ),
             None,
         )
-        if isinstance(first, Run):
+        if isinstance(first, RecordRun):
             return first.summary.first_offset, first.summary.first_timestamp
         return -1, -1
 
     def _anchors(self) -> Anchors:
-        """Indexed records that are really there, for one walk: each is looked at once, however much is damaged."""
+        """Indexed records that are valid, for one walk: each is read once, however much is damaged."""
         known: Spot | None = None
         index = 0
 
-        def next_behind(position: int) -> Spot | None:
+        def next_after(position: int) -> Spot | None:
             nonlocal known, index
             if known and known.position > position:
                 return known
@@ -335,26 +336,27 @@ class Segment:
                 index += 1
             return known
 
-        return next_behind
+        return next_after
 
     def _keep_index_entries(self, count: int) -> None:
         self.offsets.keep(count)
         self.times.keep(count)
 
     def _drop_indexes(self) -> None:
-        self._start_indexes()
+        self.start_indexes()
         for suffix in (OFFSET_INDEX, TIME_INDEX):
-            with suppress(OSError):  # what cannot be removed is overwritten
+            with suppress(OSError):  # it is overwritten anyway
                 self._disk.remove(self.path(suffix))
 
-    def _start_indexes(self) -> None:
+    def start_indexes(self) -> None:
+        """Begin with empty indexes; files of old ones are overwritten."""
         self.next_index_at = 0
         self._offsets = OffsetIndex(self._disk, self.path(OFFSET_INDEX), entry_count=0)
         self._times = TimeIndex(self._disk, self.path(TIME_INDEX), entry_count=0)
 
 
 def offset_at_time(records: memoryview, timestamp: int) -> int:
-    """The offset of the first record stamped at `timestamp` or later, which is there."""
+    """The offset of the first record stamped at `timestamp` or later; the caller knows that there is one."""
     found = scan(records, positions=True)
     positions = memoryview(found.positions).cast("I")
 

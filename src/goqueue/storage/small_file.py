@@ -1,12 +1,12 @@
-"""A small file that is replaced as a whole, and is either the old one or the new one after a crash.
+"""A small file that is replaced as a whole: after a crash it is either the old one or the new one.
 
     0      4         6      8        12      16
     +------+---------+------+--------+-------+---------+
     | kind | version | 0    | length | crc   | payload |
     +------+---------+------+--------+-------+---------+
 
-The crc is CRC-32C of kind, version, length and payload. The new content is written beside the old,
-synced, and renamed over it; the directory is synced last. `replace_bytes` does that for files of any other form.
+The crc is CRC-32C of kind, version, length and payload. The new content is written to a second file, synced, and
+renamed over the old one; the directory is synced last. `replace_bytes` does that for files of any other format.
 """
 
 import struct
@@ -14,7 +14,7 @@ import struct
 from goqueue.errors import CorruptRecord, UnsupportedFormat
 from goqueue.record.header import Buffer
 from goqueue.record.kernel import crc32c
-from goqueue.storage.file import Disk
+from goqueue.storage.file import Disk, read_file
 from goqueue.storage.layout import NEW
 
 _HEAD = struct.Struct(">4sHHII")
@@ -24,13 +24,13 @@ assert _HEAD.size == HEAD_BYTES
 
 
 def replace(disk: Disk, directory: str, name: str, kind: bytes, payload: bytes) -> None:
-    """Make `payload` the content of the file; on the medium when this returns."""
+    """Replace the payload of the file; durable when this returns."""
     head = _HEAD.pack(kind, VERSION, 0, len(payload), _crc(kind, VERSION, payload))
     replace_bytes(disk, directory, name, head, payload)
 
 
 def replace_bytes(disk: Disk, directory: str, name: str, *chunks: Buffer) -> None:
-    """Make the chunks, and nothing else, the content of the file; on the medium when this returns."""
+    """Replace the content of the file by the chunks; durable when this returns."""
     path = f"{directory}/{name}"
     disk.remove(path + NEW)
     file = disk.open(path + NEW, create=True)
@@ -42,11 +42,9 @@ def replace_bytes(disk: Disk, directory: str, name: str, *chunks: Buffer) -> Non
 
 
 def load(disk: Disk, directory: str, name: str, kind: bytes) -> bytes:
-    """The payload that was stored last, or `CorruptRecord` if these are not the bytes."""
+    """The payload. Raises `CorruptRecord` if the file is damaged, and `OSError`."""
     path = f"{directory}/{name}"
-    file = disk.open(path, write=False)
-    data = file.pread(0, file.size())
-    file.close()
+    data = read_file(disk, path)
     if len(data) < HEAD_BYTES:
         raise CorruptRecord("the file is cut off", len(data), source=path)
     found, version, _, length, crc = _HEAD.unpack_from(data)

@@ -1,13 +1,13 @@
 """A sparse index: rising (key, value) pairs of 8 bytes each in a file, one per 4 KiB of log.
 
-An index is a hint. The kernel emits its entries while it stamps or scans records, so an index that is
-built again from the log is the same to the byte. It is not synced while its segment is written, and a
-crash may cost its end, leave zeros in it, or take it away; whoever looks something up checks what he
-finds against the record that stands there, and has the index rebuilt if they disagree.
+An index is a hint. The kernel emits its entries while it stamps or scans records, so an index that is rebuilt from the
+log is identical to the byte. It is not synced while its segment is written: a crash may truncate it, leave zeros in it,
+or remove it. So every lookup is verified against the record that the entry points at, and the index is rebuilt if they
+disagree.
 
-A lookup reads the file in place (`pread`, a page or a few of them) instead of mapping it: a page that a failing
-disk cannot deliver is then an error and not the end of the process, and ten thousand segments cost no descriptors. The
-newest entries of an active segment wait in memory until there are enough of them for a write.
+A lookup reads the file (`pread`, one page or a few) instead of mapping it: if the disk fails, that is an error and not
+a SIGBUS, and ten thousand segments need no descriptors. The newest entries of an active segment stay in memory until
+there are enough of them for a write.
 """
 
 import struct
@@ -20,13 +20,13 @@ from goqueue.storage.file import Disk, File
 
 ENTRY_BYTES = 16
 TAIL_BYTES_MAX = 4096
-"""How much waits in memory: 256 entries, which stand for about 1 MiB of log."""
+"""How much stays in memory: 256 entries, for about 1 MiB of log."""
 PAGE_ENTRIES = 256
-"""What a search reads at a time: a page of the file."""
+"""How many entries a search reads at a time: one page of the file."""
 
 
 class IndexEntry(NamedTuple):
-    """One pair; what key and value are is the business of the index."""
+    """One pair; the subclass defines key and value."""
 
     key: int
     value: int
@@ -49,19 +49,19 @@ class SparseIndex:
 
     @property
     def is_written(self) -> bool:
-        """Whether no entry waits in memory."""
+        """Whether all entries are in the file."""
         return not self._tail
 
     def append(self, entries: bytes) -> None:
-        """Add entries as the kernel emits them; they rise from the last one on."""
+        """Add entries as the kernel emits them, above the last one."""
         self._tail += entries
         if len(self._tail) >= TAIL_BYTES_MAX:
             self.write_out()
 
     def write_out(self) -> None:
-        """Bring the entries that wait in memory to the file.
+        """Write the entries in memory to the file.
 
-        A disk that does not take them is no error here: a hint is not worth one. They go on waiting.
+        If that fails they stay in memory: a hint is not worth an error.
         """
         if self._tail:
             with suppress(OSError):
@@ -70,7 +70,7 @@ class SparseIndex:
                 self._tail = bytearray()
 
     def entry(self, index: int) -> IndexEntry:
-        """The entry with that number, counted from 0."""
+        """The entry with that index."""
         return IndexEntry(*self.ENTRY.unpack(self._read(index, 1)))
 
     def entries(self) -> list[IndexEntry]:
@@ -78,9 +78,9 @@ class SparseIndex:
         return [IndexEntry(*pair) for pair in self.ENTRY.iter_unpack(self._read(0, len(self)))]
 
     def count_below(self, key: int, *, guess: float = 0.5) -> int:
-        """How many entries have a key smaller than `key`; about which share of them, if the caller can tell.
+        """How many entries have a key below `key`; `guess` is the estimated share of them.
 
-        The search goes by pages of the file, so that a good guess costs one read.
+        The search reads pages of the file, so that a good guess costs one read.
         """
         low, high = 0, -(-len(self) // PAGE_ENTRIES)
         page = min(max(0, int(guess * high)), high - 1)
@@ -98,7 +98,7 @@ class SparseIndex:
         return min(low * PAGE_ENTRIES, len(self))
 
     def keep(self, count: int) -> None:
-        """Cut off all entries behind the first `count`."""
+        """Cut off all entries after the first `count`."""
         if count >= len(self):
             return
         if count >= self._stored_count:
@@ -109,7 +109,7 @@ class SparseIndex:
         self._open(create=True).truncate(count * ENTRY_BYTES)
 
     def sound_prefix(self) -> int:
-        """How many entries, from the first on, rise as they should: what a crash has left of the index."""
+        """How many entries, from the first on, rise: the part that a crash has left intact."""
         data = self._read(0, len(self))
         pairs = list(self.ENTRY.iter_unpack(data))
         for index in range(1, len(pairs)):
@@ -118,7 +118,7 @@ class SparseIndex:
         return len(pairs)
 
     def file_to_sync(self) -> File | None:
-        """Write out, and return the file for whoever syncs it; None if the disk does not take it."""
+        """Write the entries in memory, and return the file to sync; None if it cannot be opened."""
         self.write_out()
         try:
             return self._open(create=True)
@@ -126,7 +126,7 @@ class SparseIndex:
             return None
 
     def release(self) -> None:
-        """Let go of the descriptor; the next use opens it again."""
+        """Close the descriptor; the next use opens it again."""
         self._file = None
 
     def _count_stored(self) -> int:

@@ -5,9 +5,8 @@
     | timestamp | offset |   big-endian; timestamps do not fall, offsets rise
     +-----------+--------+
 
-Append time never goes back within a log, so the index is sorted. Records of one batch share their
-timestamp, which is why a search asks for the last entry *before* a time: the first record at that time
-may stand ahead of the first entry that bears it.
+Append times never go back within a log, so the index is sorted. Records of one batch share their timestamp, so a search
+looks for the last entry *before* a time: the first record of that time may come before the first entry with it.
 """
 
 import struct

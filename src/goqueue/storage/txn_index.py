@@ -1,4 +1,4 @@
-"""The index of aborted offsets: what keeps aborted records hidden, beside each segment that has some.
+"""The index of aborted offsets, beside each segment that has aborted records; readers hide these.
 
     0      4         6      8       16             24           32       40         44    48
     +------+---------+------+-------+--------------+------------+--------+----------+-----+-----
@@ -6,15 +6,15 @@
     +------+---------+------+-------+--------------+------------+--------+----------+-----+-----
 
 After a header of 16 bytes, entries of 32: the marker at offset `marker` aborted the records in [first, end), all of
-which stand in this segment. Markers rise. The crc is CRC-32C of the entry before it.
+which are in this segment. Markers rise. The crc is CRC-32C of the preceding bytes of the entry.
 
-An entry is written when its marker is on the medium, never before, and synced before a snapshot is written that no
-longer tells of it. So what is lost in a crash is found again by whoever reads the log from the last snapshot on, and
-what is there is true. All that is needed to make an index anew is in the log, from the base of its segment on: an index
-that is cut off, damaged or foreign is said to be `damaged`, and its owner replays the log, notes what was aborted once
-more, and has it mended. Until then its file stays as it is, for otherwise a crash could make it look whole.
+An entry is written after its marker is durable, and synced before a snapshot of the partition's transactions is written
+that is newer than the marker. So an entry is always true, and one that a crash has lost is found again by replaying the
+log from the last snapshot on. An index can be rebuilt from the log, from the base of its segment on. If one is cut off
+or damaged, its owner replays the log, notes the aborts again, and calls `mend`. Until then the file is not written:
+otherwise a crash in between could leave an incomplete index that looks complete.
 
-What compaction has cleaned holds no aborted records any more, so no entry counts there.
+Compacted segments have no aborted records, so entries about them do not count.
 """
 
 import struct
@@ -26,7 +26,7 @@ from pyroaring import BitMap64
 
 from goqueue.record.header import OFFSET_MAX
 from goqueue.record.kernel import crc32c
-from goqueue.storage.file import NO_ROOM, Disk
+from goqueue.storage.file import NO_ROOM, Disk, read_file
 from goqueue.storage.jobs import CancellableJob
 from goqueue.storage.layout import TXN_INDEX, segment_path
 from goqueue.storage.small_file import replace_bytes
@@ -41,14 +41,14 @@ assert (_HEAD.size, _ENTRY.size) == (HEAD_BYTES, ENTRY_BYTES)
 
 
 class Aborted(NamedTuple):
-    """What the indexes tell: offsets of aborted records, and from where on the log has to be asked, if it has to be."""
+    """Aborted offsets; `replay_from` is where to replay the log from if an index is damaged, else None."""
 
     offsets: BitMap64
     replay_from: int | None
 
 
 class AbortedRange(NamedTuple):
-    """A marker and a range of records in one segment that it aborted."""
+    """A range of records in one segment, and the marker that aborted it."""
 
     base_offset: int
     first_offset: int
@@ -57,25 +57,25 @@ class AbortedRange(NamedTuple):
 
 
 class Content(NamedTuple):
-    """The entries of a file up to the first that is not whole, and whether there is one."""
+    """The entries of a file up to the first invalid one, and whether there is one."""
 
     entries: list[AbortedRange]
     is_damaged: bool
 
 
 def head(base_offset: int) -> bytes:
-    """What the index of the segment begins with."""
+    """The header of the index of a segment."""
     return _HEAD.pack(MAGIC, VERSION, 0, base_offset)
 
 
 def encode(entries: Iterable[AbortedRange]) -> bytes:
-    """The entries as they stand in the file of their segment."""
+    """The encoded entries."""
     packed = (_ENTRY.pack(*entry[1:], 0, 0)[:-4] for entry in entries)
     return b"".join(raw + crc32c(raw).to_bytes(4, "big") for raw in packed)
 
 
 def decode(raw: bytes, base_offset: int, *, markers_below: int = OFFSET_MAX) -> Content:
-    """What a file says, as far as it can be believed: no marker can stand where the log has ended before."""
+    """The entries of a file. A marker at or after `markers_below`, the end of the log, cannot be true."""
     if raw[:HEAD_BYTES] != head(base_offset):
         return Content([], True)
     entries: list[AbortedRange] = []
@@ -91,15 +91,15 @@ def decode(raw: bytes, base_offset: int, *, markers_below: int = OFFSET_MAX) -> 
 
 
 class Write(NamedTuple):
-    """What is to be done to one file: all of it made anew, or bytes put at the end."""
+    """A write to one file: a replacement of all of it, or an append."""
 
     base_offset: int
-    position: int  # 0: it is new, or is replaced
+    position: int  # 0: the file is created or replaced
     data: bytes
 
 
 class TxnSyncJob(CancellableJob):
-    """Brings entries to their files, and the files to the medium."""
+    """Writes entries to their files and syncs these."""
 
     def __init__(self, disk: Disk, directory: str, writes: list[Write], entries: list[AbortedRange]) -> None:
         super().__init__()
@@ -121,20 +121,20 @@ class TxnSyncJob(CancellableJob):
 
 
 class TxnIndexes:
-    """The indexes of one log. They are read when they are first asked for; a log without any costs nothing."""
+    """The indexes of one log. They are read on first use; a log without any costs nothing."""
 
     def __init__(self, disk: Disk, directory: str, base_offsets: Iterable[int], *, next_offset: int) -> None:
         self._disk = disk
         self._directory = directory
         self._present = set(base_offsets)  # segments that have an index
-        self._markers_below = next_offset  # when the log was opened; no marker in a file can stand behind it
+        self._markers_below = next_offset  # the end of the log when it was opened; no marker in a file can be above it
         self._aborted: BitMap64 | None = None
-        self._sizes: dict[int, int] = {}  # bytes of those that are whole
-        self._damaged: dict[int, list[AbortedRange]] = {}  # what is left of the others; they are not to be written yet
-        self._anew: dict[
+        self._sizes: dict[int, int] = {}  # of the valid ones, in bytes
+        self._damaged: dict[
             int, list[AbortedRange]
-        ] = {}  # these are to be written from the start, with these entries first
-        self._pending: list[AbortedRange] = []  # in no file yet; in a segment, markers rise
+        ] = {}  # the valid entries of the others, which must not be written yet
+        self._to_replace: dict[int, list[AbortedRange]] = {}  # written from the start, with these entries first
+        self._pending: list[AbortedRange] = []  # in no file yet; markers rise within a segment
         self._running: TxnSyncJob | None = None
 
     @property
@@ -144,21 +144,21 @@ class TxnIndexes:
 
     @property
     def base_offsets(self) -> Set[int]:
-        """The segments that have one."""
+        """The segments that have an index."""
         return self._present
 
     @property
     def unsynced_from(self) -> int | None:
-        """The first marker whose entries are not all on the medium; None if there is none."""
+        """The first marker whose entries are not all durable; None if there is none."""
         waiting = [*(self._running.entries if self._running else ()), *self._pending]
         return min((entry.marker_offset for entry in waiting), default=None)
 
     def aborted(self, *, cleaned_offset: int) -> Aborted:
-        """What the files tell, with what was noted since."""
+        """The aborted offsets of the files, and those that were noted since."""
         return Aborted(self._load(cleaned_offset).copy(), min(self._damaged, default=None))
 
     def note(self, entries: Iterable[AbortedRange], *, cleaned_offset: int) -> None:
-        """Records were aborted; those of which that is known are passed over."""
+        """Add aborted ranges; those that are known are skipped."""
         aborted = self._load(cleaned_offset)
         for entry in entries:
             if not aborted.contains_range(entry.first_offset, entry.end_offset):
@@ -166,15 +166,15 @@ class TxnIndexes:
                 self._pending.append(entry)
 
     def mend(self) -> None:
-        """All that was aborted has been noted, so damaged files may be replaced."""
-        self._anew |= self._damaged
+        """All aborts have been noted again, so damaged files may be replaced."""
+        self._to_replace |= self._damaged
         self._damaged = {}
 
     def begin(self, *, durable_offset: int) -> TxnSyncJob | None:
-        """A job that syncs all entries whose markers are durable, if there is something to do and none is under way."""
+        """A job that writes all entries whose markers are durable, if there are any and no job is running."""
         if self._running:
             return None
-        taken: dict[int, list[AbortedRange]] = {base_offset: [] for base_offset in self._anew}
+        taken: dict[int, list[AbortedRange]] = {base_offset: [] for base_offset in self._to_replace}
         waiting: list[AbortedRange] = []
         for entry in self._pending:
             if entry.marker_offset >= durable_offset or entry.base_offset in self._damaged:
@@ -189,7 +189,7 @@ class TxnIndexes:
         return self._running
 
     def complete(self, job: TxnSyncJob, *, is_done: bool) -> None:
-        """The job has run; what it could not do is open again."""
+        """The job has run; entries that it could not write are pending again."""
         if job is not self._running:
             return
         self._running = None
@@ -199,10 +199,10 @@ class TxnIndexes:
         for base_offset, position, data in job.writes:
             self._present.add(base_offset)
             self._sizes[base_offset] = position + len(data)
-            self._anew.pop(base_offset, None)
+            self._to_replace.pop(base_offset, None)
 
     def cancel(self) -> None:
-        """Return once no job touches the disk; what it was to do is open again. Raises what the job failed with."""
+        """Return once no job touches the disk; its entries are pending again. Raises the error that it failed with."""
         job = self._running
         if job:
             try:
@@ -211,7 +211,7 @@ class TxnIndexes:
                 self.complete(job, is_done=False)
 
     def drop_below(self, offset: int) -> list[str]:
-        """No segment below the offset holds aborted records any more; the paths of indexes that may go."""
+        """No segment below the offset has aborted records any more; returns the paths of indexes to remove."""
         assert self._running is None
         if self._aborted:
             self._aborted.remove_range(0, offset)
@@ -223,10 +223,10 @@ class TxnIndexes:
         return [segment_path(self._directory, base_offset, TXN_INDEX) for base_offset in gone]
 
     def cut(self, end_offset: int, *, cleaned_offset: int) -> None:
-        """The log is about to be cut there. What only markers behind that say is forgotten, durably.
+        """Forget, durably, the aborts of markers at or after `end_offset`: the log is about to be truncated there.
 
-        An index that has to be cut is emptied before the log is, and written again behind it: in between it is damaged,
-        and whatever a crash leaves of the log, it is made anew from that.
+        An index that changes is emptied before the log is truncated, and written again afterwards. In between it counts
+        as damaged, so a crash at any point rebuilds it from what is left of the log.
         """
         assert self._running is None
         aborted = self._load(cleaned_offset)
@@ -236,8 +236,8 @@ class TxnIndexes:
             entries = decode(self._read(base_offset), base_offset).entries
             if entries and entries[-1].marker_offset >= end_offset:
                 self._forget(base_offset)
-                self._anew[base_offset] = entries
-        for left in (self._damaged, self._anew):
+                self._to_replace[base_offset] = entries
+        for left in (self._damaged, self._to_replace):
             for base_offset, entries in left.items():
                 count = sum(entry.marker_offset < end_offset for entry in entries)
                 if count < len(entries):
@@ -251,14 +251,14 @@ class TxnIndexes:
             self._forget(base_offset)
 
     def _forget(self, base_offset: int) -> None:
-        for kept in (self._sizes, self._damaged, self._anew):
+        for kept in (self._sizes, self._damaged, self._to_replace):
             kept.pop(base_offset, None)
 
     def _write(self, base_offset: int, entries: list[AbortedRange]) -> Write:
         position = self._sizes.get(base_offset, 0)
         if position:
             return Write(base_offset, position, encode(entries))
-        return Write(base_offset, 0, head(base_offset) + encode([*self._anew.get(base_offset, ()), *entries]))
+        return Write(base_offset, 0, head(base_offset) + encode([*self._to_replace.get(base_offset, ()), *entries]))
 
     def _load(self, cleaned_offset: int) -> BitMap64:
         if self._aborted is None:
@@ -275,7 +275,7 @@ class TxnIndexes:
         return self._aborted
 
     def _read_or_nothing(self, base_offset: int) -> bytes:
-        """The file; nothing, which is damage, if the disk does not give it and will not later."""
+        """The file; empty, which counts as damage, after an error that is not temporary."""
         try:
             return self._read(base_offset)
         except OSError as error:
@@ -284,10 +284,7 @@ class TxnIndexes:
             return b""
 
     def _read(self, base_offset: int) -> bytes:
-        file = self._disk.open(segment_path(self._directory, base_offset, TXN_INDEX), write=False)
-        raw = file.pread(0, file.size())
-        file.close()
-        return raw
+        return read_file(self._disk, segment_path(self._directory, base_offset, TXN_INDEX))
 
     def _empty(self, base_offset: int) -> None:
         file = self._disk.open(segment_path(self._directory, base_offset, TXN_INDEX))

@@ -1,36 +1,35 @@
 """A walk through the records of a file: runs of valid ones, and the damage between them.
 
-Everything that reads a segment goes through here: consumers, recovery, the rebuilding of an index,
-compaction. A walk starts where a record starts. It yields each stretch of valid records as one buffer,
-read from the disk once and not copied again, and where the bytes stop making sense it says which
-offsets are affected, finds the next valid record, and goes on behind it.
+Everything that reads a segment uses it: consumers, recovery, index rebuilds, compaction. A walk starts at the start of
+a record. It yields each stretch of valid records as one buffer, read from the disk once and not copied again. At
+invalid bytes it yields the affected offsets, finds the next valid record, and continues there.
 """
 
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-from goqueue.record.header import HEADER, HEADER_BYTES, OFFSET_MAX, Fault
+from goqueue.record.header import HEADER, HEADER_BYTES, OFFSET_MAX, RecordFault
 from goqueue.record.kernel import NEVER, Summary, describe, resync, scan
 from goqueue.storage.file import File
 
 WINDOW_BYTES = 1024 * 1024
 FIRST_SEARCH_BYTES = 64 * 1024
-"""How far the search behind damage looks at first; most damage is small."""
+"""How far the search for the next valid record looks at first; most damage is small."""
 
 
 class Spot(NamedTuple):
-    """Where a walk can begin: no record at `position` or behind it has an offset below `min_offset`."""
+    """A start of a walk: no record at or after `position` has an offset below `min_offset`."""
 
     position: int
     min_offset: int
 
 
 Anchors = Callable[[int], Spot | None]
-"""Given a position, the next one behind it at which a valid record is known to stand, and its offset."""
+"""Given a position, the next position with a record that is known to be valid, and its offset."""
 
 
-class Run(NamedTuple):
-    """Valid records that stand one behind the other."""
+class RecordRun(NamedTuple):
+    """Valid records, one after the other."""
 
     position: int  # of the first record in the file
     records: memoryview
@@ -42,14 +41,14 @@ class Run(NamedTuple):
 
 
 class Damage(NamedTuple):
-    """Bytes that are no valid record. Affected are at most the offsets [first_offset, next_offset)."""
+    """Bytes that are not valid records. At most the offsets [first_offset, next_offset) are affected."""
 
     path: str
     position: int
     end: int
     first_offset: int
     next_offset: int
-    fault: Fault
+    fault: RecordFault
 
     def __str__(self) -> str:
         offsets = f"offsets [{self.first_offset}, {self.next_offset})"
@@ -69,12 +68,12 @@ def walk(
     window_bytes: int = WINDOW_BYTES,
     anchors: Anchors | None = None,
     resume: bool = True,
-) -> Iterator[Run | Damage]:
-    """Runs and damage of the bytes [position, end), in which offsets lie in [min_offset, end_offset).
+) -> Iterator[RecordRun | Damage]:
+    """The runs and the damage in the bytes [position, end), whose offsets are in [min_offset, end_offset).
 
-    The walk ends before the first record at or behind `to_offset`. A run is at most `window_bytes` long, but holds
-    at least one record, however large. With `dense` each offset must follow the one before. Without `resume` the
-    first damage takes all that is left.
+    The walk ends before the first record at or after `to_offset`. A run is at most `window_bytes` long, but has at
+    least one record, however large. With `dense`, each offset must follow the one before. Without `resume`, the first
+    damage extends to the end.
     """
     window_bytes = max(window_bytes, HEADER_BYTES)
     while position < end:
@@ -90,7 +89,7 @@ def walk(
         if found.record_count:
             next_index_at = found.next_index_at
             min_offset = found.last_offset + 1
-            yield Run(position, memoryview(data)[: found.end], found)
+            yield RecordRun(position, memoryview(data)[: found.end], found)
         if not found.fault:
             if found.fault_position < len(data):
                 return
@@ -98,13 +97,13 @@ def walk(
             if data:
                 continue
         stopped = position + found.fault_position
-        if found.fault == Fault.TRUNCATED and found.record_count and position + len(data) < end:
+        if found.fault == RecordFault.TRUNCATED and found.record_count and position + len(data) < end:
             position = stopped
             continue
         resumed, next_offset = end, end_offset
         if resume:
-            resumed, next_offset = _behind_damage(file, stopped, end, min_offset, end_offset, anchors)
-        yield Damage(file.path, stopped, resumed, min_offset, next_offset, found.fault or Fault.TRUNCATED)
+            resumed, next_offset = _after_damage(file, stopped, end, min_offset, end_offset, anchors)
+        yield Damage(file.path, stopped, resumed, min_offset, next_offset, found.fault or RecordFault.TRUNCATED)
         position, min_offset = resumed, next_offset
 
 
@@ -119,18 +118,18 @@ def _read_records(file: File, position: int, end: int, window_bytes: int) -> byt
 
 
 def record_bytes(data: bytes, position: int = 0) -> int:
-    """How long the record at `position` is, going by the lengths in its header."""
+    """The size of the record at `position`, from the lengths in its header."""
     *_, key_bytes, value_bytes, header_bytes = HEADER.unpack_from(data, position)
     return HEADER_BYTES + int(key_bytes) + int(value_bytes) + int(header_bytes)
 
 
-def _behind_damage(
+def _after_damage(
     file: File, position: int, end: int, min_offset: int, end_offset: int, anchors: Anchors | None
 ) -> Spot:
-    """Where the next valid record stands, and its offset. The damage itself took at least one offset.
+    """The position and offset of the next valid record. The damage took at least one offset.
 
-    An anchor bounds the search, and proves what is found: the records have to lead up to it without a break. Without
-    one, ever larger windows are searched, and where hostile bytes exhaust a search the next one begins behind them.
+    An anchor bounds the search and confirms the result: the records found have to lead up to it without a gap. Without
+    an anchor, growing windows are searched; if crafted bytes exhaust one search, the next one begins after them.
     """
     anchor = anchors(position) if anchors else None
     if anchor and position < anchor.position < end:

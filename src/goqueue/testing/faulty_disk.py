@@ -54,7 +54,7 @@ CHANCES: dict[Operation, tuple[Chance, ...]] = {
 """What chance can do to each operation. The first that is drawn wins."""
 
 
-class Fault(NamedTuple):
+class InjectedFault(NamedTuple):
     """One fault that was injected."""
 
     operation: Operation
@@ -88,11 +88,11 @@ class _Injector:
         self.rates = rates
         self.only = only
         self.requests: list[_Request] = []
-        self.injected: list[Fault] = []
+        self.injected: list[InjectedFault] = []
         self._rng = Random(seed)
         self._mutex = Mutex()
 
-    def strike(self, operation: Operation, *paths: str, size: int = 0) -> Fault | None:
+    def strike(self, operation: Operation, *paths: str, size: int = 0) -> InjectedFault | None:
         """The fault that this call over `size` bytes is to suffer, already in the journal."""
         with self._mutex:
             fault = self._requested(operation, paths, size) or self._by_chance(operation, paths, size)
@@ -105,7 +105,7 @@ class _Injector:
         if fault := self.strike(operation, *paths):
             raise fault.error()
 
-    def _requested(self, operation: Operation, paths: tuple[str, ...], size: int) -> Fault | None:
+    def _requested(self, operation: Operation, paths: tuple[str, ...], size: int) -> InjectedFault | None:
         due: _Request | None = None
         for request in self.requests:
             if request.operation == operation and any(path.endswith(request.path_suffix) for path in paths):
@@ -116,9 +116,9 @@ class _Injector:
         if due is None:
             return None
         self.requests.remove(due)
-        return Fault(operation, paths[-1], "requested", due.errno, written=min(due.written, size))
+        return InjectedFault(operation, paths[-1], "requested", due.errno, written=min(due.written, size))
 
-    def _by_chance(self, operation: Operation, paths: tuple[str, ...], size: int) -> Fault | None:
+    def _by_chance(self, operation: Operation, paths: tuple[str, ...], size: int) -> InjectedFault | None:
         if self.only is not None and not any(map(self.only, paths)):
             return None
         for kind in CHANCES.get(operation, ()):
@@ -126,19 +126,19 @@ class _Injector:
                 return self._fault(operation, paths[-1], kind, size)
         return None
 
-    def _fault(self, operation: Operation, path: str, kind: Chance, size: int) -> Fault | None:
+    def _fault(self, operation: Operation, path: str, kind: Chance, size: int) -> InjectedFault | None:
         match kind:
             case "short_write":
                 written = self._rng.randrange(size) if size else 0
-                return Fault(operation, path, kind, self._rng.choice((EIO, ENOSPC)), written=written)
+                return InjectedFault(operation, path, kind, self._rng.choice((EIO, ENOSPC)), written=written)
             case "bit_flip":
-                return Fault(operation, path, kind, 0, drawn=self._rng.randrange(8 * size)) if size else None
+                return InjectedFault(operation, path, kind, 0, drawn=self._rng.randrange(8 * size)) if size else None
             case "sync_error":
-                return Fault(operation, path, kind, EIO, drawn=self._rng.getrandbits(32))
+                return InjectedFault(operation, path, kind, EIO, drawn=self._rng.getrandbits(32))
             case "no_space":
-                return Fault(operation, path, kind, ENOSPC)
+                return InjectedFault(operation, path, kind, ENOSPC)
             case _:
-                return Fault(operation, path, kind, EIO)
+                return InjectedFault(operation, path, kind, EIO)
 
 
 class FaultyFile:
@@ -236,7 +236,7 @@ class FaultyDisk:
         return self._injector.rates
 
     @property
-    def injected(self) -> list[Fault]:
+    def injected(self) -> list[InjectedFault]:
         """Every fault so far, oldest first."""
         return self._injector.injected
 

@@ -39,7 +39,7 @@ class _Undo(NamedTuple):
     length: int
 
 
-class _Change(NamedTuple):
+class _Redo(NamedTuple):
     """The same change forwards. No data is a cut."""
 
     position: int
@@ -55,7 +55,7 @@ class _Change(NamedTuple):
 
 
 class FileNode:
-    """A file without its name. `names` and `handles` count who still leads to it."""
+    """A file without its name. `names` and `handles` count what still leads to it."""
 
     __slots__ = ("_journal", "_medium", "content", "handles", "locked", "names")
 
@@ -120,24 +120,24 @@ class FileNode:
         if keep == "prefix":
             whole = rng.randrange(len(changes))
             position, data = changes[whole]
-            changes[whole:] = [] if data is None else [_Change(position, data[: rng.randint(0, len(data))])]
+            changes[whole:] = [] if data is None else [_Redo(position, data[: rng.randint(0, len(data))])]
         for change in changes:
             change.apply(state)
         return state
 
-    def _walk_back(self) -> tuple[bytearray, list[_Change]]:
+    def _walk_back(self) -> tuple[bytearray, list[_Redo]]:
         """The durable content, and the changes made since, oldest first."""
         state = bytearray(self.content)
         changes = []
         for position, old, length in reversed(self._journal):
             end = position + length
-            changes.append(_Change(position, bytes(state[position:end]) if length else None))
+            changes.append(_Redo(position, bytes(state[position:end]) if length else None))
             state[position:end] = old
         changes.reverse()
         return (state if self._medium is None else bytearray(self._medium)), changes
 
 
-def _scattered(state: bytearray, changes: list[_Change], rng: Random) -> bytearray:
+def _scattered(state: bytearray, changes: list[_Redo], rng: Random) -> bytearray:
     """Every block as it was at a moment of its own, the size at yet another. Moment n is after n changes."""
     block = rng.choice(BLOCK_BYTES)
     latest = len(changes)

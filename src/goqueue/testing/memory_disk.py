@@ -4,7 +4,7 @@ To a program it is a Unix file system: the same results, the same errors with th
 open file that outlives its name. To a test it is a machine whose plug can be pulled. `steps` counts
 every byte written and every other operation that changes something (create, make a directory, rename,
 remove, truncate, sync, sync a directory). With `power_off_after=n` the first n steps happen and the next one
-never does: the write in hand stops at that byte, the sync in hand has no effect, and `PowerLoss` is raised
+never does: the write under way stops at that byte, the sync under way has no effect, and `PowerLoss` is raised
 there and by every operation after it. So a test runs its workload once to learn the number of steps, then
 once for each step, and recovers each time on what `crash` returns:
 
@@ -82,7 +82,7 @@ class _Machine:
         return None if self.capacity_bytes is None else max(0, self.capacity_bytes - self.used_bytes)
 
     def _free(self, node: FileNode) -> None:
-        """Give the room of a file back if nobody can reach it any more."""
+        """Free the space of a file that neither a name nor a handle leads to."""
         if node.names == node.handles == 0:
             self.used_bytes -= len(node.content)
 
@@ -417,7 +417,7 @@ class MemoryDisk(_Machine):
         return node
 
     def _remove_tree(self, home: DirectoryNode, name: str, node: Node, path: str) -> None:
-        """One step for each name, that of a directory behind those in it."""
+        """One step for each name, that of a directory after those in it."""
         if isinstance(node, DirectoryNode):
             for below, child in list(node.names.items()):
                 self._remove_tree(node, below, child, f"{path}/{below}")

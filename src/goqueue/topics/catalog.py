@@ -1,21 +1,20 @@
-"""The durable list of topics, and how topics come and go.
+"""The catalog: the durable list of topics, and how topics are created, altered and deleted.
 
-    <data>/topics/<name>/topic.json         what the topic is; the topic is there when this file is
-    <data>/topics/<name>/<partition>/{log,ledger}    made, empty, before topic.json
-    <data>/topics/<part of name>~deleted~<n>    a topic that was deleted and waits for its removal
+    <data>/topics/<name>/topic.json                  the topic exists when this file does
+    <data>/topics/<name>/<partition>/{log,ledger}    created, empty, before topic.json
+    <data>/topics/<part of name>~deleted~<n>         a deleted topic that waits for its removal
 
-A change of the list is made in three parts, as all work that blocks: `begin_...` checks it and hands out a job, the
-job runs in any thread, `complete` lets it take effect. After a crash at any point a topic is there as a whole or not at
-all. To create one, the logs are made first and topic.json is written last; a directory without that file is
-what a crash has left of a creation, and goes when the catalog is opened. Only if it has records in it, which no
-crash explains, it stays, in quarantine. To delete one, its directory is renamed, in one step and
-before anything in it is touched; the name is free again at once.
+A change has three steps, as all work that blocks: `begin_...` checks it and returns a job, the job runs in any thread,
+and `complete` makes it take effect. After a crash at any point a topic exists completely or not at all. A creation
+makes the logs first and writes topic.json last; a directory without that file is what a crash has left of a creation,
+and is removed when the catalog is opened. If such a directory holds records, no crash explains it, and it is
+quarantined instead. A deletion renames the directory first, in one step; the name is free again at once.
 
-A topic whose files cannot be used (a damaged description, a log that cannot be opened) is quarantined: its files stay
-as they are, it is not served, and no other topic takes its name. The others are served. Only if none is left the
-catalog does not open.
+A topic whose files cannot be used (a damaged description, a log that cannot be opened) is quarantined: its files are
+left as they are, it is not served, and no other topic can take its name. All other topics are served. Only if no topic
+at all can be opened, the catalog does not open.
 
-Like the logs it has one owner, who makes all calls, and no locks.
+Like the logs, the catalog has one owner, which makes all calls, and no locks.
 """
 
 from collections.abc import Iterator, Mapping
@@ -39,24 +38,32 @@ from goqueue.errors import (
 from goqueue.storage.config import LogConfig
 from goqueue.storage.delay_file import NAME as DELAYS
 from goqueue.storage.delay_file import DelayFile
-from goqueue.storage.directory import KINDS, TOLERATED, DataDirectory, is_topic_name, unusable
-from goqueue.storage.file import Disk, Entry
+from goqueue.storage.directory import KINDS, TOLERATED, DataDirectory, is_topic_name
+from goqueue.storage.file import Disk, Entry, unusable
 from goqueue.storage.jobs import CancellableJob
-from goqueue.storage.layout import LOG, NEW, sort_out
+from goqueue.storage.layout import FOREIGN, LOG, NEW, sort_out
 from goqueue.storage.log import Log
 from goqueue.topics import description
-from goqueue.topics.config import PARTITIONS_MAX, TopicConfig, is_internal, merge, refuse_internal, validate_topic_name
+from goqueue.topics.config import (
+    PARTITIONS_MAX,
+    TopicConfig,
+    is_internal,
+    log_configs,
+    merge,
+    refuse_internal,
+    validate_topic_name,
+)
 from goqueue.topics.description import DESCRIPTION, Description
 from goqueue.topics.partition import Partition
 
 _DELETED = "~deleted~"
 _NAME_BYTES_KEPT = 200
-"""How much of a topic's name the name of its remains begins with; the file system takes 255 bytes in all."""
+"""How much of its name the directory of a deleted topic keeps; file systems allow 255 bytes in all."""
 
 
 @dataclass(slots=True, eq=False)
 class Topic:
-    """A topic as it is now. `settings` are those that somebody set, in their public form."""
+    """A topic. `settings` are those that were set explicitly, in their public form."""
 
     name: str
     id: str
@@ -70,8 +77,8 @@ class Topic:
         return is_internal(self.name)
 
 
-class CreateTopic:
-    """Makes the logs of a new topic, and then, with its description, the topic."""
+class CreateTopicJob:
+    """Creates the logs of a new topic, and then its description, which makes it a topic."""
 
     def __init__(
         self, disk: Disk, directory: str, described: Description, log_configs: tuple[LogConfig, LogConfig]
@@ -91,19 +98,19 @@ class CreateTopic:
             for number in range(self.described.partitions):
                 for kind, config in zip(KINDS, self._log_configs, strict=True):
                     log = Log.open(self._disk, f"{self._directory}/{number}/{kind}", config)
-                    log.abandon()  # it is durable as it is
+                    log.abandon()  # opening made it durable; the catalog opens it again
             description.store(self._disk, self._directory, self.described)
         except (OSError, GoQueueError):
             self.discard()
             raise
 
     def discard(self) -> None:
-        """Take away what was made; what cannot be taken away now goes at the next attempt, or the next start."""
+        """Remove what was created; what cannot be removed now goes at the next attempt, or the next start."""
         with suppress(OSError, GoQueueError):
             _remove_remains(self._disk, self._directory)
 
 
-class AlterTopic(CancellableJob):
+class AlterTopicJob(CancellableJob):
     """Writes the new description of a topic."""
 
     def __init__(self, disk: Disk, directory: str, described: Description, config: TopicConfig) -> None:
@@ -121,7 +128,7 @@ class AlterTopic(CancellableJob):
         description.store(self._disk, self._directory, self.described)
 
 
-class DeleteTopic:
+class DeleteTopicJob:
     """Makes the deletion of a topic durable, then removes its files."""
 
     def __init__(self, disk: Disk, topics_path: str, directory: str, deleted: Topic) -> None:
@@ -149,7 +156,7 @@ class Catalog:
         self._observe = observe
         self._topics: dict[str, Topic] = {}
         self._creating: set[str] = set()
-        self._altering: dict[str, AlterTopic] = {}
+        self._altering: dict[str, AlterTopicJob] = {}
         self._deleted_count = 0
         self.quarantined: dict[str, TopicQuarantined] = {}
 
@@ -173,7 +180,7 @@ class Catalog:
         return name in self._topics
 
     def names(self, *, internal: bool = False) -> list[str]:
-        """The names of all topics, sorted; those of internal ones only if they are asked for."""
+        """The names of all topics, sorted; internal ones only with `internal`."""
         return sorted(name for name in self._topics if internal or not is_internal(name))
 
     def get(self, name: str) -> Topic:
@@ -197,8 +204,8 @@ class Catalog:
         topic_id: str,
         now_ns: int,
         internal_ok: bool = False,
-    ) -> CreateTopic:
-        """A job that makes the topic. Its name is taken from here on, until the job is completed."""
+    ) -> CreateTopicJob:
+        """A job that creates the topic. The name is reserved until the job is completed."""
         validate_topic_name(name, internal_ok=internal_ok)
         if type(partitions) is not int or not 1 <= partitions <= PARTITIONS_MAX:
             reason = f"must be a whole number from 1 to {PARTITIONS_MAX}, not {partitions!r}"
@@ -213,17 +220,16 @@ class Catalog:
             name=name, id=topic_id, created_at_ns=now_ns, partitions=partitions, settings=_storable(explicit)
         )
         self._creating.add(name)
-        log_configs = (config.log_config(), config.ledger_config())
-        return CreateTopic(self._disk, self._directory(name), described, log_configs)
+        return CreateTopicJob(self._disk, self._directory(name), described, log_configs(config))
 
-    def begin_alter(self, name: str, changes: Mapping[str, object | None]) -> AlterTopic:
-        """A job that changes these settings; None takes one back to its default. One at a time for each topic."""
+    def begin_alter(self, name: str, changes: Mapping[str, object | None]) -> AlterTopicJob:
+        """A job that changes these settings; None resets one to its default. One job at a time per topic."""
         refuse_internal(name)
         topic = self.get(name)
         explicit = merge(topic.settings, changes, topic=name)
         config = TopicConfig.parse(explicit, topic=name)
         if name in self._altering:
-            raise Conflict(f"another change of the topic {name} is under way")
+            raise Conflict(f"another change of the topic {name} is under way; retry when it is done")
         described = Description(
             name=name,
             id=topic.id,
@@ -231,14 +237,14 @@ class Catalog:
             partitions=len(topic.partitions),
             settings=_storable(explicit),
         )
-        job = AlterTopic(self._disk, self._directory(name), described, config)
+        job = AlterTopicJob(self._disk, self._directory(name), described, config)
         self._altering[name] = job
         return job
 
-    def begin_delete(self, name: str, *, internal_ok: bool = False) -> DeleteTopic:
-        """Take the topic out at once, with all that is under way on it; the job makes that durable and frees the room.
+    def begin_delete(self, name: str, *, internal_ok: bool = False) -> DeleteTopicJob:
+        """Delete the topic at once and cancel its jobs; the job makes that durable and removes the files.
 
-        Until then a power cut may bring it back, as it was.
+        Until the job has run, a power cut may bring the topic back, unchanged.
         """
         if not internal_ok:
             refuse_internal(name)
@@ -255,20 +261,20 @@ class Catalog:
             with suppress(OSError):
                 altering.cancel()
         self._abandon(topic.partitions)
-        return DeleteTopic(self._disk, self._data.topics_path, remains, topic)
+        return DeleteTopicJob(self._disk, self._data.topics_path, remains, topic)
 
-    def complete(self, job: CreateTopic | AlterTopic | DeleteTopic, error: Exception | None = None) -> Topic:
-        """Let a job that has run take effect, and return the topic as it is, or was; `error` is what it raised."""
+    def complete(self, job: CreateTopicJob | AlterTopicJob | DeleteTopicJob, error: Exception | None = None) -> Topic:
+        """Let a job that has run take effect, and return the topic; `error` is what the job raised."""
         match job:
-            case CreateTopic():
+            case CreateTopicJob():
                 return self._created(job, error)
-            case AlterTopic():
+            case AlterTopicJob():
                 return self._altered(job, error)
-            case DeleteTopic():
+            case DeleteTopicJob():
                 _check(error, self._data.topics_path)
                 return job.deleted
 
-    def _created(self, job: CreateTopic, error: Exception | None) -> Topic:
+    def _created(self, job: CreateTopicJob, error: Exception | None) -> Topic:
         self._creating.discard(job.topic)
         _check(error, self._directory(job.topic))
         try:
@@ -277,7 +283,7 @@ class Catalog:
             job.discard()
             raise
 
-    def _altered(self, job: AlterTopic, error: Exception | None) -> Topic:
+    def _altered(self, job: AlterTopicJob, error: Exception | None) -> Topic:
         if self._altering.get(job.topic) is not job:
             raise TopicNotFound(job.topic)
         del self._altering[job.topic]
@@ -285,20 +291,20 @@ class Catalog:
         topic = self.get(job.topic)
         topic.settings = dict(job.described.settings)
         topic.config = job.config
-        log_config, ledger_config = job.config.log_config(), job.config.ledger_config()
+        log_config, ledger_config = log_configs(job.config)
         for partition in topic.partitions:
             partition.configure(log_config, ledger_config)
         return topic
 
     def quarantine(self, name: str, error: Exception) -> None:
-        """Serve the topic no more, because of the error; its files stay as they are."""
+        """Stop serving the topic because of the error; its files are left as they are."""
         topic = self._topics.pop(name, None)
         if topic is not None:
             self._abandon(topic.partitions)
         directory = self._directory(name)
         reason = str(unusable(directory, error) if isinstance(error, OSError) else error)
         self.quarantined[name] = TopicQuarantined(name, directory, reason)
-        self._observe(events.TopicQuarantined(log=directory, topic=name, reason=reason))
+        self._observe(events.QuarantineStarted(log=directory, topic=name, reason=reason))
 
     def _open_all(self) -> None:
         first: Exception | None = None
@@ -324,7 +330,9 @@ class Catalog:
             _remove_remains(self._disk, path)
             return
         if described.name != name:
-            raise DirectoryUnusable(path, f"its {DESCRIPTION} is that of the topic {described.name!r}")
+            raise DirectoryUnusable(
+                path, f"its {DESCRIPTION} describes the topic {described.name!r}; rename the directory back"
+            )
         try:
             self._open_topic(described)
         except InvalidTopic as error:
@@ -335,7 +343,7 @@ class Catalog:
         settings: dict[str, object] = dict(described.settings)
         config = TopicConfig.parse(settings, topic=name)
         topic = Topic(name, described.id, described.created_at_ns, settings, config, [])
-        log_config, ledger_config = config.log_config(), config.ledger_config()
+        log_config, ledger_config = log_configs(config)
         open_log, observe = self._data.open_log, self._observe
         try:
             for number in range(described.partitions):
@@ -343,7 +351,7 @@ class Catalog:
                 open_ledger = partial(open_log, name, number, kind="ledger", observe=observe)
                 directory = f"{self._directory(name)}/{number}"
                 names = {entry.name for entry in _entries(self._disk, directory)}
-                if "ledger" in names:  # it is opened when it is first needed, so a stranger in it has to be seen now
+                if "ledger" in names:  # it is opened on first use, so foreign files in it have to be found now
                     sort_out(f"{directory}/ledger", self._disk.entries(f"{directory}/ledger"))
                 topic.partitions.append(
                     Partition(
@@ -373,12 +381,12 @@ class Catalog:
 
 
 def is_deleted(name: str) -> bool:
-    """Whether a directory of that name holds what is left of a topic that was deleted."""
+    """Whether a directory of that name is a deleted topic."""
     return _DELETED in name
 
 
 def _check(error: Exception | None, path: str) -> None:
-    """Raise what a job has failed with, if it has, as an error that says what follows from it."""
+    """Raise the error of a job, if it failed; an `OSError` as one of `goqueue.errors`."""
     if isinstance(error, OSError):
         raise unusable(path, error) from error
     if error:
@@ -386,18 +394,18 @@ def _check(error: Exception | None, path: str) -> None:
 
 
 def _storable(explicit: Mapping[str, object]) -> dict[str, str | int | float | bool]:
-    """Settings that were parsed are of these types and no other."""
+    """Settings that were parsed have no other types."""
     return cast("dict[str, str | int | float | bool]", dict(explicit))
 
 
 def _remove_remains(disk: Disk, directory: str) -> None:
-    """Remove the directory of a topic that does not exist, but never a record or a file that is not ours."""
+    """Remove the directory of a topic that does not exist, but never a record or a foreign file."""
     found = _entries(disk, directory)
     for name, _, is_directory in found:
         if is_directory and name.isdecimal():
             _check_empty(disk, f"{directory}/{name}")
         elif is_directory or name not in (DESCRIPTION, DESCRIPTION + NEW):
-            raise ForeignFile(f"{directory}/{name}", "not a file of GoQueue; move it out of the data directory")
+            raise ForeignFile(f"{directory}/{name}", FOREIGN)
     if any(entry.name == DESCRIPTION for entry in found):
         disk.remove(f"{directory}/{DESCRIPTION}")
         disk.sync_directory(directory)
@@ -405,22 +413,20 @@ def _remove_remains(disk: Disk, directory: str) -> None:
 
 
 def _check_empty(disk: Disk, partition: str) -> None:
-    """Raise unless all that is in the directory of the partition are logs without a record."""
+    """Raise unless the directory of the partition holds only logs without records."""
     for kind, _, is_directory in disk.entries(partition):
         if not is_directory or kind not in KINDS:
-            raise ForeignFile(f"{partition}/{kind}", "not a file of GoQueue; move it out of the data directory")
+            raise ForeignFile(f"{partition}/{kind}", FOREIGN)
         entries = disk.entries(f"{partition}/{kind}")
         sort_out(f"{partition}/{kind}", entries)
         for name, size, _ in entries:
             if LOG in name and size:
-                reason = (
-                    f"holds records, but the {DESCRIPTION} of its topic is lost; restore that, or move the topic away"
-                )
+                reason = f"holds records, but its topic has no {DESCRIPTION}; restore it, or move the topic away"
                 raise DirectoryUnusable(f"{partition}/{kind}/{name}", reason)
 
 
 def _entries(disk: Disk, directory: str) -> list[Entry]:
-    """What is in the directory; nothing if it is missing."""
+    """The entries of the directory; none if it is missing."""
     try:
         return disk.entries(directory)
     except FileNotFoundError:

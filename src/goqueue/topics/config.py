@@ -1,17 +1,18 @@
 """The settings of a topic, in two forms.
 
-The public form is what users write and read: names without units, durations as text (`"168h"`), choices in lower
-case, JSON types throughout. `TopicConfig` is what the code goes by: every setting is there, durations are whole
-milliseconds. `TopicConfig.parse` leads from the one to the other and `settings` back; what lies between them
-is one table, `_SETTINGS`, with a row for each setting.
+Users read and write the public form: names without units, durations as text (`"168h"`), choices in lower case, JSON
+types throughout. The code uses `TopicConfig`: it has every setting, and durations are whole milliseconds.
+`TopicConfig.parse` converts from the first to the second and `settings` back, by one table, `_SETTINGS`, with a row for
+each setting.
 
-A topic keeps only what somebody set, the rest follows the defaults: so a default that is
-changed in a later version reaches every topic that left the setting alone.
+A topic stores only settings that were set explicitly. So a default that changes in a later version applies to every
+topic that did not set it.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Protocol
 
 from goqueue.clock import MS
@@ -27,13 +28,13 @@ PARTITIONS_MAX = 1_000
 LEDGER_SEGMENT_BYTES = 2 * 1024 * 1024  # a compaction holds all keys of the new segments in memory
 _WEIGHT_MAX = 1_000_000
 _SEGMENT_BYTES_MIN = 1024
-_SHOWN_MAX = 249  # of a name that need not be one
+_SHOWN_MAX = 249  # characters of a name in an error: it may be of any length
 _SEGMENT_AGE_MS_MIN = 1_000
 _SEGMENT_AGE_MS_MAX = LogConfig().segment_age_ms
 
 
 class Acks(StrEnum):
-    """What an answer to a publish waits for."""
+    """What the answer to a publish waits for."""
 
     NONE = "none"
     LEADER = "leader"
@@ -49,28 +50,28 @@ class Compression(StrEnum):
 
 
 class VerifyCompression(StrEnum):
-    """Whether values that say they are compressed are decompressed once before they are stored."""
+    """Whether values that claim to be compressed are decompressed once, as a check, before they are stored."""
 
     OFF = "off"
     ON = "on"
 
 
 class OnExpire(StrEnum):
-    """What becomes of a message that nobody processed in time."""
+    """What happens to a message that was not acked within its time to live."""
 
     DROP = "drop"
     DEAD_LETTER = "dead_letter"
 
 
 class PriorityMode(StrEnum):
-    """How lanes share: by weight, or each only when those above it are empty."""
+    """How lanes are served: by weight, or each only while all higher ones are empty."""
 
     WEIGHTED = "weighted"
     STRICT = "strict"
 
 
 class SchemaValidation(StrEnum):
-    """Whether messages are held against a schema: if there is one, never, or always."""
+    """Whether messages are checked against a schema: if there is one, never, or always."""
 
     AUTO = "auto"
     OFF = "off"
@@ -78,7 +79,7 @@ class SchemaValidation(StrEnum):
 
 
 def validate_topic_name(name: str, *, internal_ok: bool = False) -> None:
-    """Raise `InvalidTopic` unless a topic may be called that, and `Forbidden` if only an internal one may."""
+    """Raise `InvalidTopic` if no topic may have this name, and `Forbidden` if only an internal one may."""
     if not is_topic_name(name):
         raise InvalidTopic(name, TOPIC_NAME_RULE)
     if not internal_ok:
@@ -96,7 +97,7 @@ def refuse_internal(name: str) -> None:
 
 
 def is_internal(name: str) -> bool:
-    """Whether the topic of that name is GoQueue's own."""
+    """Whether the name is that of an internal topic."""
     return name.startswith(INTERNAL_PREFIX)
 
 
@@ -105,7 +106,7 @@ class TopicConfig:
     """All settings of one topic."""
 
     cleanup: Cleanup = Cleanup.DELETE
-    retention_ms: int = 168 * 3_600_000  # 0 = for ever
+    retention_ms: int = 168 * 3_600_000  # 0 = forever
     retention_bytes: int = 0  # 0 = unlimited
     segment_bytes: int = 64 * 1024 * 1024
     segment_age_ms: int = _SEGMENT_AGE_MS_MAX
@@ -133,7 +134,7 @@ class TopicConfig:
 
     @classmethod
     def parse(cls, settings: Mapping[str, object], *, topic: str = "") -> "TopicConfig":
-        """The settings in their public form; what is not there has its default."""
+        """Parse settings in their public form; missing ones have their default."""
         fields: dict[str, object] = {}
         for name, value in settings.items():
             setting = _known(name, topic)
@@ -148,10 +149,10 @@ class TopicConfig:
         return {name: setting.show(getattr(self, setting.field(name))) for name, setting in _SETTINGS.items()}
 
     def log_config(self) -> LogConfig:
-        """What the settings mean for the log of a partition.
+        """The settings of the log of a partition.
 
-        A segment is not written to for longer than its records are kept, or a quiet log would keep them for longer; and
-        it does not take more than half of the room, or the log would have to lose all of its records at once.
+        A segment is not written for longer than its records are kept: otherwise a quiet log would keep them for longer.
+        Nor is it larger than half of `retention_bytes`: otherwise the log would lose all of its records at once.
         """
         oldest, largest = self.segment_age_ms, self.segment_bytes
         if self.retention_ms and self.cleanup is not Cleanup.COMPACT:
@@ -172,7 +173,7 @@ class TopicConfig:
         )
 
     def ledger_config(self) -> LogConfig:
-        """The same for its ledger, which is compacted and kept for ever, and as safe as the log."""
+        """The settings of its ledger, which is compacted, kept forever, and flushed as the log is."""
         return LogConfig(
             segment_bytes=LEDGER_SEGMENT_BYTES,
             flush=self.flush,
@@ -182,21 +183,30 @@ class TopicConfig:
         )
 
 
+@lru_cache(maxsize=256)
+def log_configs(config: TopicConfig) -> tuple[LogConfig, LogConfig]:
+    """The settings of log and ledger of a partition.
+
+    Cached: validating them takes as long as reading a small file, and most of thousands of topics have equal settings.
+    """
+    return config.log_config(), config.ledger_config()
+
+
 def merge(
     explicit: Mapping[str, object], changes: Mapping[str, object | None], *, topic: str = ""
 ) -> dict[str, object]:
-    """The explicit settings after the changes, of which None takes one back to its default."""
+    """The explicit settings after the changes; None resets one to its default."""
     for name in changes:
         _known(name, topic)
     return {name: value for name, value in {**explicit, **changes}.items() if value is not None}
 
 
 class _Setting(Protocol):
-    """One row of the table: how a setting is read and written, and what its field is called."""
+    """One row of the table: how a setting is parsed and shown, and the name of its field."""
 
     def field(self, name: str) -> str: ...
     def parse(self, value: object) -> object:
-        """The value as the field holds it; `ValueError` says what it must be."""
+        """The value of the field. Raises `ValueError` that says what the value must be."""
         ...
 
     def show(self, value: object) -> object: ...
@@ -339,6 +349,6 @@ def _known(name: str, topic: str) -> _Setting:
 
 def _shown(value: object) -> str:
     if isinstance(value, int) and abs(value) > NUMBER_MAX:
-        return "a number that large"
+        return "such a large number"
     text = repr(value)
     return text if len(text) <= 100 else f"{text[:100]}..."

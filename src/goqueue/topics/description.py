@@ -1,9 +1,8 @@
-"""The file `topic.json`: what a topic is, and the sign that it is one.
+"""The file `topic.json`: the description of a topic.
 
-A topic exists when this file is in its directory, and from then on as a whole: its logs were made before. The
-file is replaced as a whole when a setting changes, so a crash leaves the old one or the new one. It bears a checksum of
-its own meaning, because a digit that flips in the number of partitions would hide a log and look like
-a fact. It is not meant to be edited.
+A topic exists when this file is in its directory; its logs were created before. The file is replaced as a whole when a
+setting changes, so a crash leaves the old one or the new one. It has a checksum of its content, because a flipped digit
+in the number of partitions would hide a log without any sign of damage. It is not meant to be edited.
 """
 
 import msgspec
@@ -19,7 +18,7 @@ _SIZE_MAX = 1024 * 1024
 
 
 class Description(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What is durable of a topic beside its logs."""
+    """What is stored of a topic beside its logs."""
 
     format: int = FORMAT
     name: str
@@ -40,13 +39,13 @@ _encode = msgspec.json.Encoder().encode
 
 
 def store(disk: Disk, directory: str, description: Description) -> None:
-    """Make this the description of the topic in the directory; on the medium when this returns."""
+    """Replace the description of the topic in the directory; durable when this returns."""
     sealed = msgspec.structs.replace(description, crc=_crc(description))
     replace_bytes(disk, directory, DESCRIPTION, _encode(sealed), b"\n")
 
 
 def load(disk: Disk, directory: str) -> Description:
-    """The description that was stored last. Raises `FileNotFoundError` where there is no topic."""
+    """The stored description. Raises `FileNotFoundError` if there is no topic, and `DataDirectoryError`."""
     path = f"{directory}/{DESCRIPTION}"
     file = disk.open(path, write=False)
     data = file.pread(0, _SIZE_MAX)
@@ -57,9 +56,11 @@ def load(disk: Disk, directory: str) -> Description:
             raise UnsupportedFormat(path, f"topic format {found}; this GoQueue knows {FORMAT}")
         description = _decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise DamagedFile(path, f"damaged, and no description of a topic any more: {error}") from error
+        raise DamagedFile(
+            path, f"damaged, and not the description of a topic: {error}; restore it from a backup"
+        ) from error
     if description.crc != _crc(description):
-        raise DamagedFile(path, "damaged, or changed by hand: its checksum does not fit")
+        raise DamagedFile(path, "damaged, or edited by hand: its checksum is wrong; restore it from a backup")
     return description
 
 

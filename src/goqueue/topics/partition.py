@@ -1,7 +1,7 @@
-"""One partition: the log with its messages, and the ledger with what became of them.
+"""One partition: the log with its messages, and the ledger with what groups did with them.
 
-The ledger is a log of its own beside the first, and is opened when somebody needs it: thousands of partitions that
-nobody consumes from in groups cost one log each, not two.
+The ledger is a second log, which is opened on first use: thousands of partitions that no group consumes cost one open
+log each, not two.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from goqueue.storage.log import Log
 
 
 class Partition:
-    """Partition `number` of a topic. Like its logs it has one owner, who makes all calls."""
+    """Partition `number` of a topic. Like its logs it has one owner, which makes all calls."""
 
     __slots__ = ("_has_ledger", "_ledger", "_ledger_config", "_open_ledger", "delay_file", "log", "number", "topic")
 
@@ -47,12 +47,12 @@ class Partition:
 
     @property
     def has_ledger(self) -> bool:
-        """Whether a ledger was begun, open or not."""
+        """Whether there is a ledger on the disk, open or not."""
         return self._has_ledger or self._ledger is not None
 
     @property
     def ledger(self) -> Log:
-        """The ledger, which is opened, or begun, on first use."""
+        """The ledger, which is opened or created on first use."""
         if self._ledger is None:
             if self.is_closed:
                 raise Conflict(f"the partition {self.name} is closed")
@@ -61,18 +61,18 @@ class Partition:
 
     @property
     def open_logs(self) -> tuple[Log, ...]:
-        """The log, and the ledger if it is open: all that may have something to flush."""
+        """The log, and the ledger if it is open: what may have something to flush."""
         return (self.log,) if self._ledger is None else (self.log, self._ledger)
 
     def configure(self, log_config: LogConfig, ledger_config: LogConfig) -> None:
-        """Go by these settings from now on."""
+        """Use these settings from now on."""
         self.log.config = log_config
         self._ledger_config = ledger_config
         if self._ledger is not None:
             self._ledger.config = ledger_config
 
     def abandon(self) -> None:
-        """Let go of all files as they are: they are about to be deleted."""
+        """Release all files as they are: they are about to be deleted."""
         self.delay_file.close()
         for log in self.open_logs:
             log.abandon()

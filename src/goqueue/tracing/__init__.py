@@ -1,1 +1,1 @@
-"""What becomes of messages: recorded once per batch, told message by message, and passed on to whoever wants it."""
+"""Tracing: the life of messages, recorded once per batch, shown message by message, and exported."""

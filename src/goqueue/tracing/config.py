@@ -1,4 +1,4 @@
-"""The settings of tracing; each has a bound and says what it is for."""
+"""The settings of tracing."""
 
 from dataclasses import dataclass
 
@@ -12,11 +12,11 @@ class TraceConfig:
     """What is recorded, and how much of it is kept."""
 
     enabled: bool = True
-    ring: int = 10_000  # rows; one is what happened to a batch
-    ids_max: int = 100_000  # of messages that name their trace, and so cannot be found by their id alone
+    ring: int = 10_000  # rows; one row describes a batch
+    ids_max: int = 100_000  # messages that name their trace, and so need an index
     topic: bool = False  # also write to `__traces`, which survives a restart
-    export_interval_ms: int = 100  # rows go out together, at most so often
-    outbox_max: int = 10_000  # rows that may wait to go out; more are dropped, and counted
+    export_interval_ms: int = 100  # rows are exported together, at most this often
+    outbox_max: int = 10_000  # rows that wait for export; more are dropped and counted
 
     def __post_init__(self) -> None:
         for name in ("ring", "ids_max", "export_interval_ms", "outbox_max"):

@@ -1,19 +1,19 @@
-"""Which trace a message belongs to, as its record alone says it.
+"""The trace of a message, from its record alone.
 
-    traceparent   00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01    W3C: the trace of whoever published it
+    traceparent   00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01    W3C: the trace of the publisher
     gq-trace      0af7651916cd43dd8448eb211c80319c                           of a copy by the broker: the original's
-    neither                                                                  derived from the record's place and time
+    neither                                                                  derived from the record's offset and time
 
-A derived id costs nothing until somebody asks for it: nothing is stored, and broker and client work it out alike. It
-is made of 128 bits,
+A derived id costs nothing until it is needed: it is not stored, and broker and client compute the same one. It has 128
+bits,
 
     crc32c of the topic (32) | partition (16) | offset (48) | a mix of the append time (32)
 
-which are stirred by steps that can all be taken back. So ids look random, as those who sample by them expect, and an id
-that somebody looks up says by itself where its message is.
+which are mixed by invertible steps. So ids look random, as samplers expect, and a lookup by id computes the place of
+the message without an index.
 
-What does not keep to W3C's rules counts as not there, as these rules demand: ids of zeros, capitals, version `ff`, text
-behind a version `00`. Later versions are taken by what they have in common with it.
+A `traceparent` that violates the W3C rules is ignored, as these rules demand: ids of zeros, capitals, version `ff`,
+text after a version `00`. Of later versions the common part is used.
 """
 
 import re
@@ -52,7 +52,7 @@ assert _FACTOR & 1
 
 
 class TraceContext(NamedTuple):
-    """Where a trace comes from. `span_id` is empty where nobody said it."""
+    """A trace, and the span that a message belongs to; `span_id` is empty if it is not known."""
 
     trace_id: str
     span_id: str
@@ -60,13 +60,13 @@ class TraceContext(NamedTuple):
 
     @property
     def traceparent(self) -> str:
-        """The same as W3C writes it."""
+        """The `traceparent` header."""
         span_id = self.span_id or span_id_of(self.trace_id, "")
         return format_traceparent(self.trace_id, span_id, is_sampled=self.is_sampled)
 
 
 class DerivedFrom(NamedTuple):
-    """What a derived id says of its message."""
+    """The parts of a derived id."""
 
     topic_crc: int
     partition: int
@@ -75,7 +75,7 @@ class DerivedFrom(NamedTuple):
 
 
 def parse_traceparent(text: str) -> TraceContext | None:
-    """The context in a `traceparent`; None if it is none."""
+    """The context in a `traceparent`; None if the text is invalid."""
     match = _TRACEPARENT.fullmatch(text) if len(text) <= _TEXT_MAX else None
     if match is None:
         return None
@@ -91,7 +91,7 @@ def format_traceparent(trace_id: str, span_id: str, *, is_sampled: bool = True) 
 
 
 def kept_tracestate(text: str) -> str | None:
-    """The `tracestate` that goes with a message; None if it is empty, too long or no text of one line."""
+    """The `tracestate` to store with a message; None if it is empty, too long or not one line of text."""
     text = text.strip()
     if not text or not text.isascii() or not text.isprintable() or len(text) > TRACESTATE_BYTES_MAX:
         return None
@@ -99,12 +99,12 @@ def kept_tracestate(text: str) -> str | None:
 
 
 def is_trace_id(text: str) -> bool:
-    """Whether a trace can be called that."""
+    """Whether the text is a valid trace id."""
     return _TRACE_ID.fullmatch(text) is not None and text != _NO_TRACE
 
 
 def context_in(headers: Mapping[str, str]) -> TraceContext | None:
-    """What the headers of a message say of its trace; None if they say nothing."""
+    """The trace that the headers of a message name; None if they name none."""
     context = parse_traceparent(headers.get(TRACEPARENT, ""))
     if context is None:
         copied = headers.get(COPY_TRACE, "")
@@ -114,7 +114,7 @@ def context_in(headers: Mapping[str, str]) -> TraceContext | None:
 
 
 def explicit_context(raw_headers: bytes | None) -> TraceContext | None:
-    """The same from headers as they are stored."""
+    """The trace that encoded headers name."""
     if not raw_headers or (b"traceparent" not in raw_headers and b"gq-trace" not in raw_headers):
         return None
     with suppress(CorruptRecord):
@@ -127,35 +127,35 @@ def explicit_context(raw_headers: bytes | None) -> TraceContext | None:
 def context_of(
     topic: str, partition: int, offset: int, timestamp_ns: int, raw_headers: bytes | None = None
 ) -> TraceContext:
-    """The trace of a message, from what its record says."""
+    """The trace of a message: the one that its headers name, or the derived one."""
     found = explicit_context(raw_headers)
     return found or TraceContext(derived_trace_id(topic, partition, offset, timestamp_ns), "", is_sampled=True)
 
 
 def trace_id_of(topic: str, partition: int, offset: int, timestamp_ns: int, raw_headers: bytes | None = None) -> str:
-    """The id of that trace."""
+    """The id of the trace of a message."""
     return context_of(topic, partition, offset, timestamp_ns, raw_headers).trace_id
 
 
 def derived_trace_id(topic: str, partition: int, offset: int, timestamp_ns: int) -> str:
-    """The id of a message that names none."""
+    """The trace id of a message whose headers name none."""
     packed = crc32c(topic.encode())
     packed = packed << _PARTITION_BITS | partition & ((1 << _PARTITION_BITS) - 1)
     packed = packed << _OFFSET_BITS | offset & ((1 << _OFFSET_BITS) - 1)
     packed = packed << _TIME_BITS | time_bits(timestamp_ns)
-    return f"{_stirred(packed):032x}"
+    return f"{_mixed(packed):032x}"
 
 
 def invert(trace_id: str) -> DerivedFrom:
-    """Where the message is, if the id is a derived one; others lead nowhere, or to a message of another time."""
-    packed = _unstirred(int(trace_id, 16))
+    """The parts of a derived id. For any other id, no message has these parts and this time."""
+    packed = _unmixed(int(trace_id, 16))
     packed, time = packed >> _TIME_BITS, packed & ((1 << _TIME_BITS) - 1)
     packed, offset = packed >> _OFFSET_BITS, packed & ((1 << _OFFSET_BITS) - 1)
     return DerivedFrom(packed >> _PARTITION_BITS, packed & ((1 << _PARTITION_BITS) - 1), offset, time)
 
 
 def time_bits(timestamp_ns: int) -> int:
-    """What a derived id keeps of the time."""
+    """The bits of the append time in a derived id."""
     return (timestamp_ns * _TIME_FACTOR & (1 << 64) - 1) >> 32
 
 
@@ -166,13 +166,13 @@ def span_id_of(trace_id: str, *facts: object) -> str:
     return f"{number or 1:016x}"
 
 
-def _stirred(packed: int) -> int:
+def _mixed(packed: int) -> int:
     mixed = (packed ^ _PATTERN) * _FACTOR & _MASK
     mixed ^= mixed >> _SHIFT
     return mixed * _FACTOR & _MASK
 
 
-def _unstirred(mixed: int) -> int:
+def _unmixed(mixed: int) -> int:
     mixed = mixed * _INVERSE & _MASK
-    mixed ^= mixed >> _SHIFT  # half of the bits: a second time takes it back
+    mixed ^= mixed >> _SHIFT  # a shift by half of the bits is its own inverse
     return mixed * _INVERSE & _MASK ^ _PATTERN

@@ -1,7 +1,8 @@
-"""How many messages of the ring are through, and how long that took: sets of offsets, and nothing once per message.
+"""Trace statistics: how many messages of the ring are completed, and how long that took.
 
-A message is a trace, unless it shares its trace with others: copies of it, or messages that name the same one. Those
-are left out here, and counted where traces are put together.
+Everything is computed with sets of offsets, nothing once per message. A message is a trace, unless it shares its trace
+with copies of it or with messages that name the same one. Those are left out here, and counted one by one
+(`journeys.py`).
 """
 
 from collections.abc import Iterable
@@ -9,11 +10,11 @@ from collections.abc import Iterable
 from pyroaring import BitMap64
 
 from goqueue.names import TopicPartition
-from goqueue.tracing.rows import PUBLISH, EventType, Row
+from goqueue.tracing.rows import PUBLISH, EventRow, EventType
 
 
 class TraceCounts:
-    """How the messages of rows stand, by topic and partition; sets of offsets, so nothing is done once per message."""
+    """The status of the messages in rows, by topic and partition."""
 
     def __init__(self) -> None:
         self._seen: dict[TopicPartition, BitMap64] = {}
@@ -21,8 +22,8 @@ class TraceCounts:
         self._open: dict[tuple[TopicPartition, str], BitMap64] = {}
         self._wrong: dict[tuple[TopicPartition, str], BitMap64] = {}
 
-    def add(self, row: Row) -> None:
-        """Rows come in their order."""
+    def add(self, row: EventRow) -> None:
+        """Add the next row."""
         source, offsets = row.source, row.offset_set()
         group = (source, row.group)
         self._seen.setdefault(source, BitMap64()).update(offsets)
@@ -38,7 +39,7 @@ class TraceCounts:
                 pass
 
     def leave_out(self, source: TopicPartition, offsets: BitMap64) -> None:
-        """These are counted elsewhere."""
+        """Do not count these messages."""
         for by_source in (self._seen, self._done):
             if source in by_source:
                 by_source[source] -= offsets
@@ -47,11 +48,11 @@ class TraceCounts:
                 by_group[group] -= offsets
 
     def unseen(self, source: TopicPartition, offsets: BitMap64) -> BitMap64:
-        """Those of the messages that no row speaks of."""
+        """The messages that no row mentions."""
         return offsets - self._seen.get(source, BitMap64())
 
     def sum_up(self) -> tuple[int, int, int, dict[str, int]]:
-        """All messages, those that are through, those with which something is wrong; and all by topic."""
+        """The number of messages, of completed ones, of failed ones; and of all messages by topic."""
         by_topic: dict[str, int] = {}
         for source, seen in self._seen.items():
             if seen:
@@ -61,21 +62,21 @@ class TraceCounts:
         return sum(by_topic.values()), completed, error, by_topic
 
     def completed(self, source: TopicPartition) -> BitMap64:
-        """The messages of a partition that every group is through with which got them."""
+        """The messages of a partition that every group that got them has acked."""
         done = self._done.get(source)
         return BitMap64() if done is None else done - self._of(self._open, source) - self.error(source)
 
     def pending(self, source: TopicPartition) -> BitMap64:
-        """The messages of a partition that are neither."""
+        """The messages of a partition that are neither completed nor failed."""
         return self._seen.get(source, BitMap64()) - self.completed(source) - self.error(source)
 
     def error(self, source: TopicPartition) -> BitMap64:
-        """The messages of a partition with which something is wrong."""
+        """The failed messages of a partition: rejected, expired or dead-lettered."""
         return self._of(self._wrong, source)
 
-    def latency(self, rows: Iterable[Row]) -> tuple[int, int]:
-        """Of how many messages that are through it is known when they were published, and the sum of the nanoseconds
-        from there to their last ack.
+    def latency(self, rows: Iterable[EventRow]) -> tuple[int, int]:
+        """The number of completed messages whose publish is in the rows, and the sum of the nanoseconds from there to
+        their last ack.
         """
         ordered = list(rows)
         published: dict[TopicPartition, BitMap64] = {}

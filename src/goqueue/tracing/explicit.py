@@ -1,6 +1,7 @@
-"""The messages that name their trace, both ways: which trace a message has, and which messages a trace has.
+"""The index of messages that name their trace: from message to trace, and from trace to messages.
 
-Ids that are derived need no index, these do. It is bounded: the oldest go first, and what went is still in the record.
+Derived ids need no index, explicit ones do. It is bounded: the oldest entries go first; their records still name the
+trace.
 """
 
 from bisect import bisect_right
@@ -13,18 +14,18 @@ from goqueue.names import TopicPartition
 from goqueue.record import kernel
 from goqueue.record.header import Buffer
 from goqueue.tracing.context import COPY_TRACE, TRACEPARENT, TraceContext, context_in
-from goqueue.tracing.rows import Place
+from goqueue.tracing.rows import MessageLocation
 
 Contexts = Mapping[int, TraceContext]
 NO_CONTEXTS: Contexts = {}
 FEW_BYTES = 2_048
-"""So many are searched faster than a pass of the kernel begins."""
+"""Up to this size, a search of the bytes is faster than the start of a kernel pass."""
 
 
 def contexts_in(records: Buffer, first_offset: int) -> Contexts:
-    """By offset, the traces that records name, which follow one another without a gap.
+    """The traces that records name, by offset; the offsets of the records have no gap.
 
-    Where none does, that takes a look at a few bytes or, where there are many, one pass of the kernel over the headers.
+    If no record names a trace, this costs a search of the bytes or, in a large batch, one kernel pass over the headers.
     """
     if len(records) <= FEW_BYTES:
         raw = bytes(records)
@@ -43,8 +44,8 @@ def contexts_in(records: Buffer, first_offset: int) -> Contexts:
     return found
 
 
-def _values(columns: kernel.Columns, name: str) -> dict[int, str]:
-    """By place in the batch, the values of the headers of that name; the last one wins, as everywhere."""
+def _values(columns: kernel.RecordColumns, name: str) -> dict[int, str]:
+    """The values of the headers of that name, by index in the batch; the last one wins, as everywhere."""
     wanted, names = name.encode(), columns.header_name_data
     at = names.find(wanted)
     if at < 0:
@@ -63,26 +64,26 @@ def _values(columns: kernel.Columns, name: str) -> dict[int, str]:
 
 
 class ExplicitTraces:
-    """The latest of them."""
+    """The latest messages that name their trace."""
 
     def __init__(self, count_max: int) -> None:
         self._count_max = count_max
         self._contexts: dict[TopicPartition, dict[int, TraceContext]] = {}
         self._offsets: dict[TopicPartition, BitMap64] = {}
-        self._places: dict[str, deque[Place]] = {}
-        self._order: deque[Place] = deque()
+        self._places: dict[str, deque[MessageLocation]] = {}
+        self._order: deque[MessageLocation] = deque()
 
     def __len__(self) -> int:
         """How many traces can be looked up."""
         return len(self._places)
 
     def note(self, source: TopicPartition, contexts: Contexts) -> None:
-        """Messages of a partition name these traces."""
+        """Add the traces that messages of a partition name."""
         known = self._contexts.setdefault(source, {})
         for offset, context in contexts.items():
             if offset in known:
                 continue
-            place = Place(*source, offset)
+            place = MessageLocation(*source, offset)
             known[offset] = context
             self._places.setdefault(context.trace_id, deque()).append(place)
             self._order.append(place)
@@ -91,18 +92,18 @@ class ExplicitTraces:
             self._forget_oldest()
 
     def of(self, source: TopicPartition, offsets: BitMap64) -> Contexts:
-        """By offset, the traces that these messages name."""
+        """The traces that these messages name, by offset."""
         known = self._offsets.get(source)
         if known is None:
             return NO_CONTEXTS
         contexts = self._contexts[source]
         return {offset: contexts[offset] for offset in known & offsets}
 
-    def context(self, place: Place) -> TraceContext | None:
+    def context(self, place: MessageLocation) -> TraceContext | None:
         """The trace that one message names."""
         return self._contexts.get(TopicPartition(place.topic, place.partition), {}).get(place.offset)
 
-    def places(self, trace_id: str) -> Iterable[Place]:
+    def places(self, trace_id: str) -> Iterable[MessageLocation]:
         """The messages that name the trace, oldest first."""
         return tuple(self._places.get(trace_id, ()))
 
@@ -111,7 +112,7 @@ class ExplicitTraces:
         return (trace_id for trace_id, places in self._places.items() if len(places) > 1)
 
     def forget(self, topic: str) -> None:
-        """The topic is gone."""
+        """The topic was deleted."""
         kept = [place for place in self._order if place.topic != topic]
         contexts = self._contexts
         self._contexts, self._offsets, self._places, self._order = {}, {}, {}, deque()
@@ -125,7 +126,7 @@ class ExplicitTraces:
         context = self._contexts[source].pop(place.offset)
         self._offsets[source].discard(place.offset)
         places = self._places[context.trace_id]
-        places.popleft()  # the oldest of all is the oldest of its trace
+        places.popleft()  # the oldest entry is also the oldest of its trace
         if not places:
             del self._places[context.trace_id]
         if not self._contexts[source]:

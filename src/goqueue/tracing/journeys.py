@@ -1,22 +1,22 @@
-"""The journey of a message: its moments in order, over all places it was at, and how it stands.
+"""The journey of a message: all its moments in order, over all its copies, and its status.
 
-A message that dies is copied to the dead letters, and from there, if it is put back, to a topic again. Its trace
-follows it: each copy is another place of the same journey. How it stands is told by the places it was not moved away
-from; a letter that nobody put back leaves the journey where the message died.
+A dead letter is a copy in the dead-letter topic, and a redrive copies it to a topic again. All copies share one trace
+and are places of one journey. The status is that of the places that the message was not moved away from; a dead letter
+that was not redriven leaves the journey at the place where the message failed.
 
-    failed       dead-lettered or rejected, for some group
-    expired      its time was over before anybody had processed it
-    retrying     given back or not acknowledged in time; it will be delivered again
+    failed       dead-lettered or rejected, for at least one group
+    expired      its time to live ended before it was acked
+    retrying     nacked, or its lease expired; it will be redelivered
     delayed      not due yet
-    completed    acknowledged by every group that got it; or its delivery was called off
-    in_progress  none of these: nobody got it yet, or somebody works on it
+    completed    acked by every group that got it; or its delivery was cancelled
+    in_progress  none of these: not delivered yet, or leased
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from goqueue.tracing.context import TraceContext, span_id_of
-from goqueue.tracing.rows import EventType, Moment, Place
+from goqueue.tracing.rows import EventType, MessageLocation, Moment
 
 STATUSES = ("failed", "expired", "retrying", "in_progress", "delayed", "completed")
 """The first one that holds for any message of a trace holds for the trace."""
@@ -39,10 +39,10 @@ _OF_DELAY: Mapping[str, str] = {
 
 
 class Journey(NamedTuple):
-    """All that is known of one trace."""
+    """One trace."""
 
     trace_id: str
-    start: Place
+    start: MessageLocation
     moments: Sequence[Moment]
     status: str
 
@@ -56,20 +56,20 @@ class Journey(NamedTuple):
 
 
 def journey(trace_id: str, moments: Iterable[Moment]) -> Journey:
-    """The journey that these moments make; at least one."""
+    """The journey of these moments, of which there is at least one."""
     ordered = sorted(moments, key=lambda moment: moment[:3])
     return Journey(trace_id, ordered[0].place, ordered, _status(ordered))
 
 
 def span_id(trace_id: str, moment: Moment) -> str:
-    """The id of a moment as a span; that of the publish is known to whoever knows the place."""
+    """The id of a moment as a span. The id of a publish follows from its place, so that children can name it."""
     if moment.event_type == EventType.RECEIVED:
         return span_id_of(trace_id, moment.place)
     return span_id_of(trace_id, moment.place, moment.event_type, moment.time_ns, moment.sequence, moment.group)
 
 
 def parent_span_id(trace_id: str, moment: Moment, context: TraceContext | None) -> str:
-    """What a moment belongs to: the publish; and this to the message it is a copy of, or to whoever published it."""
+    """The parent of a moment: the publish. Its parent is the original of a copy, or the span of the publisher."""
     if moment.event_type != EventType.RECEIVED:
         return span_id_of(trace_id, moment.place)
     if "copied_from" in moment.attributes:
@@ -78,7 +78,7 @@ def parent_span_id(trace_id: str, moment: Moment, context: TraceContext | None) 
 
 
 def _status(moments: Sequence[Moment]) -> str:
-    origins: dict[str, str] = {}  # of each copy, the place it was copied from
+    origins: dict[str, str] = {}  # for each copy, the place it was copied from
     letters: set[str] = set()
     by_place: dict[str, list[Moment]] = {}
     for moment in moments:
@@ -102,7 +102,7 @@ def _status(moments: Sequence[Moment]) -> str:
 
 
 def _standing(moments: Sequence[Moment]) -> str:
-    """How a message stands at one place."""
+    """The status of a message at one place."""
     groups: dict[str, str] = {}
     delay = ""
     for moment in moments:

@@ -1,10 +1,10 @@
-"""Traces in a file, a JSON object per line, and a new file when it is large or the day is over.
+"""Traces in a file, one JSON object per line; a new file begins when it is large or the day ends.
 
-    traces.jsonl                      written to
-    traces-20260131-0001.jsonl        what was written on that day, by UTC, oldest number first
+    traces.jsonl                      the current file
+    traces-20260131-0001.jsonl        a file of that day (UTC), lowest number first
 
-Only so many of the old files are kept. A line that a crash has left unfinished is ended before the next one, so it is
-the only one that cannot be read. What cannot be written is lost: the caller is told, and the next export tries anew.
+A limited number of old files is kept. If a crash has left an incomplete line, it is ended before the next one, so that
+no other line is affected. If a write fails its rows are lost: the caller gets the error, and the next export retries.
 """
 
 import posixpath
@@ -23,7 +23,7 @@ HEAD_BYTES = 4096
 _TIME = re.compile(rb'"time_ns":(-?\d{1,19})')
 
 
-class LineFile(Protocol):
+class JsonLinesFile(Protocol):
     """A file that grows at its end."""
 
     def size(self) -> int: ...
@@ -32,18 +32,18 @@ class LineFile(Protocol):
     def close(self) -> None: ...
 
 
-class Named(Protocol):
-    """Something in a directory."""
+class NamedEntry(Protocol):
+    """A name in a directory."""
 
     @property
     def name(self) -> str: ...
 
 
 class LineDisk(Protocol):
-    """Where the files are."""
+    """The file system of the files."""
 
-    def open(self, path: str, *, create: bool = False) -> LineFile: ...
-    def entries(self, directory: str) -> Sequence[Named]: ...
+    def open(self, path: str, *, create: bool = False) -> JsonLinesFile: ...
+    def entries(self, directory: str) -> Sequence[NamedEntry]: ...
     def make_directory(self, path: str) -> None: ...
     def rename(self, source: str, target: str) -> None: ...
     def remove(self, path: str) -> None: ...
@@ -66,12 +66,12 @@ class JsonlExporter:
         self._clock = clock
         self._max_bytes = max_bytes
         self._keep = keep
-        self._file: LineFile | None = None
+        self._file: JsonLinesFile | None = None
         self._size = 0
         self._day = ""
 
     def export(self, exports: Sequence[Export]) -> None:
-        """Write them, all before it returns."""
+        """Write all of them before returning."""
         lines = [encode_line(line) + b"\n" for export in exports for line in export.lines()]
         try:
             self._write(lines)
@@ -80,7 +80,7 @@ class JsonlExporter:
             raise
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -98,8 +98,8 @@ class JsonlExporter:
             self._size += len(line)
         _append(file, some)
 
-    def _begin(self, today: str) -> LineFile:
-        """Open the file, and go on with what is in it."""
+    def _begin(self, today: str) -> JsonLinesFile:
+        """Open the file and continue after its content."""
         self._disk.make_directory(self._directory or ".")
         file = self._file = self._disk.open(self._path, create=True)
         self._size = file.size()
@@ -112,8 +112,8 @@ class JsonlExporter:
                 self._size += 1
         return file
 
-    def _rotate(self, today: str) -> LineFile:
-        """Put the file aside, and begin the next one."""
+    def _rotate(self, today: str) -> JsonLinesFile:
+        """Rename the file, and begin the next one."""
         self.close()
         old = self._old_names()
         number = 1 + max((int(number) for day, number, _ in old if day == self._day), default=0)
@@ -130,7 +130,7 @@ class JsonlExporter:
         return [(match[1], match[2], match[0]) for match in matches]
 
 
-def _append(file: LineFile, lines: Sequence[bytes]) -> None:
+def _append(file: JsonLinesFile, lines: Sequence[bytes]) -> None:
     if lines:
         file.append(b"".join(lines))
 

@@ -1,11 +1,10 @@
-"""Traces to a collector over OTLP/HTTP, by OpenTelemetry's own exporter: Jaeger and Tempo take them.
+"""Traces to a collector over OTLP/HTTP, such as Jaeger or Tempo, with the exporter of OpenTelemetry.
 
-Each moment of each message is a span: `publish.received` is the root, or a child of whoever published the message, and
-all that happens to the message at one place is a child of that. A span that took its time begins that much before it
-ends; most have no length.
+Each moment of each message is a span. `publish.received` is the root, or a child of the span of the publisher; all
+other moments at the same place are children of it. A moment with a duration is a span of that length.
 
-A span costs some tens of microseconds here, in a thread that shares the interpreter with the broker. Whoever has more
-messages than that allows sets `trace_sample_rate`.
+A span costs some tens of microseconds, in a thread that shares the interpreter with the broker. With more messages than
+that allows, lower `trace_sample_rate`.
 """
 
 import logging
@@ -22,14 +21,14 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import ReadableSpan
 
 SPANS_MAX = 512
-"""In one request."""
+"""Spans in one request."""
 TIMEOUT_S = 3.0
-"""For one request with all its repetitions; a server that stops waits no longer than that."""
+"""For one request with all its retries; a server that stops waits no longer than that."""
 _KINDS = {"publish": "PRODUCER", "consume": "CONSUMER", "visibility": "CONSUMER"}
 
 
 class ExportRefused(Exception):
-    """The collector did not take the spans."""
+    """The collector did not accept the spans."""
 
 
 class OtlpExporter:
@@ -39,27 +38,29 @@ class OtlpExporter:
     needs_trace_ids = True
 
     def __init__(self, endpoint: str, *, node_id: int = 0) -> None:
-        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter  # dear, and seldom needed
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import (
+            OTLPSpanExporter,
+        )  # slow to import, and seldom needed
         from opentelemetry.sdk.resources import Resource
         from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 
-        logging.getLogger("opentelemetry.exporter").propagate = False  # whoever calls says what failed, once
+        logging.getLogger("opentelemetry.exporter").propagate = False  # the caller logs the failure, once
         self._exporter = OTLPSpanExporter(endpoint=endpoint, timeout=TIMEOUT_S)
         facts = {"service.name": "goqueue", "service.version": VERSION, "service.instance.id": str(node_id)}
         self._resource = Resource.create(facts)
         self._scope = InstrumentationScope("goqueue", VERSION)
 
     def export(self, exports: Sequence[Export]) -> None:
-        """Send them, some at a time; raises when one request fails, and leaves the rest."""
+        """Send them in several requests; raises when one of them fails, and drops the rest."""
         from opentelemetry.sdk.trace.export import SpanExportResult
 
         spans = self._spans(exports)
         while some := list(islice(spans, SPANS_MAX)):
             if self._exporter.export(some) is not SpanExportResult.SUCCESS:
-                raise ExportRefused("the collector cannot be reached, or refused the spans")
+                raise ExportRefused("the collector is unreachable or refused the spans")
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._exporter.shutdown()  # type: ignore[no-untyped-call]
 
     def _spans(self, exports: Sequence[Export]) -> Iterator["ReadableSpan"]:
@@ -92,7 +93,7 @@ class OtlpExporter:
 
 
 def _attributes(moment: Moment) -> Mapping[str, str | int]:
-    """OpenTelemetry's names where it has one."""
+    """The attributes of a span, with the names of OpenTelemetry where it has one."""
     named: dict[str, str | int] = {
         "messaging.system": "goqueue",
         "messaging.destination.name": moment.place.topic,

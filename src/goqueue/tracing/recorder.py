@@ -1,10 +1,10 @@
-"""Makes rows out of what the broker tells: an observer of its events, as the metrics are.
+"""The recorder: an observer of events that makes rows of them.
 
-    Published ──> a row ──(Persisted)──> complete ──> outbox
-    Delivered, Settled, ... ──> a row ─────────────> outbox
+    BatchPublished ──> a row ──(Persisted)──> complete ──> outbox
+    MessagesDelivered, MessagesSettled, ... ──> a row ──> outbox
 
-All that is done here is done once per batch. Times never go back, whatever the clock does: what is told later happened
-later. Internal topics are never traced.
+Everything here is done once per batch. Times never go back, even if the clock does: later events get later times.
+Internal topics are never traced.
 """
 
 from collections import deque
@@ -20,7 +20,7 @@ from goqueue.record.header import Flags
 from goqueue.tracing.config import TraceConfig
 from goqueue.tracing.explicit import NO_CONTEXTS, Contexts, ExplicitTraces, contexts_in
 from goqueue.tracing.ring import Ring
-from goqueue.tracing.rows import ERRORS, NOWHERE, PUBLISH, ByOffset, EventType, Row
+from goqueue.tracing.rows import ERRORS, NOWHERE, PUBLISH, ByOffset, EventRow, EventType
 from goqueue.tracing.sampling import Sampler
 
 _SETTLED = {
@@ -34,13 +34,13 @@ _OTHERS = tuple(str(event_type) for event_type in EventType if event_type not in
 _HAS_HEADERS = int(Flags.HAS_HEADERS)
 _CONTROL = int(Flags.CONTROL)
 ERROR_CHARACTERS_MAX = 1_000
-"""Of what a consumer says went wrong: it may say a lot, and the ring keeps thousands of them."""
-TTL_OVER = "its time to live was over"
-LEASE_OVER = "the lease ran out"
+"""The limit of an error text of a consumer: it may be long, and the ring keeps thousands of them."""
+TTL_OVER = "the time to live ended"
+LEASE_OVER = "the lease expired"
 
 
-class Tallies:
-    """What was recorded and dropped since the start, in events of single messages."""
+class RecorderCounters:
+    """Recorded and dropped events of single messages since the start."""
 
     __slots__ = ("exporter", "exports", "others", "persisted", "published", "ring", "sampled")
 
@@ -63,14 +63,14 @@ class Tallies:
 
 
 class Recorder:
-    """Records what happens to messages. Belongs to the owner of the broker."""
+    """Records events of messages as rows. Belongs to the owner of the broker."""
 
     def __init__(self, config: TraceConfig, *, clock: Clock) -> None:
         self.ring = Ring(config.ring)
         self.explicit = ExplicitTraces(config.ids_max)
-        self.tallies = Tallies()
-        self.outbox: list[Row] = []
-        self.keeps_outbox = False  # whether somebody takes it
+        self.tallies = RecorderCounters()
+        self.outbox: list[EventRow] = []
+        self.keeps_outbox = False  # whether rows are exported
         self._config = config
         self._clock = clock
         self._now_ns = 0
@@ -78,16 +78,16 @@ class Recorder:
         self._rates: dict[str, float] = {}
         self._sampler = Sampler()
         self._sources: dict[tuple[str, int], TopicPartition] = {}
-        self._unpersisted: dict[tuple[str, int], deque[Row]] = {}
+        self._unpersisted: dict[tuple[str, int], deque[EventRow]] = {}
         self.observe = events.Handlers(
             {
-                events.Published: self._published,
+                events.BatchPublished: self._published,
                 events.Persisted: self._persisted,
-                events.Delivered: self._delivered,
-                events.Settled: self._settled,
+                events.MessagesDelivered: self._delivered,
+                events.MessagesSettled: self._settled,
                 events.LeasesExpired: self._leases_expired,
                 events.LeasesLost: self._leases_lost,
-                events.PassedOver: self._passed_over,
+                events.MessagesPassedOver: self._passed_over,
                 events.MessagesExpired: self._messages_expired,
                 events.DelaysBegun: self._delays_begun,
                 events.DelaysFired: self._delays_fired,
@@ -103,21 +103,21 @@ class Recorder:
         )
 
     def configure(self, topic: str, rate: float) -> None:
-        """From now on this share of the topic's messages is traced."""
+        """Trace this share of the topic's messages from now on."""
         self._rates[topic] = rate
 
-    def take_outbox(self) -> list[Row]:
-        """The rows that are complete since the last call."""
+    def take_outbox(self) -> list[EventRow]:
+        """The rows that were completed since the last call."""
         rows, self.outbox = self.outbox, []
         return rows
 
-    def drop(self, rows: Iterable[Row]) -> None:
-        """These did not get where they should."""
+    def drop(self, rows: Iterable[EventRow]) -> None:
+        """Count rows that could not be exported."""
         self.tallies.exporter += sum(row.event_count for row in rows)
 
     # --- publishing ----------------------------------------------------------------------------
 
-    def _published(self, event: events.Published) -> None:
+    def _published(self, event: events.BatchPublished) -> None:
         rate = self._rates.get(event.topic)
         if not rate or event.flags & _CONTROL:
             return
@@ -138,7 +138,7 @@ class Recorder:
             if number == event.count:
                 offsets = None
         received_ns = max(self._now_ns, event.received_ns)
-        row = Row(
+        row = EventRow(
             next(self._numbers),
             PUBLISH,
             received_ns,
@@ -163,7 +163,7 @@ class Recorder:
         waiting.append(row)
 
     def _decide(self, source: TopicPartition, first: int, end: int, contexts: Contexts, *, is_copy: bool) -> None:
-        """Some messages of a batch are in or out whatever the rate is."""
+        """Decide the messages of a batch that are sampled or left out regardless of the rate."""
         self.explicit.note(source, contexts)
         if is_copy:
             self._sampler.take_in(source, _span(first, end))
@@ -184,12 +184,12 @@ class Recorder:
 
     # --- delivery ------------------------------------------------------------------------------
 
-    def _delivered(self, event: events.Delivered) -> None:
+    def _delivered(self, event: events.MessagesDelivered) -> None:
         row = self._record(EventType.FETCHED, event.topic, event.partition, event.offsets, event.group, event.member)
         if row is not None:
             row.attempts = dict(event.attempts)
 
-    def _settled(self, event: events.Settled) -> None:
+    def _settled(self, event: events.MessagesSettled) -> None:
         row = self._record(
             _SETTLED[event.kind], event.topic, event.partition, event.offsets, event.group, event.member, event.reason
         )
@@ -204,7 +204,7 @@ class Recorder:
         where = (event.topic, event.partition, event.offsets)
         self._record(EventType.TIMEOUT, *where, event.group, event.member, event.reason)
 
-    def _passed_over(self, event: events.PassedOver) -> None:
+    def _passed_over(self, event: events.MessagesPassedOver) -> None:
         row = self._record(EventType.ACKED, event.topic, event.partition, event.offsets, event.group)
         if row is not None:
             row.reason = "committed"
@@ -219,7 +219,7 @@ class Recorder:
             EventType.ROUTED,
             event.topic,
             event.partition,
-            BitMap64(event.graves),
+            BitMap64(event.dead_letters),
             event.group,
             event.member,
             event.error,
@@ -227,7 +227,7 @@ class Recorder:
         if row is not None:
             row.reason = event.reason
             row.dlq_topic = event.dlq_topic
-            row.graves = dict(event.graves)
+            row.dead_letters = dict(event.dead_letters)
             row.duration_ns = max(0, row.time_ns - event.began_ns) if event.began_ns else None
 
     # --- delays --------------------------------------------------------------------------------
@@ -245,7 +245,11 @@ class Recorder:
 
     def _delays_expired(self, event: events.DelaysExpired) -> None:
         row = self._record(
-            EventType.EXPIRED, event.topic, event.partition, event.offsets, error="it left the log before its time"
+            EventType.EXPIRED,
+            event.topic,
+            event.partition,
+            event.offsets,
+            error="retention removed it before it was due",
         )
         if row is not None:
             row.reason = "retention"
@@ -259,7 +263,7 @@ class Recorder:
         row = self._of_group(EventType.REBALANCE_ENDED, event.group)
         row.duration_ns = event.duration_ns
         row.reason = event.kind
-        row.error = "another change came before its end" if event.failed else ""
+        row.error = "another change came first" if event.failed else ""
 
     def _partitions_revoked(self, event: events.PartitionsRevoked) -> None:
         for source in event.partitions:
@@ -292,8 +296,8 @@ class Recorder:
         group: str = "",
         member: str = "",
         error: str = "",
-    ) -> Row | None:
-        """A row for those of the messages that are traced; None if there is none."""
+    ) -> EventRow | None:
+        """A row for the sampled messages; None if there are none."""
         rate = self._rates.get(topic)
         if not rate or not offsets:
             return None
@@ -308,7 +312,7 @@ class Recorder:
             if not chosen:
                 return None
         first, end, number = chosen.min(), chosen.max() + 1, len(chosen)
-        row = Row(
+        row = EventRow(
             next(self._numbers),
             event_type,
             self._time(),
@@ -323,17 +327,19 @@ class Recorder:
         )
         return self._keep(row)
 
-    def _of_group(self, event_type: EventType, group: str, source: TopicPartition = NOWHERE, member: str = "") -> Row:
-        row = Row(next(self._numbers), event_type, self._time(), source, group=group, member=member)
+    def _of_group(
+        self, event_type: EventType, group: str, source: TopicPartition = NOWHERE, member: str = ""
+    ) -> EventRow:
+        row = EventRow(next(self._numbers), event_type, self._time(), source, group=group, member=member)
         return self._keep(row)
 
-    def _keep(self, row: Row) -> Row:
+    def _keep(self, row: EventRow) -> EventRow:
         self.tallies.ring += self.ring.add(row)
         self.tallies.others[row.kind] += max(1, row.count)
         self._send(row)
         return row
 
-    def _send(self, row: Row) -> None:
+    def _send(self, row: EventRow) -> None:
         if self.keeps_outbox:
             if len(self.outbox) < self._config.outbox_max:
                 self.outbox.append(row)

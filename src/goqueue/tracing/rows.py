@@ -1,14 +1,14 @@
-"""What happened to the messages of one batch, as one row; and the same for one of them, as moments.
+"""Rows: what happened to the messages of a batch; and moments: what happened to one of them.
 
     publish  [4200, 4700)   received 12.001, written 12.002, persisted 12.004
-    consume.fetched  {4200..4299}   billing/worker-1, attempt 1 but 4207: 2
+    consume.fetched  {4200..4299}   billing/worker-1, attempt 1, except 4207: 2
 
-A row is made once per batch and costs the same for one message and for ten thousand. What differs from message to
-message stands in small tables by offset, and only for those messages of which it is true. A publish is one row with
-three times in it, which are three moments.
+A row is made once per batch and costs the same for one message and for ten thousand. Facts that differ between messages
+are in small tables by offset, and only for the messages that have them. A publish is one row with three times, which
+are three moments.
 
-Rows are numbered as they come. The numbers of a process begin with the time at which it started, so that what was
-written down before a restart stays in front. Moments are in the order of their times, then of these numbers.
+Rows have rising sequence numbers. Those of a process begin with its start time, so that rows stored before a restart
+come first. Moments are ordered by time, then by sequence.
 """
 
 from array import array
@@ -25,7 +25,7 @@ from goqueue.times import format_time
 
 
 class EventType(StrEnum):
-    """What can happen to a message, or to a group."""
+    """What can happen to a message or a group."""
 
     RECEIVED = "publish.received"
     PARTITIONED = "publish.partitioned"
@@ -50,14 +50,14 @@ class EventType(StrEnum):
 PUBLISH = "publish"
 """The kind of a row that stands for the three moments of a publish."""
 ERRORS = frozenset((EventType.NACKED, EventType.REJECTED, EventType.TIMEOUT, EventType.EXPIRED, EventType.ROUTED))
-"""They are recorded whether their message was sampled or not."""
+"""These are recorded even if their message was not sampled."""
 _RANKS: Mapping[str, int] = {EventType.PARTITIONED: 1, EventType.PERSISTED: 2}
 NOWHERE = TopicPartition("", -1)
-"""Of what concerns no partition."""
+"""The source of rows that concern no partition."""
 
 
-class Place(NamedTuple):
-    """Where a message is."""
+class MessageLocation(NamedTuple):
+    """The topic, partition and offset of a message."""
 
     topic: str
     partition: int
@@ -68,7 +68,7 @@ class Place(NamedTuple):
 
 
 class Facts(NamedTuple):
-    """What a row says of one of its messages beyond what holds for all of them."""
+    """The facts of one message of a row that differ between messages."""
 
     attempt: int | None = None
     deliver_at_ns: int | None = None
@@ -81,7 +81,7 @@ NO_FACTS = Facts()
 
 
 class ByOffset(Mapping[int, int]):
-    """A number for each of some messages, in little more than eight bytes each: there may be millions of them."""
+    """A number per message, in little more than eight bytes each: there may be millions of them."""
 
     __slots__ = ("_numbers", "_offsets")
 
@@ -101,26 +101,26 @@ class ByOffset(Mapping[int, int]):
         return len(self._numbers)
 
 
-class Row(msgspec.Struct, eq=False):
-    """One thing that happened to some messages of a partition, or, without offsets, to a group."""
+class EventRow(msgspec.Struct, eq=False):
+    """One event of some messages of a partition or, without offsets, of a group."""
 
     sequence: int
     kind: str  # an `EventType`, or PUBLISH
     time_ns: int
     source: TopicPartition
     first: int = 0
-    end: int = 0  # [first, end) holds all offsets
-    offsets: BitMap64 | None = None  # which of these they are, unless all
+    end: int = 0  # all offsets are in [first, end)
+    offsets: BitMap64 | None = None  # None: all of [first, end)
     count: int = 0
     group: str = ""
     member: str = ""
     error: str = ""
     reason: str = ""
     duration_ns: int | None = None
-    attempts: Mapping[int, int] = {}  # of those that are not the first
+    attempts: Mapping[int, int] = {}  # above 1
     deliver_at_ns: Mapping[int, int] = {}
     dlq_topic: str = ""
-    graves: Mapping[int, tuple[int, int]] = {}
+    dead_letters: Mapping[int, tuple[int, int]] = {}
     origin: TopicPartition = NOWHERE  # of copies
     origin_offsets: Mapping[int, int] = {}
     written_ns: int = 0  # of a publish, likewise the rest
@@ -130,7 +130,7 @@ class Row(msgspec.Struct, eq=False):
 
     @property
     def event_count(self) -> int:
-        """How many moments it stands for."""
+        """The number of moments in the row."""
         return 3 * self.count if self.kind == PUBLISH else max(1, self.count)
 
     def offset_set(self) -> BitMap64:
@@ -143,7 +143,7 @@ class Row(msgspec.Struct, eq=False):
         return found
 
     def among(self, wanted: BitMap64) -> BitMap64:
-        """Those of the wanted offsets that it speaks of."""
+        """The wanted offsets that are in the row."""
         if self.offsets is not None:
             return wanted & self.offsets
         if not wanted or wanted.max() < self.first or wanted.min() >= self.end:
@@ -154,26 +154,26 @@ class Row(msgspec.Struct, eq=False):
         return found & wanted
 
     def has(self, offset: int) -> bool:
-        """Whether it speaks of that one."""
+        """Whether the offset is in the row."""
         return self.first <= offset < self.end and (self.offsets is None or offset in self.offsets)
 
     @property
     def is_plain(self) -> bool:
         """Whether all messages have the same facts."""
-        return not (self.attempts or self.deliver_at_ns or self.graves or self.origin_offsets)
+        return not (self.attempts or self.deliver_at_ns or self.dead_letters or self.origin_offsets)
 
     def facts(self, offset: int) -> Facts:
-        """What is true of that message."""
+        """The facts of one message."""
         attempt = self.attempts.get(offset, 1) if self.kind == EventType.FETCHED else None
         if self.is_plain:
             return NO_FACTS if attempt is None else Facts(attempt)
-        dlq_partition, dlq_offset = self.graves.get(offset, (None, None))
+        dlq_partition, dlq_offset = self.dead_letters.get(offset, (None, None))
         return Facts(
             attempt, self.deliver_at_ns.get(offset), dlq_partition, dlq_offset, self.origin_offsets.get(offset)
         )
 
     def times(self) -> Iterator[tuple[str, int, int | None]]:
-        """The moments it stands for: type, time, and how long that took."""
+        """The moments of the row: type, time and duration."""
         if self.kind != PUBLISH:
             yield self.kind, self.time_ns, self.duration_ns
             return
@@ -184,13 +184,13 @@ class Row(msgspec.Struct, eq=False):
 
 
 class Moment(NamedTuple):
-    """One thing that happened to one message."""
+    """One event of one message."""
 
     time_ns: int
     sequence: int
     rank: int
     event_type: str
-    place: Place
+    place: MessageLocation
     group: str = ""
     member: str = ""
     duration_ns: int | None = None
@@ -198,9 +198,9 @@ class Moment(NamedTuple):
     attributes: Mapping[str, str] = MappingProxyType({})
 
 
-def moments(row: Row, offset: int) -> Iterator[Moment]:
-    """What the row says of one message."""
-    place = Place(*row.source, offset)
+def moments(row: EventRow, offset: int) -> Iterator[Moment]:
+    """The moments of one message in the row."""
+    place = MessageLocation(*row.source, offset)
     facts = row.facts(offset)
     attributes = _attributes(row, facts)
     for event_type, time_ns, duration_ns in row.times():
@@ -209,7 +209,7 @@ def moments(row: Row, offset: int) -> Iterator[Moment]:
         yield Moment(time_ns, row.sequence, rank, event_type, place, row.group, row.member, duration_ns, row.error, own)
 
 
-def _attributes(row: Row, facts: Facts) -> dict[str, str]:
+def _attributes(row: EventRow, facts: Facts) -> dict[str, str]:
     named = {
         "attempt": facts.attempt,
         "reason": row.reason or None,
@@ -217,6 +217,6 @@ def _attributes(row: Row, facts: Facts) -> dict[str, str]:
         "dlq_topic": row.dlq_topic or None,
         "dlq_partition": facts.dlq_partition,
         "dlq_offset": facts.dlq_offset,
-        "copied_from": None if facts.origin_offset is None else Place(*row.origin, facts.origin_offset),
+        "copied_from": None if facts.origin_offset is None else MessageLocation(*row.origin, facts.origin_offset),
     }
     return {name: str(value) for name, value in named.items() if value is not None}

@@ -1,14 +1,14 @@
 """Which messages are traced.
 
-The rate of a topic is a share of its messages, chosen so that nothing has to be done once per message: offsets are cut
-into stretches of 1,024, and a hash of topic, partition and number of the stretch says whether all of it is in or out.
-So every event of a message gets the same answer, also after a restart, and a stretch that is in is traced whole.
+The rate of a topic is a share of its messages, chosen without work per message: offsets are divided into stretches of
+1,024, and a hash of topic, partition and number of the stretch says whether all of it is in or out. So every event of a
+message gets the same decision, also after a restart.
 
-Some messages are decided one by one, and that counts more than the stretch they are in:
+Some messages are decided individually, which overrides their stretch:
 
     `traceparent` with the sampled flag       in
     `traceparent` without it                  out
-    copies that the broker makes              in: the trace of the original goes on
+    copies that the broker makes              in: they continue the trace of the original
     something went wrong with the message     in, from then on
 
 These decisions are kept for the latest messages only. Rate 0 switches a topic off altogether.
@@ -24,12 +24,12 @@ from goqueue.names import TopicPartition
 
 STRETCH_BITS = 10
 DECISIONS_MAX = 10_000
-"""Decisions are made for batches; so many batches are remembered."""
+"""How many individual decisions, each for a batch, are remembered."""
 _HASHES = 1 << 64
 
 
 class Sampler:
-    """Decides for batches, once and for good."""
+    """Decides which messages of a batch are traced."""
 
     def __init__(self, *, decisions_max: int = DECISIONS_MAX) -> None:
         self._in: dict[TopicPartition, BitMap64] = {}
@@ -38,19 +38,19 @@ class Sampler:
         self._decisions_max = decisions_max
 
     def take_in(self, source: TopicPartition, offsets: BitMap64) -> None:
-        """These are traced, also if they were left out before."""
+        """Trace these messages, even if they were left out before."""
         self._decide(self._in, source, offsets)
 
     def leave_out(self, source: TopicPartition, offsets: BitMap64) -> None:
-        """These are not."""
+        """Do not trace these messages."""
         self._decide(self._out, source, offsets)
 
     def takes_all(self, source: TopicPartition, rate: float) -> bool:
-        """Whether every message of the partition is in."""
+        """Whether every message of the partition is traced."""
         return rate >= 1 and not (self._out and source in self._out)
 
     def choose(self, source: TopicPartition, rate: float, offsets: BitMap64) -> BitMap64:
-        """Those of the offsets that are traced."""
+        """The offsets that are traced."""
         chosen = self._by_stretch(source, rate, offsets) if rate < 1 else offsets.copy()
         if source in self._out:
             chosen -= self._out[source]
@@ -59,7 +59,7 @@ class Sampler:
         return chosen
 
     def choose_range(self, source: TopicPartition, rate: float, first: int, end: int) -> BitMap64:
-        """The same for offsets that follow one another."""
+        """The same for the offsets [first, end)."""
         is_simple = rate < 1 and not (self._in and source in self._in) and not (self._out and source in self._out)
         if (
             is_simple
@@ -72,7 +72,7 @@ class Sampler:
         return self.choose(source, rate, offsets)
 
     def forget(self, topic: str) -> None:
-        """The topic is gone."""
+        """The topic was deleted."""
         for decided in (self._in, self._out):
             for source in [source for source in decided if source.topic == topic]:
                 del decided[source]
@@ -111,6 +111,6 @@ def _take_away(decided: dict[TopicPartition, BitMap64], source: TopicPartition, 
 
 @lru_cache(maxsize=1_024)
 def is_in(source: TopicPartition, stretch: int, rate: float) -> bool:
-    """Whether a stretch of offsets is traced at that rate; one that is in stays in at every higher one."""
+    """Whether a stretch of offsets is traced at that rate; if so, it is at every higher rate, too."""
     number: int = hash64(f"{source.topic}\x00{source.partition}\x00{stretch}".encode(), signed=False)[0]
     return number < rate * _HASHES

@@ -1,4 +1,4 @@
-"""Traces as JSON lines to wherever bytes can be written: standard output, in a server."""
+"""Traces as JSON lines to a stream, such as the standard output of a server."""
 
 from collections.abc import Callable, Sequence
 
@@ -16,8 +16,8 @@ class StreamExporter:
         self._write = write
 
     def export(self, exports: Sequence[Export]) -> None:
-        """Write them in one piece."""
+        """Write them in one call."""
         self._write(b"".join(encode_line(line) + b"\n" for export in exports for line in export.lines()))
 
     def close(self) -> None:
-        """The stream is not ours."""
+        """Nothing: the stream belongs to the caller."""

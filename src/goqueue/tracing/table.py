@@ -1,11 +1,11 @@
-"""Rows as a table: flat, typed, one schema for all of them, as JSON lines. What `__traces` and the files hold.
+"""Rows as a table: flat, typed, one schema for all rows, as JSON lines. This is the format of `__traces` and of files.
 
-A line is one event of a run of messages whose offsets follow one another, so it does not grow with the batch. Numbers
-that make no sense for an event are null, text is empty; every line has every field. Where two numbers of a run differ
-from message to message they differ by one each time: `dlq_offset` and `origin_offset` are those of the first.
+A line is one event of a run of messages with consecutive offsets, so its size does not depend on the batch. Every line
+has every field; numbers that do not apply are null, and text is empty. `dlq_offset` and `origin_offset` are those of
+the first message of the run; for each following message they are one higher.
 
-What is scattered takes a line per run, up to a limit; behind it one line stands for all the rest, and its `count` is
-smaller than its range is long.
+Scattered offsets take one line per run, up to a limit; then one line covers all the rest, and its `count` is smaller
+than the length of its range.
 """
 
 from collections.abc import Iterable, Iterator
@@ -17,7 +17,7 @@ from pyroaring import BitMap64
 from goqueue.names import TopicPartition
 from goqueue.tracing.context import TraceContext
 from goqueue.tracing.explicit import NO_CONTEXTS, Contexts
-from goqueue.tracing.rows import Facts, Row
+from goqueue.tracing.rows import EventRow, Facts
 
 RUNS_MAX = 1_000
 _NO_CONTEXT = TraceContext("", "", is_sampled=True)
@@ -56,8 +56,8 @@ encode_line = msgspec.json.Encoder().encode
 _decode_line = msgspec.json.Decoder(TraceRow).decode
 
 
-class _Run(NamedTuple):
-    """Messages in [first, end) of which the same is true, so many of them."""
+class _OffsetRun(NamedTuple):
+    """`size` messages in [first, end) with the same facts."""
 
     first: int
     end: int
@@ -66,8 +66,8 @@ class _Run(NamedTuple):
     context: TraceContext
 
 
-def lines(row: Row, contexts: Contexts = NO_CONTEXTS) -> Iterator[TraceRow]:
-    """The row as it stands in the table; the contexts are of those of its messages that name their trace."""
+def lines(row: EventRow, contexts: Contexts = NO_CONTEXTS) -> Iterator[TraceRow]:
+    """The lines of the row; `contexts` are the traces that its messages name."""
     if not row.count:
         topic, partition = row.source
         yield TraceRow(
@@ -114,14 +114,14 @@ def lines(row: Row, contexts: Contexts = NO_CONTEXTS) -> Iterator[TraceRow]:
 
 
 class StoredRow(NamedTuple):
-    """A line that was read back: the row, and the trace that its messages name, if they name one."""
+    """A row that was read from a line, and the trace that its messages name, if they name one."""
 
-    row: Row
+    row: EventRow
     context: TraceContext | None
 
 
 def read_lines(values: Iterable[bytes]) -> Iterator[StoredRow]:
-    """The rows that lines stand for. What is no line, or does not say which messages it means, is passed over."""
+    """The rows of encoded lines. Invalid lines, and those without exact offsets, are skipped."""
     for value in values:
         try:
             line = _decode_line(value)
@@ -137,7 +137,7 @@ def _stored(line: TraceRow) -> StoredRow | None:
     if first is None or last is None or line.partition is None or last - first + 1 != line.count:
         return None
     offsets = range(first, last + 1)
-    row = Row(
+    row = EventRow(
         line.sequence,
         line.event_type,
         line.time_ns,
@@ -159,7 +159,9 @@ def _stored(line: TraceRow) -> StoredRow | None:
     if line.deliver_at_ns is not None:
         row.deliver_at_ns = dict.fromkeys(offsets, line.deliver_at_ns)
     if line.dlq_partition is not None and line.dlq_offset is not None:
-        row.graves = {offset: (line.dlq_partition, line.dlq_offset + place) for place, offset in enumerate(offsets)}
+        row.dead_letters = {
+            offset: (line.dlq_partition, line.dlq_offset + place) for place, offset in enumerate(offsets)
+        }
     if line.origin_partition is not None and line.origin_offset is not None:
         row.origin = TopicPartition(line.origin_topic, line.origin_partition)
         row.origin_offsets = {offset: line.origin_offset + place for place, offset in enumerate(offsets)}
@@ -167,20 +169,20 @@ def _stored(line: TraceRow) -> StoredRow | None:
     return StoredRow(row, context)
 
 
-def _runs(row: Row, contexts: Contexts) -> Iterator[_Run]:
+def _runs(row: EventRow, contexts: Contexts) -> Iterator[_OffsetRun]:
     offsets = row.offset_set()
     if row.is_plain and not contexts:
         yield from _plain_runs(row, offsets)
         return
     special = BitMap64()
-    for table in (row.attempts, row.deliver_at_ns, row.graves, row.origin_offsets, contexts):
+    for table in (row.attempts, row.deliver_at_ns, row.dead_letters, row.origin_offsets, contexts):
         special.update(table)
     special &= offsets
     yield from _plain_runs(row, offsets - special)
-    run: _Run | None = None
+    run: _OffsetRun | None = None
     for offset in special:
-        one = _Run(offset, offset + 1, 1, row.facts(offset), contexts.get(offset, _NO_CONTEXT))
-        if run is not None and _goes_on(run, one):
+        one = _OffsetRun(offset, offset + 1, 1, row.facts(offset), contexts.get(offset, _NO_CONTEXT))
+        if run is not None and _continues(run, one):
             run = run._replace(end=one.end, size=run.size + 1)
         else:
             if run is not None:
@@ -190,29 +192,29 @@ def _runs(row: Row, contexts: Contexts) -> Iterator[_Run]:
         yield run
 
 
-def _plain_runs(row: Row, offsets: BitMap64) -> Iterator[_Run]:
+def _plain_runs(row: EventRow, offsets: BitMap64) -> Iterator[_OffsetRun]:
     if not offsets:
         return
     facts, last = row.facts(offsets.min()), offsets.max()
     for number, (first, end) in enumerate(_ranges(offsets)):
         if number == RUNS_MAX:
-            yield _Run(first, last + 1, offsets.range_cardinality(first, last + 1), facts, _NO_CONTEXT)
+            yield _OffsetRun(first, last + 1, offsets.range_cardinality(first, last + 1), facts, _NO_CONTEXT)
             return
-        yield _Run(first, end, end - first, facts, _NO_CONTEXT)
+        yield _OffsetRun(first, end, end - first, facts, _NO_CONTEXT)
 
 
-def _goes_on(run: _Run, one: _Run) -> bool:
-    """Whether a message belongs to the run in front of it."""
-    behind = run.facts
-    if behind.dlq_offset is not None:
-        behind = behind._replace(dlq_offset=behind.dlq_offset + run.size)
-    if behind.origin_offset is not None:
-        behind = behind._replace(origin_offset=behind.origin_offset + run.size)
-    return run.end == one.first and behind == one.facts and run.context == one.context
+def _continues(run: _OffsetRun, one: _OffsetRun) -> bool:
+    """Whether a message continues the run before it."""
+    following = run.facts
+    if following.dlq_offset is not None:
+        following = following._replace(dlq_offset=following.dlq_offset + run.size)
+    if following.origin_offset is not None:
+        following = following._replace(origin_offset=following.origin_offset + run.size)
+    return run.end == one.first and following == one.facts and run.context == one.context
 
 
 def _ranges(offsets: BitMap64) -> Iterator[tuple[int, int]]:
-    """The offsets as ranges, none of which touches the next."""
+    """The offsets as ranges, with gaps between them."""
     end, last = 0, offsets.max()
     while end <= last:
         first = offsets.next_set_bit(end)

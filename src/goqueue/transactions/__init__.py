@@ -1,1 +1,1 @@
-"""Idempotent producers: what keeps a message that was sent twice from being stored twice."""
+"""Idempotent producers and transactions: sequences, the coordinator, markers, decisions."""

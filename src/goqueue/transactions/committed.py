@@ -1,8 +1,8 @@
-"""Markers that were committed: texts of callers, each of which stands for something that is to happen once.
+"""Commit markers: texts chosen by callers, each of which is committed at most once.
 
-They are kept for seven days since they were last asked for, and no more than a hundred thousand of them: whoever
-repeats a commit because it did not hear the answer does so sooner. Whoever goes on from one to the next says which one
-it replaces, and leaves a single one behind.
+A marker is kept for seven days after its last use, and at most 100,000 are kept: a caller that repeats a commit because
+it lost the answer does so sooner. A caller that commits one marker after the other (a streaming query with its batch
+number) names the marker that the new one replaces, and so occupies a single entry.
 """
 
 from collections import OrderedDict
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from goqueue.errors import InvalidRequest
 from goqueue.transactions import facts
+from goqueue.transactions.decisions import Busy, Decision
 from goqueue.transactions.limits import TransactionLimits
 
 
@@ -22,11 +23,12 @@ class _Committed:
 
 
 class CommittedMarkers:
-    """The markers, the one that was used least recently first."""
+    """The markers, least recently used first, and those whose commit is under way."""
 
     def __init__(self, limits: TransactionLimits) -> None:
         self._limits = limits
         self._markers: OrderedDict[str, _Committed] = OrderedDict()
+        self.committing: dict[str, Decision] = {}
 
     def __len__(self) -> int:
         return len(self._markers)
@@ -35,22 +37,23 @@ class CommittedMarkers:
         return marker in self._markers
 
     def add(self, marker: str, *, wall_ns: int) -> None:
-        """It is committed."""
+        """The commit of the marker is completed."""
+        self.committing.pop(marker, None)
         self._markers[marker] = _Committed(wall_ns, wall_ns)
 
     def remove(self, marker: str) -> bool:
-        """Forget it; whether it was there."""
+        """Forget the marker; false if it was not known."""
         return self._markers.pop(marker, None) is not None
 
     def use(self, marker: str, *, wall_ns: int) -> bool:
-        """It was asked for again; whether that is worth a fact."""
+        """Note that the marker was named again; true if the stored time of its last use should be renewed."""
         known = self._markers[marker]
         known.used_at_ns = wall_ns
         self._markers.move_to_end(marker)
         return wall_ns - known.saved_at_ns >= self._limits.refresh_ns
 
     def forget_old(self, *, wall_ns: int, count_max: int) -> Iterator[str]:
-        """Forget what was not used for too long, or is too many, but not so much that it takes long."""
+        """Forget markers that are too old or too many, at most `count_max` of them."""
         for _ in range(min(count_max, len(self._markers))):
             marker, oldest = next(iter(self._markers.items()))
             is_old = wall_ns - oldest.used_at_ns >= self._limits.marker_ns_max
@@ -60,7 +63,7 @@ class CommittedMarkers:
             yield marker
 
     def fact(self, marker: str) -> bytes | None:
-        """The marker as it is stored; None once it is forgotten."""
+        """The encoded marker; None once it is forgotten."""
         known = self._markers.get(marker)
         if not known:
             return None
@@ -68,23 +71,25 @@ class CommittedMarkers:
         return facts.encode(facts.SavedMarker(facts.VERSION, known.committed_at_ns, known.used_at_ns))
 
     def restore(self, saved: Iterable[tuple[str, facts.SavedMarker]]) -> None:
-        """Have these, as they were stored."""
+        """Fill the empty table."""
         for marker, one in sorted(saved, key=lambda pair: pair[1].used_at_ns):
             self._markers[marker] = _Committed(one.committed_at_ns, one.used_at_ns, one.used_at_ns)
 
-    def validate(self, marker: str) -> None:
-        """Raise `InvalidRequest` unless a marker may be called that."""
+    def check(self, marker: str) -> None:
+        """Raise `InvalidRequest` if the text cannot be a marker, or `Busy` if its commit is under way."""
         if not marker:
-            raise InvalidRequest("marker is empty", path="marker")
+            raise InvalidRequest("marker must not be empty", path="marker")
         if len(marker) > self._limits.marker_characters_max:
             rule = f"marker must be at most {self._limits.marker_characters_max} characters"
             raise InvalidRequest(rule, path="marker")
         try:
             marker.encode()
         except UnicodeEncodeError:
-            raise InvalidRequest("marker is no valid text", path="marker") from None
+            raise InvalidRequest("marker is not valid UTF-8", path="marker") from None
+        if marker in self.committing:
+            raise Busy(self.committing[marker])
 
 
 def marker_key(marker: str) -> bytes:
-    """Under which it is stored."""
+    """The key under which the marker is stored."""
     return facts.MARKER_KEY + marker.encode()

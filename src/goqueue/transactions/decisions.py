@@ -1,18 +1,19 @@
-"""Decisions: how transactions end, and everything that has to happen for it.
+"""Decisions: how transactions end, and all the effects of that.
 
-A decision covers one transaction, or several that are committed together, and has one part for each. It is carried out
-by whoever owns the partitions: markers for `part.partitions`, then `part.positions` and `part.acks`, each as it says
-and only if the topic is still the one of that id. All of it may be done twice; a marker of a transaction that has
-ended in a partition touches nothing there.
+A decision covers one transaction, or several that are committed together, and has one part for each. The owner of the
+partitions carries it out: markers for `part.partitions`, then `part.positions` and `part.acks`, each only if the topic
+still has the id that the decision names. Carrying it out twice is harmless: in a partition where the transaction has
+ended, a second marker changes nothing.
 
-    commit    asked for -> durable (`decided`) -> carried out (`completed`) -> that is durable, too (`settled`)
+    commit    asked for -> durable (`decided`) -> carried out (`completed`) -> effects durable (`settled`)
     abort     asked for                        -> carried out (`completed`) -> `settled`
 
-A commit is *one* record, so it is there as a whole or not at all. It is written while the data of its partitions is on
-its way to the medium, and counts only with all of it: a restart that finds a partition which ends too early takes the
-decision back, for good, before anything is written there. From the moment all of it is durable until `settled` every
-restart finds it and carries it out again. Hence `settled` must not come before each marker, position and ack is as
-durable as the decision was: after it nobody remembers them. The caller is answered at `completed`.
+A commit is *one* record, so a crash leaves all of it or nothing. The record is written while the data of its partitions
+is being flushed, and counts only together with that data: on restart, a decision is void if any of its partitions ends
+before the offset that the decision names. It is then tombstoned before anything is written to those partitions. From
+the moment decision and data are durable until `settled`, every restart finds the decision and carries it out again.
+Hence `settled` must wait until each marker, position and ack is durable: it deletes the only record of them. The caller
+is answered at `completed`.
 """
 
 from collections.abc import Mapping
@@ -23,17 +24,21 @@ from typing import Annotated
 import msgspec
 from pyroaring import BitMap64
 
-from goqueue.transactions.states import Reason
+from goqueue.transactions.states import AbortReason
 from goqueue.wire.transaction_reports import TransactionOutcome
 
 Whole = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
-"""As a disk may tell it; one more is still a number of 64 bits."""
+"""Bounded so that a damaged fact cannot hold a number whose successor does not fit into 64 bits."""
 Epoch = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 ProducerId = Annotated[int, msgspec.Meta(ge=1, le=2**63 - 1)]
 
 
+COMMITTED = "committed"
+ABORTED = "aborted"
+
+
 class DecidedPartition(msgspec.Struct, array_like=True, frozen=True):
-    """A partition that gets a marker. All that the transaction has there lies below `end_offset`."""
+    """A partition that gets a marker. All records of the transaction there are below `end_offset`."""
 
     topic: str
     topic_id: str
@@ -53,7 +58,7 @@ class DecidedPosition(msgspec.Struct, array_like=True, frozen=True):
 
 
 class DecidedAcks(msgspec.Struct, array_like=True, frozen=True):
-    """Messages that a group is done with if the transaction commits, and that are due again if it does not."""
+    """Messages that are acked for a group if the transaction commits, and redelivered if it aborts."""
 
     group: str
     topic: str
@@ -63,7 +68,7 @@ class DecidedAcks(msgspec.Struct, array_like=True, frozen=True):
 
 
 class DecisionPart(msgspec.Struct, array_like=True, frozen=True):
-    """What the decision means for one transaction."""
+    """The effects of the decision on one transaction."""
 
     transactional_id: str
     producer_id: ProducerId
@@ -75,7 +80,7 @@ class DecisionPart(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Stage(IntEnum):
-    """How far a decision has come."""
+    """The progress of a decision."""
 
     ASKED = 0
     DECIDED = 1
@@ -86,25 +91,25 @@ class Stage(IntEnum):
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Decision:
-    """One step in which transactions end, all in the same way. Only the coordinator changes it."""
+    """The commit, or the abort, of one or more transactions in one step. Only the coordinator changes it."""
 
     id: str
     is_commit: bool
     parts: tuple[DecisionPart, ...]
     answer: TransactionOutcome
-    """What to tell who asked for it, when it is completed."""
+    """The answer to the request, given when the decision is completed."""
     marker: str | None = None
     replaces: str | None = None
-    """A marker that nobody will ask for any more, once this one is committed."""
-    reason: Reason | None = None
-    """Of an abort."""
+    """The marker of an earlier commit, which can be forgotten once this one is committed."""
+    reason: AbortReason | None = None
+    """Why it is an abort; None for a commit."""
     facts: Mapping[bytes, bytes | None] = field(default_factory=dict)
-    """What has to be durable before anything of it is carried out; an abort has none."""
+    """What has to be durable before the decision is carried out; an abort has none."""
     stage: Stage = Stage.ASKED
 
 
 class Busy(Exception):
-    """A decision about what was named is being carried out: ask again as soon as it is completed, or withdrawn."""
+    """A decision about the transaction or marker is under way: repeat the call when it is completed or withdrawn."""
 
     def __init__(self, decision: Decision) -> None:
         super().__init__(decision.id)

@@ -1,12 +1,12 @@
-"""What of transactions outlives a restart: keyed facts in the compacted internal topic `__transactions`.
+"""What a coordinator keeps across restarts: keyed facts in the compacted internal topic `__transactions`.
 
-    t:<transactional id>   who holds it, under which epoch, and how its last transaction stands
+    t:<transactional id>   its producer id and epoch, and the state of its last transaction
     p:<producer id>        a producer without a transactional id
-    d:<decision>           a commit that was decided, until all of it is durable where it belongs
-    m:<marker>             what was committed once, and is not to be committed again
+    d:<decision>           a commit that was decided, until all its effects are durable
+    m:<marker>             a marker that was committed, and must not be committed again
 
-Each is an array that begins with the version of its format; a later version may add to its end. A fact that cannot be
-understood is passed over and reported. If it was a decision, its transactions count as undecided, and are aborted.
+Each value is a msgpack array that begins with the version of its format; a later version may append fields. A fact that
+cannot be decoded is skipped and reported. If it was a decision, its transactions count as undecided and are aborted.
 """
 
 from typing import TypeVar
@@ -16,7 +16,7 @@ from pyroaring import BitMap64
 
 from goqueue.errors import UnsupportedFormat
 from goqueue.transactions.decisions import DecisionPart, Epoch, ProducerId, Whole
-from goqueue.transactions.states import Reason, State
+from goqueue.transactions.states import AbortReason, TransactionState
 
 VERSION = 1
 TOPIC = "__transactions"
@@ -29,16 +29,16 @@ KIND_BYTES = 2
 
 
 class SavedTransactional(msgspec.Struct, array_like=True, frozen=True):
-    """Who holds a transactional id."""
+    """The producer that holds a transactional id."""
 
     version: int
     producer_id: ProducerId
     epoch: Epoch
     number: Whole
     timeout_ms: Whole
-    state: State
+    state: TransactionState
     started_at_ns: Whole
-    reason: Reason | None
+    reason: AbortReason | None
     decision_id: str
     used_at_ns: Whole
 
@@ -52,7 +52,7 @@ class SavedProducer(msgspec.Struct, array_like=True, frozen=True):
 
 
 class SavedDecision(msgspec.Struct, array_like=True, frozen=True):
-    """A commit: all that has to happen, in one record."""
+    """A commit with all its effects, in one record."""
 
     version: int
     decided_at_ns: Whole
@@ -90,17 +90,21 @@ _DECODERS = {
 
 
 def encode(fact: SavedTransactional | SavedProducer | SavedDecision | SavedMarker) -> bytes:
-    """The fact as it is stored."""
     return _ENCODER.encode(fact)
 
 
+def decision_key(id: str) -> bytes:
+    """The key under which a commit decision is stored."""
+    return DECISION_KEY + id.encode()
+
+
 def decode(kind: type[Fact], key: bytes, raw: bytes) -> Fact:
-    """The fact as it was. Raises `UnsupportedFormat` if it is none that this version knows."""
+    """The fact that was encoded. Raises `UnsupportedFormat` if the bytes are no fact of a known version."""
     try:
         fact = _DECODERS[kind].decode(raw)
-    except (msgspec.MsgspecError, ValueError, IndexError) as error:  # the last two are those of bitmaps
+    except (msgspec.MsgspecError, ValueError, IndexError) as error:  # a damaged bitmap raises the last two
         raise UnsupportedFormat(TOPIC, f"{key!r}: {error}") from None
     assert isinstance(fact, kind)
     if fact.version != VERSION:
-        raise UnsupportedFormat(TOPIC, f"{key!r} has version {fact.version}")
+        raise UnsupportedFormat(TOPIC, f"{key!r} has version {fact.version}; this GoQueue knows {VERSION}")
     return fact

@@ -1,7 +1,7 @@
-"""How many markers stand in a partition: they have offsets like messages, and are none.
+"""How many markers a partition holds: they have offsets as messages do, and are not messages.
 
-They are counted by stretches of 4,096 offsets, so that millions cost little to remember. Retention takes whole
-segments, which end anywhere: the stretch in which the log begins then is to be counted anew by whoever can read it.
+They are counted per stretch of 4,096 offsets, so that millions of markers cost little memory. Retention deletes whole
+segments, which end anywhere: `drop_below` names the offsets of the first stretch that its caller has to count again.
 """
 
 from collections.abc import Mapping
@@ -21,18 +21,18 @@ class MarkerCounts:
 
     @property
     def saved(self) -> dict[int, int]:
-        """What is to be remembered: counts by stretch, of those that have any."""
+        """Counts by stretch, without empty stretches."""
         return self._by_stretch
 
     def add(self, offset: int, count: int = 1) -> None:
-        """There are so many more in the stretch of the offset."""
+        """Count markers in the stretch of the offset."""
         if count:
             stretch = offset // STRETCH
             self._by_stretch[stretch] = self._by_stretch.get(stretch, 0) + count
             self.total += count
 
     def drop_below(self, start: int) -> range:
-        """The log begins there now; the offsets in the returned range are to be counted again, and added."""
+        """The log begins there now; the caller counts the markers in the returned range, and adds them."""
         if start <= self._start:
             return range(0)
         self._start = start

@@ -1,12 +1,12 @@
-"""Markers: the records that say how a transaction ended, and what a batch may say of the transaction it is in.
+"""Markers: the records that say how a transaction ended; and the check of transactional batches.
 
 A marker is a control record: no key, no value, and the header `gq-transaction` with producer id and number, in decimal
-with a colon between. The flag COMMIT tells a commit from an abort. The broker writes one to every partition that the
-transaction has touched; nobody else can, because producers may not set CONTROL.
+and separated by a colon. The flag COMMIT tells a commit from an abort. The broker writes a marker to every partition
+that the transaction has touched. Clients cannot: producers may not set the flag CONTROL.
 
-What a transactional batch says is believed when the log is read again, years later perhaps, so it is checked when it
-comes in: all of its records bear the flag TRANSACTIONAL or none does, the flag and the number in `gq-producer` go
-together, and no record but the first says who sent it.
+The claims of a transactional batch are trusted whenever the log is read again, so they are checked when the batch
+arrives: either all of its records have the flag TRANSACTIONAL or none has, the flag and the number in `gq-producer` go
+together, and only the first record names the producer.
 """
 
 import re
@@ -22,11 +22,11 @@ from goqueue.record.headers import PRODUCER, split_headers
 from goqueue.record.identity import TRANSACTION_MAX, BatchIdentity
 
 TRANSACTION: Final = "gq-transaction"
-"""The header of a marker: whose transaction ended, and which."""
+"""The header of a marker: producer id and number of the transaction that ended."""
 MARKER_FLAGS: Final = Flags.CONTROL | Flags.COMMIT | Flags.TRANSACTIONAL | Flags.HAS_HEADERS
-"""What the log has to allow for a marker."""
+"""The flags that `Log.append` has to allow for a marker."""
 TRANSACTIONAL_FLAGS: Final = FLAGS_FROM_PRODUCERS | Flags.TRANSACTIONAL
-"""What the log has to allow for a batch of a transaction."""
+"""The flags that `Log.append` has to allow for a batch of a transaction."""
 
 _TRANSACTION = TRANSACTION.encode()
 _PRODUCER = PRODUCER.encode()
@@ -34,7 +34,7 @@ _TEXT = re.compile(rb"([0-9]{1,19}):([0-9]{1,19})")
 
 
 class Marker(NamedTuple):
-    """A transaction has ended, as of that offset."""
+    """The end of a transaction, at that offset of the partition."""
 
     offset: int
     producer_id: int
@@ -51,7 +51,7 @@ def marker(producer_id: int, number: int, *, commit: bool) -> bytearray:
 
 
 def markers_in(records: Buffer) -> Iterator[Marker]:
-    """The markers among stored records, which are whole and valid, in the order of their offsets."""
+    """The markers among stored records, which are complete and valid, in the order of their offsets."""
     if bytes(records).find(_TRANSACTION) < 0:
         return
     control = kernel.outline(records).control
@@ -74,11 +74,11 @@ def _transaction_of(raw_headers: bytes | None) -> tuple[int, int] | None:
 
 
 def check_batch(records: bytearray | memoryview, identity: BatchIdentity | None) -> int:
-    """Which flags the records of a producer's batch may have; raises `InvalidBatch` if it says what it may not say.
+    """The flags that the records of a producer's batch may have; raises `InvalidBatch` for a mixed batch.
 
-    `identity` is what its first record says. That the number of records is the one in there is left to the log, which
-    counts them anyway (`Log.append` with `record_count`), and so is all that a single record can do wrong. What the
-    others say is left to `check_later`, which is needed only if there are others with headers.
+    `identity` is that of the first record. Two checks are left to others: `Log.append` compares the number of records
+    with `record_count`, because it counts them anyway, and `check_later` looks at the headers of the other records,
+    which is needed only if they have any.
     """
     if not identity or not identity.transaction:
         return FLAGS_FROM_PRODUCERS
@@ -92,7 +92,7 @@ def check_batch(records: bytearray | memoryview, identity: BatchIdentity | None)
 
 
 def check_later(records: bytearray | memoryview) -> None:
-    """Raise `InvalidBatch` if a record but the first says who sent the batch. The records are whole and valid."""
+    """Raise `InvalidBatch` if a later record than the first names a producer. The records are complete and valid."""
     others = memoryview(records)[len(first_record(records)) :]
     columns = kernel.columns(others, "headers", verify=False)
     bounds = memoryview(columns.header_name_offsets).cast("i")

@@ -1,15 +1,15 @@
-"""What transactions did to one partition: which records are not decided yet, and which never happened.
+"""The transactions of one partition: which records are undecided, and which were aborted.
 
-    appended ──> open ──ended, commit──> nothing special any more
+    appended ──> open ──ended, commit──> visible as any other record
                   │
                   └────ended, abort───> aborted
 
-A transaction is open here from its first batch to its marker. The first offset of the oldest open one bounds what may
-be read as committed; aborted offsets are hidden for as long as their records are there. Transactions are told
-apart by producer and number, so a marker that comes late touches nothing: what it speaks of is not open any more.
+A transaction is open in the partition from its first batch to its marker. The first offset of the oldest open one is
+the last stable offset: `read_committed` readers stop there. Aborted offsets are hidden for as long as their records
+exist. Transactions are told apart by producer and number, so a late marker changes nothing: its transaction has ended.
 
-All of it is in the log, and is read from there again after a crash: open transactions from the last snapshot on, and
-what was aborted before that from the indexes beside the log (`storage/txn_index.py`).
+All of this is in the log, and is read from there after a crash: open transactions from the last snapshot on, and
+earlier aborts from the indexes beside the log (`storage/txn_index.py`).
 """
 
 from array import array
@@ -27,21 +27,21 @@ from goqueue.record.header import Flags
 from goqueue.transactions.markers import Marker, markers_in
 from goqueue.transactions.sequences import identities
 
-Transaction = tuple[int, int]
-"""Producer id and number."""
+TransactionKey = tuple[int, int]
+"""Producer id and number of a transaction."""
 Ranges = list[tuple[int, int]]
-"""Offsets [first, end), rising and apart from each other."""
+"""Offsets [first, end), rising, with gaps between them."""
 
 
 class Decided(NamedTuple):
-    """A marker that was found in the log, and the offsets that it decided."""
+    """A marker found in the log, and the offsets that it decided."""
 
     marker_offset: int
     is_commit: bool
     ranges: Ranges
 
 
-class Snapshot(msgspec.Struct, array_like=True, frozen=True):
+class OpenTransactionsSnapshot(msgspec.Struct, array_like=True, frozen=True):
     """The open transactions of a partition with their ranges, as of the record before `next_offset`."""
 
     next_offset: int
@@ -49,16 +49,16 @@ class Snapshot(msgspec.Struct, array_like=True, frozen=True):
 
 
 class PartitionTransactions:
-    """The open transactions of one partition, and all offsets that were aborted and are still in the log."""
+    """The open transactions of one partition, and all aborted offsets that are still in the log."""
 
     def __init__(self) -> None:
-        self._first: OrderedDict[Transaction, int] = OrderedDict()  # the oldest first
-        self._bounds: dict[Transaction, list[int]] = {}  # first, end, first, end, ...
+        self._first: OrderedDict[TransactionKey, int] = OrderedDict()  # oldest first
+        self._bounds: dict[TransactionKey, list[int]] = {}  # first, end, first, end, ...
         self._uncommitted = BitMap64()
         self.aborted = BitMap64()
 
     @property
-    def open(self) -> Mapping[Transaction, int]:
+    def open(self) -> Mapping[TransactionKey, int]:
         """The first offset of each open transaction, the lowest first."""
         return self._first
 
@@ -68,21 +68,21 @@ class PartitionTransactions:
         return next(iter(self._first.values()), None)
 
     def appended(self, producer_id: int, number: int, first_offset: int, record_count: int) -> None:
-        """A batch of the transaction is in the log, behind all that was there."""
+        """A batch of the transaction was appended to the log."""
         transaction = producer_id, number
         end_offset = first_offset + record_count
         bounds = self._bounds.get(transaction)
         if bounds is None:
             self._first[transaction] = first_offset
             self._bounds[transaction] = [first_offset, end_offset]
-        elif bounds[-1] >= first_offset:  # beyond it only if a crash tore the batch before, and it could not be cut off
+        elif bounds[-1] >= first_offset:  # above it only if a crash tore the previous batch and it could not be cut off
             bounds[-1] = max(bounds[-1], end_offset)
         else:
             bounds += (first_offset, end_offset)
         self._uncommitted.add_range(first_offset, end_offset)
 
     def ended(self, producer_id: int, number: int, *, commit: bool) -> Ranges | None:
-        """A marker is in the log: the ranges that it decided, or None if the transaction was not open here."""
+        """A marker was appended: the ranges that it decided, or None if the transaction was not open here."""
         bounds = self._bounds.pop((producer_id, number), None)
         if bounds is None:
             return None
@@ -95,7 +95,7 @@ class PartitionTransactions:
         return ranges
 
     def note_records(self, records: memoryview) -> list[Decided]:
-        """Take in what stored records say, which are whole and valid; the transactions that ended among them."""
+        """Learn from stored records, which are complete and valid; the transactions that ended among them."""
         decided: list[Decided] = []
         for _, found in merge(_batches(records), ((one.offset, one) for one in markers_in(records))):
             if not isinstance(found, Marker):
@@ -117,7 +117,7 @@ class PartitionTransactions:
         return found
 
     def drop_below(self, offset: int) -> None:
-        """The records below the offset are gone; a transaction of which nothing is left is not open here any more."""
+        """Records below the offset were deleted; a transaction without any record left is not open here any more."""
         if self.aborted and self.aborted.min() < offset:
             self.aborted.remove_range(0, offset)
         first_open = self.first_open_offset
@@ -135,22 +135,22 @@ class PartitionTransactions:
         self._first = OrderedDict((transaction, bounds[0]) for transaction, bounds in by_first)
 
     def forget_open(self) -> None:
-        """Nothing is open, as if no batch had been seen; what was aborted is left as it is."""
+        """Forget the open transactions; aborted offsets stay."""
         self._first = OrderedDict()
         self._bounds = {}
         self._uncommitted = BitMap64()
 
     def snapshot(self, next_offset: int) -> bytes:
-        """The open transactions, as of that offset."""
+        """The encoded open transactions, as of that offset."""
         transactions = [(*transaction, self._bounds[transaction]) for transaction in self._first]
-        return msgspec.msgpack.encode(Snapshot(next_offset, transactions))
+        return msgspec.msgpack.encode(OpenTransactionsSnapshot(next_offset, transactions))
 
     def restore(self, raw: bytes) -> int:
-        """The open transactions as they were in a snapshot; returns the offset from which the log goes on to tell.
+        """Take the open transactions from a snapshot; returns the offset from which the log has to be replayed.
 
-        What was aborted is left as it is. Raises `msgspec.DecodeError` for what is no snapshot, and changes nothing.
+        Aborted offsets stay. Raises `msgspec.DecodeError` for bytes that are no snapshot, and then changes nothing.
         """
-        snapshot = msgspec.msgpack.decode(raw, type=Snapshot)
+        snapshot = msgspec.msgpack.decode(raw, type=OpenTransactionsSnapshot)
         for _, _, bounds in snapshot.transactions:
             rising = all(earlier < later for earlier, later in pairwise(bounds))
             if not bounds or len(bounds) % 2 or bounds[0] < 0 or bounds[-1] > snapshot.next_offset or not rising:
@@ -167,7 +167,7 @@ class PartitionTransactions:
 def _batches(records: memoryview) -> Iterable[tuple[int, tuple[int, int, int, int]]]:
     """Offsets and arguments of `appended` for the transactional batches that begin among the records.
 
-    What is not flagged is not believed: in a plain batch, anybody can write anything behind the first record.
+    A record without the flag is not trusted: in a plain batch, a client may send any headers after the first record.
     """
     found = [(offset, batch) for offset, _, batch in identities(records) if batch.transaction]
     if not found:

@@ -1,15 +1,15 @@
-"""The sequences of one partition: who published what, so that a batch that is sent again is recognised.
+"""Producer sequences of one partition: how a batch that is sent twice is recognized.
 
-The first record of a producer's batch says who sent it (`record/identity.py`). So all that is known here is in the log
-itself, and after a crash it is read from there again, from the last snapshot on.
+The first record of a producer's batch names the producer and its sequence (`record/identity.py`). So the state kept
+here is in the log itself, and after a crash it is read from there, from the last snapshot on.
 
 A producer numbers its records per partition, from 0 on. A batch is
 
-    new          if it goes on where the last one of its producer ended;
-    a duplicate  if it is one of the last five, and its offset is remembered; or if it is older, and it is not;
-    out of order if anything is missing before it.
+    new           if it continues where the last batch of its producer ended
+    a duplicate   if it is one of the last five batches, whose offsets are remembered, or an older one
+    out of order  if records before it are missing
 
-A higher epoch begins again at 0 and fences the lower ones.
+A higher epoch starts at 0 again and fences the lower ones.
 """
 
 import sys
@@ -26,26 +26,26 @@ from goqueue.record.headers import PRODUCER
 from goqueue.record.identity import BatchIdentity, identity_of
 
 WINDOW = 5
-"""How many batches of a producer are remembered with their offsets; so many may be under way at once."""
+"""How many batches of a producer are remembered with their offsets; so many may be in flight at once."""
 PRODUCERS_MAX = 10_000
 """Per partition. Beyond it the least recently used producers are forgotten."""
 YOUNG_NS = 600 * 10**9
 YOUNG_FACTOR = 5
-"""So many times more are remembered if all of them were heard of within the last ten minutes."""
+"""How many times more producers are remembered if all of them have published within the last ten minutes."""
 EVICTED_PART = 10
 """One in so many is forgotten at once, so that the search for the oldest ones is rare."""
 IDLE_NS_MAX = 7 * 86_400 * 10**9
 SINGLE_IDLE_NS_MAX = 86_400 * 10**9
-"""For producers that ever sent a single record: scripts that publish once and end, each with an id of its own."""
+"""For producers that sent a single record only: scripts that publish once and exit, each with a new id."""
 LOOK_NS = 60 * 10**9
-"""Idle producers are looked for no more often than that."""
+"""The least time between two searches for idle producers."""
 
 _BATCH = 4  # numbers per batch
 _STATE_MAX = 1 + WINDOW * _BATCH
 
 
-class Known(NamedTuple):
-    """A batch that is in the log; `first_offset` is -1 if that is no longer remembered."""
+class KnownBatch(NamedTuple):
+    """A batch that is in the log; `first_offset` is -1 if it is no longer remembered."""
 
     first_sequence: int
     record_count: int
@@ -53,10 +53,10 @@ class Known(NamedTuple):
     timestamp_ns: int
 
 
-class Snapshot(msgspec.Struct, array_like=True, frozen=True):
+class SequenceSnapshot(msgspec.Struct, array_like=True, frozen=True):
     """All sequences of a partition, as of the record before `next_offset`.
 
-    `states` are int64, little-endian: of each producer its id, how many numbers follow, and these.
+    `states` are int64, little-endian: for each producer its id, how many numbers follow, and these numbers.
     """
 
     next_offset: int
@@ -66,31 +66,31 @@ class Snapshot(msgspec.Struct, array_like=True, frozen=True):
 class Sequences:
     """Every producer that published to one partition lately.
 
-    The state of a producer is one array: its epoch, then the last batches, oldest first, each as `Known` has it. So an
-    id that is used once costs 200 bytes, a third of what an object per batch and per number would take.
+    The state of a producer is one array: its epoch, then the fields of `KnownBatch` of the last batches, oldest first.
+    So an id that is used once costs 200 bytes, a third of what an object per batch and number would take.
     """
 
     def __init__(self, *, producers_max: int = PRODUCERS_MAX) -> None:
         self._producers: dict[int, array[int]] = {}
         self._producers_max = producers_max
-        self._evict_from = producers_max  # more producers than that: look for some to forget
-        self._look_ns = 0  # no producer is idle for too long before
+        self._evict_from = producers_max  # above this many producers, `_evict` looks for some to forget
+        self._look_ns = 0  # no producer becomes idle before this time
 
     def __len__(self) -> int:
         return len(self._producers)
 
     def next_of(self, producer_id: int, epoch: int) -> int:
-        """The number with which a producer goes on that does not count by itself."""
+        """The next sequence of a producer that leaves the counting to the broker."""
         state = self._producers.get(producer_id)
         return state[-4] + state[-3] if state and state[0] == epoch else 0
 
-    def check(self, batch: BatchIdentity) -> Known | None:
+    def check(self, batch: BatchIdentity) -> KnownBatch | None:
         """None if the batch is new, else where it is. Raises `OutOfOrderSequence` or `ProducerFenced`."""
         state = self._producers.get(batch.producer_id)
         if state and batch.epoch < state[0]:
             raise ProducerFenced(batch.producer_id, batch.epoch, state[0])
         if not state or batch.epoch > state[0]:
-            if batch.first_sequence > 1:  # a start at 1 is taken, too
+            if batch.first_sequence > 1:  # some clients start at 1
                 raise OutOfOrderSequence(batch.first_sequence, 0)
             return None
         next_sequence = state[-4] + state[-3]
@@ -100,14 +100,14 @@ class Sequences:
             raise OutOfOrderSequence(batch.first_sequence, next_sequence)
         for at in range(1, len(state), _BATCH):
             if state[at] == batch.first_sequence and state[at + 1] == batch.record_count:
-                return Known(*state[at : at + _BATCH])
+                return KnownBatch(*state[at : at + _BATCH])
         is_all_known = len(state) < _STATE_MAX
         if is_all_known or batch.first_sequence + batch.record_count > state[1]:
-            raise OutOfOrderSequence(batch.first_sequence, next_sequence)  # it was never sent like that
-        return Known(batch.first_sequence, batch.record_count, -1, 0)
+            raise OutOfOrderSequence(batch.first_sequence, next_sequence)  # no such batch was ever stored
+        return KnownBatch(batch.first_sequence, batch.record_count, -1, 0)
 
     def note(self, batch: BatchIdentity, *, first_offset: int, timestamp_ns: int) -> None:
-        """The batch is in the log."""
+        """The batch was appended to the log."""
         producer_id, epoch, first_sequence, record_count, _ = batch
         state = self._producers.get(producer_id)
         if state and state[0] == epoch:
@@ -120,8 +120,10 @@ class Sequences:
             self._evict(timestamp_ns)
 
     def _evict(self, now_ns: int) -> None:
-        """Forget the producers that were silent for longest, but not while they may still be sending again, as long as
-        that leaves no more than `YOUNG_FACTOR` times too many.
+        """Forget the producers that were silent for longest.
+
+        One that published lately may still send a batch again, and is kept as long as there are no more than
+        `YOUNG_FACTOR` times too many.
         """
         spare = self._producers_max // EVICTED_PART
         oldest = sorted(self._producers, key=self._last_use)
@@ -140,15 +142,15 @@ class Sequences:
         return state[-1], state[-2]
 
     def note_records(self, records: memoryview) -> None:
-        """Take in what stored records say. They are whole and valid."""
+        """Learn from stored records, which are complete and valid."""
         for first_offset, timestamp_ns, batch in identities(records):
             self.note(batch, first_offset=first_offset, timestamp_ns=timestamp_ns)
 
     def forget_idle(self, *, now_ns: int) -> None:
-        """Drop the producers that were silent for seven days; for one day, if they only ever sent a single record.
+        """Drop producers that were silent for seven days, or for one day if they only sent a single record.
 
-        Whatever a forgotten producer sends again is stored a second time, if it began its numbers; no client sends
-        again for a day. What it sends next is out of order, unless it is number 1; then our client begins an epoch.
+        If a forgotten producer sent its first batch again, it would be stored twice; no client retries for a day. Its
+        next batch is out of order, unless it has sequence 1; our client then starts a new epoch.
         """
         if now_ns < self._look_ns:
             return
@@ -157,7 +159,7 @@ class Sequences:
             del self._producers[producer_id]
 
     def snapshot(self, next_offset: int) -> bytes:
-        """Everything, as of that offset."""
+        """The encoded sequences, as of that offset."""
         states = array("q")
         for producer_id, state in self._producers.items():
             states.append(producer_id)
@@ -165,11 +167,11 @@ class Sequences:
             states.extend(state)
         if sys.byteorder == "big":
             states.byteswap()
-        return msgspec.msgpack.encode(Snapshot(next_offset, states.tobytes()))
+        return msgspec.msgpack.encode(SequenceSnapshot(next_offset, states.tobytes()))
 
     def restore(self, raw: bytes) -> int:
-        """Everything as it was in a snapshot; returns the offset from which the log goes on to tell."""
-        snapshot = msgspec.msgpack.decode(raw, type=Snapshot)
+        """Take the sequences from a snapshot; returns the offset from which the log has to be replayed."""
+        snapshot = msgspec.msgpack.decode(raw, type=SequenceSnapshot)
         states = array("q")
         states.frombytes(snapshot.states)
         if sys.byteorder == "big":
@@ -190,7 +192,7 @@ def _idle_ns_max(state: "array[int]") -> int:
 
 
 def identities(records: memoryview) -> Iterable[tuple[int, int, BatchIdentity]]:
-    """The offset, time and identity of each record that begins a producer's batch."""
+    """The offset, time and identity of the first record of each producer's batch."""
     wanted = PRODUCER.encode()
     raw = bytes(records)
     at = raw.find(wanted)

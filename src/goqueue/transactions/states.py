@@ -1,23 +1,22 @@
-"""The states of a transactional id, and what leads from one to the next.
+"""The state machine of a transactional id.
 
-There is one machine per transactional id, for it has at most one transaction at a time. It begins Empty, with `init`,
-and goes round: a transaction is begun, it is decided that it ends and how, and that is carried out. What is *prepared*
-is being carried out; what is *complete* has been, and stands as the last outcome until the next transaction begins.
+There is one machine per transactional id, which has at most one transaction at a time. It starts as Empty, with `init`.
+Then a transaction is begun, a decision ends it, and the decision is carried out. *Prepare* states last while the
+decision is carried out; *Complete* states hold the last outcome until the next transaction begins.
 
-    PrepareCommit   from the moment the commit is asked for: nothing is added any more, no timeout counts, and once the
-                    decision is durable nothing can prevent it. Until then it may be withdrawn, if it could not be
-                    written.
-    PrepareAbort    nothing has to be durable for that: what is not decided is aborted by a crash, too.
+    PrepareCommit   from the request to commit on: nothing is added any more, and the timeout does not count. Once the
+                    decision is durable nothing can prevent the commit; before, it is withdrawn if it cannot be written
+    PrepareAbort    nothing has to be durable: a crash aborts what is not decided, too
 
-The table is the machine. The diagram in docs/transactions.md is drawn from it.
+The table is the machine. The diagram in docs/internals/transactions.md is drawn from it.
 """
 
 from collections.abc import Mapping
 from enum import StrEnum
 
 
-class State(StrEnum):
-    """What a transactional id is doing."""
+class TransactionState(StrEnum):
+    """The state of a transactional id; the names are those of Kafka."""
 
     EMPTY = "Empty"
     ONGOING = "Ongoing"
@@ -28,45 +27,55 @@ class State(StrEnum):
     DEAD = "Dead"
 
 
-class Turn(StrEnum):
-    """What takes it from one state to the next."""
+class TransactionTrigger(StrEnum):
+    """What leads from one state to the next."""
 
     INITIATED = "initiated"
     BEGUN = "begun"
-    COMMITTED = "committed"  # it was asked for, and nothing speaks against it
+    COMMITTED = "committed"  # the request passed all checks
     WITHDRAWN = "withdrawn"  # the decision could not be written
     ABORTED = "aborted"
-    COMPLETED = "completed"  # what was decided is carried out, everywhere
+    COMPLETED = "completed"  # the decision is carried out in all partitions
     FORGOTTEN = "forgotten"
 
 
-_AT_REST = {Turn.INITIATED: State.EMPTY, Turn.BEGUN: State.ONGOING, Turn.FORGOTTEN: State.DEAD}
+_AT_REST = {
+    TransactionTrigger.INITIATED: TransactionState.EMPTY,
+    TransactionTrigger.BEGUN: TransactionState.ONGOING,
+    TransactionTrigger.FORGOTTEN: TransactionState.DEAD,
+}
 
-TRANSITIONS: Mapping[State, Mapping[Turn, State]] = {
-    State.EMPTY: _AT_REST,
-    State.ONGOING: {Turn.COMMITTED: State.PREPARE_COMMIT, Turn.ABORTED: State.PREPARE_ABORT},
-    State.PREPARE_COMMIT: {Turn.COMPLETED: State.COMPLETE_COMMIT, Turn.WITHDRAWN: State.ONGOING},
-    State.PREPARE_ABORT: {Turn.COMPLETED: State.COMPLETE_ABORT},
-    State.COMPLETE_COMMIT: _AT_REST,
-    State.COMPLETE_ABORT: _AT_REST,
-    State.DEAD: {},
+TRANSITIONS: Mapping[TransactionState, Mapping[TransactionTrigger, TransactionState]] = {
+    TransactionState.EMPTY: _AT_REST,
+    TransactionState.ONGOING: {
+        TransactionTrigger.COMMITTED: TransactionState.PREPARE_COMMIT,
+        TransactionTrigger.ABORTED: TransactionState.PREPARE_ABORT,
+    },
+    TransactionState.PREPARE_COMMIT: {
+        TransactionTrigger.COMPLETED: TransactionState.COMPLETE_COMMIT,
+        TransactionTrigger.WITHDRAWN: TransactionState.ONGOING,
+    },
+    TransactionState.PREPARE_ABORT: {TransactionTrigger.COMPLETED: TransactionState.COMPLETE_ABORT},
+    TransactionState.COMPLETE_COMMIT: _AT_REST,
+    TransactionState.COMPLETE_ABORT: _AT_REST,
+    TransactionState.DEAD: {},
 }
 
 
-class Reason(StrEnum):
+class AbortReason(StrEnum):
     """Why a transaction was aborted."""
 
     CLIENT = "client"  # its owner asked for it
     TIMEOUT = "timeout"
     ADMIN = "admin"
     FENCED = "fenced"  # a newer instance of the producer was initiated
-    MARKER = "marker"  # what it holds was committed before, under the same marker
+    MARKER = "marker"  # the same marker was committed before
     REPLACED = "replaced"  # a newer run of its job has begun (`jobs.py`)
-    RESTART = "restart"  # the broker was gone, and nothing was decided by then
+    RESTART = "restart"  # the broker stopped before a decision
 
 
 class Verdict(StrEnum):
-    """What becomes of a transaction of which a partition has records but no marker."""
+    """The fate of a transaction that has records and no marker in a partition."""
 
     OPEN = "open"
     COMMIT = "commit"

@@ -1,6 +1,7 @@
-"""One open transaction: what it has touched so far.
+"""One open transaction: the partitions, positions and acks that it has touched so far.
 
-All of it is in memory only. It becomes durable as a part of the decision that commits it; without one it never was.
+All of this is in memory only. It becomes durable as a part of the decision that commits it; a restart before that
+aborts the transaction.
 """
 
 from collections.abc import Callable, Collection
@@ -12,7 +13,7 @@ from goqueue.errors import Conflict, InvalidRequest, ProducerFenced
 from goqueue.names import TopicPartition
 from goqueue.transactions.decisions import DecidedAcks, DecidedPartition, DecidedPosition, DecisionPart
 from goqueue.transactions.limits import TransactionLimits
-from goqueue.transactions.states import State
+from goqueue.transactions.states import TransactionState
 from goqueue.wire.reports import PartitionName
 from goqueue.wire.transaction_reports import TransactionInfo
 
@@ -20,26 +21,26 @@ GroupPartition = tuple[str, str, int]
 """Group, topic, partition."""
 
 
-class Run:
-    """One attempt at a job: the transactions that are open in it, whose timeouts start anew together."""
+class JobRun:
+    """One attempt at a job: its open transactions, whose timeouts restart together."""
 
     __slots__ = ("job", "kept_at_ns", "kept_ns", "name", "transactions")
 
     def __init__(self, job: str, name: str) -> None:
         self.job = job
         self.name = name
-        self.kept_ns = 0  # by the clock that never jumps
-        self.kept_at_ns = 0  # as the calendar shows it
-        self.transactions: set[Transaction] = set()
+        self.kept_ns = 0  # monotonic
+        self.kept_at_ns = 0  # wall clock
+        self.transactions: set[StagedTransaction] = set()
 
     def keep(self, *, now_ns: int, wall_ns: int) -> None:
-        """Let the timeouts start anew. This does not look at each of them: a job may have thousands."""
+        """Restart the timeouts, without touching each transaction: a job may have thousands."""
         self.kept_ns = now_ns
         self.kept_at_ns = wall_ns
 
 
-class Transaction:
-    """Partitions, positions and acks that will count together, or not at all. Its coordinator changes the state."""
+class StagedTransaction:
+    """Partitions, positions and acks that take effect together or not at all. The coordinator changes the state."""
 
     __slots__ = (
         "_limits",
@@ -71,20 +72,20 @@ class Transaction:
         begun_ns: int,
         started_at_ns: int,
         limits: TransactionLimits,
-        run: "Run | None" = None,
+        run: "JobRun | None" = None,
     ) -> None:
         self.transactional_id = transactional_id
         self.producer_id = producer_id
         self.epoch = epoch  # under which it was begun
         self.number = number
         self.timeout_ms = timeout_ms
-        self.begun_ns = begun_ns  # by the clock that never jumps
-        self.kept_ns = begun_ns  # when its timeout started last
-        self.run = run  # of the job that it is a part of (`jobs.py`)
-        self.started_at_ns = started_at_ns  # as the calendar shows it
+        self.begun_ns = begun_ns  # monotonic
+        self.kept_ns = begun_ns  # when its timeout was last restarted
+        self.run = run  # of the job that it belongs to (`jobs.py`)
+        self.started_at_ns = started_at_ns  # wall clock
         self.updated_at_ns = started_at_ns
-        self.record_count = 0  # what was stored of it, each batch once
-        self.state = State.ONGOING
+        self.record_count = 0  # stored records; a duplicate batch counts once
+        self.state = TransactionState.ONGOING
         self.partitions: dict[TopicPartition, DecidedPartition] = {}
         self.positions: dict[GroupPartition, DecidedPosition] = {}
         self.acks: dict[GroupPartition, DecidedAcks] = {}
@@ -92,35 +93,35 @@ class Transaction:
 
     @property
     def id(self) -> str:
-        """What users call it."""
+        """The id that users see."""
         return transaction_id(self.transactional_id, self.number)
 
     @property
     def deadline_ns(self) -> int:
-        """When it is aborted if nothing is decided by then."""
+        """When it times out."""
         kept_ns = self.kept_ns if self.run is None else max(self.kept_ns, self.run.kept_ns)
         return kept_ns + self.timeout_ms * MS
 
     def keep(self, *, now_ns: int, wall_ns: int) -> None:
-        """Let its timeout start anew."""
+        """Restart the timeout."""
         self.kept_ns = now_ns
         self.updated_at_ns = wall_ns
 
     @property
     def groups(self) -> list[str]:
-        """Whose positions and acks are in it."""
+        """The groups whose positions and acks are in it."""
         return sorted({group for group, _, _ in (*self.positions, *self.acks)})
 
     def check_owner(self, producer_id: int, epoch: int) -> None:
-        """Returns if this producer may write here. Raises `InvalidRequest` or `ProducerFenced`."""
+        """Raise `InvalidRequest` or `ProducerFenced` unless this producer may write here."""
         if producer_id != self.producer_id:
             raise InvalidRequest(f"{self.id} belongs to producer {self.producer_id}", path="transaction_id")
         if epoch != self.epoch:
             raise ProducerFenced(producer_id, epoch, self.epoch)
 
     def add_partition(self, topic: str, topic_id: str, partition: int, *, wall_ns: int) -> bool:
-        """The partition gets a marker; False if it was to get one already."""
-        assert self.state is State.ONGOING
+        """Note that the partition gets a marker; false if that was known."""
+        assert self.state is TransactionState.ONGOING
         name = TopicPartition(topic, partition)
         known = self.partitions.get(name)
         if known and known.topic_id == topic_id:
@@ -131,16 +132,16 @@ class Transaction:
         return True
 
     def add_position(self, position: DecidedPosition, *, wall_ns: int) -> None:
-        """The group is there as soon as the transaction commits; of several for one partition the last counts."""
-        assert self.state is State.ONGOING
+        """Set the position of the group when the transaction commits; the last one for a partition counts."""
+        assert self.state is TransactionState.ONGOING
         name = (position.group, position.topic, position.partition)
         self._check_room("positions", self.positions, name)
         self.positions[name] = position
         self.updated_at_ns = wall_ns
 
     def add_acks(self, acks: DecidedAcks, *, wall_ns: int) -> None:
-        """The group is done with these, too, as soon as the transaction commits."""
-        assert self.state is State.ONGOING
+        """Ack these messages for the group when the transaction commits."""
+        assert self.state is TransactionState.ONGOING
         name = (acks.group, acks.topic, acks.partition)
         known = self.acks.get(name)
         if known and known.topic_id == acks.topic_id:
@@ -152,7 +153,7 @@ class Transaction:
         self.updated_at_ns = wall_ns
 
     def part(self, end_of: Callable[[DecidedPartition], int] | None = None) -> DecisionPart:
-        """What has to happen when it ends; `end_of` tells where the partitions end now."""
+        """The effects of its end; `end_of` says where a partition ends now."""
         places = list(self.partitions.values())
         if end_of is not None:
             places = [DecidedPartition(one.topic, one.topic_id, one.partition, end_of(one)) for one in places]
@@ -167,7 +168,7 @@ class Transaction:
         )
 
     def info(self) -> TransactionInfo:
-        """The transaction as it is now."""
+        """A report for users."""
         return TransactionInfo(
             self.id,
             self.transactional_id,
@@ -183,16 +184,16 @@ class Transaction:
 
     def _check_room(self, what: str, things: Collection[object], name: object) -> None:
         if len(things) >= self._limits.partitions_max and name not in things:
-            raise Conflict(f"transaction {self.id} has {len(things)} {what}, which is the limit")
+            raise Conflict(f"transaction {self.id} has {len(things)} {what}, which is the limit; commit it first")
 
 
 def transaction_id(transactional_id: str, number: int) -> str:
-    """What users call the transaction of that number."""
+    """The id that users see."""
     return f"{transactional_id}:{number}"
 
 
 def split_transaction_id(text: str) -> tuple[str, int] | None:
-    """The transactional id and the number; None if it is no name of a transaction."""
+    """The transactional id and the number; None if the text is no transaction id."""
     transactional_id, colon, digits = text.rpartition(":")
     if not colon or not digits.isascii() or not digits.isdigit() or len(digits) > 19 or digits.startswith("0"):
         return None

@@ -5,16 +5,15 @@
     | length | kind | flags | meta_len | correlation | crc32c | meta: msgpack | payload: records |
     +--------+------+-------+----------+-------------+--------+---------------+-----------------+
 
-`length` counts what follows it. The checksum is CRC-32C of the frame without the checksum itself; with
-`SELF_CHECKED` it stops before the payload, whose records bear checksums of their own: stored records
-travel as they stand on the disk, and whoever decodes them proves them.
+`length` counts the bytes after it. The checksum is CRC-32C of the frame without the checksum itself. With
+`SELF_CHECKED` it stops before the payload, because records have checksums of their own: stored records travel as they
+are on the disk, and the decoder of the records verifies them.
 
-`FrameReader` gives out buffers to receive into and takes frames out of them. Small frames are received many at a
-time; a large one gets a buffer of its own, which grows with what has really come, so a length that is only
-claimed costs nothing. Whoever trusts the other end has it at its full length at once, and none of it is copied.
-Payloads are views of these buffers, not copies; a buffer is never written again while anybody looks at what was in it.
-When nobody does any more, one of those for large frames is taken again: to have new memory cleared and mapped takes
-longer than to receive into it.
+`FrameReader` hands out buffers to receive into, and takes frames out of them. Many small frames are received at a
+time. A large frame gets a buffer of its own, which grows with the bytes that have arrived, so a length that is only
+claimed costs no memory. A reader that trusts its peer allocates the full length at once, and copies nothing. Payloads
+are views of the buffers; a buffer is not written again while a view of it exists. After that, buffers of large frames
+are reused: the kernel needs longer to clear and map new memory than to receive into it.
 """
 
 import struct
@@ -33,18 +32,18 @@ LENGTH_BYTES: Final = 4
 assert HEADER.size == HEADER_BYTES
 
 FRAME_BYTES_MAX: Final = 33 * 1024 * 1024
-"""A batch of the largest size with its meta; both ends refuse more."""
+"""The largest batch with its meta; both ends refuse longer frames."""
 META_BYTES_MAX: Final = 65_535
 _RECEIVE_BYTES_MIN: Final = 4 * 1024
 _RECEIVE_BYTES_MAX: Final = 256 * 1024
 _ROOM_BYTES_MIN: Final = 512
 _LARGE_BYTES: Final = 512 * 1024
 _SPARES_MAX: Final = 2
-_REFERENCES_OF_MINE: Final = 2  # a name, and the argument of who counts
+_REFERENCES_OF_MINE: Final = 2  # the local name, and the argument of getrefcount
 
 
 class FrameFlags(IntFlag):
-    """What kind of frame it is beside its verb."""
+    """What a frame is, beside its verb."""
 
     RESPONSE = 0x01
     ERROR = 0x02
@@ -56,7 +55,7 @@ _SELF_CHECKED: Final = int(FrameFlags.SELF_CHECKED)
 
 
 class BadFrame(GoQueueError):
-    """The bytes are no frame. Nothing behind them can be trusted, so the connection ends."""
+    """The bytes are no frame. Nothing after them can be trusted, so the connection ends."""
 
     code = "INVALID_REQUEST"
 
@@ -66,7 +65,7 @@ class BadFrame(GoQueueError):
 
 
 class Frame(NamedTuple):
-    """One frame, taken apart. `payload` is valid for as long as it is held."""
+    """One frame, taken apart. `meta` and `payload` are views that keep their buffer from being reused."""
 
     kind: int
     flags: int
@@ -76,7 +75,7 @@ class Frame(NamedTuple):
 
 
 def pack(kind: int, correlation: int, meta: bytes, payload_size: int = 0, *, flags: int = 0) -> bytes:
-    """Header and meta of a frame whose payload follows, unchecked."""
+    """Header and meta of a frame. The checksum does not cover the payload, which the caller sends next."""
     front = _front(kind, correlation, meta, payload_size, flags)
     return b"".join((front, extend_crc32c(meta, extend_crc32c(front, 0)).to_bytes(4), meta))
 
@@ -84,7 +83,7 @@ def pack(kind: int, correlation: int, meta: bytes, payload_size: int = 0, *, fla
 def pack_checked(
     kind: int, correlation: int, meta: bytes, payload: bytes | bytearray | memoryview, *, flags: int = 0
 ) -> bytes:
-    """Header and meta of a frame whose payload follows, covered by the checksum."""
+    """Header and meta of a frame. The checksum covers the payload, which the caller sends next."""
     front = _front(kind, correlation, meta, len(payload), flags)
     crc = extend_crc32c(payload, extend_crc32c(meta, extend_crc32c(front, 0)))
     return b"".join((front, crc.to_bytes(4), meta))
@@ -98,30 +97,30 @@ def _front(kind: int, correlation: int, meta: bytes, payload_size: int, flags: i
 
 
 class FrameReader:
-    """Takes frames out of a stream of bytes that is received into the buffers it gives out."""
+    """Takes frames out of a byte stream that the caller receives into its buffers."""
 
     def __init__(self, *, frame_bytes_max: int = FRAME_BYTES_MAX, trusts: bool = False) -> None:
         self._frame_bytes_max = frame_bytes_max
         self._trusts = trusts
-        self._spares: list[bytearray] = []  # had large frames, which somebody may look at still
+        self._spares: list[bytearray] = []  # of large frames; views of them may still exist
         self._buffer = bytearray()
-        self._start = 0  # of what has not been given out
-        self._end = 0  # of what was received
+        self._start = 0  # of the bytes that are in no frame yet
+        self._end = 0  # of the bytes that were received
         self._size = _RECEIVE_BYTES_MIN
-        self._needed = HEADER_BYTES  # bytes of the frame that stands at `start`, as far as known
+        self._needed = HEADER_BYTES  # length of the frame at `start`, as far as known
 
     @property
     def pending_bytes(self) -> int:
-        """How much of an unfinished frame is here."""
+        """How many bytes of an unfinished frame have arrived."""
         return self._end - self._start
 
     @property
     def buffered_bytes(self) -> int:
-        """How much memory is held for what is to come."""
+        """How many bytes of memory the buffers take."""
         return len(self._buffer) + sum(map(len, self._spares))
 
     def get_buffer(self) -> memoryview:
-        """Where to receive into; never empty."""
+        """The buffer to receive into; never empty."""
         room = len(self._buffer) - self._end
         if self._trusts and self._needed >= _LARGE_BYTES and self._start + self._needed > len(self._buffer):
             self._renew_for(self._needed)
@@ -130,7 +129,7 @@ class FrameReader:
         return memoryview(self._buffer)[self._end :]
 
     def received(self, size: int) -> Iterator[Frame]:
-        """That many bytes were received: the frames that are complete now. Raises `BadFrame`."""
+        """Note that so many bytes were received; the frames that are complete now. Raises `BadFrame`."""
         self._end += size
         if self._end == len(self._buffer):
             self._size = min(2 * self._size, _RECEIVE_BYTES_MAX)
@@ -146,6 +145,7 @@ class FrameReader:
             if end > self._end:
                 self._needed = end - self._start
                 return
+            # Moved on before the frame is yielded: a caller that stops in between must not get it twice.
             start, self._start = self._start, end
             body = start + HEADER_BYTES
             payload_at = body + meta_size
@@ -154,20 +154,20 @@ class FrameReader:
                 raise BadFrame("checksum", f"frame {correlation} fails its checksum")
             yield Frame(kind, flags, correlation, view[body:payload_at], view[payload_at:end])
         self._needed = HEADER_BYTES
-        if self._start == self._end:  # nothing is left over: an idle connection holds no buffer
-            self._let_go()
+        if self._start == self._end:  # an idle connection holds no buffer
+            self._retire_buffer()
             self._buffer = bytearray()
             self._start = self._end = 0
 
-    def _let_go(self) -> None:
-        """Keep the buffer if it was for a large frame: more of these may follow. Else they have ended."""
+    def _retire_buffer(self) -> None:
+        """Keep the buffer of a large frame, as more may follow. A small frame ends the run, and frees the spares."""
         if self._trusts and len(self._buffer) >= _LARGE_BYTES:
             self._spares = [*self._spares[1 - _SPARES_MAX :], self._buffer]
         else:
             self._spares.clear()
 
     def _renew_for(self, size: int) -> None:
-        """Go on in a buffer for the whole of a large frame."""
+        """Move on to a buffer that holds the whole of a large frame."""
         left = memoryview(self._buffer)[self._start : self._end]
         buffer = self._spare(size)
         buffer[: len(left)] = left
@@ -180,10 +180,15 @@ class FrameReader:
             if len(spare) >= size and sys.getrefcount(spare) == _REFERENCES_OF_MINE:
                 return spare
             self._spares.append(spare)
-        return bytearray(-(-size // _LARGE_BYTES) * _LARGE_BYTES)  # the next one may be a little longer
+        return bytearray(
+            -(-size // _LARGE_BYTES) * _LARGE_BYTES
+        )  # rounded up, so that a slightly longer frame can reuse it
 
     def _renew(self) -> None:
-        """Go on in a new buffer. What is left over moves there; a large frame gets room as it comes."""
+        """Move on to a new buffer, with the bytes of the unfinished frame.
+
+        The room doubles with the bytes that have arrived, so that a peer cannot claim memory by a length alone.
+        """
         if self._start == self._end:
             self._buffer = bytearray(self._size)
             self._start = self._end = 0
@@ -191,7 +196,7 @@ class FrameReader:
         left = memoryview(self._buffer)[self._start : self._end]
         room = max(self._size, min(self._needed, 2 * len(left)))
         if self._needed > room >= self._needed // 2:
-            room = self._needed
+            room = self._needed  # the next step would be the last one: take the full length now, and copy only once
         buffer = bytearray(max(room, len(left) + 1))
         buffer[: len(left)] = left
         self._buffer = buffer

@@ -1,18 +1,16 @@
-"""What a broker tells of groups, deliveries, delays, schedules and dead letters.
+"""Results about groups, deliveries, delays, schedules and dead letters.
 
-The same structs are what the service returns, what the native protocol carries and what the Python client hands out;
-HTTP spells them out as JSON. As in `verbs.py` they travel as arrays: fields may only be added, at the end, with a
-default. Times are nanoseconds since 1970, offsets that name a position are those of the next record.
+The service returns these structs, the native protocol carries them, and the Python client hands them out; HTTP has
+JSON shapes of its own. `wire_struct.py` says how they travel. Times are nanoseconds since 1970. An offset that stands
+for a position is the one of the next record.
 """
 
-import msgspec
+from msgspec import field
+
+from goqueue.wire.wire_struct import WireStruct
 
 
-class _Report(msgspec.Struct, array_like=True):
-    pass
-
-
-class PartitionName(_Report):
+class PartitionName(WireStruct):
     """One partition of a topic."""
 
     topic: str
@@ -25,8 +23,8 @@ class PartitionName(_Report):
 # --- membership --------------------------------------------------------------------------------
 
 
-class Joined(_Report):
-    """What a member learns when it joins."""
+class JoinAnswer(WireStruct):
+    """The answer to JOIN."""
 
     member_id: str
     generation: int
@@ -40,9 +38,9 @@ class Joined(_Report):
     heartbeat_interval_ms: int
 
 
-class Heartbeat(_Report):
-    """The answer to a heartbeat: `state` is the group's, `rebalance_state` none, pending_revoke, pending_assign
-    or complete.
+class HeartbeatAnswer(WireStruct):
+    """The answer to HEARTBEAT. `state` is that of the group; `rebalance_state`, that of the member, is none,
+    pending_revoke, pending_assign or complete.
     """
 
     generation: int
@@ -55,14 +53,14 @@ class Heartbeat(_Report):
     revocation_deadline_ns: int | None = None
 
 
-class RevocationAcknowledged(_Report):
-    """The answer to a revocation."""
+class RevocationAcknowledged(WireStruct):
+    """How many partitions the member has yet to revoke."""
 
     pending_count: int
     rebalance_state: str
 
 
-class MemberInfo(_Report):
+class MemberInfo(WireStruct):
     """One member of a group."""
 
     member_id: str
@@ -75,7 +73,7 @@ class MemberInfo(_Report):
     expired_leases: int = 0  # since the broker started
 
 
-class GroupInfo(_Report):
+class GroupInfo(WireStruct):
     """A group as it is now."""
 
     group: str
@@ -91,11 +89,11 @@ class GroupInfo(_Report):
     lag: int
     members: list[MemberInfo]
     rebalance_state: str
-    expired_leases: int = 0  # since the broker started, also of members that are gone
+    expired_leases: int = 0  # since the broker started, former members included
 
 
-class RebalanceReport(_Report):
-    """How the rebalances of a group, or of all groups, went."""
+class RebalanceReport(WireStruct):
+    """The rebalances of a group, or of all groups."""
 
     total_rebalances: int
     successful_rebalances: int
@@ -109,8 +107,8 @@ class RebalanceReport(_Report):
     rebalances_by_reason: dict[str, int]
 
 
-class BlockedKey(_Report):
-    """Which message holds back which key of a key-shared group; `member_id` is empty while it waits for a retry."""
+class BlockedKey(WireStruct):
+    """A message that holds back its key in a key-shared group. `member_id` is empty while it waits for a retry."""
 
     topic: str
     partition: int
@@ -125,8 +123,8 @@ class BlockedKey(_Report):
 # --- positions ---------------------------------------------------------------------------------
 
 
-class Position(_Report):
-    """Where a group stands in a partition. `lag_seconds` is the age of the oldest message that is not done."""
+class Position(WireStruct):
+    """The position of a group in a partition. `lag_seconds` is the age of the oldest message that is not done."""
 
     topic: str
     partition: int
@@ -137,11 +135,11 @@ class Position(_Report):
     metadata: str = ""
 
 
-class PositionCommit(_Report):
-    """A position that a member commits: all below the offset is done but what is not due.
+class PositionCommit(WireStruct):
+    """A position that a member commits: everything below the offset is done, except messages that are not due.
 
-    With `pending`, all is done but these ranges [first, end), and nothing else is left out: so says a reader of the log
-    that does not wait for delayed messages, or that knows which of them it has not read.
+    With `pending`, everything below is done except these ranges [first, end). Readers of the log that include delayed
+    messages, or that know which of them they have not read, commit in this form.
     """
 
     topic: str
@@ -151,15 +149,15 @@ class PositionCommit(_Report):
     pending: list[tuple[int, int]] | None = None
 
 
-class DoneAbove(_Report):
-    """What a group has done in a partition above its position, in ranges [first, end) that rise."""
+class DoneAbove(WireStruct):
+    """What a group has done in a partition above its position, in rising ranges [first, end)."""
 
     topic: str
     partition: int
     ranges: list[tuple[int, int]]
 
 
-class PositionReset(_Report):
+class PositionReset(WireStruct):
     """A position that was, or would be, set."""
 
     topic: str
@@ -171,10 +169,10 @@ class PositionReset(_Report):
 # --- deliveries --------------------------------------------------------------------------------
 
 
-class Gap(_Report):
-    """Offsets [first_offset, next_offset) whose records are damaged on the disk: readers pass over them.
+class Gap(WireStruct):
+    """Offsets [first_offset, next_offset) whose records are damaged on the disk: readers skip them.
 
-    What retention or compaction took is no gap.
+    Records that retention or compaction removed are no gap.
     """
 
     first_offset: int
@@ -182,7 +180,7 @@ class Gap(_Report):
     reason: str
 
 
-class PartitionGap(_Report):
+class PartitionGap(WireStruct):
     """A gap, and the partition that it is in."""
 
     topic: str
@@ -192,12 +190,12 @@ class PartitionGap(_Report):
     reason: str
 
 
-class DeliveredBatch(_Report):
-    """Messages of one partition that went to a member; their records come beside it, `bytes` of them.
+class DeliveredBatch(WireStruct):
+    """Messages of one partition that are delivered to a member. `bytes` of the payload are their records.
 
-    The receipts are made of the nonce. `counts` holds those offsets that were delivered before, with the number of
-    this delivery; all others are delivered for the first time. `lease_ns` is how long they are leased, whatever the
-    clock of the other end shows; 0 without leases.
+    The nonce names the delivery in settlements and receipts. `counts` has the delivery count of each offset that was
+    delivered before; all others are delivered for the first time. `lease_ns` is the length of the lease, 0 without
+    one: clocks of client and broker may differ, so a client measures it with its own and ignores `deadline_ns`.
     """
 
     topic: str
@@ -208,23 +206,23 @@ class DeliveredBatch(_Report):
     flags: int
     deadline_ns: int
     next_offset: int
-    counts: dict[int, int] = {}
+    counts: dict[int, int] = field(default_factory=dict)
     lease_ns: int = 0
 
 
-class Polled(_Report):
-    """The answer to a poll. `reason` says why nothing came: max_in_flight, rebalancing, no_partitions."""
+class PollAnswer(WireStruct):
+    """The answer to POLL. `reason` says why there are no messages: max_in_flight, rebalancing, no_partitions."""
 
     batches: list[DeliveredBatch]
     generation: int
     rebalance_required: bool
     in_flight: int
     reason: str = ""
-    gaps: list[PartitionGap] = []  # damage that the group came to since the last answer
+    gaps: list[PartitionGap] = field(default_factory=list)  # damage that the group has reached since the last answer
 
 
-class Settlement(_Report):
-    """What is to become of messages: ack, nack, reject, extend, or release (as if never delivered)."""
+class Settlement(WireStruct):
+    """What to do with messages: ack, nack, reject, extend, or release (as if never delivered)."""
 
     action: str
     delay_ns: int | None = None  # of a nack; of an extension, from now on
@@ -232,14 +230,14 @@ class Settlement(_Report):
     transaction_id: str = ""  # an ack takes effect when the transaction is committed
 
 
-class Settled(_Report):
-    """What became of one message; which fields hold depends on the action."""
+class SettledMessage(WireStruct):
+    """The outcome of settling one message by its receipt; the action decides which fields are set."""
 
     topic: str
     partition: int
     offset: int
     action: str  # ack, requeued, dlq, rejected, extended, released
-    committed_offset: int = 0  # the next one to read: all below it are done
+    committed_offset: int = 0  # everything below it is done
     in_flight_count: int = 0  # of the member
     delivery_count: int = 0  # requeued: of the next delivery
     at_ns: int = 0  # requeued: when it is visible again; extended: the new deadline
@@ -250,32 +248,32 @@ class Settled(_Report):
 
     @property
     def offset_advanced(self) -> bool:
-        """Whether the floor is past this message."""
+        """Whether the floor is above this message."""
         return self.committed_offset > self.offset
 
 
-class Refusal(_Report):
-    """Why a message of a batch was not settled."""
+class Refusal(WireStruct):
+    """Why a message was not settled."""
 
     offset: int
     code: str
     text: str
-    facts: dict[str, object] = {}
+    facts: dict[str, object] = field(default_factory=dict)
 
 
-class SettledBatch(_Report):
-    """What became of many messages of one delivery: how many were settled, and which were not."""
+class SettledBatch(WireStruct):
+    """The outcome of settling messages of one delivery."""
 
     settled: int
     refused: list[Refusal]
-    committed_offset: int  # the next one to read: all below it are done
+    committed_offset: int  # everything below it is done
     in_flight_count: int
-    dead: int = 0  # of those that were settled, how many went to the dead letters
+    dead: int = 0  # settled messages that became dead letters
     at_ns: int = 0  # nack: when the first is visible again; extend: the new deadline
 
 
-class ReliabilityReport(_Report):
-    """Counts of what happened since the broker started."""
+class ReliabilityReport(WireStruct):
+    """Deliveries and settlements since the broker started."""
 
     acks: int
     nacks: int
@@ -293,7 +291,7 @@ class ReliabilityReport(_Report):
     dlq_publish_errors: int
 
 
-class LaneReport(_Report):
+class LaneReport(WireStruct):
     """One partition, lane by lane: lists of five, critical first."""
 
     topic: str
@@ -307,16 +305,18 @@ class LaneReport(_Report):
     dequeue_rate: list[float]
     oldest_pending_ns: list[int | None]
     average_wait_ns: list[int]
-    delivered: list[int] = []  # since the broker started, each message once per group; the wait is an average over them
-    boosts: list[int] = []
-    last_served_ns: list[int | None] = []
+    delivered: list[int] = field(
+        default_factory=list
+    )  # since the broker started, each message once per group; the wait is an average over them
+    boosts: list[int] = field(default_factory=list)
+    last_served_ns: list[int | None] = field(default_factory=list)
 
 
 # --- delays ------------------------------------------------------------------------------------
 
 
-class DelayedMessage(_Report):
-    """A message that waits, or has waited: `state` is pending, delivered, cancelled or expired."""
+class DelayedMessage(WireStruct):
+    """A message with a delay. `state` is pending, delivered, cancelled or expired."""
 
     topic: str
     partition: int
@@ -327,8 +327,8 @@ class DelayedMessage(_Report):
     priority: int
 
 
-class DelayReport(_Report):
-    """Delays in numbers."""
+class DelayReport(WireStruct):
+    """Statistics of delayed messages."""
 
     scheduled: int
     delivered: int
@@ -341,17 +341,17 @@ class DelayReport(_Report):
     wheel_tick: int
 
 
-class RecurringMessage(_Report):
-    """What a schedule publishes."""
+class RecurringMessage(WireStruct):
+    """The message that a schedule publishes."""
 
     value: bytes | None
     key: bytes | None = None
-    headers: dict[str, bytes] = {}
+    headers: dict[str, bytes] = field(default_factory=dict)
     partition: int | None = None
     priority: int = 2
 
 
-class ScheduleRun(_Report):
+class ScheduleRun(WireStruct):
     """One run of a schedule."""
 
     due_at_ns: int
@@ -361,7 +361,7 @@ class ScheduleRun(_Report):
     error: str = ""
 
 
-class ScheduleInfo(_Report):
+class ScheduleInfo(WireStruct):
     """A recurring message."""
 
     name: str
@@ -376,20 +376,23 @@ class ScheduleInfo(_Report):
     runs: int
     missed: int
     created_at_ns: int
-    history: list[ScheduleRun] = []
+    history: list[ScheduleRun] = field(default_factory=list)
 
 
 # --- dead letters ------------------------------------------------------------------------------
 
 
-class DeadLetterFilter(_Report):
-    """Which dead letters are meant: all that is given must match."""
+class DeadLetterFilter(WireStruct, array_like=True):
+    """Which dead letters are meant: all conditions that are given must match.
+
+    An array, because redrives are stored with their filter in the ledger. Fields are added at the end.
+    """
 
     reason: str | None = None
     group: str | None = None
     key: bytes | None = None
     key_prefix: bytes | None = None
-    headers: dict[str, str] = {}
+    headers: dict[str, str] = field(default_factory=dict)
     error_contains: str | None = None
     from_time_ns: int | None = None
     to_time_ns: int | None = None
@@ -398,7 +401,7 @@ class DeadLetterFilter(_Report):
     min_attempts: int | None = None
 
 
-class DeadLetter(_Report):
+class DeadLetter(WireStruct):
     """A dead letter: where it is, why it is there, and the record itself (encoded)."""
 
     partition: int
@@ -416,7 +419,7 @@ class DeadLetter(_Report):
     record: bytes
 
 
-class RedriveInfo(_Report):
+class RedriveInfo(WireStruct):
     """A redrive: `state` is running, done, stopped or failed."""
 
     id: str
@@ -430,10 +433,10 @@ class RedriveInfo(_Report):
     started_at_ns: int
     finished_at_ns: int | None = None
     error: str = ""
-    to: str = "all"  # "group": only the group that gave a message up gets it again
+    to: str = "all"  # "group": only the group that gave the message up gets it again
 
 
-class RedrivePlan(_Report):
+class RedrivePlan(WireStruct):
     """What a redrive would do."""
 
     matched: int
@@ -441,8 +444,8 @@ class RedrivePlan(_Report):
     sample: list[DeadLetter]
 
 
-class DeadLetterQueue(_Report):
-    """The dead letters of a topic, in numbers."""
+class DeadLetterQueue(WireStruct):
+    """Statistics of the dead letters of a topic."""
 
     topic: str
     dlq_topic: str
@@ -452,18 +455,18 @@ class DeadLetterQueue(_Report):
     by_reason: dict[str, int]
     by_group: dict[str, int]
     by_error: dict[str, int]
-    redrives: list[RedriveInfo] = []
+    redrives: list[RedriveInfo] = field(default_factory=list)
 
 
-class HealthCheck(_Report):
+class HealthCheck(WireStruct):
     """One aspect of a node: `pass`, `warn` or `fail`, and why."""
 
     status: str
     message: str = ""
 
 
-class NodeHealth(_Report):
-    """How a node is: `ok`, `degraded` or `fail`. Bytes are those of the disk of its data, None if it does not tell.
+class NodeHealth(WireStruct):
+    """The health of a node: `ok`, `degraded` or `fail`. The bytes are those of the disk of its data, None if unknown.
 
     `quarantined` has the topics whose files cannot be used, and why.
     """
@@ -475,4 +478,4 @@ class NodeHealth(_Report):
     checks: dict[str, HealthCheck]
     disk_free_bytes: int | None = None
     disk_total_bytes: int | None = None
-    quarantined: dict[str, str] = {}
+    quarantined: dict[str, str] = field(default_factory=dict)

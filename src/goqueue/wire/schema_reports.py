@@ -1,32 +1,33 @@
-"""What a broker tells of schemas. Arrays on the wire, as in `reports.py`: fields are only added, at the end."""
+"""Results about schemas, as `reports.py` has them about groups."""
 
-import msgspec
+from msgspec import field
 
-
-class _Report(msgspec.Struct, array_like=True):
-    pass
+from goqueue.wire.wire_struct import WireStruct
 
 
-class SchemaReference(_Report):
-    """A schema that another one refers to, under a name of its own."""
+class SchemaReference(WireStruct, array_like=True):
+    """A schema that another one refers to, under a name of its own.
+
+    An array, because schemas are stored with their references. Fields are added at the end.
+    """
 
     name: str
     subject: str
     version: int
 
 
-class NewSchema(_Report):
-    """A schema as somebody sends it; without a type, a text that parses as Avro is AVRO and all else JSON."""
+class NewSchema(WireStruct):
+    """A schema to register or compare. Without a type, text that parses as Avro is AVRO, and any other is JSON."""
 
     schema: str
     schema_type: str | None = None
-    references: list[SchemaReference] = []
+    references: list[SchemaReference] = field(default_factory=list)
     metadata: dict[str, object] | None = None
     rule_set: dict[str, object] | None = None
 
 
-class SchemaInfo(_Report):
-    """A version of a subject. `subject` is empty and `version` 0 where only the schema itself was asked for."""
+class SchemaInfo(WireStruct):
+    """A version of a subject. `subject` is empty and `version` is 0 where the request was for the schema alone."""
 
     subject: str
     version: int
@@ -34,29 +35,29 @@ class SchemaInfo(_Report):
     guid: str
     schema: str
     schema_type: str
-    references: list[SchemaReference] = []
+    references: list[SchemaReference] = field(default_factory=list)
     metadata: dict[str, object] | None = None
     rule_set: dict[str, object] | None = None
     deleted: bool = False
-    registered_at_ns: int = 0  # when the version came to be; 0 if that is not known
+    registered_at_ns: int = 0  # 0 if unknown
 
 
-class SubjectVersion(_Report):
-    """Where a schema is in use."""
+class SubjectVersion(WireStruct):
+    """A version that has a schema."""
 
     subject: str
     version: int
 
 
-class Compatibility(_Report):
-    """Whether a schema fits the ones before it, and each reason why not."""
+class Compatibility(WireStruct):
+    """Whether a schema is compatible with earlier ones, and each reason why not."""
 
     is_compatible: bool
     messages: list[str]
 
 
-class SubjectStats(_Report):
-    """One subject in numbers."""
+class SubjectStats(WireStruct):
+    """Statistics of one subject."""
 
     subject: str
     version_count: int
@@ -66,8 +67,8 @@ class SubjectStats(_Report):
     validation_enabled: bool
 
 
-class SchemaStats(_Report):
-    """The registry in numbers; soft-deleted versions are not counted."""
+class SchemaStats(WireStruct):
+    """Statistics of the registry; soft-deleted versions are not counted."""
 
     subjects: int
     schemas: int

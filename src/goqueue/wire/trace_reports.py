@@ -1,14 +1,12 @@
-"""What a broker tells of traces. Arrays on the wire, as in `reports.py`: fields are only added, at the end."""
+"""Results about traces, as `reports.py` has them about groups."""
 
-import msgspec
+from msgspec import field
 
-
-class _Report(msgspec.Struct, array_like=True):
-    pass
+from goqueue.wire.wire_struct import WireStruct
 
 
-class Span(_Report):
-    """One lifecycle event of one message. `topic`, `partition`, `offset` say where the message was then."""
+class Span(WireStruct):
+    """One lifecycle event of one message. `topic`, `partition` and `offset` say where the message was at that time."""
 
     span_id: str
     event_type: str
@@ -21,11 +19,11 @@ class Span(_Report):
     consumer_id: str = ""
     duration_ns: int | None = None
     error: str = ""
-    attributes: dict[str, str] = {}
+    attributes: dict[str, str] = field(default_factory=dict)
 
 
-class Trace(_Report):
-    """A message from publish to its last ack, over all groups. Spans only where one trace was asked for."""
+class Trace(WireStruct):
+    """A message from publish to its last ack, over all groups. Only `traces.get` fills `spans`."""
 
     trace_id: str
     topic: str
@@ -35,7 +33,7 @@ class Trace(_Report):
     end_ns: int
     status: str  # in_progress, completed, failed, retrying, delayed, expired
     span_count: int
-    spans: list[Span] = []
+    spans: list[Span] = field(default_factory=list)
 
     @property
     def outcome(self) -> str:
@@ -45,8 +43,8 @@ class Trace(_Report):
         return "completed" if self.status == "completed" else "pending"
 
 
-class TraceQuery(_Report):
-    """What to look for; everything that is given has to hold. `status` takes a status or an outcome."""
+class TraceQuery(WireStruct):
+    """Conditions of a search; all that are given must hold. `status` is a status or an outcome."""
 
     topic: str | None = None
     partition: int | None = None
@@ -60,8 +58,8 @@ class TraceQuery(_Report):
     limit: int = 100
 
 
-class TraceStats(_Report):
-    """The traces in numbers; events are counted per message."""
+class TraceStats(WireStruct):
+    """Statistics of the traces; events are counted per message."""
 
     enabled: bool
     spans_in_buffer: int

@@ -1,17 +1,12 @@
-"""What a broker tells of producers and transactions. Arrays on the wire, as in `reports.py`."""
-
-import msgspec
+"""Results about producers and transactions, as `reports.py` has them about groups."""
 
 from goqueue.wire.reports import PartitionName
+from goqueue.wire.wire_struct import WireStruct
 
 
-class _Report(msgspec.Struct, array_like=True):
-    pass
-
-
-class ProducerSession(_Report):
-    """Who publishes: the id, and the epoch that is good until the next init. A producer that numbers its transactions
-    by itself, so as not to wait for their begin, counts from `next_number` on.
+class ProducerSession(WireStruct):
+    """The identity of a producer: its id, and the epoch that is valid until the next init. A producer may number its
+    transactions itself, to save the round trip of `begin`; it counts from `next_number`.
     """
 
     producer_id: int
@@ -19,8 +14,8 @@ class ProducerSession(_Report):
     next_number: int = 0
 
 
-class TransactionBegun(_Report):
-    """An open transaction; `number` tells it from all others of its producer. Or its marker was committed before."""
+class BegunTransaction(WireStruct):
+    """An open transaction, unless its marker was committed before. `number` is unique for its producer."""
 
     transaction_id: str
     producer_id: int
@@ -29,24 +24,24 @@ class TransactionBegun(_Report):
     already_committed: bool = False
 
 
-class TransactionOwner(_Report):
-    """Who commits, or aborts; and which transaction, where it says so: then a repeated call never hits the next one."""
+class TransactionOwner(WireStruct):
+    """The producer that commits or aborts. With a `number`, a repeated call can never end its next transaction."""
 
     transactional_id: str
     producer_id: int
     epoch: int
     number: int = 0
-    record_count: int | None = None  # how many records it has sent; if not all of them are stored, it is no commit
+    record_count: int | None = None  # how many records it has sent; a commit fails unless all are stored
 
 
-class TransactionOutcome(_Report):
-    """`committed` or `aborted`; `already` if it was so before."""
+class TransactionOutcome(WireStruct):
+    """`committed` or `aborted`; `already` if that was so before the call."""
 
     status: str
     already: bool = False
 
 
-class TransactionInfo(_Report):
+class TransactionInfo(WireStruct):
     """A transaction as it is now."""
 
     transaction_id: str
@@ -61,8 +56,8 @@ class TransactionInfo(_Report):
     groups: list[str]
 
 
-class TransactionStats(_Report):
-    """The coordinator in numbers."""
+class TransactionStats(WireStruct):
+    """Statistics of the coordinator."""
 
     active_transactions: int
     committed_total: int

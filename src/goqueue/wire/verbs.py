@@ -1,26 +1,31 @@
-"""The verbs of the native protocol: what stands in the meta of each request and answer.
+"""The verbs of the native protocol, and the structs in the meta of each request and answer.
 
-Metas are msgpack arrays, so fields may only be added, at the end, with a default; an end that does not know a field
-passes it over. Records never stand in a meta: they are the payload.
+`wire_struct.py` says how structs travel. Records are never in a meta: they are the payload. Large answers (JOIN,
+HEARTBEAT, SETTLE, CALL, LIST_TOPICS) are msgpack in the payload, because a meta is at most 65,535 bytes long.
 
-A connection begins with HELLO. From then on requests are pipelined and answered by correlation id, each as
-soon as its answer is there. SUBSCRIBE is answered by frames with the flag PUSH under its correlation id, for as long as
-its credit of payload bytes lasts; CREDIT adds to it, UNSUBSCRIBE ends it, and neither is answered.
+A connection begins with HELLO. After that, requests are pipelined; each answer has the correlation id of its request
+and is sent as soon as it is known. The answers to SUBSCRIBE are frames with the flag PUSH, as long as its credit of
+payload bytes lasts; CREDIT adds to it, UNSUBSCRIBE ends it, and neither is answered.
+
+docs/reference/protocol.md describes every field for authors of clients; tests/wire holds the page against this file.
 """
 
 from enum import IntEnum
 from typing import Final
 
-import msgspec
+from msgspec import field
+from msgspec.msgpack import Encoder
 
 from goqueue.errors import GoQueueError
 from goqueue.wire.reports import Gap, Settlement
+from goqueue.wire.wire_struct import WireStruct
 
 PROTOCOL_VERSION: Final = 1
 PARTS_MAX: Final = 128
+"""Parts of a SETTLE: so many fit into its meta, with the longest topic names."""
 FEATURES: Final = ("publish", "read", "subscribe", "idempotence", "groups")
-TEXT_MAX: Final = 2_000
-ITEMS_MAX: Final = 100
+TEXT_MAX: Final = 2_000  # characters of the text of an error, and of each of its facts
+ITEMS_MAX: Final = 100  # of a fact that is a list
 
 
 class Verb(IntEnum):
@@ -49,11 +54,7 @@ class Verb(IntEnum):
     CALL = 60
 
 
-class _Meta(msgspec.Struct, array_like=True):
-    pass
-
-
-class Hello(_Meta):
+class HelloRequest(WireStruct):
     """The first request of a connection."""
 
     version: int = PROTOCOL_VERSION
@@ -62,8 +63,8 @@ class Hello(_Meta):
     api_key: str = ""
 
 
-class Welcome(_Meta):
-    """The answer to HELLO: what both ends will speak."""
+class HelloAnswer(WireStruct):
+    """The answer to HELLO: the version and the features that both ends have."""
 
     version: int
     features: tuple[str, ...]
@@ -72,21 +73,21 @@ class Welcome(_Meta):
     frame_bytes_max: int
 
 
-class Empty(_Meta):
-    """Nothing to say."""
+class Empty(WireStruct):
+    """The meta of requests and answers without fields."""
 
 
-class ErrorMeta(_Meta):
+class ErrorMeta(WireStruct):
     """An error, in a frame with the flag ERROR; correlation 0 when it concerns the connection."""
 
     code: str
     text: str
     retryable: bool
-    facts: dict[str, object] = {}
+    facts: dict[str, object] = field(default_factory=dict)
 
 
 def error_meta(error: GoQueueError) -> ErrorMeta:
-    """What is told of an error; what a peer put into it is cut to what fits a frame."""
+    """The error as it travels. A peer chooses what its requests contain, so texts and lists are cut to fit a meta."""
     facts = {name: _cut(value) for name, value in error.facts().items()}
     return ErrorMeta(error.code, str(error)[:TEXT_MAX], error.retryable, facts)
 
@@ -97,14 +98,14 @@ def _cut(value: object) -> object:
     return value[:TEXT_MAX] if isinstance(value, str) else value
 
 
-class Metadata(_Meta):
-    """Ask for the topics named."""
+class MetadataRequest(WireStruct):
+    """Ask where these topics are."""
 
     topics: list[str]
 
 
-class TopicMetadata(_Meta):
-    """What a client needs to know to publish and read: the leader of each partition, and settings that bind it."""
+class TopicMetadata(WireStruct):
+    """What a client needs to publish and read: the leader of each partition, and the settings that bind a producer."""
 
     name: str
     topic_id: str
@@ -115,43 +116,47 @@ class TopicMetadata(_Meta):
     error: ErrorMeta | None = None
 
 
-class MetadataAnswer(_Meta):
-    """The nodes by id, as host:port; an empty address is that of the connection itself."""
+class MetadataAnswer(WireStruct):
+    """The nodes by id, as host:port. An empty address is that of the node that answers."""
 
     nodes: dict[int, str]
     topics: list[TopicMetadata]
 
 
-class CreateTopic(_Meta):
-    """Create a topic; None leaves a choice to the broker."""
+class CreateTopicRequest(WireStruct):
+    """Create a topic. The broker chooses what is None."""
 
     name: str
     partitions: int | None = None
-    settings: dict[str, object] = {}
+    settings: dict[str, object] = field(default_factory=dict)
     replication_factor: int | None = None
 
 
-class TopicName(_Meta):
+class TopicRequest(WireStruct):
     """DELETE_TOPIC, DESCRIBE_TOPIC."""
 
     name: str
 
 
-class ListTopics(_Meta):
-    """The names of the topics; they are the payload of the answer, a msgpack list."""
+class ListTopicsRequest(WireStruct):
+    """List the topics. The payload of the answer is a msgpack array of their names."""
 
     internal: bool = False
 
 
-class AlterTopic(_Meta):
-    """Change settings; None resets one."""
+class AlterTopicRequest(WireStruct):
+    """Change settings. None resets a setting to its default."""
 
     name: str
     changes: dict[str, object]
 
 
-class PartitionState(_Meta):
-    """Where a partition begins and ends."""
+class PartitionState(WireStruct, array_like=True):
+    """Where a partition begins and ends.
+
+    An array, because with the names of 8 fields the states of 1,000 partitions would not fit into the meta of a frame.
+    Fields are added at the end.
+    """
 
     partition: int
     start_offset: int
@@ -163,7 +168,7 @@ class PartitionState(_Meta):
     message_count: int = 0
 
 
-class TopicState(_Meta):
+class TopicState(WireStruct):
     """The answer to CREATE_TOPIC, DESCRIBE_TOPIC and ALTER_TOPIC."""
 
     name: str
@@ -175,37 +180,37 @@ class TopicState(_Meta):
     partitions: list[PartitionState]
 
 
-class Offsets(_Meta):
-    """The first offset of each partition at a time; without one, `at` is `earliest` or `latest`."""
+class OffsetsRequest(WireStruct):
+    """Ask for the first offset of each partition at or after a time; without a time, for the earliest or latest."""
 
     topic: str
     time_ns: int | None = None
     at: str = "latest"
 
 
-class OffsetsAnswer(_Meta):
-    """Partition by partition."""
+class OffsetsAnswer(WireStruct):
+    """The offsets, by partition."""
 
     offsets: list[int]
 
 
-class ProducerIdentity(_Meta):
+class ProducerIdentity(WireStruct):
     """The answer to INIT_PRODUCER."""
 
     producer_id: int
     epoch: int
 
 
-class Publish(_Meta):
-    """A batch for one partition; the payload is its records, offset and crc zero."""
+class PublishRequest(WireStruct):
+    """Publish a batch to one partition. The payload is its records, with offset, timestamp and crc zero."""
 
     topic: str
     partition: int
-    acks: str | None = None  # none, leader, all; the topic's by default
+    acks: str | None = None  # none, leader or all; None is the setting of the topic
 
 
-class PublishAnswer(_Meta):
-    """Where the batch is. `first_offset` is -1 for a duplicate that is older than the broker remembers."""
+class PublishAnswer(WireStruct):
+    """Where the batch is stored. `first_offset` is -1 for a duplicate that is older than the broker remembers."""
 
     first_offset: int
     record_count: int
@@ -213,8 +218,8 @@ class PublishAnswer(_Meta):
     duplicate: bool = False
 
 
-class Read(_Meta):
-    """Records of one partition from an offset, or from a time if that is later; the answer's payload."""
+class ReadRequest(WireStruct):
+    """Read records of one partition from an offset, or from a time if that is later."""
 
     topic: str
     partition: int
@@ -226,12 +231,15 @@ class Read(_Meta):
     to_time_ns: int | None = None
     isolation: str = "read_committed"
     end_offset: int | None = None
-    delayed: str = "due"  # or "include": those that are not due yet, too
-    without: tuple[str, ...] = ()  # of "key", "value", "headers": what is left out of the records
+    delayed: str = "due"  # or "include": messages that are not due yet, too
+    without: tuple[str, ...] = ()  # of "key", "value", "headers": parts that are left out of the records
 
 
-class ReadAnswer(_Meta):
-    """What stands beside the records. `next_offset` is where to go on."""
+class ReadAnswer(WireStruct):
+    """The answer to READ, and each push of a subscription; the payload is the records.
+
+    Go on at `next_offset`, not after the last record: hidden records may follow it.
+    """
 
     record_count: int
     next_offset: int
@@ -241,11 +249,11 @@ class ReadAnswer(_Meta):
     first_pending_offset: int | None = None
     end_of_range: bool = False
     flags: int = 0  # of the records, or-ed
-    gaps: tuple[Gap, ...] = ()  # damage between the offset that was asked for and the first record
+    gaps: tuple[Gap, ...] = ()  # damage between the requested offset and the first record
 
 
-class Subscribe(_Meta):
-    """Push records of one partition from an offset on, up to `credit` bytes of payload."""
+class SubscribeRequest(WireStruct):
+    """Push records of one partition, starting at an offset, up to `credit` bytes of payload."""
 
     topic: str
     partition: int
@@ -256,21 +264,21 @@ class Subscribe(_Meta):
     isolation: str = "read_committed"
 
 
-class Credit(_Meta):
-    """More bytes for a subscription."""
+class CreditRequest(WireStruct):
+    """Grant a subscription more bytes."""
 
     subscription: int
     bytes: int
 
 
-class Unsubscribe(_Meta):
-    """Push no more. Frames that were under way may still arrive."""
+class UnsubscribeRequest(WireStruct):
+    """End a subscription. Frames that are in flight may still arrive."""
 
     subscription: int
 
 
-class Join(_Meta):
-    """Become a member of a group; None leaves a choice to the topic. The answer's payload is a `reports.Joined`."""
+class JoinRequest(WireStruct):
+    """Become a member of a group. None is the setting of the topic. The payload of the answer is a `JoinAnswer`."""
 
     group: str
     client_id: str
@@ -288,10 +296,10 @@ class Join(_Meta):
     auto_commit_interval_ms: int = 5_000
 
 
-class MemberHeartbeat(_Meta):
-    """A member lives. The payload, if there is one, is a list of the partitions that it has given back.
+class HeartbeatRequest(WireStruct):
+    """The member is alive. The payload, if any, is an array of the partitions (`PartitionName`) that it has revoked.
 
-    That of the answer is a `reports.Heartbeat`.
+    The payload of the answer is a `HeartbeatAnswer`.
     """
 
     group: str
@@ -299,10 +307,11 @@ class MemberHeartbeat(_Meta):
     generation: int | None = None
 
 
-class Poll(_Meta):
-    """Messages for a member; the answer is `reports.Polled`, its payload the records of the batches in order.
+class PollRequest(WireStruct):
+    """Deliver messages to a member. The payload of the answer, a `PollAnswer`, is the records of its batches in order.
 
-    A poll with the number of the one before it says that the answer to that never came; 0 says nothing.
+    A poll that repeats the `number` of the one before says that the answer to that never arrived: the broker releases
+    what it had delivered under that number. 0 is no number.
     """
 
     group: str
@@ -315,8 +324,8 @@ class Poll(_Meta):
     number: int = 0
 
 
-class SettlePart(_Meta):
-    """Messages of one delivery; `count` offsets in the payload belong to it, none at all means all that are left."""
+class SettlePart(WireStruct):
+    """Messages of one delivery: `count` offsets of the payload. A count of 0 means all that are not settled yet."""
 
     topic: str
     partition: int
@@ -324,25 +333,25 @@ class SettlePart(_Meta):
     count: int
 
 
-class Settle(_Meta):
-    """Settle messages; the payload is their offsets, uint64 in little-endian, part by part.
+class SettleRequest(WireStruct):
+    """Settle messages. The payload is their offsets, uint64 in little-endian, part by part.
 
-    The payload of the answer is a list with a pair for each part: a `reports.SettledBatch`, or else an `ErrorMeta`.
-    More than `PARTS_MAX` parts may not fit a frame.
+    The payload of the answer is an array of pairs, one for each part: a `SettledBatch` and nil, or nil and an
+    `ErrorMeta`.
     """
 
     settlement: Settlement
     parts: list[SettlePart]
 
 
-class Call(_Meta):
-    """Any other verb, by name; the payload is a map of its arguments, that of the answer what it returns."""
+class CallRequest(WireStruct):
+    """Call a verb by its name. The payload is a map of its arguments, that of the answer the result."""
 
     name: str
 
 
-class Stats(_Meta):
-    """The answer to STATS: what it costs to run this broker, for benchmarks and the curious."""
+class Stats(WireStruct):
+    """The answer to STATS: the resources that this broker uses."""
 
     node_id: int
     uptime_ns: int
@@ -352,4 +361,4 @@ class Stats(_Meta):
     size_bytes: int
 
 
-encode: Final = msgspec.msgpack.Encoder().encode
+encode: Final = Encoder().encode

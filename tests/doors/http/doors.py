@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 import uvloop
 
 from goqueue.broker.broker import Broker
+from goqueue.broker.local_service import LocalService
 from goqueue.clock import MS, Clock, SystemClock
 from goqueue.doors.http.door import HttpConfig, HttpDoor
 from goqueue.server.ticker import Ticker
@@ -161,7 +162,7 @@ class OpenDoor:
         workers = ThreadWorkers(self.loop, threads_max=2)
         self.broker = self._broker_type.open(self._disk, str(self.data), clock=self._clock, workers=workers)
         ticker = Ticker(self.loop, SystemClock(), self._tick, interval_ns=5 * MS)
-        self.door = HttpDoor(self.broker, clock=self._clock, config=self._config, **self._options)
+        self.door = HttpDoor(LocalService.of(self.broker), clock=self._clock, config=self._config, **self._options)
         try:
             self.address = await self.door.start("127.0.0.1", self.port)
             started.set_result(None)

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from goqueue.broker.consumer_service import GroupVerbs, PollResult
-from goqueue.broker.pending import Pending
 from goqueue.clock import SystemClock
-from goqueue.doors.http import routes_poll
 from goqueue.doors.http.bodies import ClientGone
 from goqueue.doors.http.context import Build, Context
 from goqueue.doors.http.door import HttpConfig, RequestAnswered
+from goqueue.doors.http.routes import poll as routes_poll
 from goqueue.record import kernel
 from goqueue.record.header import Flags
+from goqueue.service.groups import GroupVerbs, PollResult
+from goqueue.service.pending import Pending
 from goqueue.testing import ManualClock
 from tests.client.damaged import flip
 from tests.doors.http.consumers import join, poll, poll_path, publish, settle, take, values
@@ -466,8 +466,8 @@ def test_damage_is_named_once_and_the_group_is_done_with_it(orders: OpenDoor) ->
 
 def test_a_value_that_cannot_be_decompressed_is_an_error_that_can_be_settled(orders: OpenDoor) -> None:
     records = kernel.encode([b"not compressed", b"fine"], flags=[Flags.COMPRESSED, 0])
-    orders.inside(lambda: orders.broker.publish_records("orders", 0, records))
-    orders.until(lambda: orders.broker.describe_topic("orders").partitions[0].high_watermark == 2)
+    orders.inside(lambda: orders.broker.messages.publish_records("orders", 0, records))
+    orders.until(lambda: orders.broker.topics.describe("orders").partitions[0].high_watermark == 2)
 
     first, second = poll(orders, join(orders))["messages"]
 

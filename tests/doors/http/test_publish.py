@@ -264,7 +264,7 @@ def test_without_acks_messages_are_accepted_and_no_more_is_said(orders: OpenDoor
     assert (answer.status, answer.json["failed"]) == (202, 1)
     first, second, third = answer.json["results"]
     assert (first, second["code"], third) == ({"accepted": True}, "INVALID_MESSAGE", {"accepted": True})
-    orders.until(lambda: orders.broker.describe_topic("orders").total_messages == 2)
+    orders.until(lambda: orders.broker.topics.describe("orders").total_messages == 2)
 
 
 def test_acks_of_another_kind_are_refused(orders: OpenDoor) -> None:

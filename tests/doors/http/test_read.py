@@ -105,7 +105,7 @@ def test_below_the_start_means_the_start(orders: OpenDoor, clock: ManualClock) -
     clock.advance(2200)  # the first segment is old enough now, the second is not
 
     def start() -> int:
-        return orders.broker.describe_topic("orders").partitions[0].start_offset
+        return orders.broker.topics.describe("orders").partitions[0].start_offset
 
     orders.until(lambda: start() > 0)
     begin = orders.inside(start)
@@ -324,8 +324,8 @@ def test_compressed_values_are_shown_as_they_were(orders: OpenDoor) -> None:
 
 def test_a_value_that_cannot_be_decompressed_is_an_error_and_not_its_stored_bytes(orders: OpenDoor) -> None:
     records = kernel.encode([b"\xffnot compressed", b"fine"], flags=[Flags.COMPRESSED, 0])
-    orders.inside(lambda: orders.broker.publish_records("orders", 0, records))
-    orders.until(lambda: orders.broker.describe_topic("orders").partitions[0].high_watermark == 2)
+    orders.inside(lambda: orders.broker.messages.publish_records("orders", 0, records))
+    orders.until(lambda: orders.broker.topics.describe("orders").partitions[0].high_watermark == 2)
 
     first, second = orders.get(ONE).json["messages"]
 

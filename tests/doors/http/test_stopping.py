@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 
 from goqueue.broker.broker import Broker
-from goqueue.broker.pending import Pending
-from goqueue.broker.service import Stored
+from goqueue.broker.local_service import LocalService
 from goqueue.clock import SystemClock
 from goqueue.doors.http.door import HttpConfig, HttpDoor
+from goqueue.service.messages import Stored
+from goqueue.service.pending import Pending
 from tests.doors.http.consumers import join, poll_path
 from tests.doors.http.doors import OpenDoor, exchange, receive_all
 from tests.doors.http.test_hostile import head
@@ -79,7 +80,11 @@ def test_streams_are_told_to_come_again(orders: OpenDoor) -> None:
 class SlowBroker(Broker):
     """Takes messages, and its time."""
 
-    def publish_messages(self, *_: Any, **__: Any) -> Any:
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self.messages.publish = self._publish  # type: ignore[method-assign]
+
+    def _publish(self, *_: Any, **__: Any) -> Any:
         self.answer: Pending[Any] = Pending()
         return self.answer
 
@@ -132,4 +137,4 @@ def test_an_address_that_is_taken_is_an_error_like_any_other(door: OpenDoor, tmp
 
 
 def test_a_door_that_was_never_opened_can_be_closed(door: OpenDoor) -> None:
-    asyncio.run(HttpDoor(door.broker, clock=SystemClock()).stop(1))
+    asyncio.run(HttpDoor(LocalService.of(door.broker), clock=SystemClock()).stop(1))

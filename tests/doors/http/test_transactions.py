@@ -607,7 +607,7 @@ def test_readers_stop_at_the_last_stable_offset_unless_they_want_to_see_all(orde
     assert orders.get(f"{MESSAGES}?isolation=dirty").status == 400
 
     producer.commit()
-    orders.until(lambda: orders.broker.describe_topic("orders").partitions[0].last_stable_offset == 4)
+    orders.until(lambda: orders.broker.topics.describe("orders").partitions[0].last_stable_offset == 4)
     page = orders.get("/topics/orders/partitions/0/messages").json
     assert [message["value"] for message in page["messages"]] == ["before", "inside", "behind"]
     assert (page["next_offset"], page["last_stable_offset"]) == (4, 4)

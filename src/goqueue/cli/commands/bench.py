@@ -1,8 +1,8 @@
 """`goqueue bench`: how fast a broker is, measured from outside with the client that users have.
 
-Against any broker (`--server`), or one of its own: then a broker is started as a second process on a temporary
-directory, and ended after the last run. Each run is made `--runs` times, and the best one is shown: what a machine does
-beside it only ever makes it slower.
+`--server` names the broker. Without it the command starts one as a second process on a temporary directory, and ends it
+after the last run. Each workload runs `--runs` times and the best run is shown: other load on the machine only ever
+makes a run slower.
 """
 
 import json
@@ -13,15 +13,12 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from goqueue.cli.broker import connected
-from goqueue.cli.output import Format, FormatOption, errors, show, table
-
-if TYPE_CHECKING:
-    from goqueue.cli.workloads import Workload
+from goqueue.cli.output import FormatOption, OutputFormat, errors, show, table
 
 app = typer.Typer(help="Measure how fast a broker is.", no_args_is_help=True)
 
@@ -29,18 +26,18 @@ EMBEDDED = "embedded"
 
 SizeOption = Annotated[int, typer.Option(min=0, help="Bytes of each value.")]
 CountOption = Annotated[int | None, typer.Option(min=1, help="How many messages.")]
-BatchOption = Annotated[int, typer.Option(min=1, help="Messages per batch at most.")]
-BatchBytesOption = Annotated[int, typer.Option(min=1, help="Bytes per batch at most.")]
-LingerOption = Annotated[str, typer.Option(help="How long a batch waits for more.")]
+BatchOption = Annotated[int, typer.Option(min=1, help="Most messages per batch.")]
+BatchBytesOption = Annotated[int, typer.Option(min=1, help="Most bytes per batch.")]
+LingerOption = Annotated[str, typer.Option(help="How long a batch waits for more messages.")]
 PartitionsOption = Annotated[int, typer.Option(min=1, help="Partitions of the topic.")]
-AcksOption = Annotated[str, typer.Option(help="none, leader or all.")]
-FlushOption = Annotated[str, typer.Option(help="group, interval or none.")]
+AcksOption = Annotated[str, typer.Option(help="Acknowledgement: none, leader or all.")]
+FlushOption = Annotated[str, typer.Option(help="When the broker syncs to disk: group, interval or none.")]
 RateOption = Annotated[int, typer.Option(min=1, help="Messages per second.")]
-RunsOption = Annotated[int, typer.Option(min=1, help="How often; the best one is shown.")]
+RunsOption = Annotated[int, typer.Option(min=1, help="How many runs; the best one is shown.")]
 ServerOption = Annotated[
-    str, typer.Option(metavar="HOST:PORT|embedded", help="The broker; `embedded` starts one for this.")
+    str, typer.Option(metavar="HOST:PORT|embedded", help="The address of the broker; `embedded` starts one.")
 ]
-CompressionOption = Annotated[str | None, typer.Option(help="none, zstd or lz4.")]
+CompressionOption = Annotated[str | None, typer.Option(help="Compression: none, zstd or lz4.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 
 
@@ -58,9 +55,9 @@ def produce(
     runs: RunsOption = 1,
     server: ServerOption = EMBEDDED,
     as_json: JsonOption = False,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Send messages as fast as one producer can, one `send` each."""
+    """Publish as fast as one producer can, with one `send` per message."""
     from goqueue.cli import workloads
 
     asked = workloads.Workload(
@@ -72,7 +69,6 @@ def produce(
         partitions=partitions,
         acks=acks,
         flush=flush,
-        rate=0,
         compression=compression,
     )
     _run(server, runs, as_json, output, lambda client, _: workloads.produce(client, asked))
@@ -88,22 +84,13 @@ def consume(
     runs: RunsOption = 1,
     server: ServerOption = EMBEDDED,
     as_json: JsonOption = False,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Read a backlog into messages."""
+    """Read a backlog."""
     from goqueue.cli import workloads
 
     asked = workloads.Workload(
-        size=size,
-        count=count or 1_000_000,
-        batch=batch,
-        batch_bytes=1024 * 1024,
-        linger="5ms",
-        partitions=partitions,
-        acks="leader",
-        flush="interval",
-        rate=0,
-        compression=compression,
+        size=size, count=count or 1_000_000, partitions=partitions, batch=batch, compression=compression
     )
     _run(server, runs, as_json, output, lambda client, _: workloads.consume(client, asked))
 
@@ -118,22 +105,13 @@ def latency(
     runs: RunsOption = 1,
     server: ServerOption = EMBEDDED,
     as_json: JsonOption = False,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Publish one message at a time and wait for each answer."""
+    """Publish one message at a time, and wait for each answer."""
     from goqueue.cli import workloads
 
     asked = workloads.Workload(
-        size=size,
-        count=count or 5_000,
-        batch=1,
-        batch_bytes=1024 * 1024,
-        linger="0s",
-        partitions=partitions,
-        acks=acks,
-        flush=flush,
-        rate=0,
-        compression=None,
+        size=size, count=count or 5_000, partitions=partitions, batch=1, linger="0s", acks=acks, flush=flush
     )
     _run(server, runs, as_json, output, lambda client, _: workloads.latency(client, asked))
 
@@ -149,22 +127,20 @@ def end_to_end(
     runs: RunsOption = 1,
     server: ServerOption = EMBEDDED,
     as_json: JsonOption = False,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Publish at a steady rate, follow by push, and time the way from one to the other."""
+    """Publish at a steady rate, follow, and measure the time from publish to receipt."""
     from goqueue.cli import workloads
 
     asked = workloads.Workload(
         size=size,
         count=count or 5 * rate,
-        batch=1,
-        batch_bytes=1024 * 1024,
-        linger="0s",
         partitions=partitions,
+        batch=1,
+        linger="0s",
         acks=acks,
         flush=flush,
         rate=rate,
-        compression=None,
     )
     _run(server, runs, as_json, output, lambda client, address: workloads.end_to_end(client, asked, address))
 
@@ -175,18 +151,19 @@ def work(
     count: CountOption = None,
     partitions: PartitionsOption = 3,
     flush: FlushOption = "interval",
-    consumers: Annotated[int, typer.Option(min=1, help="More than one share the group.")] = 1,
+    consumers: Annotated[int, typer.Option(min=1, help="Consumers in the group.")] = 1,
     single: Annotated[bool, typer.Option("--single", help="Poll one message at a time.")] = False,
-    stuck: Annotated[bool, typer.Option("--stuck", help="Behind a message that hangs.")] = False,
+    stuck: Annotated[bool, typer.Option("--stuck", help="Leave the first message unacknowledged.")] = False,
     runs: RunsOption = 1,
     server: ServerOption = EMBEDDED,
     as_json: JsonOption = False,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Work off a backlog as a group: poll up to 500, acknowledge every one of them."""
+    """Consume a backlog as a group: poll up to 500 messages, acknowledge each of them."""
     from goqueue.cli import delivery_workloads
+    from goqueue.cli.workloads import Workload
 
-    asked = _backlog(size, count or (5_000 if single else 1_000_000), partitions, flush)
+    asked = Workload(size=size, count=count or (5_000 if single else 1_000_000), partitions=partitions, flush=flush)
 
     def run(client: Any, address: str) -> object:
         if single:
@@ -205,16 +182,17 @@ def delay(
     partitions: PartitionsOption = 3,
     flush: FlushOption = "interval",
     rate: RateOption = 10_000,
-    seconds: Annotated[float, typer.Option(min=0.1, help="How long messages fall due at the rate.")] = 5.0,
+    seconds: Annotated[float, typer.Option(min=0.1, help="How many seconds messages fall due at the rate.")] = 5.0,
     runs: RunsOption = 1,
     server: ServerOption = EMBEDDED,
     as_json: JsonOption = False,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Schedule, cancel and reschedule delayed messages, let all fall due at once, and see how late they are."""
+    """Schedule, cancel and reschedule delayed messages, and measure how late they are delivered."""
     from goqueue.cli import delivery_workloads
+    from goqueue.cli.workloads import Workload
 
-    asked = _backlog(size, count or 1_000_000, partitions, flush)
+    asked = Workload(size=size, count=count or 1_000_000, partitions=partitions, flush=flush)
     _run(
         server,
         runs,
@@ -227,21 +205,22 @@ def delay(
 @app.command()
 def groups(
     size: SizeOption = 100,
-    members: Annotated[int, typer.Option(min=1, help="How many are in the group.")] = 20,
+    members: Annotated[int, typer.Option(min=1, help="Members of the group.")] = 20,
     partitions: PartitionsOption = 60,
     count: CountOption = None,
-    seconds: Annotated[float, typer.Option(min=1, help="How long.")] = 15.0,
+    seconds: Annotated[float, typer.Option(min=1, help="How many seconds to run.")] = 15.0,
     changes: Annotated[int, typer.Option(min=1, help="How often a member joins and leaves.")] = 4,
     flush: FlushOption = "interval",
     runs: RunsOption = 1,
     server: ServerOption = EMBEDDED,
     as_json: JsonOption = False,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Let a member join and leave a busy group, and see who has to wait for it."""
+    """Let a member join and leave a busy group, and measure how long other members pause."""
     from goqueue.cli import delivery_workloads
+    from goqueue.cli.workloads import Workload
 
-    asked = _backlog(size, count or 500_000, partitions, flush)
+    asked = Workload(size=size, count=count or 500_000, partitions=partitions, flush=flush)
     _run(
         server,
         runs,
@@ -258,18 +237,23 @@ def transactions(
     size: SizeOption = 100,
     count: CountOption = None,
     per_transaction: Annotated[int, typer.Option(min=1, help="Messages in each transaction.")] = 1_000,
-    commits: Annotated[bool, typer.Option("--commits", help="One message per partition; only commits count.")] = False,
+    commits: Annotated[
+        bool, typer.Option("--commits", help="One message per partition; measure commits only.")
+    ] = False,
     partitions: PartitionsOption = 3,
     flush: FlushOption = "group",
     runs: RunsOption = 1,
     server: ServerOption = EMBEDDED,
     as_json: JsonOption = False,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Publish in transactions; the times are those of the commits."""
+    """Publish in transactions; the latencies are those of commits."""
     from goqueue.cli import transaction_workloads
+    from goqueue.cli.workloads import Workload
 
-    asked = _backlog(size, count or (1_000 * partitions if commits else 1_000_000), partitions, flush)
+    asked = Workload(
+        size=size, count=count or (1_000 * partitions if commits else 1_000_000), partitions=partitions, flush=flush
+    )
 
     def run(client: Any, _: str) -> object:
         if commits:
@@ -279,24 +263,7 @@ def transactions(
     _run(server, runs, as_json, output, run)
 
 
-def _backlog(size: int, count: int, partitions: int, flush: str) -> "Workload":
-    from goqueue.cli.workloads import Workload
-
-    return Workload(
-        size=size,
-        count=count,
-        batch=1_000,
-        batch_bytes=1024 * 1024,
-        linger="5ms",
-        partitions=partitions,
-        acks="leader",
-        flush=flush,
-        rate=0,
-        compression=None,
-    )
-
-
-def _run(server: str, runs: int, as_json: bool, output: Format, measure: Callable[..., object]) -> None:
+def _run(server: str, runs: int, as_json: bool, output: OutputFormat, measure: Callable[..., object]) -> None:
     with _broker(server) as address, connected(address) as client:
         measured = [asdict(measure(client, address)) for _ in range(runs)]  # type: ignore[call-overload]
     best = min(measured, key=lambda one: one["p99_ms"] if one["workload"] in TIMED else one["seconds"])
@@ -309,7 +276,7 @@ def _run(server: str, runs: int, as_json: bool, output: Format, measure: Callabl
 
 
 TIMED = ("latency", "end-to-end", "poll 1, ack 1", "delay", "groups", "commit")
-"""Workloads of which the best run is the one with the shortest waits."""
+"""Workloads whose best run is the one with the lowest p99; of the others it is the fastest run."""
 
 
 def _shown(value: object) -> str:

@@ -1,6 +1,6 @@
 """`goqueue consume`: read messages by offset or time, or take them as a member of a group.
 
-Reading changes nothing, and no group notices. What a member does is in `membership.py`.
+Reading by offset changes nothing, neither in the log nor in any group. `membership.py` is about members of a group.
 """
 
 import os
@@ -15,7 +15,7 @@ from goqueue.cli import arguments
 from goqueue.cli.arguments import given
 from goqueue.cli.broker import DEFAULT_SERVER, ServerOption, connected
 from goqueue.cli.interrupts import EXIT_TERMINATED, Terminated, termination_raised
-from goqueue.cli.membership import Ack, Mode, Start, Stop, take
+from goqueue.cli.membership import Ack, GroupMode, GroupStart, Stop, take
 from goqueue.cli.output import complain
 from goqueue.cli.rendering import Render, renderer
 
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from goqueue.record.message import Message
 
 
-class Isolation(StrEnum):
-    """Whether messages of open and aborted transactions are seen."""
+class IsolationLevel(StrEnum):
+    """Whether messages of open and aborted transactions are read."""
 
     READ_COMMITTED = "read_committed"
     READ_UNCOMMITTED = "read_uncommitted"
@@ -39,46 +39,52 @@ def _format(text: str) -> str:
 
 
 def consume(
-    topics: Annotated[list[str], typer.Argument(metavar="TOPIC", help="Where from; several only with --group.")],
-    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Only this one.")] = None,
+    topics: Annotated[list[str], typer.Argument(metavar="TOPIC", help="The topic; several only with --group.")],
+    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Only this partition.")] = None,
     offset: Annotated[
-        int | None, typer.Option(min=0, help="The first offset in each partition; without it, the oldest there is.")
+        int | None, typer.Option(min=0, help="The first offset in each partition; default: the oldest.")
     ] = None,
     from_time: Annotated[
         str | None,
-        typer.Option("--from", metavar="TIME", parser=arguments.moment, help="Stored then or later, such as '2h ago'."),
-    ] = None,
-    to_time: Annotated[
-        str | None, typer.Option("--to", metavar="TIME", parser=arguments.moment, help="Stored before then.")
-    ] = None,
-    follow: Annotated[
-        bool, typer.Option("--follow", "-f", help="Go on with what comes; without a start, only with that.")
-    ] = False,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Stop after so many.")] = None,
-    isolation: Annotated[
-        Isolation | None,
         typer.Option(
-            help="Whether messages of open and aborted transactions are seen, too; read_committed unless set."
+            "--from",
+            metavar="TIME",
+            parser=arguments.moment,
+            help="Only messages stored at or after this time, such as '2h ago'.",
         ),
     ] = None,
+    to_time: Annotated[
+        str | None,
+        typer.Option("--to", metavar="TIME", parser=arguments.moment, help="Only messages stored before this time."),
+    ] = None,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="Keep printing new messages; without a start, only new ones.")
+    ] = False,
+    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Stop after this many messages.")] = None,
+    isolation: Annotated[
+        IsolationLevel | None,
+        typer.Option(help="Whether to read messages of open and aborted transactions; default: read_committed."),
+    ] = None,
     group: Annotated[
-        str | None, typer.Option("--group", "-g", help="Take messages as a member of this group, and acknowledge them.")
+        str | None, typer.Option("--group", "-g", help="Consume as a member of this group, and acknowledge messages.")
     ] = None,
     mode: Annotated[
-        Mode | None,
-        typer.Option(help="How the group shares: partitions, single messages, or keys. partitioned unless set."),
+        GroupMode | None,
+        typer.Option(help="Whether members share partitions, messages or keys; default: partitioned."),
     ] = None,
     start: Annotated[
-        Start | None, typer.Option(help="Where a group begins that has no position yet; earliest unless set.")
+        GroupStart | None, typer.Option(help="Where a group without a position starts; default: earliest.")
     ] = None,
     visibility: Annotated[
         str | None,
         typer.Option(
-            metavar="DURATION", parser=arguments.duration, help="How long a message is ours; the topic's unless set."
+            metavar="DURATION",
+            parser=arguments.duration,
+            help="Visibility timeout of a message; default: that of the topic.",
         ),
     ] = None,
     max_in_flight: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="The most messages at a time; the topic's unless set.")
+        int | None, typer.Option(metavar="N", min=1, help="Most messages in flight; default: that of the topic.")
     ] = None,
     ack: Annotated[
         Ack | None,
@@ -88,7 +94,7 @@ def consume(
         ),
     ] = None,
     stop: Annotated[
-        Stop | None, typer.Option(help="End when the group has nothing left, as it does unless it follows.")
+        Stop | None, typer.Option(help="End when the group has no messages left; the default without --follow.")
     ] = None,
     format: Annotated[
         str,
@@ -105,8 +111,8 @@ def consume(
 ) -> None:
     """Print the messages of a topic, ordered by offset within each partition.
 
-    With --group, take them as a member of that group: each goes to one member,
-    and is acknowledged once it is printed. Ctrl-C and SIGTERM leave the group.
+    With --group, consume them as a member of that group: each message goes to one member,
+    and is acknowledged after it is printed. Ctrl-C and SIGTERM leave the group.
 
       goqueue consume orders --from '2h ago'
       goqueue consume orders --follow -o json
@@ -133,12 +139,14 @@ def consume(
         if len(topics) > 1:
             raise typer.BadParameter("several topics at once need a --group", param_hint="TOPIC")
         if follow and to_time:
-            raise typer.BadParameter("whoever follows reads for ever", param_hint="--to")
+            raise typer.BadParameter("--follow never ends by itself; press Ctrl-C", param_hint="--to")
     else:
-        _refuse_given(given({"isolation": isolation}), "is not for a member of a group, who sees what is committed")
-        _refuse_given(ranges, "is not for a member of a group; `goqueue group reset` moves a group")
+        _refuse_given(
+            given({"isolation": isolation}), "is not for members of a group: they read committed messages only"
+        )
+        _refuse_given(ranges, "is not for members of a group; `goqueue group reset` moves a group")
         if follow and stop:
-            raise typer.BadParameter("whoever follows does not stop", param_hint="--stop")
+            raise typer.BadParameter("--follow does not end when the group has no messages left", param_hint="--stop")
     try:
         with termination_raised(), connected(server) as client:
             if group is None:
@@ -156,7 +164,7 @@ def consume(
         pass
     except OSError as error:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still in the buffer goes nowhere
-        if not isinstance(error, BrokenPipeError):  # otherwise whoever read our lines has enough
+        if not isinstance(error, BrokenPipeError):  # otherwise the reader of the pipe has ended
             complain(f"cannot write to standard output: {error.strerror or error}")
             raise typer.Exit(1) from None
 

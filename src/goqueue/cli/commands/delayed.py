@@ -1,4 +1,4 @@
-"""`goqueue delayed`: look at messages that wait for their time, cancel and reschedule them."""
+"""`goqueue delayed`: list, cancel and reschedule delayed messages."""
 
 import os
 from enum import StrEnum
@@ -9,23 +9,25 @@ from rich.console import RenderableType
 
 from goqueue.cli import arguments
 from goqueue.cli.broker import DEFAULT_SERVER, ServerOption, connected
-from goqueue.cli.output import Format, FormatOption, facts, lasting, number, one_line, plain, show, table, when
+from goqueue.cli.output import FormatOption, OutputFormat, facts, lasting, number, one_line, plain, show, table, when
 from goqueue.cli.rendering import key_data
 from goqueue.clock import SystemClock
 from goqueue.record.header import Priority
 from goqueue.times import format_duration, format_time
 from goqueue.wire.reports import DelayedMessage
 
-app = typer.Typer(help="Look at messages that wait for their time, cancel and reschedule them.", no_args_is_help=True)
+app = typer.Typer(help="List, cancel and reschedule delayed messages.", no_args_is_help=True)
 
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
-PartitionArgument = Annotated[int | None, typer.Argument(metavar="PARTITION", min=0, help="Where the message is.")]
-OffsetArgument = Annotated[int | None, typer.Argument(metavar="OFFSET", min=0, help="Which message it is.")]
-KeyOption = Annotated[str | None, typer.Option("--key", "-k", help="All that wait with this key.")]
+PartitionArgument = Annotated[
+    int | None, typer.Argument(metavar="PARTITION", min=0, help="The partition of the message.")
+]
+OffsetArgument = Annotated[int | None, typer.Argument(metavar="OFFSET", min=0, help="The offset of the message.")]
+KeyOption = Annotated[str | None, typer.Option("--key", "-k", help="All waiting messages with this key.")]
 
 
-class State(StrEnum):
-    """What became of a delayed message."""
+class DelayedState(StrEnum):
+    """The state of a delayed message."""
 
     PENDING = "pending"
     DELIVERED = "delivered"
@@ -36,15 +38,15 @@ class State(StrEnum):
 @app.command("list")
 def list_(
     topic: TopicArgument,
-    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Only this one.")] = None,
-    key: Annotated[str | None, typer.Option("--key", "-k", help="Only those with this key.")] = None,
-    state: Annotated[State, typer.Option(help="What became of them.")] = State.PENDING,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="How many at most.")] = 100,
-    skip: Annotated[int, typer.Option(min=0, help="How many to pass over.")] = 0,
+    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Only this partition.")] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="Only messages with this key.")] = None,
+    state: Annotated[DelayedState, typer.Option(help="Only messages in this state.")] = DelayedState.PENDING,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="Most messages to list.")] = 100,
+    skip: Annotated[int, typer.Option(min=0, help="Messages to skip.")] = 0,
     server: ServerOption = DEFAULT_SERVER,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """List delayed messages, those that are due first at the top."""
+    """List delayed messages, the next due first."""
     with connected(server) as client:
         wanted = arguments.given({"partition": partition, "key": _bytes(key)})
         found = client.delayed(topic, state=state.value, limit=limit, skip=skip, **wanted)
@@ -60,9 +62,9 @@ def cancel(
     offset: OffsetArgument = None,
     key: KeyOption = None,
     server: ServerOption = DEFAULT_SERVER,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Never deliver a delayed message, or all that wait with a key.
+    """Cancel a delayed message, or all waiting messages with a key.
 
     goqueue delayed cancel orders 0 42
     goqueue delayed cancel orders --key customer-42
@@ -70,7 +72,7 @@ def cancel(
     one = _one(topic, partition, offset, key)
     with connected(server) as client:
         found = client.cancel(topic, key=_bytes(key)) if one is None else client.cancel(one)
-    shown = f"{number(len(found), 'message')} of {topic} will never be delivered" if found else _none(topic, key)
+    shown = f"{number(len(found), 'message')} of {topic} cancelled" if found else _none(topic, key)
     show(_data(found), output, plain(shown))
 
 
@@ -82,16 +84,20 @@ def reschedule(
     key: KeyOption = None,
     delay: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", parser=arguments.duration, help="Deliver so long from now, such as 30m."),
+        typer.Option(
+            metavar="DURATION", parser=arguments.duration, help="Deliver after this time from now, such as 30m."
+        ),
     ] = None,
     at: Annotated[
         str | None,
-        typer.Option(metavar="TIME", parser=arguments.moment, help="Deliver then, such as 2026-01-31T12:00:00Z."),
+        typer.Option(
+            metavar="TIME", parser=arguments.moment, help="Deliver at this time, such as 2026-01-31T12:00:00Z."
+        ),
     ] = None,
     server: ServerOption = DEFAULT_SERVER,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Deliver a delayed message at another time, or all that wait with a key. What is past means now.
+    """Deliver a delayed message, or all waiting messages with a key, at another time. A past time means now.
 
     goqueue delayed reschedule orders 0 42 --delay 30m
     goqueue delayed reschedule orders --key customer-42 --at 2026-01-31T12:00:00Z
@@ -108,8 +114,8 @@ def reschedule(
 
 
 @app.command()
-def stats(server: ServerOption = DEFAULT_SERVER, output: FormatOption = Format.TABLE) -> None:
-    """Show delays in numbers."""
+def stats(server: ServerOption = DEFAULT_SERVER, output: FormatOption = OutputFormat.TABLE) -> None:
+    """Show statistics of delayed messages."""
     with connected(server) as client:
         found = client.delay_stats()
     data = {
@@ -140,9 +146,9 @@ def stats(server: ServerOption = DEFAULT_SERVER, output: FormatOption = Format.T
 
 
 def _one(topic: str, partition: int | None, offset: int | None, key: str | None) -> DelayedMessage | None:
-    """The message that is meant; none if all of a key are."""
+    """The message that the arguments name; None if they name all messages of a key."""
     if partition is not None and offset is not None and key is None:
-        return DelayedMessage(topic, partition, offset, None, 0, State.PENDING, Priority.NORMAL)
+        return DelayedMessage(topic, partition, offset, None, 0, DelayedState.PENDING, Priority.NORMAL)
     if key is None or partition is not None:
         raise typer.BadParameter("give either PARTITION and OFFSET, or --key", param_hint="PARTITION OFFSET")
     return None
@@ -156,7 +162,7 @@ def _bytes(key: str | None) -> bytes | None:
     return None if key is None else os.fsencode(key)
 
 
-def _show(found: list[DelayedMessage], output: Format, none: str) -> None:
+def _show(found: list[DelayedMessage], output: OutputFormat, none: str) -> None:
     now_ns = SystemClock().wall_ns()
     columns = ("partition", "offset", "due", "in", "priority", "state", "key")
     rows = (
@@ -164,7 +170,7 @@ def _show(found: list[DelayedMessage], output: Format, none: str) -> None:
             one.partition,
             one.offset,
             when(one.deliver_at_ns),
-            lasting(one.deliver_at_ns - now_ns) if one.state == State.PENDING else "-",
+            lasting(one.deliver_at_ns - now_ns) if one.state == DelayedState.PENDING else "-",
             Priority(one.priority).name.lower(),
             one.state,
             one_line(one.key or b""),
@@ -176,7 +182,7 @@ def _show(found: list[DelayedMessage], output: Format, none: str) -> None:
 
 
 def _data(found: list[DelayedMessage]) -> list[dict[str, object]]:
-    """The words of the HTTP door."""
+    """With the field names of the HTTP API."""
     now_ns = SystemClock().wall_ns()
     return [
         {

@@ -1,10 +1,10 @@
 """`goqueue demo`: the main job, end to end, on a real broker in a process of its own.
 
 Orders are published one by one, in batches and over HTTP, read back by offset and by time, followed as they come; a
-group works them off, some fail and become dead letters, and are put back; reminders come when they are due; charges
-become receipts exactly once; Spark archives a topic, finds out why shipments failed, and has them put back; the broker
-is killed with SIGKILL under load and started again; a bit is flipped on its disk. Every number that is shown was
-counted in this run, and what does not hold ends it with an error.
+group consumes them, some fail, are dead-lettered and redriven; reminders are delivered when they are due; charges
+become receipts exactly once; Spark archives a topic, finds out why shipments failed, and has them redriven; the broker
+is killed with SIGKILL under load and started again; a bit is flipped on its disk. Every number that is shown is counted
+in this run, and a check that fails ends the demo with an error.
 """
 
 import json
@@ -31,7 +31,7 @@ from goqueue.storage.inspection import inspect
 if TYPE_CHECKING:
     from goqueue import Client, Handle
     from goqueue.spark.pipelines.archive import ArchiveConfig
-    from goqueue.spark.pipelines.job import Job
+    from goqueue.spark.pipelines.job import PipelineJob
 
 ORDERS = 300_000
 ORDERS_UNDER_FIRE = 150_000
@@ -44,7 +44,7 @@ _clock = SystemClock()
 
 
 def demo() -> None:
-    """Publish, read, seek by time, follow, use HTTP, kill the broker, damage its disk: on a temporary directory."""
+    """Show what GoQueue does: publish, consume, redrive, archive, kill the broker, damage its disk."""
     from goqueue import Client
 
     console.print(Panel(f"GoQueue demo, with the {kernel.IMPLEMENTATION} record kernel"))
@@ -66,7 +66,7 @@ def demo() -> None:
 
 
 class _Broker:
-    """`goqueue serve` in a process of its own, on ports of its own choice that it keeps."""
+    """`goqueue serve` in a process of its own, on free ports that it keeps over restarts."""
 
     def __init__(self, directory: str) -> None:
         self._directory = directory
@@ -173,10 +173,10 @@ def _work(client: "Client") -> None:
             _check(bool(batch), "redriven jobs are missing")
             consumer.ack(batch)
             again += len(batch)
-    _say(f"redrive {redrive.id} put {again} of them back where they came from, and this time they were done")
+    _say(f"redrive {redrive.id} returned {again} of them to jobs, and this time they were done")
     _check(not client.describe_dead_letters("jobs").messages, "there are dead letters left")
     lag = sum(position.lag for position in client.group_positions("workers"))
-    _say(f"the group `workers` is {lag} messages behind")
+    _say(f"the lag of the group `workers` is {lag} messages")
     _check(not lag, "messages are stuck")
 
 
@@ -240,7 +240,7 @@ def _transact(client: "Client") -> None:
 
 
 class _Stumbled(Exception):
-    """A worker that does not get to the end."""
+    """A worker fails halfway."""
 
 
 def _count(client: "Client", topic: str) -> int:
@@ -267,11 +267,11 @@ def _spark(client: "Client", address: str, directory: str) -> None:
     for message in client.consume("shipments", group="carriers", stop="empty"):
         with message:
             left += 1
-    _say(f"the carriers took a bigger van, and the {left} that were put back")
+    _say(f"the carriers took a bigger van, and the {left} redriven shipments")
     _check(left == _heavy() and not client.describe_dead_letters("shipments").messages, "shipments are missing")
 
 
-def _archived(job: "Job", config: "ArchiveConfig") -> None:
+def _archived(job: "PipelineJob", config: "ArchiveConfig") -> None:
     from goqueue.spark.pipelines import archive
 
     kept = archive.run(job, config)
@@ -287,15 +287,15 @@ def _archived(job: "Job", config: "ArchiveConfig") -> None:
     _say(f"SELECT max(weight), count(*) FROM archive -> {heaviest} kg, {count:,} rows")
 
 
-def _redriven(job: "Job") -> None:
+def _redriven(job: "PipelineJob") -> None:
     from goqueue.spark.pipelines import dead_letters
 
-    with dead_letters.report(job, "shipments", dead_letters.DeadLetterConfig()) as tables:
+    with dead_letters.report(job, "shipments", dead_letters.DeadLetterReportConfig()) as tables:
         (failure,) = tables["failures"].collect()
         _say(f"shipments.dlq, by what went wrong: {failure['messages']} times {failure['fingerprint']!r}")
         _check(failure["messages"] == _heavy(), "dead letters are missing")
         put_back = dead_letters.redrive(tables["letters"], job, "shipments", dead_letters.RedriveConfig())
-    _say(f"Spark chose {put_back.chosen} of them, the broker put {put_back.redriven} back, each once")
+    _say(f"Spark chose {put_back.chosen} of them, the broker redrove {put_back.redriven}, each once")
 
 
 def _http(client: "Client", address: str) -> None:

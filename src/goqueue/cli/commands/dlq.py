@@ -1,7 +1,7 @@
-"""`goqueue dlq`: look at dead letters, why they are dead, and put them back.
+"""`goqueue dlq`: inspect dead letters and redrive them.
 
-Putting back goes on in the broker, whether or not somebody follows it. Who follows is told by the exit code how it
-ended: 0 if all that matched is back, 1 if something could not be put back or somebody stopped it.
+A redrive runs in the broker, with or without `--follow`. With it, the exit code says how the redrive ended: 0 if all
+that matched is redriven, 1 if some messages failed or the redrive was stopped.
 """
 
 import os
@@ -18,8 +18,8 @@ from rich.text import Text
 from goqueue.cli import arguments
 from goqueue.cli.broker import DEFAULT_SERVER, ServerOption, connected
 from goqueue.cli.output import (
-    Format,
     FormatOption,
+    OutputFormat,
     cut,
     errors,
     facts,
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from goqueue.record.message import Message
     from goqueue.wire.reports import DeadLetter, DeadLetterQueue, RedriveInfo
 
-app = typer.Typer(help="Look at dead letters, why they are dead, and put them back.", no_args_is_help=True)
+app = typer.Typer(help="Inspect dead letters and redrive them.", no_args_is_help=True)
 
 INTERRUPTED_EXIT_CODE = 130
 LOOK_S = 0.2
@@ -54,13 +54,13 @@ SHOWN_BYTES = 4 * SHOWN_CHARACTERS
 
 
 class To(StrEnum):
-    """Which groups get a message again."""
+    """Which groups a redriven message is delivered to."""
 
     GROUP = "group"
     ALL = "all"
 
 
-class Reason(StrEnum):
+class DeathReason(StrEnum):
     """Why a message is a dead letter."""
 
     MAX_DELIVERIES = "MAX_DELIVERIES"
@@ -69,45 +69,64 @@ class Reason(StrEnum):
     EXPIRED = "EXPIRED"
 
 
-TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic that the messages come from.")]
-ReasonOption = Annotated[Reason | None, typer.Option(case_sensitive=False, help="Only those that died of this.")]
-GroupOption = Annotated[str | None, typer.Option("--group", "-g", help="Only those of this group.")]
-KeyOption = Annotated[str | None, typer.Option("--key", "-k", help="Only those with this key.")]
-KeyPrefixOption = Annotated[str | None, typer.Option(metavar="TEXT", help="Only those whose key begins like this.")]
+TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic that the dead letters come from.")]
+ReasonOption = Annotated[
+    DeathReason | None, typer.Option(case_sensitive=False, help="Only dead letters with this reason.")
+]
+GroupOption = Annotated[str | None, typer.Option("--group", "-g", help="Only dead letters of this group.")]
+KeyOption = Annotated[str | None, typer.Option("--key", "-k", help="Only dead letters with this key.")]
+KeyPrefixOption = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="Only dead letters whose key starts with this.")
+]
 HeaderOption = Annotated[
     list[str] | None,
-    typer.Option("--header", "-H", metavar="NAME=VALUE", help="Only those with this header. Can be given many times."),
+    typer.Option("--header", "-H", metavar="NAME=VALUE", help="Only dead letters with this header; repeatable."),
 ]
 ErrorOption = Annotated[
-    str | None, typer.Option("--error-contains", metavar="TEXT", help="Only those whose error says this.")
+    str | None, typer.Option("--error-contains", metavar="TEXT", help="Only dead letters whose error contains this.")
 ]
 SinceOption = Annotated[
     str | None,
-    typer.Option("--since", metavar="TIME", parser=arguments.moment, help="Only those that died then or later."),
+    typer.Option(
+        "--since", metavar="TIME", parser=arguments.moment, help="Only messages dead-lettered at or after this time."
+    ),
 ]
 UntilOption = Annotated[
-    str | None, typer.Option("--until", metavar="TIME", parser=arguments.moment, help="Only those that died before.")
+    str | None,
+    typer.Option(
+        "--until", metavar="TIME", parser=arguments.moment, help="Only messages dead-lettered before this time."
+    ),
 ]
 AttemptsOption = Annotated[
-    int | None, typer.Option("--min-attempts", metavar="N", min=1, help="Only those delivered so often or more.")
+    int | None,
+    typer.Option("--min-attempts", metavar="N", min=1, help="Only dead letters with at least this many deliveries."),
 ]
 ToOption = Annotated[
     To | None,
     typer.Option(
         case_sensitive=False,
-        help="Who gets them again: only the group that gave each of them up (default), or all groups (default with"
-        " --target).",
+        help="Deliver to the group that gave up the message (default), or to all (default with --target).",
     ),
 ]
-PartitionOption = Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Only this one.")]
+RateOption = Annotated[float, typer.Option(metavar="N", min=0, help="Most messages per second; 0: no limit.")]
+MostOption = Annotated[int | None, typer.Option("--limit", "-n", min=1, help="Most messages to redrive.")]
+TargetOption = Annotated[
+    str | None,
+    typer.Option("--target", metavar="TOPIC", help="The topic to publish to; default: that of each message."),
+]
+MaxRedrivesOption = Annotated[
+    int, typer.Option(metavar="N", min=0, help="Skip messages that were redriven this often already.")
+]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be redriven, and change nothing.")]
+PartitionOption = Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Only this partition.")]
 OffsetOption = Annotated[
     list[int] | None,
-    typer.Option("--offset", min=0, help="Only the dead letters at these offsets. Can be given many times."),
+    typer.Option("--offset", min=0, help="Only the dead letter at this offset; repeatable."),
 ]
 
 
 @app.command("list")
-def list_(server: ServerOption = DEFAULT_SERVER, output: FormatOption = Format.TABLE) -> None:
+def list_(server: ServerOption = DEFAULT_SERVER, output: FormatOption = OutputFormat.TABLE) -> None:
     """List the topics that have dead letters."""
     with connected(server) as client:
         queues = client.dead_letter_queues()
@@ -132,8 +151,10 @@ def list_(server: ServerOption = DEFAULT_SERVER, output: FormatOption = Format.T
 
 
 @app.command()
-def describe(topic: TopicArgument, server: ServerOption = DEFAULT_SERVER, output: FormatOption = Format.TABLE) -> None:
-    """Show how many dead letters a topic has, why, of which groups, and what was put back."""
+def describe(
+    topic: TopicArgument, server: ServerOption = DEFAULT_SERVER, output: FormatOption = OutputFormat.TABLE
+) -> None:
+    """Show the dead letters of a topic by reason and group, and its redrives."""
     with connected(server) as client:
         found = client.describe_dead_letters(topic)
     known = {
@@ -149,7 +170,7 @@ def describe(topic: TopicArgument, server: ServerOption = DEFAULT_SERVER, output
             rows = ((one_line(name.encode()) or "-", f"{count:,}") for name, count in ranked)
             tables.append(table((title, "messages"), rows, numbers=("messages",)))
     if found.redrives:
-        columns = ("redrive", "state", "matched", "put back", "skipped", "failed", "started")
+        columns = ("redrive", "state", "matched", "redriven", "skipped", "failed", "started")
         tables.append(table(columns, map(_redrive_row, found.redrives), numbers=columns[2:6], whole=("redrive",)))
     data = {**_queue(found), "by_error": found.by_error, "redrives": [_redrive(one) for one in found.redrives]}
     show(data, output, *tables)
@@ -169,12 +190,12 @@ def messages(
     min_attempts: AttemptsOption = None,
     partition: PartitionOption = None,
     offset: OffsetOption = None,
-    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="How many at most.")] = 100,
-    skip: Annotated[int, typer.Option(min=0, help="How many to pass over.")] = 0,
+    limit: Annotated[int, typer.Option("--limit", "-n", min=1, max=10_000, help="Most dead letters to show.")] = 100,
+    skip: Annotated[int, typer.Option(min=0, help="Dead letters to skip.")] = 0,
     server: ServerOption = DEFAULT_SERVER,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Show the dead letters of a topic. JSON and YAML hold all of each, the table what fits.
+    """Show the dead letters of a topic. JSON and YAML show them in full, the table in part.
 
     goqueue dlq messages orders --reason rejected --since '2h ago'
     goqueue dlq messages orders --group billing --error-contains timeout -o json
@@ -201,21 +222,17 @@ def redrive(
     min_attempts: AttemptsOption = None,
     partition: PartitionOption = None,
     offset: OffsetOption = None,
-    rate: Annotated[float, typer.Option(metavar="N", min=0, help="The most per second; 0 is no limit.")] = 0,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="The most altogether.")] = None,
-    target: Annotated[
-        str | None, typer.Option("--target", metavar="TOPIC", help="Where to, instead of where they come from.")
-    ] = None,
-    max_redrives: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Pass over what was put back so often already.")
-    ] = 3,
+    rate: RateOption = 0,
+    limit: MostOption = None,
+    target: TargetOption = None,
+    max_redrives: MaxRedrivesOption = 3,
     to: ToOption = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be put back.")] = False,
-    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait until it is done.")] = False,
+    dry_run: DryRunOption = False,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait until the redrive is done.")] = False,
     server: ServerOption = DEFAULT_SERVER,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Put dead letters back where they come from: all of them, or those that match everything given.
+    """Redrive dead letters to the topic that they come from: all of them, or those that match every filter.
 
     goqueue dlq redrive orders --dry-run
     goqueue dlq redrive orders --reason timeout --group billing --rate 100 --follow
@@ -225,7 +242,7 @@ def redrive(
         reason, group, key, key_prefix, header, error_contains, since, until, min_attempts, partition, offset
     )
     if dry_run and follow:
-        raise typer.BadParameter("there is nothing to follow in a dry run", param_hint="--follow")
+        raise typer.BadParameter("cannot be combined with --dry-run", param_hint="--follow")
     options: dict[str, Any] = {
         "where": where,
         "limit": limit or 0,
@@ -247,17 +264,19 @@ def redrive(
 @app.command()
 def stop(
     topic: TopicArgument,
-    redrive_id: Annotated[str, typer.Argument(metavar="ID", help="The redrive; `goqueue dlq describe` shows it.")],
+    redrive_id: Annotated[
+        str, typer.Argument(metavar="ID", help="The id of the redrive; `goqueue dlq describe` shows it.")
+    ],
     server: ServerOption = DEFAULT_SERVER,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Stop putting dead letters back, after what is in hand."""
+    """Stop a redrive after the messages that it is moving."""
     with connected(server) as client:
         _show_redrive(client.stop_redrive(topic, redrive_id), output)
 
 
 def _where(
-    reason: Reason | None,
+    reason: DeathReason | None,
     group: str | None,
     key: str | None,
     key_prefix: str | None,
@@ -287,14 +306,14 @@ def _where(
     )
 
 
-# --- putting back ------------------------------------------------------------------------------
+# --- redriving ---------------------------------------------------------------------------------
 
 
-def _show_plan(client: "Client", topic: str, options: dict[str, Any], output: Format) -> None:
+def _show_plan(client: "Client", topic: str, options: dict[str, Any], output: OutputFormat) -> None:
     plan = client.plan_redrive(topic, **options)
     text = f"{number(plan.matched, 'dead letter')} of {topic} match{'es' if plan.matched == 1 else ''}"
     if plan.skipped_loop:
-        text += f", {plan.skipped_loop:,} of them put back too often already"
+        text += f", {plan.skipped_loop:,} of them redriven too often already"
     data = {
         "dry_run": True,
         "matched": plan.matched,
@@ -305,7 +324,7 @@ def _show_plan(client: "Client", topic: str, options: dict[str, Any], output: Fo
 
 
 def _followed(client: "Client", begun: "RedriveInfo") -> "RedriveInfo":
-    """The redrive at its end; whoever is interrupted learns that it goes on."""
+    """The redrive at its end. Ctrl-C ends the command, not the redrive, and it says so."""
     pause = threading.Event()
     now = begun
     try:
@@ -315,33 +334,33 @@ def _followed(client: "Client", begun: "RedriveInfo") -> "RedriveInfo":
                 pause.wait(LOOK_S)
                 now = client.describe_redrive(now.topic, now.id)
     except KeyboardInterrupt:
-        warn(f"redrive {now.id} goes on; `goqueue dlq stop {now.topic} {now.id}` stops it")
+        warn(f"redrive {now.id} continues; `goqueue dlq stop {now.topic} {now.id}` stops it")
         raise typer.Exit(INTERRUPTED_EXIT_CODE) from None
     return now
 
 
 @contextmanager
 def _progress() -> "Iterator[Callable[[RedriveInfo], None]]":
-    """A line on a terminal that says how far it is."""
+    """A line on a terminal that shows the progress."""
     if not errors.is_terminal:
         yield lambda now: None
         return
     with errors.status("") as status:
-        yield lambda now: status.update(plain(f"redrive {now.id}: {number(now.redriven, 'message')} put back"))
+        yield lambda now: status.update(plain(f"redrive {now.id}: {number(now.redriven, 'message')} redriven"))
 
 
-def _show_end(ended: "RedriveInfo", output: Format) -> None:
+def _show_end(ended: "RedriveInfo", output: OutputFormat) -> None:
     _show_redrive(ended, output)
     if ended.state != "done" or ended.failed:
         raise typer.Exit(1)
 
 
-def _show_redrive(one: "RedriveInfo", output: Format) -> None:
-    text = f"redrive {one.id} of {one.topic} is {one.state}: {number(one.redriven, 'message')} put back"
+def _show_redrive(one: "RedriveInfo", output: OutputFormat) -> None:
+    text = f"redrive {one.id} of {one.topic} is {one.state}: {number(one.redriven, 'message')} redriven"
     if one.skipped_loop:
-        text += f", {one.skipped_loop:,} passed over that were put back too often already"
+        text += f", {one.skipped_loop:,} skipped, redriven too often already"
     if one.failed:
-        text += f", {one.failed:,} that could not be"
+        text += f", {one.failed:,} failed"
     if one.error:
         text += f": {one.error}"
     show(_redrive(one), output, plain(text))
@@ -379,16 +398,16 @@ def _redrive(one: "RedriveInfo") -> dict[str, object]:
 # --- letters -----------------------------------------------------------------------------------
 
 
-def _show_letters(topic: str, found: "list[DeadLetter]", output: Format) -> None:
+def _show_letters(topic: str, found: "list[DeadLetter]", output: OutputFormat) -> None:
     data = [_letter(one, _message(topic, one)) for one in found]
     shown = [_text(topic, one) for one in found] or [plain(f"no dead letter of {topic} matches")]
     show(data, output, *shown)
 
 
 def _text(topic: str, one: "DeadLetter") -> Text:
-    """A letter in up to three lines: where it is and why, what was said about it, and what it holds."""
+    """A letter in up to three lines: its place and reason, its error, and its key and value."""
     message = _message(topic, one)
-    back = f", put back {number(one.redrives, 'time')}" if one.redrives else ""
+    back = f", redriven {number(one.redrives, 'time')}" if one.redrives else ""
     origin = f"{one.origin_topic}-{one.origin_partition}:{one.origin_offset}"
     lines = [
         f"{one.partition}:{one.offset} {one.reason} at {when(one.dead_at_ns)} in group {one.group} "
@@ -417,7 +436,7 @@ def _message(topic: str, one: "DeadLetter") -> "Message":
 
 
 def _letter(one: "DeadLetter", message: "Message") -> dict[str, object]:
-    """The words of the HTTP door."""
+    """With the field names of the HTTP API."""
     return {
         **as_data(message),
         "reason": one.reason,

@@ -1,4 +1,4 @@
-"""`goqueue doctor`: is this broker well, and is what it has on its disk."""
+"""`goqueue doctor`: check a running broker, and the files on its disk."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import Annotated, NamedTuple
 import typer
 
 from goqueue.cli.broker import DEFAULT_SERVER, BrokerNotReached, ServerOption, connected
-from goqueue.cli.output import Format, FormatOption, lasting, show, size, table
+from goqueue.cli.output import FormatOption, OutputFormat, lasting, show, size, table
 from goqueue.errors import DirectoryUnusable, GoQueueError
 from goqueue.server.verification import is_in_use, verify
 from goqueue.storage.file import OsDisk, Space
@@ -17,7 +17,7 @@ DAMAGED_EXIT_CODE = 3
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at: `pass`, `warn` or `fail`."""
+    """One check and its result: `pass`, `warn` or `fail`."""
 
     check: str
     status: str
@@ -26,19 +26,19 @@ class Finding(NamedTuple):
 
 def doctor(
     directory: Annotated[
-        Path | None, typer.Argument(help="Also check the files in this data directory; they are not changed.")
+        Path | None, typer.Argument(help="Also check the files in this data directory, without changing them.")
     ] = None,
     server: ServerOption = DEFAULT_SERVER,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Check a running broker and, with a directory, the files on its disk.
 
-    Exit code 0 if nothing is wrong or only warns, 1 if a check fails or a topic is not served, 3 if files are damaged.
+    Exit code 0 if no check fails, 1 if a check fails or a topic is not served, 3 if files are damaged.
     With a directory that no broker has open, only the files are checked.
     """
     path = None if directory is None else str(directory.absolute())
     is_running = path is None or is_in_use(OsDisk(), path)
-    findings = list(_broker(server)) if is_running else [Finding("broker", "warn", "none has this directory open")]
+    findings = list(_broker(server)) if is_running else [Finding("broker", "warn", "no broker has this directory open")]
     damaged = False
     if path is not None:
         for finding in _files(path):
@@ -60,7 +60,7 @@ def _broker(server: str) -> Iterator[Finding]:
         yield Finding("broker", "fail", str(error))
         return
     except GoQueueError as error:
-        yield Finding("broker", "fail", f"{server} does not tell: {error}")
+        yield Finding("broker", "fail", f"{server} does not report its health: {error}")
         return
     about = f"node {health.node_id}, goqueue {health.version}, up for {lasting(health.uptime_ns)}"
     for name, check in health.checks.items():

@@ -1,4 +1,4 @@
-"""`goqueue group`: look at consumer groups, at how far they are behind and what holds them up; move and delete them."""
+"""`goqueue group`: inspect consumer groups, their lag and what blocks them; reset and delete them."""
 
 from contextlib import suppress
 from typing import TYPE_CHECKING, Annotated
@@ -12,8 +12,8 @@ from goqueue.cli import arguments, confirmation
 from goqueue.cli.broker import DEFAULT_SERVER, ServerOption, connected
 from goqueue.cli.confirmation import YesOption
 from goqueue.cli.output import (
-    Format,
     FormatOption,
+    OutputFormat,
     errors,
     facts,
     lasting,
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
     from goqueue.client.sync import Client
     from goqueue.wire.reports import BlockedKey, GroupInfo, MemberInfo, PositionReset
 
-app = typer.Typer(help="Look at consumer groups, move and delete them.", no_args_is_help=True)
+app = typer.Typer(help="Inspect, reset and delete consumer groups.", no_args_is_help=True)
 
 GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="The group.")]
 TopicOption = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only this one.")]
 
 
 @app.command("list")
-def list_(server: ServerOption = DEFAULT_SERVER, output: FormatOption = Format.TABLE) -> None:
-    """List the groups, how many members they have and how far they are behind."""
+def list_(server: ServerOption = DEFAULT_SERVER, output: FormatOption = OutputFormat.TABLE) -> None:
+    """List the groups with their members and lag."""
     with connected(server) as client:
         groups = list(_each(client))
     columns = ("group", "state", "members", "generation", "mode", "topics", "lag")
@@ -52,11 +52,13 @@ def list_(server: ServerOption = DEFAULT_SERVER, output: FormatOption = Format.T
         for one in groups
     )
     shown = table(columns, rows, numbers=("members", "generation", "lag")) if groups else plain("there are no groups")
-    show([_line(one) for one in groups], output, shown)
+    show([_connection(one) for one in groups], output, shown)
 
 
 @app.command()
-def describe(group: GroupArgument, server: ServerOption = DEFAULT_SERVER, output: FormatOption = Format.TABLE) -> None:
+def describe(
+    group: GroupArgument, server: ServerOption = DEFAULT_SERVER, output: FormatOption = OutputFormat.TABLE
+) -> None:
     """Show a group and its members."""
     with connected(server) as client:
         found = client.describe_group(group)
@@ -90,7 +92,7 @@ def describe(group: GroupArgument, server: ServerOption = DEFAULT_SERVER, output
         if found.members
         else plain("it has no members now")
     )
-    data = {**_line(found), "members": [_member(one) for one in found.members]}
+    data = {**_connection(found), "members": [_member(one) for one in found.members]}
     data |= {
         "expired_leases": found.expired_leases,
         "assignor": found.assignor,
@@ -100,7 +102,7 @@ def describe(group: GroupArgument, server: ServerOption = DEFAULT_SERVER, output
         "created_at": format_time(found.created_at_ns),
     }
     show(data, output, Text(found.group, "bold"), facts(known), members)
-    if found.expired_leases and output is Format.TABLE:
+    if found.expired_leases and output is OutputFormat.TABLE:
         warn(
             f"{number(found.expired_leases, 'lease')} of {found.group} expired since the broker started: messages are "
             "delivered and never acknowledged. Acknowledge them, or extend their leases"
@@ -112,11 +114,11 @@ def lag(
     group: GroupArgument,
     topic: TopicOption = None,
     server: ServerOption = DEFAULT_SERVER,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Show where a group stands in each partition, and how far behind that is.
+    """Show the position and the lag of a group in each partition.
 
-    The time behind is the age of the oldest message that is not done.
+    The time lag is the age of the oldest message that is not done.
     """
     with connected(server) as client:
         positions = client.group_positions(group, topic=topic)
@@ -139,7 +141,7 @@ def lag(
     )
     found = table(columns, rows, numbers=columns[1:6])
     total = sum(one.lag for one in positions)
-    summary = plain(f"{group} is {number(total, 'message')} behind")
+    summary = plain(f"{group} has a lag of {number(total, 'message')}")
     shown = (found, summary) if positions else (plain(f"{group} has no position yet"),)
     show([msgspec.structs.asdict(one) for one in positions], output, *shown)
 
@@ -149,16 +151,18 @@ def reset(
     group: GroupArgument,
     to: Annotated[
         str,
-        typer.Option(metavar="earliest|latest|OFFSET|TIME", help="Where to; a whole number is an offset, not a time."),
+        typer.Option(
+            metavar="earliest|latest|OFFSET|TIME", help="earliest, latest, an offset, or a time such as '2h ago'."
+        ),
     ],
     topic: TopicOption = None,
-    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Only this one.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be set.")] = False,
+    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Only this partition.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the new positions without setting them.")] = False,
     yes: YesOption = False,
     server: ServerOption = DEFAULT_SERVER,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Move a group forward or back. What its members have in hand there is not theirs any more.
+    """Move the positions of a group forward or back. Members lose their leases on those partitions.
 
     goqueue group reset billing --to earliest --dry-run
     goqueue group reset billing --to '2h ago' --topic orders
@@ -167,7 +171,7 @@ def reset(
     """
     target = _target(to)
     if not dry_run:
-        confirmation.check(yes, "moves the group: messages come again, or never come")
+        confirmation.check(yes, "moves the group: messages are delivered again, or never")
     with connected(server) as client:
         resets = client.reset_group(group, target, topic=topic, partition=partition, dry_run=dry_run or not yes)
         if not dry_run and not yes:
@@ -185,10 +189,10 @@ def delete(
     group: GroupArgument,
     yes: YesOption = False,
     server: ServerOption = DEFAULT_SERVER,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Delete a group: its members are put out, its positions are forgotten."""
-    confirmation.check(yes, "forgets where the group stands")
+    """Delete a group: its members are removed, its positions are forgotten."""
+    confirmation.check(yes, "forgets the positions of the group")
     with connected(server) as client:
         if not yes:
             members = number(len(client.describe_group(group).members), "member")
@@ -198,8 +202,10 @@ def delete(
 
 
 @app.command()
-def blocked(group: GroupArgument, server: ServerOption = DEFAULT_SERVER, output: FormatOption = Format.TABLE) -> None:
-    """Show which message of a key-shared group holds back which key, and how many wait behind it."""
+def blocked(
+    group: GroupArgument, server: ServerOption = DEFAULT_SERVER, output: FormatOption = OutputFormat.TABLE
+) -> None:
+    """Show which message blocks which key of a key-shared group, and how many messages wait."""
     with connected(server) as client:
         found = client.blocked_keys(group)
     now_ns = SystemClock().wall_ns()
@@ -218,17 +224,17 @@ def blocked(group: GroupArgument, server: ServerOption = DEFAULT_SERVER, output:
         for one in found
     )
     numbers = ("partition", "offset", "waiting", "since", "delivery")
-    shown = table(columns, rows, numbers=numbers) if found else plain(f"nothing holds back a key of {group}")
+    shown = table(columns, rows, numbers=numbers) if found else plain(f"no key of {group} is blocked")
     show([_blocked(one) for one in found], output, shown)
 
 
 @app.command()
 def rebalances(
-    group: Annotated[str | None, typer.Argument(metavar="GROUP", help="The group; all together if none.")] = None,
+    group: Annotated[str | None, typer.Argument(metavar="GROUP", help="The group; default: all together.")] = None,
     server: ServerOption = DEFAULT_SERVER,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Show how often partitions changed hands, why, and how long that took."""
+    """Show how often partitions changed owner, why, and how long it took."""
     with connected(server) as client:
         found = client.rebalances(group)
     data = msgspec.structs.asdict(found)
@@ -284,8 +290,8 @@ def _move(one: "PositionReset") -> str:
     return f"{distance:+,}" if distance else "stays"
 
 
-def _line(found: "GroupInfo") -> dict[str, object]:
-    """The words of the HTTP door."""
+def _connection(found: "GroupInfo") -> dict[str, object]:
+    """With the field names of the HTTP API."""
     return {
         "group_id": found.group,
         "state": found.state,

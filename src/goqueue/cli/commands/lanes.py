@@ -1,11 +1,11 @@
-"""`goqueue lanes`: what is in which lane of which partition, and how fast it moves."""
+"""`goqueue lanes`: how many messages are in each lane of each partition, and how fast they move."""
 
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from goqueue.cli.broker import DEFAULT_SERVER, ServerOption, connected
-from goqueue.cli.output import Format, FormatOption, lasting, plain, show, table
+from goqueue.cli.output import FormatOption, OutputFormat, lasting, plain, show, table
 from goqueue.clock import SystemClock
 from goqueue.record.header import Priority
 from goqueue.times import format_duration, format_time
@@ -15,14 +15,14 @@ if TYPE_CHECKING:
 
 
 def lanes(
-    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="The topic; all if none.")] = None,
+    topic: Annotated[str | None, typer.Argument(metavar="TOPIC", help="The topic; default: all.")] = None,
     group: Annotated[
-        str | None, typer.Option("--group", "-g", help="As this group sees it; all together if none.")
+        str | None, typer.Option("--group", "-g", help="As this group sees it; default: all groups together.")
     ] = None,
     server: ServerOption = DEFAULT_SERVER,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Show what is in which lane of which partition, critical first, and how fast it moves.
+    """Show the messages in each lane of each partition, critical first, and how fast they move.
 
     Lanes that never held a message are left out of the table.
     """
@@ -52,7 +52,7 @@ def _row(one: "LaneReport", lane: Priority, now_ns: int) -> tuple[object, ...]:
 
 
 def _data(one: "LaneReport", lane: Priority) -> dict[str, object]:
-    """The words of the HTTP door, for one lane."""
+    """One lane with the field names of the HTTP API."""
     oldest_ns, served_ns = one.oldest_pending_ns[lane], one.last_served_ns[lane]
     return {
         "topic": one.topic,

@@ -1,4 +1,4 @@
-"""`goqueue log`: look at a log's files, without a broker and without changing anything."""
+"""`goqueue log`: inspect the files of a log, without a broker and without changing anything."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +17,7 @@ from goqueue.storage.file_check import FileReport
 from goqueue.storage.inspection import SegmentReport, inspect
 from goqueue.storage.layout import LOG
 
-app = typer.Typer(help="Look at a log's files.", no_args_is_help=True)
+app = typer.Typer(help="Inspect the files of a log.", no_args_is_help=True)
 
 DAMAGED_EXIT_CODE = 3
 OFFSET_DIGITS_SIDE_BY_SIDE = 7
@@ -25,13 +25,11 @@ OFFSET_DIGITS_SIDE_BY_SIDE = 7
 
 @app.command()
 def verify(
-    directory: Annotated[
-        Path, typer.Argument(help="A data directory, or that of a topic, a partition, a log or a ledger in it.")
-    ],
+    directory: Annotated[Path, typer.Argument(help="A data directory, or a topic, partition, log or ledger in it.")],
 ) -> None:
-    """Read every file below a directory, check it, and report what is damaged. Changes nothing.
+    """Check every file below a directory and report damage. Changes nothing.
 
-    Exit code 0 if all is sound, 3 if something is damaged. Best while no broker runs: what one is writing at that
+    Exit code 0 if no file is damaged, 3 otherwise. Best while no broker runs: what a broker is writing at that
     moment may look torn.
     """
     path = str(directory.absolute())

@@ -1,7 +1,7 @@
 """`goqueue pipeline`: Spark jobs on topics, on this machine unless `--master` says otherwise.
 
-Each can be killed and started again. At a terminal one sees how far it is; elsewhere a line is written now and then, to
-standard error. Ctrl-C ends it after what it is at; the exit code is 130 then.
+Each job can be killed and started again. Progress goes to standard error: a bar at a terminal, elsewhere a line every
+few seconds. Ctrl-C ends a job after its current step, with exit code 130.
 """
 
 import os
@@ -18,8 +18,8 @@ from rich.table import Table
 from goqueue.cli import arguments
 from goqueue.cli.broker import DEFAULT_SERVER, ServerOption, connected
 from goqueue.cli.output import (
-    Format,
     FormatOption,
+    OutputFormat,
     complain,
     errors,
     facts,
@@ -35,10 +35,10 @@ from goqueue.times import parse_duration, parse_time
 
 if TYPE_CHECKING:
     from goqueue.spark.pipelines.archive import ArchiveSummary, PartitionVerdict, Verification
-    from goqueue.spark.pipelines.job import Job, Progress
+    from goqueue.spark.pipelines.job import JobProgress, PipelineJob
     from goqueue.spark.pipelines.replay import ReplayPlan
 
-app = typer.Typer(help="Run Spark jobs on topics: archive, replay, compact and look into them.", no_args_is_help=True)
+app = typer.Typer(help="Run Spark jobs on topics: archive, replay, compact, report.", no_args_is_help=True)
 
 DAMAGED_EXIT_CODE = 3
 INTERRUPTED_EXIT_CODE = 130
@@ -49,38 +49,38 @@ MasterOption = Annotated[
     str, typer.Option("--master", help="Where Spark runs: local[N], spark://..., yarn, k8s://...", show_default=True)
 ]
 SparkOption = Annotated[
-    list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A setting of Spark; repeatable.")
+    list[str] | None, typer.Option("--conf", metavar="NAME=VALUE", help="A Spark setting; repeatable.")
 ]
 SparkLogOption = Annotated[
-    str | None, typer.Option("--spark-log", metavar="FILE", help="Keep what Spark itself says in this file.")
+    str | None, typer.Option("--spark-log", metavar="FILE", help="Write the log of Spark to this file.")
 ]
 DEFAULT_MASTER = "local[*]"
 
 
 class Watcher:
-    """Shows how far a job is: as a bar at a terminal, else as a line now and then."""
+    """Shows the progress of a job: as a bar at a terminal, else as a line every few seconds."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._progress: Progress | None = None
+        self._progress: JobProgress | None = None
         self._shown_ns = -LINE_EVERY_NS
-        self.job: Job | None = None
+        self.job: PipelineJob | None = None
 
-    def __call__(self, progress: "Progress") -> None:
-        """Take note, and on a pipe say so, but not too often."""
+    def __call__(self, progress: "JobProgress") -> None:
+        """Note the progress, and print it if standard error is no terminal and some seconds have passed."""
         self._progress = progress
         if errors.is_terminal:
             return
         if progress.elapsed_ns - self._shown_ns >= LINE_EVERY_NS or (progress.total and not progress.lag):
             self._shown_ns = progress.elapsed_ns
-            errors.print(plain(self._line(progress)), soft_wrap=True)
+            errors.print(plain(self._connection(progress)), soft_wrap=True)
 
     def draw(self) -> Table:
         """One line with a bar."""
         made = Table.grid(padding=(0, 1))
         progress = self._progress
         if progress is None:
-            made.add_row(plain(f"{self._name}: Spark starts"))
+            made.add_row(plain(f"{self._name}: starting Spark"))
             return made
         done, tasks = self._tasks()
         reached = progress.done + (progress.pending * done // tasks if tasks else 0)
@@ -91,21 +91,27 @@ class Watcher:
     def _tasks(self) -> tuple[int, int]:
         try:
             return self.job.tasks() if self.job else (0, 0)
-        except Exception:  # the session ends while somebody looks at it, and Spark says so in many ways
+        except Exception:  # the session may end while its progress is drawn; Spark raises many kinds of errors then
             return 0, 0
 
-    def _line(self, progress: "Progress") -> str:
+    def _connection(self, progress: "JobProgress") -> str:
         return f"{self._name}: {progress.phase} {_numbers(progress)}"
 
 
 @contextmanager
 def started(
-    name: str, server: str, *, master: str = DEFAULT_MASTER, conf: list[str] | None = None, spark_log: str | None = None
-) -> "Iterator[Job]":
-    """A job that is watched. What Spark says of itself goes to a file, which is thrown away unless it was asked for."""
+    name: str,
+    server: str,
+    *,
+    master: str = DEFAULT_MASTER,
+    conf: list[str] | None = None,
+    spark_log: str | None = None,
+    plots: bool = False,
+) -> "Iterator[PipelineJob]":
+    """A running job whose progress is shown. Spark logs to a file, which is deleted unless `--spark-log` names it."""
     from goqueue.spark.session import check_installed, temporary_log
 
-    check_installed()
+    check_installed(plots=plots)  # before Spark runs for minutes
     from goqueue.spark.pipelines.job import JobConfig, running
 
     settings = arguments.pairs(conf or (), option="--conf")
@@ -121,7 +127,7 @@ def started(
             finally:
                 watcher.job = None
     except KeyboardInterrupt:
-        errors.print(plain(f"{name} was interrupted; started again, it goes on where it stood"), soft_wrap=True)
+        errors.print(plain(f"{name} was interrupted; start it again to continue"), soft_wrap=True)
         sys.exit(INTERRUPTED_EXIT_CODE)
     finally:
         if spark_log is None:
@@ -131,29 +137,36 @@ def started(
 @app.command()
 def archive(
     topic: Annotated[str, typer.Argument(help="The topic.")],
-    directory: Annotated[str, typer.Argument(metavar="DIRECTORY", help="Where its archive is, or is to be.")],
-    verify: Annotated[bool, typer.Option("--verify", help="Only compare the archive with the topic.")] = False,
-    merge: Annotated[bool, typer.Option("--merge", help="Only merge small files.")] = False,
-    continuous: Annotated[bool, typer.Option("--continuous", help="Go on with what comes.")] = False,
+    directory: Annotated[str, typer.Argument(metavar="DIRECTORY", help="The directory of the archive.")],
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Compare the archive with the topic, and change nothing.")
+    ] = False,
+    merge: Annotated[bool, typer.Option("--merge", help="Merge small files, and archive nothing.")] = False,
+    continuous: Annotated[bool, typer.Option("--continuous", help="Keep archiving new messages.")] = False,
     every: Annotated[
         str,
-        typer.Option(help="How long messages gather, if continuous.", metavar="DURATION", parser=arguments.duration),
+        typer.Option(help="Time between two commits with --continuous.", metavar="DURATION", parser=arguments.duration),
     ] = "10s",
-    batch: Annotated[int, typer.Option(min=1, help="Offsets per commit at most.")] = 10_000_000,
-    compression: Annotated[str, typer.Option(help="Of the Parquet files: snappy, zstd, gzip, lz4 or none.")] = "snappy",
+    batch: Annotated[int, typer.Option(min=1, help="Most offsets per commit.")] = 10_000_000,
+    compression: Annotated[
+        str, typer.Option(help="Compression of the Parquet files: snappy, zstd, gzip, lz4 or none.")
+    ] = "snappy",
     accept_loss: Annotated[
-        bool, typer.Option("--accept-loss", help="Go on without what was removed or damaged before it was archived.")
+        bool,
+        typer.Option(
+            "--accept-loss", help="Continue without messages that were deleted or damaged before they were archived."
+        ),
     ] = False,
     server: ServerOption = DEFAULT_SERVER,
     master: MasterOption = DEFAULT_MASTER,
     conf: SparkOption = None,
     spark_log: SparkLogOption = None,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Keep a topic as Parquet files by day, each message exactly once. Killed, it goes on where it stood.
+    """Archive a topic as Parquet files by day, each message exactly once. A restart continues where it stopped.
 
-    How far it is shows `goqueue group describe pipeline-archive-TOPIC`. `--verify` ends with exit code 3 if archive and
-    topic are not the same.
+    `goqueue group describe pipeline-archive-TOPIC` shows its progress. `--verify` ends with exit code 3 if archive and
+    topic differ.
 
     goqueue pipeline archive orders /archive/orders
     goqueue pipeline archive orders /archive/orders --continuous
@@ -193,32 +206,37 @@ def replay(
     target: Annotated[str, typer.Argument(metavar="TARGET", help="The topic to publish to.")],
     topic: Annotated[str | None, typer.Option("--topic", "-t", help="The topic to read.")] = None,
     archive: Annotated[str | None, typer.Option("--archive", metavar="DIRECTORY", help="The archive to read.")] = None,
-    from_time: Annotated[str | None, typer.Option("--from", help="Only from this time on: '2h ago'.")] = None,
-    to_time: Annotated[str | None, typer.Option("--to", help="Only before this time.")] = None,
-    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Only this one.")] = None,
-    from_offset: Annotated[int | None, typer.Option(min=0, help="Only from this offset on.")] = None,
-    to_offset: Annotated[int | None, typer.Option(min=0, help="Only before this offset.")] = None,
-    key: Annotated[list[str] | None, typer.Option("--key", "-k", help="Only with this key; repeatable.")] = None,
-    where: Annotated[
-        str | None, typer.Option("--where", metavar="SQL", help='Only where this holds: "priority = 0".')
+    from_time: Annotated[
+        str | None, typer.Option("--from", help="Only messages stored at or after this time: '2h ago'.")
     ] = None,
-    rate: Annotated[float | None, typer.Option(min=0.001, help="Messages per second at most.")] = None,
+    to_time: Annotated[str | None, typer.Option("--to", help="Only messages stored before this time.")] = None,
+    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Only this partition.")] = None,
+    from_offset: Annotated[int | None, typer.Option(min=0, help="Only this offset and later ones.")] = None,
+    to_offset: Annotated[int | None, typer.Option(min=0, help="Only offsets below this one.")] = None,
+    key: Annotated[
+        list[str] | None, typer.Option("--key", "-k", help="Only messages with this key; repeatable.")
+    ] = None,
+    where: Annotated[
+        str | None,
+        typer.Option("--where", metavar="SQL", help='Only messages that match this condition: "priority = 0".'),
+    ] = None,
+    rate: Annotated[float | None, typer.Option(min=0.001, help="Most messages per second.")] = None,
     keep_partitions: Annotated[
-        bool, typer.Option("--keep-partitions", help="Each into the partition of the same number.")
+        bool, typer.Option("--keep-partitions", help="Keep the partition number of each message.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only count what would be published.")] = False,
-    run: Annotated[str | None, typer.Option("--run", help="Name of the run; one that is done does nothing.")] = None,
-    state: Annotated[str | None, typer.Option(metavar="DIRECTORY", help="Where runs are noted.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Count the messages, and publish nothing.")] = False,
+    run: Annotated[str | None, typer.Option("--run", help="Name of the run; a run that is done does nothing.")] = None,
+    state: Annotated[str | None, typer.Option(metavar="DIRECTORY", help="The directory that records runs.")] = None,
     server: ServerOption = DEFAULT_SERVER,
     master: MasterOption = DEFAULT_MASTER,
     conf: SparkOption = None,
     spark_log: SparkLogOption = None,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Publish messages once more, from a topic, its archive, or both, each exactly once.
+    """Publish messages again, from a topic, its archive, or both, each exactly once.
 
-    The same command started again is the same run: it goes on, and does nothing once it is done. `--run NAME` makes it
-    another one. The header gq-origin says where a message was.
+    The same command started again continues its run, and does nothing if that is done. `--run NAME` starts another run.
+    The header gq-origin holds the original place of a message.
 
     goqueue pipeline replay orders-again --topic orders --from '2h ago' --dry-run
     goqueue pipeline replay orders --archive /archive/orders --where "header['region'] = 'eu'" --rate 500 --run june
@@ -259,7 +277,7 @@ def replay(
     known = {
         "run": summary.run,
         "published to": summary.target,
-        "messages": f"{summary.messages:,}" + (f", and {before:,} when it ran before" if before else ""),
+        "messages": f"{summary.messages:,}" + (f", and {before:,} in earlier runs" if before else ""),
         "out of": number(summary.looked_at, "offset"),
         "took": f"{lasting(summary.elapsed_ns)}, {summary.rate:,.0f}/s",
     }
@@ -272,26 +290,28 @@ def compact(
     archive: Annotated[
         str | None, typer.Option("--archive", metavar="DIRECTORY", help="The archive to compact.")
     ] = None,
-    to_topic: Annotated[str | None, typer.Option(help="The topic that gets the result.")] = None,
+    to_topic: Annotated[str | None, typer.Option(help="The topic to write the result to.")] = None,
     to_directory: Annotated[
-        str | None, typer.Option("--to", metavar="DIRECTORY", help="The directory that gets the result, as Parquet.")
+        str | None, typer.Option("--to", metavar="DIRECTORY", help="The directory to write the result to, as Parquet.")
     ] = None,
     keep_tombstones: Annotated[
-        bool, typer.Option("--keep-tombstones", help="Keep what marks a key as deleted.")
+        bool, typer.Option("--keep-tombstones", help="Keep tombstones, which mark a key as deleted.")
     ] = False,
-    compression: Annotated[str, typer.Option(help="Of the Parquet files: snappy, zstd, gzip, lz4 or none.")] = "snappy",
-    run: Annotated[str | None, typer.Option("--run", help="Name of the run; one that is done does nothing.")] = None,
-    state: Annotated[str | None, typer.Option(metavar="DIRECTORY", help="Where runs are noted.")] = None,
+    compression: Annotated[
+        str, typer.Option(help="Compression of the Parquet files: snappy, zstd, gzip, lz4 or none.")
+    ] = "snappy",
+    run: Annotated[str | None, typer.Option("--run", help="Name of the run; a run that is done does nothing.")] = None,
+    state: Annotated[str | None, typer.Option(metavar="DIRECTORY", help="The directory that records runs.")] = None,
     server: ServerOption = DEFAULT_SERVER,
     master: MasterOption = DEFAULT_MASTER,
     conf: SparkOption = None,
     spark_log: SparkLogOption = None,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Keep the last message of each key, of a topic or an archive, in another topic or directory.
+    """Write the last message of each key of a topic or an archive to another topic or directory.
 
-    Into a topic, a run reads as far as the source went when it began. Killed and started again it goes on; started
-    after more came to the source, it is the next run. One that is named with `--run` does nothing once it is done.
+    Into a topic, a run reads the source up to its end at the start of the run. A restart continues an unfinished run;
+    if the source has grown since, it starts the next one. A run named with `--run` does nothing once it is done.
 
     goqueue pipeline compact --archive /archive/customers --to /archive/customers-now
     goqueue pipeline compact --topic customers --to-topic customers-now
@@ -316,7 +336,7 @@ def compact(
     before = summary.run_messages - summary.messages
     known = {
         "compacted into": summary.target,
-        "messages": f"{summary.messages:,}" + (f", and {before:,} when it ran before" if before else ""),
+        "messages": f"{summary.messages:,}" + (f", and {before:,} in earlier runs" if before else ""),
         "out of": number(summary.looked_at, "offset"),
         "took": f"{lasting(summary.elapsed_ns)}, {summary.rate:,.0f}/s",
     }
@@ -324,7 +344,7 @@ def compact(
 
 
 def _check(server: str, *topics: str) -> None:
-    """Whether the broker is there and the topics are, before Spark takes its time to start."""
+    """Fail if the broker or a topic is missing, before Spark takes seconds to start."""
     with connected(server) as client:
         for topic in topics:
             client.describe_topic(topic)
@@ -337,7 +357,7 @@ def _time(text: str | None, option: str, now_ns: int) -> int | None:
         raise typer.BadParameter(str(error), param_hint=option) from None
 
 
-def _show_archived(summary: "ArchiveSummary", output: Format) -> None:
+def _show_archived(summary: "ArchiveSummary", output: OutputFormat) -> None:
     data = {**summary._asdict(), "rate": round(summary.rate), "lost": [tuple(span) for span in summary.lost]}
     known = {
         "archived": f"{number(summary.messages, 'message')} in {number(summary.batches, 'commit')}",
@@ -354,7 +374,7 @@ def _show_archived(summary: "ArchiveSummary", output: Format) -> None:
     show(data, output, facts(known))
 
 
-def _show_verification(found: "Verification", output: Format) -> None:
+def _show_verification(found: "Verification", output: OutputFormat) -> None:
     columns = ("partition", "offsets", "archive", "topic", "")
     rows = (
         (one.partition, f"{one.start}-{one.end}", f"{one.archive_count:,}", f"{one.topic_count:,}", _verdict(one))
@@ -367,13 +387,13 @@ def _show_verification(found: "Verification", output: Format) -> None:
         "behind": found.behind_count,
     }
     behind = f"; {number(found.behind_count, 'offset')} of the topic not archived yet" if found.behind_count else ""
-    said = [plain(f"archive and topic are the same{behind}")] if found.is_good else []
+    said = [plain(f"archive and topic are identical{behind}")] if found.is_good else []
     compared = [table(columns, rows, numbers=columns[:4])] if found.partitions else []
     show(data, output, *compared, *said)
     for file in found.damaged_files:
         complain(file)
     if not found.is_good:
-        complain("the archive is damaged" if found.damaged_files else "archive and topic are not the same")
+        complain("the archive is damaged" if found.damaged_files else "archive and topic differ")
         sys.exit(DAMAGED_EXIT_CODE)
 
 
@@ -389,11 +409,11 @@ def _verdict(one: "PartitionVerdict") -> str:
     if one.first_fault is not None:
         said.append(f"the first at offset {one.first_fault}")
     if one.forgotten_count:
-        said.append(f"{one.forgotten_count:,} in the archive only: the topic forgot them")
+        said.append(f"{one.forgotten_count:,} in the archive only: the topic deleted them")
     return ", ".join(said) or "the same"
 
 
-def _show_plan(plan: "ReplayPlan", target: str, output: Format) -> None:
+def _show_plan(plan: "ReplayPlan", target: str, output: OutputFormat) -> None:
     data = {
         "dry_run": True,
         "target": target,
@@ -406,6 +426,6 @@ def _show_plan(plan: "ReplayPlan", target: str, output: Format) -> None:
     show(data, output, plain(f"{chosen} of {plan.topic} would be published to {target}"))
 
 
-def _numbers(progress: "Progress") -> str:
+def _numbers(progress: "JobProgress") -> str:
     shown = f"{progress.done:,} of {number(progress.total, 'message')}, {progress.rate:,.0f}/s"
     return f"{shown}, lag {progress.lag:,}" if progress.lag else shown

@@ -1,7 +1,7 @@
-"""`goqueue pipeline dead-letters`, `journeys`, `lag` and `stats`: what Spark finds out about topics and groups.
+"""`goqueue pipeline dead-letters`, `journeys`, `lag` and `stats`: reports on topics and groups, made by Spark.
 
-Each prints tables, of which people see the first rows and programs all; `--write` keeps them as Parquet, `--plot` as a
-picture. What has a row for every message is only written. None of them changes anything, but `dead-letters --redrive`.
+Each prints tables: their first rows for people, all rows as JSON or YAML. `--write` writes them as Parquet, `--plot`
+draws charts. A table with one row per message is only written. Only `dead-letters --redrive` changes anything.
 """
 
 import os
@@ -16,19 +16,37 @@ from rich.text import Text
 
 from goqueue.cli import arguments
 from goqueue.cli.broker import DEFAULT_SERVER, ServerOption, connected
-from goqueue.cli.commands.dlq import ToOption
+from goqueue.cli.commands.dlq import (
+    DryRunOption,
+    MaxRedrivesOption,
+    MostOption,
+    RateOption,
+    TargetOption,
+    ToOption,
+)
 from goqueue.cli.commands.pipeline import DEFAULT_MASTER, MasterOption, SparkLogOption, SparkOption, app, started
-from goqueue.cli.output import Format, FormatOption, cut, lasting, number, one_line, plain, show, size, table, when
+from goqueue.cli.output import (
+    FormatOption,
+    OutputFormat,
+    cut,
+    lasting,
+    number,
+    one_line,
+    plain,
+    show,
+    size,
+    table,
+    when,
+)
 from goqueue.clock import MS, SECOND
+from goqueue.spark.pipelines.charts import FORMATS, Chart
 from goqueue.times import format_time, parse_duration
 
 if TYPE_CHECKING:
-    from goqueue.spark.pipelines.dead_letters import Redriven
-    from goqueue.spark.pipelines.plots import Chart
+    from goqueue.spark.pipelines.dead_letters import RedriveResult
 
 ROWS_SHOWN = 30
 SHOWN_CHARACTERS = 120
-FORMATS = (".png", ".html", ".svg")
 
 __all__ = ["app"]  # the one of `pipeline`, with these commands in it
 
@@ -36,7 +54,7 @@ Row = Mapping[str, Any]
 
 
 def _plot_path(text: str) -> str:
-    """The name of a picture, once it is known to be one."""
+    """The path of a plot, checked before Spark starts."""
     if not text.lower().endswith(FORMATS):
         raise typer.BadParameter(f"{text!r} must end in {', '.join(FORMATS)}")
     if not os.path.isdir(os.path.dirname(text) or "."):
@@ -46,21 +64,25 @@ def _plot_path(text: str) -> str:
 
 TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")]
 SinceOption = Annotated[
-    str | None, typer.Option("--since", metavar="TIME", parser=arguments.moment, help="Only what came then or later.")
+    str | None,
+    typer.Option(
+        "--since", metavar="TIME", parser=arguments.moment, help="Only messages stored at or after this time."
+    ),
 ]
 UntilOption = Annotated[
-    str | None, typer.Option("--until", metavar="TIME", parser=arguments.moment, help="Only what came before.")
+    str | None,
+    typer.Option("--until", metavar="TIME", parser=arguments.moment, help="Only messages stored before this time."),
 ]
 EveryOption = Annotated[
     str,
-    typer.Option("--every", metavar="DURATION", parser=arguments.duration, help="The stretches that are counted in."),
+    typer.Option("--every", metavar="DURATION", parser=arguments.duration, help="Length of the time windows."),
 ]
 WriteOption = Annotated[
-    str | None, typer.Option("--write", metavar="DIR", help="Keep the tables as Parquet, each in a folder of its name.")
+    str | None, typer.Option("--write", metavar="DIR", help="Write each table as Parquet to a folder of its name.")
 ]
 PlotOption = Annotated[
     str | None,
-    typer.Option("--plot", metavar="FILE", parser=_plot_path, help="Draw a picture: .png, .html or .svg."),
+    typer.Option("--plot", metavar="FILE", parser=_plot_path, help="Draw charts to this file: .png, .html or .svg."),
 ]
 
 
@@ -70,23 +92,23 @@ def stats(
     since: SinceOption = None,
     until: UntilOption = None,
     every: EveryOption = "1m",
-    top: Annotated[int, typer.Option(metavar="N", min=1, help="How many of the hottest keys.")] = 20,
+    top: Annotated[int, typer.Option(metavar="N", min=1, help="How many of the most frequent keys to show.")] = 20,
     write: WriteOption = None,
     plot: PlotOption = None,
     server: ServerOption = DEFAULT_SERVER,
     master: MasterOption = DEFAULT_MASTER,
     conf: SparkOption = None,
     spark_log: SparkLogOption = None,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Show how much comes into a topic, how it is spread over keys and partitions, and how large messages are.
+    """Show the rates, message sizes, and skew over keys and partitions of a topic.
 
     goqueue pipeline stats orders --since '2h ago' --plot orders.png
     """
     every_ns = _positive_ns(every, "--every")
     with connected(server) as client:  # before Spark takes its time to start
         client.describe_topic(topic)
-    with started("stats", server, master=master, conf=conf, spark_log=spark_log) as job:
+    with started("stats", server, master=master, conf=conf, spark_log=spark_log, plots=plot is not None) as job:
         from goqueue.spark.pipelines import reports
         from goqueue.spark.pipelines import stats as pipeline
 
@@ -97,7 +119,7 @@ def stats(
                 reports.write(tables, write)
         _draw(pipeline.charts(topic, found, config), plot)
     if not found["sizes"]:
-        show(_data(found), output, plain(f"{topic} has no messages there"))
+        show(_data(found), output, plain(f"{topic} has no messages in that time"))
         return
     (all_of_it,) = found["sizes"]
     summary = (
@@ -112,29 +134,34 @@ def stats(
         _sizes_table(all_of_it),
         *_titled("rates", _rates_table(_shown(found["rates"], last=True), every), found["rates"]),
         *_titled("partitions", _partitions_table(_shown(found["partition_skew"])), found["partition_skew"]),
-        *_titled("hottest keys", _keys_table(_shown(found["key_skew"])), found["key_skew"]),
+        *_titled("most frequent keys", _keys_table(_shown(found["key_skew"])), found["key_skew"]),
     )
 
 
 @app.command("lag")
 def lag(
-    groups: Annotated[list[str] | None, typer.Argument(metavar="[GROUP]...", help="Only these.")] = None,
+    groups: Annotated[list[str] | None, typer.Argument(metavar="[GROUP]...", help="Only these groups.")] = None,
     over: Annotated[
         str,
-        typer.Option(metavar="DURATION", parser=arguments.duration, help="How long to measure what groups get done."),
+        typer.Option(
+            metavar="DURATION", parser=arguments.duration, help="How long to measure the rate of consumption."
+        ),
     ] = "5s",
     window: Annotated[
-        str, typer.Option(metavar="DURATION", parser=arguments.duration, help="How far to look back at what comes in.")
+        str,
+        typer.Option(
+            metavar="DURATION", parser=arguments.duration, help="How far to look back for the rate of publishing."
+        ),
     ] = "5m",
-    by_partition: Annotated[bool, typer.Option("--by-partition", help="A row for each partition.")] = False,
+    by_partition: Annotated[bool, typer.Option("--by-partition", help="Show a row for each partition.")] = False,
     write: WriteOption = None,
     server: ServerOption = DEFAULT_SERVER,
     master: MasterOption = DEFAULT_MASTER,
     conf: SparkOption = None,
     spark_log: SparkLogOption = None,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Show how far groups are behind, how old that is, and when they will be through at this pace.
+    """Show the lag of groups, its age, and when it will be consumed at the current rate.
 
     goqueue pipeline lag
     goqueue pipeline lag billing --over 30s --by-partition
@@ -156,7 +183,7 @@ def lag(
         if write is not None:
             reports.write(tables, write)
     columns = ("group", "topic", *(("partition",) if by_partition else ()))
-    numbers = ("backlog", "oldest", "in/s", "out/s", "through in")
+    numbers = ("backlog", "oldest", "in/s", "out/s", "consumed in")
     lines = (
         (
             *(row[name] for name in columns),
@@ -179,29 +206,29 @@ def lag(
 
 @app.command("journeys")
 def journeys(
-    topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only messages of this one.")] = None,
-    group: Annotated[str | None, typer.Option("--group", "-g", help="Only what this one got.")] = None,
+    topic: Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only messages of this topic.")] = None,
+    group: Annotated[str | None, typer.Option("--group", "-g", help="Only messages delivered to this group.")] = None,
     since: SinceOption = None,
     until: UntilOption = None,
-    slowest: Annotated[int, typer.Option(metavar="N", min=1, help="How many of the slowest messages.")] = 20,
+    slowest: Annotated[int, typer.Option(metavar="N", min=1, help="How many of the slowest messages to show.")] = 20,
     write: WriteOption = None,
     plot: PlotOption = None,
     server: ServerOption = DEFAULT_SERVER,
     master: MasterOption = DEFAULT_MASTER,
     conf: SparkOption = None,
     spark_log: SparkLogOption = None,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Show how long messages take from publish to ack, stage by stage, what is delivered again, and the slowest.
+    """Show latencies from publish to ack by stage, redeliveries, and the slowest messages.
 
-    It reads the topic of traces, which a broker keeps with the setting `traces.topic = true`.
-    --write keeps a row for each message, too.
+    It reads the topic of traces, which a broker writes with the setting `traces.topic = true`.
+    --write also writes a row for each message.
 
     goqueue pipeline journeys --topic orders --since '1h ago' --plot latency.html
     """
     with connected(server) as client:
         client.topics()
-    with started("journeys", server, master=master, conf=conf, spark_log=spark_log) as job:
+    with started("journeys", server, master=master, conf=conf, spark_log=spark_log, plots=plot is not None) as job:
         from goqueue.spark.pipelines import journeys as pipeline
         from goqueue.spark.pipelines import reports
 
@@ -212,7 +239,7 @@ def journeys(
                 reports.write(tables, write)
         _draw(pipeline.charts(found), plot)
     if not found["latencies"] and not found["redeliveries"]:
-        show(_data(found), output, plain("no traces of such messages"))
+        show(_data(found), output, plain("no traces match"))
         return
     show(
         _data(found),
@@ -229,31 +256,29 @@ def dead_letters(
     since: SinceOption = None,
     until: UntilOption = None,
     every: EveryOption = "1h",
-    top: Annotated[int, typer.Option(metavar="N", min=1, help="How many failures and keys.")] = 20,
-    samples: Annotated[int, typer.Option(metavar="N", min=1, help="How many letters of each failure.")] = 3,
+    top: Annotated[int, typer.Option(metavar="N", min=1, help="How many failures and keys to show.")] = 20,
+    samples: Annotated[
+        int, typer.Option(metavar="N", min=1, help="How many dead letters to show of each failure.")
+    ] = 3,
     redrive: Annotated[
         str | None,
-        typer.Option("--redrive", metavar="SQL", help="Put back those for which this holds, each exactly once."),
+        typer.Option("--redrive", metavar="SQL", help="Redrive the dead letters that match, each exactly once."),
     ] = None,
-    rate: Annotated[float, typer.Option(metavar="N", min=0, help="The most per second; 0 is no limit.")] = 0,
-    limit: Annotated[int | None, typer.Option("--limit", "-n", min=1, help="The most altogether.")] = None,
-    target: Annotated[
-        str | None, typer.Option("--target", metavar="TOPIC", help="Where to, instead of where they come from.")
-    ] = None,
-    max_redrives: Annotated[
-        int, typer.Option(metavar="N", min=0, help="Pass over what was put back so often already.")
-    ] = 3,
+    rate: RateOption = 0,
+    limit: MostOption = None,
+    target: TargetOption = None,
+    max_redrives: MaxRedrivesOption = 3,
     to: ToOption = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only show what would be put back.")] = False,
+    dry_run: DryRunOption = False,
     write: WriteOption = None,
     plot: PlotOption = None,
     server: ServerOption = DEFAULT_SERVER,
     master: MasterOption = DEFAULT_MASTER,
     conf: SparkOption = None,
     spark_log: SparkLogOption = None,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Group the dead letters of a topic by what went wrong; put those back that are chosen by SQL.
+    """Group the dead letters of a topic by failure, and redrive those that an SQL condition selects.
 
     Columns: partition, offset, key, value, reason, error, fingerprint, group, member, attempts, redrives, origin_topic,
     origin_partition, origin_offset, first_delivery, dead_at, headers.
@@ -264,19 +289,20 @@ def dead_letters(
     """
     if redrive is None and (dry_run or rate or limit or target or to):
         raise typer.BadParameter(
-            "says how to put letters back, but --redrive does not say which", param_hint="--redrive"
+            "is required by the other redrive options: pass the condition that selects dead letters",
+            param_hint="--redrive",
         )
     every_ns = _positive_ns(every, "--every")
-    outcome: Redriven | None = None
+    outcome: RedriveResult | None = None
     with connected(server) as client:
         known = client.describe_dead_letters(topic)
         is_there = known.dlq_topic in client.topics()
     topic = known.topic
-    with started("dead-letters", server, master=master, conf=conf, spark_log=spark_log) as job:
+    with started("dead-letters", server, master=master, conf=conf, spark_log=spark_log, plots=plot is not None) as job:
         from goqueue.spark.pipelines import dead_letters as pipeline
         from goqueue.spark.pipelines import reports
 
-        config = pipeline.DeadLetterConfig(every_ns=every_ns, top=top, samples=samples)
+        config = pipeline.DeadLetterReportConfig(every_ns=every_ns, top=top, samples=samples)
         how = pipeline.RedriveConfig(
             rate=rate,
             limit=limit or 0,
@@ -303,12 +329,15 @@ def dead_letters(
     if outcome is not None:
         data["redrive"] = {"dry_run": dry_run, **outcome._asdict()}
     if not found.get("failures"):
-        nothing = f"no dead letter of {topic} is there" if redrive is None else f"no dead letter of {topic} matches"
+        nothing = f"{topic} has no dead letters" if redrive is None else f"no dead letter of {topic} matches"
         show(data, output, plain(nothing))
         return
     shown: list[RenderableType] = [
         Text(topic, "bold"),
-        plain(f"{number(dead, 'message')} {'is' if dead == 1 else 'are'} dead now; the tables tell of all that were"),
+        plain(
+            f"{number(dead, 'message')} {'is' if dead == 1 else 'are'} dead-lettered now;"
+            " the tables also count messages that were redriven since"
+        ),
         *_titled("failures", _failures_table(_shown(found["failures"])), found["failures"]),
         *_titled("over time", _times_table(_shown(found["over_time"], last=True)), found["over_time"]),
         *_titled("top keys", _dead_keys_table(_shown(found["top_keys"])), found["top_keys"]),
@@ -435,19 +464,19 @@ def _samples_table(rows: Sequence[Row]) -> RenderableType:
     return table(("letter", "error", "key", "value"), lines, whole=("letter",))
 
 
-def _outcome(topic: str, outcome: "Redriven", *, dry_run: bool) -> str:
+def _outcome(topic: str, outcome: "RedriveResult", *, dry_run: bool) -> str:
     if dry_run:
         would = outcome.matched - outcome.skipped_loop
-        text = f"{number(would, 'message')} of {topic} would be put back"
+        text = f"{number(would, 'message')} of {topic} would be redriven"
     else:
-        text = f"{number(outcome.redriven, 'message')} of {topic} put back"
+        text = f"{number(outcome.redriven, 'message')} of {topic} redriven"
     if outcome.skipped_loop:
-        text += f", {outcome.skipped_loop:,} passed over that were put back too often already"
+        text += f", {outcome.skipped_loop:,} skipped, redriven too often already"
     if outcome.failed:
-        text += f", {outcome.failed:,} that could not be"
+        text += f", {outcome.failed:,} failed"
     gone = outcome.chosen - outcome.matched
     if gone and outcome.is_complete:
-        text += f", {gone:,} {'was' if gone == 1 else 'were'} not dead any more"
+        text += f", {gone:,} {'was' if gone == 1 else 'were'} no longer dead-lettered"
     return f"{text}: {outcome.error}" if outcome.error else text
 
 
@@ -465,7 +494,7 @@ def _positive_ns(text: str, option: str) -> int:
     return duration_ns
 
 
-def _draw(charts: "Sequence[Chart]", plot: str | None) -> None:
+def _draw(charts: Sequence[Chart], plot: str | None) -> None:
     if plot is not None:
         from goqueue.spark.pipelines import plots
 
@@ -477,7 +506,7 @@ def _shown(rows: Sequence[Row], *, last: bool = False) -> Sequence[Row]:
 
 
 def _titled(title: str, shown: RenderableType, rows: Sequence[Row]) -> Iterable[RenderableType]:
-    """A table under its name, if there is anything in it."""
+    """A table under its title, if it has rows."""
     if not rows:
         return ()
     left = len(rows) - ROWS_SHOWN

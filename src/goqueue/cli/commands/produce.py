@@ -1,6 +1,6 @@
 """`goqueue produce`: publish one message, or every line of a file or of standard input, in a transaction or without.
 
-In a transaction all of it is seen together when the last line is stored; or nothing of it, if anything goes wrong.
+In a transaction all lines become readable together after the last one is stored, or none of them if one fails.
 Without one, Ctrl-C and SIGTERM store the lines that were read before the process ends.
 """
 
@@ -16,7 +16,7 @@ import typer
 from goqueue.cli import arguments
 from goqueue.cli.broker import DEFAULT_SERVER, ServerOption, connected
 from goqueue.cli.interrupts import EXIT_INTERRUPTED, EXIT_TERMINATED, Terminated, termination_raised
-from goqueue.cli.output import Format, FormatOption, errors, plain, show, size, warn
+from goqueue.cli.output import FormatOption, OutputFormat, errors, plain, show, size, warn
 from goqueue.clock import SECOND, SystemClock
 from goqueue.errors import GoQueueError
 
@@ -42,24 +42,26 @@ class _NoKey(GoQueueError):
 
 
 def produce(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where to.")],
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")],
     value: Annotated[str | None, typer.Argument(metavar="[VALUE]", help="The message.")] = None,
     file: Annotated[
         Path | None, typer.Option("--file", metavar="PATH", help="Publish every line of a file; - is standard input.")
     ] = None,
     key: Annotated[str | None, typer.Option("--key", "-k", help="The key of the message, or of all of them.")] = None,
     key_separator: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="What stands between key and value in each line.")
+        str | None, typer.Option(metavar="TEXT", help="The separator between key and value in each line.")
     ] = None,
     header: Annotated[
-        list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="Can be given many times.")
+        list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header; repeatable.")
     ] = None,
     priority: Annotated[
         str | None, typer.Option(help=f"One of {', '.join(PRIORITIES)}.", autocompletion=lambda: list(PRIORITIES))
     ] = None,
-    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Instead of the key's.")] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", min=0, help="The partition; default: chosen by the key.")
+    ] = None,
     acks: Annotated[
-        str | None, typer.Option(help="none, leader or all; the topic's unless set.", metavar="ACKS")
+        str | None, typer.Option(help="none, leader or all; default: that of the topic.", metavar="ACKS")
     ] = None,
     delay: Annotated[
         str | None,
@@ -70,25 +72,23 @@ def produce(
         typer.Option(metavar="DURATION", parser=arguments.ttl, help="Do not deliver after this, such as 1h."),
     ] = None,
     compression: Annotated[
-        str | None, typer.Option(help="none, zstd or lz4; the topic's unless set.", metavar="KIND")
+        str | None, typer.Option(help="none, zstd or lz4; default: that of the topic.", metavar="KIND")
     ] = None,
     transactional_id: Annotated[
         str | None,
-        typer.Option(metavar="ID", help="All of it or nothing, in a transaction under this name; it fences others."),
+        typer.Option(metavar="ID", help="Publish in one transaction under this id; it fences others."),
     ] = None,
     marker: Annotated[
-        str | None, typer.Option(help="Nothing is done if a transaction with this marker was committed before.")
+        str | None, typer.Option(help="Do nothing if a transaction with this marker is committed.")
     ] = None,
     transaction_timeout: Annotated[
         str | None,
-        typer.Option(
-            metavar="DURATION", parser=arguments.duration, help="How long a transaction may take; 60s unless set."
-        ),
+        typer.Option(metavar="DURATION", parser=arguments.duration, help="Timeout of the transaction; default: 60s."),
     ] = None,
     server: ServerOption = DEFAULT_SERVER,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Publish one message, or every line of a file or of what is piped in.
+    """Publish one message, or every line of a file or of standard input.
 
     goqueue produce orders '{"id": 1}' --key customer-42
     goqueue produce orders --file orders.jsonl --transactional-id import --marker orders-2026-01-31
@@ -98,11 +98,13 @@ def produce(
     if value is None and file is None and sys.stdin.isatty():
         raise typer.BadParameter("give a value, or --file, or pipe lines in", param_hint="VALUE")
     if key is not None and key_separator is not None:
-        raise typer.BadParameter("the lines bring their keys, or all have the same one", param_hint="--key")
+        raise typer.BadParameter("give either --key or --key-separator", param_hint="--key")
     if transactional_id is None:
         _refuse_given({"marker": marker, "transaction_timeout": transaction_timeout}, "needs a --transactional-id")
     else:
-        _refuse_given({"acks": acks, "compression": compression}, "is the topic's in a transaction")
+        _refuse_given(
+            {"acks": acks, "compression": compression}, "cannot be set in a transaction; the topic's value holds"
+        )
     headers = arguments.pairs(header or (), option="--header")
     given = {
         "key": None if key is None else os.fsencode(key),
@@ -133,7 +135,7 @@ def _refuse_given(options: Mapping[str, object], reason: str) -> None:
         raise typer.BadParameter(reason, param_hint=f"--{name.replace('_', '-')}")
 
 
-def _publish_one(sender: "Sender", topic: str, value: bytes, message: dict[str, Any], output: Format) -> None:
+def _publish_one(sender: "Sender", topic: str, value: bytes, message: dict[str, Any], output: OutputFormat) -> None:
     with sender as producer:
         if _was_committed(producer, output):
             return
@@ -154,7 +156,7 @@ def _publish_lines(
     lines: BinaryIO,
     separator: bytes | None,
     message: dict[str, Any],
-    output: Format,
+    output: OutputFormat,
 ) -> None:
     clock = SystemClock()
     started_ns = clock.monotonic_ns()
@@ -184,8 +186,8 @@ def _publish_lines(
     show(data, output, plain(f"{count:,} messages ({size(byte_count)}) stored in {topic}, {rate:,.0f} per second"))
 
 
-def _was_committed(sender: "Sender", output: Format) -> bool:
-    """Whether there is nothing to do; then that is shown."""
+def _was_committed(sender: "Sender", output: OutputFormat) -> bool:
+    """Whether the marker is committed already; if so, it says that."""
     from goqueue.client.transactions import Transaction
 
     if not isinstance(sender, Transaction) or not sender.already_committed:
@@ -195,7 +197,7 @@ def _was_committed(sender: "Sender", output: Format) -> bool:
 
 
 def _without_key(sender: "Sender", line: int, separator: bytes) -> _NoKey:
-    """What to raise; what a producer was given before is stored, in spite of it."""
+    """The error to raise. The lines that the producer took before are stored all the same."""
     from goqueue.client.producer import Producer
 
     if isinstance(sender, Producer):
@@ -218,7 +220,7 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def _progress(lines: BinaryIO) -> Iterator[Any]:
-    """A bar on a terminal, as long as the file is where that is known."""
+    """A progress bar on a terminal, with a total if the size of the file is known."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
     if not errors.is_terminal:

@@ -1,4 +1,4 @@
-"""`goqueue schedule`: messages that are published again and again, by cron or in steady steps."""
+"""`goqueue schedule`: messages that the broker publishes periodically, by cron or at an interval."""
 
 import os
 import sys
@@ -12,20 +12,20 @@ from rich.text import Text
 from goqueue.cli import arguments
 from goqueue.cli.broker import DEFAULT_SERVER, ServerOption, connected
 from goqueue.cli.commands.produce import PRIORITIES, STANDARD_INPUT
-from goqueue.cli.output import Format, FormatOption, facts, plain, show, table, when
+from goqueue.cli.output import FormatOption, OutputFormat, facts, plain, show, table, when
 from goqueue.times import format_duration, format_time
 
 if TYPE_CHECKING:
     from goqueue.wire.reports import ScheduleInfo, ScheduleRun
 
-app = typer.Typer(help="Publish messages again and again, by cron or in steady steps.", no_args_is_help=True)
+app = typer.Typer(help="Publish messages periodically, by cron or at an interval.", no_args_is_help=True)
 
-TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="Where the messages go.")]
-NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The schedule.")]
+TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", help="The topic that messages are published to.")]
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The name of the schedule.")]
 
 
-class CatchUp(StrEnum):
-    """What becomes of runs that were missed."""
+class MissedRuns(StrEnum):
+    """What happens to missed runs."""
 
     SKIP = "skip"
     ONCE = "once"
@@ -35,13 +35,13 @@ class CatchUp(StrEnum):
 @app.command()
 def create(
     topic: TopicArgument,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What it is called, within the topic.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of the schedule, unique in the topic.")],
     cron: Annotated[
-        str | None, typer.Option(metavar="CRON", help="When: '0 9 * * MON-FRI', or @hourly, @daily, and so on.")
+        str | None, typer.Option(metavar="CRON", help="A cron expression: '0 9 * * MON-FRI', @hourly, @daily.")
     ] = None,
     every: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", parser=arguments.duration, help="How often, instead of when, such as 15m."),
+        typer.Option(metavar="DURATION", parser=arguments.duration, help="An interval instead of --cron, such as 15m."),
     ] = None,
     value: Annotated[str | None, typer.Option("--value", help="The message.")] = None,
     value_file: Annotated[
@@ -49,34 +49,38 @@ def create(
     ] = None,
     key: Annotated[str | None, typer.Option("--key", "-k", help="The key of the message.")] = None,
     header: Annotated[
-        list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="Can be given many times.")
+        list[str] | None, typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header; repeatable.")
     ] = None,
     priority: Annotated[
         str | None, typer.Option(help=f"One of {', '.join(PRIORITIES)}.", autocompletion=lambda: list(PRIORITIES))
     ] = None,
-    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Instead of the key's.")] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", min=0, help="The partition; default: chosen by the key.")
+    ] = None,
     ttl: Annotated[
         str | None,
         typer.Option(metavar="DURATION", parser=arguments.duration, help="Do not deliver after this, such as 1h."),
     ] = None,
     timezone: Annotated[
-        str | None, typer.Option(metavar="ZONE", help="Of the cron text, such as Europe/Berlin; UTC unless set.")
+        str | None, typer.Option(metavar="ZONE", help="Time zone of --cron, such as Europe/Berlin; default: UTC.")
     ] = None,
     catch_up: Annotated[
-        CatchUp | None, typer.Option(help="What becomes of runs missed while no broker ran; skip unless set.")
+        MissedRuns | None, typer.Option(help="What happens to runs missed while no broker ran; default: skip.")
     ] = None,
     start: Annotated[
-        str | None, typer.Option(metavar="TIME", parser=arguments.moment, help="No run before then.")
+        str | None, typer.Option(metavar="TIME", parser=arguments.moment, help="No run before this time.")
     ] = None,
-    end: Annotated[str | None, typer.Option(metavar="TIME", parser=arguments.moment, help="No run after then.")] = None,
-    paused: Annotated[bool, typer.Option("--paused", help="Do not run before it is resumed.")] = False,
+    end: Annotated[
+        str | None, typer.Option(metavar="TIME", parser=arguments.moment, help="No run after this time.")
+    ] = None,
+    paused: Annotated[bool, typer.Option("--paused", help="Create it paused.")] = False,
     exist_ok: Annotated[
-        bool, typer.Option("--exist-ok", help="A schedule that exists already stays as it is.")
+        bool, typer.Option("--exist-ok", help="Do not fail if the schedule exists; it stays unchanged.")
     ] = False,
     server: ServerOption = DEFAULT_SERVER,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Publish a message again and again.
+    """Create a schedule that publishes a message periodically.
 
     goqueue schedule create reports daily --cron '0 9 * * MON-FRI' --timezone Europe/Berlin --value run
     goqueue schedule create health ping --every 15m --value-file ping.json
@@ -86,7 +90,7 @@ def create(
     if (value is None) == (value_file is None):
         raise typer.BadParameter("give either --value or --value-file", param_hint="--value")
     if every is not None and timezone is not None:
-        raise typer.BadParameter("steady steps are the same in every time zone", param_hint="--timezone")
+        raise typer.BadParameter("only --cron has a time zone", param_hint="--timezone")
     headers = arguments.pairs(header or (), option="--header")
     wanted = arguments.given(
         {
@@ -110,7 +114,9 @@ def create(
 
 
 @app.command("list")
-def list_(topic: TopicArgument, server: ServerOption = DEFAULT_SERVER, output: FormatOption = Format.TABLE) -> None:
+def list_(
+    topic: TopicArgument, server: ServerOption = DEFAULT_SERVER, output: FormatOption = OutputFormat.TABLE
+) -> None:
     """List the schedules of a topic."""
     with connected(server) as client:
         found = client.schedules(topic)
@@ -141,7 +147,7 @@ def describe(
     topic: TopicArgument,
     name: NameArgument,
     server: ServerOption = DEFAULT_SERVER,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Show a schedule and its last runs."""
     with connected(server) as client:
@@ -170,9 +176,9 @@ def pause(
     topic: TopicArgument,
     name: NameArgument,
     server: ServerOption = DEFAULT_SERVER,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Do not run a schedule until it is resumed."""
+    """Pause a schedule."""
     with connected(server) as client:
         _say(client.pause_schedule(topic, name), output, "is paused")
 
@@ -182,9 +188,9 @@ def resume(
     topic: TopicArgument,
     name: NameArgument,
     server: ServerOption = DEFAULT_SERVER,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Run a schedule again, from its next time on."""
+    """Resume a schedule at its next time."""
     with connected(server) as client:
         resumed = client.resume_schedule(topic, name)
     _say(resumed, output, _next(resumed))
@@ -195,9 +201,9 @@ def run(
     topic: TopicArgument,
     name: NameArgument,
     server: ServerOption = DEFAULT_SERVER,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Publish the message of a schedule now, out of turn. Its next time stays what it is."""
+    """Publish the message of a schedule now. Its next time does not change."""
     with connected(server) as client:
         _say(client.run_schedule(topic, name), output, "has published its message")
 
@@ -207,9 +213,9 @@ def delete(
     topic: TopicArgument,
     name: NameArgument,
     server: ServerOption = DEFAULT_SERVER,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Delete a schedule. What it has published stays."""
+    """Delete a schedule. Its published messages stay."""
     with connected(server) as client:
         client.delete_schedule(topic, name)
     show({"topic": topic, "name": name, "deleted": True}, output, plain(f"schedule {name} of {topic} is deleted"))
@@ -224,7 +230,7 @@ def _content(path: Path) -> bytes:
         raise typer.BadParameter(f"{path}: {error.strerror}", param_hint="--value-file") from None
 
 
-def _say(one: "ScheduleInfo", output: Format, what: str) -> None:
+def _say(one: "ScheduleInfo", output: OutputFormat, what: str) -> None:
     show(_data(one), output, plain(f"schedule {one.name} of {one.topic} {what}"))
 
 
@@ -245,7 +251,7 @@ def _run_row(one: "ScheduleRun") -> tuple[object, ...]:
 
 
 def _data(one: "ScheduleInfo") -> dict[str, object]:
-    """The words of the HTTP door."""
+    """With the field names of the HTTP API."""
     optional = {
         "cron": one.cron,
         "every": None if one.every_ns is None else format_duration(one.every_ns),

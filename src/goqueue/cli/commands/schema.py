@@ -1,9 +1,9 @@
-"""`goqueue schema`: what messages of a topic must look like, and how that may change."""
+"""`goqueue schema`: register schemas, check them, and set how they may evolve."""
 
 import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 from rich.text import Text
@@ -12,15 +12,16 @@ from goqueue.cli import confirmation
 from goqueue.cli.broker import DEFAULT_SERVER, ServerOption, connected
 from goqueue.cli.commands.produce import STANDARD_INPUT
 from goqueue.cli.confirmation import YesOption
-from goqueue.cli.output import Format, FormatOption, complain, facts, number, one_line, plain, show, table
+from goqueue.cli.output import FormatOption, OutputFormat, complain, facts, number, one_line, plain, show, table
 
 if TYPE_CHECKING:
+    from goqueue.client.options import CompatibilityLevel, SchemaMode, SchemaPolicy
     from goqueue.wire.schema_reports import SchemaInfo
 
-app = typer.Typer(help="Say what messages must look like, and look at how that changed.", no_args_is_help=True)
-config_app = typer.Typer(help="How a new schema must fit those before it.", no_args_is_help=True)
-policy_app = typer.Typer(help="How strictly JSON Schemas are compared.", no_args_is_help=True)
-mode_app = typer.Typer(help="Whether schemas can be registered.", no_args_is_help=True)
+app = typer.Typer(help="Register, inspect and check schemas.", no_args_is_help=True)
+config_app = typer.Typer(help="Compatibility levels of subjects.", no_args_is_help=True)
+policy_app = typer.Typer(help="Compatibility policies of JSON Schemas.", no_args_is_help=True)
+mode_app = typer.Typer(help="Modes of subjects: whether schemas can be registered.", no_args_is_help=True)
 app.add_typer(config_app, name="config")
 app.add_typer(policy_app, name="policy")
 app.add_typer(mode_app, name="mode")
@@ -32,38 +33,38 @@ BAD_DATA = 1
 
 
 class SchemaType(StrEnum):
-    """What a schema is written in."""
+    """The language of a schema."""
 
     JSON = "json"
     AVRO = "avro"
     PROTOBUF = "protobuf"
 
 
-SubjectArgument = Annotated[str, typer.Argument(metavar="SUBJECT", help="Such as orders-value, for a topic orders.")]
-MaybeSubjectArgument = Annotated[
-    str | None, typer.Argument(metavar="[SUBJECT]", help="Of which subject; all of them unless given.")
+SubjectArgument = Annotated[
+    str, typer.Argument(metavar="SUBJECT", help="The subject, such as orders-value for the topic orders.")
 ]
-FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="The schema; - is standard input.")]
+MaybeSubjectArgument = Annotated[
+    str | None, typer.Argument(metavar="[SUBJECT]", help="The subject; default: all without a value of their own.")
+]
+FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A file with the schema; - is standard input.")]
 TypeOption = Annotated[
     SchemaType | None,
-    typer.Option("--type", "-t", case_sensitive=False, help="What it is written in; found out unless said."),
+    typer.Option("--type", "-t", case_sensitive=False, help="The language of the schema; default: detected."),
 ]
 ReferenceOption = Annotated[
     list[str] | None,
-    typer.Option("--ref", metavar="NAME:SUBJECT:VERSION", help="A schema that it refers to. Can be given many times."),
+    typer.Option("--ref", metavar="NAME:SUBJECT:VERSION", help="A schema that this one refers to; repeatable."),
 ]
-NormalizeOption = Annotated[
-    bool, typer.Option("--normalize", help="Take schemas that mean the same for the same, however they are written.")
-]
-DeletedOption = Annotated[bool, typer.Option("--deleted", help="Those that were deleted, too.")]
+NormalizeOption = Annotated[bool, typer.Option("--normalize", help="Treat schemas that differ only in form as equal.")]
+DeletedOption = Annotated[bool, typer.Option("--deleted", help="Include deleted ones.")]
 
 
 @app.command("list")
 def list_(
-    prefix: Annotated[str, typer.Option(metavar="TEXT", help="Only those whose names begin like this.")] = "",
+    prefix: Annotated[str, typer.Option(metavar="TEXT", help="Only subjects whose names start with this.")] = "",
     deleted: DeletedOption = False,
     server: ServerOption = DEFAULT_SERVER,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """List the subjects."""
     with connected(server) as client:
@@ -76,7 +77,7 @@ def versions(
     subject: SubjectArgument,
     deleted: DeletedOption = False,
     server: ServerOption = DEFAULT_SERVER,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """List the versions of a subject."""
     with connected(server) as client:
@@ -96,13 +97,13 @@ def versions(
 
 @app.command()
 def get(
-    subject: Annotated[str | None, typer.Argument(metavar="[SUBJECT]", help="Of which subject.")] = None,
-    version: Annotated[str, typer.Option("--version", "-v", help="Which version of it.")] = "latest",
-    id: Annotated[int | None, typer.Option("--id", min=1, help="A schema by its id, instead of a subject.")] = None,
-    text: Annotated[bool, typer.Option("--text", help="Print the schema and nothing else, as it was sent.")] = False,
+    subject: Annotated[str | None, typer.Argument(metavar="[SUBJECT]", help="The subject.")] = None,
+    version: Annotated[str, typer.Option("--version", "-v", help="The version.")] = "latest",
+    id: Annotated[int | None, typer.Option("--id", min=1, help="The id of the schema, instead of a subject.")] = None,
+    text: Annotated[bool, typer.Option("--text", help="Print only the text of the schema.")] = False,
     deleted: DeletedOption = False,
     server: ServerOption = DEFAULT_SERVER,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Show a schema.
 
@@ -136,7 +137,7 @@ def register(
     ref: ReferenceOption = None,
     normalize: NormalizeOption = False,
     server: ServerOption = DEFAULT_SERVER,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Register a schema as the newest version of a subject.
 
@@ -159,9 +160,9 @@ def lookup(
     normalize: NormalizeOption = False,
     deleted: DeletedOption = False,
     server: ServerOption = DEFAULT_SERVER,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Find out which version of a subject a schema is."""
+    """Show which version of a subject a schema is."""
     wanted = _wanted(type, ref)
     with connected(server) as client:
         found = client.lookup_schema(subject, _content(file), normalize=normalize, deleted=deleted, **wanted)
@@ -175,13 +176,13 @@ def check(
     type: TypeOption = None,
     ref: ReferenceOption = None,
     version: Annotated[
-        str | None, typer.Option("--version", "-v", help="Against this version alone, or latest.")
+        str | None, typer.Option("--version", "-v", help="Compare with this version only, or latest.")
     ] = None,
     normalize: NormalizeOption = False,
     server: ServerOption = DEFAULT_SERVER,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Find out whether a schema could be registered. Fails if not, and says why."""
+    """Check whether a schema is compatible. Exit code 1 and the reasons if not."""
     wanted = _wanted(type, ref)
     with connected(server) as client:
         found = client.check_schema(subject, _content(file), version=version, normalize=normalize, **wanted)
@@ -196,31 +197,31 @@ def check(
 @app.command()
 def delete(
     subject: SubjectArgument,
-    version: Annotated[str | None, typer.Option("--version", "-v", help="This version alone.")] = None,
-    permanent: Annotated[
-        bool, typer.Option("--permanent", help="For good. It must have been deleted without this before.")
-    ] = False,
+    version: Annotated[str | None, typer.Option("--version", "-v", help="Only this version.")] = None,
+    permanent: Annotated[bool, typer.Option("--permanent", help="Delete permanently what is already deleted.")] = False,
     yes: YesOption = False,
     server: ServerOption = DEFAULT_SERVER,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Delete a subject, or a version of it. Messages that were written with it stay readable unless it is for good."""
+    """Delete a subject or a version. Messages written with it stay readable, unless --permanent is given."""
     what = subject if version is None else f"version {version} of {subject}"
     if permanent:
-        confirmation.check(yes, "deletes schemas for good")
+        confirmation.check(yes, "deletes schemas permanently")
     with connected(server) as client:
         if permanent and not yes:
-            confirmation.ask(f"Delete {what} for good? Messages that were written with it cannot be read any more.")
+            confirmation.ask(f"Delete {what} permanently? Messages written with it can no longer be decoded.")
         gone = client.delete_schema(subject, version, permanent=permanent)
     listed = ", ".join(map(str, gone))
-    how = " for good" if permanent else ""
+    how = " permanently" if permanent else ""
     data = {"subject": subject, "versions": gone, "permanent": permanent}
     show(data, output, plain(f"{number(len(gone), 'version')} of {subject} deleted{how}: {listed}"))
 
 
 @config_app.command("get")
 def get_level(
-    subject: MaybeSubjectArgument = None, server: ServerOption = DEFAULT_SERVER, output: FormatOption = Format.TABLE
+    subject: MaybeSubjectArgument = None,
+    server: ServerOption = DEFAULT_SERVER,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Show the compatibility level."""
     with connected(server) as client:
@@ -239,7 +240,7 @@ def set_level(
     ],
     subject: MaybeSubjectArgument = None,
     server: ServerOption = DEFAULT_SERVER,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Set the compatibility level.
 
@@ -248,7 +249,7 @@ def set_level(
     goqueue schema config set default orders-value
     """
     with connected(server) as client:
-        client.set_schema_config(subject, None if level.lower() == "default" else level)
+        client.set_schema_config(subject, None if level.lower() == "default" else cast("CompatibilityLevel", level))
         now = client.schema_config(subject)
     whose = "subjects without their own" if subject is None else subject
     show({"compatibility": now, "compatibilityLevel": now}, output, plain(f"{whose}: {now}"))
@@ -256,7 +257,9 @@ def set_level(
 
 @policy_app.command("get")
 def get_policy(
-    subject: MaybeSubjectArgument = None, server: ServerOption = DEFAULT_SERVER, output: FormatOption = Format.TABLE
+    subject: MaybeSubjectArgument = None,
+    server: ServerOption = DEFAULT_SERVER,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Show the compatibility policy of JSON Schemas."""
     with connected(server) as client:
@@ -276,7 +279,7 @@ def set_policy(
     ],
     subject: MaybeSubjectArgument = None,
     server: ServerOption = DEFAULT_SERVER,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Set the compatibility policy of JSON Schemas. LENIENT lets optional properties come and go.
 
@@ -285,7 +288,7 @@ def set_policy(
     goqueue schema policy set default orders-value
     """
     with connected(server) as client:
-        client.set_schema_policy(subject, None if policy.lower() == "default" else policy)
+        client.set_schema_policy(subject, None if policy.lower() == "default" else cast("SchemaPolicy", policy))
         now = client.schema_policy(subject)
     whose = "subjects without their own" if subject is None else subject
     show({"compatibilityPolicy": now}, output, plain(f"{whose}: {now}"))
@@ -293,7 +296,9 @@ def set_policy(
 
 @mode_app.command("get")
 def get_mode(
-    subject: MaybeSubjectArgument = None, server: ServerOption = DEFAULT_SERVER, output: FormatOption = Format.TABLE
+    subject: MaybeSubjectArgument = None,
+    server: ServerOption = DEFAULT_SERVER,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Show the mode."""
     with connected(server) as client:
@@ -310,13 +315,13 @@ def set_mode(
         ),
     ],
     subject: MaybeSubjectArgument = None,
-    force: Annotated[bool, typer.Option("--force", help="IMPORT, although there are schemas already.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Set IMPORT although there are schemas.")] = False,
     server: ServerOption = DEFAULT_SERVER,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Set the mode."""
     with connected(server) as client:
-        client.set_schema_mode(subject, None if mode.lower() == "default" else mode, force=force)
+        client.set_schema_mode(subject, None if mode.lower() == "default" else cast("SchemaMode", mode), force=force)
         now = client.schema_mode(subject)
     whose = "subjects without their own" if subject is None else subject
     show({"mode": now}, output, plain(f"{whose}: {now}"))
@@ -324,13 +329,13 @@ def set_mode(
 
 @app.command()
 def validate(
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="Where the messages would go.")],
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The message; - is standard input.")],
-    lines: Annotated[bool, typer.Option("--lines", "-l", help="Each line is a message.")] = False,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="A file with the message; - is standard input.")],
+    lines: Annotated[bool, typer.Option("--lines", "-l", help="Each line of the file is a message.")] = False,
     server: ServerOption = DEFAULT_SERVER,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Find out whether a message would be taken. Nothing is published; fails if one would be refused."""
+    """Check messages against the schemas of a topic without publishing. Exit code 1 if one is refused."""
     content = _content_bytes(file)
     values = content.splitlines() if lines else [content]
     with connected(server) as client:
@@ -346,8 +351,8 @@ def validate(
 
 
 @app.command()
-def stats(server: ServerOption = DEFAULT_SERVER, output: FormatOption = Format.TABLE) -> None:
-    """Show the registry in numbers."""
+def stats(server: ServerOption = DEFAULT_SERVER, output: FormatOption = OutputFormat.TABLE) -> None:
+    """Show statistics of the registry."""
     with connected(server) as client:
         found = client.schema_stats()
     known = {
@@ -411,7 +416,7 @@ def _content_bytes(path: Path) -> bytes:
 
 
 def _wanted(type: SchemaType | None, references: list[str] | None) -> dict[str, Any]:
-    """What is known of a schema beside its text."""
+    """The schema to register: its text, type and references."""
     return {
         "type": None if type is None else type.value.upper(),
         "references": [_reference(text) for text in references or ()],
@@ -434,7 +439,7 @@ def _title(found: "SchemaInfo") -> Text:
 
 
 def _data(found: "SchemaInfo") -> dict[str, object]:
-    """The words of the HTTP door."""
+    """With the field names of the HTTP API."""
     data: dict[str, object] = {
         "subject": found.subject,
         "version": found.version,

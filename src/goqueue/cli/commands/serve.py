@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from goqueue.cli.output import Format, FormatOption, complain, show, table, warn
+from goqueue.cli.output import FormatOption, OutputFormat, complain, show, table, warn
 
 if TYPE_CHECKING:
     from goqueue.server.config import ConfigFile, ServerConfig
 
 BAD_CONFIGURATION_EXIT_CODE = 2
 EXIT_CODES = (
-    "Exit codes: 0 stopped, everything is on the medium; 1 failed while running; 2 the configuration is wrong; "
+    "Exit codes: 0 stopped, all data are on disk; 1 failed while running; 2 the configuration is wrong; "
     "3 stored data are damaged; 4 the data directory cannot be used, or another process has it; "
     "5 an address cannot be listened on; 130, 143 a second Ctrl-C or SIGTERM."
 )
@@ -21,34 +21,37 @@ EXIT_CODES = (
 
 def serve(
     data: Annotated[
-        str | None, typer.Option(metavar="DIR", help="Where the data are; ./goqueue-data unless set.")
+        str | None, typer.Option(metavar="DIR", help="The data directory; default: ./goqueue-data.")
     ] = None,
     native: Annotated[
         str | None,
-        typer.Option(metavar="HOST:PORT", help="Where clients connect; 127.0.0.1:7000 unless set. Port 0 is any."),
+        typer.Option(
+            metavar="HOST:PORT",
+            help="Address of the native protocol; default: 127.0.0.1:7000. Port 0 picks a free one.",
+        ),
     ] = None,
     http: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT|off", help="Where HTTP is served; 127.0.0.1:8080 unless set.")
+        str | None, typer.Option(metavar="HOST:PORT|off", help="Address of the HTTP API; default: 127.0.0.1:8080.")
     ] = None,
     config: Annotated[
         Path | None, typer.Option(metavar="FILE", envvar="GOQUEUE_CONFIG", help="A TOML file with settings.")
     ] = None,
-    node_id: Annotated[str | None, typer.Option(metavar="N", help="The number of this node; 0 unless set.")] = None,
+    node_id: Annotated[str | None, typer.Option(metavar="N", help="The id of this node; default: 0.")] = None,
     log_level: Annotated[
-        str | None, typer.Option(metavar="LEVEL", help="The least that is logged: debug, info, warning or error.")
+        str | None, typer.Option(metavar="LEVEL", help="Lowest level to log: debug, info, warning or error.")
     ] = None,
     log_format: Annotated[
         str | None, typer.Option(metavar="FORMAT", help="text, json, or auto: text on a terminal, JSON elsewhere.")
     ] = None,
     show_config: Annotated[
-        bool, typer.Option("--show-config", help="Show every setting and where it comes from, and run nothing.")
+        bool, typer.Option("--show-config", help="Show every setting and its source, and exit.")
     ] = False,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Run a broker until SIGTERM or Ctrl-C.
 
-    Every setting can stand in the file, in the environment (GOQUEUE_LOG_LEVEL) or, where there is one, in a flag;
-    the later wins. When requests are served, one line on standard output says where; the log goes to standard error.
+    Settings come from the file, then the environment (GOQUEUE_LOG_LEVEL), then flags; the later wins. Once the broker
+    is ready, it prints its addresses in one line to standard output. The log goes to standard error.
     """
     from goqueue.server.config import InvalidServerConfig, load
 
@@ -73,7 +76,7 @@ def serve(
     raise typer.Exit(runtime.serve(loaded))
 
 
-def _show(config: "ServerConfig", output: Format) -> None:
+def _show(config: "ServerConfig", output: OutputFormat) -> None:
     for warning in config.warnings:
         warn(warning)
     rows = config.describe()

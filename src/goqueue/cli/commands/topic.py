@@ -1,4 +1,4 @@
-"""`goqueue topic`: create, list, look at, change and delete topics."""
+"""`goqueue topic`: create, list, describe, alter and delete topics."""
 
 import sys
 from typing import Annotated, Any
@@ -8,15 +8,15 @@ from rich.text import Text
 
 from goqueue.cli import arguments
 from goqueue.cli.broker import DEFAULT_SERVER, ServerOption, connected
-from goqueue.cli.output import Format, FormatOption, plain, show, size, table
+from goqueue.cli.output import FormatOption, OutputFormat, plain, show, size, table
 from goqueue.times import format_time
 
-app = typer.Typer(help="Create, list, look at, change and delete topics.", no_args_is_help=True)
+app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The topic.")]
 SetOption = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="A setting, such as flush=interval. Can be given many times."),
+    typer.Option("--set", metavar="NAME=VALUE", help="A setting, such as flush=interval; repeatable."),
 ]
 
 
@@ -29,9 +29,9 @@ def create(
         typer.Option(metavar="DURATION", parser=arguments.duration, help="How long messages are kept, such as 7d."),
     ] = None,
     set_: SetOption = None,
-    exist_ok: Annotated[bool, typer.Option("--exist-ok", help="A topic that exists already is fine.")] = False,
+    exist_ok: Annotated[bool, typer.Option("--exist-ok", help="Do not fail if the topic exists.")] = False,
     server: ServerOption = DEFAULT_SERVER,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Create a topic."""
     settings: dict[str, Any] = arguments.settings(set_ or ())
@@ -45,11 +45,11 @@ def create(
 
 @app.command("list")
 def list_(
-    internal: Annotated[bool, typer.Option("--internal", help="Those of GoQueue itself, too.")] = False,
+    internal: Annotated[bool, typer.Option("--internal", help="Include internal topics.")] = False,
     server: ServerOption = DEFAULT_SERVER,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """List the names of the topics. Topics that are not served because of damaged files go to standard error."""
+    """List the topics. Topics with damaged files, which are not served, go to standard error."""
     with connected(server) as client:
         names = client.topics(internal=internal)
         quarantined = client.health().quarantined
@@ -59,7 +59,9 @@ def list_(
 
 
 @app.command()
-def describe(name: NameArgument, server: ServerOption = DEFAULT_SERVER, output: FormatOption = Format.TABLE) -> None:
+def describe(
+    name: NameArgument, server: ServerOption = DEFAULT_SERVER, output: FormatOption = OutputFormat.TABLE
+) -> None:
     """Show the partitions and the settings of a topic."""
     with connected(server) as client:
         state = client.describe_topic(name)
@@ -71,15 +73,15 @@ def alter(
     name: NameArgument,
     set_: SetOption = None,
     reset: Annotated[
-        list[str] | None, typer.Option("--reset", metavar="NAME", help="A setting that goes back to its default.")
+        list[str] | None, typer.Option("--reset", metavar="NAME", help="Reset a setting to its default; repeatable.")
     ] = None,
     server: ServerOption = DEFAULT_SERVER,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Change settings of a topic."""
     changes: dict[str, object] = {**arguments.settings(set_ or ()), **dict.fromkeys(reset or ())}
     if not changes:
-        raise typer.BadParameter("say what to change with --set NAME=VALUE or --reset NAME")
+        raise typer.BadParameter("pass --set NAME=VALUE or --reset NAME")
     with connected(server) as client:
         state = client.alter_topic(name, changes)
     _show(state, output)
@@ -88,13 +90,15 @@ def alter(
 @app.command()
 def delete(
     name: NameArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     server: ServerOption = DEFAULT_SERVER,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Delete a topic and all messages in it."""
     if not yes and not sys.stdin.isatty():
-        raise typer.BadParameter("this deletes all messages of the topic; say --yes where nobody can be asked")
+        raise typer.BadParameter(
+            "this deletes all messages of the topic; pass --yes when there is no terminal to confirm on"
+        )
     with connected(server) as client:
         if not yes:
             typer.confirm(f"Delete topic {name} and all messages in it?", abort=True)
@@ -102,7 +106,7 @@ def delete(
     show({"name": name, "deleted": True}, output, plain(f"topic {name} is deleted"))
 
 
-def _show(state: Any, output: Format) -> None:
+def _show(state: Any, output: OutputFormat) -> None:
     data = _data(state)
     columns = ("partition", "leader", "first offset", "next offset", "messages", "size")
     partitions = table(columns, map(_row, state.partitions), numbers=columns)
@@ -119,7 +123,7 @@ def _row(one: Any) -> tuple[object, ...]:
 
 
 def _data(state: Any) -> dict[str, object]:
-    """What JSON and YAML hold: the words of the HTTP door, and one entry for each partition."""
+    """With the field names of the HTTP API, and one entry for each partition."""
     return {
         "name": state.name,
         "topic_id": state.topic_id,

@@ -10,7 +10,19 @@ from rich.console import RenderableType
 
 from goqueue.cli import arguments
 from goqueue.cli.broker import DEFAULT_SERVER, ServerOption, connected
-from goqueue.cli.output import Format, FormatOption, console, facts, lasting, number, one_line, plain, show, table, when
+from goqueue.cli.output import (
+    FormatOption,
+    OutputFormat,
+    console,
+    facts,
+    lasting,
+    number,
+    one_line,
+    plain,
+    show,
+    table,
+    when,
+)
 from goqueue.cli.timeline import timeline
 from goqueue.clock import MS, SystemClock
 from goqueue.times import format_duration, format_time
@@ -23,11 +35,11 @@ app = typer.Typer(help="Follow messages from their publish to their last ack.", 
 TRACES_MAX = 1_000
 _TRACE_ID = re.compile(r"(?:[0-9a-f]{2}-)?([0-9a-f]{32})(?:-[0-9a-f]{16}-[0-9a-f]{2})?", re.IGNORECASE)
 
-LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, max=TRACES_MAX, help="How many at most.")]
+LimitOption = Annotated[int, typer.Option("--limit", "-n", min=1, max=TRACES_MAX, help="Most traces to list.")]
 
 
-class State(StrEnum):
-    """How a trace stands, or how it ended."""
+class TraceState(StrEnum):
+    """The status or the outcome of a trace."""
 
     IN_PROGRESS = "in_progress"
     COMPLETED = "completed"
@@ -40,7 +52,7 @@ class State(StrEnum):
 
 
 def trace_id(text: str) -> str:
-    """The id in an argument, which may be a whole traceparent."""
+    """The trace id of an argument, which may be a whole traceparent."""
     match = _TRACE_ID.fullmatch(text)
     if not match:
         raise typer.BadParameter(f"invalid trace ID format: {text[:80]!r} is not 32 hexadecimal digits")
@@ -53,9 +65,9 @@ def get(
         str, typer.Argument(metavar="ID", parser=trace_id, help="32 hexadecimal digits, or a traceparent.")
     ],
     server: ServerOption = DEFAULT_SERVER,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Draw what happened to a message."""
+    """Draw the timeline of a trace."""
     with connected(server) as client:
         found = client.trace(identity)
     _show_one(found, output)
@@ -64,12 +76,12 @@ def get(
 @app.command()
 def message(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")],
-    partition: Annotated[int, typer.Argument(metavar="PARTITION", min=0, help="Where the message is.")],
-    offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, help="Which message it is.")],
+    partition: Annotated[int, typer.Argument(metavar="PARTITION", min=0, help="The partition of the message.")],
+    offset: Annotated[int, typer.Argument(metavar="OFFSET", min=0, help="The offset of the message.")],
     server: ServerOption = DEFAULT_SERVER,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Draw what happened to the message at an offset.
+    """Draw the timeline of the message at an offset.
 
     goqueue trace message orders 0 42
     """
@@ -79,8 +91,10 @@ def message(
 
 
 @app.command("list")
-def list_(limit: LimitOption = 20, server: ServerOption = DEFAULT_SERVER, output: FormatOption = Format.TABLE) -> None:
-    """List traces, those that went on last at the top."""
+def list_(
+    limit: LimitOption = 20, server: ServerOption = DEFAULT_SERVER, output: FormatOption = OutputFormat.TABLE
+) -> None:
+    """List traces, the most recent first."""
     with connected(server) as client:
         found = client.traces(limit=limit)
     _show_many(found, output, "there are no traces")
@@ -88,28 +102,33 @@ def list_(limit: LimitOption = 20, server: ServerOption = DEFAULT_SERVER, output
 
 @app.command()
 def search(
-    topic: Annotated[str | None, typer.Option("--topic", "-t", help="Only those of this topic.")] = None,
-    partition: Annotated[int | None, typer.Option("--partition", "-p", min=0, help="Only this one.")] = None,
-    offset: Annotated[int | None, typer.Option(min=0, help="Only those at this offset.")] = None,
-    group: Annotated[str | None, typer.Option("--group", "-g", help="Only those delivered to this group.")] = None,
-    key: Annotated[str | None, typer.Option("--key", "-k", help="Only those with this key.")] = None,
-    status: Annotated[State | None, typer.Option(help="How they stand, or how they ended.")] = None,
+    topic: Annotated[str | None, typer.Option("--topic", "-t", help="Only traces of this topic.")] = None,
+    partition: Annotated[
+        int | None, typer.Option("--partition", "-p", min=0, help="Only traces of this partition.")
+    ] = None,
+    offset: Annotated[int | None, typer.Option(min=0, help="Only traces of this offset.")] = None,
+    group: Annotated[str | None, typer.Option("--group", "-g", help="Only messages delivered to this group.")] = None,
+    key: Annotated[str | None, typer.Option("--key", "-k", help="Only messages with this key.")] = None,
+    status: Annotated[TraceState | None, typer.Option(help="Only traces with this status or outcome.")] = None,
     since: Annotated[
         str | None,
-        typer.Option(metavar="TIME", parser=arguments.moment, help="Only those that went on then or later."),
+        typer.Option(metavar="TIME", parser=arguments.moment, help="Only traces with an event at or after this time."),
     ] = None,
     until: Annotated[
-        str | None, typer.Option(metavar="TIME", parser=arguments.moment, help="Only those that began before.")
+        str | None,
+        typer.Option(metavar="TIME", parser=arguments.moment, help="Only traces that began before this time."),
     ] = None,
     slower_than: Annotated[
         str | None,
-        typer.Option(metavar="DURATION", parser=arguments.duration, help="Only those that took longer, such as 250ms."),
+        typer.Option(
+            metavar="DURATION", parser=arguments.duration, help="Only traces that took longer, such as 250ms."
+        ),
     ] = None,
     limit: LimitOption = 20,
     server: ServerOption = DEFAULT_SERVER,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """List the traces for which all holds that is given.
+    """List the traces that match every filter.
 
     goqueue trace search --topic orders --status error --since "2h ago"
     goqueue trace search --group billing --slower-than 5s
@@ -129,12 +148,12 @@ def search(
     )
     with connected(server) as client:
         found = client.search_traces(limit=limit, **wanted)
-    _show_many(found, output, "no trace is like that")
+    _show_many(found, output, "no trace matches")
 
 
 @app.command()
-def stats(server: ServerOption = DEFAULT_SERVER, output: FormatOption = Format.TABLE) -> None:
-    """Show traces in numbers."""
+def stats(server: ServerOption = DEFAULT_SERVER, output: FormatOption = OutputFormat.TABLE) -> None:
+    """Show statistics of traces."""
     with connected(server) as client:
         found = client.trace_stats()
     data = {
@@ -169,7 +188,7 @@ def stats(server: ServerOption = DEFAULT_SERVER, output: FormatOption = Format.T
     show(data, output, *tables)
 
 
-def _show_one(found: "Trace", output: Format) -> None:
+def _show_one(found: "Trace", output: OutputFormat) -> None:
     known = {
         "trace": found.trace_id,
         "message": _place(found),
@@ -182,7 +201,7 @@ def _show_one(found: "Trace", output: Format) -> None:
     show(data, output, facts(known), plain(""), drawn)
 
 
-def _show_many(found: list["Trace"], output: Format, none: str) -> None:
+def _show_many(found: list["Trace"], output: OutputFormat, none: str) -> None:
     now_ns = SystemClock().wall_ns()
     columns = ("trace", "message", "age", "took", "status")
     rows = (
@@ -208,7 +227,7 @@ def _place(found: "Trace") -> str:
 
 
 def _data(found: "Trace") -> dict[str, object]:
-    """The words of the HTTP door."""
+    """With the field names of the HTTP API."""
     taken_ns = found.end_ns - found.start_ns
     return {
         "trace_id": found.trace_id,

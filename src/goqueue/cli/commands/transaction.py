@@ -1,4 +1,4 @@
-"""`goqueue transaction`: see which transactions are open, which of them holds up readers, and end it."""
+"""`goqueue transaction`: list open transactions, see which of them blocks readers, and abort it."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -6,7 +6,7 @@ import typer
 
 from goqueue.cli import confirmation
 from goqueue.cli.broker import DEFAULT_SERVER, ServerOption, connected
-from goqueue.cli.output import Format, FormatOption, facts, lasting, number, plain, show, table, warn, when
+from goqueue.cli.output import FormatOption, OutputFormat, facts, lasting, number, plain, show, table, warn, when
 from goqueue.clock import MS, SECOND, SystemClock
 from goqueue.errors import TopicNotFound
 from goqueue.times import format_duration, format_time
@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from goqueue.client.sync import Client
     from goqueue.wire.transaction_reports import TransactionInfo
 
-app = typer.Typer(help="See which transactions are open, and end what was abandoned.", no_args_is_help=True)
+app = typer.Typer(help="Inspect open transactions, and abort abandoned ones.", no_args_is_help=True)
 
 PATIENCE_NS = 10 * SECOND
-"""What holds up readers for longer is worth a word."""
+"""A transaction that blocks readers for longer is reported."""
 SHOWN_PARTITIONS_MAX = 5
 
-IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The id of the transaction, as `list` shows it.")]
+IdArgument = Annotated[str, typer.Argument(metavar="ID", help="The id of the transaction; `list` shows it.")]
 
 
 @app.command("list")
-def list_(server: ServerOption = DEFAULT_SERVER, output: FormatOption = Format.TABLE) -> None:
-    """List open transactions, the oldest at the top. Readers wait for each of them, where it has messages."""
+def list_(server: ServerOption = DEFAULT_SERVER, output: FormatOption = OutputFormat.TABLE) -> None:
+    """List open transactions, the oldest first. Readers wait for them in the partitions that they wrote to."""
     with connected(server) as client:
         found = client.transactions()
     now_ns = SystemClock().wall_ns()
@@ -46,13 +46,15 @@ def list_(server: ServerOption = DEFAULT_SERVER, output: FormatOption = Format.T
     shown = table(columns, rows, numbers=numbers) if found else plain("no transaction is open")
     show([_data(one, now_ns) for one in found], output, shown)
     oldest = next((one for one in found if one.partitions), None)
-    if output is Format.TABLE and oldest and _age_ns(oldest, now_ns) > PATIENCE_NS:
+    if output is OutputFormat.TABLE and oldest and _age_ns(oldest, now_ns) > PATIENCE_NS:
         warn(_hint(oldest, now_ns))
 
 
 @app.command()
-def describe(identity: IdArgument, server: ServerOption = DEFAULT_SERVER, output: FormatOption = Format.TABLE) -> None:
-    """Show one transaction, and how many records wait behind it in each partition that it has touched."""
+def describe(
+    identity: IdArgument, server: ServerOption = DEFAULT_SERVER, output: FormatOption = OutputFormat.TABLE
+) -> None:
+    """Show a transaction, and how many records wait for it in each of its partitions."""
     with connected(server) as client:
         found = client.describe_transaction(identity)
         waiting = _waiting(client, found)
@@ -68,8 +70,8 @@ def describe(identity: IdArgument, server: ServerOption = DEFAULT_SERVER, output
         "acks and positions of": ", ".join(found.groups) or "-",
     }
     rows = [(topic, partition, f"{count:,}") for (topic, partition), count in waiting.items()]
-    columns = ("topic", "partition", "held up")
-    touched = [table(columns, rows, numbers=("partition", "held up"))] if rows else []
+    columns = ("topic", "partition", "blocked")
+    touched = [table(columns, rows, numbers=("partition", "blocked"))] if rows else []
     data = _data(found, now_ns)
     data["held_up"] = [
         {"topic": topic, "partition": partition, "records": count} for (topic, partition), count in waiting.items()
@@ -82,13 +84,13 @@ def abort(
     identity: IdArgument,
     yes: confirmation.YesOption = False,
     server: ServerOption = DEFAULT_SERVER,
-    output: FormatOption = Format.TABLE,
+    output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """End somebody else's transaction. Nothing of it is ever seen; what it acknowledged is delivered again.
+    """Abort a transaction. Its messages are never read; the messages that it acknowledged are delivered again.
 
-    Its owner is told with whatever it asks for next, and begins again.
+    The next request of its producer fails with TransactionAborted.
     """
-    confirmation.check(yes, "aborts a transaction of somebody else")
+    confirmation.check(yes, "aborts the transaction of another producer")
     with connected(server) as client:
         if not yes:
             found = client.describe_transaction(identity)
@@ -99,8 +101,8 @@ def abort(
 
 
 @app.command()
-def stats(server: ServerOption = DEFAULT_SERVER, output: FormatOption = Format.TABLE) -> None:
-    """Show transactions in numbers, since the broker started."""
+def stats(server: ServerOption = DEFAULT_SERVER, output: FormatOption = OutputFormat.TABLE) -> None:
+    """Show statistics of transactions since the broker started."""
     with connected(server) as client:
         found = client.transaction_stats()
     data = {
@@ -124,7 +126,7 @@ def stats(server: ServerOption = DEFAULT_SERVER, output: FormatOption = Format.T
 
 
 def _waiting(client: "Client", found: "TransactionInfo") -> dict[tuple[str, int], int]:
-    """By partition, how many records no reader of what is committed gets to see yet."""
+    """By partition, how many records are after the last stable offset."""
     waiting: dict[tuple[str, int], int] = {}
     for topic in dict.fromkeys(one.topic for one in found.partitions):
         try:
@@ -142,7 +144,7 @@ def _hint(oldest: "TransactionInfo", now_ns: int) -> str:
     names = [f"{one.topic}-{one.partition}" for one in oldest.partitions]
     more = f" and {len(names) - SHOWN_PARTITIONS_MAX} more" if len(names) > SHOWN_PARTITIONS_MAX else ""
     return (
-        f"{oldest.transaction_id} holds up readers of {', '.join(names[:SHOWN_PARTITIONS_MAX])}{more} "
+        f"{oldest.transaction_id} blocks readers of {', '.join(names[:SHOWN_PARTITIONS_MAX])}{more} "
         f"for {lasting(_age_ns(oldest, now_ns))}; it is aborted by itself in {lasting(_left_ns(oldest, now_ns))}, "
         f"or now with `goqueue transaction abort {oldest.transaction_id}`"
     )
@@ -157,7 +159,7 @@ def _left_ns(one: "TransactionInfo", now_ns: int) -> int:
 
 
 def _data(one: "TransactionInfo", now_ns: int) -> dict[str, object]:
-    """The words of the HTTP door."""
+    """With the field names of the HTTP API."""
     started_at = format_time(one.started_at_ns)
     return {
         "transaction_id": one.transaction_id,

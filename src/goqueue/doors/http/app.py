@@ -10,33 +10,31 @@ from litestar.connection import ASGIConnection
 from litestar.di import Provide
 from litestar.handlers import BaseRouteHandler, HTTPRouteHandler
 
-from goqueue.doors.http import (
-    routes_dead_letters,
-    routes_delayed,
-    routes_groups,
-    routes_health,
-    routes_info,
-    routes_poll,
-    routes_positions,
-    routes_priorities,
-    routes_producers,
-    routes_publish,
-    routes_read,
-    routes_schedules,
-    routes_schemas,
-    routes_schemas_by_id,
-    routes_schemas_rules,
-    routes_settle,
-    routes_stream,
-    routes_topics,
-    routes_traces,
-    routes_transactions,
-)
 from goqueue.doors.http.answers import JsonRequest, JsonResponse
-from goqueue.doors.http.context import SHOWS_INTERNAL, Shared, context_of
+from goqueue.doors.http.context import SHOWS_INTERNAL, Shared, request_context
 from goqueue.doors.http.docs_page import DOCS_PAGE, FIRST_PAGE
 from goqueue.doors.http.openapi import describe
 from goqueue.doors.http.refusals import ErrorBody, allowed_methods, body_of, encode, headers_of, understood
+from goqueue.doors.http.routes import dead_letters as routes_dead_letters
+from goqueue.doors.http.routes import delayed as routes_delayed
+from goqueue.doors.http.routes import groups as routes_groups
+from goqueue.doors.http.routes import health as routes_health
+from goqueue.doors.http.routes import info as routes_info
+from goqueue.doors.http.routes import poll as routes_poll
+from goqueue.doors.http.routes import positions as routes_positions
+from goqueue.doors.http.routes import priorities as routes_priorities
+from goqueue.doors.http.routes import producers as routes_producers
+from goqueue.doors.http.routes import publish as routes_publish
+from goqueue.doors.http.routes import read as routes_read
+from goqueue.doors.http.routes import schedules as routes_schedules
+from goqueue.doors.http.routes import schemas as routes_schemas
+from goqueue.doors.http.routes import schemas_by_id as routes_schemas_by_id
+from goqueue.doors.http.routes import schemas_rules as routes_schemas_rules
+from goqueue.doors.http.routes import settle as routes_settle
+from goqueue.doors.http.routes import stream as routes_stream
+from goqueue.doors.http.routes import topics as routes_topics
+from goqueue.doors.http.routes import traces as routes_traces
+from goqueue.doors.http.routes import transactions as routes_transactions
 from goqueue.doors.http.schema_answers import SchemaResponse, is_below, refusal
 from goqueue.doors.http.strictness import LENIENT, refuse_unknown
 from goqueue.topics.config import refuse_internal
@@ -164,7 +162,7 @@ def routes() -> Litestar:
     """All routes. They take long to put together, so all doors of a process share them; requests name their door."""
     return Litestar(
         [*_options(), *ROUTES, openapi, docs, first_page],
-        dependencies={"context": Provide(context_of, sync_to_thread=False)},
+        dependencies={"context": Provide(request_context, sync_to_thread=False)},
         exception_handlers={Exception: refuse},
         guards=[refuse_internal_topic, refuse_unknown],
         request_class=JsonRequest,
@@ -185,7 +183,7 @@ async def refuse_internal_topic(connection: ASGIConnection[Any, Any, Any, Any], 
 @get("/openapi.json", sync_to_thread=True)
 def openapi(context: Shared) -> JsonResponse[bytes]:
     """All routes, as OpenAPI describes them. Takes a while when it is made, so the loop does not wait for it."""
-    return JsonResponse(_document(context.build.version), media_type="application/json")
+    return JsonResponse(_document(context.door.build.version), media_type="application/json")
 
 
 def _options() -> Iterator[HTTPRouteHandler]:

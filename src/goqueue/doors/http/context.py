@@ -1,4 +1,4 @@
-"""What the routes share: the service behind the door, the clock, the limits, and whether the door is closing."""
+"""What the routes share: the service, for the caller of a request, and the door that the request came through."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -8,13 +8,14 @@ from litestar import Request
 from litestar.di import NamedDependency
 from litestar.types import Scope
 
-from goqueue.broker.pending import Pending
-from goqueue.broker.service import Service
 from goqueue.clock import SECOND, Clock
 from goqueue.doors.http.bodies import Bodies, ClientGone
 from goqueue.doors.http.config import HttpConfig
 from goqueue.doors.http.waiting import answered, has_left, held, leaving
 from goqueue.errors import RequestTimeout
+from goqueue.service.caller import Caller
+from goqueue.service.pending import Pending
+from goqueue.service.service import Service
 
 STALL_NS = 10 * SECOND
 """A loop that stood still for so long has broken its promises to everyone."""
@@ -22,6 +23,8 @@ CONTEXT: Final = "goqueue_context"
 """In the state of a request: the door that it came through."""
 WAITED: Final = "goqueue_waited_ns"
 """In the state of a request: for how long it was held because nothing was there."""
+AGENT_CHARACTERS_MAX: Final = 100
+"""So much of a User-Agent names the caller in the audit log."""
 SHOWS_INTERNAL: Final = "shows_internal"
 """The option of a route that takes the name of an internal topic."""
 
@@ -54,6 +57,15 @@ def context_of(scope: Scope) -> "Context":
     """The door that the request came through."""
     context: Context = scope["state"][CONTEXT]
     return context
+
+
+def request_context(scope: Scope) -> "RequestContext":
+    """The door that the request came through, and the service for its caller."""
+    client = scope.get("client")
+    agent = next((value for name, value in scope["headers"] if name == b"user-agent"), b"")
+    address = f"{client[0]}:{client[1]}" if client else ""
+    caller = Caller("http", address, agent.decode("latin-1")[:AGENT_CHARACTERS_MAX])
+    return RequestContext(context_of(scope), caller)
 
 
 def note_wait(scope: Mapping[str, Any], duration_ns: int) -> None:
@@ -89,7 +101,7 @@ class Context:
         self._last_beat_ns = clock.monotonic_ns()
         self._stalled_ns: int | None = None
 
-    async def answered(self, pending: Pending[T], what: str) -> T:
+    async def answered(self, pending: Pending[T], what: str = "a request") -> T:
         """The answer, within the time that an answer may take."""
         return await answered(pending, what, limit_s=self.config.answer_s_max)
 
@@ -149,5 +161,19 @@ class Context:
         return self._stalled_ns is not None and now_ns - self._stalled_ns < STALL_NS
 
 
-Shared = NamedDependency[Context]
+class RequestContext:
+    """One request: the service for its caller, and the door that it came through."""
+
+    __slots__ = ("answered", "clock", "config", "door", "held", "service")
+
+    def __init__(self, door: Context, caller: Caller) -> None:
+        self.door = door
+        self.service = door.service.called_by(caller)
+        self.clock = door.clock
+        self.config = door.config
+        self.answered = door.answered
+        self.held = door.held
+
+
+Shared = NamedDependency[RequestContext]
 """How a route asks for it, under the name `context`."""

@@ -3,7 +3,6 @@
 import asyncio
 from typing import Any
 
-from goqueue.broker.service import Service
 from goqueue.clock import Clock
 from goqueue.doors.http.app import routes
 from goqueue.doors.http.config import HttpConfig
@@ -11,6 +10,7 @@ from goqueue.doors.http.context import Build, Context, Metrics, Observer, Reques
 from goqueue.doors.http.cors import CrossOrigin
 from goqueue.doors.http.front import Front
 from goqueue.doors.http.listener import Listener
+from goqueue.service.service import Service
 
 __all__ = ["Build", "HttpConfig", "HttpDoor", "RequestAnswered"]
 

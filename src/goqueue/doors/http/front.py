@@ -11,7 +11,7 @@ from asyncio import CancelledError
 from collections.abc import Iterable
 from http import HTTPStatus
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 from litestar import Litestar
 from litestar.types import Receive, Send
@@ -20,8 +20,8 @@ from goqueue.doors.http.bodies import ClientGone
 from goqueue.doors.http.context import CONTEXT, WAITED, Context, Observer, RequestAnswered
 from goqueue.doors.http.paths import path_of
 from goqueue.doors.http.refusals import REQUEST_ID, body_of, encode, has_head, headers_of, understood
-from goqueue.doors.http.routes_publish import ROUTE as PUBLISH_ROUTE
-from goqueue.doors.http.routes_publish import Publishing
+from goqueue.doors.http.routes.publish import ROUTE as PUBLISH_ROUTE
+from goqueue.doors.http.routes.publish import Publishing
 from goqueue.errors import InvalidRequest
 
 _PUBLISH = re.compile(r"(?:/v1)?/topics/([^/]+)/messages(?:/batch)?/*")
@@ -57,7 +57,7 @@ class Front:
             if hosts != 1 and scope["http_version"] == "1.1":
                 raise InvalidRequest("one Host header is required", path="Host")
             if match:
-                status = await self._publishing(match[1], scope, receive, send, request_id.encode())
+                status = await self._publishing(match[1], cast("Any", scope), receive, send, request_id.encode())
             else:
                 route, status = await self._route(scope, receive, send, request_id)
         except ClientGone:

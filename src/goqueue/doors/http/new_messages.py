@@ -10,13 +10,13 @@ from typing import Annotated, Final
 
 import msgspec
 
-from goqueue.broker.new_message import NewMessage
 from goqueue.doors.http.large_values import LARGE_BYTES, base64_decoded
 from goqueue.doors.http.shapes import Text, Time
 from goqueue.doors.http.strictness import Body
 from goqueue.errors import InvalidMessage, InvalidPartition
 from goqueue.record.header import OFFSET_MAX, Priority
 from goqueue.record.headers import RESERVED_PREFIX
+from goqueue.service.new_message import NewMessage
 from goqueue.times import parse_duration, parse_time
 
 ORIGIN: Final = "gq-origin"

@@ -14,11 +14,11 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.openapi import OpenAPIConfig
 from litestar.openapi.spec import Server
 
-from goqueue.doors.http.context import Context
+from goqueue.doors.http.context import RequestContext
 from goqueue.doors.http.refusals import ErrorBody
-from goqueue.doors.http.routes_publish import RESULT_SHAPES, PublishAnswer
-from goqueue.doors.http.routes_settle import RECEIPT_SHAPES, Acked, RefusedReceipt, SettledMany
-from goqueue.doors.http.routes_transactions import AcksAdded, PublishedInTransaction
+from goqueue.doors.http.routes.publish import RESULT_SHAPES, PublishAnswer
+from goqueue.doors.http.routes.settle import RECEIPT_SHAPES, Acked, RefusedReceipt, SettledMany
+from goqueue.doors.http.routes.transactions import AcksAdded, PublishedInTransaction
 from goqueue.doors.http.schema_answers import SchemaErrorBody
 
 REF: Final = "#/components/schemas/{name}"
@@ -121,5 +121,5 @@ def _operation_id(handler: HTTPRouteHandler, _method: object, components: list[A
     return f"{name}_{components[-1]}" if len(handler.paths) > 1 else name
 
 
-def _no_context() -> Context:
+def _no_context() -> RequestContext:
     raise AssertionError("nobody is answered here")

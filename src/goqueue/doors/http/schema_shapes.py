@@ -6,7 +6,7 @@ from typing import Annotated, Any, Final, TypeVar
 import msgspec
 from litestar.params import QueryParameter
 
-from goqueue.broker.schema_service import SchemaVerbs
+from goqueue.doors.http.context import RequestContext
 from goqueue.doors.http.shapes import SKIP_MAX
 from goqueue.errors import InvalidSchema
 from goqueue.wire import schema_reports as reports
@@ -85,7 +85,7 @@ def new_schema(body: SchemaBody) -> reports.NewSchema:
     return reports.NewSchema(body.schema, body.schema_type, references, body.metadata, body.rule_set)
 
 
-def shown(schemas: SchemaVerbs, info: reports.SchemaInfo, format: str | None = None) -> ShownSchema:
+async def shown(context: RequestContext, info: reports.SchemaInfo, format: str | None = None) -> ShownSchema:
     """The schema as it is answered, its text in the form that was asked for."""
     references = [ShownReference(name=one.name, subject=one.subject, version=one.version) for one in info.references]
     return ShownSchema(
@@ -93,7 +93,7 @@ def shown(schemas: SchemaVerbs, info: reports.SchemaInfo, format: str | None = N
         version=info.version or UNSET,
         id=info.id,
         guid=info.guid,
-        schema=schemas.rendered(info.id, format) if format else info.schema,
+        schema=await context.answered(context.service.schemas.rendered(info.id, format)) if format else info.schema,
         schema_type=info.schema_type,
         references=references or UNSET,
         metadata=UNSET if info.metadata is None else info.metadata,

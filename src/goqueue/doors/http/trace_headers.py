@@ -6,7 +6,7 @@ not said, and so do two answers to one question.
 
 from collections.abc import Iterable, Mapping
 
-from goqueue.broker.new_message import NewMessage
+from goqueue.service.new_message import NewMessage
 from goqueue.tracing.context import TRACEPARENT, TRACESTATE, kept_tracestate, parse_traceparent
 
 _PARENT = TRACEPARENT.encode()

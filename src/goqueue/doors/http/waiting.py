@@ -11,8 +11,8 @@ from typing import TypeVar
 
 from litestar.types import Receive
 
-from goqueue.broker.pending import Pending
 from goqueue.errors import BrokerUnavailable, RequestTimeout
+from goqueue.service.pending import Pending
 
 T = TypeVar("T")
 TURNS_TO_NOTICE = 3

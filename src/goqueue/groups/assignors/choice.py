@@ -10,7 +10,7 @@ Assign = Callable[
     [Mapping[str, Collection[str]], Mapping[str, int], Mapping[TopicPartition, str]], dict[str, list[TopicPartition]]
 ]
 """From the topics that each member wants, the partition counts and the owners now to what each member is to have.
-Every partition that somebody wants goes to exactly one who wants it."""
+Every partition whose topic some member wants goes to exactly one of these members."""
 
 ASSIGNORS: Mapping[str, Assign] = {
     "sticky": sticky.assign,

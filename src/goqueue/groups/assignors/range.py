@@ -13,7 +13,7 @@ from goqueue.names import TopicPartition
 def assign(
     topics: Mapping[str, Collection[str]], partition_counts: Mapping[str, int], owners: Mapping[TopicPartition, str]
 ) -> dict[str, list[TopicPartition]]:
-    """What each member is to have; who has it now does not matter."""
+    """The partitions of each member; present owners do not matter."""
     dealt: dict[str, list[TopicPartition]] = {member_id: [] for member_id in topics}
     for topic, partition_count in sorted(partition_counts.items()):
         takers = sorted(member_id for member_id, wanted in topics.items() if topic in wanted)

@@ -1,7 +1,7 @@
 """Partitions are dealt like cards, one to each member in turn.
 
 All partitions of all topics lie in one row, and the members sit in the order of their ids; one that does not want the
-topic is passed over. Even where all members want the same topics; who has what now does not matter.
+topic is passed over. Even where all members want the same topics; present owners do not matter.
 """
 
 from collections.abc import Collection, Mapping
@@ -12,7 +12,7 @@ from goqueue.names import TopicPartition
 def assign(
     topics: Mapping[str, Collection[str]], partition_counts: Mapping[str, int], owners: Mapping[TopicPartition, str]
 ) -> dict[str, list[TopicPartition]]:
-    """What each member is to have; who has it now does not matter."""
+    """The partitions of each member; present owners do not matter."""
     dealt: dict[str, list[TopicPartition]] = {member_id: [] for member_id in topics}
     row = sorted(topics)
     wanted = set[str]().union(*topics.values())

@@ -1,7 +1,7 @@
 """As even as can be, and among the even ways one that moves the fewest partitions.
 
 *Even* is the least sum of squares of what the members have: counts differ by at most one wherever the members' topics
-allow it. *Moved* is a partition that has an owner who still wants it and goes to another.
+allow it. A partition is *moved* if its owner still wants its topic and another member gets it.
 
 It starts with every partition at its home, the owner it has now, and every homeless one at the member that has least.
 Nothing is moved, so no other way to deal out these same counts moves less. From there on partitions are handed along
@@ -9,9 +9,9 @@ chains, from one member to the next, so that the first in the chain ends with on
 chain that moves the fewest partitions for its two ends keeps that property (as in every min-cost flow), so two sweeps
 are enough:
 
-    1. from the members with most downwards: to anybody who has at least two less, until there is none. What can be
+    1. from the members with most downwards: to any member that has at least two less, until there is none. What can be
        reached from members of one count no later chain passes through, so one sweep downwards does it;
-    2. to anybody who has exactly one less, as long as that moves fewer partitions in all.
+    2. to any member that has exactly one less, as long as that moves fewer partitions in all.
 
 When neither finds a chain, nothing better exists. A chain is found over *classes* of partitions that are all alike,
 those of one topic and one home, so the work does not grow with the partitions but with the kinds of them:
@@ -19,7 +19,7 @@ those of one topic and one home, so the work does not grow with the partitions b
     member -> class   it has one of those; it costs -1 if that is away from home already, for it will be moved but once
     class  -> home    costs nothing
     class  -> topic   costs 1, nothing for the homeless
-    topic  -> member  for everyone who wants it
+    topic  -> member  for every member that wants it
 
 One search finds cheapest chains to all members, and as long as they have something to hand along they all stay so.
 """
@@ -31,7 +31,7 @@ from heapq import heapify, heappop, heapreplace
 from goqueue.names import TopicPartition
 
 _NOBODY = -1
-_Link = tuple[int, int, int]  # who gives which class to whom
+_Link = tuple[int, int, int]  # giver, class, taker
 
 
 def assign(
@@ -137,7 +137,7 @@ class _Table:
                     found = True
 
     def _shorter(self, count: int) -> list[_Link] | None:
-        """A chain from somebody with that count to somebody with one less that moves fewer partitions in all."""
+        """A chain from a member with that count to one with one less that moves fewer partitions in all."""
         costs, came_from = self._search(count)
         lower = [(costs[member] or 0, member) for member, own in enumerate(self._counts) if own == count - 1]
         cost, last = min(lower, default=(0, 0))

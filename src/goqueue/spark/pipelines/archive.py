@@ -26,15 +26,15 @@ from goqueue.clock import SECOND
 from goqueue.errors import InvalidConfig
 from goqueue.spark.columns import spark_schema
 from goqueue.spark.pipelines.headers import comparable, with_pairs
-from goqueue.spark.pipelines.job import Job, group_of
+from goqueue.spark.pipelines.job import PipelineJob, group_of
 from goqueue.spark.pipelines.manifest import (
     MAP,
     Archive,
     ArchivedFile,
-    Bounds,
+    ArchivePlan,
     OffsetsLost,
-    Plan,
-    Span,
+    PartitionSpan,
+    ReadableOffsets,
     looked_at,
     opened,
     plan,
@@ -94,7 +94,7 @@ class ArchiveSummary(NamedTuple):
     archived_messages: int  # all in all
     files: int
     size_bytes: int
-    lost: list[Span]  # of this run
+    lost: list[PartitionSpan]  # of this run
 
     @property
     def rate(self) -> float:
@@ -171,13 +171,13 @@ def rows_of(
     return rows.unionByName(_parquet(spark, archive.urls(paths))) if paths else rows
 
 
-def run(job: Job, config: ArchiveConfig, *, store: Store | None = None) -> ArchiveSummary:
+def run(job: PipelineJob, config: ArchiveConfig, *, store: Store | None = None) -> ArchiveSummary:
     """Archive what the topic holds when the job starts, or, if it is continuous, whatever comes until it is ended."""
     store = store or LocalStore(config.directory)
     began_ns = job.clock.monotonic_ns()
     state = job.client.describe_topic(config.topic)
     with opened(store, topic=config.topic, topic_id=state.topic_id, is_compacted=False) as archive:
-        run = _Run(job, config, archive, state)
+        run = _ArchiveRun(job, config, archive, state)
         while True:
             while run.step():
                 pass
@@ -199,7 +199,7 @@ def run(job: Job, config: ArchiveConfig, *, store: Store | None = None) -> Archi
         )
 
 
-def merge(job: Job, config: ArchiveConfig, *, store: Store | None = None) -> int:
+def merge(job: PipelineJob, config: ArchiveConfig, *, store: Store | None = None) -> int:
     """Merge the small files of each day that has more than one; says how many files were merged."""
     store = store or LocalStore(config.directory)
     known = looked_at(store).manifest
@@ -207,7 +207,7 @@ def merge(job: Job, config: ArchiveConfig, *, store: Store | None = None) -> int
         return _merge(job, config, archive, files_min=2)
 
 
-def verify(job: Job, config: ArchiveConfig, *, store: Store | None = None) -> Verification:
+def verify(job: PipelineJob, config: ArchiveConfig, *, store: Store | None = None) -> Verification:
     """Compare the archive with the topic, and its files with what was written."""
     archive = looked_at(store or LocalStore(config.directory))
     manifest = archive.manifest
@@ -221,12 +221,12 @@ def verify(job: Job, config: ArchiveConfig, *, store: Store | None = None) -> Ve
     damaged = list(damaged_files(archive))
     bounds = {one.partition: one for one in state.partitions}
     spans = [
-        Span(span.partition, max(span.start, bounds[span.partition].start_offset), span.end)
+        PartitionSpan(span.partition, max(span.start, bounds[span.partition].start_offset), span.end)
         for span in sorted(manifest.archived.values())
         if span.partition in bounds
     ]
     behind = sum(
-        max(0, one.last_stable_offset - manifest.archived.get(one.partition, Span(one.partition, 0, 0)).end)
+        max(0, one.last_stable_offset - manifest.archived.get(one.partition, PartitionSpan(one.partition, 0, 0)).end)
         for one in state.partitions
     )
     is_forgetful = state.settings.get("cleanup") not in (None, "delete")
@@ -268,10 +268,10 @@ def fingerprint(*, is_text: bool = False) -> "Column":
     return F.xxhash64(*plain, comparable(is_text=is_text), *(F.isnull(F.col(name)) for name in _NULLABLE))
 
 
-class _Run:
+class _ArchiveRun:
     """One run of the job: where it stands, and the next step."""
 
-    def __init__(self, job: Job, config: ArchiveConfig, archive: Archive, state: "TopicState") -> None:
+    def __init__(self, job: PipelineJob, config: ArchiveConfig, archive: Archive, state: "TopicState") -> None:
         self._job = job
         self._config = config
         self._archive = archive
@@ -279,7 +279,7 @@ class _Run:
         self.messages = 0
         self.batches = 0
         self.merged_files = 0
-        self.lost: list[Span] = []
+        self.lost: list[PartitionSpan] = []
         self._publish_positions()
 
     def look(self) -> None:
@@ -312,16 +312,18 @@ class _Run:
         self._job.report("archives", self.messages, self.messages + waiting)
         return True
 
-    def _plan(self) -> Plan:
+    def _plan(self) -> ArchivePlan:
         manifest, config = self._archive.manifest, self._config
-        bounds = [Bounds(one.partition, one.start_offset, one.last_stable_offset) for one in self._state.partitions]
+        bounds = [
+            ReadableOffsets(one.partition, one.start_offset, one.last_stable_offset) for one in self._state.partitions
+        ]
         logged = sum(one.end_offset - one.start_offset for one in self._state.partitions)
         size_bytes = sum(one.size_bytes for one in self._state.partitions)
         fitting = config.bytes_per_batch * logged // size_bytes if size_bytes else config.offsets_per_batch
         offsets_max = max(1, min(config.offsets_per_batch, fitting))
         return plan(manifest.archived, bounds, offsets_max=offsets_max, is_first=not manifest.sequence)
 
-    def _write(self, asked: Plan) -> None:
+    def _write(self, asked: ArchivePlan) -> None:
         config, archive, job = self._config, self._archive, self._job
         archive.store.remove(archive.staging)
         spans = [span for span in asked.spans if span.end > span.start]
@@ -357,12 +359,17 @@ class _Run:
             self._job.client.commit_group(group_of(NAME, self._config.topic), positions, pending={})
 
 
-def _nothing(partition: Any) -> Span:
-    return Span(partition.partition, partition.start_offset, partition.start_offset)
+def _nothing(partition: Any) -> PartitionSpan:
+    return PartitionSpan(partition.partition, partition.start_offset, partition.start_offset)
 
 
 def topic_rows(
-    job: Job, topic: str, spans: Sequence[Span], *, bytes_per_task: int | None = None, accept_loss: bool = False
+    job: PipelineJob,
+    topic: str,
+    spans: Sequence[PartitionSpan],
+    *,
+    bytes_per_task: int | None = None,
+    accept_loss: bool = False,
 ) -> "DataFrame":
     """The rows of a topic in those spans, none of them empty, as they are archived."""
     options: dict[str, object] = {} if bytes_per_task is None else {"maxBytesPerPartition": bytes_per_task}
@@ -405,7 +412,7 @@ def small_files(
     return {place: alike for place, alike in sorted(found.items()) if len(alike) >= max(2, files_min)}
 
 
-def _merge(job: Job, config: ArchiveConfig, archive: Archive, *, files_min: int) -> int:
+def _merge(job: PipelineJob, config: ArchiveConfig, archive: Archive, *, files_min: int) -> int:
     """Merge small files, folder by folder, each in a commit of its own."""
     manifest = archive.manifest
     found = small_files(list(manifest.files.values()), below_bytes=config.merge_below_bytes, files_min=files_min)
@@ -434,7 +441,7 @@ def _merge(job: Job, config: ArchiveConfig, archive: Archive, *, files_min: int)
 
 
 def _compared(
-    job: Job, archive: Archive, config: ArchiveConfig, spans: Sequence[Span], *, is_forgetful: bool
+    job: PipelineJob, archive: Archive, config: ArchiveConfig, spans: Sequence[PartitionSpan], *, is_forgetful: bool
 ) -> list[PartitionVerdict]:
     wanted = [span for span in spans if span.end > span.start]
     if not wanted:
@@ -487,13 +494,13 @@ def _compared(
     return list(verdicts.values())
 
 
-def _damage(job: Job, topic: str, span: Span) -> list[Span]:
+def _damage(job: PipelineJob, topic: str, span: PartitionSpan) -> list[PartitionSpan]:
     """The offsets of the span whose records are damaged in the topic."""
     parts = job.client.scan(topic, *span, delayed="include", without=("key", "value", "headers"), on_damage="skip")
-    return [Span(span.partition, gap.first_offset, gap.next_offset) for part in parts for gap in part.gaps]
+    return [PartitionSpan(span.partition, gap.first_offset, gap.next_offset) for part in parts for gap in part.gaps]
 
 
-def _with_damage(verdict: PartitionVerdict, damage: Sequence[Span], saved: set[int]) -> PartitionVerdict:
+def _with_damage(verdict: PartitionVerdict, damage: Sequence[PartitionSpan], saved: set[int]) -> PartitionVerdict:
     """The verdict with the offsets that are damaged in the topic and that the archive does not have either."""
     spans = [one for one in damage if one.partition == verdict.partition]
     count = sum(one.end - one.start for one in spans) - len(saved)
@@ -504,7 +511,7 @@ def _with_damage(verdict: PartitionVerdict, damage: Sequence[Span], saved: set[i
     return verdict._replace(damaged_count=count, first_fault=first if known is None else min(known, first))
 
 
-def within(spans: Sequence[Span]) -> "Column":
+def within(spans: Sequence[PartitionSpan]) -> "Column":
     """Whether a row is in one of the spans."""
     partition, offset = F.col("partition"), F.col("offset")
     chosen = F.lit(False)
@@ -514,7 +521,7 @@ def within(spans: Sequence[Span]) -> "Column":
 
 
 def _differences(
-    kept: "DataFrame", logged: "DataFrame", *, is_forgetful: bool, is_text: bool, damage: Sequence[Span]
+    kept: "DataFrame", logged: "DataFrame", *, is_forgetful: bool, is_text: bool, damage: Sequence[PartitionSpan]
 ) -> "DataFrame":
     """For each partition, how many messages are missing, changed, repeated, unknown and forgotten."""
     place = ["partition", "offset"]

@@ -23,8 +23,8 @@ from pyspark.sql import functions as F  # noqa: N812
 from goqueue.clock import SECOND
 from goqueue.errors import InvalidRequest
 from goqueue.spark.pipelines.archive import DAY, archived, read, schema, staged_files, topic_rows, within
-from goqueue.spark.pipelines.job import Job
-from goqueue.spark.pipelines.manifest import COMPACT, Span, looked_at, opened
+from goqueue.spark.pipelines.job import PipelineJob
+from goqueue.spark.pipelines.manifest import COMPACT, PartitionSpan, looked_at, opened
 from goqueue.spark.pipelines.replay import PART_MESSAGES, ReplayConfig, republished, write_part
 from goqueue.spark.pipelines.runs import RunChanged, archive_identity, resumed, run_name
 from goqueue.spark.pipelines.store import LocalStore
@@ -63,7 +63,7 @@ class CompactPlan(msgspec.Struct, frozen=True):
     arguments: str
     topic: str
     topic_id: str
-    spans: list[Span]
+    spans: list[PartitionSpan]
     part_count: int
     settled_at_ns: int
     target_id: str = ""  # of plans that were settled before it was noted it is not known
@@ -96,7 +96,7 @@ def latest(rows: "DataFrame", config: CompactConfig | None = None) -> "DataFrame
     return kept.unionByName(rows.where("key IS NULL"))
 
 
-def run(job: Job, config: CompactConfig, *, directory: str, name: str | None = None) -> CompactSummary:
+def run(job: PipelineJob, config: CompactConfig, *, directory: str, name: str | None = None) -> CompactSummary:
     """Compact what there is when the run begins; started again, it goes on. Without a name, what came to the source
     since the last run makes another one.
     """
@@ -106,7 +106,7 @@ def run(job: Job, config: CompactConfig, *, directory: str, name: str | None = N
     return _into_topic(job, config, config.target_topic, directory, name or _next_name(job, config, directory))
 
 
-def _next_name(job: Job, config: CompactConfig, directory: str) -> str:
+def _next_name(job: PipelineJob, config: CompactConfig, directory: str) -> str:
     """The run that is not done yet; or the last one if it has read all that there is now; or the next."""
     assert config.target_topic is not None
     _, topic_id, spans = _source(job, config)
@@ -124,7 +124,7 @@ def _next_name(job: Job, config: CompactConfig, directory: str) -> str:
         number += 1
 
 
-def _into_directory(job: Job, config: CompactConfig, target: str) -> CompactSummary:
+def _into_directory(job: PipelineJob, config: CompactConfig, target: str) -> CompactSummary:
     began_ns = job.clock.monotonic_ns()
     topic, topic_id, spans = _source(job, config)
     store = LocalStore(target)
@@ -151,7 +151,7 @@ def _into_directory(job: Job, config: CompactConfig, target: str) -> CompactSumm
         return CompactSummary(store.directory, total, count, job.clock.monotonic_ns() - began_ns, count)
 
 
-def _into_topic(job: Job, config: CompactConfig, target: str, directory: str, name: str) -> CompactSummary:
+def _into_topic(job: PipelineJob, config: CompactConfig, target: str, directory: str, name: str) -> CompactSummary:
     began_ns = job.clock.monotonic_ns()
     target_id = job.client.describe_topic(target).topic_id
     messages = 0
@@ -189,18 +189,18 @@ def _into_topic(job: Job, config: CompactConfig, target: str, directory: str, na
         return CompactSummary(target, total, messages, elapsed_ns, sum(counts.values()), name)
 
 
-def _source(job: Job, config: CompactConfig) -> tuple[str, str, list[Span]]:
+def _source(job: PipelineJob, config: CompactConfig) -> tuple[str, str, list[PartitionSpan]]:
     """Topic, its id, and what of it there is."""
     if config.archive is not None:
         manifest = looked_at(LocalStore(config.archive)).manifest
         return manifest.topic, manifest.topic_id, sorted(manifest.archived.values())
     assert config.topic is not None
     state = job.client.describe_topic(config.topic)
-    spans = [Span(one.partition, one.start_offset, one.last_stable_offset) for one in state.partitions]
+    spans = [PartitionSpan(one.partition, one.start_offset, one.last_stable_offset) for one in state.partitions]
     return state.name, state.topic_id, spans
 
 
-def _rows(job: Job, config: CompactConfig, topic: str, spans: list[Span]) -> "DataFrame":
+def _rows(job: PipelineJob, config: CompactConfig, topic: str, spans: list[PartitionSpan]) -> "DataFrame":
     if config.archive is not None:
         return read(job.spark, config.archive).where(within(spans))
     full = [span for span in spans if span.end > span.start]

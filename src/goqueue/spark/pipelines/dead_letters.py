@@ -1,15 +1,15 @@
-"""Dead letters: why messages fail, since when, of which keys; and putting the chosen ones back.
+"""Dead letters: why messages fail, since when, of which keys; and redriving the chosen ones.
 
     <topic>.dlq ──letters──> one row each ──┬──> failures, over_time, top_keys, samples
                                             └──where──> chosen ──> the broker's own redrive, by partition and offsets
 
 Errors that differ only in numbers, ids or what is quoted are one failure: its fingerprint is the text without these.
-The tables tell of all letters that the topic still holds, also of those that were put back since.
+The tables count all dead letters that the topic still holds, also those that were redriven since.
 
-Spark only chooses. The broker moves: for it, putting a letter back and not having it any more are one step, and a
-letter that is not dead is passed over. So a redrive that is killed and run again puts nothing back twice, whether it is
-run again by Spark or by the broker, and two at once share the letters between them. What was handed over when a driver
-is killed is some seconds of work at the rate asked for.
+Spark only chooses; the broker redrives. To the broker, publishing a dead letter again and removing it are one step, and
+it skips a message that is no longer dead-lettered. So a redrive that is killed and run again redrives nothing twice,
+and two at once share the dead letters between them. Chosen offsets are handed over in portions: when a driver is
+killed, the broker still redrives its last portion, which is a few seconds of work at the given rate.
 """
 
 from collections import Counter
@@ -25,9 +25,9 @@ from pyspark.sql import functions as sql
 from goqueue.client.sync import Client
 from goqueue.clock import SECOND
 from goqueue.errors import GoQueueError, InvalidConfig, NotFound
+from goqueue.spark.pipelines.charts import Chart, Series
 from goqueue.spark.pipelines.headers import texts
-from goqueue.spark.pipelines.job import Job
-from goqueue.spark.pipelines.plots import Chart, Series
+from goqueue.spark.pipelines.job import PipelineJob
 from goqueue.spark.pipelines.reports import Rows, Tables, kept, where
 from goqueue.wire.reports import RedriveInfo
 
@@ -54,7 +54,7 @@ _PLACE = r"^([^:]+):([0-9]{1,19}):([0-9]{1,19})$"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetterConfig:
+class DeadLetterReportConfig:
     """How fine the tables are."""
 
     every_ns: int = 3600 * SECOND
@@ -70,13 +70,13 @@ class DeadLetterConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RedriveConfig:
-    """How letters are put back, in the words of `Client.redrive`."""
+    """How dead letters are redriven, as the arguments of `Client.redrive`."""
 
     rate: float = 0  # per second; 0 is no limit
     limit: int = 0  # the most altogether; 0 is no limit
     target_topic: str | None = None  # instead of where they come from
-    max_redrives: int = 3  # what was put back so often already is passed over
-    to: Literal["group", "all"] | None = None  # who gets them again; None as the broker does by default
+    max_redrives: int = 3  # messages redriven this often already are skipped
+    to: Literal["group", "all"] | None = None  # which groups they are delivered to; None: the default of the broker
 
     @property
     def chunk_size(self) -> int:
@@ -84,7 +84,7 @@ class RedriveConfig:
         return min(CHUNK_MAX, max(1, int(self.rate * CHUNK_SECONDS))) if self.rate else CHUNK_MAX
 
 
-class Redriven(NamedTuple):
+class RedriveResult(NamedTuple):
     """What became of the letters that were chosen; those of them that are not dead any more are not matched."""
 
     chosen: int  # by Spark
@@ -98,7 +98,7 @@ class Redriven(NamedTuple):
 
 @contextmanager
 def report(
-    job: Job, topic: str, config: DeadLetterConfig, *, condition: str | None = None, **options: object
+    job: PipelineJob, topic: str, config: DeadLetterReportConfig, *, condition: str | None = None, **options: object
 ) -> Iterator[Tables]:
     """All tables of the dead letters of a topic, or of those for which a condition in SQL over the columns of `letters`
     holds. They are read once; the last table is the letters themselves.
@@ -157,7 +157,7 @@ def fingerprint(error: Column) -> Column:
     return sql.substring(sql.trim(text), 1, FINGERPRINT_CHARACTERS_MAX)
 
 
-def failures(of_letters: DataFrame, config: DeadLetterConfig) -> DataFrame:
+def failures(of_letters: DataFrame, config: DeadLetterReportConfig) -> DataFrame:
     """Each kind of failure: how many messages, of how many keys, from when to when, and its last error in full."""
     return (
         of_letters.groupBy("reason", "fingerprint")
@@ -174,7 +174,7 @@ def failures(of_letters: DataFrame, config: DeadLetterConfig) -> DataFrame:
     )
 
 
-def over_time(of_letters: DataFrame, config: DeadLetterConfig) -> DataFrame:
+def over_time(of_letters: DataFrame, config: DeadLetterReportConfig) -> DataFrame:
     """How many messages failed, and how, in each stretch of time that has any."""
     stretch = sql.window("dead_at", f"{max(1, config.every_ns // 1_000)} microseconds")
     return (
@@ -185,7 +185,7 @@ def over_time(of_letters: DataFrame, config: DeadLetterConfig) -> DataFrame:
     )
 
 
-def top_keys(of_letters: DataFrame, config: DeadLetterConfig) -> DataFrame:
+def top_keys(of_letters: DataFrame, config: DeadLetterReportConfig) -> DataFrame:
     """The keys that fail most."""
     return (
         of_letters.where(sql.col("key").isNotNull())
@@ -200,7 +200,7 @@ def top_keys(of_letters: DataFrame, config: DeadLetterConfig) -> DataFrame:
     )
 
 
-def samples(of_letters: DataFrame, config: DeadLetterConfig) -> DataFrame:
+def samples(of_letters: DataFrame, config: DeadLetterReportConfig) -> DataFrame:
     """The latest letters of each kind of failure."""
     latest = Window.partitionBy("reason", "fingerprint").orderBy(sql.desc("dead_at"), "partition", sql.desc("offset"))
     return (
@@ -229,22 +229,22 @@ def charts(topic: str, tables: Mapping[str, Rows]) -> list[Chart]:
     reasons = sorted({reason for reason, _ in counts})
     return [
         Chart(
-            title=f"{topic}: messages that failed",
+            title=f"{topic}: dead letters by reason",
             x_label="time (UTC)",
-            y_label="messages",
-            names=[f"{time:%m-%d %H:%M}" for time in times],
+            y_label="dead letters",
+            places=times,
             series=[Series(reason or "-", [counts[reason, time] for time in times]) for reason in reasons],
-            kind="bars",
+            kind="stacked",
         )
     ]
 
 
-# --- putting back ------------------------------------------------------------------------------
+# --- redriving ---------------------------------------------------------------------------------
 
 
-def plan(chosen: DataFrame, client: Client, topic: str, config: RedriveConfig) -> Redriven:
+def plan(chosen: DataFrame, client: Client, topic: str, config: RedriveConfig) -> RedriveResult:
     """What `redrive` would do now, apart from its limit."""
-    total = Redriven(0)
+    total = RedriveResult(0)
     for partition, offsets in _chunks(chosen, CHUNK_MAX):
         found = client.plan_redrive(
             topic,
@@ -261,14 +261,14 @@ def plan(chosen: DataFrame, client: Client, topic: str, config: RedriveConfig) -
     return total
 
 
-def redrive(chosen: DataFrame, job: Job, topic: str, config: RedriveConfig) -> Redriven:
+def redrive(chosen: DataFrame, job: PipelineJob, topic: str, config: RedriveConfig) -> RedriveResult:
     """Put the chosen letters back, each exactly once however often this is run; stops at the first error.
 
     A broker that restarts in between goes on with the redrive. If it has forgotten the redrive, which it does only when
     very many came after it, it is asked again, and what it did since it was last seen is not counted.
     """
     chunks = list(_chunks(chosen, config.chunk_size))
-    total = Redriven(sum(len(offsets) for _, offsets in chunks))
+    total = RedriveResult(sum(len(offsets) for _, offsets in chunks))
     through = 0
     for partition, offsets in chunks:
         before = total
@@ -279,9 +279,9 @@ def redrive(chosen: DataFrame, job: Job, topic: str, config: RedriveConfig) -> R
             for seen in looks:
                 total = _added(before, seen)
                 if seen.matched < len(offsets):
-                    job.report("putting back", through + seen.matched, total.chosen)
+                    job.report("redriving", through + seen.matched, total.chosen)
         through += len(offsets)
-        job.report("putting back", through, total.chosen)
+        job.report("redriving", through, total.chosen)
         if total.error:
             break
     is_limited = bool(config.limit) and total.redriven >= config.limit
@@ -289,11 +289,11 @@ def redrive(chosen: DataFrame, job: Job, topic: str, config: RedriveConfig) -> R
 
 
 def _put_back(
-    job: Job, topic: str, places: dict[str, object], config: RedriveConfig, limit: int
-) -> Generator[Redriven, None, None]:
+    job: PipelineJob, topic: str, places: dict[str, object], config: RedriveConfig, limit: int
+) -> Generator[RedriveResult, None, None]:
     """A redrive of the broker, as it is seen until it is over."""
     client = job.client
-    before = Redriven(0)
+    before = RedriveResult(0)
     while True:
         info = client.redrive(
             topic,
@@ -310,7 +310,7 @@ def _put_back(
                 is_wanted = job.rest(LOOK_SECONDS)
                 info = (client.describe_redrive if is_wanted else client.stop_redrive)(topic, info.id)
         except NotFound:
-            before = Redriven(0, before.redriven + info.redriven, before.redriven + info.redriven)
+            before = RedriveResult(0, before.redriven + info.redriven, before.redriven + info.redriven)
             if limit and before.redriven >= limit:
                 yield before
                 return
@@ -323,13 +323,13 @@ def _put_back(
         return
 
 
-def _seen(info: RedriveInfo) -> Redriven:
+def _seen(info: RedriveInfo) -> RedriveResult:
     error = info.error or ("it was stopped" if info.state == "stopped" else "")
-    return Redriven(0, info.matched, info.redriven, info.skipped_loop, info.failed, error)
+    return RedriveResult(0, info.matched, info.redriven, info.skipped_loop, info.failed, error)
 
 
-def _added(one: Redriven, other: Redriven) -> Redriven:
-    return Redriven(
+def _added(one: RedriveResult, other: RedriveResult) -> RedriveResult:
+    return RedriveResult(
         one.chosen + other.chosen,
         one.matched + other.matched,
         one.redriven + other.redriven,

@@ -1,7 +1,7 @@
-"""What every pipeline runs in: a session, a client, somebody who watches, and errors that can be read.
+"""What every pipeline runs in: a session, a client, a reporter of progress, and readable errors.
 
-A job is given a session, or starts one and stops it at the end; its settings are its own, in a session within. How
-far it is it tells a `Reporter`, which may be a progress bar or nobody. Whatever Spark or the broker raise comes out as
+A job is given a session, or starts one and stops it at the end; its settings are its own, in a session within. It
+reports its progress to a `Reporter`, such as a progress bar. An error of Spark or of the broker comes out as
 one sentence: Spark wraps what went wrong on an executor in the stack of each process that it passed, and of those two
 hundred lines the last of Python's is the cause.
 
@@ -47,7 +47,7 @@ class PipelineFailed(GoQueueError):
         self.reason = reason
 
 
-class Progress(NamedTuple):
+class JobProgress(NamedTuple):
     """How far a job is, in messages."""
 
     phase: str  # what it does, in a word or two
@@ -67,11 +67,11 @@ class Progress(NamedTuple):
         return self.done * SECOND / self.elapsed_ns if self.elapsed_ns else 0.0
 
 
-Reporter = Callable[[Progress], None]
+Reporter = Callable[[JobProgress], None]
 
 
-def _nobody(_: Progress) -> None:
-    """Whom a job reports to if nobody watches it."""
+def _nobody(_: JobProgress) -> None:
+    """The reporter of a job that is not watched."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +84,7 @@ class JobConfig:
     log_path: str | None = None  # where Spark's own words go; None leaves them on standard error
 
 
-class Job:
+class PipelineJob:
     """A pipeline that runs. Made by `running`."""
 
     def __init__(
@@ -120,7 +120,7 @@ class Job:
         now_ns = self.clock.monotonic_ns()
         if self._began_ns is None:
             self._began_ns = now_ns
-        self._reporter(Progress(phase, done, pending, total, now_ns - self._began_ns))
+        self._reporter(JobProgress(phase, done, pending, total, now_ns - self._began_ns))
 
     def tasks(self) -> tuple[int, int]:
         """How many tasks of what Spark works on now are done, and how many there are."""
@@ -150,7 +150,7 @@ def running(
     spark: "SparkSession | None" = None,
     reporter: Reporter = _nobody,
     clock: Clock | None = None,
-) -> Iterator[Job]:
+) -> Iterator[PipelineJob]:
     """A job with its session and its client, both ended with it unless the session was given."""
     check_installed()
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
@@ -168,11 +168,11 @@ def running(
             inner.conf.set(setting, value)
     try:
         with Client(config.server, client_id=f"goqueue-pipeline-{name}") as client:
-            yield Job(name, config, inner, client, reporter, clock or SystemClock())
+            yield PipelineJob(name, config, inner, client, reporter, clock or SystemClock())
     except (PySparkException, Py4JError) as error:
         raise PipelineFailed(name, reason_of(str(error))) from error
     except OSError as error:
-        if error.filename is None:  # not of a file: it is somebody else's business
+        if error.filename is None:  # not an error about a file
             raise
         raise PipelineFailed(name, f"{error.filename}: {error.strerror}") from error
     finally:

@@ -23,8 +23,8 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sql
 
 from goqueue.errors import GoQueueError, InvalidConfig
-from goqueue.spark.pipelines.job import Job
-from goqueue.spark.pipelines.plots import Chart, Series, short
+from goqueue.spark.pipelines.charts import Chart, Series, short
+from goqueue.spark.pipelines.job import PipelineJob
 from goqueue.spark.pipelines.reports import Rows, Tables, kept
 
 TRACES_TOPIC: Final = "__traces"
@@ -64,7 +64,7 @@ class JourneyConfig:
 
 
 @contextmanager
-def report(job: Job, config: JourneyConfig, **options: object) -> Iterator[Tables]:
+def report(job: PipelineJob, config: JourneyConfig, **options: object) -> Iterator[Tables]:
     """All tables of the journeys that the topic of traces tells of; options as those of the source."""
     if TRACES_TOPIC not in job.client.topics(internal=True):
         raise TracesNotKept(job.config.server)
@@ -201,17 +201,17 @@ def charts(tables: Mapping[str, Rows]) -> list[Chart]:
         stages = [row["stage"] for row in percentiles]
         made += [
             Chart(
-                title=f"{topic}: latency of each stage",
-                x_label="milliseconds, up to",
+                title=f"{topic}: latency by stage",
+                x_label="milliseconds, at most",
                 y_label="messages",
-                names=[short(bound) for bound in bounds],
+                places=[short(bound) for bound in bounds],
                 series=[Series(stage, [counts.get((stage, bound), 0) for bound in bounds]) for stage in stages],
             ),
             Chart(
-                title=f"{topic}: percentiles of each stage",
+                title=f"{topic}: latency percentiles by stage",
                 x_label="stage",
                 y_label="milliseconds",
-                names=stages,
+                places=stages,
                 series=[
                     Series(name, [row[f"{name}_ms"] for row in percentiles])
                     for name in (f"p{round(share * 100)}" for share in PERCENTILES)
@@ -226,7 +226,7 @@ def charts(tables: Mapping[str, Rows]) -> list[Chart]:
 
 
 def _published(of_messages: DataFrame) -> DataFrame:
-    """What happened to each message whoever consumed it."""
+    """What happened to each message, independent of groups."""
     return of_messages.groupBy(*_MESSAGE).agg(
         sql.max(sql.nullif("trace_id", sql.lit(""))).alias("trace_id"),
         sql.min(_at("publish.received")).alias("received_ns"),

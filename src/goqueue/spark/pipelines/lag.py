@@ -22,7 +22,7 @@ from pyspark.sql import functions as sql
 from goqueue.client.sync import Client
 from goqueue.clock import SECOND
 from goqueue.errors import GroupNotFound, InvalidConfig, TopicNotFound
-from goqueue.spark.pipelines.job import Job
+from goqueue.spark.pipelines.job import PipelineJob
 from goqueue.spark.pipelines.reports import Tables, frame_of
 from goqueue.times import format_time
 
@@ -70,7 +70,7 @@ class _Intake(NamedTuple):
     seconds: float
 
 
-def report(job: Job, config: LagConfig, *, groups: Sequence[str] | None = None) -> Tables:
+def report(job: PipelineJob, config: LagConfig, *, groups: Sequence[str] | None = None) -> Tables:
     """Backlog, age and forecast of the groups that are asked for, or of all, once their rates are measured."""
     found = observe(job.client, config, now_ns=job.clock.wall_ns(), groups=groups)
     if config.over_ns and found and job.rest(config.over_ns / SECOND):

@@ -2,13 +2,13 @@
 
     <archive>/
       date=2026-11-15/00000000000000000007-00000.parquet    sequence of its commit, number within it
-      _goqueue/lock                                         held by whoever changes the archive
+      _goqueue/lock                                         held by the process that changes the archive
       _goqueue/00000000000000000007.json                    one commit: what came, what went, which offsets are in
       _goqueue/staging/8/...                                what Spark is writing for the next one
 
 A commit is one file that appears at once, or not at all, and never twice under one sequence. It says which offsets of
-which partitions are now in the archive, so the manifest is also the checkpoint: whoever goes on begins where it ends,
-and there is no second place that could say something else.
+which partitions are now in the archive, so the manifest is also the checkpoint: the next run begins where it ends,
+and there is no second place that could disagree.
 
     1. Spark writes files below staging/<sequence>.                          killed here: they are thrown away
     2. Their rows are counted, their bytes summed, and the commit written.   from here on they count
@@ -50,7 +50,7 @@ class OffsetsLost(ArchiveError):
 
     code = "OFFSETS_LOST"
 
-    def __init__(self, topic: str, lost: "Sequence[Span]") -> None:
+    def __init__(self, topic: str, lost: "Sequence[PartitionSpan]") -> None:
         names = ", ".join(f"{topic}-{one.partition} [{one.start}, {one.end})" for one in lost)
         super().__init__(
             f"retention removed these offsets before they were archived: {names}; --accept-loss goes on without them"
@@ -59,7 +59,7 @@ class OffsetsLost(ArchiveError):
         self.lost = [tuple(one) for one in lost]
 
 
-class Span(NamedTuple):
+class PartitionSpan(NamedTuple):
     """The offsets [start, end) of a partition."""
 
     partition: int
@@ -85,8 +85,8 @@ class Commit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     topic_id: str
     job: str  # archive, merge or compact
     committed_at: str
-    archived: list[Span] = []  # in order; each goes on where the one before it ended
-    lost: list[Span] = []  # by retention, with the user's consent
+    archived: list[PartitionSpan] = []  # in order; each goes on where the one before it ended
+    lost: list[PartitionSpan] = []  # by retention, with the user's consent
     files: list[ArchivedFile] = []  # that came
     removed: list[str] = []  # that went
     moves: dict[str, str] = {}  # from where Spark wrote it to its place
@@ -104,8 +104,8 @@ class Manifest:
         self.sequence = 0
         self.whole_sequence = 0
         self.is_compacted = False
-        self.archived: dict[int, Span] = {}
-        self.lost: list[Span] = []
+        self.archived: dict[int, PartitionSpan] = {}
+        self.lost: list[PartitionSpan] = []
         self.files: dict[str, ArchivedFile] = {}
 
     @classmethod
@@ -148,7 +148,7 @@ class Manifest:
             if span.start != begins or span.end < span.start:
                 raise ArchiveDamaged(name, f"begins at {span.start} of partition {span.partition}, and not at {begins}")
             start = span.start if before is None else before.start
-            self.archived[span.partition] = Span(span.partition, start, span.end)
+            self.archived[span.partition] = PartitionSpan(span.partition, start, span.end)
         for path in commit.removed:
             if self.files.pop(path, None) is None:
                 raise ArchiveDamaged(name, f"removes {path}, which is not there")
@@ -157,13 +157,13 @@ class Manifest:
                 raise ArchiveDamaged(name, f"brings {file.path}, which is there")
             self.files[file.path] = file
 
-    def onwards(self, spans: Sequence[Span]) -> list[Span]:
-        """As much of the spans as is behind what is archived."""
+    def onwards(self, spans: Sequence[PartitionSpan]) -> list[PartitionSpan]:
+        """The part of the spans that is after what is archived."""
         found = []
         for span in spans:
             known = self.archived.get(span.partition)
             start = span.start if known is None else known.end
-            found.append(Span(span.partition, start, max(start, span.end)))
+            found.append(PartitionSpan(span.partition, start, max(start, span.end)))
         return found
 
     def whole(self, commit: Commit) -> Commit:
@@ -202,8 +202,8 @@ class Archive:
         topic_id: str,
         now: str,
         staged: Sequence[str],
-        archived: Sequence[Span] = (),
-        lost: Sequence[Span] = (),
+        archived: Sequence[PartitionSpan] = (),
+        lost: Sequence[PartitionSpan] = (),
         removed: Sequence[str] = (),
         record_count: int | None = None,
         headers: str = PAIRS,
@@ -290,7 +290,7 @@ class Archive:
 
 @contextmanager
 def opened(store: Store, *, topic: str, topic_id: str, is_compacted: bool) -> Iterator[Archive]:
-    """The archive of that topic, held against all who would change it too, and made if the directory is empty."""
+    """The archive of that topic, locked against other writers, and created if the directory is empty."""
     check_is_ours(store)
     with store.locked(LOCK):
         archive = Archive(store, load(store))
@@ -310,7 +310,7 @@ def opened(store: Store, *, topic: str, topic_id: str, is_compacted: bool) -> It
 
 
 def looked_at(store: Store) -> Archive:
-    """The archive as it stands, for those who only read."""
+    """The archive as it is, for readers; it takes no lock."""
     archive = Archive(store, load(store))
     if not archive.manifest.sequence:
         raise ForeignArchive(store.directory, "holds no archive")
@@ -347,7 +347,7 @@ def commit_path(sequence: int) -> str:
     return f"{OWN}/{sequence:020d}.json"
 
 
-class Bounds(NamedTuple):
+class ReadableOffsets(NamedTuple):
     """What of a partition can be read now: [start, end)."""
 
     partition: int
@@ -355,11 +355,11 @@ class Bounds(NamedTuple):
     end: int
 
 
-class Plan(NamedTuple):
+class ArchivePlan(NamedTuple):
     """The offsets to archive next, and those that are gone before they were."""
 
-    spans: list[Span]
-    lost: list[Span]
+    spans: list[PartitionSpan]
+    lost: list[PartitionSpan]
 
     @property
     def offset_count(self) -> int:
@@ -367,7 +367,9 @@ class Plan(NamedTuple):
         return sum(span.end - span.start for span in self.spans)
 
 
-def plan(archived: Mapping[int, Span], bounds: Sequence[Bounds], *, offsets_max: int, is_first: bool) -> Plan:
+def plan(
+    archived: Mapping[int, PartitionSpan], bounds: Sequence[ReadableOffsets], *, offsets_max: int, is_first: bool
+) -> ArchivePlan:
     """The next offsets of each partition, in proportion to what it has waiting, at most `offsets_max` or one of each.
 
     The first commit begins where the log begins. From then on what is not there any more is lost; and a partition that
@@ -378,13 +380,13 @@ def plan(archived: Mapping[int, Span], bounds: Sequence[Bounds], *, offsets_max:
         known = archived.get(bound.partition)
         begins = known.end if known else bound.start if is_first else 0
         if begins < bound.start:
-            lost.append(Span(bound.partition, begins, bound.start))
-        waiting.append(Span(bound.partition, max(begins, bound.start), max(begins, bound.start, bound.end)))
+            lost.append(PartitionSpan(bound.partition, begins, bound.start))
+        waiting.append(PartitionSpan(bound.partition, max(begins, bound.start), max(begins, bound.start, bound.end)))
     total = sum(span.end - span.start for span in waiting)
     spans = []
     for span in waiting:
         count = span.end - span.start
         share = count if total <= offsets_max else -(-count * offsets_max // total)
         if count or is_first or span.partition not in archived or any(one.partition == span.partition for one in lost):
-            spans.append(Span(span.partition, span.start, span.start + share))
-    return Plan(spans, lost)
+            spans.append(PartitionSpan(span.partition, span.start, span.start + share))
+    return ArchivePlan(spans, lost)

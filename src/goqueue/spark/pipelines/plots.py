@@ -1,55 +1,57 @@
-"""Charts as files, without a library: lines or bars over named places, as SVG, as a page of HTML, or as PNG.
+"""Charts as files: matplotlib draws them one below the other, as PNG, SVG, or a page of HTML that holds the SVG.
 
-A chart is laid out once, in units of its own, and drawn on one of two canvases; so all formats show the same picture.
-HTML holds the SVG whole and needs nothing else. A value that is None, or no finite number, is a gap.
+A figure is made without pyplot, hence without a display, a global figure or a setting of the user's own matplotlib.
+A value that is None, or no finite number, is a gap. Text is never read as TeX.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from datetime import datetime
 from html import escape
-from itertools import groupby
-from math import ceil, floor, isfinite, log10
+from io import BytesIO
+from itertools import pairwise
+from math import ceil, isfinite, nan
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Any, Final
+
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.dates import AutoDateLocator, ConciseDateFormatter, date2num
+from matplotlib.figure import Figure
+from matplotlib.layout_engine import ConstrainedLayoutEngine
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from goqueue.errors import InvalidRequest
-from goqueue.spark.pipelines.canvas import FIRST_OF_SERIES, GREY, INK, PALE, PALETTE, Canvas, Pixels, Vectors
+from goqueue.spark.pipelines.charts import FORMATS, Chart, Series, short
 
-FORMATS = (".png", ".html", ".svg")
-WIDTH, HEIGHT = 960, 400  # of a chart
-_LEFT, _RIGHT, _TOP, _BOTTOM = 80, 30, 60, 60
-_TICKS = 5
-_BAR_MAX = 70
-_DOT = 6
-_VISIBLE = 1e-12  # less is nothing
-_CHARACTER = 9  # about as wide in both fonts
+WIDTH_IN, HEIGHT_IN = 10.0, 3.6  # of a chart
+DPI = 150
+CHARTS_MAX = 60  # a picture of matplotlib has at most 65,535 pixels from top to bottom
+LEGEND_MAX = 12  # more names than that are taller than a chart
+MARKED_MAX = 40  # points of a line that get a dot each
+LABELED_MAX = 16  # bars that get their value written on top
+LABEL_CHARACTERS = 100  # about as many fit below a chart
 
+INK, GREY, PALE = "#1f2933", "#616e7c", "#e4e7eb"
+COLORS = ("#2563eb", "#dc2626", "#059669", "#d97706", "#7c3aed", "#0891b2", "#be185d", "#4d7c0f")
+HOUR = 1 / 24  # matplotlib counts time in days
+BAR_MAX = 0.5  # of the distance between two places, so that two bars alone do not fill the chart
 
-class Series(NamedTuple):
-    """A value for each place of a chart, none below zero."""
-
-    name: str
-    values: Sequence[float | None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chart:
-    """What is to be seen."""
-
-    title: str
-    x_label: str
-    y_label: str
-    names: Sequence[str]  # of the places, from left to right
-    series: Sequence[Series]
-    kind: Literal["lines", "bars"] = "lines"
-
-    def __post_init__(self) -> None:
-        for one in self.series:
-            assert len(one.values) == len(self.names), f"{one.name} has {len(one.values)} values"
+_SETTINGS: Final[dict[Any, Any]] = {
+    "font.family": "DejaVu Sans",  # comes with matplotlib, so that a picture looks the same on every machine
+    "font.size": 10.0,
+    "text.parse_math": False,
+    "text.color": INK,
+    "axes.labelcolor": GREY,
+    "axes.edgecolor": GREY,
+    "xtick.color": GREY,
+    "ytick.color": GREY,
+    "svg.fonttype": "none",  # text stays text, which can be found and copied
+    "svg.hashsalt": "goqueue",  # the same charts give the same bytes
+}
 
 
 def save(charts: Sequence[Chart], path: Path) -> None:
-    """Write the charts, one below the other, in the format that the name of the file asks for."""
+    """Write the charts in the format that the name of the file asks for."""
     match path.suffix.lower():
         case ".png":
             path.write_bytes(as_png(charts))
@@ -61,110 +63,174 @@ def save(charts: Sequence[Chart], path: Path) -> None:
             raise InvalidRequest(f"invalid plot {path.name!r}: must end in {', '.join(FORMATS)}", path="plot")
 
 
+def as_png(charts: Sequence[Chart]) -> bytes:
+    """The charts as one picture."""
+    return _rendered(charts, "png", {"Software": None})
+
+
 def as_svg(charts: Sequence[Chart]) -> str:
     """The charts as one drawing."""
-    canvas = Vectors(WIDTH, len(charts) * HEIGHT)
-    _draw_all(charts, canvas)
-    return canvas.text()
+    return _rendered(charts, "svg", {"Creator": None, "Date": None}).decode()
 
 
 def as_html(charts: Sequence[Chart]) -> str:
     """The charts as a page that needs nothing else."""
-    title = escape(charts[0].title if charts else "")
-    return f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{title}</title>\n{as_svg(charts)}\n</html>\n'
+    title = escape(_printable(charts[0].title if charts else ""))
+    svg = as_svg(charts)
+    drawing = svg[svg.index("<svg") :]  # HTML has no room for the declarations that XML starts with
+    head = f'<meta charset="utf-8"><title>{title}</title><style>svg {{ max-width: 100%; height: auto }}</style>'
+    return f'<!doctype html>\n<html lang="en">{head}\n{drawing}</html>\n'
 
 
-def as_png(charts: Sequence[Chart]) -> bytes:
-    """The charts as one picture."""
-    canvas = Pixels(WIDTH, max(1, len(charts)) * HEIGHT)
-    _draw_all(charts, canvas)
-    return canvas.png()
+def figure(charts: Sequence[Chart]) -> Figure:
+    """The charts one below the other, as far as a picture can hold them."""
+    drawn = charts[:CHARTS_MAX]
+    count = max(1, len(drawn))
+    with rc_context(_SETTINGS):
+        made = Figure(
+            figsize=(WIDTH_IN, HEIGHT_IN * count), dpi=DPI, layout=ConstrainedLayoutEngine(h_pad=0.15, w_pad=0.15)
+        )
+        for index, chart in enumerate(drawn):
+            _draw(chart, made.add_subplot(count, 1, index + 1))
+        made.align_ylabels()
+        if len(charts) > len(drawn):
+            made.supxlabel(f"{len(charts) - len(drawn)} more charts are not drawn", color=GREY)
+    return made
 
 
-# --- layout ------------------------------------------------------------------------------------
+def _rendered(charts: Sequence[Chart], file_format: str, metadata: dict[str, Any]) -> bytes:
+    file = BytesIO()
+    made = figure(charts)
+    with rc_context(_SETTINGS):  # what is known only now: how text is written into a file
+        made.savefig(file, format=file_format, metadata=metadata)
+    return file.getvalue()
 
 
-def _draw_all(charts: Sequence[Chart], canvas: Canvas) -> None:
-    for index, chart in enumerate(charts):
-        _draw(chart, canvas, index * HEIGHT)
+# --- one chart ---------------------------------------------------------------------------------
 
 
-def _draw(chart: Chart, canvas: Canvas, top: float) -> None:
-    width, height = WIDTH - _LEFT - _RIGHT, HEIGHT - _TOP - _BOTTOM
-    bottom = top + _TOP + height
-    ticks = _ticks(max((value for one in chart.series for _, value in _present(one.values)), default=0.0))
-    canvas.write(_LEFT, top + 22, chart.title, "start", INK)
-    canvas.write(_LEFT, top + _TOP - 10, chart.y_label, "start", GREY)
-    canvas.write(_LEFT + width / 2, bottom + 42, chart.x_label, "middle", GREY)
-    for tick in ticks:
-        y = bottom - height * tick / ticks[-1]
-        canvas.line([(_LEFT, y), (_LEFT + width, y)], PALE if tick else GREY, 1)
-        canvas.write(_LEFT - 8, y + 4, short(tick), "end", GREY)
-    step = width / max(1, len(chart.names))
-    widest = _CHARACTER * max(map(len, chart.names), default=0) + 12
-    every = max(1, ceil(widest / step))
-    for index, name in enumerate(chart.names):
-        if index % every == 0:
-            canvas.write(_LEFT + (index + 0.5) * step, bottom + 20, name, "middle", GREY)
-    _explain(chart, canvas, top + _TOP - 10)
+def _draw(chart: Chart, axes: Axes) -> None:
+    axes.set_title(_printable(chart.title), loc="left", fontweight="bold", fontsize=12, pad=12)
+    axes.set_xlabel(chart.x_label, labelpad=8)
+    axes.set_ylabel(chart.y_label, labelpad=8)
+    axes.spines[["top", "right", "left"]].set_visible(False)
+    axes.tick_params(length=0, pad=6)
+    axes.grid(axis="y", color=PALE)
+    axes.set_axisbelow(True)
+    axes.yaxis.set_major_locator(MaxNLocator(nbins=5, steps=[1, 2, 2.5, 5, 10]))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+    if not any(isfinite(value) for one in chart.series for value in _numbers(one)):
+        axes.text(0.5, 0.5, "no data", transform=axes.transAxes, ha="center", va="center", color=GREY)
+        axes.set_xticks([])
+        axes.set_yticks([])
+        return
+    positions = _positions(chart)
+    match chart.kind:
+        case "lines":
+            shown = list(_lines(chart, axes, positions))
+        case "bars":
+            shown = list(_bars(chart, axes, positions))
+        case "stacked":
+            shown = list(_stacks(chart, axes, positions))
+    axes.set_ylim(bottom=0, top=None if axes.get_ylim()[1] > 0 else 1)
+    _label_places(chart, axes, positions)
+    if len(chart.series) > 1:
+        _explain(chart, axes, shown)
+
+
+def _lines(chart: Chart, axes: Axes, positions: Sequence[float]) -> Iterator[Any]:
     for number, one in enumerate(chart.series):
-        color = _color(number)
-        if chart.kind == "bars":
-            bar = min(_BAR_MAX, 0.8 * step / len(chart.series))
-            for index, value in _present(one.values):
-                tall = height * value / ticks[-1]
-                middle = _LEFT + (index + 0.5) * step
-                canvas.box(middle + (number - len(chart.series) / 2) * bar, bottom - tall, bar, tall, color)
-        else:
-            for run in _runs(one.values):
-                places = [(_LEFT + (index + 0.5) * step, bottom - height * value / ticks[-1]) for index, value in run]
-                canvas.line(places, color, 2)
-                if len(places) == 1:  # which is no line
-                    canvas.box(places[0][0] - _DOT / 2, places[0][1] - _DOT / 2, _DOT, _DOT, color)
+        values = list(_numbers(one))
+        # A value between two gaps is no line: without a dot it would not be seen.
+        marked = [index for index in range(len(values)) if len(values) <= MARKED_MAX or _is_alone(values, index)]
+        (line,) = axes.plot(
+            positions, values, color=_color(number), linewidth=1.8, marker="o", markersize=4, markevery=marked
+        )
+        yield line
 
 
-def _explain(chart: Chart, canvas: Canvas, y: float) -> None:
-    """Say which color is which, of as many series as there is room for."""
-    x = WIDTH / 3
-    for number, one in enumerate(chart.series if len(chart.series) > 1 else ()):
-        width = 18 + _CHARACTER * len(one.name)
-        if x + width > WIDTH - _RIGHT:
-            return
-        canvas.box(x, y - 11, 12, 12, _color(number))
-        canvas.write(x + 18, y, one.name, "start", INK)
-        x += width + 16
+def _bars(chart: Chart, axes: Axes, positions: Sequence[float]) -> Iterator[Any]:
+    """Bars side by side at each place."""
+    width = _room(chart, positions) * min(BAR_MAX, 0.8 / len(chart.series))
+    for number, one in enumerate(chart.series):
+        shift = (number - (len(chart.series) - 1) / 2) * width
+        bars = axes.bar(
+            [position + shift for position in positions], list(_numbers(one)), width * 0.94, color=_color(number)
+        )
+        if len(positions) * len(chart.series) <= LABELED_MAX:
+            labels = ["" if not isfinite(value) else short(value) for value in _numbers(one)]
+            axes.bar_label(bars, labels, padding=3, fontsize=8, color=GREY)
+        yield bars
 
 
-def _color(number: int) -> int:
-    return FIRST_OF_SERIES + number % (len(PALETTE) - FIRST_OF_SERIES)
+def _stacks(chart: Chart, axes: Axes, positions: Sequence[float]) -> Iterator[Any]:
+    """Bars on top of each other: their sum is seen, too."""
+    floor = [0.0] * len(positions)
+    width = _room(chart, positions) * (0.8 if len(positions) > 4 else BAR_MAX)
+    for number, one in enumerate(chart.series):
+        values = [value if isfinite(value) else 0.0 for value in _numbers(one)]
+        yield axes.bar(positions, values, width, bottom=floor, color=_color(number))
+        floor = [below + value for below, value in zip(floor, values, strict=True)]
 
 
-def _present(values: Sequence[float | None]) -> Iterator[tuple[int, float]]:
-    return ((index, value) for index, value in enumerate(values) if value is not None and isfinite(value))
+def _explain(chart: Chart, axes: Axes, shown: Sequence[Any]) -> None:
+    """Say which color is which, beside the chart, where it covers nothing."""
+    names = [_printable(one.name) for one in chart.series]
+    legend = axes.legend(
+        shown[:LEGEND_MAX], names[:LEGEND_MAX], loc="upper left", bbox_to_anchor=(1, 1.03), frameon=False
+    )
+    if len(names) > LEGEND_MAX:
+        legend.set_title(f"{LEGEND_MAX} of {len(names)}")
 
 
-def _runs(values: Sequence[float | None]) -> Iterator[list[tuple[int, float]]]:
-    """The values without a gap between them."""
-    for _, run in groupby(enumerate(_present(values)), key=lambda one: one[0] - one[1][0]):
-        yield [place for _, place in run]
+# --- places ------------------------------------------------------------------------------------
 
 
-def _ticks(highest: float) -> list[float]:
-    """From 0 to the highest value or a little above, in steps that people count in."""
-    if highest < _VISIBLE:
-        return [0.0, 1.0]
-    exact = highest / _TICKS
-    unit = 10.0 ** floor(log10(exact))
-    step = next(factor * unit for factor in (1, 2, 2.5, 5, 10, 20) if factor * unit >= exact)
-    count = 1
-    while count * step < highest:
-        count += 1
-    return [index * step for index in range(count + 1)]
+def _positions(chart: Chart) -> list[float]:
+    """Where the places are: moments in days, names one apart from each other."""
+    return [
+        float(date2num(place)) if isinstance(place, datetime) else float(index)
+        for index, place in enumerate(chart.places)
+    ]
 
 
-def short(value: float) -> str:
-    """A number in few characters: `1.5k`, `20M`, `0.25`."""
-    for unit, suffix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(value) >= unit:
-            return f"{value / unit:.4g}{suffix}"
-    return f"{value:.4g}"
+def _label_places(chart: Chart, axes: Axes, positions: Sequence[float]) -> None:
+    if isinstance(chart.places[0], datetime):
+        locator = AutoDateLocator(minticks=3, maxticks=9)
+        axes.xaxis.set_major_locator(locator)
+        axes.xaxis.set_major_formatter(ConciseDateFormatter(locator))
+        if len(positions) == 1:  # a range without length has no ticks
+            axes.set_xlim(positions[0] - HOUR, positions[0] + HOUR)
+        return
+    names = [_printable(str(place)) for place in chart.places]
+    every = ceil(len(names) * (max(map(len, names)) + 2) / LABEL_CHARACTERS)
+    axes.set_xticks(positions[::every], names[::every])
+    axes.set_xlim(positions[0] - 0.6, positions[-1] + 0.6)
+
+
+def _room(chart: Chart, positions: Sequence[float]) -> float:
+    """The distance between the two places that are nearest to each other."""
+    alone = HOUR if isinstance(chart.places[0], datetime) else 1.0
+    return min((right - left for left, right in pairwise(positions)), default=alone)
+
+
+# --- values ------------------------------------------------------------------------------------
+
+
+def _numbers(series: Series) -> Iterator[float]:
+    """The values, with gaps as matplotlib has them."""
+    return (nan if value is None or not isfinite(value) else float(value) for value in series.values)
+
+
+def _is_alone(values: Sequence[float], index: int) -> bool:
+    around = (*values[max(0, index - 1) : index], *values[index + 1 : index + 2])
+    return not any(map(isfinite, around))
+
+
+def _color(number: int) -> str:
+    return COLORS[number % len(COLORS)]
+
+
+def _printable(text: str) -> str:
+    """The text without what XML cannot hold."""
+    return "".join(character if character.isprintable() else "?" for character in text)

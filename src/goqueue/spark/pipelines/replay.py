@@ -23,9 +23,9 @@ from goqueue.clock import SECOND
 from goqueue.errors import InvalidConfig, InvalidRequest, TopicNotFound
 from goqueue.spark.pipelines.archive import rows_of, topic_rows, within
 from goqueue.spark.pipelines.headers import texts, with_pairs
-from goqueue.spark.pipelines.job import Job, group_of
-from goqueue.spark.pipelines.manifest import Archive, OffsetsLost, Span, looked_at
-from goqueue.spark.pipelines.runs import Run, RunChanged, archive_identity, resumed, run_name
+from goqueue.spark.pipelines.job import PipelineJob, group_of
+from goqueue.spark.pipelines.manifest import Archive, OffsetsLost, PartitionSpan, looked_at
+from goqueue.spark.pipelines.runs import PipelineRun, RunChanged, archive_identity, resumed, run_name
 from goqueue.spark.pipelines.store import ForeignArchive, LocalStore
 from goqueue.times import format_time
 
@@ -67,10 +67,10 @@ class ReplayConfig:
                 raise InvalidConfig(name, value, "must be positive")
 
 
-class Part(NamedTuple):
+class ReplayPart(NamedTuple):
     """What one transaction publishes: of some partitions the chosen messages in [start, end)."""
 
-    spans: list[Span]
+    spans: list[PartitionSpan]
     message_count: int
 
 
@@ -80,9 +80,9 @@ class ReplayPlan(msgspec.Struct, frozen=True):
     arguments: str
     topic: str
     topic_id: str
-    spans: list[Span]  # what is looked at
-    archived: list[Span]  # as far as this comes from the archive
-    parts: list[Part]
+    spans: list[PartitionSpan]  # what is looked at
+    archived: list[PartitionSpan]  # as far as this comes from the archive
+    parts: list[ReplayPart]
     settled_at_ns: int
     from_time_ns: int | None
     to_time_ns: int | None
@@ -160,13 +160,13 @@ def republished(rows: "DataFrame", config: ReplayConfig, *, now_ns: int) -> "Dat
     return ordered.select(*columns)
 
 
-def count(job: Job, config: ReplayConfig) -> ReplayPlan:
+def count(job: PipelineJob, config: ReplayConfig) -> ReplayPlan:
     """What a run would publish if it began now."""
     job.client.describe_topic(config.target)
     return _plan(job, config)
 
 
-def default_name(job: Job, config: ReplayConfig, times: Sequence[str | None] = ()) -> str:
+def default_name(job: PipelineJob, config: ReplayConfig, times: Sequence[str | None] = ()) -> str:
     """The name of a run that was given none; `times` are those of the command, as they were typed."""
     described = job.client.describe_topic
     sources = (
@@ -178,7 +178,7 @@ def default_name(job: Job, config: ReplayConfig, times: Sequence[str | None] = (
     return run_name(NAME, described(config.target).topic_id, *sources, *when, *chosen)
 
 
-def run(job: Job, config: ReplayConfig, *, directory: str, name: str) -> ReplaySummary:
+def run(job: PipelineJob, config: ReplayConfig, *, directory: str, name: str) -> ReplaySummary:
     """Publish what is chosen, or go on with that; a run that is done does nothing."""
     began_ns = job.clock.monotonic_ns()
     job.client.describe_topic(config.target)
@@ -205,7 +205,9 @@ def run(job: Job, config: ReplayConfig, *, directory: str, name: str) -> ReplayS
         )
 
 
-def write_part(job: Job, rows: "DataFrame", target: str, *, run: str, part: int, rate: float | None = None) -> None:
+def write_part(
+    job: PipelineJob, rows: "DataFrame", target: str, *, run: str, part: int, rate: float | None = None
+) -> None:
     """Publish the rows in one transaction, which happens once, however often it is tried."""
     writer = rows.write.format("goqueue").mode("append")
     for name, value in {**job.connection(), "topic": target, "transactionalId": run, "marker": str(part)}.items():
@@ -216,15 +218,15 @@ def write_part(job: Job, rows: "DataFrame", target: str, *, run: str, part: int,
 
 
 def parts_of(
-    counts: Mapping[tuple[int, int], int], spans: Sequence[Span], *, messages_max: int, stretch: int
-) -> list[Part]:
+    counts: Mapping[tuple[int, int], int], spans: Sequence[PartitionSpan], *, messages_max: int, stretch: int
+) -> list[ReplayPart]:
     """Cut the spans where stretches of offsets end, so that no part has many more than `messages_max` messages.
 
     `counts` has how many are chosen, by partition and number of the stretch. Partitions go forward side by side; a
     stretch without any is in no part.
     """
     waiting = {span: sorted(number for partition, number in counts if partition == span.partition) for span in spans}
-    parts: list[Part] = []
+    parts: list[ReplayPart] = []
     taken: dict[int, list[int]] = {}
     total = 0
     for depth in range(max(map(len, waiting.values()), default=0)):
@@ -242,20 +244,20 @@ def parts_of(
     return parts
 
 
-def _part(taken: Mapping[int, Sequence[int]], spans: Sequence[Span], total: int, stretch: int) -> Part:
+def _part(taken: Mapping[int, Sequence[int]], spans: Sequence[PartitionSpan], total: int, stretch: int) -> ReplayPart:
     bounds = {span.partition: span for span in spans}
     cut = [
-        Span(
+        PartitionSpan(
             partition,
             max(bounds[partition].start, numbers[0] * stretch),
             min(bounds[partition].end, (numbers[-1] + 1) * stretch),
         )
         for partition, numbers in sorted(taken.items())
     ]
-    return Part(cut, total)
+    return ReplayPart(cut, total)
 
 
-def _settled(job: Job, config: ReplayConfig, going: Run[ReplayPlan]) -> ReplayPlan:
+def _settled(job: PipelineJob, config: ReplayConfig, going: PipelineRun[ReplayPlan]) -> ReplayPlan:
     plan = going.plan()
     if plan is None:
         return going.settle(_plan(job, config))
@@ -274,7 +276,7 @@ def _arguments(config: ReplayConfig) -> str:
     return repr((*chosen, config.keys, config.where, config.keep_partitions))
 
 
-def _plan(job: Job, config: ReplayConfig) -> ReplayPlan:
+def _plan(job: PipelineJob, config: ReplayConfig) -> ReplayPlan:
     topic, topic_id, spans, archived = _sources(job, config)
     times = (job.clock.wall_ns(), config.from_time_ns, config.to_time_ns)
     target_id = job.client.describe_topic(config.target).topic_id
@@ -292,7 +294,7 @@ def _plan(job: Job, config: ReplayConfig) -> ReplayPlan:
     return msgspec.structs.replace(plan, parts=parts)
 
 
-def _sources(job: Job, config: ReplayConfig) -> tuple[str, str, list[Span], list[Span]]:
+def _sources(job: PipelineJob, config: ReplayConfig) -> tuple[str, str, list[PartitionSpan], list[PartitionSpan]]:
     """Topic and id, what is looked at, and as far as what of it comes from the archive."""
     kept = looked_at(LocalStore(config.archive)).manifest if config.archive is not None else None
     archived = dict(kept.archived) if kept else {}
@@ -308,11 +310,11 @@ def _sources(job: Job, config: ReplayConfig) -> tuple[str, str, list[Span], list
     for one in state.partitions:
         mine = archived.get(one.partition)
         if mine is None:
-            spans.append(Span(one.partition, one.start_offset, one.last_stable_offset))
+            spans.append(PartitionSpan(one.partition, one.start_offset, one.last_stable_offset))
             continue
         if mine.end < one.start_offset:
-            lost.append(Span(one.partition, mine.end, one.start_offset))
-        spans.append(Span(one.partition, mine.start, max(mine.end, one.last_stable_offset)))
+            lost.append(PartitionSpan(one.partition, mine.end, one.start_offset))
+        spans.append(PartitionSpan(one.partition, mine.start, max(mine.end, one.last_stable_offset)))
     lost = _cut(lost, config)
     if lost:
         raise OffsetsLost(config.topic, lost)
@@ -322,19 +324,19 @@ def _sources(job: Job, config: ReplayConfig) -> tuple[str, str, list[Span], list
     return state.name, state.topic_id, spans, sorted(archived.values())
 
 
-def _cut(spans: Sequence[Span], config: ReplayConfig) -> list[Span]:
+def _cut(spans: Sequence[PartitionSpan], config: ReplayConfig) -> list[PartitionSpan]:
     """As much of the spans as the offsets and the partition leave."""
     found = []
     for span in sorted(spans):
         start = max(span.start, config.from_offset or 0)
         end = span.end if config.to_offset is None else min(span.end, config.to_offset)
         if start < end and config.partition in (None, span.partition):
-            found.append(Span(span.partition, start, end))
+            found.append(PartitionSpan(span.partition, start, end))
     return found
 
 
-def _between(job: Job, config: ReplayConfig, spans: Sequence[Span]) -> list[Span]:
-    """As much of the spans of a topic as the times leave: the broker knows, nobody needs to read for it."""
+def _between(job: PipelineJob, config: ReplayConfig, spans: Sequence[PartitionSpan]) -> list[PartitionSpan]:
+    """The part of the spans that lies between the times, as the broker finds it in its time index."""
     assert config.topic is not None
     starts: dict[int, int] = {}
     ends: dict[int, int] = {}
@@ -343,7 +345,7 @@ def _between(job: Job, config: ReplayConfig, spans: Sequence[Span]) -> list[Span
     if config.to_time_ns is not None:
         ends = dict(enumerate(job.client.offsets(config.topic, time=format_time(config.to_time_ns))))
     found = [
-        Span(
+        PartitionSpan(
             span.partition,
             max(span.start, starts.get(span.partition, 0)),
             min(span.end, ends.get(span.partition, span.end)),
@@ -353,16 +355,16 @@ def _between(job: Job, config: ReplayConfig, spans: Sequence[Span]) -> list[Span
     return [span for span in found if span.start < span.end]
 
 
-def _chosen(job: Job, config: ReplayConfig, plan: ReplayPlan, spans: Sequence[Span]) -> "DataFrame":
+def _chosen(job: PipelineJob, config: ReplayConfig, plan: ReplayPlan, spans: Sequence[PartitionSpan]) -> "DataFrame":
     return selected(_rows(job, config, plan, spans), config)
 
 
-def _rows(job: Job, config: ReplayConfig, plan: ReplayPlan, spans: Sequence[Span]) -> "DataFrame":
+def _rows(job: PipelineJob, config: ReplayConfig, plan: ReplayPlan, spans: Sequence[PartitionSpan]) -> "DataFrame":
     """The rows of the spans, from the archive as far as it went when the run was settled."""
     ends = {span.partition: span.end for span in plan.archived}
-    kept = [Span(one.partition, one.start, min(one.end, ends.get(one.partition, 0))) for one in spans]
+    kept = [PartitionSpan(one.partition, one.start, min(one.end, ends.get(one.partition, 0))) for one in spans]
     kept = [span for span in kept if span.start < span.end]
-    logged = [Span(one.partition, max(one.start, ends.get(one.partition, 0)), one.end) for one in spans]
+    logged = [PartitionSpan(one.partition, max(one.start, ends.get(one.partition, 0)), one.end) for one in spans]
     logged = [span for span in logged if span.start < span.end]
     found: list[DataFrame] = []
     if kept:
@@ -383,7 +385,7 @@ def _archive(directory: str, plan: ReplayPlan) -> Archive:
     return archive
 
 
-def _publish_positions(job: Job, name: str, plan: ReplayPlan, part: Part) -> None:
+def _publish_positions(job: PipelineJob, name: str, plan: ReplayPlan, part: ReplayPart) -> None:
     positions = {(plan.topic, span.partition): span.end for span in part.spans}
     try:
         job.client.commit_group(group_of(NAME, name), positions, pending={})

@@ -15,14 +15,14 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from goqueue.errors import InvalidRequest
-from goqueue.spark.pipelines.job import Job, reason_of
+from goqueue.spark.pipelines.job import PipelineJob, reason_of
 
 Tables = Mapping[str, DataFrame]
 Rows = list[dict[str, Any]]
 
 
 @contextmanager
-def kept(job: Job, topic: str, frame: DataFrame) -> Iterator[DataFrame]:
+def kept(job: PipelineJob, topic: str, frame: DataFrame) -> Iterator[DataFrame]:
     """What was made of a topic, read now and not again until the end."""
     known = job.client.describe_topic(topic).partitions
     total = sum(one.last_stable_offset - one.start_offset for one in known)

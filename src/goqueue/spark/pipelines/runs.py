@@ -3,7 +3,7 @@
 A sink's transaction cannot stay open for long, so much work is done in parts, each in one transaction with a marker
 of its own. For a part to be the same when it is done again, what the run is to do is settled once, before the first
 part, and written down: where "latest" was, what "two hours ago" meant. Then each part that is done is noted, after its
-transaction; what happened in between a broker recognises by the marker.
+transaction; what happened in between a broker recognizes by the marker.
 
     <directory>/<run>/plan.json         what is to be done; written once
     <directory>/<run>/parts/000007      that part is done
@@ -55,7 +55,7 @@ class RunBusy(Conflict):
         self.run = run
 
 
-class Run(Generic[PlanType]):
+class PipelineRun(Generic[PlanType]):
     """A run that goes on. Made by `resumed`."""
 
     def __init__(self, name: str, store: LocalStore, kind: type[PlanType]) -> None:
@@ -87,14 +87,14 @@ class Run(Generic[PlanType]):
 
 
 @contextmanager
-def resumed(directory: str, name: str, kind: type[PlanType]) -> Iterator[Run[PlanType]]:
-    """The run of that name, begun or gone on with, and nobody else's meanwhile."""
+def resumed(directory: str, name: str, kind: type[PlanType]) -> Iterator[PipelineRun[PlanType]]:
+    """The run of that name, new or continued, locked against other processes."""
     if not _NAME.fullmatch(name):
         raise InvalidConfig("run", name, "must be up to 80 letters, digits, dots, dashes and underscores")
     store = LocalStore(os.path.join(directory, name))
     try:
         with store.locked(LOCK):
-            yield Run(name, store, kind)
+            yield PipelineRun(name, store, kind)
     except ArchiveBusy as error:
         if error.directory != store.directory:
             raise

@@ -18,8 +18,8 @@ from pyspark.sql import functions as sql
 
 from goqueue.clock import SECOND
 from goqueue.errors import InvalidConfig
-from goqueue.spark.pipelines.job import Job
-from goqueue.spark.pipelines.plots import Chart, Series
+from goqueue.spark.pipelines.charts import Chart, Series
+from goqueue.spark.pipelines.job import PipelineJob
 from goqueue.spark.pipelines.reports import Rows, Tables, frame_of, kept
 from goqueue.times import format_duration
 
@@ -45,7 +45,7 @@ class StatsConfig:
 
 
 @contextmanager
-def report(job: Job, topic: str, config: StatsConfig, **options: object) -> Iterator[Tables]:
+def report(job: PipelineJob, topic: str, config: StatsConfig, **options: object) -> Iterator[Tables]:
     """All tables of a topic, which is read once; options as those of the source."""
     partition_count = len(job.client.describe_topic(topic).partitions)
     config = replace(config, partition_counts={topic: partition_count})
@@ -157,9 +157,9 @@ def charts(topic: str, tables: Mapping[str, Rows], config: StatsConfig) -> list[
     over_time = (
         Chart(
             title=f"{topic}: {unit} per second",
-            x_label=f"time (UTC), in steps of {format_duration(config.every_ns)}",
+            x_label=f"time (UTC), per {format_duration(config.every_ns)}",
             y_label=f"{unit}/s",
-            names=[f"{time:%m-%d %H:%M}" for time in times],
+            places=times,
             series=[Series(unit, [by_time[time][column] if time in by_time else 0.0 for time in times])],
         )
         for unit, column in (("messages", "messages_per_s"), ("bytes", "bytes_per_s"))
@@ -167,18 +167,18 @@ def charts(topic: str, tables: Mapping[str, Rows], config: StatsConfig) -> list[
     return [
         *over_time,
         Chart(
-            title=f"{topic}: sizes of messages",
-            x_label="bytes, up to",
+            title=f"{topic}: message sizes",
+            x_label="bytes, at most",
             y_label="messages",
-            names=[_binary(row["up_to_bytes"]) for row in tables["size_histogram"]],
+            places=[_binary(row["up_to_bytes"]) for row in tables["size_histogram"]],
             series=[Series("messages", [row["messages"] for row in tables["size_histogram"]])],
             kind="bars",
         ),
         Chart(
-            title=f"{topic}: messages of each partition",
+            title=f"{topic}: messages per partition",
             x_label="partition",
             y_label="messages",
-            names=[str(row["partition"]) for row in tables["partition_skew"]],
+            places=[str(row["partition"]) for row in tables["partition_skew"]],
             series=[Series("messages", [row["messages"] for row in tables["partition_skew"]])],
             kind="bars",
         ),

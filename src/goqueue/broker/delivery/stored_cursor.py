@@ -1,0 +1,211 @@
+"""How the ledger remembers a cursor.
+
+    change ──> note ──> "d" record          a snapshot from time to time ──> write_whole ──> "c" record
+    restart ──> CursorReplay ──> a StoredCursor for each group
+
+A change is written before it takes effect, so a change that the disk refuses has not happened. A change that has taken
+effect in any case (a lease expired) may be refused, too: then the cursor is dirty, and the next write is a snapshot of
+the whole cursor. A snapshot also replaces changes when they have become larger than the cursor itself.
+"""
+
+from collections.abc import Callable
+from contextlib import suppress
+
+import msgspec
+
+from goqueue.broker.partition.leader import PartitionLeader
+from goqueue.broker.partition.ledger import Fact
+from goqueue.clock import Clock
+from goqueue.delivery import ledger
+from goqueue.delivery.cursor import Cursor, Failed
+from goqueue.delivery.ledger import Change, DeadLettering
+from goqueue.errors import StorageError
+
+CHANGES_MAX = 100_000
+CHANGE_BYTES_MIN = 256 * 1024
+"""A snapshot is due when the changes are larger than this and than twice the last snapshot."""
+CHANGE_OVERHEAD_BYTES = 50
+
+
+class StoredCursor:
+    """The cursor of one group on one partition, with its records in the ledger."""
+
+    __slots__ = (
+        "_clock",
+        "_leader",
+        "change_bytes",
+        "change_keys",
+        "changes",
+        "cursor",
+        "dead_letterings",
+        "group",
+        "is_dirty",
+        "metadata",
+        "salt",
+        "snapshot_bytes",
+    )
+
+    def __init__(self, leader: PartitionLeader, group: str, cursor: Cursor, *, salt: bytes, clock: Clock) -> None:
+        self._leader = leader
+        self._clock = clock
+        self.group = group
+        self.cursor = cursor
+        self.salt = salt
+        self.dead_letterings: list[DeadLettering] = []  # under way
+        self.metadata = ""
+        self.changes = 0
+        self.change_keys = 0  # how many change keys the ledger has; those from `changes` on are older than the snapshot
+        self.change_bytes = 0
+        self.snapshot_bytes = 0
+        self.is_dirty = False  # memory is ahead of the ledger
+
+    def note(self, change: Change, *, flush: bool = True) -> int:
+        """Write a change of the cursor; returns the offset in the ledger after it. Raises `StorageError`."""
+        raw = ledger.encode(change)
+        is_much = self.change_bytes > max(CHANGE_BYTES_MIN, 2 * self.snapshot_bytes) or self.changes >= CHANGES_MAX
+        if is_much or self.is_dirty:
+            self.write_whole(flush=False)
+        try:
+            end = self._leader.ledger.write([(ledger.change_key(self.group, self.changes), raw)], flush=flush)
+        except StorageError:
+            self.is_dirty = True
+            raise
+        self.changes += 1
+        self.change_keys = max(self.change_keys, self.changes)
+        self.change_bytes += len(raw) + len(self.group) + CHANGE_OVERHEAD_BYTES
+        self._leader.wrote_ledger()
+        return end
+
+    def note_if_possible(self, change: Change) -> None:
+        """Write a change that has taken effect already. If the disk refuses it, a snapshot is written later."""
+        with suppress(StorageError):
+            self.note(change, flush=False)
+
+    def write_whole(self, *, flush: bool = True) -> int:
+        """Write a snapshot of the cursor; returns the offset in the ledger after it. Raises `StorageError`."""
+        return self._write(self.cursor, flush=flush)
+
+    def replace(self, cursor: Cursor) -> int:
+        """Write another cursor in the place of this one, which stays if the disk refuses it."""
+        end = self._write(cursor, flush=True)
+        self.cursor = cursor
+        return end
+
+    def _write(self, cursor: Cursor, *, flush: bool) -> int:
+        shift_ns = ledger_shift_ns(self._leader, self._clock)
+        saved = ledger.snapshot(
+            cursor, salt=self.salt, dead_letterings=self.dead_letterings, metadata=self.metadata, shift_ns=shift_ns
+        )
+        raw = ledger.encode(saved)
+        try:
+            end = self._leader.ledger.write([(ledger.cursor_key(self.group), raw)], flush=flush)
+        except StorageError:
+            self.is_dirty = True
+            raise
+        self.changes = self.change_bytes = 0
+        self.snapshot_bytes = len(raw)
+        self.is_dirty = False
+        self._leader.wrote_ledger()
+        return end
+
+    def delete(self) -> int:
+        """Delete the records of the cursor; returns the offset in the ledger after that. Raises `StorageError`."""
+        facts: list[Fact] = [(ledger.cursor_key(self.group), None)]
+        facts += [(ledger.change_key(self.group, number), None) for number in range(self.change_keys)]
+        end = self._leader.ledger.write(facts)
+        self._leader.wrote_ledger()
+        return end
+
+    def retried(self, delivery_id: int, failed: Failed) -> Change:
+        """The change for messages that are delivered again."""
+        shift_ns = ledger_shift_ns(self._leader, self._clock)
+        parts = [(part.at_ns + shift_ns, ledger.blob(part.offsets)) for part in failed.requeued]
+        return ledger.Retried(delivery_id, parts)
+
+    def note_target(self, dead_lettering: DeadLettering, target_offset: int) -> tuple[DeadLettering, int]:
+        """Write from which offset on the target will hold the copies; returns the change and the ledger's end."""
+        noted = msgspec.structs.replace(dead_lettering, target_offset=target_offset)
+        end = self.note(noted)
+        self.forget_dead_lettering(dead_lettering)
+        self.dead_letterings.append(noted)
+        return noted, end
+
+    def forget_dead_lettering(self, dead_lettering: DeadLettering) -> None:
+        """It is no longer under way."""
+        self.dead_letterings = [other for other in self.dead_letterings if other.offsets != dead_lettering.offsets]
+
+    def replay(self, change: Change, *, shift_ns: int) -> None:
+        """Apply a change that the ledger holds."""
+        ledger.replay(self.cursor, change, shift_ns=shift_ns, now_ns=self._clock.monotonic_ns())
+        match change:
+            case DeadLettering():
+                self.forget_dead_lettering(change)
+                self.dead_letterings.append(change)
+            case ledger.Finished(raw) if self.dead_letterings:
+                done = ledger.offsets_of(raw)
+                self.dead_letterings = [
+                    other for other in self.dead_letterings if not ledger.offsets_of(other.offsets).issubset(done)
+                ]
+            case ledger.Committed(_, metadata):
+                self.metadata = metadata
+            case _:
+                pass
+
+
+class CursorReplay:
+    """The cursors of all groups of a partition, restored from its ledger. `make_cursor` makes one at an offset."""
+
+    def __init__(self, leader: PartitionLeader, *, clock: Clock, make_cursor: Callable[[int], Cursor]) -> None:
+        self.by_group: dict[str, StoredCursor] = {}
+        self._leader = leader
+        self._clock = clock
+        self._make_cursor = make_cursor
+
+    def replay(self, key: bytes, value: bytes | None, *, shift_ns: int) -> None:
+        """Take in the next record of the ledger; records about something else are ignored.
+
+        `shift_ns` is `ledger_shift_ns` when the replay began.
+        """
+        try:
+            self._replay(key, value, shift_ns)
+        except Exception as error:  # a damaged disk holds bytes of any kind; messages of a lost record are redelivered
+            self._leader.unreadable.pass_over(key, error)
+
+    def _replay(self, key: bytes, value: bytes | None, shift_ns: int) -> None:
+        entry = ledger.decode(key, value)
+        if entry is None:
+            return
+        stored = self.by_group.get(entry.group)
+        if isinstance(entry.value, ledger.CursorSnapshot):
+            self._restore(entry.group, entry.value, len(value or b""), shift_ns)
+        elif stored is not None and entry.value is None:
+            del self.by_group[entry.group]
+        elif stored is not None and entry.value is not None:
+            stored.replay(entry.value, shift_ns=shift_ns)
+            stored.changes += 1
+            stored.change_keys = max(stored.change_keys, ledger.change_number(key) + 1)
+            stored.change_bytes += len(value or b"") + len(key)
+
+    def _restore(self, group: str, saved: ledger.CursorSnapshot, size: int, shift_ns: int) -> None:
+        stored = StoredCursor(self._leader, group, self._make_cursor(saved.floor), salt=saved.salt, clock=self._clock)
+        before = self.by_group.get(group)
+        stored.change_keys = before.change_keys if before is not None else 0
+        stored.dead_letterings = list(saved.dead_letterings)
+        stored.metadata = saved.metadata
+        stored.snapshot_bytes = size
+        ledger.restore(stored.cursor, saved, shift_ns=shift_ns)
+        self.by_group[group] = stored
+
+
+def ledger_time(leader: PartitionLeader, wall_ns: int) -> int:
+    """The wall clock as the ledger has it, whose records never go back in time.
+
+    All times in the ledger are relative to that of the record they are in. So whatever the wall clock shows after a
+    restart, no lease and no backoff is longer than it was when it was written.
+    """
+    return max(wall_ns, leader.ledger.log.last_timestamp)
+
+
+def ledger_shift_ns(leader: PartitionLeader, clock: Clock) -> int:
+    """From the monotonic clock to that of the ledger."""
+    return ledger_time(leader, clock.wall_ns()) - clock.monotonic_ns()

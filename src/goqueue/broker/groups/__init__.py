@@ -1,0 +1,1 @@
+"""Consumer groups of a broker: membership, polls, settlements, positions."""

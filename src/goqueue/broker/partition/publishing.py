@@ -1,0 +1,339 @@
+"""Publishing: encoded batches as they come, or single messages that are made into batches here.
+
+A batch of records is stored whole or not at all. Messages are checked one by one, so one that is refused leaves the
+others; what remains for one partition is one batch. A batch that its producer sent before is recognised and
+answered with the offset it has.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import groupby
+from typing import NamedTuple, Protocol
+
+from goqueue import events
+from goqueue.broker.partition.leader import PartitionLeader
+from goqueue.errors import (
+    CorruptRecord,
+    GoQueueError,
+    InvalidBatch,
+    InvalidMessage,
+    InvalidPartition,
+    InvalidRequest,
+    MessageError,
+    MessageTooLarge,
+    PartitionNotFound,
+)
+from goqueue.record import compression, kernel
+from goqueue.record.header import Flags
+from goqueue.record.headers import DELIVER_AT, EXPIRES_AT, PRODUCER
+from goqueue.record.identity import BatchIdentity
+from goqueue.record.message import Message
+from goqueue.service.messages import ProducerEpoch, Stored, StoredBatch
+from goqueue.service.new_message import NewMessage
+from goqueue.service.pending import Pending
+from goqueue.topics.config import Acks, TopicConfig
+from goqueue.wire.partitioning import partition_of_key
+
+TRANSACTIONAL = int(Flags.TRANSACTIONAL)
+COMPRESSED = int(Flags.COMPRESSED)
+_ACKS = {str(acks): acks for acks in Acks}
+
+
+def chosen_acks(acks: str | None, default: str) -> Acks:
+    """The acks asked for, or the topic's."""
+    try:
+        return _ACKS[default if acks is None else acks]
+    except KeyError:
+        raise InvalidRequest(f"invalid acks {acks!r}: must be none, leader or all", path="acks") from None
+
+
+def publish_batch(
+    leader: PartitionLeader,
+    records: bytearray | memoryview,
+    *,
+    acks: Acks,
+    identity: BatchIdentity | None,
+    transaction: "OpenTransaction | None" = None,
+    check: Callable[[bytearray | memoryview], None] | None = None,
+) -> Pending[StoredBatch]:
+    """Store one batch, unless it is there already; `check` raises if a new one may not be stored."""
+    if identity:
+        known = leader.producers.sequences.check(identity)
+        if known:
+            leader.observe(events.DuplicateFound(*leader.origin))
+            stored = StoredBatch(known.first_offset, known.record_count, known.timestamp_ns, duplicate=True)
+            end_offset = known.first_offset + known.record_count if known.first_offset >= 0 else 0
+            return leader.when_stored(end_offset, stored)
+    if check:
+        check(records)
+    appended = leader.append(records, identity)
+    if transaction is not None:
+        transaction.stored(appended.record_count)
+    stored = StoredBatch(appended.first_offset, appended.record_count, appended.timestamp)
+    return Pending.of(stored) if acks is Acks.NONE else leader.when_stored(appended.last_offset + 1, stored)
+
+
+def verify_compression(records: bytearray | memoryview, *, value_bytes_max: int) -> None:
+    """Raise `InvalidMessage` about the first record that says it is compressed and cannot be decompressed.
+
+    No value may become larger than `value_bytes_max` by it, and no batch larger than what a reader takes: a few bytes
+    can claim to be gigabytes.
+    """
+    try:
+        messages = kernel.decode(records, None, Message, verify=False)
+    except CorruptRecord as error:
+        raise InvalidBatch(error.reason, error.position) from None
+    left = compression.DECOMPRESSED_BYTES_MAX
+    decompressor = compression.Decompressor()
+    for index, message in enumerate(messages):
+        if message.flags & COMPRESSED:
+            try:
+                left -= len(decompressor.decompress(message.value, max_bytes=min(left, value_bytes_max)))
+            except CorruptRecord as error:
+                reason = f"message {index}: the value cannot be decompressed: {error.reason}"
+                raise InvalidMessage(reason, index=index) from None
+
+
+class OpenTransaction(Protocol):
+    """A transaction that messages can be a part of."""
+
+    @property
+    def producer_id(self) -> int: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def number(self) -> int: ...
+    def add_partition(self, topic: str, partition: int) -> None: ...
+    def stored(self, record_count: int) -> None: ...
+
+
+class Batch(NamedTuple):
+    """Messages that are stored together: which of the request's they are, and their records."""
+
+    partition: int
+    indexes: list[int]
+    identity: BatchIdentity | None
+    records: bytearray
+
+
+class MessagePublisher:
+    """Publishes messages to the partitions of one topic."""
+
+    def __init__(self, leaders: Sequence[PartitionLeader], *, topic: str, config: TopicConfig) -> None:
+        self._lives = leaders
+        self._topic = topic
+        self._turn = 0  # which partition the next message without a key goes to
+        self.config = config
+
+    def publish(
+        self,
+        messages: Sequence[NewMessage],
+        *,
+        acks: Acks,
+        producer: ProducerEpoch | None,
+        sequence: int | None,
+        transaction: OpenTransaction | None = None,
+        refused: Mapping[int, GoQueueError] | None = None,
+    ) -> Pending[list[Stored | GoQueueError]]:
+        """Store them, each with its result; those of a transaction are seen when it is committed."""
+        results: list[Stored | GoQueueError | None] = [None] * len(messages)
+        for index, refusal in (refused or {}).items():
+            results[index] = refusal
+        chosen = self._by_partition(messages, results)
+        if producer and sequence is not None:
+            if len(chosen) > 1:
+                raise InvalidRequest("a sequence for all messages needs one partition for all of them", path="sequence")
+            messages = [message._replace(sequence=sequence + index) for index, message in enumerate(messages)]
+        batches = [
+            batch
+            for number, indexes in chosen.items()
+            for batch in self._batches(number, indexes, messages, results, producer, transaction)
+        ]
+        gathered: Pending[list[Stored | GoQueueError]] = Pending()
+        waiting = len(batches)
+
+        def settle() -> None:
+            nonlocal waiting
+            waiting -= 1
+            if waiting <= 0:
+                gathered.resolve([result for result in results if result is not None])
+
+        def publish_one(batch: Batch) -> None:
+            def stored(pending: Pending[StoredBatch]) -> None:
+                _fill(results, batch, pending)
+                settle()
+
+            self._publish(batch, acks, transaction).then(stored)
+
+        for batch in batches:
+            publish_one(batch)
+        if not batches:
+            settle()
+        return gathered
+
+    def _by_partition(
+        self, messages: Sequence[NewMessage], results: list[Stored | GoQueueError | None]
+    ) -> dict[int, list[int]]:
+        """By partition, the indexes of the messages that go there; what is wrong with the others is in `results`."""
+        count, limit, turn = len(self._lives), self.config.max_message_bytes, self._turn
+        chosen: dict[int, list[int]] = {}
+        for index, message in enumerate(messages):
+            if results[index] is not None:
+                continue
+            value, key, _, number = message[:4]
+            if value is not None and len(value) > limit:
+                results[index] = MessageTooLarge("value", len(value), limit, index=index)
+                continue
+            if number is None:
+                if key:
+                    number = partition_of_key(key, count)
+                else:
+                    number, turn = turn % count, turn + 1
+            elif not 0 <= number < count:
+                invalid = InvalidPartition(number) if number < 0 else PartitionNotFound(self._topic, number)
+                results[index] = invalid
+                continue
+            indexes = chosen.get(number)
+            if indexes is None:
+                chosen[number] = [index]
+            else:
+                indexes.append(index)
+        self._turn = turn % count
+        return chosen
+
+    def _batches(
+        self,
+        number: int,
+        indexes: list[int],
+        messages: Sequence[NewMessage],
+        results: list[Stored | GoQueueError | None],
+        producer: ProducerEpoch | None,
+        transaction: OpenTransaction | None,
+    ) -> Iterator[Batch]:
+        """The batches of one partition. One without sequences is one; a run of sequences without a gap is one, too.
+
+        A message that cannot be encoded leaves the others. But it leaves a gap, where its producer counts.
+        """
+        for run in _runs([(index, messages[index].sequence if producer else None) for index in indexes]):
+            try:
+                yield self._batch(number, run, messages, producer, transaction)
+            except MessageError as error:
+                good = [
+                    index for index in run if self._is_good(number, index, messages, results, producer, transaction)
+                ]
+                if len(good) < len(run):
+                    yield from self._batches(number, good, messages, results, producer, transaction)
+                else:  # each for itself is good, but together they are not
+                    for index in run:
+                        results[index] = _at_index(error, index)
+
+    def _is_good(
+        self,
+        number: int,
+        index: int,
+        messages: Sequence[NewMessage],
+        results: list[Stored | GoQueueError | None],
+        producer: ProducerEpoch | None,
+        transaction: OpenTransaction | None,
+    ) -> bool:
+        """Whether the message can be encoded; if not, its result says why."""
+        try:
+            self._batch(number, [index], messages, producer, transaction)
+        except MessageError as error:
+            results[index] = _at_index(error, index)
+            return False
+        return True
+
+    def _batch(
+        self,
+        number: int,
+        indexes: list[int],
+        messages: Sequence[NewMessage],
+        producer: ProducerEpoch | None,
+        transaction: OpenTransaction | None,
+    ) -> Batch:
+        """The records of these messages. Raises `MessageError` about the first that cannot be encoded."""
+        batch = [messages[index] for index in indexes]
+        first = batch[0].sequence
+        identity = None if producer is None or first is None else BatchIdentity(*producer, first, len(batch))
+        if transaction is not None:
+            transaction.add_partition(self._topic, number)
+            identity = self._in_transaction(transaction, number, first if producer else None, len(batch))
+        headers: list[Mapping[str, str | bytes] | None] | None = None
+        if any(message[2] or message[5] is not None or message[6] is not None for message in batch):
+            headers = [_headers(message) for message in batch]
+        if identity:
+            headers = headers or [None] * len(batch)
+            headers[0] = {PRODUCER: identity.encode(), **_without(PRODUCER, headers[0])}
+        values: list[bytes | None] = [message[0] for message in batch]
+        flags: int | list[int] = 0
+        if self.config.compression != "none":
+            values, flags = compression.compress_all(values, self.config.compression)
+        if transaction is not None:
+            flags = flags | TRANSACTIONAL if isinstance(flags, int) else [one | TRANSACTIONAL for one in flags]
+        records = kernel.encode(
+            values,
+            keys=[message[1] for message in batch],
+            headers=headers,
+            priorities=[message[4] for message in batch],
+            flags=flags,
+        )
+        return Batch(number, indexes, identity, records)
+
+    def _in_transaction(
+        self, transaction: OpenTransaction, number: int, sequence: int | None, count: int
+    ) -> BatchIdentity:
+        """Who sends the batch; one whose producer does not count goes on where the last one ended."""
+        producer_id, epoch = transaction.producer_id, transaction.epoch
+        if sequence is None:
+            sequence = self._lives[number].producers.sequences.next_of(producer_id, epoch)
+        return BatchIdentity(producer_id, epoch, sequence, count, transaction.number)
+
+    def _publish(self, batch: Batch, acks: Acks, transaction: OpenTransaction | None) -> Pending[StoredBatch]:
+        leader = self._lives[batch.partition]
+        try:
+            return publish_batch(leader, batch.records, acks=acks, identity=batch.identity, transaction=transaction)
+        except GoQueueError as error:
+            return Pending.failed(error)
+
+
+def _headers(message: NewMessage) -> Mapping[str, str | bytes] | None:
+    if message.deliver_at_ns is None and message.expires_at_ns is None:
+        return message.headers
+    headers = dict(message.headers or {})
+    if message.deliver_at_ns is not None:
+        headers[DELIVER_AT] = str(message.deliver_at_ns)
+    if message.expires_at_ns is not None:
+        headers[EXPIRES_AT] = str(message.expires_at_ns)
+    return headers
+
+
+def _without(name: str, headers: Mapping[str, str | bytes] | None) -> Mapping[str, str | bytes]:
+    return {one: value for one, value in headers.items() if one != name} if headers else {}
+
+
+def _runs(numbered: list[tuple[int, int | None]]) -> Iterator[list[int]]:
+    """Indexes whose sequences follow one another; those without one are one run as well."""
+    for _, run in groupby(enumerate(numbered), key=lambda item: None if item[1][1] is None else item[1][1] - item[0]):
+        yield [index for _, (index, _) in run]
+
+
+def _fill(results: list[Stored | GoQueueError | None], batch: Batch, pending: Pending[StoredBatch]) -> None:
+    """Give each message of the batch its result."""
+    try:
+        first, _, timestamp_ns, duplicate = pending.result()
+    except GoQueueError as error:
+        for index in batch.indexes:
+            results[index] = error
+        return
+    for place, index in enumerate(batch.indexes):
+        offset = first + place if first >= 0 else -1
+        results[index] = Stored(batch.partition, offset, timestamp_ns, duplicate)
+
+
+def _at_index(error: MessageError, index: int) -> GoQueueError:
+    """The same error, about the message as the caller counts."""
+    if isinstance(error, MessageTooLarge):
+        return MessageTooLarge(error.field, error.size, error.limit, index=index)
+    if isinstance(error, InvalidMessage):
+        return InvalidMessage(error.reason.replace(f"message {error.index}: ", "", 1), index=index)
+    return error

@@ -1,0 +1,1 @@
+"""What a process needs of its machine: busy-polling, memory, randomness."""

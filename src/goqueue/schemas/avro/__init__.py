@@ -1,0 +1,1 @@
+"""Avro: schemas, binary data, and the rules of schema resolution."""

@@ -1,0 +1,1 @@
+"""JSON Schema: validation, and exact compatibility of two schemas."""

@@ -1,0 +1,1 @@
+"""Protobuf: schemas as source text or descriptors, and compatibility of their wire formats."""

@@ -1,0 +1,3 @@
+from tests.spark.conftest import spark
+
+__all__ = ["spark"]
