@@ -96,10 +96,8 @@ def is_more_better(unit: str) -> bool:
 
 def row(name: str, old: float, new: float, unit: str) -> str:
     """A row of the table."""
-    if not old or not new:
-        ratio = ""
-    else:
-        ratio = f"{100 * (new / old if is_more_better(unit) else old / new):.0f} %"
+    factor = new / old if is_more_better(unit) and old else old / new if new else 0
+    ratio = f"{100 * factor:.0f} %" if old and new else ""
     return f"| {name} | {old:,.4g} {unit} | {new:,.4g} {unit} | {ratio} |"
 
 
