@@ -6,10 +6,9 @@ their leases expire.
 """
 
 from collections.abc import Iterable
-from contextlib import suppress
 from itertools import islice
 
-from goqueue.errors import BrokerUnavailable, GoQueueError
+from goqueue.errors import BrokerUnavailable
 from goqueue.service.groups import GroupVerbs, PollResult
 from goqueue.service.pending import Pending
 from goqueue.wire import verbs
@@ -68,10 +67,12 @@ class LastPolls:
         return following
 
     def release(self, batches: Iterable[tuple[str, int, str]]) -> None:
-        """Deliver them to other members as if they had not been delivered; without leases that cannot be done."""
+        """Deliver them to other members as if they had not been delivered; without leases that cannot be done.
+
+        A release that is refused needs no answer: the leases expire then.
+        """
         for topic, partition, nonce in batches:
-            with suppress(GoQueueError):
-                self._groups.settle_batch(topic, partition, nonce, b"", Settlement("release"))
+            self._groups.settle_batch(topic, partition, nonce, b"", Settlement("release"))
 
     def forget(self, group: str, member_id: str) -> None:
         """The member left, or begins anew."""
