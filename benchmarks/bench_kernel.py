@@ -17,7 +17,7 @@ from goqueue.names import TopicPartition
 from goqueue.record import _kernel_py
 from goqueue.record.header import FLAGS_FROM_PRODUCERS, OFFSET_MAX, TIMESTAMP_MIN, VALUE_BYTES_MAX
 from goqueue.record.kernel import COLUMN_BITS
-from goqueue.record.message import Message
+from goqueue.record.message import StoredMessage
 
 RECORDS = {"small": 50, "full": 1_000}
 VALUE = bytes(100)
@@ -57,7 +57,7 @@ def _measure(kernel: Any, rounds: int, records: int) -> dict[str, float]:
     plain = kernel.encode(values, None, None, 2, TIME, 0)
     everything = sum(COLUMN_BITS.values())
 
-    record_type = Message if issubclass(Message, kernel.Record) else kernel.Record
+    record_type = StoredMessage if issubclass(StoredMessage, kernel.Record) else kernel.Record
 
     def stamp() -> Any:
         return kernel.stamp(plain, 0, TIME, FLAGS_FROM_PRODUCERS, VALUE_BYTES_MAX, 0, 0)

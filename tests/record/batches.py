@@ -96,8 +96,8 @@ header_texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12) | 
     lambda raw: raw.decode("utf-8", "surrogateescape")
 )
 header_dicts = st.dictionaries(
-    header_texts | st.sampled_from(["gq-deliver-at", "gq-expires-at", "gq-for-group"]),
-    header_texts | st.binary(max_size=12) | timestamps.map(str),
+    header_texts | st.sampled_from(["gq-deliver-at", "gq-expires-at", "gq-for-group", "gq-created"]),
+    st.none() | header_texts | st.binary(max_size=12) | timestamps.map(str),
     max_size=4,
 )
 flag_sets = st.sampled_from(
@@ -116,7 +116,7 @@ def messages(draw: st.DrawFn, min_size: int = 0, max_size: int = 8) -> dict[str,
     return {
         "values": column(st.none() | st.binary(max_size=150)),
         "keys": column(st.none() | st.sampled_from([b"", b"a", b"b"]) | st.binary(max_size=20)),
-        "headers": column(st.none() | header_dicts),
+        "headers": column(st.none() | header_dicts | header_dicts.map(lambda headers: [*headers.items()] * 2)),
         "priorities": column(st.integers(0, 4)),
         "timestamps": column(timestamps),
         "flags": column(flag_sets),

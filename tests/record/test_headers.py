@@ -4,8 +4,8 @@ from hypothesis import strategies as st
 
 from goqueue.errors import CorruptRecord, InvalidMessage, MessageTooLarge
 from goqueue.record import headers
-from goqueue.record.headers import decode_headers, encode_headers, parse_time, split_headers
-from tests.record.batches import header_dicts, timestamps
+from goqueue.record.headers import as_text, decode_headers, encode_headers, parse_time, split_headers
+from tests.record.batches import header_dicts, header_texts, timestamps
 
 
 def test_headers_have_these_bytes_and_no_others():
@@ -48,6 +48,19 @@ def test_order_is_kept(given_headers):
     assert list(decode_headers(encode_headers(given_headers))) == list(given_headers)
 
 
+def test_a_header_without_a_value_differs_from_one_with_an_empty_value():
+    encoded = encode_headers({"null": None, "empty": b""})
+
+    assert encoded == b"\0\x02" + b"\0\x04null\xff\xff" + b"\0\x05empty\0\0"
+    assert split_headers(encoded) == [(b"null", None), (b"empty", b"")]
+    assert decode_headers(encoded) == {"null": "", "empty": ""}
+
+
+@given(st.lists(st.tuples(header_texts, st.none() | st.binary(max_size=9)), max_size=5))
+def test_pairs_keep_their_order_and_names_that_stand_twice(pairs):
+    assert [(as_text(name), value) for name, value in split_headers(encode_headers(pairs))] == pairs
+
+
 def test_where_a_name_stands_twice_the_last_one_wins():
     assert decode_headers(b"\0\x02" + b"\0\x01a\0\x011" + b"\0\x01a\0\x012") == {"a": "2"}
 
@@ -69,7 +82,9 @@ def test_headers_of_64_kib_are_taken():
     [
         ({7: "a"}, "header name must be str, got int"),
         ({b"a": "a"}, "header name must be str, got bytes"),
-        ({"a": bytearray()}, "header value must be str or bytes, got bytearray"),
+        ({"a": bytearray()}, "header value must be str, bytes or None, got bytearray"),
+        (["ab"], "headers must be a dict or a list of pairs"),
+        ([("a", "b", "c")], "headers must be a dict or a list of pairs"),
         ({"a": "\ud800"}, "headers must be text that UTF-8 can hold"),
     ],
 )
@@ -89,6 +104,8 @@ def test_wrong_headers_are_refused_with_the_reason(wrong, reason):
         (b"\0\x01\0\x05a\0\0", 2),
         (b"\0\x01\0\x01a\0", 5),
         (b"\0\x01\0\x01a\0\x02b", 5),
+        (b"\0\x01\0\x01a\xff\xff!", 7),
+        (b"\0\x01\xff\xff\0\0", 2),
         (b"\0\x02\0\x01a\0\x01b", 8),
         (b"\0\x01\0\x01a\0\x01b!", 8),
     ],
@@ -107,8 +124,7 @@ def test_whatever_can_be_decoded_is_the_one_way_to_write_it(raw):
     except CorruptRecord:
         return
 
-    rewritten = len(pairs).to_bytes(2) + b"".join(len(text).to_bytes(2) + text for pair in pairs for text in pair)
-    assert raw == (rewritten if pairs else b"")
+    assert encode_headers([(as_text(name), value) for name, value in pairs]) == raw
 
 
 @given(timestamps)

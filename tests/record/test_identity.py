@@ -4,11 +4,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goqueue.errors import InvalidBatch
+from goqueue.errors import InvalidBatch, InvalidRequest
 from goqueue.record import kernel
 from goqueue.record.header import HEADER, HEADER_BYTES
 from goqueue.record.headers import PRODUCER
-from goqueue.record.identity import BatchIdentity, identity_of
+from goqueue.record.identity import (
+    DERIVED_FROM,
+    BatchIdentity,
+    derived_producer_id,
+    identity_of,
+    refuse_derived,
+)
 
 identities = st.builds(
     BatchIdentity,
@@ -52,6 +58,19 @@ def test_an_identity_is_read_as_it_was_written(identity: BatchIdentity) -> None:
 
     assert BatchIdentity.parse(identity.encode()) == identity
     assert identity_of(records) == identity
+
+
+def test_a_derived_id_is_the_same_for_the_same_names_and_is_one_that_no_client_may_have() -> None:
+    names = [(b"a", b"b"), (b"ab", b""), (b"", b"ab"), (b"ab",), (b"a", b"b", b"")]
+    ids = [derived_producer_id(*one) for one in names]
+
+    assert ids == [derived_producer_id(*one) for one in names]
+    assert len(set(ids)) == len(names)
+    for producer_id in ids:
+        assert BatchIdentity.parse(BatchIdentity(producer_id, 0, 0, 1).encode()).producer_id == producer_id
+        with pytest.raises(InvalidRequest, match="handed out"):
+            refuse_derived(producer_id)
+    refuse_derived(DERIVED_FROM - 1)
 
 
 def test_outside_of_a_transaction_it_is_written_as_it_always_was() -> None:

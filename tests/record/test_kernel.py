@@ -77,11 +77,28 @@ class TestEncode:
 
         assert once == kernel.encode([b"a", b"b"], priorities=[3, 3], timestamps=(9, 9), flags=[1, 1])
 
-    def test_an_empty_key_is_no_key(self, kernel):
-        assert kernel.encode([b"v", b"v"], keys=[b"", None]) == kernel.encode([b"v", b"v"])
+    def test_a_flag_tells_an_empty_key_from_none(self, kernel):
+        empty, absent, asked = (
+            fields_of(kernel.encode([b"v"], keys=[key], flags=flags))
+            for key, flags in ((b"", 0), (None, Flags.EMPTY_KEY), (b"k", Flags.EMPTY_KEY))
+        )
+
+        assert (empty["klen"], empty["flags"]) == (0, Flags.EMPTY_KEY)
+        assert (absent["klen"], absent["flags"]) == (0, 0)  # the flag follows the key and not the caller
+        assert (asked["klen"], asked["flags"]) == (1, 0)
 
     def test_empty_headers_are_no_headers(self, kernel):
-        assert kernel.encode([b"v", b"v"], headers=[{}, None]) == kernel.encode([b"v", b"v"])
+        assert kernel.encode([b"v"] * 3, headers=[{}, [], None]) == kernel.encode([b"v"] * 3)
+
+    def test_a_header_may_have_no_value(self, kernel):
+        record = kernel.encode([b""], headers=[{"null": None, "empty": ""}])
+
+        assert record[HEADER_BYTES:] == b"\0\x02" + b"\0\x04null\xff\xff" + b"\0\x05empty\0\0"
+
+    def test_headers_may_be_pairs_that_repeat_a_name(self, kernel):
+        record = kernel.encode([b""], headers=[[("a", "1"), ("a", None), ("a", b"2")]])
+
+        assert record[HEADER_BYTES:] == b"\0\x03" + b"\0\x01a\0\x011" + b"\0\x01a\xff\xff" + b"\0\x01a\0\x012"
 
     def test_the_headers_flag_follows_the_headers_and_not_the_caller(self, kernel):
         asked = kernel.encode([b"v"], flags=Flags.HAS_HEADERS)
@@ -136,6 +153,8 @@ class TestEncode:
             ({"keys": [None, bytes(0x10000)]}, "key", 0x10000),
             ({"headers": [None, {"n": bytes(0xFFFF - 6)}]}, "headers", 0x10000),
             ({"headers": [None, {"n": "é" * 40_000}]}, "headers", 80_007),
+            ({"headers": [None, {"n": bytes(0xFFFF)}]}, "headers", 0xFFFF + 7),  # its length would say: no value
+            ({"headers": [None, [("n", bytes(0xFFFF))]]}, "headers", 0xFFFF + 7),
             ({"headers": [None, {"n" * 0x10000: ""}]}, "headers", 0x10006),
             ({"headers": [None, {f"{n:05}": "" for n in range(0x10000)}]}, "headers", 2 + 9 * 0x10000),
         ],
@@ -163,10 +182,12 @@ class TestEncode:
             ({"values": [b"", memoryview(b"abcd")[::2]]}, "value must be contiguous"),
             ({"keys": [None, "text"]}, "key must be bytes, got str"),
             ({"keys": [None, memoryview(b"abcd")[::-1]]}, "key must be contiguous"),
-            ({"headers": [None, [("a", "b")]]}, "headers must be a dict"),
+            ({"headers": [None, (("a", "b"),)]}, "headers must be a dict or a list of pairs"),
+            ({"headers": [None, ["ab"]]}, "headers must be a dict or a list of pairs"),
+            ({"headers": [None, [("a", "b", "c")]]}, "headers must be a dict or a list of pairs"),
+            ({"headers": [None, [("a", 7)]]}, "header value must be str, bytes or None, got int"),
             ({"headers": [None, {b"a": "b"}]}, "header name must be str, got bytes"),
-            ({"headers": [None, {"a": 7}]}, "header value must be str or bytes, got int"),
-            ({"headers": [None, {"a": None}]}, "header value must be str or bytes, got NoneType"),
+            ({"headers": [None, {"a": 7}]}, "header value must be str, bytes or None, got int"),
             ({"headers": [None, {"\ud800": "b"}]}, "headers must be text that UTF-8 can hold"),
             ({"headers": [None, {"a": "\ud800"}]}, "headers must be text that UTF-8 can hold"),
             ({"headers": [None, {"\udcff": "\ud800"}]}, "headers must be text that UTF-8 can hold"),
@@ -177,7 +198,7 @@ class TestEncode:
             ({"timestamps": [0, 2**63]}, "timestamp must fit in 64 bits"),
             ({"timestamps": [0, -(2**63) - 1]}, "timestamp must fit in 64 bits"),
             ({"timestamps": [0, 1.5]}, "timestamp must be an int, got float"),
-            ({"flags": [0, 0x40]}, "unknown flags"),
+            ({"flags": [0, 0x80]}, "unknown flags"),
             ({"flags": [0, -1]}, "unknown flags"),
             ({"flags": [0, None]}, "flags must be an int, got NoneType"),
             ({"flags": [0, Flags.COMMIT]}, "COMMIT without CONTROL"),
@@ -252,6 +273,30 @@ class TestStamp:
 
         assert caught.value.position == HEADER_BYTES + 1
         kernel.stamp(records, first_offset=0, timestamp=TIME, flags_allowed=FLAGS_KNOWN)
+
+    def test_a_flag_that_a_later_version_may_know_is_refused_as_unknown(self, kernel):
+        records = stamped([b"a", b"b"])
+        records[35:] = with_fields(records[35:], flags=0x80)
+
+        with pytest.raises(InvalidBatch, match="flags that this version does not know in the record at byte 35"):
+            kernel.stamp(bytearray(records), first_offset=0, timestamp=TIME, flags_allowed=0xFF)
+        found = kernel.scan(records)
+        assert (found.record_count, found.fault, found.fault_position) == (1, RecordFault.UNKNOWN_FLAGS, 35)
+
+    def test_a_key_that_is_not_empty_contradicts_the_flag_of_an_empty_one(self, kernel):
+        record = with_fields(stamped([b"a"], keys=[b"k"]), flags=Flags.EMPTY_KEY)
+
+        with pytest.raises(InvalidBatch, match="contradicting the lengths in the record at byte 0"):
+            kernel.stamp(bytearray(record), first_offset=0, timestamp=TIME)
+        assert kernel.scan(record).fault == RecordFault.FLAGS
+
+    def test_a_producer_may_send_empty_keys_and_headers_without_a_value(self, kernel):
+        records = kernel.encode([b"a", None], keys=[b"", b""], headers=[{"n": None}, None])
+
+        summary = kernel.stamp(records, first_offset=0, timestamp=TIME)
+
+        assert summary.flags == Flags.EMPTY_KEY | Flags.HAS_HEADERS | Flags.TOMBSTONE
+        assert kernel.scan(records).record_count == 2
 
     def test_a_value_over_the_limit_of_the_topic_is_refused(self, kernel):
         records = kernel.encode([b"12345", b"123456"])
@@ -490,10 +535,10 @@ class TestDecode:
 
         assert first.origin is origin
         assert (first.offset, first.timestamp_ns, first.priority_code) == (9, TIME, 1)
-        assert (first.key, first.value, first.raw_headers) == (b"key", b"value", b"\0\x01\0\x01a\0\x01b")
+        assert (first.key, first.value, first.encoded_headers) == (b"key", b"value", b"\0\x01\0\x01a\0\x01b")
         assert first.flags == Flags.HAS_HEADERS
         assert (second.offset, second.flags, second.priority_code) == (10, Flags.TOMBSTONE, 4)
-        assert (second.key, second.value, second.raw_headers) == (None, b"", None)
+        assert (second.key, second.value, second.encoded_headers) == (None, b"", None)
 
     def test_a_damaged_record_is_reported_with_its_position(self, kernel):
         records = stamped([b"a", b"b"])
@@ -503,6 +548,11 @@ class TestDecode:
             kernel.decode(records, None, kernel.RecordBase)
 
         assert (caught.value.reason, caught.value.position) == ("checksum mismatch", 35)
+
+    def test_an_empty_key_comes_back_as_it_was(self, kernel):
+        records = kernel.decode(stamped([b"v"] * 3, keys=[b"", None, b"k"]), None, kernel.RecordBase)
+
+        assert [record.key for record in records] == [b"", None, b"k"]
 
     def test_the_records_before_the_fault_are_there_in_the_raw_result(self, kernel):
         records = stamped([b"a", b"b"])[:-1]
@@ -556,7 +606,7 @@ class TestDecode:
 
 
 class TestRecord:
-    FIELDS = ("origin", "offset", "timestamp_ns", "priority_code", "flags", "key", "value", "raw_headers")
+    FIELDS = ("origin", "offset", "timestamp_ns", "priority_code", "flags", "key", "value", "encoded_headers")
 
     def test_it_can_be_made_by_hand(self, kernel):
         given = ("here", 1, -2, 3, 4, b"key", b"value", None)
@@ -589,7 +639,7 @@ class TestRecord:
             ("key", "text", TypeError),
             ("value", None, TypeError),
             ("value", bytearray(), TypeError),
-            ("raw_headers", {}, TypeError),
+            ("encoded_headers", {}, TypeError),
         ],
     )
     def test_fields_of_the_wrong_kind_are_refused(self, kernel, field, value, error):
@@ -642,7 +692,7 @@ class TestColumns:
         records = stamped(
             [b"one", None, b"", b"four"],
             keys=[b"k1", b"k2", None, b""],
-            headers=[{"a": "1", "b": ""}, None, {"gq-deliver-at": "1999999"}, {"": "c"}],
+            headers=[{"a": "1", "b": ""}, {"b": "2"}, {"gq-deliver-at": "1999999"}, {"": None}],
             priorities=[0, 1, 2, 4],
             first_offset=70,
         )
@@ -653,27 +703,29 @@ class TestColumns:
         assert self.read("q", columns.offsets) == [70, 71, 72, 73]
         assert self.read("q", columns.timestamps_us) == [TIME // 1000] * 4
         assert self.read("i", columns.priorities) == [0, 1, 2, 4]
-        assert self.bits(columns.key_validity, 4) == [True, True, False, False]
+        assert self.bits(columns.key_validity, 4) == [True, True, False, True]
         assert self.strings(columns.key_offsets, columns.key_data) == [b"k1", b"k2", b"", b""]
         assert self.bits(columns.value_validity, 4) == [True, False, True, True]
         assert self.strings(columns.value_offsets, columns.value_data) == [b"one", b"", b"", b"four"]
         assert self.bits(columns.deliver_at_validity, 4) == [False, False, True, False]
         assert self.read("q", columns.deliver_at_us) == [0, 0, 1999, 0]
-        assert self.read("i", columns.header_offsets) == [0, 2, 2, 3, 4]
+        assert self.read("i", columns.header_offsets) == [0, 2, 3, 4, 5]
         names = self.strings(columns.header_name_offsets, columns.header_name_data)
         values = self.strings(columns.header_value_offsets, columns.header_value_data)
         assert list(zip(names, values, strict=True)) == [
             (b"a", b"1"),
             (b"b", b""),
+            (b"b", b"2"),
             (b"gq-deliver-at", b"1999999"),
-            (b"", b"c"),
+            (b"", b""),
         ]
+        assert self.bits(columns.header_value_validity, 5) == [True, True, True, True, False]
 
     def test_no_records_are_empty_columns(self, kernel):
         columns = kernel.columns(b"")
 
         assert columns.row_count == 0
-        assert [len(column) for column in columns[1:]] == [0, 0, 0, 0, 4, 0, 0, 4, 0, 0, 0, 4, 4, 0, 4, 0]
+        assert [len(column) for column in columns[1:]] == [0, 0, 0, 0, 4, 0, 0, 4, 0, 0, 0, 4, 4, 0, 0, 4, 0]
 
     @pytest.mark.parametrize(
         ("name", "filled"),
@@ -690,6 +742,7 @@ class TestColumns:
                     "header_offsets",
                     "header_name_offsets",
                     "header_name_data",
+                    "header_value_validity",
                     "header_value_offsets",
                     "header_value_data",
                 ],
@@ -837,6 +890,15 @@ class TestFilter:
 
         assert table == {b"x": 3, b"y": 4}
         assert self.offsets(kernel, kernel.filter(records, latest=table)) == [2, 3, 4, 5]
+
+    def test_an_empty_key_is_a_key_and_has_its_last_record(self, kernel):
+        records = stamped([b"a"] * 4, keys=[b"", None, b"", None])
+        table = {}
+
+        kernel.latest(records, table)
+
+        assert table == {b"": 2}
+        assert self.offsets(kernel, kernel.filter(records, latest=table)) == [1, 2, 3]
 
     def test_a_key_that_the_table_does_not_know_stays(self, kernel):
         assert kernel.filter(stamped([b"a"], keys=[b"x"]), latest={b"y": 9})

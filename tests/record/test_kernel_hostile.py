@@ -79,8 +79,9 @@ def test_every_truncation_of_a_record_is_found(kernel):
         ({"magic": b"QG"}, RecordFault.MAGIC),
         ({"version": 0}, RecordFault.VERSION),
         ({"version": 2}, RecordFault.VERSION),
-        ({"flags": Flags.HAS_HEADERS | 0x40}, RecordFault.FLAGS),
-        ({"flags": Flags.HAS_HEADERS | 0x80}, RecordFault.FLAGS),
+        ({"flags": Flags.HAS_HEADERS | 0x80}, RecordFault.UNKNOWN_FLAGS),
+        ({"flags": 0xFF}, RecordFault.UNKNOWN_FLAGS),
+        ({"flags": Flags.HAS_HEADERS | Flags.EMPTY_KEY}, RecordFault.FLAGS),
         ({"flags": 0}, RecordFault.FLAGS),
         ({"flags": Flags.HAS_HEADERS | Flags.TOMBSTONE}, RecordFault.FLAGS),
         ({"flags": Flags.HAS_HEADERS | Flags.COMMIT}, RecordFault.FLAGS),
@@ -108,7 +109,7 @@ def test_each_way_of_being_wrong_has_its_name(kernel, changes, fault):
 def test_of_several_faults_the_first_in_the_list_is_named(kernel):
     wrong = {"magic": b"??", "version": 9, "flags": 0xFF, "priority": 9, "reserved": 9, "vlen": 0xFFFFFFFF}
 
-    for name, fault in zip(wrong, (2, 3, 4, 5, 6, 1), strict=True):
+    for name, fault in zip(wrong, (2, 3, 4, 6, 7, 1), strict=True):
         assert kernel.scan(with_fields(RECORD, **wrong)).fault == fault
         wrong |= {name: RECORD[3] if name == "flags" else {"magic": b"GQ", "version": 1}.get(name, 0)}
 
@@ -132,7 +133,9 @@ def test_a_value_over_the_limit_is_named_before_its_missing_bytes(kernel):
         b"\0\x01\0\x01\0\0",
         b"\0\x01\0\0\0\x01",
         b"\0\x01\xff\xff\0\0",
-        b"\0\x01\0\0\xff\xff",
+        b"\0\x01\0\0\xff\xff!",
+        b"\0\x01\0\0\xff\xfe",
+        b"\0\x02\0\0\xff\xff",
         b"\0\x02\0\0\0\0",
         b"\0\x01\0\0\0\0!",
         b"\xff\xff\0\0\0\0",

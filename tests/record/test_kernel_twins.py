@@ -37,7 +37,8 @@ COUNT_OF_NONE = with_fields(stamped([b"v"], headers=[{"a": "b"}]).replace(b"\0\x
 HEADERS_OF_ONE_BYTE = with_fields(stamped([b"vv"]), flags=2, vlen=1, hlen=1)
 RESERVED_BYTE = with_fields(stamped([b"v"]), reserved=1)
 UNKNOWN_VERSION = with_fields(stamped([b"v"]), version=2)
-UNKNOWN_FLAGS = with_fields(stamped([b"v"]), flags=0x40)
+UNKNOWN_FLAGS = with_fields(stamped([b"v"]), flags=0x80)
+KEY_THAT_IS_AND_IS_NOT_EMPTY = with_fields(stamped([b"v"], keys=[b"k"]), flags=0x40)
 TOMBSTONE_WITH_VALUE = with_fields(stamped([b"v"]), flags=4)
 COMMIT_WITHOUT_CONTROL = with_fields(stamped([b"v"]), flags=0x10)
 FLAG_WITHOUT_HEADERS = with_fields(stamped([b"v"]), flags=2)
@@ -71,6 +72,7 @@ def hostile_examples(test: Any) -> Any:
         RESERVED_BYTE,
         UNKNOWN_VERSION,
         UNKNOWN_FLAGS,
+        KEY_THAT_IS_AND_IS_NOT_EMPTY,
         TOMBSTONE_WITH_VALUE,
         COMMIT_WITHOUT_CONTROL,
         FLAG_WITHOUT_HEADERS,
@@ -113,12 +115,18 @@ def test_encode_refuses_the_same_messages(given_messages, faults):
 @given(
     st.dictionaries(
         header_texts | st.text(max_size=3) | st.binary(max_size=3) | st.none(),
-        header_texts | st.text(max_size=3) | st.binary(max_size=3) | st.integers(),
+        header_texts | st.text(max_size=3) | st.binary(max_size=3) | st.integers() | st.none(),
         max_size=3,
     )
 )
 def test_encode_takes_and_refuses_the_same_headers(headers):
     assert_equal("encode", [b""], None, [headers], 0, 0, 0)
+    assert_equal("encode", [b""], None, [[*headers.items()] * 2], 0, 0, 0)
+
+
+@given(st.lists(st.tuples(header_texts, header_texts | st.none()) | st.tuples(header_texts) | header_texts, max_size=3))
+def test_encode_takes_and_refuses_the_same_pairs(pairs):
+    assert_equal("encode", [b""], None, [pairs], 0, 0, 0)
 
 
 @given(st.integers(65_520, 65_545), st.integers(0, 3), header_dicts)
@@ -222,7 +230,7 @@ def test_resync_gives_up_at_the_same_byte(fakes, good):
 @given(any_batches)
 def test_decode_makes_the_same_records(batch):
     c, python = raw_kernels()
-    fields = ("origin", "offset", "timestamp_ns", "priority_code", "flags", "key", "value", "raw_headers")
+    fields = ("origin", "offset", "timestamp_ns", "priority_code", "flags", "key", "value", "encoded_headers")
 
     for verify in (True, False):
         (*ends, records), (*expected_ends, expected) = (
@@ -260,7 +268,7 @@ def test_filter_validates_the_same(batch):
     st.integers(0, 0xFF),
     st.lists(st.integers(-1, 60), max_size=8).map(sorted) | st.lists(near_offsets, max_size=4),
     timestamps | st.just(OFFSET_MAX),
-    st.none() | st.dictionaries(st.sampled_from([b"a", b"b"]), near_offsets | st.none()),
+    st.none() | st.dictionaries(st.sampled_from([b"", b"a", b"b"]), near_offsets | st.none()),
     timestamps,
 )
 def test_filter_hides_the_same(batch, from_offset, to_offset, hide_flags, bounds, due, latest, tombstones_before):

@@ -10,7 +10,8 @@ import pytest
 from goqueue.names import TopicPartition
 from goqueue.record import kernel
 from goqueue.record.header import TIMESTAMP_MIN, Flags, Priority
-from goqueue.record.message import Message
+from goqueue.record.headers import encode_headers
+from goqueue.record.message import StoredMessage
 from tests.record.batches import TIME, needs_c, stamped
 
 ORDERS = TopicPartition("orders", 3)
@@ -25,9 +26,9 @@ def message(**changes):
         "flags": 0,
         "key": b"key",
         "value": b"value",
-        "raw_headers": None,
+        "encoded_headers": None,
     }
-    return Message(**(fields | changes))
+    return StoredMessage(**(fields | changes))
 
 
 def test_a_decoded_message_knows_all_about_itself():
@@ -40,7 +41,7 @@ def test_a_decoded_message_knows_all_about_itself():
         timestamp=1_700_000_000_123_456_789,
     )
 
-    (decoded,) = kernel.decode(records, ORDERS, Message)
+    (decoded,) = kernel.decode(records, ORDERS, StoredMessage)
 
     assert (decoded.topic, decoded.partition, decoded.offset) == ("orders", 3, 41)
     assert decoded.timestamp == datetime(2023, 11, 14, 22, 13, 20, 123456, tzinfo=UTC)
@@ -52,7 +53,7 @@ def test_a_decoded_message_knows_all_about_itself():
 
 
 def test_a_message_without_key_and_headers_says_so():
-    (decoded,) = kernel.decode(stamped([b""]), ORDERS, Message)
+    (decoded,) = kernel.decode(stamped([b""]), ORDERS, StoredMessage)
 
     assert decoded.key is None
     assert decoded.headers == {}
@@ -61,7 +62,7 @@ def test_a_message_without_key_and_headers_says_so():
 
 
 def test_a_tombstone_has_an_empty_value():
-    (decoded,) = kernel.decode(stamped([None], keys=[b"key"]), ORDERS, Message)
+    (decoded,) = kernel.decode(stamped([None], keys=[b"key"]), ORDERS, StoredMessage)
 
     assert decoded.tombstone
     assert decoded.value == b""
@@ -90,8 +91,40 @@ def test_a_value_that_is_no_text_says_so():
         message(value=b"\xff").text()
 
 
+def test_how_a_message_was_published_is_not_among_its_headers():
+    times = {"gq-expires-at": "1700000000000001999", "gq-created": "1700000000000000999"}
+    own = {"gq-producer": "7:0:0:1", "gq-deliver-at": "5", **times}
+
+    given = message(encoded_headers=encode_headers({**own, "a": "b", "gq-origin": "orders:0:1"}))
+
+    assert given.headers == {"a": "b", "gq-origin": "orders:0:1"}
+    assert given.raw_headers == [("a", b"b"), ("gq-origin", b"orders:0:1")]
+    assert given.expires_at == datetime(2023, 11, 14, 22, 13, 20, 1, tzinfo=UTC)
+    assert given.created_at == datetime(2023, 11, 14, 22, 13, 20, tzinfo=UTC)
+
+
+def test_raw_headers_are_as_they_are_stored_and_headers_show_them_as_text():
+    pairs = [("b", b"1"), ("a", None), ("\udcff", b"\xfe"), ("b", b"2")]
+
+    given = message(encoded_headers=encode_headers(pairs))
+
+    assert given.raw_headers == pairs
+    assert given.headers == {"b": "2", "a": "", "\udcff": "\udcfe"}
+    assert message().raw_headers == []
+
+
+@pytest.mark.parametrize("headers", [{}, {"a": "b"}, {"gq-expires-at": "soon"}, {"gq-expires-at": b"\xff"}])
+def test_a_message_without_a_time_to_live_does_not_expire(headers):
+    assert message(encoded_headers=encode_headers(headers) or None).expires_at is None
+
+
+@pytest.mark.parametrize("headers", [{}, {"gq-created": None}, {"gq-created": "now"}])
+def test_a_message_without_a_time_of_its_producer_has_none(headers):
+    assert message(encoded_headers=encode_headers(headers) or None).created_at is None
+
+
 def test_changing_the_headers_dict_changes_no_message():
-    given = message(raw_headers=b"\0\x01\0\x01a\0\x01b")
+    given = message(encoded_headers=b"\0\x01\0\x01a\0\x01b")
 
     given.headers["a"] = "c"
 
@@ -118,7 +151,7 @@ def test_messages_are_equal_when_all_of_them_is_equal():
         {"flags": Flags.COMPRESSED},
         {"key": None},
         {"value": b""},
-        {"raw_headers": b"\0\x01\0\0\0\0"},
+        {"encoded_headers": b"\0\x01\0\0\0\0"},
     ):
         assert message() != message(**change)
 
@@ -129,7 +162,7 @@ def test_a_message_equals_nothing_else():
 
 
 def test_a_copy_is_equal():
-    given = message(raw_headers=b"\0\x01\0\x01a\0\x01b")
+    given = message(encoded_headers=b"\0\x01\0\x01a\0\x01b")
 
     for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
         assert pickle.loads(pickle.dumps(given, protocol)) == given
@@ -137,7 +170,7 @@ def test_a_copy_is_equal():
 
 
 def test_a_copy_of_a_subclass_is_of_that_class():
-    class Order(Message):
+    class Order(StoredMessage):
         __slots__ = ()
 
     assert type(copy.copy(Order(ORDERS, 1, 2, 3, 0, None, b"", None))) is Order
@@ -146,7 +179,7 @@ def test_a_copy_of_a_subclass_is_of_that_class():
 @needs_c
 @pytest.mark.parametrize("other", ["c", "python"])
 def test_a_message_pickled_with_one_kernel_is_read_with_the_other(other):
-    given = message(flags=Flags.HAS_HEADERS, raw_headers=b"\0\x01\0\x01a\0\x01b")
+    given = message(flags=Flags.HAS_HEADERS, encoded_headers=b"\0\x01\0\x01a\0\x01b")
     echo = (
         "import pickle, sys; from goqueue.record import kernel; message = pickle.load(sys.stdin.buffer);"
         " pickle.dump((kernel.IMPLEMENTATION, repr(message), message), sys.stdout.buffer)"
@@ -166,18 +199,21 @@ def test_a_message_pickled_with_one_kernel_is_read_with_the_other(other):
 @pytest.mark.parametrize(
     ("changes", "shown"),
     [
-        ({}, "<Message orders/3 @ 41, key=b'key', value=b'value'>"),
-        ({"key": None, "priority_code": 0}, "<Message orders/3 @ 41, value=b'value', priority=CRITICAL>"),
-        ({"flags": Flags.TOMBSTONE, "value": b""}, "<Message orders/3 @ 41, key=b'key', tombstone>"),
-        ({"value": b"x" * 100}, f"<Message orders/3 @ 41, key=b'key', value=b'{'x' * 64}'... (100 bytes)>"),
+        ({}, "<StoredMessage orders/3 @ 41, key=b'key', value=b'value'>"),
+        ({"key": None, "priority_code": 0}, "<StoredMessage orders/3 @ 41, value=b'value', priority=CRITICAL>"),
+        ({"flags": Flags.TOMBSTONE, "value": b""}, "<StoredMessage orders/3 @ 41, key=b'key', tombstone>"),
+        ({"value": b"x" * 100}, f"<StoredMessage orders/3 @ 41, key=b'key', value=b'{'x' * 64}'... (100 bytes)>"),
         (
-            {"raw_headers": b"\0\x01\0\x01a\0\x01b"},
-            "<Message orders/3 @ 41, key=b'key', value=b'value', headers={'a': 'b'}>",
+            {"encoded_headers": b"\0\x01\0\x01a\0\x01b"},
+            "<StoredMessage orders/3 @ 41, key=b'key', value=b'value', headers={'a': 'b'}>",
         ),
-        ({"origin": None, "key": None}, "<Message origin=None @ 41, value=b'value'>"),
-        ({"origin": ("orders", 3), "key": None}, "<Message origin=('orders', 3) @ 41, value=b'value'>"),
-        ({"key": None, "priority_code": 5}, "<Message orders/3 @ 41, value=b'value', priority_code=5>"),
-        ({"key": None, "raw_headers": b"\0\x01"}, "<Message orders/3 @ 41, value=b'value', raw_headers=b'\\x00\\x01'>"),
+        ({"origin": None, "key": None}, "<StoredMessage origin=None @ 41, value=b'value'>"),
+        ({"origin": ("orders", 3), "key": None}, "<StoredMessage origin=('orders', 3) @ 41, value=b'value'>"),
+        ({"key": None, "priority_code": 5}, "<StoredMessage orders/3 @ 41, value=b'value', priority_code=5>"),
+        (
+            {"key": None, "encoded_headers": b"\0\x01"},
+            "<StoredMessage orders/3 @ 41, value=b'value', encoded_headers=b'\\x00\\x01'>",
+        ),
     ],
 )
 def test_a_message_shows_what_matters(changes, shown):

@@ -38,6 +38,8 @@ def test_what_is_left_are_whole_records(kernel):
 def test_no_flag_tells_of_what_is_not_there(kernel):
     records = stamped([b"packed", None], keys=[b"a", b"b"], headers=[{"x": "y"}] * 2, flags=[Flags.COMPRESSED, 0])
 
+    empty_key = kernel.strip(stamped([b"v"], keys=[b""]), "key")
+
     flags = [kernel.scan(kernel.strip(records, *parts)).flags for parts in ((), ("value",), PARTS)]
 
     assert flags == [
@@ -45,6 +47,7 @@ def test_no_flag_tells_of_what_is_not_there(kernel):
         Flags.HAS_HEADERS | Flags.TOMBSTONE,
         Flags.TOMBSTONE,
     ]
+    assert kernel.scan(empty_key).flags == 0
 
 
 def test_a_fault_is_told_with_its_place(kernel):

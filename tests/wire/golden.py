@@ -88,7 +88,9 @@ FRAMES: dict[str, Specimen] = {
         verbs.MetadataAnswer(
             {1: "", 2: "b:7000"},
             [
-                verbs.TopicMetadata("t", "0123456789abcdef0123456789abcdef", [1, 2], "zstd", 1_048_576, "leader"),
+                verbs.TopicMetadata(
+                    "t", "0123456789abcdef0123456789abcdef", [1, 2], "zstd", 1_048_576, "leader", "murmur2"
+                ),
                 verbs.TopicMetadata("gone", "", [], error=_ERROR_META),
             ],
         ),

@@ -3,7 +3,6 @@
 import inspect
 import re
 
-import mmh3
 import pytest
 
 from goqueue.doors.native.config import NativeConfig
@@ -16,7 +15,7 @@ from goqueue.topics.config import PARTITIONS_MAX
 from goqueue.transactions import sequences
 from goqueue.wire import codes, frames, verbs
 from goqueue.wire.frames import FrameFlags
-from goqueue.wire.partitioning import partition_of_key
+from goqueue.wire.partitioning import key_hash, partition_of_key
 from goqueue.wire.verbs import Verb
 from tests.wire import notation, protocol_page
 from tests.wire.golden import FRAMES, Specimen
@@ -148,7 +147,7 @@ def test_the_frames_on_the_page_are_those_of_the_code() -> None:
 def test_the_records_on_the_page_are_stamped_by_the_kernel_as_the_page_says() -> None:
     lines = protocol_page.vectors("record")
     pairs = [(sent, stored) for (_, sent), (_, stored) in zip(lines[1::3], lines[2::3], strict=True)]
-    assert len(pairs) == 6
+    assert len(pairs) == 7
 
     for sent, stored in pairs:
         records = bytearray.fromhex(sent)
@@ -161,23 +160,27 @@ def test_the_records_on_the_page_hold_what_the_page_says() -> None:
     sent = [bytes.fromhex(line[1]) for line in lines[1::3]]
 
     identity = BatchIdentity(81_985_529_216_486_895, 0, 0, 2).encode()
-    assert sent[:4] == [
+    marked = {"a": None, "b": "", "gq-created": str(10**9 * 1_700_000_000)}
+    assert sent[:5] == [
         bytes(kernel.encode([b"hello"])),
         bytes(kernel.encode([b"hello"], keys=[b"order-7"], headers=[{"type": "created"}], priorities=1)),
         bytes(kernel.encode([None], keys=[b"order-7"])),
         bytes(kernel.encode([b"a", b"b"], headers=[{headers.PRODUCER: identity}, None])),
+        bytes(kernel.encode([b"v"], keys=[b""], headers=[marked])),
     ]
-    for raw, value in zip(sent[4:], (b"a" * 40, b"a" * 80), strict=True):
+    for raw, value in zip(sent[5:], (b"a" * 40, b"a" * 80), strict=True):
         assert raw[3] == Flags.COMPRESSED
         assert compression.decompress(raw[header.HEADER_BYTES :]) == value
 
 
 def test_the_keys_on_the_page_go_where_the_page_says() -> None:
-    for _, key, _, hashed, _, _, of_6, _, _, of_1000 in protocol_page.vectors("key"):
-        raw = bytes.fromhex(key)
+    lines = protocol_page.vectors("key")
 
-        assert f"{mmh3.hash(raw, 0, False):08x}" == hashed
-        assert (partition_of_key(raw, 6), partition_of_key(raw, 1_000)) == (int(of_6), int(of_1000))
+    assert [line[2] for line in lines] == ["murmur3"] * 5 + ["murmur2"] * 5
+    for _, key, partitioner, hashed, _, _, of_6, _, _, of_1000 in lines:
+        raw = b"" if key == "-" else bytes.fromhex(key)
+        assert f"{key_hash(partitioner)(raw):08x}" == hashed
+        assert [partition_of_key(raw, count, partitioner) for count in (6, 1_000)] == [int(of_6), int(of_1000)]
 
 
 def test_the_identities_of_batches_on_the_page_can_be_parsed() -> None:

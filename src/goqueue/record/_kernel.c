@@ -8,8 +8,9 @@
  *   +-----+---+-----+-----+--------+-----------+----+----+------+-------+------+-----+-------+---------+
  *
  * The crc is CRC-32C of the record without the crc field. Headers are count(2), then keylen(2) key
- * vallen(2) value for each, filling hlen exactly. `header.py` is the authority on the format, `kernel.py`
- * on what each function means, and `_kernel_py.py` is this file in Python: the tests hold one against the other.
+ * vallen(2) value for each, filling hlen exactly; a vallen of 0xFFFF is a null value. `header.py` is the authority on
+ * the format, `kernel.py` on what each function means, and `_kernel_py.py` is this file in Python: the tests hold one
+ * against the other.
  *
  * Buffers are hostile. Every length is compared with what is left, in 64 bits, before it is used, and
  * nothing is assumed about alignment. A buffer may change under our hands: functions that
@@ -46,6 +47,7 @@ enum {
     INDEX_ENTRY_BYTES = 16,
     KEY_BYTES_MAX = 0xFFFF,
     HEADERS_BYTES_MAX = 0xFFFF,
+    NULL_VALUE = 0xFFFF, /* as the length of the value of a header: it has none */
     RELEASE_GIL_BYTES = 64 * 1024, /* below this, handing over the GIL costs more than the work */
 };
 
@@ -58,7 +60,8 @@ enum {
     FLAG_TOMBSTONE = 0x04,
     FLAG_CONTROL = 0x08,
     FLAG_COMMIT = 0x10,
-    FLAGS_KNOWN = 0x3F,
+    FLAG_EMPTY_KEY = 0x40,
+    FLAGS_KNOWN = 0x7F,
 };
 
 typedef enum {
@@ -66,6 +69,7 @@ typedef enum {
     FAULT_TRUNCATED,
     FAULT_MAGIC,
     FAULT_VERSION,
+    FAULT_UNKNOWN_FLAGS,
     FAULT_FLAGS,
     FAULT_PRIORITY,
     FAULT_RESERVED,
@@ -361,6 +365,39 @@ static PyObject *kernel_hardware_crc(PyObject *Py_UNUSED(module), PyObject *Py_U
     return PyBool_FromLong(crc_has_hardware);
 }
 
+/* ---- murmur2 ---- */
+
+static inline uint32_t load_u32_little(const uint8_t *from)
+{
+    return __builtin_bswap32(load_u32(from));
+}
+
+static uint32_t murmur2(const uint8_t *at, size_t bytes)
+{
+    const uint32_t multiplier = 0x5bd1e995;
+    uint32_t hash = 0x9747b28c ^ (uint32_t)bytes;
+    for (; bytes >= 4; at += 4, bytes -= 4) {
+        uint32_t word = load_u32_little(at) * multiplier;
+        hash = hash * multiplier ^ (word ^ word >> 24) * multiplier;
+    }
+    uint32_t rest = 0;
+    for (size_t i = bytes; i--;)
+        rest = rest << 8 | at[i];
+    if (bytes)
+        hash = (hash ^ rest) * multiplier;
+    hash = (hash ^ hash >> 13) * multiplier;
+    return hash ^ hash >> 15;
+}
+
+static PyObject *kernel_murmur2(PyObject *Py_UNUSED(module), PyObject *key)
+{
+    if (!PyBytes_Check(key)) {
+        PyErr_SetString(PyExc_TypeError, "the key must be bytes");
+        return NULL;
+    }
+    return PyLong_FromUnsignedLong(murmur2((const uint8_t *)PyBytes_AsString(key), (size_t)PyBytes_Size(key)));
+}
+
 /* ---- one record ---- */
 
 typedef struct {
@@ -403,7 +440,14 @@ static inline bool flags_hold(const Header *header, uint64_t allowed)
     unsigned flags = header->flags;
     bool has_headers = flags & FLAG_HAS_HEADERS;
     return !(flags & ~(allowed & FLAGS_KNOWN)) && has_headers == (header->headers_bytes > 0) &&
-           !(flags & FLAG_TOMBSTONE && header->value_bytes) && (!(flags & FLAG_COMMIT) || flags & FLAG_CONTROL);
+           !(flags & FLAG_TOMBSTONE && header->value_bytes) && (!(flags & FLAG_COMMIT) || flags & FLAG_CONTROL) &&
+           !(flags & FLAG_EMPTY_KEY && header->key_bytes);
+}
+
+/* Whether there is a key. An empty one is a key, too, if the flag says so. */
+static inline bool has_key(const Header *header)
+{
+    return header->key_bytes || header->flags & FLAG_EMPTY_KEY;
 }
 
 /* Reads the fixed header of the record at `at`, of which `left` bytes are there. After FAULT_NONE all of
@@ -431,7 +475,7 @@ static inline Fault read_header(const uint8_t *at, size_t left, const Limits *li
     if (version != VERSION)
         return FAULT_VERSION;
     if (!flags_hold(header, limits->flags_allowed))
-        return FAULT_FLAGS;
+        return header->flags & ~FLAGS_KNOWN ? FAULT_UNKNOWN_FLAGS : FAULT_FLAGS;
     if (header->priority > PRIORITY_MAX)
         return FAULT_PRIORITY;
     if (reserved)
@@ -452,20 +496,28 @@ typedef struct {
     const uint8_t *value;
     uint16_t name_bytes;
     uint16_t value_bytes;
+    bool is_null; /* the value, which has 0 bytes then */
 } NamedValue;
 
-/* One length-prefixed string, or NULL when it would leave the headers. */
-static inline const uint8_t *next_string(HeaderCursor *cursor, uint16_t *bytes)
+/* A length of two bytes, or -1 when it would leave the headers. */
+static inline int next_length(HeaderCursor *cursor)
 {
     if (cursor->end - cursor->at < 2)
-        return NULL;
-    *bytes = load_u16(cursor->at);
+        return -1;
+    uint16_t bytes = load_u16(cursor->at);
     atomic_signal_fence(memory_order_seq_cst);
-    const uint8_t *string = cursor->at + 2;
-    if (cursor->end - string < *bytes)
+    cursor->at += 2;
+    return bytes;
+}
+
+/* That many bytes, or NULL when they would leave the headers. */
+static inline const uint8_t *next_bytes(HeaderCursor *cursor, uint16_t bytes)
+{
+    const uint8_t *found = cursor->at;
+    if (cursor->end - found < bytes)
         return NULL;
-    cursor->at = string + *bytes;
-    return string;
+    cursor->at = found + bytes;
+    return found;
 }
 
 static inline HeaderCursor open_headers(const uint8_t *record, const Header *header)
@@ -484,10 +536,19 @@ static inline bool next_header(HeaderCursor *cursor, NamedValue *found)
 {
     if (!cursor->left)
         return false;
-    found->name = next_string(cursor, &found->name_bytes);
+    int bytes = next_length(cursor);
+    if (bytes < 0)
+        return false;
+    found->name_bytes = (uint16_t)bytes;
+    found->name = next_bytes(cursor, found->name_bytes);
     if (!found->name)
         return false;
-    found->value = next_string(cursor, &found->value_bytes);
+    bytes = next_length(cursor);
+    if (bytes < 0)
+        return false;
+    found->is_null = bytes == NULL_VALUE;
+    found->value_bytes = found->is_null ? 0 : (uint16_t)bytes;
+    found->value = next_bytes(cursor, found->value_bytes);
     if (!found->value)
         return false;
     cursor->left--;
@@ -930,7 +991,7 @@ typedef struct {
     PyObject *origin;
     PyObject *key;
     PyObject *value;
-    PyObject *raw_headers;
+    PyObject *encoded_headers;
     long long offset;
     long long timestamp_ns;
     unsigned char priority_code;
@@ -967,16 +1028,16 @@ static PyTypeObject *record_type_below(PyTypeObject *type)
 
 static PyObject *record_new(PyTypeObject *type, PyObject *args, PyObject *kwargs)
 {
-    static char *names[] = {"origin", "offset", "timestamp_ns", "priority_code", "flags",
-                            "key",    "value",  "raw_headers",  NULL};
-    PyObject *origin, *key, *value, *raw_headers;
+    static char *names[] = {"origin", "offset", "timestamp_ns",    "priority_code", "flags",
+                            "key",    "value",  "encoded_headers", NULL};
+    PyObject *origin, *key, *value, *encoded_headers;
     long long offset, timestamp_ns;
     unsigned char priority_code, flags;
     if (!PyArg_ParseTupleAndKeywords(args, kwargs, "OLLbbOSO:Record", names, &origin, &offset, &timestamp_ns,
-                                     &priority_code, &flags, &key, &value, &raw_headers))
+                                     &priority_code, &flags, &key, &value, &encoded_headers))
         return NULL;
-    if (!is_bytes_or_none(key) || !is_bytes_or_none(raw_headers)) {
-        PyErr_SetString(PyExc_TypeError, "key and raw_headers must be bytes or None");
+    if (!is_bytes_or_none(key) || !is_bytes_or_none(encoded_headers)) {
+        PyErr_SetString(PyExc_TypeError, "key and encoded_headers must be bytes or None");
         return NULL;
     }
     if (refuse_record_as_origin(origin, record_type_below(type)))
@@ -989,7 +1050,7 @@ static PyObject *record_new(PyTypeObject *type, PyObject *args, PyObject *kwargs
     record->origin = Py_NewRef(origin);
     record->key = Py_NewRef(key);
     record->value = Py_NewRef(value);
-    record->raw_headers = Py_NewRef(raw_headers);
+    record->encoded_headers = Py_NewRef(encoded_headers);
     record->offset = offset;
     record->timestamp_ns = timestamp_ns;
     record->priority_code = priority_code;
@@ -1004,7 +1065,7 @@ static void record_dealloc(PyObject *self)
     Py_XDECREF(record->origin);
     Py_XDECREF(record->key);
     Py_XDECREF(record->value);
-    Py_XDECREF(record->raw_headers);
+    Py_XDECREF(record->encoded_headers);
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
     release(self);
     Py_DECREF(type);
@@ -1018,7 +1079,7 @@ static PyMemberDef record_members[] = {
     {"flags", T_UBYTE, offsetof(RecordObject, flags), READONLY, NULL},
     {"key", T_OBJECT_EX, offsetof(RecordObject, key), READONLY, NULL},
     {"value", T_OBJECT_EX, offsetof(RecordObject, value), READONLY, NULL},
-    {"raw_headers", T_OBJECT_EX, offsetof(RecordObject, raw_headers), READONLY, NULL},
+    {"encoded_headers", T_OBJECT_EX, offsetof(RecordObject, encoded_headers), READONLY, NULL},
     {NULL, 0, 0, 0, NULL},
 };
 
@@ -1055,9 +1116,9 @@ static bool is_untrackable(PyTypeObject *type, PyTypeObject *base)
            same_layout(type, base, "__dictoffset__");
 }
 
-static PyObject *bytes_or_none(const uint8_t *from, size_t bytes)
+static PyObject *bytes_if(bool present, const uint8_t *from, size_t bytes)
 {
-    return bytes ? PyBytes_FromStringAndSize((const char *)from, (Py_ssize_t)bytes) : Py_NewRef(Py_None);
+    return present ? PyBytes_FromStringAndSize((const char *)from, (Py_ssize_t)bytes) : Py_NewRef(Py_None);
 }
 
 typedef struct {
@@ -1080,10 +1141,10 @@ static PyObject *decode_record(const Decoder *decoder, const uint8_t *at, const 
     record->timestamp_ns = header->timestamp;
     record->priority_code = header->priority;
     record->flags = header->flags;
-    record->key = bytes_or_none(record_key(at), header->key_bytes);
+    record->key = bytes_if(has_key(header), record_key(at), header->key_bytes);
     record->value = PyBytes_FromStringAndSize((const char *)record_value(at, header), (Py_ssize_t)header->value_bytes);
-    record->raw_headers = bytes_or_none(record_headers(at, header), header->headers_bytes);
-    if (!record->key || !record->value || !record->raw_headers) {
+    record->encoded_headers = bytes_if(header->headers_bytes, record_headers(at, header), header->headers_bytes);
+    if (!record->key || !record->value || !record->encoded_headers) {
         Py_DECREF(record);
         return NULL;
     }
@@ -1342,6 +1403,7 @@ static bool text_open(Text *text, PyObject *object, Py_ssize_t index)
     return false;
 }
 
+/* Without a `value->data` the value is null. */
 static bool append_named_value(Output *output, const Text *name, const Text *value, uint64_t *total)
 {
     size_t bytes = 4 + (size_t)name->bytes + (size_t)value->bytes;
@@ -1352,25 +1414,26 @@ static bool append_named_value(Output *output, const Text *name, const Text *val
         return false;
     output_append_u16(output, (uint16_t)name->bytes);
     output_append(output, (const uint8_t *)name->data, (size_t)name->bytes);
-    output_append_u16(output, (uint16_t)value->bytes);
-    output_append(output, (const uint8_t *)value->data, (size_t)value->bytes);
+    output_append_u16(output, (uint16_t)(value->data ? value->bytes : NULL_VALUE));
+    if (value->data)
+        output_append(output, (const uint8_t *)value->data, (size_t)value->bytes);
     return true;
 }
 
 static bool append_header(Output *output, PyObject *name, PyObject *value, Py_ssize_t index, uint64_t *total)
 {
-    Text name_text, value_text;
+    Text name_text, value_text = {NULL, 0, NULL};
     if (!PyUnicode_Check(name)) {
         refuse_type(index, "header name", "str", name);
         return false;
     }
-    if (!PyUnicode_Check(value) && !PyBytes_Check(value)) {
-        refuse_type(index, "header value", "str or bytes", value);
+    if (value != Py_None && !PyUnicode_Check(value) && !PyBytes_Check(value)) {
+        refuse_type(index, "header value", "str, bytes or None", value);
         return false;
     }
     if (!text_open(&name_text, name, index))
         return false;
-    bool done = text_open(&value_text, value, index);
+    bool done = value == Py_None || text_open(&value_text, value, index);
     if (done) {
         done = append_named_value(output, &name_text, &value_text, total);
         Py_XDECREF(value_text.owner);
@@ -1379,34 +1442,61 @@ static bool append_header(Output *output, PyObject *name, PyObject *value, Py_ss
     return done;
 }
 
+/* The number of headers, or -1 with an exception set. An error handler of the codec may be Python code, which may change
+ * the dict or the list, so references are held, and what is counted is what was appended. */
+static Py_ssize_t append_named(Output *output, PyObject *headers, Py_ssize_t index, uint64_t *total)
+{
+    Py_ssize_t cursor = 0, count = 0;
+    PyObject *name, *value;
+    for (; PyDict_Next(headers, &cursor, &name, &value); count++) {
+        Py_INCREF(name);
+        Py_INCREF(value);
+        bool done = append_header(output, name, value, index, total);
+        Py_DECREF(name);
+        Py_DECREF(value);
+        if (!done)
+            return -1;
+    }
+    return count;
+}
+
+static Py_ssize_t append_pairs(Output *output, PyObject *headers, Py_ssize_t index, uint64_t *total)
+{
+    Py_ssize_t count = 0;
+    for (; count < PyList_Size(headers); count++) {
+        PyObject *pair = Py_NewRef(PyList_GetItem(headers, count));
+        bool done = PyTuple_Check(pair) && PyTuple_Size(pair) == 2;
+        if (!done)
+            refuse(index, "headers must be a dict or a list of pairs");
+        else
+            done = append_header(output, PyTuple_GetItem(pair, 0), PyTuple_GetItem(pair, 1), index, total);
+        Py_DECREF(pair);
+        if (!done)
+            return -1;
+    }
+    return count;
+}
+
 static bool append_headers(Output *output, PyObject *headers, Py_ssize_t index, uint16_t *bytes)
 {
     *bytes = 0;
     if (headers == Py_None)
         return true;
-    if (!PyDict_Check(headers)) {
-        refuse(index, "headers must be a dict");
+    bool is_list = PyList_Check(headers);
+    if (!is_list && !PyDict_Check(headers)) {
+        refuse(index, "headers must be a dict or a list of pairs");
         return false;
     }
-    if (!PyDict_Size(headers))
+    if (!(is_list ? PyList_Size(headers) : PyDict_Size(headers)))
         return true;
     if (!output_reserve(output, 2))
         return false;
     size_t count_at = output->bytes;
     uint64_t total = 2;
-    uint64_t count = 0;
-    Py_ssize_t cursor = 0;
-    PyObject *name, *value;
     output->bytes += 2;
-    for (; PyDict_Next(headers, &cursor, &name, &value); count++) {
-        Py_INCREF(name);
-        Py_INCREF(value);
-        bool done = append_header(output, name, value, index, &total);
-        Py_DECREF(name);
-        Py_DECREF(value);
-        if (!done)
-            return false;
-    }
+    Py_ssize_t count = (is_list ? append_pairs : append_named)(output, headers, index, &total);
+    if (count < 0)
+        return false;
     if (total > HEADERS_BYTES_MAX) {
         refuse_size(index, "headers", total, HEADERS_BYTES_MAX);
         return false;
@@ -1513,7 +1603,8 @@ static bool encode_message(const Batch *batch, Py_ssize_t index, Output *output)
     PyObject *value_object = PyTuple_GetItem(batch->values, index);
     PyObject *key_object = batch->keys ? PyTuple_GetItem(batch->keys, index) : Py_None;
     Header header = {
-        .flags = (uint8_t)((flags & ~FLAG_HAS_HEADERS) | (value_object == Py_None ? FLAG_TOMBSTONE : 0)),
+        .flags = (uint8_t)((flags & ~(FLAG_HAS_HEADERS | FLAG_EMPTY_KEY)) |
+                           (value_object == Py_None ? FLAG_TOMBSTONE : 0)),
         .priority = (uint8_t)priority,
         .timestamp = timestamp,
     };
@@ -1523,6 +1614,8 @@ static bool encode_message(const Batch *batch, Py_ssize_t index, Output *output)
         return false;
     bool done = loan_open(&key, key_object, index, "key");
     if (done) {
+        if (!key.bytes && key_object != Py_None)
+            header.flags |= FLAG_EMPTY_KEY;
         done = encode_fields(batch, index, &value, &key, &header, output);
         loan_close(&key);
     }
@@ -1589,6 +1682,7 @@ enum {
     HEADER_OFFSETS,
     HEADER_NAME_OFFSETS,
     HEADER_NAME_DATA,
+    HEADER_VALUE_VALIDITY,
     HEADER_VALUE_OFFSETS,
     HEADER_VALUE_DATA,
     BUFFER_COUNT,
@@ -1681,6 +1775,7 @@ static void size_buffers(const Totals *totals, unsigned wanted, uint64_t sizes[B
         sizes[HEADER_OFFSETS] = offsets;
         sizes[HEADER_NAME_OFFSETS] = (totals->header_count + 1) * sizeof(int32_t);
         sizes[HEADER_NAME_DATA] = totals->header_name_bytes;
+        sizes[HEADER_VALUE_VALIDITY] = (totals->header_count + 7) / 8;
         sizes[HEADER_VALUE_OFFSETS] = (totals->header_count + 1) * sizeof(int32_t);
         sizes[HEADER_VALUE_DATA] = totals->header_value_bytes;
     }
@@ -1728,6 +1823,7 @@ static bool fill_headers(uint8_t *const to[BUFFER_COUNT], const uint8_t *record,
     while (next_header(&cursor, &found)) {
         if (used->header_count == room->header_count)
             return false;
+        put_bit(to[HEADER_VALUE_VALIDITY], used->header_count, !found.is_null);
         if (!put_bytes(to[HEADER_NAME_OFFSETS], to[HEADER_NAME_DATA], room->header_name_bytes, used->header_count,
                        &used->header_name_bytes, found.name, found.name_bytes) ||
             !put_bytes(to[HEADER_VALUE_OFFSETS], to[HEADER_VALUE_DATA], room->header_value_bytes, used->header_count,
@@ -1752,7 +1848,7 @@ static inline bool fill_row(uint8_t *const to[BUFFER_COUNT], unsigned wanted, co
     if (wanted & WANT_PRIORITY)
         put_i32(to[PRIORITIES], row, header->priority);
     if (wanted & WANT_KEY) {
-        put_bit(to[KEY_VALIDITY], row, header->key_bytes > 0);
+        put_bit(to[KEY_VALIDITY], row, has_key(header));
         if (!put_bytes(to[KEY_OFFSETS], to[KEY_DATA], room->key_bytes, row, &used->key_bytes, record_key(record),
                        header->key_bytes))
             return false;
@@ -1816,6 +1912,7 @@ static PyObject *new_columns(const Totals *totals, unsigned wanted, uint8_t *to[
     memset(to[KEY_VALIDITY], 0, sizes[KEY_VALIDITY]);
     memset(to[VALUE_VALIDITY], 0, sizes[VALUE_VALIDITY]);
     memset(to[DELIVER_AT_VALIDITY], 0, sizes[DELIVER_AT_VALIDITY]);
+    memset(to[HEADER_VALUE_VALIDITY], 0, sizes[HEADER_VALUE_VALIDITY]);
     static const int offsets[] = {KEY_OFFSETS, VALUE_OFFSETS, HEADER_OFFSETS, HEADER_NAME_OFFSETS,
                                   HEADER_VALUE_OFFSETS};
     for (size_t i = 0; i < sizeof offsets / sizeof *offsets; i++)
@@ -1936,7 +2033,7 @@ static int is_hidden(const FilterRequest *request, const uint8_t *record, const 
         return 0;
     if (header->flags & FLAG_TOMBSTONE && header->timestamp < request->tombstones_before)
         return 1;
-    if (request->latest && header->key_bytes)
+    if (request->latest && has_key(header))
         return is_superseded(request->latest, record_key(record), header->key_bytes, offset);
     return 0;
 }
@@ -2024,8 +2121,10 @@ static size_t strip_records(const uint8_t *buffer, size_t bytes, unsigned keep, 
         if (*fault)
             break;
         Header kept = header;
-        if (!(keep & KEEP_KEY))
+        if (!(keep & KEEP_KEY)) {
             kept.key_bytes = 0;
+            kept.flags &= (uint8_t)~FLAG_EMPTY_KEY;
+        }
         if (!(keep & KEEP_VALUE)) {
             kept.value_bytes = 0;
             kept.flags &= (uint8_t)~FLAG_COMPRESSED;
@@ -2111,7 +2210,7 @@ static PyObject *kernel_latest(PyObject *Py_UNUSED(module), PyObject *args)
         fault = read_stored(buffer + at, bytes - at, false, &header);
         if (fault)
             break;
-        if (header.key_bytes && !(header.flags & FLAG_CONTROL) && !latest_note(table, buffer + at, &header)) {
+        if (has_key(&header) && !(header.flags & FLAG_CONTROL) && !latest_note(table, buffer + at, &header)) {
             done = false;
             break;
         }
@@ -2490,6 +2589,7 @@ static PyObject *kernel_select(PyObject *Py_UNUSED(module), PyObject *args)
 static PyMethodDef kernel_methods[] = {
     {"crc32c", kernel_crc32c, METH_VARARGS, "crc32c(data, crc) -> int"},
     {"crc32c_table", kernel_crc32c_table, METH_VARARGS, "crc32c_table(data, crc) -> int: without the hardware"},
+    {"murmur2", kernel_murmur2, METH_O, "murmur2(key) -> int"},
     {"hardware_crc", kernel_hardware_crc, METH_NOARGS, "hardware_crc() -> bool"},
     {"encode", kernel_encode, METH_VARARGS,
      "encode(values, keys, headers, priorities, timestamps, flags) -> bytearray"},

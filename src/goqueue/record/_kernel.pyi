@@ -1,9 +1,10 @@
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Sequence
 from typing import Any, Self, TypeVar
 
 from goqueue.record._kernel_py import OutlineTuple, SummaryTuple
 from goqueue.record.header import Buffer
+from goqueue.record.headers import HeaderPair, Headers
 
 class Record:
     def __new__(
@@ -15,7 +16,7 @@ class Record:
         flags: int,
         key: bytes | None,
         value: bytes,
-        raw_headers: bytes | None,
+        encoded_headers: bytes | None,
     ) -> Self: ...
     @property
     def origin(self) -> Any: ...
@@ -32,17 +33,18 @@ class Record:
     @property
     def value(self) -> bytes: ...
     @property
-    def raw_headers(self) -> bytes | None: ...
+    def encoded_headers(self) -> bytes | None: ...
 
 _R = TypeVar("_R", bound=Record)
 
 def crc32c(data: Buffer, crc: int, /) -> int: ...
 def crc32c_table(data: Buffer, crc: int, /) -> int: ...
+def murmur2(key: bytes, /) -> int: ...
 def hardware_crc() -> bool: ...
 def encode(
     values: Iterable[Buffer | None],
     keys: Iterable[Buffer | None] | None,
-    headers: Iterable[Mapping[str, str | bytes] | None] | None,
+    headers: Iterable[Headers | Sequence[HeaderPair] | None] | None,
     priorities: int | Iterable[int],
     timestamps: int | Iterable[int],
     flags: int | Iterable[int],

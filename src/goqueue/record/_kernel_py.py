@@ -5,9 +5,11 @@ tests/record/test_kernel_twins.py compares. It is written to be read. `kernel.py
 `header.py` has the format.
 """
 
+# Over 800 lines in one file, because its twin is one C file: a reader compares the two function by function.
+
 import struct
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from operator import index as as_int
 from typing import Any, NamedTuple, Self, TypeAlias
@@ -29,7 +31,16 @@ from goqueue.record.header import (
     Priority,
     RecordFault,
 )
-from goqueue.record.headers import DELIVER_AT, EXPIRES_AT, FOR_GROUP, encode_headers, parse_time, split_headers
+from goqueue.record.headers import (
+    DELIVER_AT,
+    EXPIRES_AT,
+    FOR_GROUP,
+    HeaderPair,
+    Headers,
+    encode_headers,
+    parse_time,
+    split_headers,
+)
 
 Lanes: TypeAlias = tuple[bytes, bytes, bytes, bytes, bytes]
 OutlineTuple: TypeAlias = tuple[int, int, int, int, int, Lanes, bytes, bytes, bytes, bytes, bytes]
@@ -41,6 +52,7 @@ _HAS_HEADERS = int(Flags.HAS_HEADERS)
 _TOMBSTONE = int(Flags.TOMBSTONE)
 _CONTROL = int(Flags.CONTROL)
 _COMMIT = int(Flags.COMMIT)
+_EMPTY_KEY = int(Flags.EMPTY_KEY)
 
 _KEEP_KEY = 1
 _KEEP_VALUE = 2
@@ -49,6 +61,7 @@ _INDEX_INTERVAL_BYTES = 4096
 _OFFSET_ENTRY = struct.Struct(">QQ")
 _TIME_ENTRY = struct.Struct(">qQ")
 _CRC = struct.Struct(">I")
+_WORD = struct.Struct("<I")
 _OFFSET_AND_TIMESTAMP = struct.Struct(">Qq")
 _DELAYED_ENTRY = struct.Struct("=QqII")
 _EXPIRING_ENTRY = struct.Struct("=Qq")
@@ -98,6 +111,24 @@ def hardware_crc() -> bool:
 
 def _record_crc(record: memoryview) -> int:
     return _crc_update(_crc_update(0xFFFF_FFFF, record[:CRC_POSITION]), record[CRC_END:]) ^ 0xFFFF_FFFF
+
+
+# murmur2
+
+
+def murmur2(key: bytes) -> int:
+    if not isinstance(key, bytes):
+        raise TypeError("the key must be bytes")
+    multiplier, mask = 0x5BD1E995, 0xFFFF_FFFF
+    hashed = 0x9747_B28C ^ (len(key) & mask)
+    whole = len(key) & ~3
+    for (word,) in _WORD.iter_unpack(key[:whole]):
+        mixed = word * multiplier & mask
+        hashed = hashed * multiplier & mask ^ (mixed ^ mixed >> 24) * multiplier & mask
+    if rest := key[whole:]:
+        hashed = (hashed ^ int.from_bytes(rest, "little")) * multiplier & mask
+    hashed = (hashed ^ hashed >> 13) * multiplier & mask
+    return hashed ^ hashed >> 15
 
 
 # arguments
@@ -153,6 +184,11 @@ class _Stored(NamedTuple):
     headers: memoryview
 
     @property
+    def has_key(self) -> bool:
+        """An empty key is a key, too, if the flag says so."""
+        return len(self.key) > 0 or bool(self.flags & _EMPTY_KEY)
+
+    @property
     def deliver_at(self) -> int | None:
         return self._time(DELIVER_AT)
 
@@ -163,7 +199,7 @@ class _Stored(NamedTuple):
     def _time(self, wanted: str) -> int | None:
         """The time in the header of this name, the last one if there are several; None without a valid one."""
         times = [value for name, value in split_headers(bytes(self.headers)) if name == wanted.encode()]
-        return parse_time(times[-1]) if times else None
+        return parse_time(times[-1] or b"") if times else None
 
     @property
     def for_group(self) -> tuple[int, int] | None:
@@ -171,18 +207,21 @@ class _Stored(NamedTuple):
         found: tuple[int, int] | None = None
         at = len(self.record) - len(self.headers) + 2
         for name, value in split_headers(bytes(self.headers)):
-            at += 2 + len(name) + 2 + len(value)
+            size = len(value or b"")
+            at += 2 + len(name) + 2 + size
             if name == FOR_GROUP.encode():
-                found = at - len(value), len(value)
+                found = at - size, size
         return found if found is not None and found[1] else None
 
 
-def _flags_hold(flags: int, allowed: int, value_bytes: int, headers_bytes: int) -> bool:
+def _flags_hold(flags: int, allowed: int, key_bytes: int, value_bytes: int, headers_bytes: int) -> bool:
     if flags & ~(allowed & FLAGS_KNOWN):
         return False
     if bool(flags & _HAS_HEADERS) != (headers_bytes > 0):
         return False
     if flags & _TOMBSTONE and value_bytes:
+        return False
+    if flags & _EMPTY_KEY and key_bytes:
         return False
     return not flags & _COMMIT or bool(flags & _CONTROL)
 
@@ -199,8 +238,8 @@ def _read_header(
         return RecordFault.MAGIC
     if version != VERSION:
         return RecordFault.VERSION
-    if not _flags_hold(flags, flags_allowed, vlen, hlen):
-        return RecordFault.FLAGS
+    if not _flags_hold(flags, flags_allowed, klen, vlen, hlen):
+        return RecordFault.UNKNOWN_FLAGS if flags & ~FLAGS_KNOWN else RecordFault.FLAGS
     if priority > Priority.BACKGROUND:
         return RecordFault.PRIORITY
     if reserved:
@@ -488,7 +527,16 @@ def resync(buffer: Buffer, start: int, min_offset: int, max_offset: int) -> int:
 class Record:
     """One record of a batch. Its origin must not refer back to it: the C twin takes no part in garbage collection."""
 
-    __slots__ = ("_flags", "_key", "_offset", "_origin", "_priority_code", "_raw_headers", "_timestamp_ns", "_value")
+    __slots__ = (
+        "_encoded_headers",
+        "_flags",
+        "_key",
+        "_offset",
+        "_origin",
+        "_priority_code",
+        "_timestamp_ns",
+        "_value",
+    )
 
     _origin: Any
     _offset: int
@@ -497,7 +545,7 @@ class Record:
     _flags: int
     _key: bytes | None
     _value: bytes
-    _raw_headers: bytes | None
+    _encoded_headers: bytes | None
 
     def __new__(
         cls,
@@ -508,12 +556,12 @@ class Record:
         flags: int,
         key: bytes | None,
         value: bytes,
-        raw_headers: bytes | None,
+        encoded_headers: bytes | None,
     ) -> Self:
         if not isinstance(value, bytes):
             raise TypeError(f"value must be bytes, not {type(value).__name__}")
-        if not _is_bytes_or_none(key) or not _is_bytes_or_none(raw_headers):
-            raise TypeError("key and raw_headers must be bytes or None")
+        if not _is_bytes_or_none(key) or not _is_bytes_or_none(encoded_headers):
+            raise TypeError("key and encoded_headers must be bytes or None")
         _refuse_record_as_origin(origin)
         self = super().__new__(cls)
         self._origin = origin
@@ -523,7 +571,7 @@ class Record:
         self._flags = _byte(flags)
         self._key = key
         self._value = value
-        self._raw_headers = raw_headers
+        self._encoded_headers = encoded_headers
         return self
 
     @property
@@ -555,8 +603,8 @@ class Record:
         return self._value
 
     @property
-    def raw_headers(self) -> bytes | None:
-        return self._raw_headers
+    def encoded_headers(self) -> bytes | None:
+        return self._encoded_headers
 
 
 def _is_bytes_or_none(value: object) -> bool:
@@ -594,7 +642,7 @@ def decode(buffer: Buffer, origin: object, record_type: type[Record], verify: bo
             stored.timestamp,
             stored.priority,
             stored.flags,
-            bytes(stored.key) or None,
+            bytes(stored.key) if stored.has_key else None,
             bytes(stored.value),
             bytes(stored.headers) or None,
         )
@@ -648,10 +696,10 @@ def _bytes(value: Any, index: int, field: str) -> memoryview:
 def _header_bytes(headers: Any, index: int) -> bytes:
     if headers is None:
         return b""
-    if not isinstance(headers, dict):
-        raise ValueError(index, "headers must be a dict")
+    if not isinstance(headers, dict | list):
+        raise ValueError(index, "headers must be a dict or a list of pairs")
     try:
-        return encode_headers(dict(dict.items(headers)))
+        return encode_headers(dict(dict.items(headers)) if isinstance(headers, dict) else [*headers])
     except MessageTooLarge as error:
         raise OverflowError(index, "headers", error.size, error.limit) from None
     except InvalidMessage as error:
@@ -659,7 +707,7 @@ def _header_bytes(headers: Any, index: int) -> bytes:
 
 
 def _encode_one(index: int, value: Any, key: Any, headers: Any, priority: Any, timestamp: Any, flags: Any) -> bytes:
-    flags = _flags(flags, index) & ~_HAS_HEADERS
+    flags = _flags(flags, index) & ~(_HAS_HEADERS | _EMPTY_KEY)
     priority = _priority(priority, index)
     timestamp = _timestamp(timestamp, index)
     if flags & _COMMIT and not flags & _CONTROL:
@@ -673,6 +721,8 @@ def _encode_one(index: int, value: Any, key: Any, headers: Any, priority: Any, t
         raise ValueError(index, "a tombstone has no value")
     if key_view.nbytes > KEY_BYTES_MAX:
         raise OverflowError(index, "key", key_view.nbytes, KEY_BYTES_MAX)
+    if key is not None and not key_view.nbytes:
+        flags |= _EMPTY_KEY
     header_bytes = _header_bytes(headers, index)
     if header_bytes:
         flags |= _HAS_HEADERS
@@ -684,7 +734,7 @@ def _encode_one(index: int, value: Any, key: Any, headers: Any, priority: Any, t
 def encode(
     values: Iterable[Buffer | None],
     keys: Iterable[Buffer | None] | None,
-    headers: Iterable[Mapping[str, str | bytes] | None] | None,
+    headers: Iterable[Headers | Sequence[HeaderPair] | None] | None,
     priorities: int | Sequence[int],
     timestamps: int | Sequence[int],
     flags: int | Sequence[int],
@@ -738,7 +788,7 @@ def _check_fits(what: str, *sizes: int) -> None:
 
 def _key_columns(rows: Sequence[_Stored]) -> list[bytearray]:
     keys = [row.key for row in rows]
-    return [_validity([len(key) > 0 for key in keys]), *_binary(keys)]
+    return [_validity([row.has_key for row in rows]), *_binary(keys)]
 
 
 def _value_columns(rows: Sequence[_Stored]) -> list[bytearray]:
@@ -753,13 +803,15 @@ def _deliver_at_columns(rows: Sequence[_Stored]) -> list[bytearray]:
     ]
 
 
-def _header_columns(headers: Sequence[list[tuple[bytes, bytes]]]) -> list[bytearray]:
+def _header_columns(headers: Sequence[list[tuple[bytes, bytes | None]]]) -> list[bytearray]:
     offsets = array("i", [0])
     for pairs in headers:
         offsets.append(offsets[-1] + len(pairs))
     names = [name for pairs in headers for name, _ in pairs]
     values = [value for pairs in headers for _, value in pairs]
-    return [bytearray(offsets.tobytes()), *_binary(names), *_binary(values)]
+    texts = [value or b"" for value in values]
+    validity = _validity([value is not None for value in values])
+    return [bytearray(offsets.tobytes()), *_binary(names), validity, *_binary(texts)]
 
 
 def columns(buffer: Buffer, wanted: int, verify: bool) -> tuple[int, int, tuple[Any, ...]]:
@@ -776,7 +828,7 @@ def columns(buffer: Buffer, wanted: int, verify: bool) -> tuple[int, int, tuple[
             "headers",
             sum(map(len, headers)),
             sum(len(name) for pairs in headers for name, _ in pairs),
-            sum(len(value) for pairs in headers for _, value in pairs),
+            sum(len(value or b"") for pairs in headers for _, value in pairs),
         )
     filled = (
         _machine_order("q", (row.offset for row in rows)) if wanted & _OFFSET else bytearray(),
@@ -785,7 +837,7 @@ def columns(buffer: Buffer, wanted: int, verify: bool) -> tuple[int, int, tuple[
         *(_key_columns(rows) if wanted & _KEY else _nothing(3)),
         *(_value_columns(rows) if wanted & _VALUE else _nothing(3)),
         *(_deliver_at_columns(rows) if wanted & _DELIVER_AT else _nothing(2)),
-        *(_header_columns(headers) if wanted & _HEADERS else _nothing(5)),
+        *(_header_columns(headers) if wanted & _HEADERS else _nothing(6)),
     )
     return int(run.fault), run.position, (len(rows), *filled)
 
@@ -841,7 +893,7 @@ def filter(
             return False
         if stored.flags & _TOMBSTONE and stored.timestamp < tombstones_before:
             return True
-        return table is not None and len(stored.key) > 0 and _is_superseded(stored, table)
+        return table is not None and stored.has_key and _is_superseded(stored, table)
 
     visible = bytearray()
     for stored in run:
@@ -862,7 +914,11 @@ def strip(buffer: Buffer, keep: int) -> tuple[int, int, bytearray]:
         key = stored.key if keep & _KEEP_KEY else b""
         value = stored.value if keep & _KEEP_VALUE else b""
         headers = stored.headers if keep & _KEEP_HEADERS else b""
-        flags = stored.flags & ~((0 if keep & _KEEP_VALUE else _COMPRESSED) | (0 if headers else _HAS_HEADERS))
+        flags = stored.flags & ~(
+            (0 if keep & _KEEP_KEY else _EMPTY_KEY)
+            | (0 if keep & _KEEP_VALUE else _COMPRESSED)
+            | (0 if headers else _HAS_HEADERS)
+        )
         lengths = len(key), len(value), len(headers)
         fields = MAGIC, VERSION, flags, 0, stored.offset, stored.timestamp, stored.priority, 0, *lengths
         record = bytearray(HEADER.pack(*fields)) + key + value + headers
@@ -876,7 +932,7 @@ def latest(buffer: Buffer, table: dict[bytes, int]) -> tuple[int, int]:
     run = _RecordRun(_readable(buffer), verify=False)
     _dict(table)
     for stored in run:
-        if len(stored.key) and not stored.flags & _CONTROL:
+        if stored.has_key and not stored.flags & _CONTROL:
             dict.__setitem__(table, bytes(stored.key), stored.offset)
     return int(run.fault), run.position
 

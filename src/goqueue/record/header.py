@@ -9,7 +9,8 @@ Every record opens with a 34-byte header, big-endian, followed by key, value and
 
 The crc is CRC-32C of the whole record except the crc field itself, so that every single flipped bit
 is caught. A record is canonical: there is one way to write it, and any deviation is a `RecordFault`.
-Headers are count(2), then keylen(2) key vallen(2) value for each, filling `hlen` exactly.
+Headers are count(2), then keylen(2) key vallen(2) value for each, filling `hlen` exactly. An empty key and no key have
+the same `klen`, so a flag tells them apart.
 
 docs/reference/protocol.md has this format with test vectors, for clients in other languages.
 """
@@ -52,10 +53,11 @@ class Flags(IntFlag):
     CONTROL = 0x08  # written by the broker for itself, never sent to a consumer
     COMMIT = 0x10  # on a control record: commit, otherwise abort
     TRANSACTIONAL = 0x20
+    EMPTY_KEY = 0x40  # the key is there, and empty; without the flag, a klen of 0 is no key
 
 
-FLAGS_KNOWN = 0x3F
-FLAGS_FROM_PRODUCERS = Flags.COMPRESSED | Flags.HAS_HEADERS | Flags.TOMBSTONE
+FLAGS_KNOWN = 0x7F
+FLAGS_FROM_PRODUCERS = Flags.COMPRESSED | Flags.HAS_HEADERS | Flags.TOMBSTONE | Flags.EMPTY_KEY
 """The flags that a producer may set outside of transactions; the broker sets the others."""
 
 
@@ -76,13 +78,14 @@ class RecordFault(IntEnum):
     TRUNCATED = 1  # fewer bytes are left than the header, or the lengths in it, need
     MAGIC = 2
     VERSION = 3
-    FLAGS = 4  # unknown, not allowed here, or contradicting the lengths
-    PRIORITY = 5
-    RESERVED = 6
-    LENGTH = 7  # a value over the limit
-    HEADERS = 8  # the header count, or a length in the headers, is wrong
-    CRC = 9
-    OFFSET = 10  # not larger than the one before, or not the expected one
+    UNKNOWN_FLAGS = 4  # a later version may give them a meaning
+    FLAGS = 5  # not allowed here, or contradicting the lengths or each other
+    PRIORITY = 6
+    RESERVED = 7
+    LENGTH = 8  # a value over the limit
+    HEADERS = 9  # the header count, or a length in the headers, is wrong
+    CRC = 10
+    OFFSET = 11  # not larger than the one before, or not the expected one
 
 
 def first_record(records: Buffer) -> memoryview:

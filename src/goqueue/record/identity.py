@@ -5,12 +5,17 @@
 A producer numbers its records per partition. A batch that is sent again has the same identity, so the broker recognizes
 it. The identity is a part of the record, not of the frame, so it is in the log as well: after a crash the broker learns
 from the log which batches it has.
+
+Ids of producers are 63 bits. The broker draws those that it hands out from 52 bits. Ids from `DERIVED_FROM` on are for
+the broker itself, which derives them from what it does (`derived_producer_id`), and are refused from clients. So after
+a restart, or on another node, the same work continues with the same id, and no client ever has it by chance.
 """
 
+import hashlib
 import re
 from typing import NamedTuple
 
-from goqueue.errors import CorruptRecord, InvalidBatch
+from goqueue.errors import CorruptRecord, InvalidBatch, InvalidRequest
 from goqueue.record.header import HEADER, HEADER_BYTES, Flags
 from goqueue.record.headers import PRODUCER, split_headers
 
@@ -21,6 +26,9 @@ _HAS_HEADERS = int(Flags.HAS_HEADERS)
 _IDENTITY = re.compile(rb"([0-9]{1,19}):([0-9]{1,10}):([0-9]{1,19}):([0-9]{1,10})(?::([0-9]{1,19}))?")
 TRANSACTION_MAX = 2**62
 """The number of a transaction is above 0 and below this."""
+DERIVED_FROM = 2**62
+"""The ids of producers from here on are derived by the broker."""
+_DERIVED_BYTES = 8
 
 
 class BatchIdentity(NamedTuple):
@@ -53,6 +61,21 @@ class BatchIdentity(NamedTuple):
         return cls(producer_id, epoch, sequence, count, int(transaction))
 
 
+def derived_producer_id(*names: bytes) -> int:
+    """The id of the producer that these names make up: 62 bits of their hash."""
+    digest = hashlib.blake2b(digest_size=_DERIVED_BYTES)
+    for name in names:
+        digest.update(len(name).to_bytes(_DERIVED_BYTES) + name)
+    return DERIVED_FROM | int.from_bytes(digest.digest()) % DERIVED_FROM
+
+
+def refuse_derived(producer_id: int) -> None:
+    """Raise `InvalidRequest` if only the broker itself may publish with that id."""
+    if producer_id >= DERIVED_FROM:
+        reason = f"must be one that the broker has handed out, below {DERIVED_FROM}"
+        raise InvalidRequest(f"invalid producer id {producer_id}: {reason}", path="producer_id")
+
+
 def identity_of(records: bytes | bytearray | memoryview) -> BatchIdentity | None:
     """The identity of a batch, None without one; raises `InvalidBatch` if the header is malformed.
 
@@ -75,7 +98,7 @@ def identity_of(records: bytes | bytearray | memoryview) -> BatchIdentity | None
         headers = split_headers(raw)
     except CorruptRecord as error:
         raise InvalidBatch(error.reason, 0) from None
-    return next((_parsed(value) for name, value in headers if name == _PRODUCER), None)
+    return next((_parsed(value or b"") for name, value in headers if name == _PRODUCER), None)
 
 
 def _parsed(raw: bytes) -> BatchIdentity:

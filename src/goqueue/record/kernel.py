@@ -26,6 +26,7 @@ from goqueue.record.header import (
     Priority,
     RecordFault,
 )
+from goqueue.record.headers import HeaderPair, Headers
 
 NEVER: Final = OFFSET_MAX
 """The value of `next_index_at` that makes no index entries."""
@@ -51,7 +52,7 @@ IMPLEMENTATION: Final[str] = "python" if _impl is _kernel_py else "c"
 """The kernel that runs: `c` or `python`."""
 
 RecordBase: Any = _impl.Record
-"""The class of decoded records: origin, offset, timestamp_ns, priority_code, flags, key, value, raw_headers."""
+"""The class of decoded records: origin, offset, timestamp_ns, priority_code, flags, key, value, encoded_headers."""
 
 R = TypeVar("R")
 
@@ -103,6 +104,7 @@ class RecordColumns(NamedTuple):
     header_offsets: bytearray  # int32, count + 1: how many headers came before each record
     header_name_offsets: bytearray
     header_name_data: bytearray
+    header_value_validity: bytearray
     header_value_offsets: bytearray
     header_value_data: bytearray
 
@@ -150,14 +152,15 @@ def encode(
     values: Sequence[Buffer | None],
     *,
     keys: Sequence[Buffer | None] | None = None,
-    headers: Sequence[Mapping[str, str | bytes] | None] | None = None,
+    headers: Sequence[Headers | Sequence[HeaderPair] | None] | None = None,
     priorities: int | Sequence[int] = Priority.NORMAL,
     timestamps: int | Sequence[int] = 0,
     flags: int | Sequence[int] = 0,
 ) -> bytearray:
     """Records for the messages, with offset and crc zero, which `stamp` fills in.
 
-    A value of None makes a tombstone. An empty key is no key. A single number applies to all messages.
+    A value of None makes a tombstone; a key of None is no key, and differs from an empty one. Headers are a dict or a
+    list of pairs. A single number applies to all messages.
     """
     try:
         records: bytearray = _impl.encode(values, keys, headers, priorities, timestamps, flags)
@@ -277,7 +280,7 @@ def filter(
 
 
 def strip(buffer: Buffer, *parts: str) -> bytearray:
-    """A copy of the records without the named parts (of `PART_BITS`), as if these had been empty.
+    """A copy of the records without the named parts (of `PART_BITS`), as if they had been published without them.
 
     The copies are whole records with crcs of their own. The buffer holds whole records; their crcs are not checked.
     """
@@ -344,6 +347,12 @@ extend_crc32c: Final[Callable[[Buffer, int], int]] = _impl.crc32c
 """The same without a default and without a Python call in between: every frame needs it two or three times."""
 
 
+def murmur2(key: bytes) -> int:
+    """The murmur2 hash of 32 bits, unsigned, that Kafka's clients choose partitions with."""
+    hashed: int = _impl.murmur2(key)
+    return hashed
+
+
 def describe(fault: RecordFault) -> str:
     """The text of a fault, as errors and reports show it."""
     return _WORDS[fault]
@@ -354,6 +363,7 @@ _WORDS: Final = {
     RecordFault.TRUNCATED: "the record is cut off",
     RecordFault.MAGIC: "wrong magic",
     RecordFault.VERSION: "unknown version",
+    RecordFault.UNKNOWN_FLAGS: "flags that this version does not know",
     RecordFault.FLAGS: "flags not allowed or contradicting the lengths",
     RecordFault.PRIORITY: "priority over 4",
     RecordFault.RESERVED: "reserved byte set",

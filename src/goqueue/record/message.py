@@ -1,7 +1,7 @@
-"""The message: a decoded record, as a consumer gets it.
+"""The stored message: a decoded record.
 
-The kernel creates the messages of a whole batch in one call. A `Message` holds bytes; it decodes text, time and headers
-only when a program reads them.
+The kernel creates the messages of a whole batch in one call. A `StoredMessage` holds bytes; it decodes text, time and
+headers only when a program reads them. Applications get a `goqueue.Message`, which adds the trace.
 """
 
 import json
@@ -12,7 +12,7 @@ from goqueue.errors import CorruptRecord
 from goqueue.names import TopicPartition
 from goqueue.record import compression, kernel
 from goqueue.record.header import Buffer, Flags, Priority
-from goqueue.record.headers import PRODUCER, decode_headers
+from goqueue.record.headers import CREATED, EXPIRES_AT, NOT_SHOWN, as_text, parse_time, split_headers
 
 if TYPE_CHECKING:
     from goqueue.record._kernel import Record as RecordBase
@@ -23,7 +23,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SHOWN_BYTES_MAX = 64
 
 
-class Message(RecordBase):
+class StoredMessage(RecordBase):
     """One message of a partition. Immutable; equal when all of it is equal."""
 
     __slots__ = ()
@@ -43,10 +43,28 @@ class Message(RecordBase):
 
     @property
     def headers(self) -> dict[str, str]:
-        """A new dict at each call; bytes that are not UTF-8 are surrogate escapes."""
-        headers = decode_headers(self.raw_headers or b"")
-        headers.pop(PRODUCER, None)
-        return headers
+        """The headers as text, a new dict at each call; `raw_headers` has them as they are stored.
+
+        Bytes that are not UTF-8 are surrogate escapes. Of several with one name the last one counts, and a header
+        without a value has an empty one.
+        """
+        return {name: as_text(value or b"") for name, value in self.raw_headers}
+
+    @property
+    def raw_headers(self) -> list[tuple[str, bytes | None]]:
+        """The headers in their order, with the bytes of their values; None is a header without a value."""
+        pairs = [(as_text(name), value) for name, value in split_headers(self.encoded_headers or b"")]
+        return [pair for pair in pairs if pair[0] not in NOT_SHOWN]
+
+    @property
+    def expires_at(self) -> datetime | None:
+        """When the time to live of the message ends, if it was published with one; in UTC."""
+        return self._time(EXPIRES_AT)
+
+    @property
+    def created_at(self) -> datetime | None:
+        """When the producer made the message, by its own clock, if it said so; in UTC."""
+        return self._time(CREATED)
 
     @property
     def priority(self) -> Priority:
@@ -75,6 +93,12 @@ class Message(RecordBase):
         """The value as JSON."""
         return json.loads(self.value)
 
+    def _time(self, name: str) -> datetime | None:
+        """The time in the header of this name, the last one if there are several; None without a valid one."""
+        values = [value for found, value in split_headers(self.encoded_headers or b"") if found == name.encode()]
+        time_ns = parse_time(values[-1] or b"") if values else None
+        return None if time_ns is None else _EPOCH + timedelta(microseconds=time_ns // 1000)
+
     @property
     def _topic_partition(self) -> TopicPartition:
         origin: TopicPartition = self.origin
@@ -89,16 +113,16 @@ class Message(RecordBase):
             self.flags,
             self.key,
             self.value,
-            self.raw_headers,
+            self.encoded_headers,
         )
 
     def __eq__(self, other: object) -> bool:
-        return self._fields() == other._fields() if isinstance(other, Message) else NotImplemented
+        return self._fields() == other._fields() if isinstance(other, StoredMessage) else NotImplemented
 
     def __hash__(self) -> int:
         return hash(self._fields())
 
-    def __reduce__(self) -> tuple[type["Message"], tuple[object, ...]]:
+    def __reduce__(self) -> tuple[type["StoredMessage"], tuple[object, ...]]:
         return type(self), self._fields()
 
     def __repr__(self) -> str:
@@ -106,8 +130,8 @@ class Message(RecordBase):
         if self.key is not None:
             facts.append(f"key={_shown(self.key)}")
         facts.append("tombstone" if self.tombstone else f"value={_shown(self.value)}")
-        if self.raw_headers is not None:
-            facts += self._shown_headers(self.raw_headers)
+        if self.encoded_headers is not None:
+            facts += self._shown_headers(self.encoded_headers)
         if self.priority_code != Priority.NORMAL:
             facts.append(self._shown_priority())
         return f"<{type(self).__name__} {', '.join(facts)}>"
@@ -119,11 +143,11 @@ class Message(RecordBase):
         origin: object = self.origin
         return f"{origin.topic}/{origin.partition}" if isinstance(origin, TopicPartition) else f"origin={origin!r}"
 
-    def _shown_headers(self, raw: bytes) -> list[str]:
+    def _shown_headers(self, encoded: bytes) -> list[str]:
         try:
             headers = self.headers
         except CorruptRecord:
-            return [f"raw_headers={_shown(raw)}"]
+            return [f"encoded_headers={_shown(encoded)}"]
         return [f"headers={headers!r}"] if headers else []
 
     def _shown_priority(self) -> str:
@@ -146,9 +170,9 @@ def decode_messages(
     *,
     flags: int,
     verify: bool = True,
-    message_type: type[Message] = Message,
+    message_type: type[StoredMessage] = StoredMessage,
     undecodable: list[Undecodable] | None = None,
-) -> list[Message]:
+) -> list[StoredMessage]:
     """The messages in a buffer of whole records. `flags` are those of all records, or-ed; more do no harm.
 
     A record whose value cannot be decompressed is added to `undecodable` and left out, so that it does not hide the
@@ -157,7 +181,7 @@ def decode_messages(
     decoded = kernel.decode(records, origin, message_type, verify=verify)
     if not flags & Flags.COMPRESSED:
         return decoded
-    readable: list[Message] = []
+    readable: list[StoredMessage] = []
     decompressor = compression.Decompressor()
     for message in decoded:
         if not message.flags & Flags.COMPRESSED:
@@ -172,7 +196,7 @@ def decode_messages(
     return readable
 
 
-def _decompressed(message: Message, decompressor: compression.Decompressor) -> Message:
+def _decompressed(message: StoredMessage, decompressor: compression.Decompressor) -> StoredMessage:
     return type(message)(
         message.origin,
         message.offset,
@@ -181,7 +205,7 @@ def _decompressed(message: Message, decompressor: compression.Decompressor) -> M
         message.flags & ~Flags.COMPRESSED,
         message.key,
         decompressor.decompress(message.value),
-        message.raw_headers,
+        message.encoded_headers,
     )
 
 

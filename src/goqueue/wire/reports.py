@@ -346,7 +346,7 @@ class RecurringMessage(WireStruct):
 
     value: bytes | None
     key: bytes | None = None
-    headers: dict[str, bytes] = field(default_factory=dict)
+    headers: dict[str, bytes | None] = field(default_factory=dict)
     partition: int | None = None
     priority: int = 2
 
@@ -417,6 +417,7 @@ class DeadLetter(WireStruct):
     dead_at_ns: int
     redrives: int
     record: bytes
+    dlq_topic: str = ""  # the topic that it is in
 
 
 class RedriveInfo(WireStruct):

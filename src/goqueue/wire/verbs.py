@@ -113,6 +113,7 @@ class TopicMetadata(WireStruct):
     compression: str = "none"
     max_message_bytes: int = 16 * 1024 * 1024
     acks: str = "all"
+    partitioner: str = "murmur3"
     error: ErrorMeta | None = None
 
 
@@ -310,8 +311,8 @@ class HeartbeatRequest(WireStruct):
 class PollRequest(WireStruct):
     """Deliver messages to a member. The payload of the answer, a `PollAnswer`, is the records of its batches in order.
 
-    A poll that repeats the `number` of the one before says that the answer to that never arrived: the broker releases
-    what it had delivered under that number. 0 is no number.
+    A poll that repeats the `number` of the one before says that the answer to that never arrived: the broker delivers
+    again what that answer held. 0 is no number.
     """
 
     group: str
