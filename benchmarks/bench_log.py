@@ -21,7 +21,7 @@ from typing import NamedTuple, ParamSpec
 from benchmarks.harness import Result, main
 from goqueue.names import TopicPartition
 from goqueue.record import kernel
-from goqueue.record.message import Message
+from goqueue.record.message import StoredMessage
 from goqueue.storage.config import Flush, LogConfig
 from goqueue.storage.file import OsDisk
 from goqueue.storage.log import Log
@@ -187,7 +187,7 @@ def _lookups(directory: Path, count: int, segment_bytes: int) -> tuple[Lookups, 
             chunk = log.read(wanted, max_bytes=1)
             times.append((time.perf_counter_ns() - started) / 1e3)
             log.close()
-        (message,) = kernel.decode(chunk.records, ORIGIN, Message)
+        (message,) = kernel.decode(chunk.records, ORIGIN, StoredMessage)
         assert message.offset == wanted
         for times in (by_time.cold, by_time.warm):
             log = _open(directory, Flush.NONE, segment_bytes)
@@ -255,7 +255,7 @@ def _read_decoded(log: Log) -> None:
     reader = log.reader(log.start_offset)
     count = 0
     while (chunk := reader.read(max_bytes=READ_BYTES)).record_count:
-        count += len(kernel.decode(chunk.records, ORIGIN, Message, verify=False))
+        count += len(kernel.decode(chunk.records, ORIGIN, StoredMessage, verify=False))
     assert count == log.next_offset
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from goqueue.names import TopicPartition
 from goqueue.record import kernel
 from goqueue.record.header import HEADER_BYTES
-from goqueue.record.message import Message
+from goqueue.record.message import StoredMessage
 from goqueue.storage.config import LogConfig
 from goqueue.storage.file import Disk
 from goqueue.storage.log import Appended, Log
@@ -46,15 +46,15 @@ def flushed(disk: Disk, count: int, *, segment_records: int = 1000) -> tuple[Log
     return log, values
 
 
-def read_all(log: Log, *, max_bytes: int = 1 << 20) -> tuple[list[Message], list[Damage]]:
+def read_all(log: Log, *, max_bytes: int = 1 << 20) -> tuple[list[StoredMessage], list[Damage]]:
     """Every message from the start on, and every gap between them."""
     reader = log.reader(log.start_offset)
-    messages: list[Message] = []
+    messages: list[StoredMessage] = []
     gaps: list[Damage] = []
     while reader.offset < log.next_offset:
         before = reader.offset
         chunk = reader.read(max_bytes=max_bytes)
-        messages += kernel.decode(chunk.records, ORIGIN, Message)
+        messages += kernel.decode(chunk.records, ORIGIN, StoredMessage)
         gaps += chunk.gaps
         assert chunk.next_offset == reader.offset > before
     return messages, gaps

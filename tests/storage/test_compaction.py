@@ -7,7 +7,7 @@ import pytest
 from goqueue import events
 from goqueue.errors import Conflict
 from goqueue.record import kernel
-from goqueue.record.message import Message
+from goqueue.record.message import StoredMessage
 from goqueue.storage.compaction import Source, SwapJob, dirty_ratio
 from goqueue.storage.config import LogConfig
 from goqueue.storage.jobs import Job
@@ -96,7 +96,7 @@ def test_offsets_do_not_change(disk: MemoryDisk) -> None:
     for offset in range(60):
         chunk = log.read(offset)
         if chunk.record_count:
-            first = kernel.decode(chunk.records, ORIGIN, Message)[0].offset
+            first = kernel.decode(chunk.records, ORIGIN, StoredMessage)[0].offset
             assert first == min(message.offset for message in after if message.offset >= offset)
 
 
@@ -122,6 +122,22 @@ def test_records_without_a_key_stay(disk: MemoryDisk) -> None:
     messages, _ = read_all(log)
     assert [message.value for message in messages if message.key is None] == [b"%d" % step for step in range(40)]
     assert len([message for message in messages if message.key]) < 20
+
+
+def test_an_empty_key_is_a_key_that_is_compacted_and_deleted(disk: MemoryDisk) -> None:
+    log = open_log(disk, **COMPACTED)
+    for step in range(40):
+        append(log, [b"without"])
+        put(log, "", str(step))
+    put(log, "", None)
+    for step in range(40):
+        put(log, "k", str(step))
+
+    compact(log, now_ns=NOW_NS)
+
+    messages, _ = read_all(log)
+    assert len([message for message in messages if message.key is None]) == 40
+    assert [message.tombstone for message in messages if message.key == b""] == [True]
 
 
 def test_a_tombstone_stays_for_its_time_and_then_goes(disk: MemoryDisk) -> None:
@@ -162,6 +178,20 @@ def test_compaction_waits_until_enough_is_new(disk: MemoryDisk) -> None:
     log.flush()
 
     assert log.begin_compaction(now_ns=NOW_NS) is None
+
+
+@pytest.mark.parametrize("bound", range(0, 101, 7))
+def test_a_compacted_log_can_be_cut_at_its_bound_and_lacks_no_key(disk: MemoryDisk, bound: int) -> None:
+    log = open_log(disk, **COMPACTED)
+    for step in range(100):
+        put(log, f"k{step % 6}", str(step))
+    log.flush()
+
+    log._run(log.begin_compaction(now_ns=NOW_NS, to_offset=bound))
+    log.truncate(bound)
+
+    assert log.cleaned_offset <= bound
+    assert table_of(log) == {b"k%d" % (step % 6): b"%d" % step for step in range(bound)}
 
 
 def test_compaction_goes_no_further_than_to_offset(disk: MemoryDisk) -> None:

@@ -184,3 +184,16 @@ def test_on_a_disk_that_fails_at_random_the_file_has_no_gap(steps: list[str], se
         except OSError:
             pass
         assert bytes(changes).startswith(content(disk))
+
+
+def test_a_discarded_file_stays_gone_after_a_power_cut() -> None:
+    disk = MemoryDisk()
+    disk.make_directory(DIRECTORY)
+    file = DelayFile(disk, DIRECTORY, exists=False)
+    file.rewrite(b"of records that are about to be cut off")
+
+    file.discard()
+
+    assert not file.exists
+    assert file.is_stale
+    assert DelayFile(disk.crash(keep="nothing"), DIRECTORY).load() == b""

@@ -122,7 +122,7 @@ def test_a_missing_directory_is_made_with_all_above_it(place: Place) -> None:
 
     assert len(deeper.fill()) == 50
 
-    assert deeper.read("format") == b"goqueue-data 1\n"
+    assert deeper.read("format") == b"goqueue-data 2\n"
 
 
 def test_a_directory_is_the_same_after_it_was_closed_and_opened(place: Place) -> None:
@@ -247,7 +247,7 @@ def test_a_half_written_format_file_is_written_anew(place: Place) -> None:
 
     place.open()
 
-    assert place.read("format") == b"goqueue-data 1\n"
+    assert place.read("format") == b"goqueue-data 2\n"
     assert "format.new" not in place.contents()
 
 
@@ -284,7 +284,7 @@ def newer(record: bytearray) -> bytes:
 
 @pytest.mark.parametrize(
     "content",
-    [b"goqueue-data 2\n", b"goqueue-data 10", b"goqueue-data one\n", b"kafka 1\n", b"", b"\0" * 15, b"\xff" * 99],
+    [b"goqueue-data 3\n", b"goqueue-data 10", b"goqueue-data one\n", b"kafka 1\n", b"", b"\0" * 15, b"\xff" * 99],
 )
 def test_a_data_format_that_is_not_ours_is_refused(place: Place, content: bytes) -> None:
     values = place.fill()
@@ -299,9 +299,22 @@ def test_a_data_format_that_is_not_ours_is_refused(place: Place, content: bytes)
 
 def test_a_newer_data_format_is_told_by_its_number(place: Place) -> None:
     place.fill()
-    place.write("format", b"goqueue-data 2\n")
+    place.write("format", b"goqueue-data 3\n")
 
-    check_refused(place, UnsupportedFormat, "format", reason="data format 2; this GoQueue knows 1")
+    check_refused(place, UnsupportedFormat, "format", reason="data format 3; this GoQueue knows 1 and 2")
+
+
+def test_an_older_data_format_is_opened_as_it_is_until_its_owner_raises_it(place: Place) -> None:
+    values = place.fill()
+    place.write("format", b"goqueue-data 1\n")
+    data = DataDirectory.open(place.disk, place.root)
+    assert (data.format, place.read("format")) == (1, b"goqueue-data 1\n")
+
+    data.set_format()
+
+    assert (data.format, place.read("format")) == (2, b"goqueue-data 2\n")
+    data.close()
+    assert values_of(place.open()) == values
 
 
 @pytest.mark.parametrize("position", [0, SLOT_STRIDE_BYTES])

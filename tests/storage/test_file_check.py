@@ -35,6 +35,7 @@ def test_a_sound_log_says_what_each_file_holds(disk: MemoryDisk) -> None:
     assert found["00000000000000000000.log"].content == "100 records, offsets 0 to 99"
     assert found["checkpoint"].content == "all below offset 100 is durable"
     assert found["leader-epochs"].content == "1 epochs"
+    assert found["highest-epoch"].content == "epoch 1"
 
 
 @pytest.mark.parametrize(
@@ -45,6 +46,7 @@ def test_a_sound_log_says_what_each_file_holds(disk: MemoryDisk) -> None:
         (segment_path(DIRECTORY, 0, TIME_INDEX), 20, "point at no such record"),
         (f"{DIRECTORY}/checkpoint", 20, "fails its checksum"),
         (f"{DIRECTORY}/leader-epochs", 20, "checksum mismatch"),
+        (f"{DIRECTORY}/highest-epoch", 20, "checksum mismatch"),
     ],
 )
 def test_a_damaged_file_is_named(disk: MemoryDisk, path: str, position: int, reason: str) -> None:

@@ -11,9 +11,9 @@ from tests.storage.logs import NOW_NS, append, fill, open_log, values_of
 SECOND_NS = 1_000_000_000
 
 
-def due(flush: Flush, *, unflushed_bytes: int = 1, sealed_count: int = 0, idle_ns: int = 0) -> bool:
+def due(flush: Flush, *, unflushed_bytes: int = 1, must_note: bool = False, idle_ns: int = 0) -> bool:
     config = LogConfig(flush=flush, flush_interval_ms=1000)
-    return is_due(config, unflushed_bytes=unflushed_bytes, sealed_count=sealed_count, idle_ns=idle_ns)
+    return is_due(config, unflushed_bytes=unflushed_bytes, must_note=must_note, idle_ns=idle_ns)
 
 
 def test_a_group_flush_starts_as_soon_as_there_is_something() -> None:
@@ -27,9 +27,9 @@ def test_an_interval_flush_waits_for_its_interval() -> None:
     assert not due(Flush.INTERVAL, unflushed_bytes=0, idle_ns=SECOND_NS)
 
 
-def test_without_flushing_only_sealed_segments_are_synced() -> None:
+def test_without_flushing_only_sealed_segments_and_gaps_at_the_end_are_noted() -> None:
     assert not due(Flush.NONE, idle_ns=10**18)
-    assert due(Flush.NONE, unflushed_bytes=0, sealed_count=1)
+    assert due(Flush.NONE, unflushed_bytes=0, must_note=True)
 
 
 def test_what_may_be_acked_depends_on_the_mode() -> None:

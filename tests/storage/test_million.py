@@ -4,7 +4,7 @@ from pathlib import Path
 from random import Random
 
 from goqueue.record import kernel
-from goqueue.record.message import Message
+from goqueue.record.message import StoredMessage
 from goqueue.storage.config import Flush, LogConfig
 from goqueue.storage.file import OsDisk
 from goqueue.storage.log import Log
@@ -50,7 +50,7 @@ def test_a_million_records_are_read_back_after_a_restart(tmp_path: Path) -> None
 
     rng = Random(1)
     for offset in (0, RECORDS - 1, *(rng.randrange(RECORDS) for _ in range(10))):
-        (message,) = kernel.decode(log.read(offset, max_bytes=1).records, ORIGIN, Message)
+        (message,) = kernel.decode(log.read(offset, max_bytes=1).records, ORIGIN, StoredMessage)
         assert (message.offset, message.value, message.timestamp_ns) == (offset, value_at(offset), time_at(offset))
         assert log.offset_at_time(time_at(offset)) == offset // BATCH * BATCH
         assert log.offset_at_time(time_at(offset) + 1) == (offset // BATCH + 1) * BATCH

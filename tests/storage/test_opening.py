@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from goqueue.record import kernel
-from goqueue.record.message import Message
+from goqueue.record.message import StoredMessage
 from goqueue.storage.config import LogConfig
 from goqueue.storage.file import OsDisk
 from goqueue.storage.log import Log
@@ -98,7 +98,7 @@ def test_few_files_are_open_however_much_is_read(many: str) -> None:
     for _ in range(1_000):
         number = rng.randrange(MANY)
         offset = number * RECORDS_EACH + rng.randrange(RECORDS_EACH)
-        (message,) = kernel.decode(log.read(offset, max_bytes=1).records, ORIGIN, Message)
+        (message,) = kernel.decode(log.read(offset, max_bytes=1).records, ORIGIN, StoredMessage)
         assert (message.offset, message.value) == (offset, b"%d" % number)
         assert log.offset_at_time(NOW_NS + number * 10) == number * RECORDS_EACH
         most = max(most, len(os.listdir("/proc/self/fd")) - before)
@@ -115,7 +115,7 @@ def test_all_segments_are_read_in_order(many: str) -> None:
 
     while (chunk := reader.read(max_bytes=1 << 20)).record_count:
         assert not chunk.gaps
-        values += [message.value for message in kernel.decode(chunk.records, ORIGIN, Message)]
+        values += [message.value for message in kernel.decode(chunk.records, ORIGIN, StoredMessage)]
 
     assert values == [b"%d" % number for number in range(MANY) for _ in range(RECORDS_EACH)]
     log.close()

@@ -10,7 +10,7 @@ from goqueue.errors import (
     ReadFailed,
 )
 from goqueue.record import kernel
-from goqueue.record.message import Message
+from goqueue.record.message import StoredMessage
 from goqueue.storage.log import Log
 from goqueue.testing import FaultyDisk, MemoryDisk
 from tests.storage.faulty import SETTINGS, check_reopened, chunks, lost_offsets
@@ -37,7 +37,7 @@ def test_a_read_stays_in_its_budget_but_returns_at_least_one_record(disk: Memory
         chunk = log.read(offset, max_bytes=max_bytes)
         assert chunk.record_count >= 1
         assert chunk.record_count == 1 or len(chunk.records) <= max_bytes
-        assert kernel.decode(chunk.records, ORIGIN, Message)[0].offset == offset
+        assert kernel.decode(chunk.records, ORIGIN, StoredMessage)[0].offset == offset
 
 
 def test_a_record_larger_than_any_window_is_read_whole(disk: MemoryDisk) -> None:
@@ -46,7 +46,7 @@ def test_a_record_larger_than_any_window_is_read_whole(disk: MemoryDisk) -> None
     append(log, [b"before", large, b"behind"])
 
     assert [message.value for message in read_all(log, max_bytes=100)[0]] == [b"before", large, b"behind"]
-    assert kernel.decode(log.read(1, max_bytes=1).records, ORIGIN, Message)[0].value == large
+    assert kernel.decode(log.read(1, max_bytes=1).records, ORIGIN, StoredMessage)[0].value == large
 
 
 def test_a_read_ends_before_to_offset(disk: MemoryDisk) -> None:
@@ -70,7 +70,7 @@ def test_a_reader_goes_on_where_it_stopped_and_sees_what_is_appended_meanwhile(d
 
     offsets = []
     while (chunk := reader.read(max_bytes=300)).record_count:
-        offsets += [message.offset for message in kernel.decode(chunk.records, ORIGIN, Message)]
+        offsets += [message.offset for message in kernel.decode(chunk.records, ORIGIN, StoredMessage)]
     assert offsets == list(range(10, 40))
 
 
@@ -83,7 +83,7 @@ def test_a_reader_behind_a_truncation_reads_what_is_written_there_next(disk: Mem
     log.truncate(21)
     append(log, [b"new"])
 
-    assert kernel.decode(reader.read(max_bytes=1000).records, ORIGIN, Message)[0].value == b"new"
+    assert kernel.decode(reader.read(max_bytes=1000).records, ORIGIN, StoredMessage)[0].value == b"new"
 
 
 def test_a_reader_whose_place_was_cut_away_and_written_over_finds_it_again(disk: MemoryDisk) -> None:
@@ -97,7 +97,7 @@ def test_a_reader_whose_place_was_cut_away_and_written_over_finds_it_again(disk:
 
     chunk = reader.read(max_bytes=134)
     assert not chunk.gaps
-    assert kernel.decode(chunk.records, ORIGIN, Message)[0].offset == 25
+    assert kernel.decode(chunk.records, ORIGIN, StoredMessage)[0].offset == 25
 
 
 def test_a_reader_overtaken_by_retention_says_so(disk: MemoryDisk) -> None:

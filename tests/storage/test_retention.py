@@ -1,6 +1,7 @@
 import pytest
 
 from goqueue.storage.config import LogConfig
+from goqueue.storage.log import Log
 from goqueue.storage.retention import SegmentInfo, expired
 from goqueue.testing import MemoryDisk
 from tests.storage.faulty import SETTINGS
@@ -159,3 +160,60 @@ def test_a_segment_that_is_all_damage_does_not_expire_before_its_time(disk: Memo
     messages, gaps = read_all(log)
     assert [message.value for message in messages] == values[1:]
     assert [(gap.first_offset, gap.next_offset) for gap in gaps] == [(0, 1)]
+
+
+# --- bounds --------------------------------------------------------------------------------------------------------
+
+
+def segment_ends(log: Log) -> list[int]:
+    return [end for _, end in log._segments.sealed()]
+
+
+@pytest.mark.parametrize(
+    "reason",
+    [
+        {"now_ns": NOW_NS + 10**15},
+        {"now_ns": NOW_NS, "deleted_below": 48},
+        {"now_ns": NOW_NS, "is_full": True},
+        {"now_ns": NOW_NS + 10**15, "deleted_below": 48, "is_full": True, "keep_from": 47},
+    ],
+    ids=["age", "request", "full disk", "all"],
+)
+@pytest.mark.parametrize("to_offset", [0, 6, 7, 20, 21, 48, 50, 99])
+def test_nothing_at_or_after_the_bound_is_deleted_for_any_reason(
+    disk: MemoryDisk, reason: dict[str, int], to_offset: int
+) -> None:
+    log = open_log(disk, **SETTINGS, retention_bytes=101 if "is_full" in reason else 0, retention_ms=10)
+    values = fill(log, 50)
+    log.flush()
+    wanted = 48 if "deleted_below" in reason else 50
+    expected = max((end for end in segment_ends(log) if end <= min(to_offset, wanted)), default=0)
+
+    log._run(log.expire(to_offset=to_offset, **reason))
+
+    assert log.start_offset == expected
+    assert values_of(log) == values[expected:]
+
+
+def test_a_log_that_was_sealed_above_the_bound_keeps_its_records(disk: MemoryDisk) -> None:
+    log = open_log(disk, retention_ms=10, segment_age_ms=1_000, retention_bytes=50)
+    values = fill(log, 5)
+    late_ns = NOW_NS + 2_000 * MS
+    assert log.roll_if_old(now_ns=late_ns)
+    log.flush()
+
+    assert log.expire(now_ns=late_ns, to_offset=4, is_full=True) is None
+    assert values_of(log) == values
+    assert log.expire(now_ns=late_ns, to_offset=5) is not None
+    assert (log.start_offset, log.next_offset) == (5, 5)
+
+
+def test_a_request_deletes_what_retention_would_have_to_keep(disk: MemoryDisk) -> None:
+    log = open_log(disk, **SETTINGS, retention_ms=10)
+    fill(log, 50)
+    log.flush()
+
+    assert log.expire(now_ns=NOW_NS + 10**15, keep_from=6) is None
+    log._run(log.expire(now_ns=NOW_NS + 10**15, keep_from=6, deleted_below=21))
+
+    assert log.start_offset == 21

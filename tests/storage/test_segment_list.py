@@ -3,7 +3,7 @@
 import pytest
 
 from goqueue.record import kernel
-from goqueue.record.message import Message
+from goqueue.record.message import StoredMessage
 from goqueue.testing import MemoryDisk
 from tests.storage.logs import NOW_NS, ORIGIN, append, fill, open_log
 
@@ -36,4 +36,4 @@ def test_reading_by_time_returns_the_records_from_then_on(disk: MemoryDisk) -> N
 
     chunk = log.read(log.offset_at_time(NOW_NS + 7 * 1_000_000))
 
-    assert [message.offset for message in kernel.decode(chunk.records, ORIGIN, Message)] == [7, 8, 9]
+    assert [message.offset for message in kernel.decode(chunk.records, ORIGIN, StoredMessage)] == [7, 8, 9]

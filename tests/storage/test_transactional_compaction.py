@@ -10,7 +10,7 @@ from pyroaring import BitMap64
 
 from goqueue.errors import GoQueueError
 from goqueue.record.header import Flags
-from goqueue.record.message import Message
+from goqueue.record.message import StoredMessage
 from goqueue.storage.compaction import FinishJob
 from goqueue.storage.config import LogConfig
 from goqueue.storage.log import Log
@@ -28,7 +28,7 @@ def owner(disk: MemoryDisk, config: LogConfig = CONFIG) -> Owner:
     return Owner(disk, config)
 
 
-def table_of(messages: list[Message]) -> dict[bytes, bytes]:
+def table_of(messages: list[StoredMessage]) -> dict[bytes, bytes]:
     """What a reader who plays them back ends up with."""
     table: dict[bytes, bytes] = {}
     for message in messages:

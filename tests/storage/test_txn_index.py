@@ -428,7 +428,7 @@ def test_a_truncation_that_fails_at_an_index_stops_the_log_and_hides_nothing_new
     some_aborts(one)
     one.log.flush()
     one.log.transactions.sync()
-    faulty.fail_next("truncate", EIO, path_suffix=".txnindex")
+    faulty.fail_next("rename", EIO, path_suffix=".txnindex")
 
     with pytest.raises(StorageFailed):
         one.log.truncate(5)

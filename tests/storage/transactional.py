@@ -9,7 +9,7 @@ from goqueue.record import kernel
 from goqueue.record.header import Flags
 from goqueue.record.headers import PRODUCER
 from goqueue.record.identity import BatchIdentity
-from goqueue.record.message import Message
+from goqueue.record.message import StoredMessage
 from goqueue.storage import small_file
 from goqueue.storage.config import LogConfig
 from goqueue.storage.file import Disk
@@ -119,7 +119,7 @@ class Owner:
         self.log._run(self.log.expire(now_ns=now_ns))
         self.transactions.drop_below(self.log.start_offset)
 
-    def visible(self) -> list[Message]:
+    def visible(self) -> list[StoredMessage]:
         """What a reader of committed records sees."""
         return [
             message
@@ -130,12 +130,12 @@ class Owner:
         ]
 
 
-def records_of(log: Log) -> list[Message]:
+def records_of(log: Log) -> list[StoredMessage]:
     """All records."""
-    messages: list[Message] = []
+    messages: list[StoredMessage] = []
     reader = log.reader(log.start_offset)
     while (chunk := reader.read(max_bytes=1 << 20)).record_count:
-        messages += kernel.decode(chunk.records, ORIGIN, Message)
+        messages += kernel.decode(chunk.records, ORIGIN, StoredMessage)
     return messages
 
 

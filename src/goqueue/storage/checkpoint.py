@@ -2,7 +2,7 @@
 
     0      4         6      8          16       24         32            40               48    52
     +------+---------+------+----------+--------+----------+-------------+----------------+-----+
-    | GQCP | version | 0    | sequence | base   | position | next offset | last timestamp | crc |
+    | GQCP | version | cut  | sequence | base   | position | next offset | last timestamp | crc |
     +------+---------+------+----------+--------+----------+-------------+----------------+-----+
 
 All records below `next_offset` are on the disk; the last of them ends at `position` of the segment `base`. After the
@@ -14,9 +14,13 @@ that it vouches for was synced. So it is true even before it is synced itself: a
 That makes it cheap enough to write the third slot after every flush. When a segment is sealed, or the log is truncated
 or closed, the first two slots are written and synced, one after the other: a torn write costs one of them at most. So a
 log has a valid slot from its creation on, and a log without one has lost it.
+
+A checkpoint with a `cut` is also a decision: the log ends there, and what its files have after it is to be removed
+(`truncation.py`). Once that is done, the same checkpoint is written without the cut.
 """
 
 import struct
+from enum import IntEnum
 from typing import NamedTuple
 
 from goqueue.errors import UnsupportedFormat
@@ -33,6 +37,14 @@ VERSION = 1
 assert _SLOT.size == SLOT_BYTES
 
 
+class Cut(IntEnum):
+    """What opening the log has to remove first, because a crash may have interrupted the removal."""
+
+    NONE = 0
+    END = 1  # all records at or after the checkpoint
+    ALL = 2  # all records: the log restarts, empty, at the offset of the checkpoint
+
+
 class Checkpoint(NamedTuple):
     """A point in a log; everything before it is durable."""
 
@@ -40,6 +52,15 @@ class Checkpoint(NamedTuple):
     position: int
     next_offset: int
     last_timestamp: int
+    cut: Cut = Cut.NONE
+
+    @property
+    def settled(self) -> "Checkpoint":
+        """The same point when its cut has been carried out."""
+        return self._replace(cut=Cut.NONE)
+
+
+_CUTS = frozenset(Cut)
 
 
 class CheckpointFile:
@@ -65,12 +86,13 @@ class CheckpointFile:
             slot = data[index * SLOT_STRIDE_BYTES :][:SLOT_BYTES]
             if len(slot) < SLOT_BYTES or slot[:4] != MAGIC:
                 continue
-            _, version, _, sequence, *fields, crc = _SLOT.unpack(slot)
+            _, version, cut, sequence, *fields, crc = _SLOT.unpack(slot)
             if crc != crc32c(slot[:-4]):
                 continue
-            if version != VERSION:
-                raise UnsupportedFormat(self._path, f"format version {version}; this GoQueue knows {VERSION}")
-            found = Checkpoint(*fields)
+            if version != VERSION or cut not in _CUTS:
+                found_version = f"{version}.{cut}" if version == VERSION else f"{version}"
+                raise UnsupportedFormat(self._path, f"format version {found_version}; this GoQueue knows {VERSION}")
+            found = Checkpoint._make([*fields, Cut(cut)])
             if sequence > max(self._sequences):
                 newest = found
             self._sequences[index] = sequence
@@ -84,7 +106,7 @@ class CheckpointFile:
         file = self._disk.open(self._path, create=True)
         for index in self._synced_slots() if sync else (_UNSYNCED_SLOT,):
             sequence = max(self._sequences) + 1
-            slot = _SLOT.pack(MAGIC, VERSION, 0, sequence, *checkpoint, 0)[:-4]
+            slot = _SLOT.pack(MAGIC, VERSION, checkpoint.cut, sequence, *checkpoint[:-1], 0)[:-4]
             file.pwrite(index * SLOT_STRIDE_BYTES, slot + crc32c(slot).to_bytes(4, "big"))
             if sync:
                 file.sync()

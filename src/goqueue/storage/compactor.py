@@ -6,6 +6,7 @@ being compacted: the swap is called off first, durably.
 """
 
 from contextlib import suppress
+from typing import NamedTuple
 
 from pyroaring import BitMap64
 
@@ -14,13 +15,29 @@ from goqueue.clock import MS
 from goqueue.storage import compaction
 from goqueue.storage.config import LogConfig
 from goqueue.storage.file import Disk
-from goqueue.storage.jobs import Job, mark_deleted
+from goqueue.storage.jobs import CancellableJob, Job, mark_deleted
 from goqueue.storage.layout import CLEANED, LOG, SPARSE_INDEXES
 from goqueue.storage.segment import Segment
 from goqueue.storage.segment_list import SegmentList
 
 RETRY_MS = 600_000
 """How long to wait after a compaction failed, for lack of room or because of damage."""
+
+
+class CallOff(NamedTuple):
+    """How a compaction is called off: its job is cancelled, and a swap that it may have noted is taken back."""
+
+    disk: Disk
+    directory: str
+    job: CancellableJob
+    state: compaction.CompactionState | None
+
+    def run(self) -> None:
+        """Blocks until the job has ended."""
+        with suppress(OSError):  # it only wrote copies, which do not matter any more
+            self.job.cancel()
+        if self.state:
+            compaction.store_state(self.disk, self.directory, self.state)
 
 
 class Compactor:
@@ -108,21 +125,28 @@ class Compactor:
         self._running = None
         self._not_before_ns = 0
 
-    def call_off(self, end_offset: int) -> None:
-        """Return once no step, now or after a crash, will touch records at or after `end_offset`."""
-        job = self._running
-        match job:
-            case compaction.CompactJob() if end_offset < job.end_offset:
-                with suppress(OSError):  # it only wrote copies, which do not matter any more
-                    job.cancel()
-            case compaction.SwapJob() if end_offset < job.compacted.end_offset:
-                with suppress(OSError):
-                    job.cancel()
+    def call_off(self, end_offset: int) -> "CallOff | None":
+        """What remains to be done so that no step, now or after a crash, touches records at or after `end_offset`.
+
+        None if that is so already. Otherwise the steps that follow are given up from here on.
+        """
+        state: compaction.CompactionState | None = None
+        match self._running:
+            case compaction.CompactJob() as job if end_offset < job.end_offset:
+                pass
+            case compaction.SwapJob() as job if end_offset < job.compacted.end_offset:
                 state = compaction.CompactionState(self.cleaned_offset, gaps=self._gaps())
-                compaction.store_state(self._disk, self._directory, state)
             case _:
-                return
+                return None
         self._called_off = True
+        return CallOff(self._disk, self._directory, job, state)
+
+    def restart(self) -> "CallOff | None":
+        """The log is about to lose all its records; returns how to end the job that is under way."""
+        job = self._running
+        self._called_off = True
+        self.cleaned_offset = 0
+        return CallOff(self._disk, self._directory, job, None) if job else None
 
     def abandon(self) -> None:
         """Return once no job touches the disk: the log is about to be deleted."""

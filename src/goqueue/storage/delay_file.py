@@ -80,7 +80,19 @@ class DelayFile:
         self.close()
         replace_bytes(self._disk, self._directory, self._name, data)
         self._file = self._disk.open(f"{self._directory}/{self._name}")
+        self.exists = True
         self.size_bytes = memoryview(data).nbytes
+
+    def discard(self) -> None:
+        """Remove the file durably: the log or the ledger is about to lose records that it may tell of.
+
+        Raises `OSError`; it may then be there or not.
+        """
+        self.close()
+        self._disk.remove(f"{self._directory}/{self._name}")
+        self._disk.sync_directory(self._directory)
+        self.exists = False
+        self.size_bytes = 0
 
     def close(self) -> None:
         """Close the descriptor; nothing is appended until the next load or rewrite."""

@@ -1,11 +1,14 @@
 """The data directory: one lock, one format, no foreign files.
 
-    <data>/format                                   goqueue-data 1
+    <data>/format                                   goqueue-data 2
     <data>/lock                                     held by the one process that has the directory open
     <data>/ports.json                               the addresses of that process; written by the server
     <data>/topics/<topic>/<partition>/{log,ledger}  see layout.py
 
 If the directory cannot be used, the error names the path and the reason, before anything in it is changed.
+
+A directory of an older format that this version can read is opened as it is; its owner converts it, and calls
+`set_format` before the first change that an older version would misread.
 """
 
 import re
@@ -26,7 +29,9 @@ from goqueue.storage.log import Log
 from goqueue.storage.open_segments import OPEN_SEGMENTS_MAX, OpenSegments
 from goqueue.storage.small_file import replace_bytes
 
-FORMAT = 1
+FORMAT = 2
+FORMATS_READ = (1, FORMAT)
+"""In format 1 internal topics with journals had one partition each (`broker/conversion.py`)."""
 KINDS = ("log", "ledger")
 TOPIC_NAME_RULE = "must be 1 to 249 of A-Z a-z 0-9 . _ -, and not . or .."
 _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
@@ -40,13 +45,14 @@ TOLERATED = frozenset({"lost+found"})  # the file system makes it in a mount poi
 class DataDirectory:
     """An open data directory. Made by `DataDirectory.open`; `close` releases it."""
 
-    def __init__(self, disk: Disk, path: str, lock: Lock, open_segments: OpenSegments) -> None:
+    def __init__(self, disk: Disk, path: str, lock: Lock, open_segments: OpenSegments, *, format: int) -> None:
         self._disk = disk
         self._lock = lock
         self._open_segments = open_segments
         self._logs: dict[str, Log] = {}
         self._closed = False
         self.path = path
+        self.format = format
 
     @classmethod
     def open(cls, disk: Disk, path: str, *, open_segments_max: int = OPEN_SEGMENTS_MAX) -> "DataDirectory":
@@ -56,7 +62,7 @@ class DataDirectory:
             disk.make_directory(path)
             _refuse_foreign(disk, path)
             lock = disk.lock(f"{path}/lock")
-            _check_format(disk, path)
+            found = _format_of(disk, path)
         except BlockingIOError as error:
             raise DirectoryLocked(
                 path, "another process has this data directory open; stop it, or use another directory"
@@ -69,7 +75,7 @@ class DataDirectory:
             if lock:
                 lock.release()
             raise
-        return cls(disk, path, lock, OpenSegments(open_segments_max))
+        return cls(disk, path, lock, OpenSegments(open_segments_max), format=found)
 
     @property
     def topics_path(self) -> str:
@@ -79,6 +85,11 @@ class DataDirectory:
     def space(self) -> Space:
         """The room on its file system. Raises `OSError`."""
         return self._disk.space(self.path)
+
+    def set_format(self) -> None:
+        """From now on, durably, only versions that know the current format open the directory. Raises `OSError`."""
+        _write_format(self._disk, self.path)
+        self.format = FORMAT
 
     def open_log(
         self,
@@ -144,11 +155,11 @@ def check_format(disk: Disk, path: str) -> int:
     file.close()
     if not text.startswith(_FORMAT_TEXT) or not text.removeprefix(_FORMAT_TEXT).isdigit():
         raise UnsupportedFormat(format_path, f"expected {_FORMAT_TEXT + str(FORMAT)!r}, found {text!r}")
-    if int(text.removeprefix(_FORMAT_TEXT)) != FORMAT:
-        raise UnsupportedFormat(
-            format_path, f"data format {text.removeprefix(_FORMAT_TEXT)}; this GoQueue knows {FORMAT}"
-        )
-    return FORMAT
+    found = int(text.removeprefix(_FORMAT_TEXT))
+    if found not in FORMATS_READ:
+        known = " and ".join(str(one) for one in FORMATS_READ)
+        raise UnsupportedFormat(format_path, f"data format {found}; this GoQueue knows {known}")
+    return found
 
 
 def _refuse_foreign(disk: Disk, path: str) -> None:
@@ -157,11 +168,12 @@ def _refuse_foreign(disk: Disk, path: str) -> None:
             raise ForeignFile(f"{path}/{name}", "not a file of GoQueue; use an empty directory as data directory")
 
 
-def _check_format(disk: Disk, path: str) -> None:
+def _format_of(disk: Disk, path: str) -> int:
     try:
-        check_format(disk, path)
+        return check_format(disk, path)
     except FileNotFoundError:
         _write_format(disk, path)
+        return FORMAT
 
 
 def _write_format(disk: Disk, path: str) -> None:

@@ -9,17 +9,20 @@ from typing import NamedTuple
 
 from goqueue.errors import GoQueueError
 from goqueue.record.header import HEADER, HEADER_BYTES, MAGIC
-from goqueue.storage import checkpoint, txn_index
+from goqueue.storage import checkpoint, log_start, txn_index
 from goqueue.storage.compaction import check_state
-from goqueue.storage.epochs import LeaderEpochs
+from goqueue.storage.epochs import load_entries, load_highest
 from goqueue.storage.file import Disk, read_file
 from goqueue.storage.inspection import SegmentReport, inspect
 from goqueue.storage.layout import (
     CHECKPOINT,
     COMPACTION,
     DELAYED,
+    GAPS,
+    HIGHEST_EPOCH,
     LEADER_EPOCHS,
     LOG,
+    LOG_START,
     OFFSET_INDEX,
     TIME_INDEX,
     TRANSACTIONS,
@@ -61,10 +64,22 @@ def check_log(disk: Disk, directory: str) -> Iterator[FileReport]:
             path = segment_path(directory, report.base_offset, suffix)
             if path.rpartition("/")[2] in names and (raw := _content(disk, path)) is not None:
                 yield check(disk, directory, path, report, raw)
-    for name, text in ((TRANSACTIONS, "there were transactions"), (DELAYED, "there were delayed messages")):
+    marks = (
+        (TRANSACTIONS, "there were transactions"),
+        (DELAYED, "there were delayed messages"),
+        (GAPS, "there were records of a compacted log"),
+    )
+    for name, text in marks:
         if name in names:  # they are empty: their existence is the fact
             yield FileReport(f"{directory}/{name}", text)
-    for name, load in ((CHECKPOINT, _checkpoint), (LEADER_EPOCHS, _epochs), (COMPACTION, _compaction)):
+    small_files = (
+        (CHECKPOINT, _checkpoint),
+        (LEADER_EPOCHS, _epochs),
+        (HIGHEST_EPOCH, _highest_epoch),
+        (COMPACTION, _compaction),
+        (LOG_START, _log_start),
+    )
+    for name, load in small_files:
         if name in names:
             yield load(disk, directory, f"{directory}/{name}")
 
@@ -119,7 +134,14 @@ def _checkpoint(disk: Disk, _directory: str, path: str) -> FileReport:
 
 def _epochs(disk: Disk, directory: str, path: str) -> FileReport:
     try:
-        return FileReport(path, f"{len(LeaderEpochs.load(disk, directory).entries)} epochs")
+        return FileReport(path, f"{len(load_entries(disk, directory))} epochs")
+    except GoQueueError as error:
+        return FileReport(path, "", (str(error),))
+
+
+def _highest_epoch(disk: Disk, directory: str, path: str) -> FileReport:
+    try:
+        return FileReport(path, f"epoch {load_highest(disk, directory)}")
     except GoQueueError as error:
         return FileReport(path, "", (str(error),))
 
@@ -130,6 +152,13 @@ def _compaction(disk: Disk, directory: str, path: str) -> FileReport:
     except GoQueueError as error:
         return FileReport(path, "", (str(error),))
     return FileReport(path, f"compacted below offset {state.cleaned_offset}")
+
+
+def _log_start(disk: Disk, directory: str, path: str) -> FileReport:
+    try:
+        return FileReport(path, f"deleted below offset {log_start.load(disk, directory)}")
+    except GoQueueError as error:
+        return FileReport(path, "", (str(error),))
 
 
 def _offset_at(disk: Disk, directory: str, report: SegmentReport, position: int) -> int | None:

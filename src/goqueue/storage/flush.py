@@ -15,9 +15,12 @@ from goqueue.storage.jobs import CancellableJob
 from goqueue.storage.segment import Segment
 
 
-def is_due(config: LogConfig, *, unflushed_bytes: int, sealed_count: int, idle_ns: int) -> bool:
-    """Whether a flush should start now: the last one started `idle_ns` ago, and none is running."""
-    if sealed_count:
+def is_due(config: LogConfig, *, unflushed_bytes: int, must_note: bool, idle_ns: int) -> bool:
+    """Whether a flush should start now: the last one started `idle_ns` ago, and none is running.
+
+    `must_note` says that only a checkpoint can tell where the log ends: a segment was sealed, or the end is in a gap.
+    """
+    if must_note:
         return True
     if not unflushed_bytes or config.flush is Flush.NONE:
         return False
@@ -50,11 +53,11 @@ class FlushJob(CancellableJob):
         self._directory = directory
         self._files = files
         self._checkpoint_file = checkpoint_file
-        self._sync_checkpoint = sync_checkpoint
         self.segments = segments
         self.checkpoint = checkpoint
         self.bytes = unflushed_bytes
         self.with_indexes = with_indexes
+        self.sync_checkpoint = sync_checkpoint
         self.sync_names = sync_names
 
     def _work(self) -> None:
@@ -62,7 +65,7 @@ class FlushJob(CancellableJob):
             file.sync()
         if self.sync_names:
             self._disk.sync_directory(self._directory)
-        self._checkpoint_file.write(self.checkpoint, sync=self._sync_checkpoint)
+        self._checkpoint_file.write(self.checkpoint, sync=self.sync_checkpoint)
 
 
 class Flusher:
@@ -75,6 +78,7 @@ class Flusher:
         self._sealed: list[Segment] = []
         self._unflushed_bytes = 0
         self._names_unsynced = True  # an earlier process may have ended before it synced them
+        self._ends_in_gap = False  # the last records were appended with a gap after them
         self._running: FlushJob | None = None
         self._began_ns = 0
         self.durable = durable
@@ -88,6 +92,10 @@ class Flusher:
         self._sealed.append(segment)
         self._names_unsynced = True
 
+    def note_gap(self) -> None:
+        """The log ends in a gap, which no record tells: the next checkpoint has to be synced."""
+        self._ends_in_gap = True
+
     def forget(self, segments: list[Segment]) -> None:
         """These segments were removed from the log."""
         self._sealed = [segment for segment in self._sealed if segment not in segments]
@@ -100,14 +108,14 @@ class Flusher:
     @property
     def has_unflushed(self) -> bool:
         """Whether something was written since the last job began."""
-        return bool(self._unflushed_bytes or self._sealed)
+        return bool(self._unflushed_bytes or self._sealed or self._ends_in_gap)
 
     def is_due(self, config: LogConfig, *, now_ns: int) -> bool:
         """Whether a job should begin now; if so, the caller has to begin it. `now_ns` is monotonic."""
         if self._running or not is_due(
             config,
             unflushed_bytes=self._unflushed_bytes,
-            sealed_count=len(self._sealed),
+            must_note=bool(self._sealed) or self._ends_in_gap,
             idle_ns=now_ns - self._began_ns,
         ):
             return False
@@ -131,12 +139,13 @@ class Flusher:
             self._checkpoint_file,
             unflushed_bytes=self._unflushed_bytes,
             with_indexes=with_indexes,
-            sync_checkpoint=with_indexes or self._names_unsynced or bool(self._sealed),
+            sync_checkpoint=with_indexes or self._names_unsynced or bool(self._sealed) or self._ends_in_gap,
             sync_names=self._names_unsynced,
         )
         self._sealed = []
         self._unflushed_bytes = 0
         self._names_unsynced = False
+        self._ends_in_gap = False
         return self._running
 
     def complete(self, job: FlushJob, active: Segment) -> bool:
@@ -150,13 +159,29 @@ class Flusher:
             segment.unsynced = written_since
         return True
 
-    def lower(self, active: Segment, remaining: Checkpoint) -> None:
-        """Make sure that no checkpoint is above `remaining`: the log is about to be truncated there."""
-        self._cancel(active)
-        self.durable = min(remaining, self.durable, key=lambda point: point.next_offset)
-        self._checkpoint_file.write(self.durable, sync=True)
+    def unsynced_before(self, segment: Segment) -> list[Segment]:
+        """The segments before this one that a truncation has to sync, because no flush did."""
+        running = self._running.segments if self._running else []
+        return [one for one in dict.fromkeys((*running, *self._sealed)) if one.base_offset < segment.base_offset]
+
+    def cut(self, end: Checkpoint) -> FlushJob | None:
+        """The log is about to end at `end`. Returns the job that is under way, which does not count any more.
+
+        The caller cancels it, syncs what is left, and writes the checkpoints.
+        """
+        job, self._running = self._running, None
+        self.durable = min(end.settled, self.durable, key=lambda point: point.next_offset)
+        self._sealed = []
         self._unflushed_bytes = 0
-        self._names_unsynced = True
+        self._ends_in_gap = False
+        return job
+
+    def was_cut(self, end: Checkpoint, synced: list[Segment]) -> None:
+        """The log ends at `end`, durably; these segments were synced."""
+        for segment in synced:
+            segment.unsynced = False
+        self.durable = end.settled
+        self._names_unsynced = False
 
     def abandon(self) -> None:
         """Return once no job touches the disk: the log is about to be deleted."""
@@ -174,3 +199,4 @@ class Flusher:
             self._sealed = taken + self._sealed
             self._unflushed_bytes += job.bytes
             self._names_unsynced |= job.sync_names
+            self._ends_in_gap |= job.sync_checkpoint  # it may have been the reason

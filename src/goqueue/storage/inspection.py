@@ -15,7 +15,7 @@ from typing import NamedTuple
 from goqueue.record.header import OFFSET_MAX
 from goqueue.storage.compaction import load_state
 from goqueue.storage.file import Disk, File
-from goqueue.storage.layout import LOG, segment_path, sort_out
+from goqueue.storage.layout import GAPS, LOG, segment_path, sort_out
 from goqueue.storage.walk import Damage, walk
 
 
@@ -46,7 +46,9 @@ class SegmentReport:
 
 def inspect(disk: Disk, directory: str) -> Iterator[SegmentReport]:
     """Read each segment to its end, oldest first."""
-    bases = sorted(sort_out(directory, disk.entries(directory)).log_sizes)
+    listing = sort_out(directory, disk.entries(directory))
+    bases = sorted(listing.log_sizes)
+    is_dense = GAPS not in listing.small_files
     expected = bases[0] if bases else 0
     for base_offset, end_offset in pairwise([*bases, OFFSET_MAX]):
         path = segment_path(directory, base_offset, LOG)
@@ -56,7 +58,7 @@ def inspect(disk: Disk, directory: str) -> Iterator[SegmentReport]:
             expected = end_offset
             continue
         report = SegmentReport(base_offset, file.size())
-        if expected < base_offset and (hole := _hole(disk, directory, path, expected, base_offset)):
+        if is_dense and expected < base_offset and (hole := _hole(disk, directory, path, expected, base_offset)):
             report.damage.append(hole)
         expected = _read(file, report, end_offset)
         file.close()

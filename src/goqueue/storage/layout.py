@@ -6,9 +6,12 @@
     00000000000000004200.txnindex     which of its records were aborted, if any
     checkpoint                        the offset below which everything is known to be on the disk
     leader-epochs                     which leader wrote from which offset on
+    highest-epoch                     the highest epoch that this replica has heard of
     compaction                        the offset below which the log is compacted, and a swap under way
     transactions                      empty; the log holds, or held, transactions
     delayed                           empty; the log holds, or held, delayed messages
+    gaps                              empty; the log holds, or held, records of a compacted log: offsets may be missing
+    log-start                         the offset below which a request deleted all records, if there was one
 
 A name that ends with `.cleaned` is a copy of a compaction that is not in place yet, `.deleted` waits for its removal,
 and `.new` is a small file that is about to replace its namesake. Recovery ignores them. Any other name was not written
@@ -24,9 +27,12 @@ from goqueue.storage.file import Entry
 
 CHECKPOINT = "checkpoint"
 LEADER_EPOCHS = "leader-epochs"
+HIGHEST_EPOCH = "highest-epoch"
 COMPACTION = "compaction"
 TRANSACTIONS = "transactions"
 DELAYED = "delayed"
+GAPS = "gaps"
+LOG_START = "log-start"
 
 LOG = ".log"
 OFFSET_INDEX = ".index"
@@ -46,7 +52,9 @@ _SEGMENT_FILE = re.compile(
     r"(\d{20})(\.log|\.index|\.timeindex|\.txnindex)(\.cleaned|\.deleted|(?<=\.txnindex)\.new)?", re.ASCII
 )
 _SMALL_FILES = frozenset(
-    name + suffix for name in (CHECKPOINT, LEADER_EPOCHS, COMPACTION, TRANSACTIONS, DELAYED) for suffix in ("", NEW)
+    name + suffix
+    for name in (CHECKPOINT, LEADER_EPOCHS, HIGHEST_EPOCH, COMPACTION, TRANSACTIONS, DELAYED, GAPS, LOG_START)
+    for suffix in ("", NEW)
 )
 
 

@@ -5,8 +5,11 @@
                                 begin_flush ──> fdatasync in a thread ──> complete: durable_offset rises
 
 A log is synchronous and has one owner, which makes all calls. Work that blocks is handed out as a job (`begin_flush`,
-`begin_compaction`, `expire`), run in any thread, and brought back with `complete`. `flush` and `maintain` do the same
-in place, for owners without threads.
+`begin_compaction`, `begin_truncate`, `expire`), run in any thread, and brought back with `complete`. `flush`,
+`truncate` and `maintain` do the same in place, for owners without threads.
+
+A leader's log stamps what producers send (`append`). A follower's log takes records as the leader has stamped them
+(`append_stored`), and cuts off what the leader does not have (`truncation.py`).
 
 Records below `durable_offset` are on the disk. Records below `ackable_offset` may be acknowledged: with `flush=group`
 that is the same offset, in the other modes it is the end of the log.
@@ -15,7 +18,7 @@ A failed write or sync stops all writes until the log is opened again. A full di
 cut off, and the next append may succeed (`log_health.py`).
 
 The parts are read in this order: file, indexes, walk, segment, segment_list, recovery, opening, flush, compaction,
-reader, log.
+truncation, reader, log.
 """
 
 from collections.abc import Callable
@@ -28,21 +31,24 @@ from goqueue import events
 from goqueue.clock import MS
 from goqueue.errors import Conflict, InvalidBatch, OffsetOutOfRange, StorageError, StorageFailed, StorageFull
 from goqueue.record import kernel
-from goqueue.record.header import FLAGS_FROM_PRODUCERS, Flags
+from goqueue.record.header import FLAGS_FROM_PRODUCERS, HEADER, HEADER_BYTES, Buffer, Flags
 from goqueue.storage import compaction, retention, small_file
-from goqueue.storage.checkpoint import Checkpoint
+from goqueue.storage.checkpoint import Checkpoint, Cut
 from goqueue.storage.config import Flush, LogConfig
 from goqueue.storage.damage_reports import DamageReports
 from goqueue.storage.file import NO_ROOM, Disk, unusable
 from goqueue.storage.flush import FlushJob
 from goqueue.storage.jobs import DeleteJob, Job, mark_deleted
-from goqueue.storage.layout import DELAYED, LOG, SEGMENT_SUFFIXES
+from goqueue.storage.layout import DELAYED, GAPS, LOG
 from goqueue.storage.log_health import LogHealth
+from goqueue.storage.log_start import DeleteRecordsJob
 from goqueue.storage.log_transactions import LogTransactions
 from goqueue.storage.open_segments import OpenSegments
 from goqueue.storage.opening import LogParts, open_parts
 from goqueue.storage.reader import Chunk, LogReader, reading
 from goqueue.storage.segment import Segment
+from goqueue.storage.stored import scan_stored
+from goqueue.storage.truncation import TruncateJob, Truncation
 from goqueue.storage.txn_index import TxnSyncJob
 from goqueue.storage.walk import Damage
 
@@ -50,6 +56,7 @@ READ_BYTES = 1024 * 1024
 EXPIRED_SEGMENTS_MAX = 100
 """How many segments one call of `expire` removes: each costs the owner a few renames."""
 _DELAYED_KIND = b"GQDM"
+_GAPS_KIND = b"GQGA"
 _TRANSACTIONAL = int(Flags.TRANSACTIONAL)
 
 
@@ -69,9 +76,9 @@ class Appended(NamedTuple):
 class Log:
     """The log in one directory. Made by `Log.open`."""
 
-    # More than 40 methods: this is the whole interface of the storage engine to the broker, and 14 of them are one-line
+    # More than 40 methods: this is the whole interface of the storage engine to the broker, and 19 of them are short
     # properties. What could be told apart has a class of its own: `LogHealth`, `LogTransactions`, `DamageReports`,
-    # `SegmentList`, `Flusher`, `Compactor`, `LogReader`.
+    # `SegmentList`, `Flusher`, `Compactor`, `Truncation`, `LogReader`.
 
     def __init__(
         self, disk: Disk, directory: str, config: LogConfig, parts: LogParts, observe: events.Observer
@@ -80,6 +87,7 @@ class Log:
         self.config = config
         self.epochs = parts.epochs
         self.has_delays = parts.has_delays  # whether the log holds, or ever held, delayed messages
+        self.has_gaps = parts.has_gaps  # whether offsets may be missing because a leader's log was compacted
         self.recovered_offset = parts.recovered_offset  # a crash may have torn batches at or after it
         self._disk = disk
         self._observe = observe
@@ -98,6 +106,19 @@ class Log:
             self._health,
             has_any=parts.has_transactions,
         )
+        self._truncation = Truncation(
+            disk,
+            directory,
+            parts.checkpoint_file,
+            parts.segments,
+            parts.flusher,
+            parts.compactor,
+            self.transactions,
+            parts.epochs,
+            self._health,
+            observe,
+        )
+        self._deletions: list[DeleteRecordsJob] = []  # under way
         self._last_timestamp = parts.last_timestamp
         self._is_touched = False  # since it was opened; an untouched log has nothing to write when it is closed
         self._is_abandoned = False
@@ -163,7 +184,7 @@ class Log:
     @property
     def record_count(self) -> int:
         """How many records there are, control records included."""
-        return self._segments.next_offset - self._segments.start_offset - self._segments.missing
+        return max(0, self._segments.next_offset - self._segments.start_offset - self._segments.missing)
 
     @property
     def control_missing(self) -> int:
@@ -197,6 +218,16 @@ class Log:
     def is_sealed(self) -> bool:
         """Whether everything, including the indexes, is on the disk."""
         return not self._is_touched and self._segments.active.has_written_indexes
+
+    @property
+    def is_truncating(self) -> bool:
+        """Whether a truncation is not carried out yet; until then the log takes no appends."""
+        return self._truncation.is_running
+
+    @property
+    def highest_epoch(self) -> int:
+        """The highest leader epoch that this replica has ever heard of; -1 before the first."""
+        return self.epochs.highest
 
     @property
     def has_unsynced_roll(self) -> bool:
@@ -259,14 +290,7 @@ class Log:
             check(summary)
         if summary.flags & _TRANSACTIONAL and not self.transactions.has_any:
             self.transactions.mark()
-        try:
-            active.append(batch, summary)
-        except OSError as error:
-            raise self._write_failed(active, error) from error
-        self._segments.next_offset = summary.last_offset + 1
-        self._last_timestamp = timestamp
-        self._is_touched = True
-        self._flusher.note_append(len(batch))
+        self._write(active, batch, summary)
         return Appended(
             summary.first_offset,
             summary.last_offset,
@@ -278,8 +302,69 @@ class Log:
             summary.later_flags,
         )
 
+    def append_stored(self, records: Buffer, *, end_offset: int | None = None) -> Appended:
+        """Write records that a leader has stamped, byte for byte; all of them or, if an error is raised, nothing.
+
+        They continue the log: offsets without a gap, times that do not fall (`stored.py`). Any flags that a log may
+        hold are allowed. The caller notes delayed messages (`mark_delayed`), as it does after `append`.
+
+        With `end_offset` there may be gaps, because the log of the leader was compacted: the records are all that it
+        has in [next_offset, end_offset), possibly none. The log then ends at `end_offset`.
+        """
+        if self._health.is_blocked:
+            self._health.check_writable()
+        view = memoryview(records).cast("B")
+        first_offset = self._segments.next_offset
+        active = self._segments.active
+        if active.size and len(view) >= HEADER_BYTES:
+            timestamp = HEADER.unpack_from(view)[5]
+            if active.size + len(view) > self.config.segment_bytes or self._is_old(active, timestamp):
+                self._scan_stored(view, active, end_offset)  # what is refused must not seal a segment either
+                active = self._roll()
+        summary = self._scan_stored(view, active, end_offset)
+        if end_offset is None:
+            end_offset = summary.last_offset + 1
+        missing = end_offset - first_offset - summary.record_count
+        if summary.flags & _TRANSACTIONAL and not self.transactions.has_any:
+            self.transactions.mark()
+        if missing and not self.has_gaps:
+            with self._health.writing():
+                small_file.replace(self._disk, self.directory, GAPS, _GAPS_KIND, b"")
+            self.has_gaps = True
+        if summary.record_count:
+            self._write(active, view, summary)
+        if missing:
+            self._segments.note_missing(missing)
+            if self._segments.next_offset < end_offset:
+                self._segments.next_offset = end_offset
+                self._is_touched = True
+                self._flusher.note_gap()
+        flags = (summary.flags, summary.priorities, summary.later_flags)
+        return Appended(first_offset, end_offset - 1, summary.record_count, self._last_timestamp, len(view), *flags)
+
+    def _scan_stored(self, records: memoryview, active: Segment, end_offset: int | None) -> kernel.Summary:
+        return scan_stored(
+            records,
+            next_offset=self._segments.next_offset,
+            end_offset=end_offset,
+            last_timestamp=self._last_timestamp,
+            position=active.size,
+            next_index_at=active.next_index_at,
+        )
+
+    def _write(self, active: Segment, records: bytearray | memoryview, summary: kernel.Summary) -> None:
+        """Write stamped records at the end of the log."""
+        try:
+            active.append(records, summary)
+        except OSError as error:
+            raise self._write_failed(active, error) from error
+        self._segments.next_offset = summary.last_offset + 1
+        self._last_timestamp = summary.last_timestamp
+        self._is_touched = True
+        self._flusher.note_append(len(records))
+
     def roll_if_old(self, *, now_ns: int) -> bool:
-        """Seal the active segment if it is old, or larger than the log may be; whether it was sealed.
+        """Seal the active segment if it is old, all deleted, or larger than the log may be; whether it was sealed.
 
         This lets a log without writers expire and be compacted. The next flush makes the new segment durable, and
         nothing is deleted before: even a log that became empty keeps its next offset across a crash.
@@ -287,35 +372,27 @@ class Log:
         active = self._segments.active
         if not active.size or self._health.is_blocked:
             return False
-        if not self._is_old(active, now_ns) and not retention.is_oversized(active.size, self.config):
+        is_deleted = self.start_offset == self.next_offset
+        if not is_deleted and not self._is_old(active, now_ns) and not retention.is_oversized(active.size, self.config):
             return False
         self._roll()
         return True
 
     def truncate(self, end_offset: int) -> None:
-        """Cut off all records at or after `end_offset`, durably; later appends reuse these offsets.
+        """Cut off all records at or after `end_offset`, durably; later appends reuse these offsets."""
+        self._cut(self.begin_truncate(end_offset))
 
-        The compacted part cannot be cut: older values of its keys are gone. An owner that may have to truncate bounds
-        compaction with the `to_offset` of `begin_compaction`.
-        """
-        self._health.check_writable()
-        self._check_range(end_offset)
-        if end_offset == self.next_offset:
+    def restart(self, start_offset: int) -> None:
+        """Drop all records, durably; the log goes on, empty, at `start_offset`."""
+        self._cut(self.begin_restart(start_offset))
+
+    def _cut(self, job: TruncateJob | None) -> None:
+        if job is None:
             return
-        if end_offset < self._compactor.cleaned_offset:
-            compacted = f"{self.directory} is compacted up to offset {self._compactor.cleaned_offset}"
-            raise Conflict(f"{compacted} and cannot be truncated at offset {end_offset}")
-        with reading():
-            segment, segment_end = self._segments.place_of(end_offset)
-            position = segment.seek(end_offset, end_offset=segment_end).position
-        with self._health.writing():
-            self.epochs.truncate(end_offset)
-        self.transactions.cancel_sync()
-        with self._health.failing("truncation"):
-            self._compactor.call_off(end_offset)
-            self.transactions.indexes.cut(end_offset, cleaned_offset=self.cleaned_offset)
-            self._truncate(segment, position, end_offset)
-        self.flush()
+        self._run(job)
+        if self.failure:
+            raise self.failure
+        self._truncation.check_room()
         with suppress(StorageFull):  # the next start rebuilds them
             self.transactions.sync()
 
@@ -328,8 +405,29 @@ class Log:
             small_file.replace(self._disk, self.directory, DELAYED, _DELAYED_KIND, b"")
         self.has_delays = True
 
+    def note_epoch(self, epoch: int) -> None:
+        """Note durably that there is a leader of `epoch`; lower epochs are no news, and cost nothing."""
+        if epoch > self.epochs.highest:
+            self._health.check_healthy()  # a truncation that is under way does not matter
+            with self._health.writing():
+                self.epochs.note(epoch)
+
     def assign_epoch(self, epoch: int, start_offset: int) -> None:
-        """Note durably that the leader of `epoch` writes from `start_offset` on."""
+        """Note durably that this replica leads in `epoch` and writes from `start_offset` on.
+
+        The epoch must be the highest that this replica has heard of, or higher.
+        """
+        if epoch < self.epochs.highest:
+            raise ValueError(f"epoch {epoch} is below epoch {self.epochs.highest}, which has begun")
+        self._health.check_writable()
+        with self._health.writing():
+            self.epochs.assign(epoch, start_offset)
+
+    def copy_epoch(self, epoch: int, start_offset: int) -> None:
+        """Note durably, before they are appended, that the records from `start_offset` on are of the leader of `epoch`.
+
+        This is for followers: the leader that they follow has sent the records, and may be of a higher epoch.
+        """
         self._health.check_writable()
         with self._health.writing():
             self.epochs.assign(epoch, start_offset)
@@ -337,20 +435,6 @@ class Log:
     def look_for_room(self) -> None:
         """Forget the refusal of an append if the disk has room again."""
         self._health.look_for_room()
-
-    def _truncate(self, segment: Segment, position: int, end_offset: int) -> None:
-        remaining = Checkpoint(segment.base_offset, position, end_offset, self._last_timestamp)
-        # The checkpoint goes down first: after a crash it must never vouch for records that are being cut off.
-        self._flusher.lower(self._segments.active, remaining)
-        removed = self._segments.take_after(segment)
-        self._flusher.forget([segment, *removed])
-        for later in reversed(removed):
-            for suffix in SEGMENT_SUFFIXES:
-                self._disk.remove(later.path(suffix))
-        segment.truncate(position)
-        self._segments.next_offset = end_offset
-        if removed:
-            self._tell_deleted(removed)
 
     def _is_old(self, active: Segment, now_ns: int) -> bool:
         first = active.known_first_timestamp
@@ -361,14 +445,21 @@ class Log:
 
     def _roll(self) -> Segment:
         sealed = self._segments.active
+        base_offset = self._end_of_records(sealed) if self.has_gaps else self.next_offset
         self._is_touched = True
         try:
-            self._segments.append(Segment.create(self._disk, self.directory, self.next_offset, self._observe))
+            self._segments.append(Segment.create(self._disk, self.directory, base_offset, self._observe))
         except OSError as error:
             raise self._write_failed(sealed, error) from error
         self._flusher.note_sealed(sealed)
-        self._observe(events.SegmentRolled(log=self.directory, base_offset=self.next_offset))
+        self._observe(events.SegmentRolled(log=self.directory, base_offset=base_offset))
         return self._segments.active
+
+    def _end_of_records(self, active: Segment) -> int:
+        """The base of the next segment: a gap belongs to it, as recovery expects each to begin where the last ended."""
+        with reading():
+            last = active.last_below(self.next_offset, end_offset=self.next_offset)
+        return last.offset + 1 if last else self.next_offset
 
     def _write_failed(self, segment: Segment, error: OSError) -> StorageError:
         return self._health.write_failed(error, path=segment.path(LOG), next_offset=self.next_offset)
@@ -401,13 +492,14 @@ class Log:
         """The first offset stored at `timestamp` (ns) or later; the end of the log if there is none."""
         self._health.check_open()
         with reading():
-            return self._segments.offset_at_time(timestamp, newest_ns=self._last_timestamp)
+            found = self._segments.offset_at_time(timestamp, newest_ns=self._last_timestamp)
+        return max(found, self.start_offset)
 
     def place_of(self, offset: int) -> tuple[Segment, int, bool]:
         """The segment of the offset, where it ends, and whether compaction has left all of its records in place."""
         self._health.check_open()
         segment, end_offset = self._segments.place_of(offset)
-        return segment, end_offset, segment.base_offset >= self._compactor.cleaned_offset
+        return segment, end_offset, segment.base_offset >= self._compactor.cleaned_offset and not self.has_gaps
 
     def report(self, damage: Damage) -> None:
         """Take note of damage that a reader has found."""
@@ -439,9 +531,11 @@ class Log:
         """A job that compacts the sealed segments below `to_offset`, if enough of them is new.
 
         In a log with transactions only records below `stable_offset` are decided and may be touched; without that
-        argument such a log is not compacted. Aborted records are removed, both those in `aborted` and those in the
-        indexes, and never stand for their key. Markers are removed when tombstones of their age are, if they are below
-        `markers_below`: above it they are still needed to find out which transactions are open.
+        argument such a log is not compacted. An owner that passes `to_offset` because it may have to truncate there
+        counts a transaction as open if the marker that decides it is at or after that bound. Aborted records are
+        removed, both those in `aborted` and those in the indexes, and never stand for their key. Markers are removed
+        when tombstones of their age are, if they are below `markers_below`: above it they are still needed to find out
+        which transactions are open.
         """
         if self._health.is_blocked or not self.config.compacts:
             return None
@@ -465,25 +559,39 @@ class Log:
             markers_below=markers_below or 0,
         )
 
-    def expire(self, *, now_ns: int, keep_from: int | None = None, is_full: bool = False) -> DeleteJob | None:
-        """Take out the segments that retention no longer keeps; the job removes their files.
+    def expire(
+        self,
+        *,
+        now_ns: int,
+        to_offset: int | None = None,
+        keep_from: int | None = None,
+        deleted_below: int = 0,
+        is_full: bool = False,
+    ) -> DeleteJob | None:
+        """Take out the segments that retention no longer keeps, or a request deleted; the job removes their files.
 
-        Nothing at or after `keep_from` goes, however old it is. `is_full` says that there is no room on the disk.
+        Nothing at or after `to_offset` is taken, for whatever reason. Retention deletes nothing at or after
+        `keep_from`, however old it is. Segments below `deleted_below` go in any case. `is_full` says that there is no
+        room on the disk.
         """
         if self._compactor.is_running or self._health.is_blocked:
             return None
-        count = self._segments.count_before(self._flusher.durable.base_offset)  # recovery starts at that segment
+        # Recovery starts at the segment that the checkpoint names.
+        count = min(EXPIRED_SEGMENTS_MAX, self._segments.count_before(self._flusher.durable.base_offset))
+        if to_offset is not None:
+            count = min(count, self._segments.count_ended_before(to_offset))
+        deleted = min(count, self._segments.count_ended_before(max(self.start_offset, deleted_below)))
         if keep_from is not None:
-            count = min(count, self._segments.count_before(keep_from + 1) - 1)
-        oldest = range(min(count, EXPIRED_SEGMENTS_MAX))
+            count = min(count, self._segments.count_ended_before(keep_from))
+        oldest = range(count)
         sealed = (self._segments.retention_info(index, newest_ns=self._last_timestamp) for index in oldest)
         with reading():
             is_full = is_full or self.refusal is not None
             found = retention.expired(sealed, self.size, self.config, now_ns=now_ns, is_full=is_full)
-        if not found:
+        if not found and not deleted:
             return None
         self.transactions.cancel_sync()
-        leaving = self._segments.take_first(len(found))
+        leaving = self._segments.take_first(max(len(found), deleted))
         self._flusher.forget(leaving)
         self.transactions.indexes.drop_below(self.start_offset)
         with self._health.failing("deletion"):
@@ -493,6 +601,61 @@ class Log:
             self.epochs.drop_before(self.start_offset)
         self._tell_deleted(leaving)
         return DeleteJob(self._disk, self.directory, paths)
+
+    def begin_delete_records(self, before_offset: int) -> DeleteRecordsJob | None:
+        """A job that deletes all records below the offset; None if there are none."""
+        self._health.check_writable()
+        if before_offset <= self.start_offset:
+            return None
+        self._check_range(before_offset)
+        job = DeleteRecordsJob(self._disk, self.directory, before_offset)
+        self._deletions.append(job)
+        return job
+
+    def begin_truncate(self, end_offset: int) -> TruncateJob | None:
+        """Cut off all records at or after `end_offset`; later appends reuse these offsets. None if there are none.
+
+        The records cannot be read any more when this returns. The job makes that durable; until it is completed, the
+        log takes no appends and begins no other job. If there was no room for it, `is_truncating` stays true, and
+        another call with the same offset returns another job.
+
+        The compacted part cannot be cut: older values of its keys are gone. An owner that may have to truncate bounds
+        compaction with the `to_offset` of `begin_compaction`.
+        """
+        if job := self._truncation.retry(end_offset, Cut.END):
+            return job
+        self._health.check_writable()
+        start = max(self.start_offset, *(job.offset for job in self._deletions), 0)
+        if not start <= end_offset <= self.next_offset:
+            raise OffsetOutOfRange(end_offset, start, self.next_offset, log=self.directory)
+        if end_offset == self.next_offset and not self.epochs.begins_after(end_offset):
+            return None
+        if end_offset < self._compactor.cleaned_offset:
+            compacted = f"{self.directory} is compacted up to offset {self._compactor.cleaned_offset}"
+            raise Conflict(f"{compacted} and cannot be truncated at offset {end_offset}")
+        return self._was_cut(self._truncation.begin(end_offset))
+
+    def begin_restart(self, start_offset: int) -> TruncateJob | None:
+        """Drop all records, and go on at `start_offset`: a follower is filled anew. None if that is so already.
+
+        The same holds as for `begin_truncate`.
+        """
+        if job := self._truncation.retry(start_offset, Cut.ALL):
+            return job
+        self._health.check_writable()
+        assert start_offset >= 0
+        is_new = self._segments.active.base_offset == self.start_offset == self.next_offset == start_offset
+        if is_new and not self._deletions and not self.epochs.begins_after(0):
+            return None
+        deletions, self._deletions = self._deletions, []
+        return self._was_cut(self._truncation.restart(start_offset, deletions))
+
+    def _was_cut(self, job: TruncateJob) -> TruncateJob:
+        end = job.removal.end
+        self._last_timestamp = end.last_timestamp
+        self.recovered_offset = min(self.recovered_offset, end.next_offset)
+        self._is_touched = True
+        return job
 
     def complete(self, job: Job, error: Exception | None = None) -> Job | None:
         """Let a job that has run take effect; `error` is what it raised. May return another job to run."""
@@ -515,8 +678,16 @@ class Log:
                 return self._swap(job, is_noted=error is None)
             case compaction.FinishJob() if error is None or no_room:  # without room the next start finishes it
                 self._compactor.finished()
+            case TruncateJob():
+                if gone := self._truncation.complete(job, error):
+                    self._tell_deleted(gone)
             case DeleteJob() if no_room:
                 pass
+            case DeleteRecordsJob() if error is None or no_room:
+                if job in self._deletions:  # the log did not restart meanwhile
+                    self._deletions.remove(job)
+                    if error is None:
+                        self._segments.delete_below(job.offset)
             case TxnSyncJob() if error is None or no_room:
                 self.transactions.indexes.complete(job, is_done=error is None)
             case FlushJob() if error is None:
@@ -563,11 +734,16 @@ class Log:
         try:
             if not self.failure:
                 with self._health.failing("clean-up"):
-                    self._compactor.call_off(0)
-                if not self.is_sealed:
-                    self._flush(with_indexes=True)
-                with suppress(StorageFull):
-                    self.transactions.sync()
+                    if compaction := self._compactor.call_off(0):
+                        compaction.run()
+                if self.is_truncating:
+                    with self._health.failing("truncation"):
+                        self._truncation.abandon()
+                else:
+                    if not self.is_sealed:
+                        self._flush(with_indexes=True)
+                    with suppress(StorageFull):
+                        self.transactions.sync()
         finally:
             self._health.close()
             self._segments.release()
@@ -584,6 +760,8 @@ class Log:
         self._is_abandoned = True
         self._compactor.abandon()
         self._flusher.abandon()
+        with suppress(OSError):
+            self._truncation.abandon()
         with suppress(OSError):
             self.transactions.indexes.cancel()
         self._segments.release()

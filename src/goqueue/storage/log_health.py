@@ -1,6 +1,7 @@
 """Whether a log takes writes, and why not.
 
 closed    by its owner. Every call is refused with `Conflict`
+held      until a truncation is carried out; reads of what remains go on
 failed    a write or a sync failed. The log takes no more writes until it is opened again: after a failed fsync the
           content of the disk is unknown, and a second fsync that succeeds proves nothing
 refused   there was no room. Nothing was written, and the next write may succeed. The refusal is remembered, because
@@ -18,25 +19,40 @@ from goqueue.storage.file import NO_ROOM, Disk
 class LogHealth:
     """The health of the log in one directory."""
 
-    __slots__ = ("_directory", "_disk", "_observe", "_refused", "failure", "is_blocked", "is_closed")
+    __slots__ = ("_directory", "_disk", "_held", "_observe", "_refused", "failure", "is_blocked", "is_closed")
 
     def __init__(self, disk: Disk, directory: str, observe: events.Observer) -> None:
         self._disk = disk
         self._directory = directory
         self._observe = observe
         self._refused: tuple[int, str] | None = None  # the end of the log when there was no room, and the reason
+        self._held = False
         self.failure: StorageFailed | None = None
         self.is_closed = False
-        self.is_blocked = False  # closed or failed: one attribute to look at for each append
+        self.is_blocked = False  # closed, held or failed: one attribute to look at for each append
 
     def close(self) -> None:
         self.is_closed = self.is_blocked = True
+
+    def hold(self) -> None:
+        """Take no writes until `resume`: the log is being truncated."""
+        self._held = self.is_blocked = True
+
+    def resume(self) -> None:
+        self._held = False
+        self.is_blocked = self.is_closed or self.failure is not None
 
     def check_open(self) -> None:
         if self.is_closed:
             raise Conflict(f"the log in {self._directory} is closed")
 
     def check_writable(self) -> None:
+        self.check_healthy()
+        if self._held:
+            raise Conflict(f"the log in {self._directory} is being truncated")
+
+    def check_healthy(self) -> None:
+        """Raise unless the log is open and has not failed; a truncation may be under way."""
         self.check_open()
         if self.failure:
             raise self.failure

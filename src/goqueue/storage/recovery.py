@@ -2,7 +2,8 @@
 
 Up to the durable checkpoint the log is known to be complete. After it, a crash may have torn anything that was not
 synced: the longest valid prefix stays, the rest is cut off, and segments that do not continue it are removed. Offsets
-stay dense, and nothing that was synced is lost.
+stay dense, and nothing that was synced is lost. Only in a log with `gaps`, which a follower has copied from a compacted
+one, records may leave offsets out; there, too, a segment begins where the one before ends.
 
 If the checkpoint itself was lost, which takes more than a crash, it is assumed to be after the last valid record.
 
@@ -22,7 +23,7 @@ from goqueue.record.header import CRC_END, CRC_POSITION, HEADER, HEADER_BYTES, O
 from goqueue.record.kernel import crc32c
 from goqueue.storage.checkpoint import Checkpoint
 from goqueue.storage.file import Disk
-from goqueue.storage.layout import LOG, SEGMENT_SUFFIXES, Listing, segment_path
+from goqueue.storage.layout import GAPS, LOG, SEGMENT_SUFFIXES, Listing, segment_path
 from goqueue.storage.segment import Segment
 from goqueue.storage.walk import WINDOW_BYTES, Damage, RecordRun, Spot, record_bytes, walk
 
@@ -50,6 +51,7 @@ class LogRecovery:
         self._observe = observe
         self._log_sizes = listing.log_sizes
         self._indexed = listing.indexed
+        self._dense = GAPS not in listing.small_files
         newest = max(self._log_sizes, default=0)
         if checkpoint and checkpoint.base_offset not in self._log_sizes and checkpoint.base_offset < newest:
             checkpoint = None  # retention deleted its segment later: a newer checkpoint must have been lost
@@ -67,7 +69,7 @@ class LogRecovery:
         for base_offset in sorted(self._log_sizes):
             segment = Segment(self._disk, self._directory, base_offset, self._log_sizes[base_offset], self._observe)
             if base_offset >= checkpoint.base_offset:
-                if torn or (base_offset > checkpoint.base_offset and base_offset != self._next_offset):
+                if torn or (base_offset > checkpoint.base_offset and not self._continues(base_offset)):
                     self._remove(segment)
                     torn = True
                     continue
@@ -80,6 +82,10 @@ class LogRecovery:
         if created:
             segments.append(Segment.create(self._disk, self._directory, self._next_offset, self._observe))
         return RecoveredLog(segments, self._next_offset, self._last_timestamp, rescanned, created, torn, self._damage)
+
+    def _continues(self, base_offset: int) -> bool:
+        """Whether a segment begins where the one before ends. In a gap after its records, both bounds will do."""
+        return base_offset == self._next_offset or (not self._dense and base_offset < self._next_offset)
 
     def _end_of_valid_records(self) -> Checkpoint:
         """The checkpoint that covers all valid records of the last segment."""
@@ -134,7 +140,7 @@ class LogRecovery:
                 segment.size,
                 min_offset=self._next_offset,
                 end_offset=OFFSET_MAX,
-                dense=True,
+                dense=self._dense,
                 next_index_at=segment.next_index_at,
                 resume=False,
             )

@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import chain
+from typing import NamedTuple
 
 from goqueue.events import IndexRebuilt, Observer
 from goqueue.record.header import INDEX_STRIDE_BYTES, OFFSET_MAX, Buffer
@@ -28,6 +29,13 @@ FIRST_WINDOW_BYTES = 512
 """One read of this size has the first record, unless that is large."""
 SEEK_WINDOW_BYTES = 8192
 """One read of this size gets from one index entry to the next, unless records are large."""
+
+
+class LastRecord(NamedTuple):
+    """The offset and the time of the last record of a range."""
+
+    offset: int
+    timestamp: int
 
 
 class Segment:
@@ -128,6 +136,8 @@ class Segment:
         self, spot: Spot, *, end_offset: int, to_offset: int = OFFSET_MAX, window_bytes: int = SEEK_WINDOW_BYTES
     ) -> Iterator[RecordRun | Damage]:
         """Runs and damage from the spot to the end of the segment."""
+        if spot.position >= self.size:  # the file of an empty segment may not be there yet (`truncation.py`)
+            return iter(())
         return walk(
             self.file,
             spot.position,
@@ -210,9 +220,22 @@ class Segment:
             self._last_timestamp = last
         return self._last_timestamp
 
+    def last_below(self, offset: int, *, end_offset: int) -> LastRecord | None:
+        """The last valid record below the offset; None if there is none."""
+        last: LastRecord | None = None
+        for found in self._walk_to(offset - 1, end_offset):
+            if isinstance(found, Damage):
+                continue
+            summary = found.summary if found.summary.last_offset < offset else scan(found.records, to_offset=offset)
+            if summary.record_count:
+                last = LastRecord(summary.last_offset, summary.last_timestamp)
+            if summary is not found.summary:
+                break
+        return last
+
     def rebuild_indexes(self, *, end_offset: int) -> None:
         """Rebuild both indexes from the records."""
-        self._drop_indexes()
+        self.drop_indexes()
         found = walk(self.file, 0, self.size, min_offset=self.base_offset, end_offset=end_offset, next_index_at=0)
         for item in found:
             if isinstance(item, RecordRun):
@@ -240,11 +263,15 @@ class Segment:
     def truncate(self, position: int) -> None:
         """Cut off the records at or after `position`."""
         self.file.truncate(position)
+        self.cut(position)
+        self.keep_index_until(position)
+
+    def cut(self, position: int) -> None:
+        """Forget the records at or after `position`, in memory; the indexes, which are hints, still have them."""
         self.size = position
         self._last_timestamp = None
         if position == 0:
             self.known_first_timestamp = None
-        self.keep_index_until(position)
 
     def files_to_sync(self) -> list[File]:
         """The log file and the indexes, as far as they could be written: syncing them seals the segment."""
@@ -342,7 +369,8 @@ class Segment:
         self.offsets.keep(count)
         self.times.keep(count)
 
-    def _drop_indexes(self) -> None:
+    def drop_indexes(self) -> None:
+        """Begin with empty indexes, and remove the files of the old ones."""
         self.start_indexes()
         for suffix in (OFFSET_INDEX, TIME_INDEX):
             with suppress(OSError):  # it is overwritten anyway

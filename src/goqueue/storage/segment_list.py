@@ -23,12 +23,15 @@ class SegmentRange(NamedTuple):
 class SegmentList:
     """At least one segment. Also holds the `next_offset` of the log, because that is where the last one ends."""
 
-    def __init__(self, segments: list[Segment], next_offset: int, open_segments: OpenSegments) -> None:
+    def __init__(
+        self, segments: list[Segment], next_offset: int, open_segments: OpenSegments, *, deleted_below: int = 0
+    ) -> None:
         self._segments = segments
         self._bases = [segment.base_offset for segment in segments]
         self._sealed_bytes = sum(segment.size for segment in segments[:-1])
         self._count_gaps()
         self._open_segments = open_segments
+        self._deleted_below = deleted_below  # by a request; it may be within the first segment
         self.next_offset = next_offset
         self.generation = 0
 
@@ -41,7 +44,7 @@ class SegmentList:
 
     @property
     def start_offset(self) -> int:
-        return self._bases[0]
+        return max(self._bases[0], self._deleted_below)
 
     @property
     def active(self) -> Segment:
@@ -71,6 +74,14 @@ class SegmentList:
         first = max(0, bisect_right(self._bases, start_offset) - 1)
         return (self[index] for index in range(first, bisect_left(self._bases, end_offset)))
 
+    def delete_below(self, offset: int) -> None:
+        """Start the log at the offset; the segments stay until they are taken."""
+        self._deleted_below = max(self._deleted_below, offset)
+
+    def count_ended_before(self, offset: int) -> int:
+        """How many segments have only records below the offset; the active one is never among them."""
+        return max(0, bisect_right(self._bases, offset) - 1)
+
     def count_before(self, base_offset: int) -> int:
         """How many segments start before `base_offset`."""
         return bisect_left(self._bases, base_offset)
@@ -87,12 +98,39 @@ class SegmentList:
         self._set(self._segments[count:])
         return self._forget(taken)
 
-    def take_after(self, segment: Segment) -> list[Segment]:
-        """Remove all segments after this one, which becomes the last."""
-        index = self._segments.index(segment) + 1
-        taken = self._segments[index:]
-        self._set(self._segments[:index])
+    def after(self, segment: Segment) -> list[Segment]:
+        """All segments after this one."""
+        return self._segments[self._segments.index(segment) + 1 :]
+
+    def cut(self, segment: Segment, position: int, end_offset: int) -> None:
+        """End the log at `end_offset`, which is at this position of the segment; later segments leave the list."""
+        taken = self.after(segment)
+        segment.cut(position)
+        segment.missing = min(segment.missing, end_offset - segment.base_offset)
+        self._set(self._segments[: len(self._segments) - len(taken)])
+        self.next_offset = end_offset
+        self._forget(taken)
+
+    def restart(self, segment: Segment) -> list[Segment]:
+        """Replace all segments by this one, which is empty; returns those."""
+        taken = self._segments
+        self._deleted_below = 0
+        self._set([segment])
+        self.next_offset = segment.base_offset
         return self._forget(taken)
+
+    def note_missing(self, count: int) -> None:
+        """So many offsets of the active segment have no record."""
+        self._segments[-1].missing += count
+        self.missing += count
+
+    def last_timestamp_before(self, offset: int) -> int:
+        """The time of the last record before the offset; 0 if there is none."""
+        for index in range(max(0, bisect_right(self._bases, offset) - 1), -1, -1):
+            segment, end_offset = self[index]
+            if last := segment.last_below(offset, end_offset=end_offset):
+                return last.timestamp
+        return 0
 
     def replace(self, copies: Mapping[int, Segment]) -> list[Segment]:
         """Put copies in the place of the segments with these bases, and return those. Neighbors may share a copy."""

@@ -15,10 +15,13 @@ or damaged, its owner replays the log, notes the aborts again, and calls `mend`.
 otherwise a crash in between could leave an incomplete index that looks complete.
 
 Compacted segments have no aborted records, so entries about them do not count.
+
+A truncation removes the entries of markers that it cuts off before the log takes appends again. Otherwise they would
+come true once other records have the offsets of the markers.
 """
 
 import struct
-from collections.abc import Iterable, Set
+from collections.abc import Collection, Iterable, Iterator, Set
 from itertools import chain
 from typing import NamedTuple
 
@@ -210,6 +213,11 @@ class TxnIndexes:
             finally:
                 self.complete(job, is_done=False)
 
+    @property
+    def running(self) -> TxnSyncJob | None:
+        """The job that is under way."""
+        return self._running
+
     def drop_below(self, offset: int) -> list[str]:
         """No segment below the offset has aborted records any more; returns the paths of indexes to remove."""
         assert self._running is None
@@ -222,33 +230,39 @@ class TxnIndexes:
             self._forget(base_offset)
         return [segment_path(self._directory, base_offset, TXN_INDEX) for base_offset in gone]
 
-    def cut(self, end_offset: int, *, cleaned_offset: int) -> None:
-        """Forget, durably, the aborts of markers at or after `end_offset`: the log is about to be truncated there.
-
-        An index that changes is emptied before the log is truncated, and written again afterwards. In between it counts
-        as damaged, so a crash at any point rebuilds it from what is left of the log.
-        """
+    def was_cut(self, end_offset: int, removed: Collection[int], cuts: Iterable["IndexCut"]) -> None:
+        """The log was truncated at `end_offset`: these segments are gone, and these files were cut by `cut_files`."""
         assert self._running is None
-        aborted = self._load(cleaned_offset)
-        cut = [entry for entry in self._pending if entry.marker_offset >= end_offset]
-        self._pending = [entry for entry in self._pending if entry.marker_offset < end_offset]
-        for base_offset in list(self._sizes):
-            entries = decode(self._read(base_offset), base_offset).entries
-            if entries and entries[-1].marker_offset >= end_offset:
-                self._forget(base_offset)
-                self._to_replace[base_offset] = entries
-        for left in (self._damaged, self._to_replace):
-            for base_offset, entries in left.items():
-                count = sum(entry.marker_offset < end_offset for entry in entries)
-                if count < len(entries):
-                    self._empty(base_offset)
-                    cut += entries[count:]
-                    del entries[count:]
-        for entry in cut:
-            aborted.remove_range(entry.first_offset, entry.end_offset)
-        for base_offset in [base_offset for base_offset in self._present if base_offset > end_offset]:
+        dropped = [entry for entry in self._pending if entry.marker_offset >= end_offset]
+        written: set[AbortedRange] = set()
+        for base_offset, kept, gone, is_damaged in cuts:
+            dropped += gone
+            if not is_damaged:
+                written.update(kept)
+                self._present.add(base_offset)
+                self._sizes[base_offset] = HEAD_BYTES + len(kept) * ENTRY_BYTES
+            elif self._sizes.pop(base_offset, None):
+                self._damaged[base_offset] = kept
+        for entries in (*self._damaged.values(), *self._to_replace.values()):
+            dropped += [entry for entry in entries if entry.marker_offset >= end_offset]
+            entries[:] = [entry for entry in entries if entry.marker_offset < end_offset]
+        waiting = (entry for entry in self._pending if entry.marker_offset < end_offset)
+        self._pending = [entry for entry in waiting if entry not in written]
+        for base_offset in self._present.intersection(removed):
             self._present.discard(base_offset)
             self._forget(base_offset)
+        if self._aborted is not None:
+            self._aborted.remove_range(end_offset, OFFSET_MAX)
+            for entry in dropped:
+                self._aborted.remove_range(entry.first_offset, entry.end_offset)
+
+    def clear(self) -> None:
+        """The log has lost all its records."""
+        assert self._running is None
+        self._present.clear()
+        self._pending.clear()
+        self._sizes, self._damaged, self._to_replace = {}, {}, {}
+        self._aborted = BitMap64()
 
     def _forget(self, base_offset: int) -> None:
         for kept in (self._sizes, self._damaged, self._to_replace):
@@ -286,8 +300,30 @@ class TxnIndexes:
     def _read(self, base_offset: int) -> bytes:
         return read_file(self._disk, segment_path(self._directory, base_offset, TXN_INDEX))
 
-    def _empty(self, base_offset: int) -> None:
-        file = self._disk.open(segment_path(self._directory, base_offset, TXN_INDEX))
-        file.truncate(0)
-        file.sync()
-        file.close()
+
+class IndexCut(NamedTuple):
+    """What a truncation left of a file, and what it took away."""
+
+    base_offset: int
+    kept: list[AbortedRange]
+    dropped: list[AbortedRange]
+    is_damaged: bool
+
+
+def cut_files(disk: Disk, directory: str, base_offsets: Iterable[int], end_offset: int) -> Iterator[IndexCut]:
+    """Remove, durably, the aborts of markers at or after `end_offset`; yields each file that has changed.
+
+    A file that is damaged anyway is emptied: it stays damaged, and its owner replays what is left of the log.
+    """
+    for base_offset in base_offsets:
+        path = segment_path(directory, base_offset, TXN_INDEX)
+        try:
+            entries, is_damaged = decode(read_file(disk, path), base_offset)
+        except FileNotFoundError:
+            continue
+        count = sum(entry.marker_offset < end_offset for entry in entries)
+        if count == len(entries):
+            continue
+        content = b"" if is_damaged else head(base_offset) + encode(entries[:count])
+        replace_bytes(disk, directory, path.rpartition("/")[2], content)
+        yield IndexCut(base_offset, entries[:count], entries[count:], is_damaged)
