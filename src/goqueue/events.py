@@ -298,7 +298,10 @@ class TopicDeleted(Event):
 
 @dataclass(frozen=True, slots=True)
 class Administered(Event):
-    """A caller has created, altered or deleted something: `verb` says what was done to which resource."""
+    """A caller has created, altered or deleted something: `verb` says what was done to which resource.
+
+    A schedule or redrive is named after its topic: `orders/daily`.
+    """
 
     verb: str
     resource: str
@@ -379,6 +382,15 @@ class QuarantineStarted(LogEvent):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class JournalsConverted(LogEvent):
+    """The internal topics of a data directory were spread over more partitions; `log` is the data directory."""
+
+    topics: tuple[str, ...]
+    facts: int
+    data_format: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FactUnreadable(LogEvent):
     """A fact in a journal or a ledger cannot be decoded. It is left where it is, and ignored."""
 
@@ -439,6 +451,11 @@ class GroupStateChanged(GroupEvent):
     """The group changed its state."""
 
     state: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupDetached(GroupEvent):
+    """The group is coordinated by another node from now on; nothing in it has changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,9 @@ from typing import TypeVar
 
 from goqueue.broker.broker import Broker
 from goqueue.broker.config import BrokerConfig
+from goqueue.broker.delivery.dead_letter_target import DeadLetterTargets, LocalTargets
+from goqueue.broker.local_partitions import LocalPartitions
+from goqueue.broker.partition.journal import Journal
 from goqueue.broker.partition.leader import PartitionLeader
 from goqueue.clock import MS
 from goqueue.errors import GoQueueError
@@ -14,7 +17,7 @@ from goqueue.record import kernel
 from goqueue.record.header import FLAGS_KNOWN, Flags
 from goqueue.record.headers import PRODUCER
 from goqueue.record.identity import BatchIdentity
-from goqueue.record.message import Message, decode_messages
+from goqueue.record.message import StoredMessage, decode_messages
 from goqueue.runtime.entropy import Entropy
 from goqueue.service.messages import ReadResult, Stored, StoredBatch
 from goqueue.service.new_message import NewMessage
@@ -59,12 +62,27 @@ class Node:
     """A broker on a disk, and the hands of the test on its clock and its workers."""
 
     def __init__(
-        self, disk: Disk, clock: ManualClock, *, config: BrokerConfig = QUICK, entropy: Entropy | None = None
+        self,
+        disk: Disk,
+        clock: ManualClock,
+        *,
+        config: BrokerConfig = QUICK,
+        entropy: Entropy | None = None,
+        path: str = ROOT,
+        dead_letter_targets: Callable[[LocalPartitions], DeadLetterTargets] = LocalTargets,
     ) -> None:
         self.disk = disk
         self.clock = clock
         self.workers = ManualWorkers()
-        self.broker = Broker.open(disk, ROOT, clock=clock, workers=self.workers, config=config, entropy=entropy)
+        self.broker = Broker.open(
+            disk,
+            path,
+            clock=clock,
+            workers=self.workers,
+            config=config,
+            entropy=entropy,
+            dead_letter_targets=dead_letter_targets,
+        )
 
     def create(self, topic: str = "orders", *, partitions: int = 1, **settings: object) -> None:
         self.done(self.broker.topics.create(topic, partitions=partitions, settings=settings))
@@ -124,11 +142,27 @@ class Node:
 
     def leader(self, topic: str = "orders", partition: int = 0) -> PartitionLeader:
         """What the broker keeps of a partition."""
-        return self.broker.partitions.any_topic(topic).partitions[partition]
+        return self.broker.partitions.any_topic(topic).replicas[partition].leading
 
-    def write_directly(self, topic: str, *values: bytes | None, keys: Sequence[bytes | None] | None = None) -> None:
+    def journal(self, topic: str, name: str | int = 0) -> Journal:
+        """The journal with the facts about the name, or of the partition of that number."""
+        journals = self.broker.coordinators.journals(topic)
+        return self.done(journals.open(name) if isinstance(name, str) else journals.open_at(name))
+
+    def facts(self, topic: str) -> dict[bytes, bytes]:
+        """All facts of an internal topic."""
+        journals = self.broker.coordinators.journals(topic)
+        return {key: value for journal in journals for key, value in journal.load().items()}
+
+    def write_directly(
+        self,
+        topic: str,
+        *values: bytes | None,
+        keys: Sequence[bytes | None] | None = None,
+        partition: int = 0,
+    ) -> None:
         """Put records into any topic, as only the broker itself can."""
-        leader = self.leader(topic)
+        leader = self.leader(topic, partition)
         leader.append(kernel.encode(values, keys=keys or [None] * len(values)), lazily=True)
         leader.log.flush()
 
@@ -158,7 +192,7 @@ def batch_of(identity: BatchIdentity) -> bytearray:
     return kernel.encode([f"{epoch}:{first + n}".encode() for n in range(count)], headers=headers)
 
 
-def decoded(result: ReadResult) -> list[Message]:
+def decoded(result: ReadResult) -> list[StoredMessage]:
     messages = decode_messages(result.records, TopicPartition("orders", 0), flags=Flags.COMPRESSED)
     assert len(messages) == result.record_count
     return messages
@@ -170,3 +204,12 @@ def values_of(result: ReadResult) -> list[bytes]:
 
 def offsets_of(result: ReadResult) -> list[int]:
     return [message.offset for message in decoded(result)]
+
+
+def wait(node: Node, *, offset: int = 0, wait_ms: int = 1_000, **options: int) -> Pending[ReadResult]:
+    """Read, and wait for the first record if there is none."""
+    return node.broker.messages.read("orders", 0, offset=offset, wait_ms=wait_ms, **options)  # type: ignore[arg-type]
+
+
+def delayed(value: bytes, due_ns: int) -> NewMessage:
+    return NewMessage(value, deliver_at_ns=due_ns)

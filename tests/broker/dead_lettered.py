@@ -7,7 +7,7 @@ from goqueue.delivery.dead_letter import Death, dead_headers
 from goqueue.names import TopicPartition
 from goqueue.record import kernel
 from goqueue.record.header import Priority
-from goqueue.record.message import Message
+from goqueue.record.message import StoredMessage
 from goqueue.runtime.entropy import SeededEntropy
 from goqueue.service.pending import Pending
 from goqueue.wire.reports import DeadLetter, DeadLetterFilter, RedriveInfo
@@ -62,15 +62,15 @@ def listed(node: Node, wanted: DeadLetterFilter = ALL, **page: int) -> list[byte
     return [message_of(letter).value for letter in node.broker.dead_letters.list("orders", wanted, **page)]
 
 
-def message_of(letter: DeadLetter) -> Message:
-    (message,) = kernel.decode(letter.record, TopicPartition("orders.dlq", letter.partition), Message)
+def message_of(letter: DeadLetter) -> StoredMessage:
+    (message,) = kernel.decode(letter.record, TopicPartition("orders.dlq", letter.partition), StoredMessage)
     assert message.offset == letter.offset
     return message
 
 
-def messages_of(node: Node, topic: str = "orders", partition: int = 0) -> list[Message]:
+def messages_of(node: Node, topic: str = "orders", partition: int = 0) -> list[StoredMessage]:
     origin = TopicPartition(topic, partition)
-    return kernel.decode(node.read(topic, partition, max_bytes=1 << 24).records, origin, Message)
+    return kernel.decode(node.read(topic, partition, max_bytes=1 << 24).records, origin, StoredMessage)
 
 
 def redriven(node: Node, wanted: DeadLetterFilter = ALL, **options: object) -> RedriveInfo:

@@ -1,29 +1,18 @@
 """What time brings: flushes by interval, retention, settings that take effect; and next to nothing when idle."""
 
 from collections.abc import Callable
-from errno import ENOSPC
 
 import pytest
 
 from goqueue.broker.config import BrokerConfig
 from goqueue.broker.partition.leader import PartitionLeader
-from goqueue.broker.timers import Timers
 from goqueue.clock import SECOND
-from goqueue.errors import (
-    Conflict,
-    InvalidConfig,
-    InvalidTopic,
-    MessageTooLarge,
-    StorageFull,
-    TopicExists,
-    TopicNotFound,
-)
 from goqueue.record import kernel
 from goqueue.service.new_message import NewMessage
-from goqueue.testing import FaultyDisk, ManualClock, MemoryDisk
+from goqueue.testing import ManualClock, MemoryDisk
 from goqueue.testing.inode import Keep
 from goqueue.testing.memory_disk import PowerLoss
-from tests.broker.brokers import Node, values_of
+from tests.broker.brokers import Node
 from tests.broker.consumers import restarted
 
 
@@ -147,53 +136,6 @@ def test_a_topic_that_is_deleted_is_visited_no_more(node: Node) -> None:
 # --- settings ------------------------------------------------------------------------------------
 
 
-def test_a_smaller_limit_of_values_takes_effect(node: Node) -> None:
-    node.create()
-    node.publish(b"x" * 100)
-
-    info = node.done(node.broker.topics.alter("orders", {"max_message_bytes": 50}))
-
-    assert info.settings["max_message_bytes"] == 50
-    assert "max_message_bytes" not in info.defaults
-    with pytest.raises(MessageTooLarge):
-        node.send([b"x" * 51])
-    assert "max_message_bytes" in node.done(node.broker.topics.alter("orders", {"max_message_bytes": None})).defaults
-    node.publish(b"x" * 51)
-
-
-def test_a_change_to_interval_releases_who_waits_for_the_disk(node: Node) -> None:
-    node.create(flush="group")
-    altering = node.broker.topics.alter("orders", {"flush": "interval"})
-    write = node.send([b"a"])
-    reader = node.broker.messages.read("orders", 0, wait_ms=1_000)
-    assert not write.is_done
-
-    node.workers.run_one()  # the change; the flush is still under way
-
-    assert altering.is_done
-    assert write.is_done
-    assert values_of(reader.result()) == [b"a"]
-
-
-def test_a_change_to_group_takes_back_nothing_that_was_shown(node: Node) -> None:
-    node.create(flush="none")
-    node.publish(b"shown")
-    assert durable(node) == 0
-
-    altering = node.broker.topics.alter("orders", {"flush": "group"})
-    node.workers.run_one()
-    assert altering.is_done
-
-    assert node.values() == [b"shown"]
-    assert node.read().high_watermark == 1
-    write = node.send([b"next"])
-    assert node.values() == [b"shown"]
-    node.workers.run_all()
-    assert write.is_done
-    assert node.values() == [b"shown", b"next"]
-    assert durable(node) == 2
-
-
 def test_a_shorter_retention_takes_effect(node: Node) -> None:
     node.create(segment_bytes=1024)
     for _ in range(40):
@@ -205,118 +147,6 @@ def test_a_shorter_retention_takes_effect(node: Node) -> None:
     node.pass_time(30, step=1)
 
     assert node.leader().log.start_offset > 0
-
-
-@pytest.mark.parametrize("changes", [{"flush": "sometimes"}, {"colour": "red"}, {"retention": -1}])
-def test_a_setting_that_cannot_be_is_refused_and_changes_nothing(node: Node, changes: dict[str, object]) -> None:
-    node.create()
-
-    with pytest.raises(InvalidTopic):
-        node.broker.topics.alter("orders", changes)
-    with pytest.raises(InvalidTopic):
-        node.broker.topics.create("others", settings=changes)
-
-    assert node.broker.topics.list() == ["orders"]
-    node.publish(b"v")
-
-
-def test_topics_come_and_go_only_once(node: Node) -> None:
-    creating = node.broker.topics.create("orders")
-    with pytest.raises(TopicExists):
-        node.broker.topics.create("orders")
-    with pytest.raises(TopicNotFound):
-        node.send([b"too early"])
-    info = node.done(creating)
-    assert (info.name, len(info.partitions), info.replication_factor) == ("orders", 3, 1)
-    with pytest.raises(TopicExists):
-        node.broker.topics.create("orders")
-    node.broker.topics.alter("orders", {"acks": "none"})
-    with pytest.raises(Conflict):
-        node.broker.topics.alter("orders", {"acks": "all"})
-    with pytest.raises(TopicNotFound):
-        node.broker.topics.delete("missing")
-    with pytest.raises(InvalidTopic):
-        node.broker.topics.create("a/b")
-    with pytest.raises(InvalidTopic):
-        node.broker.topics.create("others", replication_factor=3)
-
-
-def test_a_topic_that_is_deleted_while_it_is_changed_is_gone(node: Node) -> None:
-    node.create()
-    altering = node.broker.topics.alter("orders", {"acks": "none"})
-    deleting = node.broker.topics.delete("orders")
-    node.create()
-
-    with pytest.raises(TopicNotFound):
-        node.done(altering)
-    node.done(deleting)
-    assert node.broker.topics.describe("orders").settings["acks"] == "all"
-    node.publish(b"v")
-
-
-def test_defaults_of_the_broker_hold_for_topics_that_do_not_say_otherwise(disk: MemoryDisk, clock: ManualClock) -> None:
-    config = BrokerConfig(default_partitions=5, topic_defaults={"acks": "none", "compression": "lz4"}, node_id=9)
-    node = Node(disk, clock, config=config)
-
-    info = node.done(node.broker.topics.create("orders", settings={"acks": "leader"}))
-
-    assert len(info.partitions) == 5
-    assert (info.settings["acks"], info.settings["compression"]) == ("leader", "lz4")
-    assert info.partitions[0].leader == 9
-    assert node.broker.node.stats()[:1] == (9,)
-
-
-@pytest.mark.parametrize("setting", ["default_partitions", "maintenance_interval_ms", "compactions_max", "waiting_max"])
-def test_a_configuration_that_cannot_be_is_refused(setting: str) -> None:
-    with pytest.raises(InvalidConfig):
-        BrokerConfig(**{setting: 0})  # type: ignore[arg-type]
-
-
-def test_a_bad_default_is_refused_before_anything_is_opened(disk: MemoryDisk, clock: ManualClock) -> None:
-    with pytest.raises(InvalidTopic):
-        Node(disk, clock, config=BrokerConfig(topic_defaults={"flush": "maybe"}))
-
-    Node(disk, clock)
-
-
-# --- timers --------------------------------------------------------------------------------------
-
-
-def test_timers_call_in_the_order_of_their_times_and_once() -> None:
-    timers, called = Timers(), list[int]()
-    for number in (3, 1, 2, 1):
-        timers.at(number * SECOND, lambda number=number: called.append(number))  # type: ignore[misc]
-
-    timers.tick(SECOND - 1)
-    assert called == []
-    timers.tick(2 * SECOND)
-    assert called == [1, 1, 2]
-    timers.tick(10 * SECOND)
-    timers.tick(20 * SECOND)
-    assert called == [1, 1, 2, 3]
-
-
-def test_a_timer_that_was_called_off_is_not_called_and_does_not_pile_up() -> None:
-    timers, called = Timers(), list[int]()
-    kept = [timers.at(SECOND, lambda: called.append(1)) for _ in range(100)]
-
-    for _ in range(20_000):
-        timers.at(10**15, lambda: called.append(2)).cancel()
-        assert len(timers) <= 1_200
-    kept[0].cancel()
-    timers.tick(2 * SECOND)
-
-    assert called == [1] * 99
-
-
-def test_a_timer_may_set_another() -> None:
-    timers, called = Timers(), list[int]()
-    timers.at(1, lambda: called.extend([1] if timers.at(5, lambda: called.append(5)) is None else []))
-
-    timers.tick(4)
-    assert called == []
-    timers.tick(5)
-    assert called == [5]
 
 
 # --- retention of topics without publishes -------------------------------------------------------
@@ -399,75 +229,6 @@ def test_the_newest_messages_outlive_a_limit_that_one_batch_or_a_new_limit_excee
         node.publish(b"y" * 1_000)
     node.pass_time(25, step=5)
     assert node.values() == [b"y" * 1_000] * 12
-
-
-def fill(node: Node) -> None:
-    """Publish until the disk is full."""
-    for _ in range(100):
-        try:
-            node.publish(b"x" * 1_000)
-        except StorageFull:
-            return
-    raise AssertionError("there is room still")
-
-
-def test_less_room_is_made_use_of_at_once_also_on_a_full_disk(clock: ManualClock) -> None:
-    disk = MemoryDisk(capacity_bytes=60_000)
-    node = Node(disk, clock)
-    node.create()
-    fill(node)
-
-    node.done(node.broker.topics.alter("orders", {"retention_bytes": 10_000}))
-    node.workers.run_all()
-
-    assert node.leader().log.size == 0  # all of it stood in one segment
-    assert node.publish(b"next").first_offset > 10
-
-
-def test_a_shorter_retention_makes_room_at_once_also_on_a_full_disk(clock: ManualClock) -> None:
-    disk = MemoryDisk(capacity_bytes=60_000)
-    node = Node(disk, clock)
-    node.create()
-    fill(node)
-    node.pass_time(20, step=5)
-
-    node.done(node.broker.topics.alter("orders", {"retention": "10s"}))
-    node.workers.run_all()
-
-    assert node.leader().log.size == 0
-    assert node.publish(b"next").first_offset > 10
-
-
-@pytest.mark.parametrize("changes", [{"retention": "10s"}, {"retention_bytes": 10_000}])
-def test_a_shorter_retention_makes_the_room_that_writing_it_down_needs(
-    clock: ManualClock, changes: dict[str, object]
-) -> None:
-    disk = FaultyDisk(MemoryDisk(), seed=1)
-    node = Node(disk, clock)
-    node.create()
-    node.publish(*[b"x" * 1_000] * 20)
-    node.pass_time(20, step=5)
-    for _ in range(3):  # there is room again when the segments are gone
-        disk.fail_next("append", ENOSPC, path_suffix="topic.json.new")
-
-    altering = node.broker.topics.alter("orders", changes)
-    node.pass_time(2, step=0.1)
-
-    assert node.done(altering).settings.items() >= changes.items()
-    assert node.values() == []
-
-
-def test_a_change_that_keeps_no_less_is_refused_on_a_full_disk(clock: ManualClock) -> None:
-    disk = FaultyDisk(MemoryDisk(), seed=1)
-    node = Node(disk, clock)
-    node.create()
-    node.publish(b"kept")
-    disk.fail_next("append", ENOSPC, path_suffix="topic.json.new")
-
-    with pytest.raises(StorageFull):
-        node.done(node.broker.topics.alter("orders", {"retention": "200h"}))
-
-    assert node.values() == [b"kept"]
 
 
 def test_what_waits_outlives_the_retention_of_a_quiet_topic(node: Node, clock: ManualClock) -> None:

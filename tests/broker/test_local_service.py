@@ -2,7 +2,10 @@
 
 from goqueue import events
 from goqueue.broker.local_service import LocalService
+from goqueue.clock import SECOND
 from goqueue.service.caller import Caller
+from goqueue.service.new_message import NewMessage
+from goqueue.wire.reports import DeadLetterFilter
 from tests.broker.brokers import Node
 
 CALLER = Caller("native", "127.0.0.1:5000", "billing")
@@ -32,6 +35,34 @@ def test_an_administrative_verb_tells_who_did_what_to_which_resource(node: Node)
     assert told == [
         events.Administered(verb, "orders", caller, "native")
         for verb in ("topics.create", "topics.alter", "topics.delete")
+    ]
+
+
+def test_changes_of_delays_schedules_and_redrives_are_told(node: Node) -> None:
+    node.create()
+    due_ns = node.clock.wall_ns() + 3600 * SECOND
+    node.messages(NewMessage(b"a", deliver_at_ns=due_ns), NewMessage(b"b", deliver_at_ns=due_ns))
+    told = administered(node)
+    service = LocalService.of(node.broker).called_by(CALLER)
+    delays, schedules, letters = service.delays, service.schedules, service.dead_letters
+
+    node.done(delays.reschedule("orders", due_ns + SECOND, partition=0, offset=0))
+    node.done(delays.cancel("orders", partition=0, offset=0))
+    node.done(schedules.create("orders", "daily", NewMessage(b"v"), cron="@daily"))
+    node.done(schedules.pause("orders", name="daily"))
+    node.done(schedules.list("orders"))
+    node.done(schedules.delete("orders", "daily"))
+    redrive = node.done(letters.redrive("orders", DeadLetterFilter()))
+    node.done(letters.redrive_info("orders", redrive.id))
+
+    assert {event.caller for event in told} == {"billing@127.0.0.1:5000"}
+    assert [(event.verb, event.resource) for event in told] == [
+        ("delays.reschedule", "orders"),
+        ("delays.cancel", "orders"),
+        ("schedules.create", "orders/daily"),
+        ("schedules.pause", "orders/daily"),
+        ("schedules.delete", "orders/daily"),
+        ("dead_letters.redrive", "orders"),
     ]
 
 

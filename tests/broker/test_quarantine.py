@@ -159,7 +159,7 @@ def test_files_that_cannot_be_read_put_their_topic_out(disk: MemoryDisk, clock: 
 def test_a_damaged_journal_closes_its_verbs_only(disk: MemoryDisk, clock: ManualClock, journal: str) -> None:
     node = furnished(disk, clock)
     node.done(node.broker.transactions.init("t"))
-    node.done(node.broker.partitions.journal(journal))
+    node.journal(journal)
     node.broker.close()
     damage_description(disk, journal)
     before = {path: disk.read(path) for path in disk.paths() if f"/{journal}/" in path}
@@ -244,7 +244,7 @@ def test_a_disk_without_permission_says_so(disk: MemoryDisk, clock: ManualClock)
     node.create()
     node.broker.close()
     faulty = FaultyDisk(disk, seed=0)
-    faulty.fail_next("open", errno.EACCES, path_suffix="topic.json")
+    faulty.fail_next("open", errno.EACCES, path_suffix="orders/topic.json")
 
     with pytest.raises(DirectoryUnusable, match="Permission denied"):
         restarted(faulty, clock)

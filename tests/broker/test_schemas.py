@@ -8,11 +8,13 @@ import pytest
 
 from goqueue import events
 from goqueue.broker.broker import Broker
+from goqueue.broker.coordination import SCHEMAS_TOPIC
 from goqueue.broker.local_service import LocalService
 from goqueue.errors import (
     GoQueueError,
     InvalidBatch,
     InvalidMessage,
+    NotLeader,
     SchemaIncompatible,
     SchemaRejected,
     StorageFailed,
@@ -460,9 +462,9 @@ def test_a_dead_letter_is_not_judged(node: Node) -> None:
     node.create()
     node.publish(b"poison")
     node.create("orders.dlq")
-    leaders = node.broker.partitions.target("orders.dlq", like="orders")
+    target = node.broker.partitions.target("orders.dlq", like="orders")
 
-    leader = node.done(leaders)[0]
+    leader = node.done(target).leaders[0]
     leader.append(kernel.encode([b"poison"]))
 
     with pytest.raises(SchemaRejected):
@@ -533,3 +535,60 @@ def test_the_numbers_say_what_is_validated(node: Node) -> None:
         "orders-key": True,
         "orders": True,
     }
+
+
+# --- a coordinator that ends and begins again ----------------------------------------------------
+
+
+def test_requests_about_schemas_are_refused_while_the_node_does_not_lead_them(node: Node) -> None:
+    info = register(node)
+    partitions = node.broker.partitions
+    partitions.resign(SCHEMAS_TOPIC, 0)
+    schemas = node.broker.schemas
+
+    for call in (
+        lambda: schemas.register("other", new(TEXT)),
+        lambda: schemas.register("orders-value", new(ORDER)),
+        lambda: schemas.get("orders-value"),
+        lambda: schemas.by_id(info.id),
+        lambda: schemas.subjects(),
+        lambda: schemas.level(),
+        lambda: schemas.set_level(None, "FULL"),
+        lambda: schemas.stats(),
+    ):
+        with pytest.raises(NotLeader, match="__schemas-0") as caught:
+            call()
+        assert caught.value.retryable
+
+    node.workers.run_all()
+    partitions.become_leader(SCHEMAS_TOPIC, 0)
+    assert schemas.get("orders-value") == info
+    assert register(node) == info
+    assert register(node, "other", TEXT).id == info.id + 1
+
+
+def test_messages_are_validated_with_the_schemas_that_were_known_last(node: Node) -> None:
+    node.create(schema_validation="required")
+    register(node)
+    node.broker.partitions.resign(SCHEMAS_TOPIC, 0)
+
+    (refused,) = node.messages(NewMessage(b"no JSON"))
+
+    assert isinstance(refused, SchemaRejected)
+
+
+def test_a_change_that_was_not_committed_fails_and_is_known_after_the_next_attach(node: Node) -> None:
+    register(node)
+    pending = node.broker.schemas.register("other", new(TEXT))
+    again = node.broker.schemas.register("other", new(TEXT))
+
+    node.broker.partitions.resign(SCHEMAS_TOPIC, 0)
+    for one in (pending, again):
+        with pytest.raises(NotLeader):
+            one.result()
+    node.workers.run_all()
+    node.broker.partitions.become_leader(SCHEMAS_TOPIC, 0)
+    node.workers.run_all()
+
+    assert node.done(node.broker.schemas.register("other", new(TEXT))).version == 1
+    assert node.broker.schemas.subjects() == ["orders-value", "other"]

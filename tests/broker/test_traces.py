@@ -13,7 +13,7 @@ from goqueue.clock import SECOND
 from goqueue.errors import InvalidRequest, NotFound
 from goqueue.record import kernel
 from goqueue.record.header import HEADERS_BYTES_MAX, Flags
-from goqueue.record.message import Message, decode_messages
+from goqueue.record.message import StoredMessage, decode_messages
 from goqueue.service.new_message import NewMessage
 from goqueue.testing import FaultyDisk, ManualClock, MemoryDisk
 from goqueue.tracing.context import derived_trace_id, trace_id_of
@@ -1151,8 +1151,8 @@ def test_only_so_many_messages_are_identified_at_once_and_the_others_are_counted
     assert node.broker.traces.recorder.tallies.dropped["exporter"] == 3 * 2_000
 
 
-def id_of(message: Message) -> str:
-    return trace_id_of("orders", 0, message.offset, message.timestamp_ns, message.raw_headers)
+def id_of(message: StoredMessage) -> str:
+    return trace_id_of("orders", 0, message.offset, message.timestamp_ns, message.encoded_headers)
 
 
 def test_a_sink_that_refuses_costs_rows_and_they_are_counted(disk: MemoryDisk, clock: ManualClock) -> None:

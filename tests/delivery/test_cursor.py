@@ -169,3 +169,44 @@ def test_an_end_of_the_log_that_is_lost_takes_with_it_what_transactions_held_of_
     assert list(cursor.held_by((7, 1))) == [3]
     assert cursor.cut(3)
     assert cursor.held == {}
+
+
+def test_a_poll_is_known_by_its_number_while_messages_of_it_are_leased() -> None:
+    cursor = with_messages(2)
+    cursor.take(2, now_ns=0)
+    cursor.lease(1, "anna", BitMap64([0]), deadline_ns=10, wall_ns=0, poll=7)
+    cursor.lease(2, "ben", BitMap64([1]), deadline_ns=10, wall_ns=0)
+
+    found = cursor.polled("anna", 7)
+
+    assert found == (cursor.deliveries[1],)
+    assert not any((cursor.polled("anna", 6), cursor.polled("ben", 7), cursor.polled("ben", 0)))
+    cursor.ack(1, BitMap64([0]))
+    assert not cursor.polled("anna", 7)
+
+
+def test_a_member_that_counts_anew_has_no_last_poll() -> None:
+    cursor = with_messages(1)
+    cursor.take(1, now_ns=0)
+    cursor.lease(1, "anna", BitMap64([0]), deadline_ns=10, wall_ns=0, poll=7)
+
+    cursor.forget_poll("anna")
+    cursor.forget_poll("ben")
+
+    assert not cursor.polled("anna", 7)
+    assert cursor.leased(1, BitMap64([0]), now_ns=0) == BitMap64([0])
+
+
+def test_what_is_reissued_has_a_new_deadline_and_its_old_delivery_is_over() -> None:
+    cursor = with_messages(3)
+    cursor.take(3, now_ns=0)
+    cursor.lease(1, "anna", span(0, 3), deadline_ns=10, wall_ns=0, poll=7)
+    cursor.ack(1, BitMap64([0]))
+
+    cursor.reissue(cursor.polled("anna", 7), 2, span(1, 3), deadline_ns=20, wall_ns=5)
+
+    assert 1 not in cursor.deliveries
+    assert cursor.leased(2, span(0, 3), now_ns=19) == span(1, 3)
+    assert (cursor.polled("anna", 7), cursor.in_flight) == ((cursor.deliveries[2],), {"anna": 2})
+    assert cursor.redelivered(span(0, 3)) == {}
+    assert list(cursor.expire_leases(POLICY, now_ns=19)) == []

@@ -5,7 +5,6 @@ says. After every step every offset has to be in the one place where the model h
 the records at any moment has to know all that the first one knows; and in the end everything can be delivered.
 """
 
-from collections import Counter
 from random import Random
 from typing import Any, NamedTuple
 
@@ -72,6 +71,8 @@ class Bench:
         self.counts = dict.fromkeys(range(END), 0)
         self.first: dict[int, int] = {}
         self.given: dict[int, tuple[str, int, BitMap64]] = {}  # all deliveries there ever were
+        self.polled: dict[str, tuple[int, int]] = {}  # by member, its last poll: its number and its delivery
+        self.has_crashed = False
         self.next_id = 1
 
     # --- what can be done ----------------------------------------------------------------------
@@ -102,11 +103,38 @@ class Bench:
         }
         delivery_id, self.next_id = self.next_id, self.next_id + 1
         until_ns = self.now_ns + LEASE_NS
-        self._note(ledger.Leased(delivery_id, member, self._wall, until_ns + SHIFT_NS, ledger.blob(delivered)))
-        self.cursor.lease(delivery_id, member, delivered.copy(), deadline_ns=until_ns, wall_ns=self._wall)
+        number = delivery_id
+        self._note_lease(delivery_id, member, delivered, until_ns, number)
+        self.cursor.lease(delivery_id, member, delivered.copy(), deadline_ns=until_ns, wall_ns=self._wall, poll=number)
+        self.polled[member] = number, delivery_id
         self.given[delivery_id] = member, self._wall, delivered
         for offset in delivered:
             self.states[offset] = Leased(delivery_id, until_ns)
+
+    def repeat(self, member: str, fits: int) -> None:
+        """The member repeats its last poll, and so many messages fit into the answer."""
+        number, last_id = self.polled.get(member, (1, 0))
+        assert not self.cursor.polled(member, number + 1)
+        deliveries = self.cursor.polled(member, number)
+        left = {one for one, state in self.states.items() if isinstance(state, Leased) and state.delivery_id == last_id}
+        if not deliveries:  # a restart makes leases of what was held, whose answer cannot have been lost
+            assert self.has_crashed or not left
+            return
+        (delivery,) = deliveries
+        assert set(delivery.offsets) == left
+        held = self._held(last_id, delivery.offsets.copy())
+        again = BitMap64(held[:fits])
+        if again:
+            new_id, self.next_id = self.next_id, self.next_id + 1
+            until_ns = self.now_ns + LEASE_NS
+            self._note_lease(new_id, member, again, until_ns, number)
+            self.cursor.reissue(deliveries, new_id, again, deadline_ns=until_ns, wall_ns=self._wall)
+            self.polled[member] = number, new_id
+            self.given[new_id] = member, self._wall, again
+            for offset in again:
+                self.states[offset] = Leased(new_id, until_ns)
+        if len(again) < len(held):
+            self._release(last_id, held - again, counts=False)
 
     def hand_over(self, count: int) -> None:
         """What is taken and not leased, as for groups that only commit positions."""
@@ -188,6 +216,8 @@ class Bench:
 
     def hold(self, transaction: int, delivery_id: int, offsets: BitMap64) -> None:
         held = self._held(delivery_id, offsets)
+        if held:
+            self._note(ledger.HeldBack(1, transaction, delivery_id, ledger.blob(held)))
         self.cursor.hold((1, transaction), delivery_id, offsets if held == offsets else held)
         for offset in held:
             lease = self.states[offset]
@@ -201,6 +231,7 @@ class Bench:
             self._finish(held)
             return
         returned = BitMap64()
+        self._note(ledger.GivenBack(1, transaction))
         for one, failed in self.cursor.abort((1, transaction), POLICY, now_ns=self.now_ns):
             assert self.given[one.delivery_id][:2] == (one.member, one.started_ns)
             self._note_retried(one.delivery_id, failed)
@@ -302,6 +333,7 @@ class Bench:
     def crash(self) -> None:
         self.pass_time(0)
         self.cursor = self.replayed()
+        self.has_crashed = True
         self.cursor.retry(now_ns=self.now_ns)
         if self.cursor.floor < self.start:
             self.cursor.drop_below(self.start)
@@ -312,8 +344,6 @@ class Bench:
                 self.states[offset] = DONE if offset < self.cursor.floor or offset not in self.hidden else UNSEEN
             elif state in (READY, TAKEN, DELAYED):
                 self.states[offset] = UNSEEN
-            elif isinstance(state, Held):
-                self.states[offset] = Leased(state.delivery_id, state.deadline_ns)
         for offset in self.cursor.acked:
             self.states[offset] = DONE
 
@@ -371,17 +401,11 @@ class Bench:
         assert found.acked == live.acked
         assert found.dead_lettering == live.dead_lettering
         assert found.delayed == live.delayed
-        held = {offset: state for offset, state in self.states.items() if isinstance(state, Held)}
-        in_flight = Counter(live.in_flight)
-        in_flight.update(self.given[state.delivery_id][0] for state in held.values())
-        assert found.in_flight == in_flight
-        leases = {
-            offset: (state.delivery_id, *self.given[state.delivery_id][:2], state.deadline_ns)
-            for offset, state in held.items()
-        }
-        remembered = _spelled_out(live)
-        remembered[0] |= leases
-        assert _spelled_out(found) == remembered
+        assert found.in_flight == live.in_flight
+        assert _spelled_out(found) == _spelled_out(live)
+        for member, (number, _) in self.polled.items():
+            ids = [[one.id for one in cursor.polled(member, number)] for cursor in (live, found)]
+            assert not ids[0] or ids[0] == ids[1]
         taken = BitMap64(list(self._in(TAKEN)))
         for lane, lane_taken in enumerate(self._split(taken)):
             assert found.lanes.ready[lane] == live.lanes.ready[lane] | lane_taken
@@ -436,6 +460,10 @@ class Bench:
     def _note(self, change: ledger.Change) -> None:
         self.records.append((ledger.change_key("g", self.changes), ledger.encode(change)))
         self.changes += 1
+
+    def _note_lease(self, delivery_id: int, member: str, offsets: BitMap64, until_ns: int, number: int) -> None:
+        raw = ledger.blob(offsets)
+        self._note(ledger.Leased(delivery_id, member, self._wall, until_ns + SHIFT_NS, raw, number))
 
     def _note_retried(self, delivery_id: int, failed: Failed) -> None:
         if failed.requeued:
@@ -532,7 +560,8 @@ def _spelled_out(cursor: Cursor) -> list[dict[Any, Any]]:
         for offset in offsets
     }
     waiting = {offset: at_ns for at_ns, offsets in state.waiting for offset in offsets}
-    return [leases, waiting, state.counts, state.first]
+    held = {offset: one[:4] for one in state.held for offset in one.offsets}
+    return [leases, waiting, held, state.counts, state.first]
 
 
 SPANS_NS = (0, SECOND // 2, SECOND, 4 * SECOND, 11 * SECOND, 100 * SECOND)
@@ -540,7 +569,7 @@ USUAL = ("admit", "poll", "poll", "ack", "nack", "pass_time")
 RARE = (
     "hand_over", "return_handed", "finish_taken", "reject", "extend", "release", "leave", "finish_dead_letters",
     "cancel_dead_letter", "fire", "cancel", "outlive", "commit", "reset", "drop", "snapshot", "compact",
-    "crash", "hold", "hold", "end_held",
+    "crash", "hold", "hold", "end_held", "repeat", "repeat",
 )  # fmt: skip
 
 
@@ -556,6 +585,8 @@ def a_step(bench: Bench, rng: Random) -> None:
     match name:
         case "poll":
             bench.poll(rng.choice(MEMBERS), few, few if rng.random() < 0.8 else rng.randrange(few))
+        case "repeat":
+            bench.repeat(rng.choice(MEMBERS), rng.randrange(8))
         case "ack" | "reject":
             getattr(bench, name)(delivery_id, chosen)
         case "nack":

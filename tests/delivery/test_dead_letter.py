@@ -13,15 +13,15 @@ from goqueue.delivery.dead_letter import (
     REASON,
     REDRIVES,
     Death,
+    as_stored,
     dead_headers,
-    dead_letter_topic,
     origin_of,
     parse_origin,
     redriven_headers,
     redrives,
 )
 from goqueue.record import kernel
-from goqueue.record.headers import DELIVER_AT, EXPIRES_AT
+from goqueue.record.headers import CREATED, DELIVER_AT, EXPIRES_AT, decode_headers, encode_headers
 
 DEATH = Death(
     "REJECTED", "bad", "workers", "c-1", 3, "orders:0:7", 1_704_067_200_000_000_000, 1_704_067_201_000_000_000
@@ -47,6 +47,25 @@ def test_one_that_is_put_back_loses_the_story_and_counts() -> None:
     assert once == {"mine": "yes", ORIGIN: "orders.dlq:0:0", REDRIVES: "1"}
     assert redrives(again) == 2
     assert redrives({REDRIVES: "many"}) == redrives({}) == 0
+
+
+def test_a_copy_has_the_bytes_the_order_and_the_repetitions_of_the_headers_of_its_message() -> None:
+    stored = [("b", None), ("a", b"1"), ("gq-reason", b"old"), ("b", b"\xff"), (CREATED, b"5"), (DELIVER_AT, b"6")]
+    encoded = encode_headers(stored)
+
+    kept = as_stored(dead_headers(decode_headers(encoded), DEATH), encoded)
+
+    assert kept[:4] == [("b", None), ("a", b"1"), ("b", b"\xff"), (CREATED, b"5")]
+    assert dict(kept[4:]) == dead_headers({}, DEATH)
+    assert as_stored({"new": "text"}, None) == [("new", "text")]
+
+
+def test_a_copy_whose_headers_would_not_fit_has_their_text() -> None:
+    encoded = encode_headers([("a", bytes(30_000)), ("a", bytes(35_400))])
+    texts = dead_headers(decode_headers(encoded), DEATH)
+
+    assert as_stored(texts, encoded) == [*texts.items()]
+    kernel.encode([b"v"], headers=[as_stored(texts, encoded)])
 
 
 @pytest.mark.parametrize("size", [0, 30_000, 63_000, 64_800, 65_300, 65_400, 65_500])
@@ -77,8 +96,3 @@ def test_an_origin_can_be_read_back(topic: str, partition: int, offset: int) -> 
 )
 def test_what_is_no_origin_is_none(text: str) -> None:
     assert parse_origin(text) is None
-
-
-def test_dead_letters_of_dead_letters_stay_where_they_are() -> None:
-    assert dead_letter_topic("orders") == "orders.dlq"
-    assert dead_letter_topic("orders.dlq") == "orders.dlq"

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from goqueue.delivery.dead_letter_counts import ERROR_CHARACTERS_MAX, ERRORS_MAX, DeadLetterTallies
+from goqueue.delivery.dead_letter_filter import OriginTopics
 
 reasons = st.sampled_from(["TIMEOUT", "REJECTED", ""])
 
@@ -80,3 +81,19 @@ def test_long_errors_are_counted_by_how_they_begin() -> None:
     counts.note([(0, {"gq-error": begin + "1"}), (1, {"gq-error": begin + "2"})], end=2)
 
     assert counts.tally(BitMap64([0, 1])).by_error == {begin: 2}
+
+
+def test_dead_letters_are_counted_for_each_of_the_topics_that_share_them() -> None:
+    counts = DeadLetterTallies(0)
+    topics = ["a", "b", "a", "", "b"]
+    counts.note([(n, {"gq-origin": f"{topic}:0:{n}"} if topic else {}) for n, topic in enumerate(topics)], end=5)
+
+    def of(**origins: object) -> list[int]:
+        return list(counts.dead_letters(0, 7, OriginTopics(**origins)))  # type: ignore[arg-type]
+
+    assert of() == [0, 1, 2, 3, 4, 5, 6]
+    assert of(only="a") == [0, 2]
+    assert of(only="c") == []
+    assert of(without=frozenset("b")) == [0, 2, 3, 5, 6]
+    counts.forget_below(2)
+    assert of(only="a") == [2]

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from goqueue.delivery.dead_letter import Death, dead_headers
-from goqueue.delivery.dead_letter_filter import DeadLetterMatcher, read_dead_letter
+from goqueue.delivery.dead_letter_filter import DeadLetterMatcher, OriginTopics, read_dead_letter
 from goqueue.record.header import OFFSET_MAX
 from goqueue.record.headers import decode_headers, encode_headers
 from goqueue.wire.reports import DeadLetterFilter
@@ -47,7 +47,7 @@ def naive(wanted: DeadLetterFilter, partition: int, offset: int, key: bytes | No
     checks = [
         wanted.reason in (None, headers.get("gq-reason", "")),
         wanted.group in (None, headers.get("gq-group", "")),
-        wanted.key in (None, key or b""),
+        wanted.key is None or wanted.key == key,
         wanted.key_prefix is None or (key or b"")[: len(wanted.key_prefix)] == wanted.key_prefix,
         wanted.headers.items() <= headers.items(),
         wanted.error_contains is None or headers.get("gq-error", "").find(wanted.error_contains) >= 0,
@@ -164,3 +164,24 @@ def test_times_are_from_the_first_to_before_the_last() -> None:
     assert means(NOON_NS, NOON_NS + 1)
     assert not means(NOON_NS + 1, None)
     assert not means(None, NOON_NS)
+
+
+@pytest.mark.parametrize(
+    ("origins", "topics"),
+    [
+        (OriginTopics(), ["orders", "orders2", "pay", ""]),
+        (OriginTopics(only="orders"), ["orders"]),
+        (OriginTopics(without=frozenset(["orders", "gone"])), ["orders2", "pay", ""]),
+    ],
+)
+def test_topics_that_share_a_dead_letter_topic_match_their_own(origins: OriginTopics, topics: list[str]) -> None:
+    matcher = DeadLetterMatcher(DeadLetterFilter(), origins)
+    matching = []
+    for topic in ("orders", "orders2", "pay", ""):
+        headers = {"gq-origin": f"{topic}:0:7", "x": "orders"} if topic else {"x": "orders"}
+        may_match = matcher.may_match(None, encode_headers(headers))
+        if matcher.matches(None, headers, read_dead_letter(headers, timestamp_ns=0)):
+            assert may_match
+            matching.append(topic)
+
+    assert matching == topics

@@ -238,6 +238,7 @@ def test_a_sign_of_life_begins_the_session_anew(sign: str) -> None:
 def test_what_is_refused_is_no_sign_of_life() -> None:
     group = new_group()
     join(group, "a")
+    group.touch("a", now_ns=0, wall_ns=0)
     join(group, "a", now_ns=1)
 
     with pytest.raises(StaleGeneration):
@@ -448,6 +449,53 @@ def test_a_join_that_is_repeated_interrupts_no_member() -> None:
     assert any(isinstance(event, GroupChanged) for event in group.take_events()), "the new timeout is written down"
 
 
+@pytest.mark.parametrize("confirms", [True, False])
+def test_a_join_that_is_repeated_before_anything_else_is_a_retry(confirms: bool) -> None:
+    group = new_group()
+    first = join(group, "a", confirms_revocations=confirms)
+    before = group.version
+
+    again = join(group, "a", now_ns=SECOND, confirms_revocations=confirms)
+
+    assert again is first
+    assert (group.generation, again.generation, group.version) == (1, 1, before)
+    assert again.heard_ns == SECOND
+
+
+def test_a_retried_join_leaves_the_member_the_generations_that_it_has() -> None:
+    group = new_group()
+    join(group, "a", topics=("returns",))
+    join(group, "b")
+
+    join(group, "a", topics=("returns",))
+
+    assert group.generation == 2
+    group.check("a", 1)
+
+
+def test_a_member_that_did_something_since_it_joined_has_started_again() -> None:
+    group = new_group()
+    join(group, "a")
+    group.heartbeat("a", 1, now_ns=0, wall_ns=WALL_NS)
+
+    join(group, "a")
+
+    assert group.generation == 2
+    with pytest.raises(StaleGeneration):
+        group.check("a", 1)
+
+
+def test_a_refused_request_does_not_make_a_retry_a_start() -> None:
+    group = new_group()
+    join(group, "a")
+    with pytest.raises(StaleGeneration):
+        group.heartbeat("a", 0, now_ns=0, wall_ns=WALL_NS)
+
+    join(group, "a")
+
+    assert group.generation == 1
+
+
 def test_a_cooperative_heartbeat_of_any_older_generation_is_told_the_new_one() -> None:
     group = new_group()
     join(group, "a")
@@ -552,6 +600,7 @@ def test_a_restored_group_gives_everybody_a_new_session_and_new_time_to_give_bac
 def test_a_restored_group_still_fences_who_was_fenced() -> None:
     group = new_group()
     join(group, "a")
+    group.touch("a", now_ns=0, wall_ns=0)
     join(group, "a")
 
     again = Group.restore(group.snapshot(), now_ns=0, wall_ns=0)

@@ -57,6 +57,9 @@ class Membership(RuleBasedStateMachine):
         self.state = "Empty"
 
     def join_as(self, asked: Join) -> None:
+        if asked.member_id in self.group.members:  # used, so that a join is not a retry of the last one
+            self.group.touch(asked.member_id, now_ns=self.now_ns, wall_ns=WALL_NS + self.now_ns)
+            self.last_heard[asked.member_id] = self.now_ns
         before = self.group.generation
         try:
             member = self.group.join(
@@ -88,6 +91,13 @@ class Membership(RuleBasedStateMachine):
         assert member.held >= kept or self.settings["protocol"] == "eager"
         with pytest.raises(StaleGeneration):
             self.group.check(member.id, old)
+
+        before = self.group.generation, self.group.version, member.held
+        asked = asked._replace(**self.settings)
+        self.group.join(
+            asked, suffix="x", partition_counts=self.topics, now_ns=self.now_ns, wall_ns=WALL_NS + self.now_ns
+        )
+        assert (self.group.generation, self.group.version, member.held) == before, "a retry changes nothing"
 
     @precondition(lambda self: self.group.members)
     @rule(data=st.data())

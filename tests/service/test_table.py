@@ -13,7 +13,7 @@ from goqueue.broker.local_service import PLAIN_NOUNS, LocalService
 from goqueue.doors.native.calls import CALLS, arguments_of
 from goqueue.errors import InvalidRequest
 from goqueue.service.pending import Pending
-from goqueue.service.table import NOUNS, VERBS, Verb
+from goqueue.service.table import NOUNS, VERBS, ServiceVerb
 from goqueue.service.verb import Resource, Route
 from goqueue.wire.verbs import Verb as Frame
 from tests.broker.brokers import Node
@@ -23,7 +23,7 @@ ALL = pytest.mark.parametrize("verb", VERBS.values(), ids=VERBS)
 
 
 @ALL
-def test_a_verb_names_its_resource_by_one_of_its_arguments(verb: Verb) -> None:
+def test_a_verb_names_its_resource_by_one_of_its_arguments(verb: ServiceVerb) -> None:
     names = {parameter.name for parameter, _ in verb.parameters()}
 
     if verb.rule.resource is Resource.CLUSTER:
@@ -33,7 +33,7 @@ def test_a_verb_names_its_resource_by_one_of_its_arguments(verb: Verb) -> None:
 
 
 @ALL
-def test_a_verb_that_another_node_may_answer_is_pending(verb: Verb) -> None:
+def test_a_verb_that_another_node_may_answer_is_pending(verb: ServiceVerb) -> None:
     answer = get_type_hints(verb.function)["return"]
 
     if verb.noun in PLAIN_NOUNS:
@@ -43,7 +43,7 @@ def test_a_verb_that_another_node_may_answer_is_pending(verb: Verb) -> None:
 
 
 @ALL
-def test_a_broker_has_the_verb_with_the_same_arguments(verb: Verb, node: Node) -> None:
+def test_a_broker_has_the_verb_with_the_same_arguments(verb: ServiceVerb, node: Node) -> None:
     function = getattr(getattr(node.broker, verb.noun), verb.method)
 
     declared = [(one.name, one.kind, one.default) for one, _ in verb.parameters()]
@@ -66,7 +66,7 @@ def _is_a(returned: object, declared: object) -> bool:
 
 
 @ALL
-def test_a_verb_is_offered_by_the_native_protocol_or_says_why_not(verb: Verb) -> None:
+def test_a_verb_is_offered_by_the_native_protocol_or_says_why_not(verb: ServiceVerb) -> None:
     if verb.rule.frame:
         assert verb.rule.frame in Frame.__members__
         assert not verb.rule.not_native
@@ -75,12 +75,12 @@ def test_a_verb_is_offered_by_the_native_protocol_or_says_why_not(verb: Verb) ->
 
 
 @ALL
-def test_a_verb_is_offered_by_http_or_says_why_not(verb: Verb) -> None:
+def test_a_verb_is_offered_by_http_or_says_why_not(verb: ServiceVerb) -> None:
     assert ((verb.noun, verb.method) in asked_by_http()) != bool(verb.rule.not_http)
 
 
 @ALL
-def test_a_verb_is_offered_by_python_or_says_why_not(verb: Verb) -> None:
+def test_a_verb_is_offered_by_python_or_says_why_not(verb: ServiceVerb) -> None:
     texts, frames = asked_by_client()
 
     is_offered = verb.rule.frame in frames if verb.rule.frame else verb.name in texts

@@ -130,6 +130,23 @@ def test_what_is_wrong_with_a_new_topic_is_said_before_anything_is_made(catalog:
     assert disk.steps == steps
 
 
+def test_dead_letters_cannot_come_back_to_their_topic(catalog: Catalog) -> None:
+    create(catalog, name="a", dead_letter_topic="b")  # a topic that does not exist yet
+    create(catalog, name="b", dead_letter_topic="c")
+
+    for name, target, why in (("c", "c", "another topic"), ("c", "a", "c -> a -> b -> c")):
+        with pytest.raises(InvalidTopic, match=why) as told:
+            begin_create(catalog, name=name, dead_letter_topic=target)
+        assert told.value.setting == "dead_letter_topic"
+    create(catalog, name="c")
+    create(catalog, name="c.dlq")
+    for name, target in (("c", "a"), ("c.dlq", "a"), ("b", "b")):
+        with pytest.raises(InvalidTopic):
+            catalog.begin_alter(name, {"dead_letter_topic": target})
+    run(catalog, catalog.begin_alter("a", {"dead_letter_topic": "c"}))
+    run(catalog, catalog.begin_alter("b", {"dead_letter_topic": "a"}))
+
+
 def test_settings_that_are_null_are_left_at_their_defaults(catalog: Catalog) -> None:
     assert create(catalog, retention=None, ttl=None, acks="leader").settings == {"acks": "leader"}
 
@@ -239,6 +256,18 @@ def test_a_change_that_cannot_be_is_refused_and_changes_nothing(catalog: Catalog
         catalog.begin_alter("payments", {})
 
     assert catalog.get("orders").settings == {"retention": "1h"}
+
+
+@pytest.mark.parametrize(("before", "after"), [("murmur3", "murmur2"), ("murmur2", "murmur3"), ("murmur2", None)])
+def test_a_partitioner_is_for_ever(catalog: Catalog, before: str, after: str | None) -> None:
+    create(catalog, partitioner=before)
+
+    with pytest.raises(InvalidTopic, match="cannot be changed") as caught:
+        catalog.begin_alter("orders", {"partitioner": after})
+
+    assert caught.value.facts()["setting"] == "partitioner"
+    run(catalog, catalog.begin_alter("orders", {"partitioner": before, "retention": "1h"}))
+    assert catalog.get("orders").config.partitioner == before
 
 
 def test_one_change_at_a_time(catalog: Catalog) -> None:

@@ -29,11 +29,13 @@ DEFAULTS: dict[str, object] = {
     "compression": "none",
     "verify_compression": "off",
     "max_message_bytes": 16_777_216,
+    "partitioner": "murmur3",
     "visibility_timeout": "30s",
     "max_deliveries": 3,
     "backoff_initial": "1s",
     "backoff_max": "1m",
     "max_in_flight": 1000,
+    "dead_letter_topic": "<topic>.dlq",
     "ttl": "none",
     "on_expire": "drop",
     "priority_mode": "weighted",
@@ -94,6 +96,13 @@ def test_no_ttl_is_written_in_two_ways(none: object) -> None:
     assert TopicConfig.parse({"ttl": none}).ttl_ms is None
 
 
+def test_dead_letters_go_to_the_topic_of_that_name_unless_another_is_set() -> None:
+    assert TopicConfig().dead_letter_topic_of("orders") == "orders.dlq"
+    assert TopicConfig().dead_letter_topic_of("orders.dlq") == "orders.dlq"
+    assert TopicConfig.parse({"dead_letter_topic": "graveyard"}).dead_letter_topic_of("orders") == "graveyard"
+    assert TopicConfig.parse({"dead_letter_topic": "<topic>.dlq"}) == TopicConfig()
+
+
 def test_a_retention_of_nothing_is_for_ever() -> None:
     config = TopicConfig.parse({"retention": "0s"})
 
@@ -106,6 +115,10 @@ def test_a_retention_of_nothing_is_for_ever() -> None:
     [
         ("cleanup", "Delete", "one of delete compact compact,delete"),
         ("cleanup", None, "one of"),
+        ("dead_letter_topic", "__groups", "not internal"),
+        ("dead_letter_topic", "a/b", "name of a topic"),
+        ("dead_letter_topic", "", "name of a topic"),
+        ("dead_letter_topic", 5, "name of a topic"),
         ("retention", 168, "text like"),
         ("retention", "168", "text like"),
         ("retention", "-1s", "from 0s"),

@@ -12,7 +12,7 @@ from goqueue.errors import (
 from goqueue.transactions import facts
 from goqueue.transactions.coordinator import TransactionCoordinator
 from goqueue.transactions.limits import TransactionLimits
-from goqueue.transactions.producers import EPOCH_MAX, PRODUCER_ID_MAX
+from goqueue.transactions.producers import EPOCH_MAX, ID_STEP, PRODUCER_ID_MAX
 from goqueue.transactions.states import TransactionState, Verdict
 from goqueue.wire.transaction_reports import ProducerSession
 from tests.transactions.desk import DAY_NS, WALL_NS, Desk
@@ -36,9 +36,9 @@ def test_every_init_without_a_transactional_id_is_another_producer() -> None:
 def test_a_new_id_that_somebody_has_is_passed_over() -> None:
     core = TransactionCoordinator()
     for name in ("a", "b"):
-        core.init(name, timeout_ms=1, new_id=PRODUCER_ID_MAX, wall_ns=WALL_NS)
+        core.init(name, timeout_ms=1, new_id=PRODUCER_ID_MAX - ID_STEP, wall_ns=WALL_NS)
 
-    assert core.init(None, timeout_ms=1, new_id=PRODUCER_ID_MAX, wall_ns=WALL_NS).session.producer_id == 2
+    assert core.init(None, timeout_ms=1, new_id=PRODUCER_ID_MAX, wall_ns=WALL_NS).session.producer_id == 2 * ID_STEP - 1
 
 
 def test_after_the_last_epoch_there_is_a_new_id_and_the_old_one_is_good_for_nothing() -> None:

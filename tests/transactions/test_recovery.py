@@ -9,9 +9,9 @@ from goqueue.errors import (
 from goqueue.transactions import facts
 from goqueue.transactions.coordinator import Facts, TransactionCoordinator
 from goqueue.transactions.decisions import Busy, DecidedPosition
-from goqueue.transactions.states import TransactionState, Verdict
+from goqueue.transactions.states import AbortReason, TransactionState, Verdict
 from goqueue.wire.transaction_reports import TransactionOwner
-from tests.transactions.desk import WALL_NS, Desk, decided, holder, session_of
+from tests.transactions.desk import WALL_NS, Desk, decided, holder, owner_of, session_of
 
 
 def test_two_commits_that_are_both_not_settled_are_both_found_again() -> None:
@@ -28,6 +28,10 @@ def test_two_commits_that_are_both_not_settled_are_both_found_again() -> None:
 
         assert [decision.id for decision in recovery.decisions] == [first.id, second.id]
         assert recovery.aborted == []
+        for transaction in (first, second):
+            assert core.verdict(transaction.producer_id, transaction.number) is Verdict.OPEN
+        for decision in recovery.decisions:
+            core.decided(decision)
         for transaction in (first, second):
             assert core.verdict(transaction.producer_id, transaction.number) is Verdict.COMMIT
         for decision in recovery.decisions:
@@ -68,10 +72,30 @@ def test_a_commit_under_way_at_a_restart_is_shown_until_it_is_carried_out() -> N
         core.init("a", timeout_ms=1, new_id=1, wall_ns=WALL_NS)
     with pytest.raises(Busy):
         core.begin("a", 101, 0, marker="m", now_ns=0, wall_ns=WALL_NS)
+    core.decided(decision)
     core.completed(decision, now_ns=0, wall_ns=WALL_NS + 5)
     assert core.list() == []
     begun = core.begin("a", 101, 0, marker="m", now_ns=0, wall_ns=WALL_NS)
     assert (begun.answer.already_committed, begun.facts, begun.transaction) == (True, {}, None)
+
+
+def test_a_decision_whose_data_is_lost_never_counts_and_its_transactions_are_aborted() -> None:
+    desk = Desk()
+    first, second = desk.opened("a"), desk.opened("b")
+    desk.put(decided(desk.commit(first, second, marker="m")).facts)
+    core = TransactionCoordinator()
+    (decision,) = core.load(desk.stored, now_ns=0, wall_ns=WALL_NS).decisions
+
+    abort = core.voided(decision, AbortReason.RESTART)
+
+    assert abort is not None
+    assert [part.transactional_id for part in abort.parts] == ["a", "b"]
+    core.completed(abort, now_ns=0, wall_ns=WALL_NS)
+    for transaction in (first, second):
+        assert core.verdict(transaction.producer_id, transaction.number) is Verdict.ABORT
+        with pytest.raises(TransactionAborted, match="restart"):
+            core.commit(owner_of(transaction), wall_ns=WALL_NS)
+    assert not core.begin("a", 101, 0, marker="m", now_ns=0, wall_ns=WALL_NS).answer.already_committed
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from goqueue.errors import GoQueueError, OutOfOrderSequence, ProducerFenced
 from goqueue.record import kernel
 from goqueue.record.headers import PRODUCER
-from goqueue.record.identity import BatchIdentity
+from goqueue.record.identity import DERIVED_FROM, BatchIdentity
 from goqueue.transactions.sequences import (
     EVICTED_PART,
     IDLE_NS_MAX,
@@ -20,6 +20,7 @@ from goqueue.transactions.sequences import (
     YOUNG_FACTOR,
     YOUNG_NS,
     KnownBatch,
+    LastBatch,
     Sequences,
 )
 
@@ -249,6 +250,30 @@ def test_a_producer_is_forgotten_after_seven_silent_days_and_not_before() -> Non
     assert len(sequences) == 1
     sequences.forget_idle(now_ns=TIME + 2 * IDLE_NS_MAX)
     assert len(sequences) == 0
+
+
+def test_the_producers_of_the_broker_itself_are_never_forgotten_for_being_idle() -> None:
+    sequences = Sequences(producers_max=10)
+    sequences.note(BatchIdentity(DERIVED_FROM, 3, 0, 1), first_offset=0, timestamp_ns=TIME)
+    sequences.forget_idle(now_ns=TIME + 100 * IDLE_NS_MAX)
+    for number in range(1, 100):
+        sequences.note(BatchIdentity(number, 0, 0, 1), first_offset=number, timestamp_ns=TIME + 101 * IDLE_NS_MAX)
+
+    assert len(sequences) < 100
+    assert sequences.last_batch(DERIVED_FROM) == LastBatch(3, 0, 1, 0)
+    assert sequences.last_batch(1) is None
+
+
+def test_the_last_batch_of_a_producer_is_that_of_its_highest_epoch() -> None:
+    sequences = Sequences()
+    for batch, offset in (
+        (BatchIdentity(1, 0, 0, 5), 0),
+        (BatchIdentity(1, 0, 5, 2), 9),
+        (BatchIdentity(1, 2, 0, 4), 30),
+    ):
+        sequences.note(batch, first_offset=offset, timestamp_ns=TIME)
+        assert sequences.last_batch(1) == LastBatch(batch.epoch, batch.first_sequence, batch.record_count, offset)
+    assert LastBatch(2, 7, 4, 30).end_sequence == 11
 
 
 @pytest.mark.parametrize("first", [0, 1])

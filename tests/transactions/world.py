@@ -319,6 +319,7 @@ class World:
         """What a broker does at its start, effect by effect."""
         recovery = self.core.load(self.facts(), now_ns=self.now_ns, wall_ns=self.wall_ns)
         for decision in recovery.decisions:
+            self.core.decided(decision)
             yield from self.carry_out(decision)
         for partition in self.partitions:
             for producer_id, number in list(partition.replayed()[1]):

@@ -1,4 +1,4 @@
-"""One node: the topics of a data directory, and everything that can be asked of them.
+"""One node: the topics of a data directory, and the verbs on them.
 
 The broker is synchronous and has one owner. It opens no sockets and starts no threads: jobs that block go to the
 `Workers` it was given, and `tick` is called by an owner that has a running clock. So it can be embedded anywhere and
@@ -9,33 +9,41 @@ holds the broker.
 """
 
 from collections.abc import Callable, Sequence
-from functools import partial
 
 from goqueue import events
 from goqueue.broker.config import BrokerConfig
+from goqueue.broker.conversion import convert
+from goqueue.broker.coordination import (
+    GROUPS_TOPIC,
+    SCHEDULES_TOPIC,
+    SCHEMAS_TOPIC,
+    TRANSACTIONS_TOPIC,
+    Coordinators,
+)
 from goqueue.broker.delivery.counters import DeliveryCounters
+from goqueue.broker.delivery.dead_letter_target import DeadLetterTargets, LocalTargets
 from goqueue.broker.delivery.dead_letter_writer import DeadLetterWriter
 from goqueue.broker.delivery.dead_letters import DeadLetterQueues
 from goqueue.broker.delivery.delays import Delays
 from goqueue.broker.delivery.partition_delivery import PartitionDelivery
-from goqueue.broker.delivery.schedules import SCHEDULES_TOPIC, Schedules, TopicFacts
-from goqueue.broker.groups.groups import GROUPS_TOPIC, Groups
+from goqueue.broker.delivery.schedules import Schedules, TopicFacts
+from goqueue.broker.groups.groups import Groups
 from goqueue.broker.health import Health
 from goqueue.broker.housekeeping import Housekeeping
 from goqueue.broker.local_partitions import LocalPartitions
-from goqueue.broker.messages import Messages
-from goqueue.broker.partition.leader import PartitionLeader, Workers
+from goqueue.broker.messages import BrokerMessages
+from goqueue.broker.partition.leader import PartitionLeader
+from goqueue.broker.partition.log_jobs import Flushable, Workers
 from goqueue.broker.scans import Scans
-from goqueue.broker.schemas import SCHEMAS_TOPIC, Schemas
+from goqueue.broker.schemas import Schemas
 from goqueue.broker.stopping import Stopping
 from goqueue.broker.timers import Timers
 from goqueue.broker.topics import Topics
 from goqueue.broker.traces import Traces
-from goqueue.broker.transactions import Transactions
+from goqueue.broker.transactions.transactions import Transactions
 from goqueue.broker.waits import Waits
 from goqueue.clock import MS, Clock
 from goqueue.errors import StorageError
-from goqueue.groups.coordinator import GroupCoordinator
 from goqueue.runtime.entropy import Entropy, SystemEntropy
 from goqueue.service.pending import Pending
 from goqueue.storage.directory import DataDirectory
@@ -44,12 +52,10 @@ from goqueue.topics.catalog import Catalog, Topic
 from goqueue.topics.config import TopicConfig
 from goqueue.tracing.config import TraceConfig
 from goqueue.tracing.export import Sink
-from goqueue.transactions.facts import TOPIC as TRANSACTIONS_TOPIC
+from goqueue.transactions.producer_ids import NUMBER_BITS, ProducerNumbers, producer_id
 
-PRODUCER_ID_BITS = 52  # JSON numbers hold them
-BOOT_BITS = 31  # begin the numbers of deliveries, which never come again
+BOOT_BITS = 31  # the high bits of delivery numbers, which no other leader of the partition has used
 SALT_BYTES = 16
-_JOURNALS = frozenset((GROUPS_TOPIC, SCHEDULES_TOPIC, SCHEMAS_TOPIC, TRANSACTIONS_TOPIC))
 
 
 class Broker:
@@ -67,20 +73,21 @@ class Broker:
         entropy: Entropy,
         traces: TraceConfig,
         trace_sinks: Sequence[Sink],
+        dead_letter_targets: Callable[[LocalPartitions], DeadLetterTargets],
     ) -> None:
         self._data = data
         self._clock = clock
         self._entropy = entropy
-        self.wake_at: Callable[[int], None] = _wake_nobody  # told when there is something to do, by the monotonic clock
+        self.wake_at: Callable[[int], None] = _wake_nobody  # called with the monotonic time of the next work
         self._stopping = Stopping()
         self._timers = Timers()
-        self._boot = entropy.bits(BOOT_BITS)
+        self._producer_numbers = ProducerNumbers(self._take_producer_numbers)
         self._counters = DeliveryCounters()
         waits = self._waits = Waits(self._timers, clock=clock, waiting_max=config.waiting_max)
         default_rate = TopicConfig.parse(config.topic_defaults).trace_sample_rate
         self.traces = Traces(traces, clock=clock, sinks=trace_sinks, default_rate=default_rate)
         self.observe: events.Observer = events.Observers(self._counters.observe, observe, self.traces.observe)
-        unflushed: set[PartitionLeader] = set()
+        unflushed: set[Flushable] = set()
         self._housekeeping = Housekeeping(config, self._timers, unflushed)
         partitions = self.partitions = LocalPartitions(
             catalog,
@@ -94,30 +101,41 @@ class Broker:
             configured=self._topic_configured,
         )
         self.traces.topics = partitions
-        self._dead_letter_writer = DeadLetterWriter(partitions, clock=clock, timers=self._timers, observe=self.observe)
+        self.coordinators = Coordinators(partitions)
+        journals = self.coordinators.journals
+        self._dead_letter_writer = DeadLetterWriter(
+            dead_letter_targets(partitions), partitions, clock=clock, timers=self._timers, observe=self.observe
+        )
         self.groups = Groups(
-            GroupCoordinator(), partitions, self._counters, waits, clock=clock, entropy=entropy, observe=self.observe
+            partitions,
+            journals(GROUPS_TOPIC),
+            self._counters,
+            waits,
+            clock=clock,
+            entropy=entropy,
+            observe=self.observe,
         )
         self.delays = Delays(partitions, run_woken=self.groups.run_woken, clock=clock)
         self.dead_letters = DeadLetterQueues(partitions, clock=clock, timers=self._timers, entropy=entropy)
         self.schemas = Schemas(
-            partial(partitions.journal, SCHEMAS_TOPIC),
+            journals(SCHEMAS_TOPIC),
             validation_of=self._schema_validation,
             clock=clock,
             observe=self.observe,
         )
         self.transactions = Transactions(
             partitions,
+            journals(TRANSACTIONS_TOPIC),
             self.groups,
             clock=clock,
             timers=self._timers,
-            new_id=self._new_producer_id,
+            numbers=self._producer_numbers,
             observe=self.observe,
         )
         self.groups.settlements.open_transaction = self.transactions.open
         self.scans = Scans(partitions.readable_leader)
         self.topics = Topics(partitions, clock=clock, timers=self._timers, config=config, stopping=self._stopping)
-        self.messages = Messages(
+        self.messages = BrokerMessages(
             partitions,
             self.schemas,
             self.transactions,
@@ -125,10 +143,10 @@ class Broker:
             timers=self._timers,
             waits=waits,
             stopping=self._stopping,
-            new_producer_id=self._new_producer_id,
+            new_producer_id=lambda: producer_id(self._producer_numbers.take()),
         )
         self.schedules = Schedules(
-            partial(partitions.journal, SCHEDULES_TOPIC),
+            journals(SCHEDULES_TOPIC),
             publish=self.messages.publish,
             topic_facts=self._topic_facts,
             init_producer=self.messages.init_producer,
@@ -143,9 +161,15 @@ class Broker:
             clock=clock,
         )
         partitions.make_delivery = self._make_delivery
-        partitions.delivery_opened = self.groups.delivery_opened
+        partitions.delivery_opened = self._delivery_opened
         partitions.topics_changed = self.groups.topics_changed
         partitions.topic_deleted = self._topic_deleted
+        partitions.leader_began = self._leader_began
+        partitions.leader_ended = self._leader_ended
+        journals(GROUPS_TOPIC).coordinator = self.groups
+        journals(SCHEDULES_TOPIC).coordinator = self.schedules
+        journals(SCHEMAS_TOPIC).coordinator = self.schemas
+        journals(TRANSACTIONS_TOPIC).coordinator = self.transactions
         self._begin()
 
     @classmethod
@@ -161,12 +185,14 @@ class Broker:
         entropy: Entropy | None = None,
         traces: TraceConfig | None = None,
         trace_sinks: Sequence[Sink] = (),
+        dead_letter_targets: Callable[[LocalPartitions], DeadLetterTargets] = LocalTargets,
     ) -> "Broker":
-        """Take the directory and recover all that is in it."""
+        """Lock the directory, and recover all topics in it. Dead letters may go to partitions of other nodes."""
         config = config or BrokerConfig()
         TopicConfig.parse(config.topic_defaults)
         data = DataDirectory.open(disk, data_path)
         try:
+            convert(data, disk, observe=observe)
             return cls(
                 data,
                 Catalog.open(data, disk, observe=observe),
@@ -177,6 +203,7 @@ class Broker:
                 entropy=entropy or SystemEntropy(),
                 traces=traces or TraceConfig(),
                 trace_sinks=trace_sinks,
+                dead_letter_targets=dead_letter_targets,
             )
         except BaseException:
             data.close()
@@ -186,32 +213,22 @@ class Broker:
         """Resume what was under way when the broker stopped. A topic whose files do not allow that is quarantined."""
         partitions = self.partitions
         first: StorageError | None = None
-        for name in partitions.catalog.names(internal=True):
-            try:
-                self._begin_topic(name)
-            except StorageError as error:
-                first = first or error
-                partitions.quarantine(name, error)
+        for begin in (self._begin_topic, partitions.begin_deliveries):
+            for name in partitions.catalog.names(internal=True):
+                try:
+                    begin(name)
+                except StorageError as error:
+                    first = first or error
+                    partitions.quarantine(name, error)
         if first is not None and not any(True for _ in partitions.all_leaders()):
             raise first
-        for name, owner in (
-            (GROUPS_TOPIC, self.groups),
-            (SCHEDULES_TOPIC, self.schedules),
-            (SCHEMAS_TOPIC, self.schemas),
-        ):
-            if partitions.find(name):
-                owner.load(partitions.journal_of(name))
-        journal = partitions.journal_of(TRANSACTIONS_TOPIC) if partitions.find(TRANSACTIONS_TOPIC) else None
-        self.transactions.load(journal, is_lost=partitions.quarantined(TRANSACTIONS_TOPIC) is not None)
+        self.coordinators.begin()
+        self.transactions.start()
         self.dead_letters.resume()
 
     def _begin_topic(self, name: str) -> None:
-        for leader in self.partitions.any_topic(name).partitions:
-            leader.look_at_tail()
-            if leader.has_delays:
-                leader.begin_delivery()
-        if name in _JOURNALS:
-            self.partitions.journal_of(name).load()
+        self.partitions.lead(name)
+        self.coordinators.read(name)
 
     # --- what the parts need of each other -----------------------------------------------------
 
@@ -220,19 +237,20 @@ class Broker:
             leader,
             topic.config,
             clock=self._clock,
-            boot=self._boot,
+            boot=self._entropy.bits(BOOT_BITS),
             make_salt=lambda: self._entropy.bytes(SALT_BYTES),
             wake=self.groups.wake,
             dead_letter=self._dead_letter_writer.write,
-            resume_dead_letter=self._dead_letter_writer.resume,
+            resume_dead_letters=self._dead_letter_writer.resume,
             wake_at=self._wake_at,
         )
 
     def _wake_at(self, time_ns: int) -> None:
         self.wake_at(time_ns)  # looked up at each call: the server sets it after the broker is open
 
-    def _new_producer_id(self) -> int:
-        return self._entropy.bits(PRODUCER_ID_BITS) + 1
+    def _take_producer_numbers(self) -> range:
+        number = self._entropy.bits(NUMBER_BITS)
+        return range(number, number + 1)
 
     def _schema_validation(self, name: str) -> str | None:
         found = self.partitions.find(name)
@@ -240,10 +258,26 @@ class Broker:
 
     def _topic_facts(self, name: str) -> TopicFacts:
         found = self.partitions.topic(name)
-        return TopicFacts(found.topic.id, len(found.partitions), found.topic.config.max_message_bytes)
+        config = found.topic.config
+        return TopicFacts(found.topic.id, len(found.replicas), config.max_message_bytes, config.partitioner)
 
     def _topic_configured(self, topic: Topic) -> None:
         self.traces.configured(topic.name, topic.config.trace_sample_rate)
+
+    def _delivery_opened(self, delivery: PartitionDelivery) -> None:
+        self.groups.delivery_opened(delivery)
+        self.transactions.delivery_opened(delivery)
+
+    def _leader_began(self, leader: PartitionLeader) -> None:
+        self.coordinators.leader_began(leader)
+        self.transactions.leader_began(leader)
+        self.groups.leader_began(leader)
+        self.dead_letters.leader_began(leader)
+
+    def _leader_ended(self, leader: PartitionLeader) -> None:
+        self.coordinators.leader_ended(leader)
+        self.groups.leader_ended(leader)
+        self.dead_letters.leader_ended(leader)
 
     def _topic_deleted(self, name: str) -> None:
         self.groups.topic_deleted(name)
@@ -263,12 +297,11 @@ class Broker:
             delivery.tick()
         self.groups.tick()
         self.transactions.tick()
-        for journal in self.partitions.journals:
-            journal.snapshot_if_due(self._clock.monotonic_ns())
+        self.coordinators.tick(self._clock.monotonic_ns())
         self.traces.tick()
 
     def drain(self) -> Pending[None]:
-        """Take no more writes and end all waits; done when every write that was taken is durable."""
+        """Refuse writes and end all waits; done when every accepted write is durable."""
         self._stopping.has_begun = True
         self.dead_letters.stop()
         self._waits.end()
@@ -300,4 +333,4 @@ class Broker:
 
 
 def _wake_nobody(time_ns: int) -> None:
-    """There is no ticker: the owner ticks at intervals."""
+    """The default of `wake_at`: the owner ticks at intervals."""

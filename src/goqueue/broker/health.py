@@ -1,8 +1,8 @@
-"""How a node is, aspect by aspect: what probes, operators and `goqueue doctor` are told.
+"""The health of a node, by aspect, for probes, operators and `goqueue doctor`.
 
-    fail   a log has failed: after a disk error it takes no more writes until the broker is started again
-    warn   something is wrong that a restart does not cure, or that only some requests notice: the disk refuses writes
-           or is nearly full, stored records are damaged, a topic is in quarantine, stored facts cannot be understood
+    fail   a log has failed: after a disk error it refuses writes until the broker is started again
+    warn   a problem that a restart does not solve, or that affects only some requests: the disk refuses writes
+           or is nearly full, stored records are damaged, a topic is quarantined, stored facts cannot be decoded
 
 Every message names the topics or partitions that it is about.
 """
@@ -40,28 +40,28 @@ class Health:
         self._started_ns = clock.monotonic_ns()
 
     def stats(self) -> NodeStats:
-        """The node in numbers."""
+        """Statistics of the node."""
         return NodeStats(
             self._node_id,
             self._clock.monotonic_ns() - self._started_ns,
             len(self._partitions.catalog.names()),
-            sum(leader.log.size for leader in self._partitions.all_leaders()),
+            sum(replica.log.size for replica in self._partitions.all_replicas()),
         )
 
     def space(self) -> Space | None:
-        """The room on the disk of the data; None if the disk does not tell."""
+        """The free and total space of the data disk; None if it is not known."""
         try:
             return self._disk_space()
         except OSError:
             return None
 
     def checks(self) -> dict[str, Check]:
-        """Aspect by aspect."""
+        """The checks by name."""
         broker = Check("fail", "stopping") if self._stopping.has_begun else Check("pass")
         return {"broker": broker, "storage": self._storage()}
 
     def health(self) -> NodeHealth:
-        """All of it, with the room on the disk."""
+        """The checks, quarantined topics, and the space on the disk."""
         checks = self.checks()
         found = {check.status for check in checks.values()}
         status = "fail" if "fail" in found else "degraded" if "warn" in found else "ok"
@@ -82,23 +82,23 @@ class Health:
         unreadable_count = 0
         reason = ""
         space = self.space()
-        for leader in self._partitions.all_leaders():
-            for log in leader.partition.open_logs:
+        for replica in self._partitions.all_replicas():
+            for log in replica.partition.open_logs:
                 if log.failure:
-                    failed.append(f"{leader.partition.name} ({log.failure.operation}: {log.failure.reason})")
+                    failed.append(f"{replica.partition.name} ({log.failure.operation}: {log.failure.reason})")
                 elif log.refusal:
-                    refusing.append(leader.partition.name)
+                    refusing.append(replica.partition.name)
                     reason = log.refusal
                 if log.damage:
-                    damaged.append(leader.partition.name)
-            if leader.unreadable:
-                unreadable.append(leader.partition.name)
-                unreadable_count += leader.unreadable.count
+                    damaged.append(replica.partition.name)
+            if replica.unreadable:
+                unreadable.append(replica.partition.name)
+                unreadable_count += replica.unreadable.count
         messages = []
         if failed:
             messages.append(f"a disk error stopped {_listed(failed)}; check the disk, then start the broker again")
         if refusing:
-            messages.append(f"writes to {_listed(refusing)} are refused ({reason}); make room, reads go on")
+            messages.append(f"writes to {_listed(refusing)} are refused ({reason}); make room, reads continue")
         messages += _low_space(space)
         if damaged:
             messages.append(f"damaged records in {_listed(damaged)}")

@@ -1,14 +1,15 @@
-"""What happens by itself: waits end, intervals are flushed, old segments go, logs are compacted.
+"""Periodic work: end waits, flush by interval, delete old segments, compact logs.
 
-Partitions that were written to lately are flushed at every tick that finds them due. All are visited in turn for
-retention and compaction, a few at each tick, so that thousands of quiet ones cost next to nothing and never come
-all at once.
+Partitions with unflushed records are flushed at every tick at which a flush is due. All partitions are visited in turn
+for retention and compaction, a few at each tick, so that thousands of quiet ones cost little and are never handled in
+one tick.
 """
 
 from collections.abc import Sequence
 
 from goqueue.broker.config import BrokerConfig
-from goqueue.broker.partition.leader import PartitionLeader
+from goqueue.broker.partition.log_jobs import Flushable
+from goqueue.broker.partition.replica import Replica
 from goqueue.broker.timers import Timers
 from goqueue.clock import MS
 
@@ -18,39 +19,39 @@ FLUSH_CHECK_NS = 50 * MS
 class Housekeeping:
     """Visits the partitions of one broker."""
 
-    def __init__(self, config: BrokerConfig, timers: Timers, unflushed: set[PartitionLeader]) -> None:
+    def __init__(self, config: BrokerConfig, timers: Timers, unflushed: set[Flushable]) -> None:
         self._interval_ns = config.maintenance_interval_ms * MS
         self._compactions_max = config.compactions_max
         self._timers = timers
         self._unflushed = unflushed
-        self._partitions: list[PartitionLeader] = []
+        self._partitions: list[Replica] = []
         self._next = 0
         self._visited_until_ns: int | None = None
         self._flush_checked_ns = 0
         self._compactions = 0
 
-    def watch(self, partitions: Sequence[PartitionLeader]) -> None:
-        """These are to be visited, too."""
+    def watch(self, partitions: Sequence[Replica]) -> None:
+        """Visit these partitions, too."""
         self._partitions += partitions
 
-    def forget(self, partitions: Sequence[PartitionLeader]) -> None:
-        """These are gone."""
+    def forget(self, partitions: Sequence[Replica]) -> None:
+        """No longer visit these partitions: they are deleted."""
         gone = set(partitions)
-        self._partitions = [leader for leader in self._partitions if leader not in gone]
+        self._partitions = [replica for replica in self._partitions if replica not in gone]
 
     def tick(self, *, now_ns: int) -> None:
         """Do what is due at that monotonic time."""
         self._timers.tick(now_ns)
         if now_ns - self._flush_checked_ns >= FLUSH_CHECK_NS:
             self._flush_checked_ns = now_ns
-            for leader in list(self._unflushed):
-                leader.flush(lazily=True)
-                if not leader.may_be_due:
-                    self._unflushed.discard(leader)
+            for role in list(self._unflushed):
+                role.flush(lazily=True)
+                if not role.may_be_due:
+                    self._unflushed.discard(role)
         self._visit(now_ns)
 
     def _visit(self, now_ns: int) -> None:
-        """Visit as many as it takes to have been everywhere once per interval."""
+        """Visit enough partitions to visit each one once per interval."""
         if self._visited_until_ns is None:
             self._visited_until_ns = now_ns
         if not self._partitions:

@@ -1,24 +1,29 @@
 """The topics and partitions of this node: the one place where a name becomes a partition.
 
-Every verb that takes the name of a topic looks it up here, so internal and quarantined topics are refused in one place
-and a partition that another node leads will be found missing in one place. What belongs to a partition while the
-broker runs (its leader object, the delivery to groups, the journal of an internal topic) is kept here, made on first
-use, and forgotten with the topic.
+Every verb that takes the name of a topic looks it up here, so internal and quarantined topics are refused in one place,
+and `NotLeader` is raised in one place for a partition that this node does not lead. What belongs to a leader while it
+leads, the delivery to groups, is kept here, made on first use, and forgotten when the leader ends. Coordinators, whose
+state is in the partitions of internal topics, are told of leaders through `leader_began` and `leader_ended`
+(`coordination.py`).
+
+`become_leader` and `resign` change the role of a partition at any moment. A leader that begins finds the state of its
+groups in the ledger, as after a restart; what waited on the one before has failed with `NotLeader`: clients retry that.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TypeVar
+from uuid import UUID
 
 from goqueue import events
 from goqueue.broker.config import BrokerConfig
 from goqueue.broker.delivery.partition_delivery import PartitionDelivery
 from goqueue.broker.housekeeping import Housekeeping
-from goqueue.broker.partition.journal import Journal
-from goqueue.broker.partition.leader import PartitionLeader, Workers
+from goqueue.broker.partition.leader import PartitionLeader
+from goqueue.broker.partition.log_jobs import Flushable, Workers
 from goqueue.broker.partition.publishing import MessagePublisher
+from goqueue.broker.partition.replica import Replica
 from goqueue.clock import Clock
-from goqueue.delivery.dead_letter import DLQ_SUFFIX
 from goqueue.errors import (
     GoQueueError,
     InvalidPartition,
@@ -30,10 +35,8 @@ from goqueue.errors import (
 from goqueue.runtime.entropy import Entropy
 from goqueue.service.pending import Pending, after
 from goqueue.topics.catalog import AlterTopicJob, Catalog, CreateTopicJob, DeleteTopicJob, Topic
-from goqueue.topics.config import is_internal, refuse_internal
+from goqueue.topics.config import TRACES_TOPIC, default_dead_letter_topic, is_internal, refuse_internal
 
-TRACES_TOPIC = "__traces"
-JOURNAL_SETTINGS: Mapping[str, object] = {"cleanup": "compact", "flush": "group"}
 TOPIC_ID_BYTES = 16
 
 T = TypeVar("T")
@@ -44,28 +47,38 @@ MakeDelivery = Callable[[PartitionLeader, Topic], PartitionDelivery]
 class LocalTopic:
     """A topic and its partitions while the broker runs."""
 
-    __slots__ = ("partitions", "publisher", "topic")
+    __slots__ = ("publisher", "replicas", "topic")
 
-    def __init__(self, topic: Topic, partitions: Sequence[PartitionLeader]) -> None:
+    def __init__(self, topic: Topic, replicas: Sequence[Replica]) -> None:
         self.topic = topic
-        self.partitions = partitions
-        self.publisher = MessagePublisher(partitions, topic=topic.name, config=topic.config)
+        self.replicas = replicas
+        self.publisher = MessagePublisher(replicas, topic=topic.name, config=topic.config)
+
+    @property
+    def leaders(self) -> list[PartitionLeader]:
+        """The partitions that this node leads."""
+        return [replica.leader for replica in self.replicas if replica.leader is not None]
 
     def configured(self) -> None:
-        """The settings have changed."""
+        """Apply changed settings."""
         self.publisher.config = self.topic.config
-        for leader in self.partitions:
+        for leader in self.leaders:
             leader.configured()
 
 
 class LocalPartitions:
     """All topics of one data directory. Belongs to the owner of the broker.
 
-    The four callables are set by the broker that puts the parts together, before the first use: the delivery of a
-    partition needs the groups, which need the partitions.
+    The callables are set by the broker that puts the parts together, before the first use: the delivery of a partition
+    needs the groups, which need the partitions.
     """
 
+    # More than 40 methods: half look up a topic, a partition or its leader, in a few lines each, for the different
+    # callers (users, readers, the broker itself). Roles, creation and deletion change what these find in one step.
+
     make_delivery: MakeDelivery
+    leader_began: Callable[[PartitionLeader], None]
+    leader_ended: Callable[[PartitionLeader], None]
     delivery_opened: Callable[[PartitionDelivery], None]
     topics_changed: Callable[[], None]
     topic_deleted: Callable[[str], None]
@@ -79,7 +92,7 @@ class LocalPartitions:
         config: BrokerConfig,
         entropy: Entropy,
         housekeeping: Housekeeping,
-        unflushed: set[PartitionLeader],
+        unflushed: set[Flushable],
         observe: events.Observer,
         configured: Callable[[Topic], None],
     ) -> None:
@@ -93,11 +106,11 @@ class LocalPartitions:
         self._observe = observe
         self._configured = configured
         self._deliveries: dict[PartitionLeader, PartitionDelivery] = {}
-        self._journals: dict[str, Journal] = {}
         self._opening: dict[str, Pending[LocalTopic]] = {}  # internal and dead-letter topics that are being created
         self._topics: dict[str, LocalTopic] = {}
         for topic in catalog:
             self._open(topic)
+        # They lead from `lead` on, when all parts of the broker are there.
 
     # --- looking up ----------------------------------------------------------------------------
 
@@ -107,7 +120,7 @@ class LocalPartitions:
         return self.any_topic(name)
 
     def readable(self, name: str) -> LocalTopic:
-        """The topic, for a user who reads it. `__traces` is a table for users, who can read it and nothing else."""
+        """The topic, for a read of a user. `__traces` is the only internal topic that users can read."""
         return self.any_topic(name) if name == TRACES_TOPIC else self.topic(name)
 
     def any_topic(self, name: str) -> LocalTopic:
@@ -122,31 +135,40 @@ class LocalPartitions:
         return self._topics.get(name)
 
     def leader(self, topic: str, partition: int) -> PartitionLeader:
-        """One partition. Raises what `topic` raises, `InvalidPartition` or `PartitionNotFound`."""
+        """One partition. Raises what `topic` raises, `InvalidPartition`, `PartitionNotFound` or `NotLeader`."""
         return leader_of(self.topic(topic), partition)
 
     def readable_leader(self, topic: str, partition: int) -> PartitionLeader:
-        """One partition, for a user who reads it."""
+        """One partition, for a read of a user. Raises as `readable`."""
         return leader_of(self.readable(topic), partition)
 
     def local_leader(self, topic: str, topic_id: str, partition: int) -> PartitionLeader | None:
-        """One partition, if the topic is still the one of that id."""
+        """One partition; None if the topic is not the one of that id any more. Raises `NotLeader`."""
         found = self._topics.get(topic) if not is_internal(topic) else None
-        if found is None or found.topic.id != topic_id or partition >= len(found.partitions):
+        if found is None or found.topic.id != topic_id or partition >= len(found.replicas):
             return None
-        return found.partitions[partition]
+        return found.replicas[partition].leading
 
-    def leaders(self, topic: str) -> Sequence[PartitionLeader]:
-        """The partitions of a topic."""
-        return self.topic(topic).partitions
+    def leaders(self, topic: str) -> list[PartitionLeader]:
+        """All partitions of a topic. Raises as `leader`."""
+        return [replica.leading for replica in self.topic(topic).replicas]
 
     def all_leaders(self) -> Iterator[PartitionLeader]:
-        """The partitions of all topics."""
-        return (leader for topic in self._topics.values() for leader in topic.partitions)
+        """The partitions of all topics that this node leads."""
+        return (leader for topic in self._topics.values() for leader in topic.leaders)
+
+    def all_replicas(self) -> Iterator[Replica]:
+        """The partitions of all topics, whatever their role."""
+        return (replica for topic in self._topics.values() for replica in topic.replicas)
+
+    def user_leaders(self) -> Iterator[PartitionLeader]:
+        """The partitions that this node leads, without those of internal topics."""
+        topics = ((name, topic) for name, topic in self._topics.items() if not is_internal(name))
+        return (leader for _, topic in topics for leader in topic.leaders)
 
     def partition_counts(self) -> Mapping[str, int]:
-        """How many partitions each topic has; internal ones are left out."""
-        return {name: len(topic.partitions) for name, topic in self._topics.items() if not is_internal(name)}
+        """The number of partitions by topic, without internal topics."""
+        return {name: len(topic.replicas) for name, topic in self._topics.items() if not is_internal(name)}
 
     def has_topic(self, topic: str) -> bool:
         """Whether there is such a topic; raises `Forbidden` for an internal one, and `TopicQuarantined`."""
@@ -156,13 +178,13 @@ class LocalPartitions:
         return topic in self._topics
 
     def quarantined(self, topic: str) -> TopicQuarantined | None:
-        """Why the topic is not served, if its files are there and cannot be used."""
+        """Why the topic is not served, if its files exist and cannot be used."""
         return self.catalog.quarantined.get(topic)
 
     def topic_id(self, topic: str, partition: int) -> str:
         """The id of a topic that has the partition."""
         found = self.topic(topic)
-        leader_of(found, partition)
+        replica_of(found, partition)
         return found.topic.id
 
     def created_at_ns(self, topic: str) -> int:
@@ -173,11 +195,11 @@ class LocalPartitions:
 
     @property
     def deliveries(self) -> Sequence[PartitionDelivery]:
-        """The deliveries that have begun."""
+        """The deliveries in use."""
         return list(self._deliveries.values())
 
     def delivery(self, leader: PartitionLeader) -> PartitionDelivery:
-        """Delivery from the partition to groups, which begins on first use."""
+        """Delivery from the partition to groups, made on first use."""
         found = self._deliveries.get(leader)
         if found is None:
             found = self.make_delivery(leader, self._topics[leader.origin.topic].topic)
@@ -186,90 +208,142 @@ class LocalPartitions:
             found.resume()
         return found
 
-    @property
-    def journals(self) -> Sequence[Journal]:
-        """The journals that are open."""
-        return list(self._journals.values())
-
-    def journal(self, topic: str) -> Pending[Journal]:
-        """The journal in an internal topic, which is created on first use."""
-        opened = self._opened(topic, partitions=1, settings=JOURNAL_SETTINGS)
-        return after(opened, lambda _: self.journal_of(topic))
-
-    def journal_of(self, topic: str) -> Journal:
-        """The journal in an internal topic that exists."""
-        journal = self._journals.get(topic)
-        if journal is None:
-            journal = self._journals[topic] = Journal(self._topics[topic].partitions[0])
-        return journal
-
-    def target(self, topic: str, *, like: str) -> Pending[list[PartitionLeader]]:
-        """The partitions of a topic to which messages are copied. A dead-letter topic that does not exist is created
-        with as many partitions as the other topic has.
+    def target(self, topic: str, *, like: str | None) -> Pending[LocalTopic]:
+        """A topic to which messages are copied. If it does not exist, it is created with as many partitions as the
+        topic `like` has; without `like` it is not found.
         """
-        if topic not in self._topics and not topic.endswith(DLQ_SUFFIX):
+        if topic not in self._topics and like is None:
             return Pending.failed(self.quarantined(topic) or TopicNotFound(topic))
-        count = len(self._topics[like].partitions) if like in self._topics else self._config.default_partitions
-        opened = self._opened(topic, partitions=count, settings=self._config.topic_defaults)
-        return after(opened, lambda found: list(found.partitions))
+        count = len(self._topics[like].replicas) if like in self._topics else self._config.default_partitions
+        return self.ensure(topic, partitions=count, settings=self._config.settings_for(topic))
+
+    def dead_letter_topic(self, topic: str) -> str:
+        """Where dead letters of a topic go; a topic that does not exist has the default settings."""
+        found = self._topics.get(topic)
+        return found.topic.config.dead_letter_topic_of(topic) if found else default_dead_letter_topic(topic)
+
+    def dead_letter_topics(self) -> Mapping[str, str]:
+        """Where dead letters go, by topic, without internal topics."""
+        return {
+            name: found.topic.config.dead_letter_topic_of(name)
+            for name, found in self._topics.items()
+            if not is_internal(name)
+        }
+
+    def chosen_dead_letter_topics(self) -> Mapping[str, set[str]]:
+        """The topics that are set as a dead-letter topic, each with the topics that set it."""
+        chosen: dict[str, set[str]] = {}
+        for name, found in self._topics.items():
+            if dlq_topic := found.topic.config.dead_letter_topic:
+                chosen.setdefault(dlq_topic, set()).add(name)
+        return chosen
 
     def stored_traces(self) -> PartitionLeader | None:
         """The partition of `__traces`, if there is one."""
         found = self._topics.get(TRACES_TOPIC)
-        return None if found is None else found.partitions[0]
+        return None if found is None else found.replicas[0].leader
 
     def trace_log(self, settings: Mapping[str, object]) -> Pending[PartitionLeader]:
         """The partition of `__traces`, which is created on first use."""
-        return after(self._opened(TRACES_TOPIC, partitions=1, settings=settings), lambda opened: opened.partitions[0])
+        opened = self.ensure(TRACES_TOPIC, partitions=1, settings=settings)
+        return after(opened, lambda found: found.replicas[0].leading)
 
-    # --- topics come and go --------------------------------------------------------------------
+    # --- roles ---------------------------------------------------------------------------------
+
+    def lead(self, name: str) -> None:
+        """Lead all partitions of a topic that was opened. Raises `StorageError` if its files cannot be used."""
+        for replica in self._topics[name].replicas:
+            self._lead(replica, replica.epoch)
+
+    def begin_deliveries(self, name: str) -> None:
+        """Fire the delays of a topic, and finish what was under way. All topics have leaders: messages move between
+        them. Raises `StorageError`.
+        """
+        for leader in self._topics[name].leaders:
+            if leader.search.has_delays:
+                self.delivery(leader)
+
+    def become_leader(self, topic: str, partition: int, epoch: int | None = None) -> None:
+        """Lead a partition, in the next epoch if none is given; nothing changes if this node leads it already.
+
+        Raises as `any_topic`, and `StorageError` if its files cannot be used.
+        """
+        replica = replica_of(self.any_topic(topic), partition)
+        if replica.leader is not None:
+            return
+        leader = self._lead(replica, replica.epoch + 1 if epoch is None else epoch)
+        if leader.search.has_delays or (leader.partition.has_ledger and not is_internal(topic)):
+            self.delivery(leader)
+        self.leader_began(leader)
+
+    def resign(self, topic: str, partition: int) -> None:
+        """Lead a partition no longer; nothing changes if this node does not lead it."""
+        replica = replica_of(self.any_topic(topic), partition)
+        leader = replica.leader
+        if leader is None:
+            return
+        delivery = self._deliveries.pop(leader, None)
+        if delivery is not None:
+            delivery.delays.save()
+        replica.resign()
+        self.leader_ended(leader)
+
+    def _lead(self, replica: Replica, epoch: int) -> PartitionLeader:
+        leader = replica.become_leader(epoch)
+        leader.begin_delivery = partial(self.delivery, leader)
+        return leader
+
+    # --- creation and deletion ------------------------------------------------------------------
 
     def create(
         self, topic: str, *, partitions: int, settings: Mapping[str, object], internal_ok: bool = False
     ) -> Pending[LocalTopic]:
-        """A new topic, once it is durable. Raises what is wrong with it."""
+        """Create a topic; done when it is durable. Raises if its name or settings are invalid."""
         job = self.catalog.begin_create(
             topic,
             partitions=partitions,
             settings=settings,
-            topic_id=self._entropy.bytes(TOPIC_ID_BYTES).hex(),
+            topic_id=str(UUID(bytes=self._entropy.bytes(TOPIC_ID_BYTES), version=4)),
             now_ns=self._clock.wall_ns(),
             internal_ok=internal_ok,
         )
         return self._administer(job, self._created)
 
     def alter(self, job: AlterTopicJob) -> Pending[LocalTopic]:
-        """Carry out a change of settings."""
+        """Store a change of settings, and apply it."""
         return self._administer(job, self._altered)
 
     def delete(self, name: str) -> Pending[None]:
-        """Serve the topic no more, and delete its files. Raises `TopicNotFound` and the like."""
+        """Stop serving the topic, and delete its files. Raises as `topic`."""
         job = self.catalog.begin_delete(name)
         topic = self._topics.pop(name)
         self.topic_deleted(name)
-        for leader in topic.partitions:
-            leader.gone()
+        for replica in topic.replicas:
+            replica.end(TopicNotFound(name))
         self._forget(topic)
         return self._administer(job, lambda _: None)
 
     def quarantine(self, name: str, error: StorageError) -> None:
-        """Serve the topic no more: its files cannot be used."""
+        """Stop serving the topic: its files cannot be used."""
         topic = self._topics.pop(name)
-        self._unflushed.difference_update(topic.partitions)
         self.catalog.quarantine(name, error)
+        for replica in topic.replicas:
+            replica.end(self.catalog.quarantined[name])
         self._forget(topic)
 
     def _forget(self, topic: LocalTopic) -> None:
         name = topic.topic.name
-        self._journals.pop(name, None)
-        self._housekeeping.forget(topic.partitions)
-        for leader in topic.partitions:
-            self._deliveries.pop(leader, None)
+        self._housekeeping.forget(topic.replicas)
+        for delivery in [one for one in self._deliveries.values() if one.leader.origin.topic == name]:
+            del self._deliveries[delivery.leader]
         # Last: its series leave the metrics, and an event about the topic after this one would bring them back.
         self._observe(events.TopicDeleted(name, topic.topic.is_internal))
 
-    def _opened(self, name: str, *, partitions: int, settings: Mapping[str, object]) -> Pending[LocalTopic]:
-        """The topic, created if there is none; requests that come while it is being created get the same one."""
+    def ensure(self, name: str, *, partitions: int, settings: Mapping[str, object]) -> Pending[LocalTopic]:
+        """The topic, created if there is none: internal and dead-letter topics are made on first use.
+
+        Requests that come while it is being created get the same one.
+        """
         if name in self._topics:
             return Pending.of(self._topics[name])
         if name not in self._opening:
@@ -286,7 +360,7 @@ class LocalPartitions:
         self._opening.pop(name, None)
 
     def _administer(self, job: TopicJob, finish: Callable[[Topic], T]) -> Pending[T]:
-        """Run a job of the catalog in a worker, then let it take effect."""
+        """Run a job of the catalog in a worker, then apply its result."""
         pending: Pending[T] = Pending()
 
         def complete(error: Exception | None) -> None:
@@ -300,14 +374,17 @@ class LocalPartitions:
 
     def _created(self, topic: Topic) -> LocalTopic:
         opened = self._open(topic)
+        self.lead(topic.name)
         self.topics_changed()
+        for leader in opened.leaders if topic.is_internal else ():
+            self.leader_began(leader)
         return opened
 
     def _altered(self, topic: Topic) -> LocalTopic:
         altered = self.topic(topic.name)
         altered.configured()
         self._configured(topic)
-        for leader in altered.partitions:
+        for leader in altered.leaders:
             if leader in self._deliveries:
                 self._deliveries[leader].configured(topic.config)
         return altered
@@ -315,8 +392,8 @@ class LocalPartitions:
     def _open(self, topic: Topic) -> LocalTopic:
         self._observe(events.TopicCreated(topic.name, len(topic.partitions), topic.is_internal))
         self._configured(topic)
-        leaders = [
-            PartitionLeader(
+        replicas = [
+            Replica(
                 partition,
                 clock=self._clock,
                 workers=self._workers,
@@ -325,17 +402,20 @@ class LocalPartitions:
             )
             for partition in topic.partitions
         ]
-        for leader in leaders:
-            leader.begin_delivery = partial(self.delivery, leader)
-        self._housekeeping.watch(leaders)
-        opened = self._topics[topic.name] = LocalTopic(topic, leaders)
+        self._housekeeping.watch(replicas)
+        opened = self._topics[topic.name] = LocalTopic(topic, replicas)
         return opened
 
 
 def leader_of(topic: LocalTopic, partition: int) -> PartitionLeader:
-    """One partition of the topic."""
+    """One partition of the topic. Raises `NotLeader`."""
+    return replica_of(topic, partition).leading
+
+
+def replica_of(topic: LocalTopic, partition: int) -> Replica:
+    """One partition of the topic, whatever its role."""
     if partition < 0:
         raise InvalidPartition(partition)
-    if partition >= len(topic.partitions):
+    if partition >= len(topic.replicas):
         raise PartitionNotFound(topic.topic.name, partition)
-    return topic.partitions[partition]
+    return topic.replicas[partition]

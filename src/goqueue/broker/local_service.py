@@ -1,9 +1,8 @@
-"""The verbs of a broker as a `Service`: what the doors see of this node.
+"""The verbs of a broker as a `Service`: the interface of this node for doors.
 
-The parts of a broker answer from memory and return plain values, or a `Pending` where a disk or a message has to be
-waited for. Here all of them become the same: each verb of the table returns a `Pending`, and a refusal comes out of it.
-So a door cannot tell a verb that this node answers from one that another node answers. Verbs about the node itself stay
-plain.
+The parts of a broker answer from memory and return plain values, or a `Pending` if they have to wait for a disk or a
+message. Here each verb of the table returns a `Pending`, which also carries errors. So a door cannot distinguish a verb
+that this node answers from one that another node answers. Verbs about the node itself stay plain.
 
 The wrapper of a verb is made when a caller first uses it, and kept with the caller: a connection that publishes a
 million batches pays one function call for each.
@@ -18,11 +17,16 @@ from goqueue.errors import GoQueueError
 from goqueue.service.caller import LOCAL, Caller
 from goqueue.service.pending import Pending
 from goqueue.service.service import Service
-from goqueue.service.table import NOUNS, VERBS, Verb
+from goqueue.service.table import NOUNS, VERBS, ServiceVerb
 from goqueue.service.verb import Action
 
 PLAIN_NOUNS: Final = frozenset(("node",))
 AUDITED: Final = frozenset((Action.CREATE, Action.ALTER, Action.DELETE))
+WRITES_AUDITED: Final = frozenset(("delays", "schedules", "dead_letters"))
+"""Nouns whose writes are audited, too: they change messages and schedules that were stored earlier."""
+
+PARTS_OF_A_TOPIC: Final = ("name", "redrive_id")
+"""The arguments that name a schedule and a redrive."""
 
 
 class LocalService:
@@ -53,7 +57,7 @@ class LocalService:
         return self._broker.is_ready
 
     def called_by(self, caller: Caller) -> Service:
-        """The same service, whose verbs are asked by that caller."""
+        """The same service for that caller."""
         return cast("Service", LocalService(self._broker, caller))
 
 
@@ -72,14 +76,14 @@ class _Noun:
         if verb is None:
             raise AttributeError(f"{self._noun} has no verb {method}")
         function = _lifted(getattr(self._part, method))
-        if verb.rule.action in AUDITED:
+        if verb.rule.action in AUDITED or (verb.rule.action is Action.WRITE and self._noun in WRITES_AUDITED):
             function = _audited(function, verb, self._caller, self._observe)
         setattr(self, method, function)
         return function
 
 
 def _lifted(function: Callable[..., Any]) -> Callable[..., Pending[Any]]:
-    """The function, whose answer is a `Pending` whatever it returns or raises."""
+    """The function, with its result or its error as a `Pending`."""
 
     def call(*arguments: Any, **named: Any) -> Pending[Any]:
         try:
@@ -92,9 +96,9 @@ def _lifted(function: Callable[..., Any]) -> Callable[..., Pending[Any]]:
 
 
 def _audited(
-    function: Callable[..., Pending[Any]], verb: Verb, caller: Caller, observe: events.Observer
+    function: Callable[..., Pending[Any]], verb: ServiceVerb, caller: Caller, observe: events.Observer
 ) -> Callable[..., Pending[Any]]:
-    """The function, after which an event tells who did what to which resource, if it was done."""
+    """The function; if it succeeds, an event names the caller, the verb and the resource."""
     names = [parameter.name for parameter, _ in verb.parameters()]
 
     def call(*arguments: Any, **named: Any) -> Pending[Any]:
@@ -105,7 +109,7 @@ def _audited(
 
     def _tell(done: Pending[Any], given: Mapping[str, Any]) -> None:
         if done.error is None:
-            resource = given.get(verb.rule.argument)
-            observe(events.Administered(verb.name, "" if resource is None else str(resource), str(caller), caller.door))
+            path = [given[name] for name in (verb.rule.argument, *PARTS_OF_A_TOPIC) if given.get(name) is not None]
+            observe(events.Administered(verb.name, "/".join(map(str, path)), str(caller), caller.door))
 
     return call

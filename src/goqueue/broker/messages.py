@@ -10,13 +10,13 @@ from goqueue.broker.partition.reading import Reading, check_delayed, check_isola
 from goqueue.broker.schemas import Schemas
 from goqueue.broker.stopping import Stopping
 from goqueue.broker.timers import Timers
-from goqueue.broker.transactions import Transactions
+from goqueue.broker.transactions.transactions import Transactions
 from goqueue.broker.waits import Waits
 from goqueue.clock import Clock
 from goqueue.errors import GoQueueError, InvalidRequest
 from goqueue.names import TopicPartition
 from goqueue.record.header import OFFSET_MAX
-from goqueue.record.identity import identity_of
+from goqueue.record.identity import identity_of, refuse_derived
 from goqueue.service.messages import (
     READ_BYTES,
     READ_RECORDS_MAX,
@@ -33,7 +33,7 @@ from goqueue.topics.config import TopicConfig, VerifyCompression
 from goqueue.transactions.markers import check_batch
 
 
-class Messages:
+class BrokerMessages:
     """Publishes to the partitions of one broker and reads from them."""
 
     def __init__(
@@ -74,6 +74,7 @@ class Messages:
         check_batch(records, identity)
         transaction = None
         if identity:
+            refuse_derived(identity.producer_id)
             self._transactions.used(identity.producer_id)
             if identity.transaction:
                 transaction = self._transactions.publishing(identity, topic, partition)
@@ -102,8 +103,10 @@ class Messages:
         sequence: int | None = None,
         transaction_id: str | None = None,
     ) -> Pending[list[Stored | GoQueueError]]:
-        """Store messages; each has its result, in order."""
+        """Store messages; returns a result for each, in order."""
         self._stopping.check()
+        if producer:
+            refuse_derived(producer.producer_id)
         found = self._partitions.topic(topic)
         chosen = chosen_acks(acks, found.topic.config.acks)
         transaction = None if transaction_id is None else self._transactions.open(transaction_id)
@@ -221,7 +224,7 @@ class Messages:
     def _read_later(
         self, reading: Reading, empty: ReadResult, wait_ms: int, read: Callable[[], ReadResult]
     ) -> Pending[ReadResult]:
-        """Read again whenever there is more, until a visible record is found or the time is over."""
+        """Read again when records are stored, until a visible one is found or the time is over."""
         pending: Pending[ReadResult] = Pending()
         last = empty
 
@@ -248,5 +251,5 @@ class Messages:
 
 
 def _is_answer(reading: Reading, result: ReadResult) -> bool:
-    """Whether the result says something: if part of the range was not looked at yet, it says where to go on."""
+    """Whether the result is an answer: it has records, or an offset at which to continue."""
     return bool(result.record_count or result.gaps) or result.end_of_range or reading.has_more

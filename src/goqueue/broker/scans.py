@@ -1,6 +1,6 @@
-"""Plans for those who read ranges of a partition in bulk: where to cut them, and what in them is not to be seen.
+"""Plans for bulk reads of ranges of a partition: where to cut them, and which offsets are hidden.
 
-Cuts stand at entries of the offset index, so that a plan reads no record. Sizes are good to a few kilobytes.
+Cuts are at entries of the offset index, so that a plan reads no record. Sizes are exact to a few kilobytes.
 """
 
 from collections.abc import Callable
@@ -26,7 +26,7 @@ class Scans:
     def pieces(
         self, topic: str, partition: int, *, start_offset: int, end_offset: int, piece_bytes: int
     ) -> list[Piece]:
-        """The range cut into pieces of about so many bytes, without a gap; what is not stored takes none."""
+        """The range cut into pieces of about `piece_bytes`, without a gap; offsets that are not stored have size 0."""
         log = self._partition_of(topic, partition).log
         _check_range(start_offset, end_offset)
         if piece_bytes < 1:
@@ -45,10 +45,10 @@ class Scans:
         isolation: str = Isolation.READ_COMMITTED,
         delayed: str = DelayedView.DUE,
     ) -> list[HiddenRange]:
-        """What of the range is not to be seen, besides control records, in ranges that rise."""
+        """The hidden offsets of the range, without control records, as ascending ranges."""
         leader = self._partition_of(topic, partition)
         _check_range(start_offset, end_offset)
-        start, end = max(start_offset, leader.log.start_offset), min(end_offset, leader.log.next_offset)
+        start, end = max(start_offset, leader.log.start_offset), min(end_offset, leader.high_watermark)
         sees_all, is_committed = check_delayed(delayed), check_isolation(isolation)
         if start >= end:
             return []
@@ -59,7 +59,7 @@ class Scans:
         return [HiddenRange(first_offset=first, end_offset=end) for first, end in runs(found)]
 
     def rescheduled(self, topic: str, partition: int, *, start_offset: int, end_offset: int) -> list[DueTime]:
-        """The messages of the range that got another time than their record says, and that time, by offset."""
+        """The rescheduled messages of the range with their new times, by offset."""
         leader = self._partition_of(topic, partition)
         _check_range(start_offset, end_offset)
         times_ns = (leader.delivery or leader.begin_delivery()).rescheduled

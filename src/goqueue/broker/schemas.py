@@ -1,25 +1,29 @@
-"""The schemas of a broker: the verbs of the registry, its journal, and messages that are held against it.
+"""The schemas of a broker: the verbs of the registry, its journal, and the validation of messages.
 
-The registry lives in memory and in the internal topic `__schemas`, which is made with the first schema. A change is
-written before it is applied, and answered when it is durable; who asks for what another one is just being
-told, waits with him.
+The registry is in memory and in the internal topic `__schemas`, which is created with the first schema. A change is
+written before it is applied, and answered when it is durable. A request that repeats a change under way is answered
+when that change is durable.
+
+Only the leader of `__schemas` answers requests about schemas. Messages are validated wherever they are published, so a
+node that no longer leads validates with the schemas that it knew last: a schema never changes once it has an id.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from goqueue import events
+from goqueue.broker.coordination import Journals
 from goqueue.broker.partition.journal import Journal
 from goqueue.clock import Clock
-from goqueue.errors import CorruptRecord, InvalidBatch, InvalidMessage, SchemaRejected
+from goqueue.errors import CorruptRecord, GoQueueError, InvalidBatch, InvalidMessage, SchemaRejected
 from goqueue.names import TopicPartition
 from goqueue.record import compression, kernel
 from goqueue.record.header import Flags
-from goqueue.record.headers import decode_headers
-from goqueue.record.message import Message
+from goqueue.record.headers import split_headers
+from goqueue.record.message import StoredMessage
 from goqueue.schemas.formats import PROTOBUF_NAME
 from goqueue.schemas.registry import Change, Registry, RegistryConfig
-from goqueue.schemas.validation import SCHEMA_ID_HEADER, Rule, Validation
+from goqueue.schemas.validation import SCHEMA_ID_HEADER, Validation, ValidationRule
 from goqueue.service.new_message import NewMessage
 from goqueue.service.pending import Pending, after, chained
 from goqueue.topics.config import SchemaValidation
@@ -28,9 +32,10 @@ from goqueue.wire.schema_reports import Compatibility, NewSchema, SchemaInfo, Sc
 if TYPE_CHECKING:
     from goqueue.schemas.protobuf.schema import ProtobufSchema
 
-SCHEMAS_TOPIC: Final = "__schemas"
+PARTITION: Final = 0
+"""The only partition of `__schemas`: ids of schemas are unique, and subjects refer to each other."""
 DECOMPRESSED_BYTES_MAX: Final = 64 * 1024 * 1024
-"""Of one batch: a small one can claim to be gigabytes."""
+"""The most decompressed bytes of one batch: a small batch can decompress to gigabytes."""
 _NOT_HELD: Final = Flags.TOMBSTONE | Flags.CONTROL
 _HEADER_BYTES: Final = SCHEMA_ID_HEADER.encode()
 
@@ -38,36 +43,47 @@ T = TypeVar("T")
 
 
 class Schemas:
-    """The verbs about schemas, and what publishing needs of them."""
+    """The verbs about schemas, and the validation of published messages."""
 
     def __init__(
         self,
-        open_journal: Callable[[], Pending[Journal]],
+        journals: Journals,
         *,
         validation_of: Callable[[str], str | None],
         clock: Clock,
         observe: events.Observer,
         config: RegistryConfig | None = None,
     ) -> None:
-        self._open_journal = open_journal
+        self._journals = journals
         self._validation_of = validation_of  # the setting of a topic, None if there is no such topic
         self._clock = clock
         self._observe = observe
-        self._registry = Registry(config)
-        self._validation = Validation(self._registry)
-        self._journal: Journal | None = None
+        self._config = config
+        self._known = Registry(config)
+        self._validation = Validation(self._known)
         self._last_put: Pending[None] = Pending.of(None)
 
-    def load(self, journal: Journal) -> None:
-        """Go on with the schemas that were there before a restart."""
-        self._journal = journal
-        for key, error in self._registry.apply(journal.load()).items():
+    def attach(self, journal: Journal) -> None:
+        """Restore the schemas from the journal."""
+        self._known = Registry(self._config)
+        self._validation = Validation(self._known)
+        self._last_put = Pending.of(None)
+        for key, error in self._known.apply(journal.load()).items():
             journal.pass_over(key, error)
+
+    def detach(self, partition: int, error: GoQueueError) -> None:
+        """Requests are refused from now on. What waits has failed with its write."""
+
+    @property
+    def _registry(self) -> Registry:
+        """The registry, for a request. Raises `NotLeader` if this node does not lead it."""
+        self._journals.at(PARTITION)
+        return self._known
 
     # --- verbs ---------------------------------------------------------------------------------
 
     def subjects(self, *, prefix: str = "", deleted: bool = False, deleted_only: bool = False) -> list[str]:
-        """The names, sorted; with `deleted`, or only, those that have no live version left."""
+        """The names, sorted; with `deleted` also subjects without a live version, or only these."""
         return self._registry.subjects(prefix=prefix, deleted=deleted, deleted_only=deleted_only)
 
     def versions(self, subject: str, *, deleted: bool = False, deleted_only: bool = False) -> list[int]:
@@ -75,7 +91,7 @@ class Schemas:
         return self._registry.versions(subject, deleted=deleted, deleted_only=deleted_only)
 
     def register(self, subject: str, new: NewSchema, *, normalize: bool = False) -> Pending[SchemaInfo]:
-        """A new version; the same schema again is the version that it has."""
+        """A new version; a schema that the subject has returns its version."""
         wall_ns = self._clock.wall_ns()
         return self._change(lambda: self._registry.register(subject, new, normalize=normalize, wall_ns=wall_ns))
 
@@ -88,15 +104,15 @@ class Schemas:
         return self._registry.get(subject, version, deleted=deleted)
 
     def by_id(self, schema_id: int, *, subject: str | None = None) -> SchemaInfo:
-        """A schema, and where it is in use."""
+        """A schema and the versions that use it."""
         return self._registry.by_id(schema_id, subject=subject)
 
     def by_guid(self, guid: str) -> SchemaInfo:
-        """The same by the guid."""
+        """A schema by its guid."""
         return self._registry.by_guid(guid)
 
     def uses(self, schema_id: int, *, subject: str | None = None, deleted: bool = False) -> list[SubjectVersion]:
-        """Which versions are that schema."""
+        """The versions with that schema."""
         return self._registry.uses(schema_id, subject=subject, deleted=deleted)
 
     def referenced_by(self, subject: str, version: str) -> list[int]:
@@ -112,17 +128,17 @@ class Schemas:
         return self._registry.with_metadata(subject, wanted, deleted=deleted)
 
     def delete_version(self, subject: str, version: str, *, permanent: bool = False) -> Pending[int]:
-        """Take a version out of use; for good only after that."""
+        """Delete a version; permanently only if it is deleted already."""
         return self._change(lambda: self._registry.delete_version(subject, version, permanent=permanent))
 
     def delete_subject(self, subject: str, *, permanent: bool = False) -> Pending[list[int]]:
-        """Take all versions out of use; for good only after that."""
+        """Delete all versions; permanently only if they are deleted already."""
         return self._change(lambda: self._registry.delete_subject(subject, permanent=permanent))
 
     def compatibility(
         self, subject: str, new: NewSchema, *, version: str | None = None, normalize: bool = False
     ) -> Compatibility:
-        """Whether the schema could be registered: against one version, or as the subject's level says."""
+        """Whether the schema is compatible: with one version, or by the level of the subject."""
         return self._registry.compatibility(subject, new, version=version, normalize=normalize)
 
     def level(self, subject: str | None = None, *, default_to_global: bool = False) -> str:
@@ -130,11 +146,11 @@ class Schemas:
         return self._registry.level(subject, default_to_global=default_to_global)
 
     def set_level(self, subject: str | None, level: str, *, policy: str | None = None) -> Pending[str]:
-        """Another compatibility level, and another policy if one is given."""
+        """Set the compatibility level, and the policy if it is given."""
         return self._change(lambda: self._registry.set_level(subject, level, policy=policy))
 
     def delete_level(self, subject: str | None) -> Pending[str]:
-        """Back to the default level and policy; the level that it was."""
+        """Reset level and policy to the default; returns the old level."""
         return self._change(lambda: self._registry.delete_level(subject))
 
     def policy(self, subject: str | None = None, *, default_to_global: bool = False) -> str:
@@ -142,7 +158,7 @@ class Schemas:
         return self._registry.policy(subject, default_to_global=default_to_global)
 
     def set_policy(self, subject: str | None, policy: str | None) -> Pending[str]:
-        """Another compatibility policy; None resets it."""
+        """Set the compatibility policy; None resets it."""
         return self._change(lambda: self._registry.set_policy(subject, policy))
 
     def mode(self, subject: str | None = None, *, default_to_global: bool = False) -> str:
@@ -150,19 +166,19 @@ class Schemas:
         return self._registry.mode(subject, default_to_global=default_to_global)
 
     def set_mode(self, subject: str | None, mode: str, *, force: bool = False) -> Pending[str]:
-        """Another mode."""
+        """Set the mode of a subject, or the global one."""
         return self._change(lambda: self._registry.set_mode(subject, mode, force=force))
 
     def delete_mode(self, subject: str | None) -> Pending[str]:
-        """Back to the default; the mode that it was."""
+        """Reset the mode to the default; returns the old one."""
         return self._change(lambda: self._registry.delete_mode(subject))
 
     def stats(self) -> SchemaStats:
-        """The registry in numbers."""
+        """Statistics of the registry."""
         return self._registry.stats(validated={name: self._is_validated(name) for name in self._registry.subjects()})
 
     def check(self, topic: str, values: Sequence[bytes]) -> list[str | None]:
-        """What is wrong with each value, if it were published to the topic."""
+        """For each value the reason why a publish to the topic would refuse it; None if it would not."""
         validation = self._validation_of(topic) or SchemaValidation.AUTO
         rule = self._rule(topic, validation)
         refused = self._refused(rule, validation, [NewMessage(one) for one in values]) if rule else {}
@@ -179,26 +195,26 @@ class Schemas:
         return cast("ProtobufSchema", self._registry.parsed(schema_id)).serialized()
 
     def _is_validated(self, subject: str) -> bool:
-        """Whether there is a topic whose messages are held against the subject."""
+        """Whether there is a topic whose messages are validated against the subject."""
         owners = {subject, subject.removesuffix("-value"), subject.removesuffix("-key")}
         return any(self._validation_of(one) not in (None, SchemaValidation.OFF) for one in owners)
 
     # --- publishing ----------------------------------------------------------------------------
 
     def check_records(self, origin: TopicPartition, validation: str, records: bytearray | memoryview) -> None:
-        """Raise `SchemaRejected` about the first record that breaks its schema."""
+        """Raise `SchemaRejected` for the first record that violates its schema."""
         rule = self._rule(origin.topic, validation)
         if rule is None:
             return
         started_ns = self._clock.monotonic_ns()
         try:
-            messages = kernel.decode(records, origin, Message, verify=False)
+            messages = kernel.decode(records, origin, StoredMessage, verify=False)
         except CorruptRecord as error:
             raise InvalidBatch(error.reason, error.position) from None
         named = {
-            index: _schema_id(message.raw_headers)
+            index: _schema_id(message.encoded_headers)
             for index, message in enumerate(messages)
-            if message.raw_headers is not None and _HEADER_BYTES in message.raw_headers
+            if message.encoded_headers is not None and _HEADER_BYTES in message.encoded_headers
         }
         refused = self._validation.refused(
             rule,
@@ -215,7 +231,7 @@ class Schemas:
     def refused_messages(
         self, topic: str, validation: str, messages: Sequence[NewMessage]
     ) -> Mapping[int, SchemaRejected]:
-        """Which of the messages break their schema."""
+        """The messages that violate their schema."""
         rule = self._rule(topic, validation)
         if rule is None:
             return {}
@@ -224,21 +240,23 @@ class Schemas:
         self._tell(topic, len(messages), len(refused), started_ns)
         return refused
 
-    def _refused(self, rule: Rule, validation: str, messages: Sequence[NewMessage]) -> Mapping[int, SchemaRejected]:
+    def _refused(
+        self, rule: ValidationRule, validation: str, messages: Sequence[NewMessage]
+    ) -> Mapping[int, SchemaRejected]:
         return self._validation.refused(
             rule,
             [message.value for message in messages],
             [message.key for message in messages] if rule.keys else (),
             {
-                index: message.headers[SCHEMA_ID_HEADER]
+                index: schema_id
                 for index, message in enumerate(messages)
-                if message.headers and SCHEMA_ID_HEADER in message.headers
+                if message.headers and (schema_id := message.headers.get(SCHEMA_ID_HEADER)) is not None
             },
             is_required=validation == SchemaValidation.REQUIRED,
             first_only=False,
         )
 
-    def _rule(self, topic: str, validation: str) -> Rule | None:
+    def _rule(self, topic: str, validation: str) -> ValidationRule | None:
         if validation == SchemaValidation.OFF:
             return None
         return self._validation.rule(topic, is_required=validation == SchemaValidation.REQUIRED)
@@ -250,30 +268,25 @@ class Schemas:
     # --- inside --------------------------------------------------------------------------------
 
     def _change(self, plan: Callable[[], Change[T]]) -> Pending[T]:
-        """Do what is planned; refused at once if it cannot be."""
-        if self._journal is not None:
-            return self._put(self._journal, plan())
+        """Carry out a planned change; raises at once if it is refused."""
         planned = plan()
+        journal = self._journals.at(PARTITION)
+        if journal is not None:
+            return self._put(journal, planned)
         if not planned.facts:
             return Pending.of(planned.result)
-        return chained(self._open_journal(), lambda journal: self._put(self._opened(journal), plan()))
-
-    def _opened(self, journal: Journal) -> Journal:
-        if self._journal is None:  # else somebody was faster
-            self.load(journal)
-        assert self._journal is not None
-        return self._journal
+        return chained(self._journals.open_at(PARTITION), lambda opened: self._put(opened, plan()))
 
     def _put(self, journal: Journal, change: Change[T]) -> Pending[T]:
-        """Write the facts, then let them hold. What holds already may still be on its way to the medium."""
+        """Write the facts, then apply them; done when they are durable, which is later than applied."""
         if change.facts:
             self._last_put = journal.put(change.facts)
-            self._registry.apply(change.facts)
+            self._known.apply(change.facts)
         return after(self._last_put, lambda _: change.result)
 
 
-def _values(messages: Sequence[Message]) -> list[bytes | None]:
-    """What is to be looked at, decompressed."""
+def _values(messages: Sequence[StoredMessage]) -> list[bytes | None]:
+    """The values to validate, decompressed."""
     if not any(message.flags & (_NOT_HELD | Flags.COMPRESSED) for message in messages):
         return [message.value for message in messages]
     values: list[bytes | None] = []
@@ -300,5 +313,6 @@ def _decompressed(value: bytes, index: int) -> bytes:
         raise InvalidMessage(f"message {index}: {error.reason}", index=index) from None
 
 
-def _schema_id(raw_headers: bytes) -> str | None:
-    return decode_headers(raw_headers).get(SCHEMA_ID_HEADER)
+def _schema_id(encoded_headers: bytes) -> str | None:
+    value = dict(split_headers(encoded_headers)).get(_HEADER_BYTES)
+    return None if value is None else value.decode("utf-8", "surrogateescape")

@@ -4,7 +4,7 @@ from goqueue.errors import BrokerUnavailable
 
 
 class Stopping:
-    """Begins once, and never ends."""
+    """Set once, and never reset."""
 
     __slots__ = ("has_begun",)
 

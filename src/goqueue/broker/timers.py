@@ -1,15 +1,15 @@
-"""What is to happen at a time, called by `tick`. Precise to the interval at which the owner ticks."""
+"""Calls at a given time, made by `tick`. Precise to the interval at which the owner ticks."""
 
 import heapq
 from collections.abc import Callable
 from itertools import count
 
 SWEPT_FROM = 64
-"""Fewer entries than that are never looked through for cancelled timers."""
+"""With fewer entries, cancelled timers are not removed before their time."""
 
 
 class Timer:
-    """One call that is to come; `cancel` calls it off."""
+    """One future call, unless it is cancelled."""
 
     __slots__ = ("callback",)
 
@@ -17,7 +17,7 @@ class Timer:
         self.callback: Callable[[], None] | None = callback
 
     def cancel(self) -> None:
-        """Never call."""
+        """Do not make the call."""
         self.callback = None
 
 
@@ -48,7 +48,7 @@ class Timers:
                 timer.callback()
 
     def _sweep(self) -> None:
-        """Throw out what was cancelled, so that it cannot pile up before its time."""
+        """Remove cancelled timers, so that they cannot pile up before their time."""
         self._heap = [entry for entry in self._heap if entry[2].callback]
         heapq.heapify(self._heap)
         self._cancelled_max = max(SWEPT_FROM, 2 * len(self._heap))

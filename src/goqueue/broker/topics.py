@@ -1,22 +1,23 @@
-"""The verbs about topics: create, delete, alter, list, describe, and where partitions begin and end."""
+"""The verbs about topics: create, delete, alter, list, describe, truncate, offsets."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
 
 from goqueue.broker.config import BrokerConfig
 from goqueue.broker.local_partitions import LocalPartitions, LocalTopic
-from goqueue.broker.partition.leader import PartitionLeader
+from goqueue.broker.partition.record_deletion import delete_records
+from goqueue.broker.partition.replica import Replica
 from goqueue.broker.stopping import Stopping
 from goqueue.broker.timers import Timers
 from goqueue.clock import MS, SECOND, Clock
 from goqueue.errors import GoQueueError, InvalidRequest, InvalidTopic, StorageFull
 from goqueue.service.pending import Pending, after
-from goqueue.service.topics import PartitionInfo, TopicInfo
+from goqueue.service.topics import NO_LEADER, PartitionInfo, TopicInfo
 from goqueue.topics.catalog import AlterTopicJob
 from goqueue.topics.config import TopicConfig
 
 MAKE_ROOM_NS = 5 * SECOND
-"""How long a change of retention on a full disk is tried again while segments are deleted."""
+"""How long a change of retention on a full disk is retried while segments are deleted."""
 MAKE_ROOM_STEP_NS = 100 * MS
 
 
@@ -48,7 +49,7 @@ class Topics:
         created = self._partitions.create(
             topic,
             partitions=self._config.default_partitions if partitions is None else partitions,
-            settings={**self._config.topic_defaults, **(settings or {})},
+            settings={**self._config.settings_for(topic), **(settings or {})},
         )
         return after(created, self._info)
 
@@ -60,8 +61,8 @@ class Topics:
     def alter(self, topic: str, changes: Mapping[str, object]) -> Pending[TopicInfo]:
         """Change settings; None resets one.
 
-        On a full disk there may be no room to write the new settings down. A shorter retention is carried out before
-        that, because it makes the room.
+        On a full disk there may be no room to store the new settings. A shorter retention is applied before that,
+        because it makes room.
         """
         self._stopping.check()
         altered: Pending[TopicInfo] = Pending()
@@ -92,16 +93,16 @@ class Topics:
         return altered
 
     def _make_room(self, name: str, wanted: TopicConfig) -> bool:
-        """Delete what the wanted retention would not keep; whether it keeps less than the present one."""
+        """Delete what the new retention does not keep; returns whether it keeps less than the current one."""
         topic = self._partitions.find(name)
         if topic is None or self._stopping.has_begun:
             return False
         new, old = wanted.log_config(), topic.topic.config.log_config()
         if not _is_less(new.retention_ms, old.retention_ms) and not _is_less(new.retention_bytes, old.retention_bytes):
             return False
-        for leader in topic.partitions:
+        for leader in topic.leaders:
             leader.log.config, leader.needs_room = new, True
-            leader.configured()  # begins the jobs that delete; they look at nothing else of the settings
+            leader.configured()  # starts the jobs that delete; they use no other setting
             leader.log.config, leader.needs_room = old, False
         return True
 
@@ -110,21 +111,27 @@ class Topics:
         return self._partitions.catalog.names(internal=internal)
 
     def describe(self, topic: str) -> TopicInfo:
-        """The topic as it is now; internal ones may be looked at."""
+        """The current state of the topic, which may be internal."""
         return self._info(self._partitions.any_topic(topic))
 
     def offsets(self, topic: str, *, time_ns: int | None = None, at: str = "latest") -> Sequence[int]:
         """By partition: the first offset at or after a time, or `earliest`, or `latest` (the high watermark)."""
-        leaders = self._partitions.readable(topic).partitions
+        leaders = [replica.leading for replica in self._partitions.readable(topic).replicas]
         if time_ns is not None:
             return [min(leader.log.offset_at_time(time_ns), leader.high_watermark) for leader in leaders]
         if at not in ("earliest", "latest"):
             raise InvalidRequest(f"invalid time {at!r}: must be a time, earliest or latest", path="time")
         return [leader.log.start_offset if at == "earliest" else leader.high_watermark for leader in leaders]
 
+    def truncate(self, topic: str, partition: int, before_offset: int) -> Pending[int]:
+        """Delete the records of a partition below an offset; -1 deletes all. Returns the new start of the log."""
+        self._stopping.check()
+        return delete_records(self._partitions.leader(topic, partition), before_offset, clock=self._clock)
+
     def _info(self, found: LocalTopic) -> TopicInfo:
         topic = found.topic
         settings = topic.config.settings()
+        settings["dead_letter_topic"] = topic.config.dead_letter_topic_of(topic.name)
         return TopicInfo(
             name=topic.name,
             topic_id=topic.id,
@@ -132,24 +139,24 @@ class Topics:
             created_at_ns=topic.created_at_ns,
             settings=settings,
             defaults=[name for name in settings if name not in topic.settings],
-            partitions=[self._partition_info(number, leader) for number, leader in enumerate(found.partitions)],
+            partitions=[self._partition_info(replica) for replica in found.replicas],
         )
 
-    def _partition_info(self, number: int, leader: PartitionLeader) -> PartitionInfo:
-        log = leader.log
+    def _partition_info(self, replica: Replica) -> PartitionInfo:
+        log, committed = replica.log, replica.high_watermark
         return PartitionInfo(
-            partition=number,
+            partition=replica.origin.partition,
             start_offset=log.start_offset,
             end_offset=log.next_offset,
-            high_watermark=leader.high_watermark,
-            last_stable_offset=leader.last_stable_offset,
+            high_watermark=committed,
+            last_stable_offset=replica.producers.stable_below(committed),
             size_bytes=log.size,
-            leader=self._config.node_id,
-            leader_epoch=0,
-            message_count=leader.message_count,
+            leader=NO_LEADER if replica.leader is None else self._config.node_id,
+            leader_epoch=replica.epoch,
+            message_count=replica.producers.message_count,
         )
 
 
 def _is_less(new: int, old: int) -> bool:
-    """Whether a retention keeps less; 0 is without end."""
+    """Whether a retention keeps less than another; 0 is unlimited."""
     return bool(new) and (not old or new < old)

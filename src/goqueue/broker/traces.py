@@ -1,12 +1,11 @@
-"""Traces: what was recorded of messages, looked up by id, by place, by time, by outcome.
+"""Traces: recorded events of messages, found by id, place, time or outcome.
 
     events ──> Recorder ──> ring                       get, recent, search, stats
                    └──> outbox ──(tick)──> `__traces`, exporters
 
-The ring answers first. What it has not, or not from the beginning on, is looked for in `__traces`, where that is
-switched on: at its end, in as many bytes as may be looked at. The log itself says the rest, which is when a message was
-stored and which trace it names. So no question costs more than a look at the ring, a bounded part of a log, and the
-messages asked for.
+The ring is searched first. What it does not have, or not from the first event on, is searched in `__traces`, if that is
+enabled: in a bounded number of bytes at its end. The log has the rest: when a message was stored, and the trace that it
+names. So a query costs at most a search of the ring, of a bounded part of a log, and of the messages in question.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from typing import NamedTuple
 from pyroaring import BitMap64
 
 from goqueue import events
-from goqueue.broker.local_partitions import TRACES_TOPIC, LocalPartitions
+from goqueue.broker.local_partitions import LocalPartitions
 from goqueue.broker.partition.leader import PartitionLeader
 from goqueue.broker.partition.record_fetcher import RecordFetcher
 from goqueue.clock import MS, Clock
@@ -27,9 +26,9 @@ from goqueue.errors import BrokerUnavailable, GoQueueError, InvalidRequest, NotF
 from goqueue.names import TopicPartition
 from goqueue.record import kernel
 from goqueue.record.kernel import crc32c
-from goqueue.record.message import Message
+from goqueue.record.message import StoredMessage
 from goqueue.service.pending import Pending
-from goqueue.topics.config import is_internal
+from goqueue.topics.config import TRACES_TOPIC, is_internal
 from goqueue.tracing.config import TraceConfig
 from goqueue.tracing.context import TraceContext, context_of, derived_trace_id, invert, is_trace_id
 from goqueue.tracing.counts import TraceCounts
@@ -44,22 +43,22 @@ from goqueue.wire import trace_reports as reports
 TRACES_SETTINGS: Mapping[str, object] = {"flush": "interval", "retention": "72h", "retention_bytes": 1024**3}
 LIST_MAX = 1_000
 EXAMINED_MAX = 5_000
-"""Messages that one search looks at."""
+"""The most messages that one search examines."""
 STEP_MIN = 100
 PLACES_MAX = 1_000
-"""Messages of one trace that are told of."""
+"""The most messages of one trace in an answer."""
 HISTORY_BYTES = 8 * 1024 * 1024
 READ_BYTES = 1024 * 1024
 LINES_MAX = 5_000
-"""Lines that are written at once."""
+"""The most rows in one write."""
 IDENTIFIED_MAX = 10_000
-"""Messages that are handed to exporters at once with their ids."""
+"""The most messages that exporters get in one call with their ids."""
 
 _NO_ROWS: Sequence[EventRow] = ()
 
 
 class Known(NamedTuple):
-    """The rows to look at, oldest first, and what old ones say of traces that messages name."""
+    """The rows to examine, oldest first, and traces that messages name by older rows."""
 
     rows: Sequence[EventRow]
     by_source: RowsBySource
@@ -68,9 +67,9 @@ class Known(NamedTuple):
 
 
 class Traces:
-    """The verbs about traces, and what happens to rows."""
+    """The verbs about traces, and the path of rows to the topic and to exporters."""
 
-    topics: LocalPartitions  # set before the first use: the partitions tell their events to the traces
+    topics: LocalPartitions  # set before the first use: the partitions send their events to the traces
 
     def __init__(self, config: TraceConfig, *, clock: Clock, sinks: Sequence[Sink], default_rate: float) -> None:
         self._config = config
@@ -88,30 +87,30 @@ class Traces:
                 self.recorder.tallies.exports[name, result] = 0
 
     def configured(self, topic: str, rate: float) -> None:
-        """The topic is there, or has another rate."""
+        """Apply the sampling rate of a new or changed topic."""
         self.recorder.configure(topic, 0.0 if is_internal(topic) else rate)
 
     def exported(self, name: str, count: int, error: Exception | None) -> None:
-        """An exporter is through with events; those of one that failed are lost."""
+        """An exporter has handled events; if it failed, they are lost."""
         tallies = self.recorder.tallies
         tallies.exports[name, "failure" if error else "success"] += 1
         if error:
             tallies.exporter += count
 
-    # --- passing on ----------------------------------------------------------------------------
+    # --- export --------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Pass on what was recorded, if it is time."""
+        """Write and export recorded events, if it is time."""
         now_ns = self._clock.monotonic_ns()
         if self.recorder.outbox and now_ns - self._exported_ns >= self._config.export_interval_ms * MS:
             self._exported_ns = now_ns
             self.flush()
 
     def flush(self, *, is_last: bool = False) -> None:
-        """Pass on what was recorded; the last time nobody is left to flush the log, whose closing does it."""
+        """Write and export recorded events; at the last call the closing of the log flushes it."""
         leader = self._traces_log() if self._config.topic and not is_last else self._last_traces_log()
         if leader is None and self._opening is not None and not self._opening.is_done:
-            return  # it is being made; what waits is bounded
+            return  # the topic is being created; the outbox is bounded
         rows = self.recorder.take_outbox()
         if not rows:
             return
@@ -158,7 +157,7 @@ class Traces:
         self.recorder.drop(export.row for export in exports[written:])
 
     def _identified(self, rows: Sequence[EventRow]) -> dict[int, dict[int, str]]:
-        """By number of the row and offset, the ids of the messages."""
+        """The ids of messages, by number of the row and offset."""
         stamps = Stamps(self.recorder.ring)
         found: dict[int, dict[int, str]] = {}
         left = IDENTIFIED_MAX
@@ -184,7 +183,7 @@ class Traces:
             ids[message.offset] = _context(message).trace_id
         return ids
 
-    # --- asking --------------------------------------------------------------------------------
+    # --- queries -------------------------------------------------------------------------------
 
     def recent(self, *, limit: int = 100) -> list[reports.Trace]:
         """Newest first."""
@@ -216,7 +215,7 @@ class Traces:
         return self._report(known, found[0], with_spans=True)
 
     def stats(self) -> reports.TraceStats:
-        """The traces in numbers; those of the ring. They are what a search of the ring finds."""
+        """Statistics of the traces in the ring: those that a search of the ring finds."""
         ring = self.recorder.ring
         counts = TraceCounts()
         for row in ring:
@@ -249,9 +248,9 @@ class Traces:
         )
 
     def _of_several(self, counts: TraceCounts) -> list[reports.Trace]:
-        """The traces of several messages, which are left out of the counts; so are copies of messages that are not.
+        """The traces with several messages, which the counts leave out, as they do copies of messages.
 
-        Of `EXAMINED_MAX` of them, that is: the rest is counted message by message.
+        At most `EXAMINED_MAX` messages are examined: the rest counts as one trace per message.
         """
         explicit = self.recorder.explicit
         ids = dict.fromkeys(explicit.shared())
@@ -300,7 +299,7 @@ class Traces:
         return Known(rows, grouped(rows), contexts, places)
 
     def _history(self) -> Iterator[StoredRow]:
-        """What `__traces` tells beyond the ring, from the end backwards, up to a number of bytes."""
+        """Rows of `__traces` that the ring does not have, from the end backward, up to a number of bytes."""
         leader = self.topics.stored_traces()
         if leader is None:
             return
@@ -313,15 +312,15 @@ class Traces:
         with suppress(StorageError):
             reader = log.reader(max(begin, end - HISTORY_BYTES // line_bytes))
             while (chunk := reader.read(max_bytes=READ_BYTES)).record_count:
-                values = [message.value for message in kernel.decode(chunk.records, None, Message, verify=False)]
+                values = [message.value for message in kernel.decode(chunk.records, None, StoredMessage, verify=False)]
                 for stored in read_lines(values):
                     row = stored.row
                     is_in_ring = first_in_ring is not None and row.sequence >= first_in_ring
                     if not is_in_ring and row.time_ns >= created.get(row.source.topic, row.time_ns + 1):
                         yield stored
 
-    def _messages(self, source: TopicPartition, offsets: BitMap64) -> Iterator[Message]:
-        """The messages of the offsets, as far as they are still there."""
+    def _messages(self, source: TopicPartition, offsets: BitMap64) -> Iterator[StoredMessage]:
+        """The messages of the offsets that still exist."""
         if not offsets:
             return
         with suppress(GoQueueError):
@@ -330,7 +329,7 @@ class Traces:
             for some in RecordFetcher(leader).messages(in_log, count=LIST_MAX, max_bytes=READ_BYTES):
                 yield from some
 
-    # --- putting together ----------------------------------------------------------------------
+    # --- journeys ------------------------------------------------------------------------------
 
     def _search(self, known: Known, query: reports.TraceQuery) -> list[reports.Trace]:
         found: dict[str, reports.Trace | None] = {}
@@ -366,7 +365,7 @@ class Traces:
         return [place for place in places if (TopicPartition(*place[:2]), place.offset) in wanted]
 
     def _trace_ids(self, known: Known, places: Sequence[MessageLocation]) -> dict[str, MessageLocation | None]:
-        """The traces that messages belong to, in their order; none for those of which nobody knows it any more."""
+        """The traces of messages, in their order; empty for a message whose trace is no longer known."""
         rows = rows_of(known.by_source, places)
         found: dict[str, MessageLocation | None] = {}
         for place in places:
@@ -388,7 +387,7 @@ class Traces:
         return context_of(*place, stamped.timestamp_ns)
 
     def _journeys(self, known: Known, trace_ids: Mapping[str, MessageLocation | None]) -> list[Journey]:
-        """The journeys of traces, of each of which a message may be known; none for those of which no row tells."""
+        """The journeys of traces, each with a message if one is known; without traces that have no row."""
         places = self._places(known, trace_ids)
         rows = rows_of(known.by_source, [place for some in places.values() for place in some])
         found = []
@@ -399,7 +398,7 @@ class Traces:
         return found
 
     def _moments(self, place: MessageLocation, rows: Sequence[EventRow]) -> Iterator[Moment]:
-        """What happened to a message at one place; when it came there the log knows, if no row does."""
+        """The events of a message at one place; if no row has the time of its publish, the log has it."""
         is_known = False
         for row in rows:
             is_known |= row.kind in (PUBLISH, EventType.RECEIVED)
@@ -411,7 +410,7 @@ class Traces:
     def _places(
         self, known: Known, trace_ids: Mapping[str, MessageLocation | None]
     ) -> dict[str, list[MessageLocation]]:
-        """Where the messages of each trace are, the one that its id leads to first."""
+        """The places of the messages of each trace; the message that the id is derived from comes first."""
         derived = self._derived_places(trace_ids)
         rows = rows_of(known.by_source, [place for some in derived.values() for place in some])
         found = {}
@@ -427,7 +426,7 @@ class Traces:
         return found
 
     def _derived_places(self, trace_ids: Iterable[str]) -> dict[str, list[MessageLocation]]:
-        """Where ids lead to, if they are derived."""
+        """The places from which ids are derived, if they are derived ids."""
         counts = self.topics.partition_counts()
         topics: dict[int, list[str]] = {}
         for topic in counts:
@@ -480,7 +479,7 @@ class Traces:
 
 
 def _of_outcome(rows: Iterable[EventRow], status: str) -> Callable[[TopicPartition, BitMap64], BitMap64]:
-    """Which messages of a partition may be of a trace that stands so: it stands as one of its messages does."""
+    """The messages that may belong to a trace of that outcome: a trace has the outcome of one of its messages."""
     counts = TraceCounts()
     for row in rows:
         if row.count:
@@ -513,14 +512,14 @@ def _matches(trace: reports.Trace, query: reports.TraceQuery) -> bool:
 
 
 def _is_from_the_start(found: Journey) -> bool:
-    """Whether rows tell of a journey from its first moment on."""
+    """Whether the rows have a journey from its first event on."""
     first = found.moments[0]
     return first.event_type == EventType.RECEIVED and first.sequence >= 0 and "copied_from" not in first.attributes
 
 
-def _context(message: Message) -> TraceContext:
+def _context(message: StoredMessage) -> TraceContext:
     origin: TopicPartition = message.origin
-    return context_of(*origin, message.offset, message.timestamp_ns, message.raw_headers)
+    return context_of(*origin, message.offset, message.timestamp_ns, message.encoded_headers)
 
 
 def _result(pending: Pending[PartitionLeader]) -> PartitionLeader | None:

@@ -18,7 +18,7 @@ class Waits:
         self._timers = timers
         self._clock = clock
         self._waiting_max = waiting_max
-        self._give_up: dict[object, Callable[[], None]] = {}  # by the answer that is waited for
+        self._give_up: dict[object, Callable[[], None]] = {}  # by the pending answer
         self._is_over = False
 
     def __len__(self) -> int:
@@ -48,7 +48,7 @@ class Waits:
         pending.then(forget)
 
     def end(self) -> None:
-        """The broker stops: end all waits, and let no other begin."""
+        """The broker stops: end all waits, and refuse others."""
         self._is_over = True
         for give_up in list(self._give_up.values()):
             give_up()

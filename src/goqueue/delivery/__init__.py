@@ -1,1 +1,1 @@
-"""What is delivered to whom, when, and what became of it: pure state machines over sets of offsets."""
+"""Delivery of messages to groups, as pure state machines over sets of offsets: leases, retries, delays, schedules."""

@@ -6,7 +6,7 @@ Every offset is in one state at a time. The arrows are the methods of `Cursor`:
 
     delayed ──fire──> ready ──take──> taken ──lease──> leased ──ack──> done
                         ^               │               │ ^ │
-                        ├─untake,       │               │ └─┘ extend
+                        ├─untake,       │               │ └─┘ extend, reissue
                         │ return_taken──┘               │
                         ├──────────release──────────────┤
                         │                               │
@@ -22,11 +22,10 @@ Every offset is in one state at a time. The arrows are the methods of `Cursor`:
                                                                any state ──commit, drop_below──> done
                                                                ready, delayed ──hide──> done
 
-Everything below `floor` is done. `acked` holds what is done above it, so one message that is stuck costs a bitmap and
-nothing else. Offsets from `frontier` on are unseen. A lease belongs to a delivery: all messages that went to one member
-in one answer, under one deadline. Messages that are `dead_lettering` are being copied to the dead-letter topic; they
-are done once they are stored there. `held` messages were acknowledged inside a transaction and wait for its outcome,
-without a deadline.
+Everything below `floor` is done. `acked` holds what is done above it, so one stuck message costs only a bitmap. Offsets
+from `frontier` on are unseen. A lease belongs to a delivery: all messages that one member received in one answer, with
+one deadline. Messages that are `dead_lettering` are being copied to the dead-letter topic; they are done once they are
+stored there. `held` messages were acknowledged inside a transaction and wait for its outcome, without a deadline.
 
 A cursor owns no clock and no file. Times are monotonic; `state` and `restore` carry leases and retries over a restart.
 The caller writes each change to the ledger; `ledger.py` replays it.
@@ -55,12 +54,13 @@ DEADLINES_MIN = 1_000
 class OpenDelivery:
     """The unsettled messages of one answer to one member; they are leased until the deadlines in `parts`."""
 
-    __slots__ = ("id", "left", "member", "parts", "started_ns")
+    __slots__ = ("id", "left", "member", "parts", "poll", "started_ns")
 
-    def __init__(self, delivery_id: int, member: str, started_ns: int) -> None:
+    def __init__(self, delivery_id: int, member: str, started_ns: int, poll: int = 0) -> None:
         self.id = delivery_id
         self.member = member
         self.started_ns = started_ns  # wall clock: dead letters show it
+        self.poll = poll  # the number that the member gave its poll; 0 without one
         self.parts: list[tuple[int, BitMap64]] = []  # deadlines and offsets; one, unless some were extended
         self.left = BitMap64()  # no longer leased by it: tells their receipts, which have expired, from forged ones
 
@@ -105,6 +105,7 @@ class OpenDelivery:
 class Held(NamedTuple):
     """The messages of one delivery that a transaction has acknowledged."""
 
+    transaction: Transaction
     delivery_id: int
     member: str
     started_ns: int
@@ -136,6 +137,7 @@ class CursorState(NamedTuple):
     deliveries: list[OpenDelivery]
     waiting: list[tuple[int, BitMap64]]
     released: BitMap64
+    held: Sequence[Held] = ()
 
 
 # More than 40 methods: each arrow of the diagram is one, and nearly every arrow changes `_busy`, the lanes and the
@@ -153,6 +155,7 @@ class Cursor:
         self.lanes = Lanes(lanes, now_ns=now_ns)
         self.deliveries: dict[int, OpenDelivery] = {}
         self.in_flight: dict[str, int] = {}
+        self._last_polled: dict[str, list[OpenDelivery]] = {}  # member -> what its last numbered poll brought, if open
         self.held: dict[Transaction, list[Held]] = {}
         self._busy = BitMap64()  # taken, leased, waiting, held, dead_lettering: neither ready nor done
         self._waiting: list[tuple[int, int, BitMap64]] = []  # a heap
@@ -198,6 +201,16 @@ class Cursor:
             if having.intersect(offsets)
             for offset in having & offsets
         }
+
+    @property
+    def delivered_before(self) -> BitMap64:
+        """Messages that were delivered at least once, and whose deliveries count."""
+        return BitMap64().union(*self._counts.values())
+
+    @property
+    def delivery_count_max(self) -> int:
+        """How often the most delivered of these was delivered."""
+        return max(self._counts, default=0)
 
     @property
     def returned(self) -> BitMap64:
@@ -284,16 +297,41 @@ class Cursor:
         self._busy -= offsets
         self._make_ready(offsets, now_ns=now_ns)
 
-    def lease(self, delivery_id: int, member: str, offsets: BitMap64, *, deadline_ns: int, wall_ns: int) -> None:
+    def lease(
+        self, delivery_id: int, member: str, offsets: BitMap64, *, deadline_ns: int, wall_ns: int, poll: int = 0
+    ) -> None:
         """Lease taken messages to the member."""
-        delivery = self.deliveries[delivery_id] = OpenDelivery(delivery_id, member, wall_ns)
+        delivery = self.deliveries[delivery_id] = OpenDelivery(delivery_id, member, wall_ns, poll)
         delivery.lease(offsets, deadline_ns)
+        self._note_poll(delivery)
         if self.released:
             self.released -= offsets
         if self._settled_back:
             self._forget_settled_back(offsets)
         self._note_deadline(deadline_ns, delivery_id)
         self.in_flight[member] = self.in_flight.get(member, 0) + len(offsets)
+
+    def polled(self, member: str, poll: int) -> Sequence[OpenDelivery]:
+        """What the member's last numbered poll has brought, as far as it is open, if that was its number."""
+        deliveries = self._last_polled.get(member)
+        return tuple(deliveries) if deliveries and deliveries[0].poll == poll else ()
+
+    def forget_poll(self, member: str) -> None:
+        """The member counts its polls anew."""
+        for delivery in self._last_polled.pop(member, ()):
+            delivery.poll = 0
+
+    def reissue(
+        self, deliveries: Sequence[OpenDelivery], new_id: int, offsets: BitMap64, *, deadline_ns: int, wall_ns: int
+    ) -> None:
+        """Lease those that deliveries of one poll have to the same member, for the same poll, as one new delivery."""
+        claimed = BitMap64()
+        for delivery in deliveries:
+            part = self._claim(delivery.id, offsets)
+            delivery.left |= part
+            claimed |= part
+        member, poll = deliveries[0].member, deliveries[0].poll
+        self.lease(new_id, member, claimed, deadline_ns=deadline_ns, wall_ns=wall_ns, poll=poll)
 
     # --- settling ------------------------------------------------------------------------------
 
@@ -382,7 +420,7 @@ class Cursor:
             self._done(offsets)
 
     def expire_ready(self, offsets: BitMap64) -> BitMap64:
-        """Dead-letter those of the offsets that are ready: their time to live is over. Leased ones run on."""
+        """Dead-letter those of the offsets that are ready: their time to live is over. Leased ones keep their lease."""
         found = BitMap64()
         for lane in self.lanes.ready:
             if lane.intersect(offsets):
@@ -421,29 +459,41 @@ class Cursor:
         delivery = self.deliveries.get(delivery_id)
         claimed = self._claim(delivery_id, offsets)
         if delivery and claimed:
-            held = Held(delivery_id, delivery.member, delivery.started_ns, claimed)
+            held = Held(transaction, delivery_id, delivery.member, delivery.started_ns, claimed)
             self.held.setdefault(transaction, []).append(held)
 
     def held_by(self, transaction: Transaction) -> BitMap64:
         """What the transaction has acknowledged, without what a commit of a position has finished meanwhile."""
         return BitMap64().union(*(one.offsets for one in self.held.get(transaction, ())))
 
+    def not_done(self, offsets: BitMap64) -> BitMap64:
+        """Those of the offsets that are neither done nor being dead-lettered."""
+        return between(offsets, self.floor, OFFSET_MAX) - self.acked - self.dead_lettering
+
     def is_held(self, offset: int) -> bool:
         """Whether an open transaction has acknowledged it."""
         return any(offset in one.offsets for holds in self.held.values() for one in holds)
 
+    def unhold(self, transaction: Transaction) -> list[Held]:
+        """Give what the transaction holds back to its deliveries, as leases that have expired; returns what it held."""
+        holds = self.held.pop(transaction, [])
+        for one in holds:
+            delivery = self.deliveries.get(one.delivery_id)
+            if delivery is None:
+                delivery = self.deliveries[one.delivery_id] = OpenDelivery(one.delivery_id, one.member, one.started_ns)
+            delivery.lease(one.offsets, 0)
+            self._note_deadline(0, one.delivery_id)
+            self.in_flight[one.member] = self.in_flight.get(one.member, 0) + len(one.offsets)
+        return holds
+
     def abort(self, transaction: Transaction, policy: RetryPolicy, *, now_ns: int) -> list[tuple[Held, Failed]]:
         """The transaction was aborted: its messages are due at once or, after their last delivery, dead-lettered."""
         outcomes = []
-        for one in self.held.pop(transaction, ()):
-            failed = self.judge(one.offsets, policy, now_ns=now_ns, delay_ns=0)
-            self._count(one.offsets, one.started_ns)
-            for part in failed.requeued:
-                self._wait(part.offsets, part.at_ns)
-            self.dead_lettering |= failed.dead
-            if delivery := self.deliveries.get(one.delivery_id):
-                delivery.left |= one.offsets
-            outcomes.append((one, failed))
+        for one in self.unhold(transaction):
+            offsets = one.offsets.copy()  # the delivery's own set shrinks
+            failed = self.judge(offsets, policy, now_ns=now_ns, delay_ns=0)
+            self.fail(one.delivery_id, failed)
+            outcomes.append((one._replace(offsets=offsets), failed))
         return outcomes
 
     # --- time ----------------------------------------------------------------------------------
@@ -516,20 +566,16 @@ class Cursor:
     # --- remembering ---------------------------------------------------------------------------
 
     def state(self) -> CursorState:
-        """Everything that survives a restart, as it is now; nothing is copied.
-
-        A restart aborts open transactions, so what they hold is saved as leases that have expired.
-        """
-        waiting = [(at_ns, offsets) for at_ns, _, offsets in self._waiting]
-        deliveries = dict(self.deliveries)
-        for held in (one for holds in self.held.values() for one in holds):
-            delivery = OpenDelivery(held.delivery_id, held.member, held.started_ns)
-            leased = deliveries.get(delivery.id)
-            delivery.parts = [*(leased.parts if leased else ()), (0, held.offsets)]
-            delivery.left = leased.left if leased else BitMap64()
-            deliveries[delivery.id] = delivery
+        """Everything that survives a restart, as it is now; nothing is copied."""
         return CursorState(
-            self.floor, self.acked, self._counts, self._first.times, list(deliveries.values()), waiting, self.released
+            self.floor,
+            self.acked,
+            self._counts,
+            self._first.times,
+            list(self.deliveries.values()),
+            [(at_ns, offsets) for at_ns, _, offsets in self._waiting],
+            self.released,
+            [one for holds in self.held.values() for one in holds],
         )
 
     def restore(self, state: CursorState) -> None:
@@ -544,6 +590,9 @@ class Cursor:
         for at_ns, offsets in state.waiting:
             self._busy |= offsets
             self._wait(offsets, at_ns)
+        for held in state.held:
+            self._busy |= held.offsets
+            self.held.setdefault(held.transaction, []).append(held)
 
     def resume(self, delivery: OpenDelivery) -> None:
         """Replay a delivery: it is open, and no other delivery has its offsets."""
@@ -553,6 +602,7 @@ class Cursor:
         self._busy |= offsets
         self.released -= offsets
         self.deliveries[delivery.id] = delivery
+        self._note_poll(delivery)
         self.in_flight[delivery.member] = self.in_flight.get(delivery.member, 0) + len(offsets)
         for deadline_ns, _ in delivery.parts:
             self._note_deadline(deadline_ns, delivery.id)
@@ -576,10 +626,22 @@ class Cursor:
             del self.in_flight[delivery.member]
         if not delivery.parts:
             del self.deliveries[delivery.id]
+            polled = self._last_polled.get(delivery.member)
+            if polled and delivery in polled:
+                polled.remove(delivery)
+                if not polled:
+                    del self._last_polled[delivery.member]
+
+    def _note_poll(self, delivery: OpenDelivery) -> None:
+        if delivery.poll:
+            polled = self._last_polled.setdefault(delivery.member, [])
+            if polled and polled[0].poll != delivery.poll:
+                polled.clear()
+            polled.append(delivery)
 
     def _note_deadline(self, deadline_ns: int, delivery_id: int) -> None:
         heapq.heappush(self._deadlines, (deadline_ns, delivery_id))
-        if len(self._deadlines) > self._deadlines_max:  # settled deliveries leave theirs behind
+        if len(self._deadlines) > self._deadlines_max:  # settled deliveries leave theirs in the heap
             deadlines = [(until_ns, one.id) for one in self.deliveries.values() for until_ns, _ in one.parts]
             heapq.heapify(deadlines)
             self._deadlines = deadlines

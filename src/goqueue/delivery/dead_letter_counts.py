@@ -14,11 +14,14 @@ from typing import NamedTuple
 from pyroaring import BitMap64
 
 from goqueue.delivery import dead_letter
+from goqueue.delivery.dead_letter_filter import ALL_TOPICS, OriginTopics
 from goqueue.delivery.offsets import between, span
 
 REASONS_MAX = 100
 GROUPS_MAX = 1_000
 ERRORS_MAX = 100
+TOPICS_MAX = 10_000
+"""Origins; a topic that is forgotten counts no dead letters, and only names that no topic has can be so many."""
 ERROR_CHARACTERS_MAX = 200
 
 
@@ -36,25 +39,35 @@ class DeadLetterTallies:
     def __init__(self, start: int) -> None:
         self.end = start
         self._seen = BitMap64()
-        self._tables = (_CountTable(REASONS_MAX), _CountTable(GROUPS_MAX), _CountTable(ERRORS_MAX))
+        self._topics = _CountTable(TOPICS_MAX)
+        self._tables = (_CountTable(REASONS_MAX), _CountTable(GROUPS_MAX), _CountTable(ERRORS_MAX), self._topics)
 
     def note(self, dead_letters: Iterable[tuple[int, Mapping[str, str]]], *, end: int) -> None:
         """These, by offset and headers, are all dead letters up to the new end."""
-        reasons, groups, errors = self._tables
+        reasons, groups, errors, topics = self._tables
         offsets: list[int] = []
         for offset, headers in dead_letters:
             offsets.append(offset)
             reasons.add(headers.get(dead_letter.REASON, ""), offset)
             groups.add(headers.get(dead_letter.GROUP, ""), offset)
             errors.add(headers.get(dead_letter.ERROR, "")[:ERROR_CHARACTERS_MAX], offset)
+            origin = dead_letter.parse_origin(headers.get(dead_letter.ORIGIN, ""))
+            topics.add(origin[0] if origin else "", offset)
         self._seen.update(offsets)
         for table in self._tables:
             table.settle()
         self.end = end
 
-    def dead_letters(self, start: int, end: int) -> BitMap64:
-        """Every offset in that range that may be a dead letter: from `end` on, all of them."""
-        return between(self._seen, start, end) | span(max(start, self.end), end)
+    def dead_letters(self, start: int, end: int, origins: OriginTopics = ALL_TOPICS) -> BitMap64:
+        """Every offset in that range that may be a dead letter of these topics: from `end` on, all of them; but where
+        only those of one topic are meant, none, because others are likely to have most.
+        """
+        if origins.only:
+            return between(self._topics.offsets(origins.only), start, end)
+        found = between(self._seen, start, end) | span(max(start, self.end), end)
+        for topic in origins.without:
+            found -= self._topics.offsets(topic)
+        return found
 
     def forget_below(self, offset: int) -> None:
         """Nothing below the offset will count again."""
@@ -66,7 +79,10 @@ class DeadLetterTallies:
 
     def tally(self, dead: BitMap64) -> DeadLetterTally:
         """The counts of these, as far as they were seen."""
-        return DeadLetterTally(*(table.tally(dead) for table in self._tables))
+        return DeadLetterTally(*(table.tally(dead) for table in self._tables[:3]))
+
+
+_NONE = BitMap64()
 
 
 class _CountTable:
@@ -96,6 +112,9 @@ class _CountTable:
             offsets.remove_range(0, offset)
             if not offsets:
                 del self._offsets[text]
+
+    def offsets(self, text: str) -> BitMap64:
+        return self._offsets.get(text, _NONE)
 
     def tally(self, dead: BitMap64) -> dict[str, int]:
         counts = {text: offsets.intersection_cardinality(dead) for text, offsets in self._offsets.items() if text}

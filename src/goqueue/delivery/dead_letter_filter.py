@@ -54,13 +54,28 @@ def read_dead_letter(headers: Mapping[str, str], *, timestamp_ns: int) -> DeadLe
     )
 
 
+class OriginTopics(NamedTuple):
+    """The topics whose dead letters are meant, where several share a dead-letter topic."""
+
+    only: str = ""  # if set, those of this topic
+    without: frozenset[str] = frozenset()  # if not, all but those of these topics
+
+    def include(self, topic: str) -> bool:
+        """Whether dead letters of that topic are meant."""
+        return topic == self.only if self.only else topic not in self.without
+
+
+ALL_TOPICS = OriginTopics()
+
+
 class DeadLetterMatcher:
     """A `DeadLetterFilter`, prepared."""
 
-    def __init__(self, wanted: DeadLetterFilter) -> None:
+    def __init__(self, wanted: DeadLetterFilter, origins: OriginTopics = ALL_TOPICS) -> None:
         self._wanted = wanted
+        self._origins = origins
         self._offsets = _possible(wanted.offsets)
-        self._needles = _needles(wanted)
+        self._needles = _needles(wanted, origins)
 
     def among(self, partition: int, offsets: BitMap64) -> BitMap64:
         """Those of the offsets of a partition that can match, by partition and offset."""
@@ -68,23 +83,24 @@ class DeadLetterMatcher:
             return BitMap64()
         return offsets if self._offsets is None else offsets & self._offsets
 
-    def may_match(self, key: bytes | None, raw_headers: bytes | None) -> bool:
+    def may_match(self, key: bytes | None, encoded_headers: bytes | None) -> bool:
         """Whether the dead letter can match: a cheap check that is never wrong when it says no."""
         wanted = self._wanted
-        if wanted.key is not None and (key or b"") != wanted.key:
+        if wanted.key is not None and key != wanted.key:
             return False
         if wanted.key_prefix and not (key or b"").startswith(wanted.key_prefix):
             return False
-        raw = raw_headers or b""
+        raw = encoded_headers or b""
         return self._needles is not None and all(needle in raw for needle in self._needles)
 
     def matches(self, key: bytes | None, headers: Mapping[str, str], told: DeadLetterHeaders) -> bool:
         """Whether the dead letter matches, apart from partition and offset."""
         wanted = self._wanted
         return (
-            (wanted.reason is None or told.reason == wanted.reason)
+            self._origins.include(told.origin[0] if told.origin else "")
+            and (wanted.reason is None or told.reason == wanted.reason)
             and (wanted.group is None or told.group == wanted.group)
-            and (wanted.key is None or (key or b"") == wanted.key)
+            and (wanted.key is None or key == wanted.key)
             and (wanted.key_prefix is None or (key or b"").startswith(wanted.key_prefix))
             and all(headers.get(name) == value for name, value in wanted.headers.items())
             and (wanted.error_contains is None or wanted.error_contains in told.error)
@@ -100,13 +116,14 @@ def _possible(offsets: list[int] | None) -> BitMap64 | None:
     return BitMap64([offset for offset in offsets if 0 <= offset <= OFFSET_MAX])
 
 
-def _needles(wanted: DeadLetterFilter) -> list[bytes] | None:
+def _needles(wanted: DeadLetterFilter, origins: OriginTopics) -> list[bytes] | None:
     """Bytes that the headers of every match contain; None if no headers can contain them."""
     pairs = list(wanted.headers.items())
     pairs += [(dead_letter.REASON, wanted.reason)] if wanted.reason else []
     pairs += [(dead_letter.GROUP, wanted.group)] if wanted.group else []
     try:
-        needles = [_sized(_utf8(name)) + _sized(_utf8(value)) for name, value in pairs]
+        needles = [_sized(_utf8(name)) + (_sized(_utf8(value)) if value else b"") for name, value in pairs]
+        needles += [_utf8(f"{origins.only}:")] if origins.only else []
         return [*needles, _utf8(wanted.error_contains)] if wanted.error_contains else needles
     except (UnicodeEncodeError, OverflowError):
         return None

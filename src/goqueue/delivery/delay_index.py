@@ -1,25 +1,25 @@
-"""The bytes of the delay index: every delayed message of a partition, and what became of it.
+"""The bytes of the delay index: every delayed message of a partition, and its state.
 
     0      3     4           8                16
     +------+-----+-----------+----------------+
-    | GQD  | ver | crc       | covered offset |                      the header: what is covered without any entry
+    | GQD  | ver | crc       | covered offset |                      the header: covered without any entry
     +------+-----+-----------+----------------+
-    | GQDB       | crc       | covered offset | count | state | avg|  a block, before so many entries
+    | GQDB       | crc       | covered offset | count | state | avg|  a block header, before `count` entries
     +------------+-----------+----------------+-------+-------+----+
     | offset                 | deliver at     | key   | prio  | 0  |  an entry
     +------------------------+----------------+-------+-------+----+
     0                        8                16      20     24    32
 
-The log is the truth and the index a hint, which spares a restart the reading of the log. It says how far it can be
-believed: all delayed records of the log below the *covered offset* are in it, if they wait. Blocks are appended as
-things happen, each of entries that came into the same state, under one checksum (CRC-32C of the block after that
-field). A later entry for an offset counts instead of the earlier ones.
+The log is authoritative. The index is a hint, with which a restart need not read the whole log. All delayed records of
+the log below the *covered offset* are in it, if they still wait. Blocks are appended on each change. The entries of a
+block have the same new state, and one checksum (CRC-32C of the block after that field). A later entry of an offset
+replaces the earlier ones.
 
-It is not synced, so a crash may cost the end of it or leave a hole. Blocks after a hole still count, but what they
-claim to cover does not: something that the hole has swallowed would be missing, and a message would be delivered before
-its time. So the log is read again from the offset that the last block before the hole covers.
+The index is not synced, so a crash may lose its end or leave a hole. Blocks after a hole still count, but their covered
+offset does not: an entry in the hole would be missing, and its message would be delivered too early. So the log is read
+again from the covered offset of the last block before the hole.
 
-`avg` is how long messages were delayed on average, in nanoseconds, when the block was written; 0 if that is not known.
+`avg` is the average delay of messages in nanoseconds when the block was written; 0 if it is not known.
 
 Numbers are in the byte order of the machine; a machine of the other order does not recognize the file and rewrites it.
 """
@@ -38,7 +38,7 @@ VERSION = 1
 HEADER_BYTES = 16
 ENTRY_BYTES = 32
 BLOCK_ENTRIES = 4_096
-"""At most so many are in one block, and lost with it."""
+"""The most entries of one block, which are lost together if it is damaged."""
 
 _HEADER = struct.Struct("=3sBIQ")
 _BLOCK = struct.Struct("=4sIQIIQ")
@@ -49,7 +49,7 @@ assert _BLOCK.size == ENTRY_BYTES
 
 
 class DelayState(StrEnum):
-    """What became of a delayed message."""
+    """The state of a delayed message."""
 
     PENDING = "pending"
     DELIVERED = "delivered"
@@ -61,33 +61,33 @@ _STATES = tuple(DelayState)
 
 
 class Block(NamedTuple):
-    """Messages that came into a state, sorted by offset."""
+    """Messages with the same new state, sorted by offset."""
 
     state: DelayState
     columns: DelayColumns
 
 
 class Decoded(NamedTuple):
-    """What could be read of an index."""
+    """The valid content of an index."""
 
     blocks: list[Block]
     covered_offset: int
     is_whole: bool
-    """Nothing is damaged or missing before the end of the file; otherwise it is to be written anew."""
+    """Whether nothing is damaged or missing before the end of the file; if not, the file has to be rewritten."""
     average_delay_ns: int = 0
-    """As the last block has it that knows it."""
+    """From the last block that has it."""
 
 
 def header(covered_offset: int) -> bytes:
-    """The beginning of an index."""
+    """The header of an index."""
     crc = crc32c(_HEADER.pack(_MAGIC, VERSION, 0, covered_offset))
     return _HEADER.pack(_MAGIC, VERSION, crc, covered_offset)
 
 
 def encode(state: DelayState, columns: DelayColumns, covered_offset: int, *, average_delay_ns: int = 0) -> bytes:
-    """Blocks with all of these entries; one without entries if there are none, for what it covers.
+    """Blocks with all of these entries; without entries one empty block, for its covered offset.
 
-    What waits is covered block by block, anything else by the last one only.
+    Blocks of waiting messages raise the covered offset step by step, other blocks only with the last one.
     """
     offsets = columns.offsets
     chunks: list[Buffer] = []
@@ -137,7 +137,7 @@ def decode(raw: bytes) -> Decoded:
 
 
 def _read_header(raw: bytes) -> int | None:
-    """The offset that the header covers; None if it is none of ours, or damaged."""
+    """The covered offset of the header; None if the header is damaged or of another format."""
     if len(raw) < HEADER_BYTES:
         return None
     covered_offset: int = _HEADER.unpack_from(raw)[3]
@@ -145,7 +145,7 @@ def _read_header(raw: bytes) -> int | None:
 
 
 def _read_blocks(raw: bytes) -> Iterator[tuple[int, int, int, int, Block]]:
-    """(start, end, covered offset, average delay, block) for each valid block, wherever it stands."""
+    """(start, end, covered offset, average delay, block) for each valid block, at any position."""
     view = memoryview(raw)
     start = raw.find(_BLOCK_MAGIC, HEADER_BYTES)
     while 0 <= start <= len(raw) - ENTRY_BYTES:

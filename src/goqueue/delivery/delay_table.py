@@ -1,11 +1,11 @@
-"""What is known of each delayed message that waits: when it is due, the checksum of its key, its priority.
+"""The delayed messages that wait: the due time, the checksum of the key and the priority of each.
 
 A message is one place in four columns, 24 bytes in all, sorted by offset and cut into chunks of 8,192. Delayed
 messages arrive in the order of their offsets, so that they are put at the end; a message is found by bisection.
 
-What no longer waits is not taken out at once. The owner says how many were settled, and for each chunk's worth of them
-four chunks are looked at, from the end to the beginning and over again: one that is half empty is packed, and joined to
-the next if both fit into one.
+A message that no longer waits is not removed at once. The owner says how many were settled, and for each 8,192 of them
+four chunks are checked, from the end to the beginning and again: a chunk that is half empty is packed, and joined to
+the next one if both fit into one.
 """
 
 from array import array
@@ -20,11 +20,11 @@ from pyroaring import BitMap64
 CHUNK_ENTRIES = 8_192
 DUE_NS_MAX = 2**63 - 1
 _FEW = 16
-"""If less than one in so many places of a chunk is wanted, each of them is looked up by itself."""
+"""If less than one in this many places of a chunk is wanted, each is looked up by bisection."""
 
 
 class DelayColumns(NamedTuple):
-    """Messages, sorted by offset, as one column for each fact."""
+    """Messages sorted by offset, one column for each field."""
 
     offsets: "array[int]"
     dues_ns: "array[int]"
@@ -58,7 +58,7 @@ class _Chunk:
 
     def __init__(self, columns: DelayColumns) -> None:
         self.columns = columns
-        self.soonest_ns = min(columns.dues_ns)  # nothing in it is due before that
+        self.soonest_ns = min(columns.dues_ns)  # a lower bound of the due times in it
 
     @property
     def first(self) -> int:
@@ -77,7 +77,7 @@ class _Chunk:
         return bytes(map(offsets.__contains__, self.columns.offsets))
 
     def places(self, offsets: BitMap64) -> Iterator[int]:
-        """Where those of the offsets stand that are in the chunk; for a few of them."""
+        """The places of those of the offsets that are in the chunk; for a few offsets."""
         mine, last = self.columns.offsets, self.last
         low = 0
         for offset in offsets.iter_equal_or_larger(self.first):
@@ -88,7 +88,7 @@ class _Chunk:
                 yield low
 
     def due_by(self, limit_ns: int, offsets: BitMap64, count: int) -> list[tuple[int, int, int]]:
-        """(due time, offset, priority) of those of the offsets, so many are in the chunk, that are due by then."""
+        """(due time, offset, priority) of the offsets that are due by then; `count` of them are in the chunk."""
         numbers, dues_ns, _, priorities = self.columns
         if count * _FEW < len(numbers):
             few = [(dues_ns[place], numbers[place], priorities[place]) for place in self.places(offsets)]
@@ -110,7 +110,7 @@ class DelayTable:
         self._hand = 0
 
     def put_many(self, columns: DelayColumns) -> None:
-        """Take in these messages, instead of what was known of them."""
+        """Add these messages, and replace the ones that are known."""
         if not columns.offsets:
             return
         if self._chunks and columns.offsets[0] <= self._chunks[-1].last:
@@ -154,18 +154,18 @@ class DelayTable:
         return chunk, place
 
     def due_ns(self, offset: int) -> int:
-        """When the message, which is in the table, is due."""
+        """The due time of a message in the table."""
         chunk, place = self._find(offset)
         return chunk.columns.dues_ns[place]
 
     def due_and_priority(self, offset: int) -> tuple[int, int]:
-        """The same with its priority."""
+        """The due time and the priority of a message in the table."""
         chunk, place = self._find(offset)
         columns = chunk.columns
         return columns.dues_ns[place], columns.priorities[place]
 
     def move(self, offset: int, due_ns: int) -> int:
-        """Let the message, which is in the table, be due at another time; returns when it was."""
+        """Change the due time of a message in the table; returns the old one."""
         chunk, place = self._find(offset)
         dues_ns = chunk.columns.dues_ns
         was_ns = dues_ns[place]
@@ -174,14 +174,14 @@ class DelayTable:
         return was_ns
 
     def shift(self, by_ns: int) -> None:
-        """Let all messages be due that much later, or earlier."""
+        """Move all due times by that much, later or earlier."""
         for chunk in self._chunks:
             dues_ns = [max(-DUE_NS_MAX, min(due_ns + by_ns, DUE_NS_MAX)) for due_ns in chunk.columns.dues_ns]
             chunk.columns = chunk.columns._replace(dues_ns=array("q", dues_ns))
             chunk.soonest_ns = min(dues_ns)
 
     def select(self, offsets: BitMap64) -> DelayColumns:
-        """All that is known of these offsets, which are in the table."""
+        """The columns of these offsets, which are in the table."""
         found = DelayColumns.empty()
         for chunk, count in self._spans(offsets):
             size = len(chunk.columns.offsets)
@@ -196,7 +196,7 @@ class DelayTable:
         return found
 
     def dues_ns(self, offsets: BitMap64) -> "array[int]":
-        """When these offsets, which are in the table, are due; in the order of the offsets."""
+        """The due times of these offsets, which are in the table, in the order of the offsets."""
         found = array("q")
         for chunk, count in self._spans(offsets):
             dues_ns = chunk.columns.dues_ns
@@ -237,7 +237,7 @@ class DelayTable:
         return BitMap64(found)
 
     def sweep(self, waiting: BitMap64, settled_count: int) -> None:
-        """Give back the room of what was settled; amortised, so that no call takes long by itself."""
+        """Free the memory of settled messages; amortized, so that no single call takes long."""
         self._debt += settled_count
         if not waiting:
             self._clear()
@@ -266,7 +266,7 @@ class DelayTable:
             self._join(index)
 
     def _join(self, index: int) -> None:
-        """Put the chunk and the next into one, if they fit."""
+        """Join the chunk and the next one, if they fit into one."""
         columns, more = self._chunks[index].columns, self._chunks[index + 1].columns
         if len(columns.offsets) + len(more.offsets) <= self._chunk_entries:
             self._chunks[index].extend(more)

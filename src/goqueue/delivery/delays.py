@@ -1,14 +1,14 @@
-"""The delayed messages of one partition: which of them wait, until when, and what became of the others.
+"""The delayed messages of one partition: which of them wait, until when, and the state of the others.
 
 A delayed message is in the log from the start and is hidden while it waits. It stops waiting once, in one of three
-ways: it is delivered (its time came: `fire`), cancelled, or expired (its record left the log before its time). Delivery
-looks at `waiting` and at what `fire` returns, and at nothing else.
+ways: it is delivered (it is due: `fire`), cancelled, or expired (its record was removed before it was due). Delivery
+uses only `waiting` and the result of `fire`.
 
-What is known comes from three sides after a restart, in any order: the delay index (`restore`), the log from where the
-index ends (`schedule`), and the ledger with the cancellations and new times (`apply`). What the ledger says
-of a message that the log has not shown yet is kept until it does. A message that is shown twice counts once.
+After a restart the state comes from three sources, in any order: the delay index (`restore`), the log from the end of
+the index on (`schedule`), and the ledger with cancellations and new due times (`apply`). A change in the ledger for a
+message that was not scheduled yet is kept until it is. A message that is scheduled twice counts once.
 
-`take_changes` gives the bytes that bring the delay index up to date, `snapshot` those of a new one.
+`take_changes` returns the bytes to append to the delay index, `snapshot` the bytes of a new one.
 """
 
 from array import array
@@ -26,7 +26,7 @@ from goqueue.record.header import Buffer
 SCHEDULED_BYTES = 24
 """An entry from the kernel, in machine order: offset u64, deliver at i64 (ns), CRC-32C of the key u32, priority u32."""
 SETTLED_MAX = 10_000
-"""How many messages are remembered, per partition, that no longer wait."""
+"""The most messages per partition that no longer wait and are remembered."""
 _BATCH_ENTRIES = 8_192
 
 
@@ -40,24 +40,24 @@ class DelayEntry(NamedTuple):
 
 
 class Fired(NamedTuple):
-    """Messages whose time has come."""
+    """Messages that are due."""
 
     offsets: BitMap64
     oldest_due_ns: int
-    """When the first of them was due; the present if there is none."""
+    """The due time of the first of them; now if there is none."""
 
 
 class Restored(NamedTuple):
-    """What came out of a delay index."""
+    """The result of reading a delay index."""
 
     covered_offset: int
-    """From here on the log has to be read."""
+    """The offset from which on the log has to be read."""
     is_whole: bool
-    """If not, the index has to be rewritten before anything is appended to the log."""
+    """False: the index has to be rewritten before anything is appended to the log."""
 
 
 class DelayCounts(NamedTuple):
-    """How many delayed messages there were, by what became of them."""
+    """The number of delayed messages, by their state."""
 
     scheduled: int
     delivered: int
@@ -67,28 +67,28 @@ class DelayCounts(NamedTuple):
 
 
 class PartitionDelays:
-    """Every delayed message of a partition fires once, at its time, unless it is cancelled before."""
+    """The delayed messages of a partition. Each fires once, when it is due, unless it is cancelled before."""
 
     def __init__(self, *, now_ns: int) -> None:
         self.waiting = BitMap64()
-        """All that wait. This object stays the same one; it is not the reader's to change."""
+        """All that wait. Always the same object; callers must not change it."""
         self.total_delay_ns = 0
         """The sum of the delays of `delay_count` messages: all that were scheduled, as far as they are remembered."""
         self.delay_count = 0
         self._table = DelayTable()
         self._wheel = Wheel(start_ns=now_ns, dues_of=self._table.dues_ns)
         self._settled: OrderedDict[int, DelayEntry] = OrderedDict()
-        self._ahead: dict[int, DelayState | int] = {}  # what the ledger says of messages that the log is yet to show
-        self._seen_end = 0  # the log was seen up to here
-        self._known_end = 0  # nothing from here on was ever heard of
+        self._ahead: dict[int, DelayState | int] = {}  # changes in the ledger for messages that were not scheduled yet
+        self._seen_end = 0  # the log was scanned up to here
+        self._known_end = 0  # no message at or after it is known
         self._counts = dict.fromkeys(DelayState, 0)
         self._changed = {state: BitMap64() for state in DelayState}  # since changes were taken
         self.restored_cancelled = BitMap64()
-        """What the index says was cancelled, however long ago."""
+        """All cancelled messages of the index, also those that are no longer remembered."""
 
     @property
     def next_ns(self) -> int | None:
-        """When to call `fire` next; None if nothing waits."""
+        """The time of the next call of `fire`; None if no message waits."""
         return self._wheel.next_ns
 
     @property
@@ -98,12 +98,12 @@ class PartitionDelays:
 
     @property
     def average_delay_ns(self) -> int:
-        """How long messages are delayed on average."""
+        """The average delay of messages."""
         return max(0, self.total_delay_ns) // max(1, self.delay_count)
 
     @property
     def counts(self) -> DelayCounts:
-        """What became of the messages, as far as this instance has seen."""
+        """The number of messages by state, since this object was made."""
         pending_count = len(self.waiting)
         return DelayCounts(
             scheduled=pending_count + sum(self._counts.values()),
@@ -114,10 +114,10 @@ class PartitionDelays:
         )
 
     def schedule(self, entries: Buffer, *, now_ns: int, stored_ns: int | None = None) -> BitMap64:
-        """Let these messages wait for their time; returns those that do, the others are due already.
+        """Let these messages wait until they are due; returns those that wait. The others are due already.
 
-        The entries are those of the kernel, sorted by offset. One that is known already stays as it is. They were
-        stored at `stored_ns`, now if nothing is said: a log that is read again after a crash tells of the past.
+        The entries are those of the kernel, sorted by offset. One that is known already does not change. They were
+        stored at `stored_ns`, by default now; after a crash the log is read again, and its records are older.
         """
         stored_ns = now_ns if stored_ns is None else stored_ns
         scheduled = BitMap64()
@@ -155,7 +155,7 @@ class PartitionDelays:
         self.waiting |= BitMap64(columns.offsets)
 
     def _take_ahead(self, columns: DelayColumns) -> DelayColumns:
-        """The messages as the ledger wants them; without those that it says do not wait."""
+        """The messages with the due times of the ledger, without those that do not wait by the ledger."""
         wanted: list[bool] = []
         for place, offset in enumerate(columns.offsets):
             change = self._ahead.pop(offset, None)
@@ -167,7 +167,7 @@ class PartitionDelays:
         return columns.where(wanted)
 
     def fire(self, now_ns: int) -> Fired:
-        """What is due: each message once, never early, and less than a tick late if this is called at `next_ns`."""
+        """The due messages: each once, never early, and less than a tick late if this is called at `next_ns`."""
         offsets = self._wheel.advance(now_ns)
         if not offsets:
             return Fired(offsets, now_ns)
@@ -176,15 +176,15 @@ class PartitionDelays:
         return Fired(offsets, oldest_due_ns)
 
     def cancel(self, offset: int) -> bool:
-        """Whether the message waited; it will never be delivered."""
+        """Cancel the message; returns whether it waited."""
         return self._settle_one(offset, DelayState.CANCELLED)
 
     def cancel_many(self, offsets: BitMap64) -> BitMap64:
-        """Those of the messages that waited; none of them will be delivered."""
+        """Cancel messages; returns those that waited."""
         return self._take_out(offsets & self.waiting, DelayState.CANCELLED)
 
     def drop(self, below: int) -> BitMap64:
-        """Those of the messages that waited and whose records are gone, as is all below that offset."""
+        """The records of these and all below the offset are gone; returns those of the messages that waited."""
         if self._ahead:
             self._ahead = {offset: change for offset, change in self._ahead.items() if offset >= below}
         gone = BitMap64()
@@ -193,18 +193,16 @@ class PartitionDelays:
         return self._take_out(gone & self.waiting, DelayState.EXPIRED)
 
     def reschedule(self, offset: int, due_ns: int, *, now_ns: int) -> bool:
-        """Whether the message waited; it waits for that time from now on, or fires next if that is past."""
+        """Change the due time, which may be past: then it fires next. Returns whether the message waited."""
         if offset not in self.waiting:
             return False
         if due_ns <= now_ns:
-            due_ns = min(
-                due_ns, now_ns - now_ns % TICK_NS
-            )  # of the tick that has begun, so as not to wait for the next
+            due_ns = min(due_ns, now_ns - now_ns % TICK_NS)  # the current tick: the next one would be up to 10 ms late
         self._move(offset, due_ns)
         return True
 
     def shift(self, by_ns: int, *, now_ns: int) -> None:
-        """The clock was set: let all messages that wait be due that much later, or earlier. It shows `now_ns` now."""
+        """The clock was set and shows `now_ns`: move all due times by that much, later or earlier."""
         self._ahead = {
             offset: change if isinstance(change, DelayState) else _within_range(change + by_ns)
             for offset, change in self._ahead.items()
@@ -215,9 +213,9 @@ class PartitionDelays:
             self._wheel.add_many(self.waiting.to_array(), self._table.dues_ns(self.waiting))
 
     def apply(self, offset: int, *, state: DelayState | None = None, due_ns: int | None = None) -> None:
-        """Let what the ledger says of a message hold: that it no longer waits, or that it does for another time.
+        """Apply a change of the ledger: the message no longer waits, or has another due time.
 
-        Once or many times, before or after the log has shown the message: what was settled stays so.
+        It may be applied repeatedly, before or after the message is scheduled; a settled message stays settled.
         """
         if offset in self.waiting:
             if state is not None:
@@ -231,22 +229,22 @@ class PartitionDelays:
                 self._ahead[offset] = _within_range(due_ns)
 
     def due_ns(self, offset: int) -> int | None:
-        """When the message is due; None if it does not wait."""
+        """The due time of the message; None if it does not wait."""
         return self._table.due_ns(offset) if offset in self.waiting else None
 
     def find(self, offset: int) -> DelayEntry | None:
-        """What is known of the message; None if it was never delayed, or is no longer remembered."""
+        """The message and its state; None if it was never delayed, or is no longer remembered."""
         if offset in self.waiting:
             due_ns, priority = self._table.due_and_priority(offset)
             return DelayEntry(offset, due_ns, DelayState.PENDING, priority)
         return self._settled.get(offset)
 
     def candidates(self, key_crc: int) -> BitMap64:
-        """The messages that wait and whose key has that checksum; their records say which have the key."""
+        """The waiting messages whose key has that checksum; the caller compares the keys in their records."""
         return self._table.with_key(key_crc) & self.waiting
 
     def page(self, *, skip: int, limit: int, state: str = DelayState.PENDING) -> list[DelayEntry]:
-        """So many of the messages in that state, by due time and then offset, from the one with number `skip` on."""
+        """At most `limit` messages in that state, by due time and then offset, after the first `skip`."""
         if state != DelayState.PENDING:
             settled = (one for one in self._settled.values() if one.state == state)
             return sorted(settled, key=lambda one: (one.due_ns, one.offset))[skip : skip + limit]
@@ -263,7 +261,7 @@ class PartitionDelays:
         return found
 
     def take_changes(self, covered_offset: int) -> bytes:
-        """What is to be appended to the delay index since the last time; the log is seen up to that offset."""
+        """The bytes to append to the delay index since the last call; the log was scanned up to that offset."""
         pending = self._changed[DelayState.PENDING]
         parts = [(DelayState.PENDING, self._table.select(pending))] if pending else []
         for state, offsets in self._changed.items():
@@ -278,9 +276,9 @@ class PartitionDelays:
         )
 
     def snapshot(self, covered_offset: int, *, cancelled: BitMap64 | None = None) -> bytes:
-        """A whole delay index, with all that wait and all that are remembered; changes start from it.
+        """A whole delay index, with all messages that wait or are remembered; later changes are relative to it.
 
-        `cancelled` are those that must never be seen, also where they are not remembered any more.
+        `cancelled` are all cancelled messages, also those that are no longer remembered: they stay hidden.
         """
         chunks: list[Buffer] = []
         for state in DelayState:
@@ -298,12 +296,12 @@ class PartitionDelays:
 
     @property
     def snapshot_bytes(self) -> int:
-        """How long a snapshot is at most."""
+        """The most bytes of a snapshot."""
         entries = len(self.waiting) + len(self._settled)
         return HEADER_BYTES + ENTRY_BYTES * (entries + entries // BLOCK_ENTRIES + len(DelayState))
 
     def restore(self, raw: bytes, *, next_offset: int) -> Restored:
-        """Begin with what a delay index says of the records below `next_offset`, where the log ends."""
+        """Restore the state from a delay index; `next_offset` is the end of the log."""
         assert not self._known_end, "only a new instance can be restored"
         blocks, covered_offset, is_whole, average_ns = delay_index.decode(raw)
         for state, columns in blocks:
@@ -359,21 +357,21 @@ class PartitionDelays:
         return True
 
     def _note_settled(self, settled: DelayEntry) -> None:
-        """Count and remember one that no longer waits."""
+        """Count and remember one message that no longer waits."""
         self._counts[settled.state] += 1
         self._changed[DelayState.PENDING].discard(settled.offset)
         self._changed[settled.state].add(settled.offset)
         self._remember(settled)
 
     def _take_out(self, offsets: BitMap64, state: DelayState) -> BitMap64:
-        """The same for many, which wait."""
+        """Count and remember many messages, which wait until now."""
         if offsets:
             self._wheel.remove_many(offsets.to_array(), self._table.dues_ns(offsets))
             self._settle(offsets, state)
         return offsets
 
     def _settle(self, offsets: BitMap64, state: DelayState) -> None:
-        """Count and remember many that are no longer in the wheel."""
+        """Count and remember many messages that are no longer in the wheel."""
         latest = offsets if len(offsets) <= SETTLED_MAX else offsets[-SETTLED_MAX:]
         for offset, due_ns, _, priority in zip(*self._table.select(latest), strict=True):
             self._remember(DelayEntry(offset, due_ns, state, priority))
@@ -389,7 +387,7 @@ class PartitionDelays:
             self._settled.popitem(last=False)
 
     def _settled_columns(self, offsets: BitMap64) -> DelayColumns:
-        """What goes into the index of those that no longer wait; of what is forgotten, only that."""
+        """The index entries of messages that no longer wait; a forgotten message has only its state."""
         numbers = offsets.to_array()
         dues_ns, priorities = array("q", bytes(8 * len(numbers))), array("I", bytes(4 * len(numbers)))
         remembered = self._settled

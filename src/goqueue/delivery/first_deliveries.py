@@ -1,4 +1,4 @@
-"""When messages that failed were first delivered, to the nanosecond.
+"""The times at which failed messages were first delivered, to the nanosecond.
 
 All failed messages of one delivery share a time and are one set. There may be as many deliveries as messages, and
 every settled message has to be forgotten here, so the sets are grouped by second, each with the union of its sets: a

@@ -43,11 +43,11 @@ class PartitionIndex:
         return first_gap(self.covered, offset)
 
     def cover_plain(self, start: int, end: int) -> None:
-        """All from `start` to before `end` are plain."""
+        """All offsets in [start, end) are plain messages."""
         self.covered.add_range(start, end)
 
     def cover(self, start: int, end: int, outline: Outline, *, ttl_ns: int | None) -> None:
-        """Take in the outline of the records in [start, end); what is missing before or after them is gone."""
+        """Index the outline of the records in [start, end); offsets without a record are gone."""
         self.covered.add_range(start, end)
         for lane, raw in enumerate(outline.lanes):
             if raw:
@@ -70,7 +70,7 @@ class PartitionIndex:
                     self._expire_at(offset, due_ns + ttl_ns)
 
     def hide_missing(self, start: int, end: int, outline: Outline) -> None:
-        """Offsets in [start, end) without a record are no messages: compaction has removed what was there."""
+        """Offsets in [start, end) without a record are not messages: compaction has removed them."""
         if outline.record_count:
             self._hide(start, outline.first_offset)
             self._hide(outline.last_offset + 1, end)
@@ -100,7 +100,7 @@ class PartitionIndex:
         return parts
 
     def expire(self, now_ns: int) -> BitMap64:
-        """What has expired since the last call; `expired` holds it as well."""
+        """The messages that have expired since the last call; `expired` holds them, too."""
         fired = BitMap64()
         while self._expiry_ticks and self._expiry_ticks[0] <= now_ns // EXPIRY_TICK_NS:
             fired |= self._expiring.pop(heapq.heappop(self._expiry_ticks))
@@ -113,7 +113,7 @@ class PartitionIndex:
         return self._expiry_ticks[0] * EXPIRY_TICK_NS if self._expiry_ticks else None
 
     def drop_below(self, offset: int) -> None:
-        """The log begins there now."""
+        """Forget offsets below the new start of the log."""
         for offsets in (*self.lanes, self.hidden, self.covered, self.own_expiry, self.expired):
             if offsets and offsets.min() < offset:
                 offsets.remove_range(0, offset)

@@ -1,9 +1,9 @@
 """Order per key, parallel over keys: which member has which key in a key-shared group.
 
-A key is held from the delivery of one of its messages until all that were delivered are settled. Meanwhile its other
-messages are parked, so one that fails again and again holds back its own key and no other. What goes out in one answer
-may hold several messages of a key: the member gets them in order, and no other member gets any of them. A message that
-returned, because it failed or was released, is redelivered before any later one of its key.
+A key is held from the delivery of one of its messages until all delivered ones are settled. Meanwhile its other
+messages are parked, so a message that fails repeatedly blocks its own key and no other. One answer may have several
+messages of a key: the member gets them in order, and no other member gets any of them. A message that returned, because
+it failed or was released, is redelivered before any later message of its key.
 """
 
 from collections.abc import Iterable
@@ -31,8 +31,10 @@ class Hold:
         return min(self.in_flight | self.returned)
 
     def may_go(self, offset: int, *, is_begun: bool) -> bool:
-        """Whether a message of the key may go out: not while others are, but with the same answer; never before an
-        earlier one that came back; nor, for the first time, before one that is parked.
+        """Whether a message of the key may be delivered now.
+
+        Not while another one is delivered, except in the same answer; not before an earlier one that returned; and for
+        the first time not before a parked one.
         """
         if (self.in_flight and not is_begun) or (self.returned and offset > min(self.returned)):
             return False
@@ -40,7 +42,7 @@ class Hold:
 
 
 class Chosen(NamedTuple):
-    """Candidates that may go out, and those that may not yet."""
+    """Candidates that may be delivered now, and those that may not."""
 
     allowed: BitMap64
     parked: BitMap64
@@ -55,17 +57,17 @@ class KeyOrder:
 
     @property
     def parked(self) -> BitMap64:
-        """Everything that is held back."""
+        """All parked messages."""
         return BitMap64().union(*(hold.parked for hold in self._holds.values()))
 
     def lowest_parked(self) -> int | None:
-        """The lowest offset that is held back."""
+        """The lowest parked offset."""
         return min((hold.parked.min() for hold in self._holds.values() if hold.parked), default=None)
 
     def choose(self, candidates: Iterable[tuple[int, bytes | None]], member: str, *, now_ns: int) -> Chosen:
-        """Which of the candidates, in the order of their offsets, may go to the member now; they are taken to go."""
+        """The candidates, in the order of offsets, that may go to the member now; their keys are held from now on."""
         allowed, parked = BitMap64(), BitMap64()
-        begun: set[bytes] = set()  # keys that were free when this answer was begun
+        begun: set[bytes] = set()  # keys that were free when this answer started
         for offset, key in candidates:
             if key is None:
                 allowed.add(offset)
@@ -98,7 +100,7 @@ class KeyOrder:
         self._key_of[offset] = key
 
     def settled(self, offsets: Iterable[int]) -> BitMap64:
-        """These are done; what is not held back any more."""
+        """These are done; returns the messages that are no longer parked."""
         freed = BitMap64()
         for offset in offsets:
             key = self._key_of.pop(offset, None)
@@ -115,7 +117,7 @@ class KeyOrder:
         return freed
 
     def returned(self, offsets: Iterable[int]) -> BitMap64:
-        """These go out again, now or later; what is not held back any more."""
+        """These are delivered again, now or later; returns the messages that are no longer parked."""
         freed = BitMap64()
         for offset in offsets:
             key = self._key_of.get(offset)
@@ -127,13 +129,13 @@ class KeyOrder:
         return freed
 
     def drop(self, offsets: BitMap64) -> BitMap64:
-        """These are done, in whatever state they were; what is not held back any more."""
+        """These are done, in any state; returns the messages that are no longer parked."""
         for hold in self._holds.values():
             hold.parked -= offsets
         return self.settled([offset for offset in self._key_of if offset in offsets])
 
     def blocking(self) -> list[Hold]:
-        """The keys that hold something back."""
+        """The keys with parked messages."""
         return [hold for hold in self._holds.values() if hold.parked]
 
 

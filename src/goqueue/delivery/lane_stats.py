@@ -1,4 +1,4 @@
-"""How lanes have moved: rates over the last minute, and how long messages waited, lane by lane.
+"""Statistics of lanes: rates over the last minute, and how long messages waited.
 
 Counts are kept per second in a ring of sixty, so a rate is the sum of a minute and nothing has to be forgotten.
 """
@@ -26,7 +26,7 @@ class Rate:
         self._second = self._started = now_ns // SECOND
 
     def add(self, count: int, *, now_ns: int) -> None:
-        """It happened so many times more."""
+        """Add events at that time."""
         second = now_ns // SECOND
         if second != self._second:
             self._move(second)
@@ -53,12 +53,12 @@ class LaneStats:
     def __init__(self) -> None:
         self._dequeued: list[Rate | None] = [None] * LANE_COUNT
         self._waited_us = [0] * LANE_COUNT
-        self.delivered = [0] * LANE_COUNT  # for the first time; a wait is over then
+        self.delivered = [0] * LANE_COUNT  # for the first time, which ends the wait
         self.boosts = [0] * LANE_COUNT
-        self.served_ns: list[int | None] = [None] * LANE_COUNT  # the last delivery, as the calendar shows it
+        self.served_ns: list[int | None] = [None] * LANE_COUNT  # the last delivery, by the wall clock
 
     def note_delivered(self, records: Sequence[Buffer], redelivered: BitMap64, *, wall_ns: int) -> None:
-        """Records go out now. Those that are redelivered serve their lane, too, but their wait was counted before."""
+        """Records are delivered now. Redelivered ones count as served, but their wait was counted before."""
         for part in records:
             counts, waited_us = kernel.waits(part, wall_ns)
             again: Sequence[int] = ()
@@ -86,5 +86,5 @@ class LaneStats:
         return rate.per_second(now_ns) if rate is not None else 0.0
 
     def waited_us(self, lane: int) -> int:
-        """How long those that were delivered have waited, all together."""
+        """The sum of the waits of delivered messages."""
         return self._waited_us[lane]

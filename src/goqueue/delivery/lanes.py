@@ -1,11 +1,11 @@
-"""Lanes: what is ready to be delivered, by priority, and whose turn it is.
+"""Lanes: the ready messages by priority, and the order in which lanes are served.
 
-Each priority has a lane, a set of offsets. Lanes are served by deficit round robin: in each round a lane may give as
-many messages as its weight says, critical first, so under load each gets its share and none waits for
-ever; a lane that is empty passes its share on. In `strict` mode a lane is served only when those above it are empty.
+Each priority has a lane, a set of offsets. Lanes are served by deficit round robin: in each round a lane gives as many
+messages as its weight, critical first. So under load each lane gets its share and none is starved; the share of an
+empty lane goes to the others. In `strict` mode a lane is served only if all higher lanes are empty.
 
-Either way a lane that holds something and was not served for `boost_ns` goes first, once, with one share.
-Rounds go on from one call to the next, so shares hold over many small polls as well as over few large ones.
+In both modes a lane that is not empty and was not served for `boost_ns` goes first, once, with one share. A round
+continues from one call to the next, so shares hold over many small polls as well as over few large ones.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,7 +38,7 @@ class LaneConfig:
 
 
 class LaneRun(NamedTuple):
-    """Offsets of one lane that are to be delivered next, in the order of their offsets."""
+    """Offsets of one lane to deliver next, in ascending order."""
 
     lane: int
     offsets: BitMap64
@@ -72,7 +72,7 @@ class Lanes:
 
     @property
     def filled(self) -> int:
-        """Which lanes have something: bit n for lane n."""
+        """The lanes that are not empty: bit n for lane n."""
         filled = 0
         for bit, ready in zip(_BITS, self.ready, strict=True):
             if ready:
@@ -95,29 +95,29 @@ class Lanes:
         self.ready[lane].update(offsets)
 
     def put_range(self, lane: int, start: int, end: int, *, now_ns: int) -> None:
-        """All from `start` to before `end` are ready."""
+        """All offsets in [start, end) are ready."""
         if start < end:
             if not self.ready[lane]:
                 self._served_ns[lane] = now_ns
             self.ready[lane].add_range(start, end)
 
     def discard(self, offsets: BitMap64) -> None:
-        """These are not to be delivered, or not now."""
+        """These are no longer ready."""
         for lane in self.ready:
             lane.difference_update(offsets)
 
     def drop_below(self, offset: int) -> None:
-        """Nothing below the offset is to be delivered."""
+        """Offsets below this one are no longer ready."""
         for lane in self.ready:
             if lane and lane.min() < offset:
                 lane.remove_range(0, offset)
 
     def untake(self, runs: Sequence[LaneRun]) -> None:
-        """Undo the last `take` for these; the round goes on as if they had not been taken."""
+        """Undo the last `take` for these; the round continues as if they had not been taken."""
         for lane, offsets in runs:
             self.ready[lane].update(offsets)
             self._taken[lane] = self._taken.get(lane, 0) - len(offsets)
-            if not self._taken[lane]:  # nothing of the lane went out, so it was not served
+            if not self._taken[lane]:  # nothing of the lane is delivered, so it was not served
                 self._served_ns[lane] = self._served_before[lane]
                 if lane == self.boosted:
                     self.boosted = None
@@ -127,7 +127,7 @@ class Lanes:
             self._go_round(count - sum(len(offsets) for _, offsets in runs), left, [0] * LANE_COUNT)
 
     def take(self, count: int, *, now_ns: int) -> list[LaneRun]:
-        """Up to `count` offsets, in the order in which they are to be delivered; they are not ready any more."""
+        """Up to `count` offsets, in the order of delivery; they are no longer ready."""
         filled = [lane for lane in range(LANE_COUNT) if self.ready[lane]]
         self._before = self.boosted = None
         if not filled:
@@ -156,7 +156,7 @@ class Lanes:
         return LaneRun(lane, taken)
 
     def _shares(self, count: int, now_ns: int) -> Iterator[tuple[int, int]]:
-        """How many each lane gives, lane by lane."""
+        """The number of messages that each lane gives."""
         left = [len(lane) for lane in self.ready]
         shares = [0] * LANE_COUNT
         boosted = self._starved(left, now_ns)
@@ -177,7 +177,7 @@ class Lanes:
         return ((lane, shares[lane]) for lane in order if shares[lane])
 
     def _go_round(self, count: int, left: list[int], shares: list[int]) -> None:
-        """Deficit round robin, in numbers: `count` messages, which are there, are shared out."""
+        """Deficit round robin over counts: divide `count` messages, which exist, among the lanes."""
         deficits, weights, lane = self._deficits, self.config.weights, self._turn
         while count > 0:
             if not deficits[lane]:
@@ -192,7 +192,7 @@ class Lanes:
         self._turn = lane
 
     def _starved(self, left: Sequence[int], now_ns: int) -> int | None:
-        """The lane that has waited for longest, if that is too long."""
+        """The lane that has waited longest, if that is longer than `boost_ns`."""
         if not self.config.boost_ns:
             return None
         longest = min((lane for lane in range(LANE_COUNT) if left[lane]), key=lambda lane: self._served_ns[lane])

@@ -8,8 +8,9 @@ and that one was written after a snapshot which includes the first. So nothing t
 as small as its cursors are.
 
 Leases are recorded as well as acks: after a restart a message that is in flight is not delivered to another member, and
-its receipt stays valid. Times in the ledger are wall clock, but never before that of an earlier record; `shift_ns`
-(ledger time minus monotonic time) converts between the two.
+its receipt stays valid. A lease names the poll that it answers, so that a poll can be repeated after a restart, too.
+Times in the ledger are wall clock, but never before that of an earlier record; `shift_ns` (ledger time minus monotonic
+time) converts between the two.
 
 On disk a record is an array that begins with its tag. Tags and the order of fields never change; new fields go last,
 with a default.
@@ -21,7 +22,7 @@ from typing import Annotated, NamedTuple
 import msgspec
 from pyroaring import BitMap64
 
-from goqueue.delivery.cursor import Cursor, CursorState, OpenDelivery
+from goqueue.delivery.cursor import Cursor, CursorState, Held, OpenDelivery
 
 CURSOR_KEY = b"c"
 CHANGE_KEY = b"d"
@@ -44,6 +45,7 @@ class Leased(_CursorChange, frozen=True, tag=1):
     started_ns: Time
     deadline_ns: Time
     offsets: bytes
+    poll: Whole = 0  # the number that the member gave its poll
 
 
 class Acked(_CursorChange, frozen=True, tag=2):
@@ -75,10 +77,26 @@ class Released(_CursorChange, frozen=True, tag=5):
     offsets: bytes
 
 
+class CopyBatch(msgspec.Struct, array_like=True, frozen=True):
+    """The batch that holds the copies of messages: where it goes, and its epoch and sequences there."""
+
+    topic: str
+    topic_id: str
+    partition: Whole
+    epoch: Whole
+    first_sequence: Whole
+    record_count: Whole
+
+    @property
+    def end_sequence(self) -> int:
+        """The sequence after those of the batch."""
+        return self.first_sequence + self.record_count
+
+
 class DeadLettering(_CursorChange, frozen=True, tag=6):
     """Messages are being copied to another topic: to the dead-letter topic or, with a `target`, redriven from it.
 
-    Recovery looks for their copies from `target_offset` on; below 0 no copy was written yet.
+    From the time at which their copies may be in the target on, `batch` says which batch of the target they are in.
     """
 
     delivery_id: Whole  # 0: they were in no delivery
@@ -86,11 +104,16 @@ class DeadLettering(_CursorChange, frozen=True, tag=6):
     reason: str
     error: str
     member: str
-    target_offset: int
+    target_offset: int  # of an older version: copies may be in the target from here on; below 0 there are none
     dead_at_ns: Time
     target: str = ""
     target_partition: int = -1
     to_group: bool = False  # with a target: each copy is for the group that dead-lettered the message
+    batch: CopyBatch | None = None
+
+    def of(self, offsets: BitMap64) -> "DeadLettering":
+        """The same for some of the messages."""
+        return msgspec.structs.replace(self, offsets=blob(offsets))
 
 
 class Finished(_CursorChange, frozen=True, tag=7):
@@ -106,7 +129,23 @@ class Committed(_CursorChange, frozen=True, tag=8):
     metadata: str
 
 
-Change = Leased | Acked | Retried | Extended | Released | DeadLettering | Finished | Committed
+class HeldBack(_CursorChange, frozen=True, tag=9):
+    """A transaction has acknowledged messages of a delivery. They wait for its outcome: finished, or given back."""
+
+    producer_id: Whole
+    number: Whole
+    delivery_id: Whole
+    offsets: bytes
+
+
+class GivenBack(_CursorChange, frozen=True, tag=10):
+    """The transaction was aborted: what it held is leased again, by leases that have expired."""
+
+    producer_id: Whole
+    number: Whole
+
+
+Change = Leased | Acked | Retried | Extended | Released | DeadLettering | Finished | Committed | HeldBack | GivenBack
 
 
 class CursorSnapshot(msgspec.Struct, array_like=True, frozen=True):
@@ -123,6 +162,9 @@ class CursorSnapshot(msgspec.Struct, array_like=True, frozen=True):
     metadata: str = ""
     released: bytes = b""
     left: dict[int, bytes] = {}  # per open delivery: what it no longer leases
+    polls: dict[Whole, Whole] = {}  # per open delivery: the number of its poll
+    held: list[tuple[Whole, Whole, Whole, str, Time, bytes]] = []  # as `cursor.Held`
+    batches: list[CopyBatch] = []  # the last one for each target, done or not
 
 
 encode = msgspec.msgpack.Encoder().encode
@@ -174,7 +216,13 @@ def offsets_of(raw: bytes) -> BitMap64:
 
 
 def snapshot(
-    cursor: Cursor, *, salt: bytes, dead_letterings: Iterable[DeadLettering], metadata: str, shift_ns: int
+    cursor: Cursor,
+    *,
+    salt: bytes,
+    dead_letterings: Iterable[DeadLettering],
+    metadata: str,
+    shift_ns: int,
+    batches: Iterable[CopyBatch] = (),
 ) -> CursorSnapshot:
     """The cursor as it is now."""
     state = cursor.state()
@@ -194,6 +242,9 @@ def snapshot(
         metadata,
         blob(state.released) if state.released else b"",
         {one.id: blob(one.left) for one in state.deliveries if one.left},
+        {one.id: one.poll for one in state.deliveries if one.poll},
+        [(*one.transaction, one.delivery_id, one.member, one.started_ns, blob(one.offsets)) for one in state.held],
+        list(batches),
     )
 
 
@@ -201,7 +252,7 @@ def restore(cursor: Cursor, saved: CursorSnapshot, *, shift_ns: int) -> None:
     """Restore a new cursor from the snapshot."""
     deliveries = []
     for delivery_id, member, started_ns, parts in saved.deliveries:
-        delivery = OpenDelivery(delivery_id, member, started_ns)
+        delivery = OpenDelivery(delivery_id, member, started_ns, saved.polls.get(delivery_id, 0))
         for deadline_ns, raw in parts:
             delivery.lease(offsets_of(raw), deadline_ns - shift_ns)
         if delivery_id in saved.left:
@@ -216,6 +267,10 @@ def restore(cursor: Cursor, saved: CursorSnapshot, *, shift_ns: int) -> None:
             deliveries,
             [(at_ns - shift_ns, offsets_of(raw)) for at_ns, raw in saved.waiting],
             offsets_of(saved.released) if saved.released else BitMap64(),
+            [
+                Held((producer_id, number), delivery_id, member, started_ns, offsets_of(raw))
+                for producer_id, number, delivery_id, member, started_ns, raw in saved.held
+            ],
         )
     )
     for dead_lettering in saved.dead_letterings:
@@ -225,8 +280,8 @@ def restore(cursor: Cursor, saved: CursorSnapshot, *, shift_ns: int) -> None:
 def replay(cursor: Cursor, change: Change, *, shift_ns: int, now_ns: int) -> None:
     """Apply a recorded change to the cursor; applying it twice does no harm."""
     match change:
-        case Leased(delivery_id, member, started_ns, deadline_ns, raw):
-            delivery = OpenDelivery(delivery_id, member, started_ns)
+        case Leased(delivery_id, member, started_ns, deadline_ns, raw, poll):
+            delivery = OpenDelivery(delivery_id, member, started_ns, poll)
             delivery.lease(offsets_of(raw), deadline_ns - shift_ns)
             cursor.resume(delivery)
         case Acked(parts):
@@ -244,3 +299,7 @@ def replay(cursor: Cursor, change: Change, *, shift_ns: int, now_ns: int) -> Non
             cursor.dead_letter(offsets)
         case Finished(raw) | Committed(raw):  # `commit`, as the ledger does not say which state they were in
             cursor.commit(offsets_of(raw))
+        case HeldBack(producer_id, number, delivery_id, raw):
+            cursor.hold((producer_id, number), delivery_id, offsets_of(raw))
+        case GivenBack(producer_id, number):
+            cursor.unhold((producer_id, number))

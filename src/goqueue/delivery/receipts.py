@@ -1,8 +1,8 @@
 """Receipts: `topic:partition:offset:deliveryCount:nonce`, the right to settle one delivery of one message.
 
-All messages of a delivery share the nonce: which group it was, the number of the delivery, and a seal over both that
-only the broker can make. So a forged receipt is told from an expired one without remembering
-deliveries that are done; and no receipt ever fits a later delivery.
+All messages of a delivery share the nonce: the group, the number of the delivery, and a seal over both that only the
+broker can make. So the broker distinguishes a forged receipt from an expired one without remembering settled
+deliveries, and a receipt never fits a later delivery.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ _NUMBER = re.compile(r"[0-9]{1,19}")
 
 
 class Receipt(NamedTuple):
-    """A receipt, taken apart."""
+    """The parts of a receipt."""
 
     topic: str
     partition: int
@@ -40,7 +40,7 @@ class Receipt(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Receipt":
-        """Take a receipt apart; raises `ReceiptMalformed`."""
+        """The parts of a receipt. Raises `ReceiptMalformed`."""
         parts = text.split(":")
         if len(parts) != 5 or not parts[0] or not _NONCE.fullmatch(parts[4]):
             raise ReceiptMalformed(text)
@@ -50,7 +50,7 @@ class Receipt(NamedTuple):
 
 
 def group_tag(group: str) -> bytes:
-    """A short name for the group."""
+    """A short tag of the group."""
     return hashlib.blake2b(group.encode(), digest_size=TAG_BYTES).digest()
 
 

@@ -4,8 +4,8 @@
     key "rp:" id    every partition: the progress there; deleted when the redrive ends
 
 The progress on a partition is written to the ledger of that partition before the fact that a batch is being redriven.
-So whatever a crash leaves of the ledger, every dead letter that was redriven is named by the progress: it is counted,
-and counts against the limit. Dead letters in hand that are still dead were not redriven, and are handled again.
+So after a crash the progress names every dead letter that was redriven: it is counted, and counts against the limit.
+Dead letters of the last batch that are still dead were not redriven, and are handled again.
 """
 
 from typing import Annotated, Literal, NamedTuple
@@ -24,7 +24,7 @@ RedriveState = Literal["running", "done", "stopped", "failed"]
 
 
 class RedriveOrder(msgspec.Struct, array_like=True, frozen=True):
-    """What a redrive has to do; and its totals, once it has ended."""
+    """The arguments of a redrive, and its totals after its end."""
 
     id: str
     wanted: DeadLetterFilter
@@ -34,15 +34,16 @@ class RedriveOrder(msgspec.Struct, array_like=True, frozen=True):
     max_redrives: Whole
     to: str
     started_at_ns: int
-    ends: list[Whole]  # by partition: where the dead-letter topic ended when the redrive began
+    ends: list[Whole]  # by partition: the end of the dead-letter topic when the redrive started
     state: RedriveState = "running"
     finished_at_ns: int | None = None
     error: str = ""
     totals: tuple[Whole, Whole, Whole, Whole] = (0, 0, 0, 0)  # matched, redriven, skipped_loop, failed
+    topic: str = ""  # whose dead letters; an older version does not say: a dead-letter topic had those of one only
 
 
 class RedriveProgress(msgspec.Struct, array_like=True, frozen=True):
-    """How far a redrive is in one partition, without the dead letters in hand."""
+    """The progress of a redrive in one partition, without the batch under way."""
 
     next_offset: Whole  # all before it were handled
     in_hand: bytes

@@ -1,22 +1,21 @@
-"""Recurring messages: when each is due, what was missed, and which run comes next.
+"""Recurring messages: due times, missed runs, and the next run.
 
-A `RunTimes` turns a cron text or an interval into instants. cronsim says which local times match; a time zone says when
-those are. Where a clock is changed,
+A `RunTimes` turns a cron expression or an interval into times. cronsim finds the local times that match; a time zone
+maps them to UTC. When daylight saving time starts or ends:
 
     a local time that is skipped     runs at the first instant after the gap
-    a local time that comes twice    runs the first time; but what runs in every hour goes on through both of them
+    a local time that comes twice    runs the first time; a run of every hour runs in both hours
 
-so a daily run is neither lost nor doubled, and a run of every five minutes does not fall silent for an hour. The zones
-are handed in, since to find one is to read a file.
+So a daily run is neither lost nor doubled, and a run of every five minutes does not stop for an hour. Zones are passed
+in, since loading one reads a file.
 
-A `Schedule` is a plan, a message and a memory. Up to `cursor_ns` every due time is dealt with. What is due after it is
-taken as a `Claim`: these runs, under this number. The number is the epoch of the schedule's own producer id, and the
-runs of a claim are one batch. A caller that stores the claim before it publishes, and publishes it again until it is
-settled, has each run in the log once, because the log recognizes a batch that it has. Claims follow one another, never
-two at a time.
+A `Schedule` has run times, a message and its history. All due times up to `cursor_ns` are handled. Later ones are taken
+as a `Claim`: these runs, with this number. The number is the epoch of the schedule's own producer id, and the runs of a
+claim are one batch. If the caller stores the claim before it publishes, and publishes it again until it is settled,
+each run is in the log once, because the log recognizes a batch that it has. There is one claim at a time.
 
-The catch-up policy is about runs that are late because no broker was running: `skip` counts them, `once` makes one run
-of all of them, `all` makes up for each.
+The catch-up policy is for runs that were missed because no broker was running: `skip` counts them, `once` publishes one
+run for all of them, `all` publishes each.
 """
 
 from bisect import bisect_left
@@ -35,13 +34,13 @@ from goqueue.record.headers import RESERVED_PREFIX
 from goqueue.times import NS_MAX, format_duration
 
 HISTORY_MAX: Final = 100
-"""Runs that are remembered one by one."""
+"""The number of past runs that are remembered."""
 CLAIM_MAX: Final = 1_000
-"""Due times that are dealt with in one step; later ones wait for the next step."""
+"""The most due times that are handled in one step; later ones wait for the next step."""
 CLAIM_BYTES_MAX: Final = 4 * 1024 * 1024
-"""A claim is one batch, and a batch has to fit into memory a few times."""
+"""A claim is one batch, of which memory has to hold a few copies."""
 VALUE_BYTES_MAX: Final = 1024 * 1024
-"""A schedule is kept with its message, which is written again with each change."""
+"""A schedule is stored with its message, which is written again with each change."""
 EVERY_NS_MIN: Final = 1_000_000_000
 NAME_MAX: Final = 255
 CRON_TEXT_MAX: Final = 256
@@ -68,7 +67,7 @@ Zones = Callable[[str], tzinfo]
 
 
 class CatchUp(StrEnum):
-    """What becomes of runs that were missed while no broker was running."""
+    """The policy for runs that were missed because no broker was running."""
 
     SKIP = "skip"
     ONCE = "once"
@@ -112,7 +111,7 @@ class RunTimes:
         return next(self._instants(ns), None)
 
     def take(self, after_ns: int, through_ns: int, *, limit: int) -> tuple[list[int], int | None]:
-        """The first instants after `after_ns` and not after `until_ns`, at most so many, and the one that follows."""
+        """The instants in (after_ns, through_ns], at most `limit`, and the next one after them."""
         taken: list[int] = []
         for ns in self._instants(after_ns):
             if ns > through_ns or len(taken) == limit:
@@ -131,7 +130,7 @@ class RunTimes:
         return iter(range(self._anchor_ns + steps * every_ns, NS_MAX, every_ns))
 
     def _of_cron(self, after_ns: int) -> Iterator[int]:
-        """Local times as they match, and when they are; those of a second pass come after those of the first."""
+        """Matching local times as instants; in a repeated hour, those of the second pass come last."""
         assert self._cron is not None
         last_ns = after_ns
         second_pass: list[int] = []
@@ -160,7 +159,7 @@ class RunTimes:
         return local.replace(tzinfo=None, fold=0)
 
     def _when(self, local: datetime) -> tuple[int, int | None]:
-        """When it is that time on the clocks of the zone, and when it is again, if it is."""
+        """The instant of a local time in the zone, and the second one if the hour is repeated."""
         before = _offset(local.replace(tzinfo=self._zone, fold=0))
         behind = _offset(local.replace(tzinfo=self._zone, fold=1))
         ns = (local - _LOCAL_EPOCH) // timedelta(seconds=1) * _SECOND
@@ -171,7 +170,7 @@ class RunTimes:
         return self._change(ns - _ns(behind), ns - _ns(before), behind), None
 
     def _change(self, low_ns: int, high_ns: int, behind: timedelta) -> int:
-        """The first instant, to the second, at which the clocks show what they show after the change."""
+        """The first instant after a change of the clocks, to the second."""
         low, high = low_ns // _SECOND, high_ns // _SECOND
         while low < high:
             middle = (low + high) // 2
@@ -192,11 +191,11 @@ def _ns(delta: timedelta) -> int:
     return delta // timedelta(microseconds=1) * 1_000
 
 
-# --- what is asked for -----------------------------------------------------------------------------
+# --- definitions -----------------------------------------------------------------------------------
 
 
 class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A message that is published again and again. A value of None is a tombstone, an empty key is no key.
+    """A message that is published periodically. A value of None is a tombstone, an empty key is no key.
 
     `delay_ns` and `ttl_ns` count from the moment at which a run is published. `end_ns` is the last instant that counts.
     """
@@ -210,14 +209,14 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     end_ns: int | None = None
     value: bytes | None
     key: bytes | None = None
-    headers: dict[str, bytes] = {}  # text as UTF-8
+    headers: dict[str, bytes | None] = {}  # text as UTF-8
     partition: int | None = None
     priority: int = Priority.NORMAL
     delay_ns: int | None = None
     ttl_ns: int | None = None
 
     def plan(self, zones: Zones, *, anchor_ns: int) -> RunTimes:
-        """When it is due, an interval counted from its start or else from the anchor; raises `InvalidRequest`."""
+        """The run times; an interval counts from the start, else from the anchor. Raises `InvalidRequest`."""
         if self.cron is not None and self.every_ns is not None:
             raise InvalidRequest("cron and every exclude each other; give one", path="every")
         cron = None
@@ -240,14 +239,14 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         )
 
     def validate(self) -> None:
-        """Raise unless all that needs no clock and no topic is as it must be."""
+        """Raise if a field is invalid, as far as that can be checked without a clock and a topic."""
         if not 1 <= len(self.name) <= NAME_MAX or not self.name.isprintable() or "/" in self.name:
             reason = f"invalid name: must be 1 to {NAME_MAX} printable characters without /"
             raise InvalidRequest(reason, path="name")
         if self.catch_up not in list(CatchUp):
             reason = f"invalid catch_up {_shown(self.catch_up)}: must be {', '.join(CatchUp)}"
             raise InvalidRequest(reason, path="catch_up")
-        if self.value is None and not self.key:
+        if self.value is None and self.key is None:
             raise InvalidMessage("a tombstone needs a key")
         if self.value is not None and len(self.value) > VALUE_BYTES_MAX:
             raise MessageTooLarge("value", len(self.value), VALUE_BYTES_MAX)
@@ -267,7 +266,7 @@ class Definition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def parse_cron(text: str) -> str:
-    """The five fields of a cron text; raises `InvalidRequest` with the name of the one that is wrong."""
+    """The five fields of a cron text; raises `InvalidRequest` with the name of the invalid one."""
     if len(text) > CRON_TEXT_MAX:
         raise InvalidRequest(f"invalid cron: longer than {CRON_TEXT_MAX} characters", path="cron")
     stripped = text.strip()
@@ -286,7 +285,7 @@ def parse_cron(text: str) -> str:
 
 
 def _fault(parts: Sequence[str]) -> str:
-    """What is wrong with the fields: one of them, or that no month of theirs has such a day."""
+    """What is wrong with the fields: one of them is invalid, or no month has such a day."""
     for place, part in enumerate(parts):
         alone = ["*"] * len(FIELDS)
         alone[place] = part
@@ -322,11 +321,11 @@ def _shown(text: str) -> str:
     return repr(text) if len(text) <= 100 else f"{text[:100]!r}..."
 
 
-# --- what came of it -------------------------------------------------------------------------------
+# --- runs ------------------------------------------------------------------------------------------
 
 
 class PastRun(NamedTuple):
-    """One run. While it has an `error` it is not published; `offset` is None, too, if the log has forgotten it."""
+    """One run. While it has an `error` it is not published. `offset` is None, too, if the log no longer knows it."""
 
     number: int
     due_at_ns: int
@@ -337,11 +336,11 @@ class PastRun(NamedTuple):
 
 
 Whole = Annotated[int, msgspec.Meta(ge=0, le=NS_MAX)]
-"""As a disk may tell it."""
+"""Bounds for numbers that come from a disk."""
 
 
 class Claim(msgspec.Struct, frozen=True, array_like=True):
-    """Runs that are to be published as one batch, of that epoch and from sequence 0 on, into that partition."""
+    """Runs to publish as one batch to that partition, with that epoch and sequences from 0 on."""
 
     number: Whole
     first_run: Whole
@@ -351,14 +350,14 @@ class Claim(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StoredRun(NamedTuple):
-    """Where one run of a claim is; an offset below 0 is one that the log has forgotten."""
+    """The place of one run of a claim; an offset below 0: the log no longer knows it."""
 
     offset: int
     timestamp_ns: int
 
 
 class _SavedDefinition(msgspec.Struct, frozen=True, array_like=True):
-    """A definition with what belongs to it for life."""
+    """A definition with the facts that never change: its producer id and its creation."""
 
     definition: Definition
     topic: str
@@ -369,7 +368,7 @@ class _SavedDefinition(msgspec.Struct, frozen=True, array_like=True):
 
 
 class _SavedState(msgspec.Struct, frozen=True, array_like=True):
-    """What changes with each run. It belongs to the definition of the same producer id and to no other."""
+    """The state that changes with each run. It is valid only for the definition with the same producer id."""
 
     producer_id: Whole
     paused: bool
@@ -383,7 +382,7 @@ class _SavedState(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Schedule:
-    """One recurring message and what became of it so far."""
+    """One recurring message, its claim and its history."""
 
     __slots__ = (
         "_claim_count",
@@ -443,7 +442,7 @@ class Schedule:
     # --- changes
 
     def alter(self, definition: Definition, *, zones: Zones, now_ns: int) -> None:
-        """Go by another definition; where the times are others, from now on. If it raises, nothing has changed."""
+        """Use another definition; new run times count from now on. If it raises, nothing has changed."""
         assert definition.name == self.name
         definition.validate()
         keeps_times = _timing(definition) == _timing(self.definition)
@@ -454,12 +453,12 @@ class Schedule:
         self._look_ahead()
 
     def pause(self) -> None:
-        """Let nothing fall due."""
+        """No run is due until `resume`."""
         self.paused = True
         self._look_ahead()
 
     def resume(self, *, now_ns: int) -> None:
-        """Go on, from now; nothing of what was paused is caught up."""
+        """Continue from now on; runs that were due while it was paused are not caught up."""
         if self.paused:
             self.paused = False
             self._cursor_ns = max(self._cursor_ns, now_ns)
@@ -468,7 +467,7 @@ class Schedule:
     # --- runs
 
     def begin_due(self, *, now_ns: int, partition: int, on_time_ns: int) -> Claim | None:
-        """Deal with what is due, at most `CLAIM_MAX` times at once; the runs that are to be published, if any."""
+        """Handle due times, at most `CLAIM_MAX` at once; returns the runs to publish, if there are any."""
         assert self.claim is None
         if not self._is_due(now_ns):
             return None
@@ -486,7 +485,7 @@ class Schedule:
         return self._begin(chosen, partition, is_manual=False) if chosen else None
 
     def begin_now(self, *, now_ns: int, partition: int) -> Claim:
-        """One run out of turn."""
+        """A claim for one run now, in addition to the due ones."""
         assert self.claim is None
         return self._begin([now_ns], partition, is_manual=True)
 
@@ -510,7 +509,7 @@ class Schedule:
         self._end_claim(claim)
 
     def settle_fenced(self, *, newest: int, now_ns: int) -> None:
-        """The log has later claims than this one, so it had this one; the next is later than all of them."""
+        """The log has a later claim, so it has had this one; the next claim is later than all of them."""
         assert self.claim
         self.settle([StoredRun(-1, 0)] * len(self.claim.due), now_ns=now_ns)
         self._claim_count = max(self._claim_count, newest + 1)
@@ -554,17 +553,17 @@ class Schedule:
         size = len(self.definition.value or b"") + len(self.definition.key or b"") + 1
         return max(1, min(CLAIM_MAX, CLAIM_BYTES_MAX // size))
 
-    # --- to be kept
+    # --- storage
 
     def kept_definition(self) -> bytes:
-        """What only a change of the schedule changes."""
+        """The bytes of the definition, which only `alter` changes."""
         kept = _SavedDefinition(
             self.definition, self.topic, self.topic_id, self.producer_id, self.created_at_ns, self.anchor_ns
         )
         return msgspec.msgpack.encode(kept)
 
     def kept_state(self) -> bytes:
-        """What each run changes."""
+        """The bytes of the state, which each run changes."""
         state = _SavedState(
             self.producer_id,
             self.paused,
@@ -579,14 +578,14 @@ class Schedule:
         return msgspec.msgpack.encode(state)
 
     def kept_history(self) -> bytes:
-        """The last runs."""
+        """The bytes of the last runs."""
         return msgspec.msgpack.encode((self.producer_id, self.history))
 
     @classmethod
     def restore(cls, definition: bytes, state: bytes | None, history: bytes | None, *, zones: Zones) -> Self:
-        """The schedule as it was kept. State and history of an earlier one of the same name do not count.
+        """The stored schedule. State and history of an earlier schedule of the same name are ignored.
 
-        Raises `msgspec.DecodeError` if it was kept by another version, and others if it cannot be.
+        Raises `msgspec.DecodeError` for bytes of another version, and other errors for damaged bytes.
         """
         kept = msgspec.msgpack.decode(definition, type=_SavedDefinition)
         kept.definition.validate()

@@ -1,8 +1,8 @@
 """Jumps of the wall clock, as opposed to the passing of time.
 
-Delays are stored as wall-clock times, so that they survive a restart. While the broker runs they pass at the pace of
-the monotonic clock: an operator or NTP that sets the wall clock must not make a message early or late. So
-the distance between the two clocks is remembered, and whenever it has changed, all due times are moved with it.
+Delays are stored as wall-clock times, so that they survive a restart. While the broker runs they follow the monotonic
+clock: an operator or NTP that sets the wall clock must not make a message early or late. So the distance between the
+two clocks is remembered, and when it changes, all due times are moved with it.
 
 Both clocks are slewed alike, so the distance changes by steps only. Steps smaller than the tolerance add up until they
 are larger.

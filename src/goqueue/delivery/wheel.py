@@ -1,20 +1,20 @@
 """A hierarchical timer wheel whose slots are sets of offsets.
 
-Time is cut into ticks of 10 ms. What is due in the middle of a tick belongs to the tick that begins next, so that it
-is never early and less than one tick late. Five levels hold what is to come, each in coarser windows:
+Time is divided into ticks of 10 ms. An offset that is due within a tick belongs to the next tick, so it fires never
+early and less than one tick late. Five levels hold the offsets, each in coarser windows:
 
     level          0        1         2         3         far
     a slot spans   10 ms    640 ms    41 s      44 min    47 h
-    slots          256      64        64        64        as many as it takes
+    slots          256      64        64        64        unlimited
 
-Level 0 holds the present window of level 1 and the three that follow; levels 1 to 3 hold the present window of the
-level above. An offset stands in the finest level that holds its tick, so its slot follows from its tick and the present
-tick alone. When a window comes within the reach of a finer level, its slot is spread there (it cascades). For most that
-is two seconds before the first of it is due, and in small parts: nothing waits for a cascade. Windows that were
-jumped over are due as a whole. When the clock is set back, slots are gathered into those of the coarser windows in
-which they have their place then. Either way a jump costs one look at each slot, however long it is.
+Level 0 spans the current window of level 1 and the three after it; levels 1 to 3 span the current window of the next
+coarser level. An offset is in the finest level that spans its tick, so its slot is a function of its tick and the
+current tick. When a finer level comes to span a window, the offsets of its slot move there (it cascades). For most
+offsets that happens about two seconds before the first of the slot is due, and for small slots: no delivery waits for a
+cascade. A forward jump of the clock fires skipped windows as a whole. A backward jump merges slots into the coarser
+windows that span them then. A jump of any length visits each slot once.
 
-The wheel knows offsets, not their times: its owner supplies them again for a slot that cascades.
+The wheel stores offsets, not due times: its owner supplies the times of a slot that cascades.
 """
 
 from array import array
@@ -26,24 +26,24 @@ from pyroaring import BitMap64
 
 TICK_NS = 10_000_000
 SHIFTS = (0, 6, 12, 18, 24)
-"""How many bits of a tick a window of each level leaves out."""
+"""By level, the bits of a tick that the number of its window does not have."""
 _AHEAD = 4
-"""How many windows of level 1 are spread over level 0."""
+"""The number of windows of level 1 that level 0 spans."""
 _FAR = len(SHIFTS) - 1
 
 DuesOf: TypeAlias = Callable[[BitMap64], "array[int]"]
-"""When each of these offsets is due, in the order of the offsets."""
+"""The due times of these offsets, in the order of the offsets."""
 
 
 class Wheel:
-    """All offsets that wait, by the time at which they are due."""
+    """Offsets by due time. Each offset is in one slot, and fires once."""
 
     __slots__ = ("_dues_of", "_ends", "_overdue", "_slots", "_tick", "tick_ns")
 
     def __init__(self, *, start_ns: int, dues_of: DuesOf, tick_ns: int = TICK_NS) -> None:
         self.tick_ns = tick_ns
         self._dues_of = dues_of
-        self._overdue = BitMap64()  # of ticks up to the present one: for the next advance
+        self._overdue = BitMap64()  # due at or before the current tick; fires at the next advance
         self._slots: list[dict[int, BitMap64]] = [{} for _ in SHIFTS]  # per level, by window
         self._move_to(start_ns // tick_ns)
 
@@ -57,7 +57,7 @@ class Wheel:
 
     @property
     def next_ns(self) -> int | None:
-        """When to advance next: something is due then, or a slot cascades. None if nothing waits."""
+        """The time of the next advance: an offset is due, or a slot cascades. None if the wheel is empty."""
         if self._overdue:
             return self._tick * self.tick_ns
         for shift, slots in zip(SHIFTS, self._slots, strict=True):
@@ -66,7 +66,7 @@ class Wheel:
         return None
 
     def in_order(self) -> Iterator[BitMap64]:
-        """All that wait, in sets of which each is due before the next. They are not the caller's to change."""
+        """All offsets, in sets of ascending due times. Callers must not change the sets."""
         if self._overdue:
             yield self._overdue
         for slots in self._slots:
@@ -74,7 +74,7 @@ class Wheel:
                 yield slots[window]
 
     def add(self, offset: int, due_ns: int) -> None:
-        """Let the offset, which does not wait yet, fire at that time; at the next advance if that is past."""
+        """Add an offset, which is not in the wheel, with its due time; a past one fires at the next advance."""
         level, window = self._place(-(-due_ns // self.tick_ns))
         if level < 0:
             self._overdue.add(offset)
@@ -84,7 +84,7 @@ class Wheel:
             self._slots[level][window] = BitMap64((offset,))
 
     def add_many(self, offsets: "array[int]", dues_ns: "array[int]") -> None:
-        """The same for many, of which the times stand in the same order."""
+        """Add many offsets; the due times are in the order of the offsets."""
         for level, window, group in self._groups(offsets, dues_ns):
             if level < 0:
                 self._overdue |= group
@@ -94,7 +94,7 @@ class Wheel:
                 self._slots[level][window] = group
 
     def remove(self, offset: int, due_ns: int) -> bool:
-        """Whether the offset waited for that time; it does no longer."""
+        """Remove an offset with that due time; returns whether it was in the wheel."""
         level, window = self._place(-(-due_ns // self.tick_ns))
         slot = self._overdue if level < 0 else self._slots[level].get(window)
         if slot is None or offset not in slot:
@@ -105,7 +105,7 @@ class Wheel:
         return True
 
     def remove_many(self, offsets: "array[int]", dues_ns: "array[int]") -> None:
-        """Let none of these fire, which wait for these times."""
+        """Remove many offsets, which are in the wheel with these due times."""
         for level, window, group in self._groups(offsets, dues_ns):
             if level < 0:
                 self._overdue -= group
@@ -115,7 +115,7 @@ class Wheel:
                     del self._slots[level][window]
 
     def advance(self, now_ns: int) -> BitMap64:
-        """Everything that is due, each once; none of it waits from then on."""
+        """Move to the time, and remove and return the due offsets."""
         tick = now_ns // self.tick_ns
         if tick < self._tick:
             self._go_back(tick)
@@ -125,7 +125,7 @@ class Wheel:
         return fired
 
     def _go_forward(self, tick: int, fired: BitMap64) -> None:
-        """Move on to the tick and add to `fired` what is due by then."""
+        """Move to a later tick, and add the offsets that are due by then to `fired`."""
         ends_before = self._ends
         self._move_to(tick)
         cascading: list[BitMap64] = []
@@ -138,14 +138,14 @@ class Wheel:
                 else:
                     cascading.append(slots.pop(window))
             if level < _FAR and self._ends[level] == ends_before[level]:
-                break  # no window of a coarser level has come within reach
+                break  # the level spans the same windows as before, so no coarser slot cascades
         for slot in cascading:
             self.add_many(slot.to_array(), self._dues_of(slot))
-        fired |= self._overdue
+        fired |= self._overdue  # of a cascading slot, the offsets that are due by now
         self._overdue.clear()
 
     def _go_back(self, tick: int) -> None:
-        """Move to an earlier tick, so that what is due between the two waits again."""
+        """Move to an earlier tick; overdue offsets that are due after it wait again."""
         slots_before, self._slots = self._slots, [{} for _ in SHIFTS]
         self._move_to(tick)
         for shift, slots in zip(SHIFTS, slots_before, strict=True):
@@ -163,10 +163,11 @@ class Wheel:
         self._tick = tick
         _, shift_1, *coarser = SHIFTS
         ends = [((tick >> shift) + 1) << shift for shift in coarser]
-        self._ends = (min(((tick >> shift_1) + _AHEAD) << shift_1, ends[0]), *ends)  # the first tick after each level
+        # by level, the first tick after its span
+        self._ends = (min(((tick >> shift_1) + _AHEAD) << shift_1, ends[0]), *ends)
 
     def _place(self, tick: int) -> tuple[int, int]:
-        """The level and the window in which a tick has its slot; level -1 if it is past."""
+        """The level and the window of the slot for a tick; level -1 if the tick is past."""
         if tick <= self._tick:
             return -1, 0
         end_0, end_1, end_2, end_3 = self._ends
@@ -174,14 +175,15 @@ class Wheel:
         return level, tick >> SHIFTS[level]
 
     def _groups(self, offsets: "array[int]", dues_ns: "array[int]") -> Iterable[tuple[int, int, BitMap64]]:
-        """The offsets by the slots in which they have their place."""
+        """The offsets by slot."""
         if not offsets:
             return []
         tick_ns = self.tick_ns
+        # a batch with one delay, the usual case, goes to one slot without a Python statement per offset
         first = self._place(-(-min(dues_ns) // tick_ns))
         if first == self._place(-(-max(dues_ns) // tick_ns)):
             return [(*first, BitMap64(offsets))]
-        groups: defaultdict[int, list[int]] = defaultdict(list)  # by window and, in the last 3 bits, level
+        groups: defaultdict[int, list[int]] = defaultdict(list)  # key: the window and, in the last 3 bits, the level
         present = self._tick
         end_0, end_1, end_2, end_3 = self._ends
         _, shift_1, shift_2, shift_3, shift_4 = SHIFTS

@@ -7,7 +7,7 @@ last member has left: its positions are kept until the group is deleted.
 heartbeats), so after a look at all of them nothing new can be due before that time has passed.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from goqueue.clock import MS
 from goqueue.errors import Conflict, GroupNotFound
@@ -20,10 +20,17 @@ from goqueue.service.groups import Join
 
 
 class GroupCoordinator:
-    """The set of groups. A `Group` of it may also be called directly."""
+    """The set of groups. A `Group` of it may also be called directly.
 
-    def __init__(self, config: GroupConfig | None = None) -> None:
+    Each node coordinates a share of all groups. `refuse_foreign` raises for the name of a group that another node
+    coordinates; it is asked only about groups that are not here.
+    """
+
+    def __init__(
+        self, config: GroupConfig | None = None, *, refuse_foreign: Callable[[str], object] = lambda name: None
+    ) -> None:
         self.config = config or GroupConfig()
+        self._refuse_foreign = refuse_foreign
         self._groups: dict[str, Group] = {}
         self._gone = RebalanceStats()  # of the groups that were deleted
         self._gone_events: list[GroupEvent] = []
@@ -41,12 +48,19 @@ class GroupCoordinator:
         return iter([self._groups[name] for name in sorted(self._groups)])
 
     def find(self, name: str) -> Group | None:
-        """The group of that name, if there is one."""
+        """The group of that name, if it is here."""
         return self._groups.get(name)
 
-    def get(self, name: str) -> Group:
-        """The group of that name. Raises `GroupNotFound`."""
+    def look_up(self, name: str) -> Group | None:
+        """The group of that name, if there is one. Raises for a group of another node."""
         group = self._groups.get(name)
+        if not group:
+            self._refuse_foreign(name)
+        return group
+
+    def get(self, name: str) -> Group:
+        """The group of that name. Raises `GroupNotFound`, and for a group of another node."""
+        group = self.look_up(name)
         if not group:
             raise GroupNotFound(name)
         return group
@@ -128,7 +142,7 @@ class GroupCoordinator:
         return group
 
     def forget(self, name: str) -> None:
-        """Remove the group as a replayed log says; no event is emitted."""
+        """The group is no longer coordinated here; nothing of it ends, and no event is emitted."""
         self._groups.pop(name, None)
 
     def _made(self, name: str, *, wall_ns: int) -> Group:

@@ -16,12 +16,12 @@ partitions are revoked from all members, and assigned when the last member has c
 `key-shared` every member has every partition of its topics, and nothing is ever revoked.
 
 **Generations.** They start at 1 and rise with every change: members, their topics, partition counts, a member that
-joins again, partitions taken for want of a confirmation. They do not rise when revoked partitions are assigned to the
+starts again, partitions taken for want of a confirmation. They do not rise when revoked partitions are assigned to the
 owner they were meant for. A member may use any generation from `member.generation` on. For a member that does not
 confirm revocations that bound rises with every rebalance; for one that confirms it does not, so a rebalance in which it
 loses nothing does not interrupt it. For both it rises to the newest
 
-    when it joins again     an older process of the same id is refused from then on; other members are not;
+    when it starts again    an older process of the same id is refused from then on; other members are not;
     when it was too slow    partitions were taken from it, and it must learn that: it is refused (`StaleGeneration`)
                             until it uses the generation that the refusal, or a new join, tells it.
 
@@ -29,8 +29,9 @@ A cooperative heartbeat is how a member learns of newer generations, so it is re
 (`member.fenced_below`). A refused request does not renew the session: a fenced process cannot keep a member alive.
 
 **Joining again** with a known id is the same member: it keeps its partitions, and nothing is rebalanced unless its
-topics differ. So a join whose answer was lost can be repeated, and no other member notices. It is a process that has
-just begun, so what was being revoked from it counts as confirmed.
+topics differ. No other member notices. It is a process that has just begun, so what was being revoked from it counts as
+confirmed. A join that equals the last one of a member that did nothing since is the same join, whose answer was lost:
+it changes nothing, the generation included.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -107,7 +108,7 @@ TRANSITIONS: Mapping[GroupState, Mapping[GroupTransition, GroupState]] = {
 }
 
 
-class HeartbeatAnswer(NamedTuple):
+class HeartbeatResult(NamedTuple):
     """The answer to a cooperative heartbeat."""
 
     rebalance_required: bool  # it has partitions to confirm or to wait for
@@ -209,6 +210,7 @@ class Group:
         """The member, if it may still use that generation; None is not checked. Raises `StaleGeneration`."""
         member = self.member(member_id)
         self._check_generation(member, generation, oldest=member.generation)
+        member.unused_join = None
         return member
 
     def join(
@@ -236,19 +238,21 @@ class Group:
 
         self._learn_calendar(now_ns, wall_ns)
         topics = known.topics if known else ()
+        is_repeated = known is not None and known.unused_join == wanted and not known.revoking
         member = known or self._add_member(member_id, wanted, wall_ns=wall_ns)
         _update(member, wanted)
         member.heard(now_ns=now_ns, wall_ns=wall_ns)
         self._events.append(MemberJoined(group=self.name, member_id=member_id))
         if self._learn_counts(wanted.topics, partition_counts) or member.topics != topics:
             self._start(Trigger.JOIN, now_ns=now_ns, fresh=member)
-        else:
+            member.generation = self.generation
+        elif not is_repeated:
             self._has_changed = True
             self.generation += 1  # fences its old process; the other members keep their generations
             self._unassign(member, member.revoking)
             if self._rebalance:
                 self._assign_free(now_ns=now_ns)
-        member.generation = self.generation
+            member.generation = self.generation
         self._wake_at(min(member.session_deadline_ns, now_ns + self._late_ns(member)))
         self._tell_change()
         return member
@@ -261,14 +265,14 @@ class Group:
 
     def cooperative_heartbeat(
         self, member_id: str, generation: int | None, *, now_ns: int, wall_ns: int
-    ) -> HeartbeatAnswer:
+    ) -> HeartbeatResult:
         """Renew the session; the answer is always complete, because earlier answers may have been lost."""
         member = self.member(member_id)
         self._check_generation(member, generation, oldest=member.fenced_below)
         self._heard_from(member, now_ns=now_ns, wall_ns=wall_ns)
         is_behind = generation is not None and generation < self.generation
         deadline_ns = min(member.revoking.values(), default=None)
-        return HeartbeatAnswer(
+        return HeartbeatResult(
             rebalance_required=not member.is_settled,
             partitions_to_revoke=member.to_revoke,
             partitions_assigned=tuple(one for one in member.assigned if one not in member.revoking),
@@ -284,6 +288,7 @@ class Group:
         self._learn_calendar(now_ns, wall_ns)
         if member.is_late:
             self._wake_at(now_ns + self._late_ns(member))
+        member.unused_join = None
         member.heard(now_ns=now_ns, wall_ns=wall_ns)
 
     def revoke(
@@ -615,3 +620,4 @@ def _update(member: Member, wanted: Join) -> None:
     member.max_in_flight = wanted.max_in_flight
     member.auto_commit_interval_ms = wanted.auto_commit_interval_ms
     member.confirms_revocations = wanted.confirms_revocations
+    member.unused_join = wanted

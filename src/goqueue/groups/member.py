@@ -90,6 +90,7 @@ class Member:
     commit_at_ns: int = 0  # when its positions are committed automatically next
     poll_count: int = 0  # a poll says that the messages of all earlier polls are processed
     confirms_revocations: bool = False
+    unused_join: Join | None = None  # its last join, until it does anything else
     last_heartbeat_ns: int = 0  # wall clock
     heard_ns: int = 0  # the same, monotonic
     is_late: bool = False  # its missing heartbeat was emitted already

@@ -150,6 +150,7 @@ class DeliveryMetrics:
             events.MemberLeft: self._left,
             events.GroupChanged: self._changed,
             events.GroupStateChanged: self._state_changed,
+            events.GroupDetached: self._detached,
             events.RebalanceStarted: lambda e: self.rebalances.labels(e.group, e.trigger).inc(),
             events.RebalanceEnded: self._rebalanced,
             events.PartitionsAssigned: lambda e: self.given.labels(e.group).inc(len(e.partitions)),
@@ -270,6 +271,11 @@ class DeliveryMetrics:
             self.state.labels(event.group, state).set(state == event.state)
         if event.state == "Dead":
             self._group_deleted(event.group)
+
+    def _detached(self, event: events.GroupDetached) -> None:
+        """Its coordinator says from now on what the group is like; what happened here stays counted."""
+        for series in (self.members, self.generation, self.assigned, self.state):
+            series.remove_by_labels({"consumer_group": event.group})
 
     def _rebalanced(self, event: events.RebalanceEnded) -> None:
         if not event.failed:

@@ -9,7 +9,7 @@ from goqueue import events
 from goqueue.clock import SECOND
 from goqueue.metrics.delivery import LATENCY
 
-REASONS = ("client", "timeout", "fenced", "admin", "marker", "restart")
+REASONS = ("client", "timeout", "fenced", "admin", "marker", "replaced", "restart", "lost")
 
 
 class TransactionMetrics:

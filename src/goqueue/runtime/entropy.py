@@ -34,7 +34,7 @@ class SystemEntropy:
         return secrets.randbits(count)
 
     def bytes(self, count: int) -> Bytes:
-        """Bytes that nobody can predict."""
+        """Unpredictable bytes."""
         return secrets.token_bytes(count)
 
     def fraction(self) -> float:

@@ -75,17 +75,6 @@ class GroupVerbs(Protocol):
     @verb(Resource.GROUP, Action.DESCRIBE, Route.LEADER)
     def blocked(self, group: str) -> Pending[list[reports.BlockedKey]]: ...
 
-    @verb(
-        Resource.GROUP,
-        Action.DESCRIBE,
-        Route.COORDINATOR,
-        not_native="the native door asks it of its own, to forget polls of members that left",
-        not_http="asked by the native door only",
-        not_python="asked by the native door only",
-    )
-    def has_member(self, group: str, member_id: str) -> Pending[bool]:
-        """Whether there is such a member."""
-
     @verb(Resource.GROUP, Action.DESCRIBE, Route.LEADER)
     def positions(self, group: str, topic: str | None = None) -> Pending[list[reports.Position]]:
         """Where the group stands; nothing for a group that is not there."""
@@ -102,8 +91,9 @@ class GroupVerbs(Protocol):
         *,
         member_id: str | None = None,
         generation: int | None = None,
+        allow_backwards: bool = False,
     ) -> Pending[list[reports.PositionCommit]]:
-        """Commit positions, all or none; what is stored."""
+        """Commit positions, all or none; what is stored. Without `allow_backwards` a lower position is ignored."""
 
     @verb(Resource.GROUP, Action.ALTER, Route.LEADER)
     def reset(
@@ -130,7 +120,9 @@ class GroupVerbs(Protocol):
         max_bytes: int = POLL_BYTES,
         wait_ms: int = 0,
         visibility_timeout_ms: int | None = None,
-    ) -> Pending[PollResult]: ...
+        number: int | None = None,
+    ) -> Pending[PollResult]:
+        """The next messages. A poll with the number of the member's last one repeats that, whose answer was lost."""
 
     @verb(
         Resource.TOPIC,

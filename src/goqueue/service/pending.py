@@ -1,7 +1,7 @@
 """An answer that may not be there yet.
 
 The broker is synchronous and knows no event loop. What has to wait, for a disk or for a message, comes back as a
-`Pending`; whoever asked leaves a callback and is called once, at once if the answer is there. A shell turns that
+`Pending`; the caller leaves a callback, which is called once, at once if the answer is there. A shell turns that
 into a future of its own.
 """
 

@@ -38,7 +38,7 @@ NOUNS: Final[Mapping[str, type]] = {
 }
 
 
-class Verb(NamedTuple):
+class ServiceVerb(NamedTuple):
     """One row of the table."""
 
     noun: str
@@ -74,14 +74,14 @@ def _hints(function: Any) -> dict[str, Any]:
     return get_type_hints(function)
 
 
-def _verbs() -> Iterator[Verb]:
+def _verbs() -> Iterator[ServiceVerb]:
     for noun, protocol in NOUNS.items():
         for method, function in vars(protocol).items():
             if inspect.isfunction(function) and not method.startswith("_"):
                 rule = getattr(function, RULE, None)
                 if rule is None:
                     raise TypeError(f"{noun}.{method} has no rule: declare it with @verb")
-                yield Verb(noun, method, rule, function)
+                yield ServiceVerb(noun, method, rule, function)
 
 
-VERBS: Final[Mapping[str, Verb]] = {verb.name: verb for verb in _verbs()}
+VERBS: Final[Mapping[str, ServiceVerb]] = {verb.name: verb for verb in _verbs()}

@@ -7,6 +7,8 @@ from typing import NamedTuple, Protocol
 from goqueue.service.pending import Pending
 from goqueue.service.verb import Action, Resource, Route, verb
 
+NO_LEADER = -1
+
 
 class PartitionInfo(NamedTuple):
     """Where a partition begins and ends. `end_offset` is the offset of the next record."""
@@ -17,7 +19,7 @@ class PartitionInfo(NamedTuple):
     high_watermark: int
     last_stable_offset: int
     size_bytes: int
-    leader: int
+    leader: int  # a node, or `NO_LEADER`
     leader_epoch: int
     message_count: int = 0  # without control records, and without what compaction has removed
 
@@ -75,3 +77,7 @@ class TopicVerbs(Protocol):
     @verb(Resource.TOPIC, Action.DESCRIBE, Route.LEADER, frame="OFFSETS")
     def offsets(self, topic: str, *, time_ns: int | None = None, at: str = "latest") -> Pending[Sequence[int]]:
         """By partition: the first offset at or after a time, or `earliest`, or `latest` (the high watermark)."""
+
+    @verb(Resource.TOPIC, Action.DELETE, Route.LEADER)
+    def truncate(self, topic: str, partition: int, before_offset: int) -> Pending[int]:
+        """Delete the records of a partition below an offset; -1 deletes all. Returns the new start of the log."""

@@ -212,6 +212,7 @@ class Catalog:
             raise InvalidTopic(name, reason, setting="num_partitions")
         explicit = merge({}, settings, topic=name)
         config = TopicConfig.parse(explicit, topic=name)
+        self._check_dead_letter_topic(name, config)
         if name in self.quarantined:
             raise self.quarantined[name]
         if name in self._topics or name in self._creating:
@@ -228,6 +229,10 @@ class Catalog:
         topic = self.get(name)
         explicit = merge(topic.settings, changes, topic=name)
         config = TopicConfig.parse(explicit, topic=name)
+        self._check_dead_letter_topic(name, config)
+        if config.partitioner != topic.config.partitioner:
+            reason = "cannot be changed: messages of a key would be in two partitions, without an order between them"
+            raise InvalidTopic(name, reason, setting="partitioner")
         if name in self._altering:
             raise Conflict(f"another change of the topic {name} is under way; retry when it is done")
         described = Description(
@@ -262,6 +267,20 @@ class Catalog:
                 altering.cancel()
         self._abandon(topic.partitions)
         return DeleteTopicJob(self._disk, self._data.topics_path, remains, topic)
+
+    def _check_dead_letter_topic(self, name: str, config: TopicConfig) -> None:
+        """Raise `InvalidTopic` if dead letters of the topic, when they fail again and again, would come back to it."""
+        if config.dead_letter_topic == name:
+            raise InvalidTopic(name, "must be another topic, not the topic itself", setting="dead_letter_topic")
+        topic, target = name, config.dead_letter_topic_of(name)
+        path = [name]
+        while target != topic:  # a topic that ends with .dlq and sets none is its own
+            path.append(target)
+            if target in path[:-1]:
+                reason = f"its dead letters would come back to it: {' -> '.join(path)}"
+                raise InvalidTopic(name, reason, setting="dead_letter_topic")
+            known = self._topics.get(target)
+            topic, target = target, (known.config if known else TopicConfig()).dead_letter_topic_of(target)
 
     def complete(self, job: CreateTopicJob | AlterTopicJob | DeleteTopicJob, error: Exception | None = None) -> Topic:
         """Let a job that has run take effect, and return the topic; `error` is what the job raised."""

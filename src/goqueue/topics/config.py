@@ -24,6 +24,10 @@ from goqueue.storage.directory import TOPIC_NAME_RULE, is_topic_name
 from goqueue.times import format_duration, parse_duration
 
 INTERNAL_PREFIX = "__"
+DLQ_SUFFIX = ".dlq"
+DEFAULT_DEAD_LETTER_TOPIC = f"<topic>{DLQ_SUFFIX}"
+"""The public form of the default; no topic can have that name."""
+TRACES_TOPIC = "__traces"  # internal, but users may read it
 PARTITIONS_MAX = 1_000
 LEDGER_SEGMENT_BYTES = 2 * 1024 * 1024  # a compaction holds all keys of the new segments in memory
 _WEIGHT_MAX = 1_000_000
@@ -47,6 +51,13 @@ class Compression(StrEnum):
     NONE = "none"
     ZSTD = "zstd"
     LZ4 = "lz4"
+
+
+class Partitioner(StrEnum):
+    """How a key chooses its partition; see `wire/partitioning.py`."""
+
+    MURMUR3 = "murmur3"
+    MURMUR2 = "murmur2"
 
 
 class VerifyCompression(StrEnum):
@@ -101,6 +112,11 @@ def is_internal(name: str) -> bool:
     return name.startswith(INTERNAL_PREFIX)
 
 
+def default_dead_letter_topic(topic: str) -> str:
+    """The dead-letter topic of a topic that sets none; a topic of such a name is its own."""
+    return topic if topic.endswith(DLQ_SUFFIX) else topic + DLQ_SUFFIX
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicConfig:
     """All settings of one topic."""
@@ -117,11 +133,13 @@ class TopicConfig:
     compression: Compression = Compression.NONE
     verify_compression: VerifyCompression = VerifyCompression.OFF  # on costs CPU; see benchmarks/README.md
     max_message_bytes: int = VALUE_BYTES_MAX
+    partitioner: Partitioner = Partitioner.MURMUR3  # fixed at creation: a key must not change its partition
     visibility_timeout_ms: int = 30_000
     max_deliveries: int = 3  # then the dead-letter topic: a poison message must not loop
     backoff_initial_ms: int = 1_000
     backoff_max_ms: int = 60_000
     max_in_flight: int = 1_000  # per consumer
+    dead_letter_topic: str | None = None  # None: `default_dead_letter_topic`
     ttl_ms: int | None = None
     on_expire: OnExpire = OnExpire.DROP
     priority_mode: PriorityMode = PriorityMode.WEIGHTED
@@ -147,6 +165,10 @@ class TopicConfig:
     def settings(self) -> dict[str, object]:
         """All settings in their public form."""
         return {name: setting.show(getattr(self, setting.field(name))) for name, setting in _SETTINGS.items()}
+
+    def dead_letter_topic_of(self, topic: str) -> str:
+        """Where dead letters of a topic with these settings go."""
+        return self.dead_letter_topic or default_dead_letter_topic(topic)
 
     def log_config(self) -> LogConfig:
         """The settings of the log of a partition.
@@ -305,6 +327,21 @@ class _Choice:
         return str(value)
 
 
+class _TopicName:
+    def field(self, name: str) -> str:
+        return name
+
+    def parse(self, value: object) -> str | None:
+        if value == DEFAULT_DEAD_LETTER_TOPIC:
+            return None
+        if isinstance(value, str) and is_topic_name(value) and not is_internal(value):
+            return value
+        raise ValueError(f"must be the name of a topic that is not internal, or {DEFAULT_DEAD_LETTER_TOPIC}")
+
+    def show(self, value: object) -> object:
+        return value or DEFAULT_DEAD_LETTER_TOPIC
+
+
 _SETTINGS: dict[str, _Setting] = {
     "cleanup": _Choice(Cleanup),
     "retention": _Duration(0),
@@ -318,11 +355,13 @@ _SETTINGS: dict[str, _Setting] = {
     "compression": _Choice(Compression),
     "verify_compression": _Choice(VerifyCompression),
     "max_message_bytes": _Whole(1, 2**31 - 1),
+    "partitioner": _Choice(Partitioner),
     "visibility_timeout": _Duration(1),
     "max_deliveries": _Whole(1, 1_000_000),
     "backoff_initial": _Duration(0),
     "backoff_max": _Duration(0),
     "max_in_flight": _Whole(1, 1_000_000),
+    "dead_letter_topic": _TopicName(),
     "ttl": _Duration(1, may_be_none=True),
     "on_expire": _Choice(OnExpire),
     "priority_mode": _Choice(PriorityMode),

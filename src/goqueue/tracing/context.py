@@ -113,28 +113,30 @@ def context_in(headers: Mapping[str, str]) -> TraceContext | None:
     return context
 
 
-def explicit_context(raw_headers: bytes | None) -> TraceContext | None:
+def explicit_context(encoded: bytes | None) -> TraceContext | None:
     """The trace that encoded headers name."""
-    if not raw_headers or (b"traceparent" not in raw_headers and b"gq-trace" not in raw_headers):
+    if not encoded or (b"traceparent" not in encoded and b"gq-trace" not in encoded):
         return None
     with suppress(CorruptRecord):
-        named = dict(split_headers(raw_headers))
-        texts = {name: named.get(name.encode(), b"").decode("utf-8", "replace") for name in (TRACEPARENT, COPY_TRACE)}
+        named = dict(split_headers(encoded))
+        texts = {
+            name: (named.get(name.encode()) or b"").decode("utf-8", "replace") for name in (TRACEPARENT, COPY_TRACE)
+        }
         return context_in(texts)
     return None
 
 
 def context_of(
-    topic: str, partition: int, offset: int, timestamp_ns: int, raw_headers: bytes | None = None
+    topic: str, partition: int, offset: int, timestamp_ns: int, encoded: bytes | None = None
 ) -> TraceContext:
     """The trace of a message: the one that its headers name, or the derived one."""
-    found = explicit_context(raw_headers)
+    found = explicit_context(encoded)
     return found or TraceContext(derived_trace_id(topic, partition, offset, timestamp_ns), "", is_sampled=True)
 
 
-def trace_id_of(topic: str, partition: int, offset: int, timestamp_ns: int, raw_headers: bytes | None = None) -> str:
+def trace_id_of(topic: str, partition: int, offset: int, timestamp_ns: int, encoded: bytes | None = None) -> str:
     """The id of the trace of a message."""
-    return context_of(topic, partition, offset, timestamp_ns, raw_headers).trace_id
+    return context_of(topic, partition, offset, timestamp_ns, encoded).trace_id
 
 
 def derived_trace_id(topic: str, partition: int, offset: int, timestamp_ns: int) -> str:

@@ -35,7 +35,7 @@ same answer again. An abort that the owner did not ask for (timeout, admin, rest
 the open transactions of the request are the same work once more: they are aborted, and the answer is "committed".
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from goqueue.errors import (
@@ -49,7 +49,7 @@ from goqueue.errors import (
 from goqueue.events import TransactionEvent
 from goqueue.transactions import facts
 from goqueue.transactions.deadlines import Deadlines
-from goqueue.transactions.decisions import ABORTED, COMMITTED, DecidedPartition, Decision, Stage
+from goqueue.transactions.decisions import ABORTED, COMMITTED, Decision, Stage
 from goqueue.transactions.jobs import Jobs, validate_job
 from goqueue.transactions.limits import TransactionLimits
 from goqueue.transactions.outbox import Facts
@@ -57,7 +57,7 @@ from goqueue.transactions.producers import PRODUCER_ID_MAX, ProducerEntry, valid
 from goqueue.transactions.recovery import CoordinatorRecovery, recover
 from goqueue.transactions.states import AbortReason, TransactionState, TransactionTrigger, Verdict
 from goqueue.transactions.tables import TransactionTables
-from goqueue.transactions.transaction import StagedTransaction, transaction_id
+from goqueue.transactions.transaction import PartitionEnds, StagedTransaction, transaction_id
 from goqueue.wire.transaction_reports import (
     BegunTransaction,
     ProducerSession,
@@ -114,12 +114,11 @@ class TransactionCoordinator:
         self,
         stored: Mapping[bytes, bytes],
         *,
-        is_stored: Callable[[DecidedPartition], bool] = lambda _: True,
         now_ns: int,
         wall_ns: int,
     ) -> CoordinatorRecovery:
-        """Start from the stored facts. `is_stored` says whether a partition has all records that a decision names."""
-        return recover(self._tables, stored, is_stored=is_stored, now_ns=now_ns, wall_ns=wall_ns)
+        """Start from the stored facts. Each decision is under way again, until it is `decided` or `voided`."""
+        return recover(self._tables, stored, now_ns=now_ns, wall_ns=wall_ns)
 
     def take_facts(self) -> Facts:
         """The changes since the last call that no result has carried: to be written at once, and not waited for."""
@@ -164,6 +163,12 @@ class TransactionCoordinator:
         if forgotten:
             self._outbox.note(forgotten)
         return producer
+
+    def knows(self, producer_id: int) -> bool:
+        """Whether there is a producer of that id, or a decision about it that is not over."""
+        if self._producers.find_id(producer_id) is not None:
+            return True
+        return any(known == producer_id for known, _ in self._tables.unsettled)
 
     def heartbeat(self, producer_id: int, epoch: int, transactional_id: str | None = None, *, wall_ns: int) -> None:
         """Note that the producer is in use. Raises `ProducerNotFound` or `ProducerFenced`."""
@@ -293,14 +298,14 @@ class TransactionCoordinator:
         *,
         marker: str | None = None,
         replaces: str | None = None,
-        end_of: Callable[[DecidedPartition], int] = lambda _: 0,
+        ends: PartitionEnds | None = None,
         wall_ns: int,
     ) -> Decision | TransactionOutcome:
         """Commit all of them or none, once per marker: the decision to carry out, or the outcome of an earlier commit.
 
-        `end_of` says where a partition ends now. The commit is decided when the facts and all records below these ends
-        are durable. Raises `Busy`, `ProducerNotFound`, `ProducerFenced`, `TransactionAborted`, `InvalidRequest`,
-        `InvalidTransactionState` or `RequestTooLarge`; then nothing is decided.
+        `ends` says where a partition ends now. The commit is decided when the facts and all records below these ends
+        are durable. Raises what `ends` raises, `Busy`, `ProducerNotFound`, `ProducerFenced`, `TransactionAborted`,
+        `InvalidRequest`, `InvalidTransactionState` or `RequestTooLarge`; then nothing is decided.
         """
         owners = self._owners(owner, together)
         for producer, _ in owners:
@@ -320,7 +325,7 @@ class TransactionCoordinator:
                 raise InvalidTransactionState(fault, one.transactional_id, TransactionState.ONGOING.value)
         for producer, _ in owners:
             self._producers.use(producer, wall_ns=wall_ns)
-        decision = self._committing(transactions, marker, end_of, wall_ns=wall_ns)
+        decision = self._committing(transactions, marker, ends, wall_ns=wall_ns)
         decision.replaces = replaces
         return decision
 
@@ -360,12 +365,12 @@ class TransactionCoordinator:
         self,
         transactions: list[StagedTransaction],
         marker: str | None,
-        end_of: Callable[[DecidedPartition], int],
+        ends: PartitionEnds | None,
         *,
         wall_ns: int,
     ) -> Decision:
         id = transactions[0].id
-        parts = tuple(transaction.part(end_of) for transaction in transactions)
+        parts = tuple(transaction.part(ends) for transaction in transactions)
         raw = facts.encode(facts.SavedDecision(facts.VERSION, wall_ns, marker, list(parts)))
         if len(raw) > self.limits.decision_bytes_max:
             raise RequestTooLarge(len(raw), self.limits.decision_bytes_max)
@@ -452,6 +457,17 @@ class TransactionCoordinator:
             producer.under_way = None
             self._deadlines.add(producer.transaction)
 
+    def voided(self, decision: Decision, reason: AbortReason) -> Decision | None:
+        """Note that the decision never counts, as records of it are lost; returns the abort of its transactions.
+
+        Its facts must be tombstoned first: until that is durable, a restart may find it.
+        """
+        transactions = [producer.transaction for producer in self._under_way(decision) if producer.transaction]
+        for part in decision.parts:
+            self._tables.unsettled.pop((part.producer_id, part.number), None)
+        self.withdrawn(decision)
+        return self._aborting(transactions, reason) if transactions else None
+
     def completed(self, decision: Decision, *, now_ns: int, wall_ns: int) -> None:
         """Note that the decision is carried out everywhere: its callers and those that got `Busy` can be answered."""
         assert decision.stage is (Stage.DECIDED if decision.is_commit else Stage.ASKED)
@@ -504,8 +520,9 @@ class TransactionCoordinator:
 
     def verdict(self, producer_id: int, number: int) -> Verdict:
         """The fate of a transaction that has records and no marker in a partition."""
-        if (producer_id, number) in self._tables.unsettled:
-            return Verdict.COMMIT
+        decision = self._tables.unsettled.get((producer_id, number))
+        if decision is not None:
+            return Verdict.OPEN if decision.stage is Stage.ASKED else Verdict.COMMIT
         transaction = self.open.find(producer_id, number)
         if transaction:
             return Verdict.ABORT if transaction.state is TransactionState.PREPARE_ABORT else Verdict.OPEN

@@ -38,12 +38,15 @@ ABORTED = "aborted"
 
 
 class DecidedPartition(msgspec.Struct, array_like=True, frozen=True):
-    """A partition that gets a marker. All records of the transaction there are below `end_offset`."""
+    """A partition that gets a marker. All records of the transaction there are below `end_offset`, which was the end of
+    its log under the leader of that epoch. Without that epoch up to there, a log has lost records.
+    """
 
     topic: str
     topic_id: str
     partition: Whole
     end_offset: Whole = 0
+    epoch: Whole = 0
 
 
 class DecidedPosition(msgspec.Struct, array_like=True, frozen=True):

@@ -98,6 +98,19 @@ def decision_key(id: str) -> bytes:
     return DECISION_KEY + id.encode()
 
 
+def transactional_ids(key: bytes, raw: bytes) -> list[str] | None:
+    """The transactional ids that a fact is about; None for a marker, which may be named with any."""
+    kind, name = key[:KIND_BYTES], key[KIND_BYTES:].decode(errors="replace")
+    if kind == MARKER_KEY:
+        return None
+    if kind == DECISION_KEY:
+        try:
+            return [part.transactional_id for part in decode(SavedDecision, key, raw).parts]
+        except UnsupportedFormat:
+            return [name.rpartition(":")[0]]
+    return [name] if kind == TRANSACTIONAL_KEY else []
+
+
 def decode(kind: type[Fact], key: bytes, raw: bytes) -> Fact:
     """The fact that was encoded. Raises `UnsupportedFormat` if the bytes are no fact of a known version."""
     try:

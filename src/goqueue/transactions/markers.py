@@ -59,14 +59,14 @@ def markers_in(records: Buffer) -> Iterator[Marker]:
         return
     found = kernel.select(records, array("Q", control), max_bytes=len(records))
     for record in kernel.decode(found.records, None, kernel.RecordBase, verify=False):
-        transaction = _transaction_of(record.raw_headers) if record.flags & Flags.TRANSACTIONAL else None
+        transaction = _transaction_of(record.encoded_headers) if record.flags & Flags.TRANSACTIONAL else None
         if transaction:
             yield Marker(record.offset, *transaction, bool(record.flags & Flags.COMMIT))
 
 
-def _transaction_of(raw_headers: bytes | None) -> tuple[int, int] | None:
-    for name, value in split_headers(raw_headers or b""):
-        if name == _TRANSACTION and (match := _TEXT.fullmatch(value)):
+def _transaction_of(encoded_headers: bytes | None) -> tuple[int, int] | None:
+    for name, value in split_headers(encoded_headers or b""):
+        if name == _TRANSACTION and (match := _TEXT.fullmatch(value or b"")):
             producer_id, number = map(int, match.groups())
             if 0 < producer_id < 2**63 and 0 < number < TRANSACTION_MAX:
                 return producer_id, number

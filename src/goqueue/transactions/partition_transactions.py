@@ -106,6 +106,10 @@ class PartitionTransactions:
                 decided.append(Decided(found.offset, found.is_commit, ranges))
         return decided
 
+    def record_count(self, producer_id: int, number: int) -> int:
+        """How many records of the open transaction are in the log."""
+        return sum(end - first for first, end in _pairs(self._bounds.get((producer_id, number), [])))
+
     def uncommitted(self, start: int, end: int) -> BitMap64:
         """The offsets in [start, end) that belong to open transactions."""
         found = BitMap64()

@@ -29,6 +29,8 @@ from goqueue.transactions.transaction import StagedTransaction, transaction_id
 
 EPOCH_MAX = 2**31 - 1
 PRODUCER_ID_MAX = 2**63 - 1
+ID_STEP = 256
+"""Producer ids of one coordinator are so far apart, or a multiple of it (`producer_ids.py`)."""
 TRANSACTIONAL_ID_CHARACTERS_MAX = 255
 
 
@@ -174,9 +176,9 @@ class ProducerTable:
             raise Conflict(f"there are {len(self._holders)} transactional ids, which is the limit; reuse one of them")
 
     def free_id(self, wanted: int) -> int:
-        """The wanted id if no producer has it, else the next free one."""
+        """The wanted id if no producer has it, else the next free one of the same coordinator."""
         while wanted in self._by_id:
-            wanted = wanted % PRODUCER_ID_MAX + 1
+            wanted = wanted + ID_STEP if wanted + ID_STEP <= PRODUCER_ID_MAX else wanted % ID_STEP + ID_STEP
         return wanted
 
     def renew(self, producer: ProducerEntry, *, new_id: int) -> None:

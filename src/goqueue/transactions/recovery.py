@@ -2,21 +2,21 @@
 
     t: and p:   producers as they were. A transaction that was open and not decided is aborted: its records carry its
                 number, and partitions that find such records ask for the verdict
-    d:          a commit that was decided. It is carried out again, unless a partition ends before the offset that the
-                decision names: then the decision and the data were on their way together, and only the decision arrived
+    d:          a commit whose record was written. It counts unless a partition ends before the offset that it names:
+                then the record and the data were on their way together, and only the record arrived. The owner of the
+                partitions knows that: each decision is under way again, and is `decided` or `voided` next
     m:          markers that were committed
 
 A fact that cannot be decoded is skipped and reported. If it was a decision, its transactions count as undecided.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from goqueue.errors import GoQueueError, UnsupportedFormat
 from goqueue.names import TopicPartition
 from goqueue.transactions import facts
-from goqueue.transactions.decisions import COMMITTED, DecidedPartition, Decision, DecisionPart, Stage
-from goqueue.transactions.outbox import Facts
+from goqueue.transactions.decisions import COMMITTED, Decision, DecisionPart
 from goqueue.transactions.producers import ProducerEntry, validate_transactional_id
 from goqueue.transactions.states import AbortReason, TransactionState, TransactionTrigger
 from goqueue.transactions.tables import TransactionTables
@@ -30,9 +30,9 @@ class CoordinatorRecovery(NamedTuple):
     """What the owner of the partitions has to do before it serves anything."""
 
     decisions: list[Decision]
-    """Commits to be carried out again; each of them is `decided`."""
-    void: Facts
-    """Tombstones of decisions that do not count. They must be durable before anything is written to the partitions."""
+    """Commits that are under way again. Those that do not count must be tombstoned first, durably, before anything is
+    written to their partitions.
+    """
     aborted: list[str]
     """The transactions that were open. Their records are in partitions that ask for the `verdict`."""
     unreadable: dict[bytes, str]
@@ -50,30 +50,27 @@ def recover(
     tables: TransactionTables,
     stored: Mapping[bytes, bytes],
     *,
-    is_stored: Callable[[DecidedPartition], bool],
     now_ns: int,
     wall_ns: int,
 ) -> CoordinatorRecovery:
-    """Fill the empty tables from the facts. `is_stored` says whether a partition has all records below its end."""
+    """Fill the empty tables from the facts."""
     assert not tables.producers
     producers, decisions, markers, unreadable = _decode(stored)
-    whole = [one for one in decisions if all(is_stored(place) for part in one.parts for place in part.partitions)]
-    void: Facts = {facts.decision_key(one.id): None for one in decisions if one not in whole}
     for producer in sorted(producers, key=lambda one: one.used_at_ns):
         forgotten = tables.producers.add(producer)
         if forgotten:
             tables.outbox.note(forgotten)
     tables.markers.restore(markers)
-    parts = [(decision, part) for decision in whole for part in decision.parts]
+    parts = [(decision, part) for decision in decisions for part in decision.parts]
     # The newest decision of a producer comes first; `_resume` then finds the producer beyond the older ones.
     for decision, part in sorted(parts, key=lambda pair: pair[1].number, reverse=True):
         _resume(tables, decision, part, begun_ns=now_ns - max(0, wall_ns - part.started_at_ns))
     interrupted = [one for one in producers if one.state in _INTERRUPTED and not one.under_way]
-    return CoordinatorRecovery(whole, void, [_abort(tables, one) for one in interrupted], unreadable)
+    return CoordinatorRecovery(decisions, [_abort(tables, one) for one in interrupted], unreadable)
 
 
 def _resume(tables: TransactionTables, decision: Decision, part: DecisionPart, *, begun_ns: int) -> None:
-    """Put a commit that was decided before the restart under way again."""
+    """Put a commit whose record was found under way again."""
     if decision.marker is not None:
         tables.markers.committing[decision.marker] = decision
     tables.unsettled[part.producer_id, part.number] = decision
@@ -136,7 +133,9 @@ def _decode(stored: Mapping[bytes, bytes]) -> _StoredFacts:
                 used_at_ns = plain.used_at_ns
                 found.producers.append(ProducerEntry(_whole(key), plain.epoch, used_at_ns, saved_at_ns=used_at_ns))
             elif kind == facts.DECISION_KEY:
-                found.decisions.append(_restored_decision(name, facts.decode(facts.SavedDecision, key, raw)))
+                found.decisions.append(
+                    _restored_decision(name, facts.decode(facts.SavedDecision, key, raw), {key: raw})
+                )
             elif kind == facts.MARKER_KEY:
                 found.markers.append((name, facts.decode(facts.SavedMarker, key, raw)))
             else:
@@ -177,12 +176,12 @@ def _restored_holder(transactional_id: str, saved: facts.SavedTransactional) -> 
     )
 
 
-def _restored_decision(id: str, saved: facts.SavedDecision) -> Decision:
+def _restored_decision(id: str, saved: facts.SavedDecision, stored: Mapping[bytes, bytes | None]) -> Decision:
     return Decision(
         id=id,
         is_commit=True,
         parts=tuple(saved.parts),
         answer=TransactionOutcome(COMMITTED),
         marker=saved.marker,
-        stage=Stage.DECIDED,
+        facts=stored,
     )

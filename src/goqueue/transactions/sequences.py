@@ -10,8 +10,13 @@ A producer numbers its records per partition, from 0 on. A batch is
     out of order  if records before it are missing
 
 A higher epoch starts at 0 again and fences the lower ones.
+
+Producers whose id is derived are the broker's own: dead letters and redrives. They are never forgotten for being idle.
+A batch of theirs may be under way for as long as its source is unavailable, and only its sequence says later whether it
+was stored. There is one for each group and partition that messages come from.
 """
 
+import struct
 import sys
 from array import array
 from collections.abc import Iterable
@@ -23,7 +28,7 @@ from goqueue.errors import InvalidBatch, OutOfOrderSequence, ProducerFenced
 from goqueue.record import kernel
 from goqueue.record.header import HEADER
 from goqueue.record.headers import PRODUCER
-from goqueue.record.identity import BatchIdentity, identity_of
+from goqueue.record.identity import DERIVED_FROM, BatchIdentity, identity_of
 
 WINDOW = 5
 """How many batches of a producer are remembered with their offsets; so many may be in flight at once."""
@@ -42,6 +47,9 @@ LOOK_NS = 60 * 10**9
 
 _BATCH = 4  # numbers per batch
 _STATE_MAX = 1 + WINDOW * _BATCH
+_FIRST = struct.Struct("=5q")  # the epoch and the first batch
+_NEXT = struct.Struct("=4q")
+_EPOCH = struct.Struct("=q")
 
 
 class KnownBatch(NamedTuple):
@@ -51,6 +59,20 @@ class KnownBatch(NamedTuple):
     record_count: int
     first_offset: int
     timestamp_ns: int
+
+
+class LastBatch(NamedTuple):
+    """The last batch of a producer, in its highest epoch."""
+
+    epoch: int
+    first_sequence: int
+    record_count: int
+    first_offset: int
+
+    @property
+    def end_sequence(self) -> int:
+        """The sequence after those of the batch."""
+        return self.first_sequence + self.record_count
 
 
 class SequenceSnapshot(msgspec.Struct, array_like=True, frozen=True):
@@ -66,12 +88,13 @@ class SequenceSnapshot(msgspec.Struct, array_like=True, frozen=True):
 class Sequences:
     """Every producer that published to one partition lately.
 
-    The state of a producer is one array: its epoch, then the fields of `KnownBatch` of the last batches, oldest first.
-    So an id that is used once costs 200 bytes, a third of what an object per batch and number would take.
+    The state of a producer is a string of int64: its epoch, then the fields of `KnownBatch` of the last batches, oldest
+    first. An id that is used once costs 140 bytes with its place in the dict. Short-lived producers come by the
+    thousands, and an array for each takes 250 bytes.
     """
 
     def __init__(self, *, producers_max: int = PRODUCERS_MAX) -> None:
-        self._producers: dict[int, array[int]] = {}
+        self._producers: dict[int, bytes] = {}
         self._producers_max = producers_max
         self._evict_from = producers_max  # above this many producers, `_evict` looks for some to forget
         self._look_ns = 0  # no producer becomes idle before this time
@@ -81,12 +104,17 @@ class Sequences:
 
     def next_of(self, producer_id: int, epoch: int) -> int:
         """The next sequence of a producer that leaves the counting to the broker."""
-        state = self._producers.get(producer_id)
+        state = self._state(producer_id)
         return state[-4] + state[-3] if state and state[0] == epoch else 0
+
+    def last_batch(self, producer_id: int) -> LastBatch | None:
+        """The last batch of a producer."""
+        state = self._state(producer_id)
+        return LastBatch(state[0], *state[-_BATCH:-1]) if state else None
 
     def check(self, batch: BatchIdentity) -> KnownBatch | None:
         """None if the batch is new, else where it is. Raises `OutOfOrderSequence` or `ProducerFenced`."""
-        state = self._producers.get(batch.producer_id)
+        state = self._state(batch.producer_id)
         if state and batch.epoch < state[0]:
             raise ProducerFenced(batch.producer_id, batch.epoch, state[0])
         if not state or batch.epoch > state[0]:
@@ -109,24 +137,25 @@ class Sequences:
     def note(self, batch: BatchIdentity, *, first_offset: int, timestamp_ns: int) -> None:
         """The batch was appended to the log."""
         producer_id, epoch, first_sequence, record_count, _ = batch
-        state = self._producers.get(producer_id)
-        if state and state[0] == epoch:
-            state.extend((first_sequence, record_count, first_offset, timestamp_ns))
-            if len(state) > _STATE_MAX:
-                del state[1 : 1 + _BATCH]
+        raw = self._producers.get(producer_id)
+        if raw is not None and _EPOCH.unpack_from(raw)[0] == epoch:
+            raw += _NEXT.pack(first_sequence, record_count, first_offset, timestamp_ns)
+            if len(raw) > _STATE_MAX * _EPOCH.size:
+                raw = raw[: _EPOCH.size] + raw[_FIRST.size :]
+            self._producers[producer_id] = raw
             return
-        self._producers[producer_id] = array("q", (epoch, first_sequence, record_count, first_offset, timestamp_ns))
+        self._producers[producer_id] = _FIRST.pack(epoch, first_sequence, record_count, first_offset, timestamp_ns)
         if len(self._producers) > self._evict_from:
             self._evict(timestamp_ns)
 
     def _evict(self, now_ns: int) -> None:
-        """Forget the producers that were silent for longest.
+        """Forget the producers that were silent for longest; the broker's own only when there are no others.
 
         One that published lately may still send a batch again, and is kept as long as there are no more than
         `YOUNG_FACTOR` times too many.
         """
         spare = self._producers_max // EVICTED_PART
-        oldest = sorted(self._producers, key=self._last_use)
+        oldest = sorted(self._producers, key=lambda one: (one >= DERIVED_FROM, self._last_use(one)))
         excess = len(oldest) - self._producers_max
         for at, producer_id in enumerate(oldest[: excess + spare]):
             is_young = now_ns - self._last_use(producer_id)[0] < YOUNG_NS
@@ -138,8 +167,12 @@ class Sequences:
 
     def _last_use(self, producer_id: int) -> tuple[int, int]:
         """When it last published, and to which offset."""
-        state = self._producers[producer_id]
+        state = _numbers(self._producers[producer_id])
         return state[-1], state[-2]
+
+    def _state(self, producer_id: int) -> "memoryview[int] | None":
+        raw = self._producers.get(producer_id)
+        return None if raw is None else _numbers(raw)
 
     def note_records(self, records: memoryview) -> None:
         """Learn from stored records, which are complete and valid."""
@@ -155,16 +188,18 @@ class Sequences:
         if now_ns < self._look_ns:
             return
         self._look_ns = now_ns + LOOK_NS
-        for producer_id in [one for one, state in self._producers.items() if now_ns - state[-1] >= _idle_ns_max(state)]:
+        states = ((producer_id, _numbers(raw)) for producer_id, raw in self._producers.items())
+        idle = [one for one, state in states if one < DERIVED_FROM and now_ns - state[-1] >= _idle_ns_max(state)]
+        for producer_id in idle:
             del self._producers[producer_id]
 
     def snapshot(self, next_offset: int) -> bytes:
         """The encoded sequences, as of that offset."""
         states = array("q")
-        for producer_id, state in self._producers.items():
+        for producer_id, raw in self._producers.items():
             states.append(producer_id)
-            states.append(len(state))
-            states.extend(state)
+            states.append(len(raw) // _EPOCH.size)
+            states.frombytes(raw)
         if sys.byteorder == "big":
             states.byteswap()
         return msgspec.msgpack.encode(SequenceSnapshot(next_offset, states.tobytes()))
@@ -176,17 +211,21 @@ class Sequences:
         states.frombytes(snapshot.states)
         if sys.byteorder == "big":
             states.byteswap()
-        found: dict[int, array[int]] = {}
+        found: dict[int, bytes] = {}
         at = 0
         while at < len(states):
             producer_id, size = states[at], states[at + 1]
-            found[producer_id] = states[at + 2 : at + 2 + size]
+            found[producer_id] = states[at + 2 : at + 2 + size].tobytes()
             at += 2 + size
         self._producers = found
         return snapshot.next_offset
 
 
-def _idle_ns_max(state: "array[int]") -> int:
+def _numbers(raw: bytes) -> "memoryview[int]":
+    return memoryview(raw).cast("q")
+
+
+def _idle_ns_max(state: "memoryview[int]") -> int:
     is_single = len(state) == 1 + _BATCH and state[2] == 1 and state[0] == 0 and state[1] <= 1
     return SINGLE_IDLE_NS_MAX if is_single else IDLE_NS_MAX
 

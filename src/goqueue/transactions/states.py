@@ -71,7 +71,8 @@ class AbortReason(StrEnum):
     FENCED = "fenced"  # a newer instance of the producer was initiated
     MARKER = "marker"  # the same marker was committed before
     REPLACED = "replaced"  # a newer run of its job has begun (`jobs.py`)
-    RESTART = "restart"  # the broker stopped before a decision
+    RESTART = "restart"  # its coordinator stopped before a decision
+    LOST = "lost"  # a change of leader has lost some of its records or acks
 
 
 class Verdict(StrEnum):

@@ -21,7 +21,7 @@ class TransactionTables:
         self.limits = limits
         self.producers = ProducerTable(limits)
         self.open = OpenTransactions(self.producers)
-        self.unsettled: dict[tuple[int, int], Decision] = {}  # commits that are durable, with effects that are not yet
+        self.unsettled: dict[tuple[int, int], Decision] = {}  # commits whose record is written, and effects are not
         self.markers = CommittedMarkers(limits)
         self.outbox = FactOutbox(self.markers)
         self.outcomes = OutcomeCounters()

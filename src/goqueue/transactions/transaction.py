@@ -4,7 +4,8 @@ All of this is in memory only. It becomes durable as a part of the decision that
 aborts the transaction.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection
+from typing import NamedTuple, Protocol
 
 from pyroaring import BitMap64
 
@@ -19,6 +20,13 @@ from goqueue.wire.transaction_reports import TransactionInfo
 
 GroupPartition = tuple[str, str, int]
 """Group, topic, partition."""
+
+
+class StoredRecords(NamedTuple):
+    """The records that a partition has stored, and the epoch of the leader that stored the first."""
+
+    epoch: int
+    record_count: int
 
 
 class JobRun:
@@ -43,7 +51,9 @@ class StagedTransaction:
     """Partitions, positions and acks that take effect together or not at all. The coordinator changes the state."""
 
     __slots__ = (
+        "_held_in",
         "_limits",
+        "_written",
         "acks",
         "begun_ns",
         "epoch",
@@ -89,7 +99,14 @@ class StagedTransaction:
         self.partitions: dict[TopicPartition, DecidedPartition] = {}
         self.positions: dict[GroupPartition, DecidedPosition] = {}
         self.acks: dict[GroupPartition, DecidedAcks] = {}
+        self._written: dict[TopicPartition, StoredRecords] = {}
+        self._held_in: dict[GroupPartition, int] = {}  # the epoch of the leader that held the first of these acks
         self._limits = limits
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Producer id and number: how partitions know it."""
+        return self.producer_id, self.number
 
     @property
     def id(self) -> str:
@@ -128,8 +145,26 @@ class StagedTransaction:
             return False
         self._check_room("partitions", self.partitions, name)
         self.partitions[name] = DecidedPartition(topic, topic_id, partition)
+        self._written.pop(name, None)  # they were in an earlier topic of that name
         self.updated_at_ns = wall_ns
         return True
+
+    def stored(self, partition: TopicPartition, epoch: int, record_count: int) -> None:
+        """Count records that the leader of that epoch has stored."""
+        self.record_count += record_count
+        known = self._written.get(partition)
+        if known is None:
+            self._written[partition] = StoredRecords(epoch, record_count)
+        else:
+            self._written[partition] = StoredRecords(known.epoch, known.record_count + record_count)
+
+    def written_to(self, place: DecidedPartition) -> StoredRecords | None:
+        """What the partition has stored; None if that is nothing."""
+        return self._written.get(TopicPartition(place.topic, place.partition))
+
+    def held_in(self, acks: DecidedAcks) -> int | None:
+        """The epoch of the leader that held the first of these; None after a restart."""
+        return self._held_in.get((acks.group, acks.topic, acks.partition))
 
     def add_position(self, position: DecidedPosition, *, wall_ns: int) -> None:
         """Set the position of the group when the transaction commits; the last one for a partition counts."""
@@ -139,8 +174,8 @@ class StagedTransaction:
         self.positions[name] = position
         self.updated_at_ns = wall_ns
 
-    def add_acks(self, acks: DecidedAcks, *, wall_ns: int) -> None:
-        """Ack these messages for the group when the transaction commits."""
+    def add_acks(self, acks: DecidedAcks, *, epoch: int = 0, wall_ns: int) -> None:
+        """Ack these messages, which the leader of that epoch holds, for the group when the transaction commits."""
         assert self.state is TransactionState.ONGOING
         name = (acks.group, acks.topic, acks.partition)
         known = self.acks.get(name)
@@ -150,13 +185,16 @@ class StagedTransaction:
             self._check_room("sets of acks", self.acks, name)
             own = DecidedAcks(acks.group, acks.topic, acks.topic_id, acks.partition, BitMap64(acks.offsets))
             self.acks[name] = own
+            self._held_in[name] = epoch
         self.updated_at_ns = wall_ns
 
-    def part(self, end_of: Callable[[DecidedPartition], int] | None = None) -> DecisionPart:
-        """The effects of its end; `end_of` says where a partition ends now."""
+    def part(self, ends: "PartitionEnds | None" = None) -> DecisionPart:
+        """The effects of its end. For a commit, `ends` says where each partition ends now."""
         places = list(self.partitions.values())
-        if end_of is not None:
-            places = [DecidedPartition(one.topic, one.topic_id, one.partition, end_of(one)) for one in places]
+        if ends is not None:
+            places = [ends.end_of(self, one) for one in places]
+            for acks in self.acks.values():
+                ends.check_acks(self, acks)
         return DecisionPart(
             self.transactional_id,
             self.producer_id,
@@ -185,6 +223,16 @@ class StagedTransaction:
     def _check_room(self, what: str, things: Collection[object], name: object) -> None:
         if len(things) >= self._limits.partitions_max and name not in things:
             raise Conflict(f"transaction {self.id} has {len(things)} {what}, which is the limit; commit it first")
+
+
+class PartitionEnds(Protocol):
+    """Knows where partitions end. It raises if a partition has lost what the transaction has stored or acknowledged."""
+
+    def end_of(self, transaction: StagedTransaction, place: DecidedPartition) -> DecidedPartition:
+        """The same partition with its end."""
+
+    def check_acks(self, transaction: StagedTransaction, acks: DecidedAcks) -> None:
+        """Raise unless the transaction still holds these."""
 
 
 def transaction_id(transactional_id: str, number: int) -> str:

@@ -7,7 +7,7 @@ import pytest
 
 from goqueue.delivery.dead_letter import ATTEMPTS, DEAD_AT, ERROR, FIRST_DELIVERY, GROUP, MEMBER, ORIGIN, REASON
 from goqueue.record.header import Priority
-from goqueue.record.message import Message
+from goqueue.record.message import StoredMessage
 from goqueue.service.new_message import NewMessage
 from goqueue.testing import FaultyDisk, ManualClock, MemoryDisk
 from goqueue.testing.memory_disk import PowerLoss
@@ -24,7 +24,7 @@ def faulty(disk: MemoryDisk) -> FaultyDisk:
     return FaultyDisk(disk, seed=1)
 
 
-def dead_letters(node: Node, partition: int = 0) -> list[Message]:
+def dead_letters(node: Node, partition: int = 0) -> list[StoredMessage]:
     return decoded(node.read("orders.dlq", partition)) if node.broker.partitions.has_topic("orders.dlq") else []
 
 
@@ -219,7 +219,7 @@ def test_a_dead_lettering_that_a_snapshot_saw_begin_is_done_once(node: Node) -> 
     member.begin("reject", [message.receipt])  # the dead-letter topic is not made yet
     stored = node.broker.partitions.delivery(node.leader()).groups["workers"].stored
     stored.write_whole()
-    while not stored.dead_letterings[0].target_offset >= 0:
+    while stored.dead_letterings[0].batch is None:
         node.workers.run_one()
 
     again = restarted(node)

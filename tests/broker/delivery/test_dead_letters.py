@@ -1,10 +1,12 @@
 """Redrives: dead letters go back, each once, whatever happens in between."""
 
 from contextlib import suppress
+from datetime import UTC, datetime
 from typing import Literal
 
 import pytest
 
+from goqueue.broker.config import BrokerConfig
 from goqueue.broker.delivery.dead_letters import HISTORY_MAX
 from goqueue.errors import (
     Forbidden,
@@ -19,7 +21,7 @@ from goqueue.testing import ManualClock, MemoryDisk, PowerLoss
 from goqueue.tracing.context import is_trace_id
 from goqueue.wire.reports import DeadLetterFilter, Settlement
 from tests.broker.brokers import Node
-from tests.broker.consumers import Consumer
+from tests.broker.consumers import Consumer, outcomes
 from tests.broker.dead_lettered import (
     ALL,
     answered,
@@ -52,7 +54,10 @@ def test_what_consumers_reject_comes_back_as_it_was(disk: MemoryDisk, clock: Man
     node = Node(disk, clock)
     node.create("orders", partitions=2)
     records = kernel.encode(
-        [b"v", None], keys=[b"k", b"k"], headers=[{"color": "red"}, None], priorities=[Priority.HIGH, Priority.LOW]
+        [b"v", None],
+        keys=[b"k", b""],
+        headers=[[("color", "red"), ("b", None), ("b", b"\xff"), ("b", ""), ("gq-created", "1")], None],
+        priorities=[Priority.HIGH, Priority.LOW],
     )
     node.done(node.broker.messages.publish_records("orders", 1, records))
     reject(node, 2)
@@ -64,8 +69,11 @@ def test_what_consumers_reject_comes_back_as_it_was(disk: MemoryDisk, clock: Man
     assert (first.key, first.value, first.priority) == (b"k", b"v", Priority.HIGH)
     headers = first.headers
     assert is_trace_id(headers.pop("gq-trace"))
-    assert headers == {"color": "red", "gq-origin": "orders.dlq:1:0", "gq-redrives": "1", "gq-for-group": "billing"}
-    assert (second.tombstone, second.priority) == (True, Priority.LOW)
+    told = {"gq-origin": "orders.dlq:1:0", "gq-redrives": "1", "gq-for-group": "billing"}
+    assert headers == {"color": "red", "b": "", **told}
+    assert first.raw_headers[:4] == [("color", b"red"), ("b", None), ("b", b"\xff"), ("b", b"")]
+    assert first.created_at == datetime(1970, 1, 1, tzinfo=UTC)
+    assert (second.tombstone, second.key, second.priority) == (True, b"", Priority.LOW)
     assert node.broker.dead_letters.describe("orders").messages == 0
 
 
@@ -249,7 +257,7 @@ def test_a_redrive_that_cannot_be_is_refused(node: Node, options: dict[str, obje
 
 
 def test_a_forged_origin_does_not_lead_into_internal_topics(node: Node) -> None:
-    node.done(node.broker.partitions.journal("__groups"))
+    node.journal("__groups")
     dead_letter(node, b"evil", origin="__groups:0:0")
 
     assert numbers(redriven(node)) == ("done", 1, 0, 0, 1)
@@ -594,3 +602,151 @@ def test_a_topic_with_a_time_to_live_gives_its_dead_letters_back_to_their_group(
 
     assert audit.poll() == []
     assert values(late.poll()) == [b"a"]
+
+
+def test_a_redrive_goes_on_while_leaders_change(node: Node) -> None:
+    for partition in (0, 1):
+        dead_letter(node, *numbered(60), partition=partition, reason="TIMEOUT")
+    redrive = begun(node, rate=200, limit=110)
+    places = [(topic, partition) for topic in ("orders", "orders.dlq") for partition in (0, 1)]
+
+    for turn in range(200):
+        place = places[turn % 4] if turn % 3 else places[turn % 2 + 2]
+        node.broker.partitions.resign(*place)
+        for _ in range(turn % 3):
+            if node.workers.jobs:
+                node.workers.run_one()
+        node.tick(0.05)
+        node.broker.partitions.become_leader(*place)
+        if turn % 5 == 0:
+            node.workers.run_all()
+
+    assert numbers(ended(node, redrive.id)) == ("done", 110, 110, 0, 0)
+    found = [node.values(partition=partition) for partition in (0, 1)]
+    assert [len(one) for one in found] == [len(set(one)) for one in found]
+    assert sum(map(len, found)) == 110
+    assert [one.id for one in node.broker.dead_letters.describe("orders").redrives] == [redrive.id]
+
+
+# --- other dead-letter topics --------------------------------------------------------------------
+
+
+def sharing(disk: MemoryDisk) -> Node:
+    """Two topics that share a dead-letter topic, with dead letters of both."""
+    node = Node(disk, ManualClock())
+    for topic in ("orders", "payments"):
+        node.create(topic, dead_letter_topic="graveyard")
+        node.publish(*[f"{topic} {n}".encode() for n in range(3)], topic=topic)
+        member = Consumer(node, "billing", topics=(topic,))
+        member.settle("reject", member.poll())
+        member.leave()
+    return node
+
+
+def test_dead_letters_go_to_the_topic_that_is_set(disk: MemoryDisk) -> None:
+    node = Node(disk, ManualClock())
+    node.create(partitions=2, dead_letter_topic="graveyard")
+    node.publish(b"a", partition=1)
+    member = Consumer(node)
+
+    (settled,) = member.settle("reject", member.poll())
+
+    assert not isinstance(settled, GoQueueError)
+    assert (settled.dlq_topic, settled.dlq_partition, settled.dlq_offset) == ("graveyard", 1, 0)
+    assert node.broker.topics.list() == ["graveyard", "orders"]
+    (letter,) = node.broker.dead_letters.list("orders", ALL)
+    assert letter.dlq_topic == "graveyard"
+    assert node.broker.topics.describe("orders").settings["dead_letter_topic"] == "graveyard"
+    assert node.broker.topics.describe("graveyard").settings["dead_letter_topic"] == "graveyard.dlq"
+    assert [(one.topic, one.dlq_topic) for one in node.broker.dead_letters.queues()] == [("orders", "graveyard")]
+    assert numbers(redriven(node)) == ("done", 1, 1, 0, 0)
+    assert node.values(partition=1) == [b"a", b"a"]
+
+
+def test_topics_that_share_a_dead_letter_topic_see_their_own_dead_letters_only(disk: MemoryDisk) -> None:
+    node = sharing(disk)
+    node.publish(b"by hand", topic="graveyard")
+
+    for topic in ("orders", "payments"):
+        queue = node.broker.dead_letters.describe(topic)
+        assert (queue.topic, queue.dlq_topic, queue.messages) == (topic, "graveyard", 3)
+        assert queue.by_reason == {"REJECTED": 3}
+        assert {letter.origin_topic for letter in node.broker.dead_letters.list(topic, ALL)} == {topic}
+        assert node.broker.dead_letters.plan(topic, ALL).matched == 3
+    assert [(one.topic, one.messages) for one in node.broker.dead_letters.queues()] == [("orders", 3), ("payments", 3)]
+
+    assert numbers(redriven(node, DeadLetterFilter(offsets=[0, 1, 4, 6]))) == ("done", 2, 2, 0, 0)
+
+    assert node.values() == [b"orders 0", b"orders 1", b"orders 2", b"orders 0", b"orders 1"]
+    assert len(node.values("payments")) == 3
+    assert [node.broker.dead_letters.describe(topic).messages for topic in ("orders", "payments")] == [1, 3]
+
+
+def test_a_topic_whose_dead_letter_topic_has_its_name_has_all_that_are_of_no_other_topic(disk: MemoryDisk) -> None:
+    node = Node(disk, ManualClock())
+    create(node)
+    node.create("payments", dead_letter_topic="orders.dlq")
+    node.publish(b"p", topic="payments")
+    member = Consumer(node, topics=("payments",))
+    member.settle("reject", member.poll())
+    dead_letter(node, b"a")
+    node.publish(b"by hand", topic="orders.dlq")
+
+    assert listed(node) == [b"a", b"by hand"]
+    assert node.broker.dead_letters.describe("orders").messages == 2
+    assert node.broker.dead_letters.describe("payments").messages == 1
+    assert node.broker.dead_letters.describe("orders.dlq").topic == "orders"
+
+
+def test_dead_letters_that_were_left_in_the_old_topic_are_found_by_its_name(disk: MemoryDisk) -> None:
+    node = Node(disk, ManualClock())
+    create(node)
+    node.publish(b"old", b"new")
+    member = Consumer(node)
+    old, new = member.poll()
+    member.settle("reject", [old])
+
+    node.done(node.broker.topics.alter("orders", {"dead_letter_topic": "graveyard"}))
+    member.settle("reject", [new])
+
+    assert listed(node) == [b"new"]
+    queues = node.broker.dead_letters.queues()
+    assert [(one.topic, one.dlq_topic, one.messages) for one in queues] == [
+        ("orders", "graveyard", 1),
+        ("orders.dlq", "orders.dlq", 1),
+    ]
+    info = answered(node, node.broker.dead_letters.redrive("orders.dlq", ALL))
+    node.pass_time(1)
+    assert node.broker.dead_letters.redrive_info("orders.dlq", info.id).redriven == 1
+    assert node.values() == [b"old", b"new", b"old"]
+    node.done(node.broker.topics.alter("orders", {"dead_letter_topic": None}))
+    assert node.broker.dead_letters.describe("orders").dlq_topic == "orders.dlq"
+
+
+def test_redrives_of_topics_that_share_a_dead_letter_topic_go_on_after_a_restart(disk: MemoryDisk) -> None:
+    node = sharing(disk)
+    redrives = {
+        topic: answered(node, node.broker.dead_letters.redrive(topic, ALL, rate=1)).id
+        for topic in ("orders", "payments")
+    }
+
+    again = Node(disk.crash(keep="everything"), node.clock)
+    again.pass_time(10)
+
+    for topic, redrive_id in redrives.items():
+        assert [one.id for one in again.broker.dead_letters.describe(topic).redrives] == [redrive_id]
+        assert numbers(again.broker.dead_letters.redrive_info(topic, redrive_id)) == ("done", 3, 3, 0, 0)
+        assert len(again.values(topic)) == 6
+
+
+def test_a_default_dead_letter_topic_is_not_for_itself(disk: MemoryDisk, clock: ManualClock) -> None:
+    config = BrokerConfig(topic_defaults={"dead_letter_topic": "graveyard"}, maintenance_interval_ms=10_000)
+    node = Node(disk, clock, config=config)
+    node.create()
+    node.publish(b"a")
+    member = Consumer(node)
+    assert outcomes(member.settle("reject", member.poll())) == ["rejected"]
+    undertaker = Consumer(node, topics=("graveyard",))
+    assert outcomes(undertaker.settle("reject", undertaker.poll())) == ["rejected"]
+
+    assert node.broker.topics.list() == ["graveyard", "graveyard.dlq", "orders"]

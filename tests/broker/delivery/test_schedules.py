@@ -6,8 +6,8 @@ from zoneinfo import ZoneInfo, reset_tzpath
 
 import pytest
 
+from goqueue.broker.coordination import SCHEDULES_TOPIC, partition_of, schedule_key
 from goqueue.broker.delivery.schedules import ScheduleConfig, Schedules, TopicFacts, load_zone
-from goqueue.broker.partition.journal import Journal
 from goqueue.clock import SECOND
 from goqueue.errors import (
     AlreadyExists,
@@ -19,6 +19,7 @@ from goqueue.errors import (
     InvalidRequest,
     MessageTooLarge,
     NotFound,
+    NotLeader,
     PartitionNotFound,
     ProducerFenced,
     StorageFull,
@@ -26,7 +27,8 @@ from goqueue.errors import (
 )
 from goqueue.names import TopicPartition
 from goqueue.record.header import Flags
-from goqueue.record.message import Message, decode_messages
+from goqueue.record.headers import decode_headers
+from goqueue.record.message import StoredMessage, decode_messages
 from goqueue.service.messages import ProducerEpoch, Stored
 from goqueue.service.new_message import NewMessage
 from goqueue.service.pending import Pending
@@ -36,7 +38,6 @@ from goqueue.wire.reports import ScheduleInfo
 from tests.broker.brokers import Node
 
 TICK = NewMessage(b"tick")
-JOURNAL = "journal"
 
 
 class Host:
@@ -46,14 +47,15 @@ class Host:
         self.disk = disk
         self.clock = clock
         self.node = Node(disk, clock)
-        for topic, partitions in ((JOURNAL, 1), ("reports", 3)):
-            if topic not in self.node.broker.topics.list():
-                self.node.create(topic, partitions=partitions)
+        self.node.broker.schedules.stop()
+        self.node.journal(SCHEDULES_TOPIC)
+        if "reports" not in self.node.broker.topics.list():
+            self.node.create("reports", partitions=3)
         self.refusal: GoQueueError | None = None
         self.attempts = 0
-        journal = Journal(self.node.leader(JOURNAL))
-        self.schedules = Schedules(
-            lambda: Pending.of(journal),
+        journals = self.node.broker.coordinators.journals(SCHEDULES_TOPIC)
+        journals.coordinator = self.schedules = Schedules(
+            journals,
             publish=self._publish,
             topic_facts=self._facts,
             init_producer=self.node.broker.messages.init_producer,
@@ -61,7 +63,8 @@ class Host:
             timers=self.node.broker._timers,
             config=config,
         )
-        self.schedules.load(journal)
+        for journal in journals:
+            self.schedules.attach(journal)
 
     def _publish(
         self,
@@ -81,7 +84,7 @@ class Host:
         info = self.node.broker.topics.describe(topic)
         limit = info.settings["max_message_bytes"]
         assert isinstance(limit, int)
-        return TopicFacts(info.topic_id, len(info.partitions), limit)
+        return TopicFacts(info.topic_id, len(info.partitions), limit, str(info.settings["partitioner"]))
 
     def create(
         self, name: str = "beat", message: NewMessage = TICK, *, every: int = 10, **more: object
@@ -96,9 +99,9 @@ class Host:
     def get(self, name: str = "beat") -> ScheduleInfo:
         return self.schedules.get("reports", name)
 
-    def messages(self, topic: str = "reports") -> list[Message]:
+    def messages(self, topic: str = "reports") -> list[StoredMessage]:
         """All messages of the topic."""
-        found: list[Message] = []
+        found: list[StoredMessage] = []
         for number in range(len(self.node.broker.topics.describe(topic).partitions)):
             offset = 0
             while (result := self.node.read(topic, number, offset=offset, max_records=100_000)).record_count:
@@ -220,7 +223,7 @@ def test_what_is_refused_leaves_no_trace(
         host.schedules.create("reports", "beat", message, **more)  # type: ignore[arg-type]
 
     assert host.schedules.list("reports") == []
-    assert Journal(host.node.leader(JOURNAL)).load() == {}
+    assert host.node.facts(SCHEDULES_TOPIC) == {}
 
 
 def test_a_message_may_be_no_larger_than_its_topic_allows(host: Host) -> None:
@@ -334,12 +337,12 @@ def test_an_altered_message_is_the_next_one_published(host: Host) -> None:
 )
 def test_an_alteration_that_is_refused_changes_nothing(host: Host, changes: Mapping[str, object]) -> None:
     host.create()
-    before = Journal(host.node.leader(JOURNAL)).load()
+    before = host.node.facts(SCHEDULES_TOPIC)
 
     with pytest.raises(GoQueueError):
         host.schedules.alter("reports", "beat", changes)
 
-    assert Journal(host.node.leader(JOURNAL)).load() == before
+    assert host.node.facts(SCHEDULES_TOPIC) == before
     host.pass_time(11)
     assert [message.value for message in host.messages()] == [b"tick"]
 
@@ -394,8 +397,9 @@ def test_delay_and_ttl_count_from_each_run(host: Host) -> None:
     host.pass_time(3)
 
     (message,) = host.messages()
-    assert int(message.headers["gq-deliver-at"]) == message.timestamp_ns + 3 * SECOND
-    assert int(message.headers["gq-expires-at"]) == message.timestamp_ns + 60 * SECOND
+    headers = decode_headers(message.encoded_headers or b"")
+    assert int(headers["gq-deliver-at"]) == message.timestamp_ns + 3 * SECOND
+    assert int(headers["gq-expires-at"]) == message.timestamp_ns + 60 * SECOND
 
 
 def test_cron_goes_by_the_clocks_of_its_zone(host: Host) -> None:
@@ -621,7 +625,7 @@ def test_a_topic_of_the_same_name_does_not_inherit_schedules(host: Host) -> None
 
     assert again.schedules.list("reports") == []
     assert again.messages() == []
-    assert Journal(again.node.leader(JOURNAL)).load() == {}
+    assert again.node.facts(SCHEDULES_TOPIC) == {}
 
 
 def test_a_topic_that_is_found_missing_takes_its_schedules_with_it(host: Host) -> None:
@@ -635,7 +639,7 @@ def test_a_topic_that_is_found_missing_takes_its_schedules_with_it(host: Host) -
     assert len(host.schedules) == 0
     with pytest.raises(NotFound):
         asked.result()
-    assert Journal(host.node.leader(JOURNAL)).load() == {}
+    assert host.node.facts(SCHEDULES_TOPIC) == {}
 
 
 # --- crashes ---------------------------------------------------------------------------------------
@@ -742,3 +746,107 @@ def test_changes_leave_no_heap_of_old_times_behind(host: Host) -> None:
 
     assert len(host.schedules._heap) < 2_000
     assert len(host.node.broker._timers) < 2_000
+
+
+# --- coordinators that end and begin again -------------------------------------------------------
+
+
+def change_coordinator(host: Host, name: str = "beat") -> None:
+    """The coordinator of the schedule ends, and begins again."""
+    partition = partition_of(schedule_key("reports", name), SCHEDULES_TOPIC)
+    host.node.broker.partitions.resign(SCHEDULES_TOPIC, partition)
+    host.node.broker.partitions.become_leader(SCHEDULES_TOPIC, partition)
+
+
+def work_by_jobs(host: Host, catch_up: str, change_after: int | None) -> int:
+    """Let schedules run, one job of a worker after the other; returns how many jobs that took."""
+    host.create(catch_up=catch_up)
+    jobs = 0
+    for _ in range(RUNS * 2):
+        host.node.tick(10.25)
+        while host.node.workers.jobs:
+            if jobs == change_after:
+                change_coordinator(host)
+            jobs += 1
+            host.node.workers.run_one()
+            host.node.tick()
+    return jobs
+
+
+@pytest.mark.parametrize("catch_up", ["skip", "all"])
+def test_each_run_is_in_the_log_once_whenever_the_coordinator_changes(
+    disk: MemoryDisk, clock: ManualClock, catch_up: str
+) -> None:
+    total = work_by_jobs(Host(disk, clock), catch_up, None)
+
+    for change_after in range(total):
+        host = Host(MemoryDisk(), ManualClock())
+        work_by_jobs(host, catch_up, change_after)
+        host.pass_time(2)
+
+        info = host.get()
+        assert len(host.messages()) == info.runs
+        assert sorted(run.offset for run in info.history) == [message.offset for message in host.messages()]
+        assert len({run.due_at_ns for run in info.history}) == len(info.history)
+        since_ns = host.clock.wall_ns() - info.created_at_ns
+        assert info.runs + info.missed == since_ns // (10 * SECOND), f"change after {change_after} jobs"
+        runs = info.runs
+        host.pass_time(10)
+        assert (len(host.messages()), host.get().runs) == (runs + 1, runs + 1)
+
+
+def test_a_schedule_that_is_coordinated_elsewhere_is_neither_shown_nor_run(host: Host) -> None:
+    host.create()
+    partition = partition_of(schedule_key("reports", "beat"), SCHEDULES_TOPIC)
+    other = next(one for one in map(str, range(50)) if partition_of(f"reports/{one}", SCHEDULES_TOPIC) != partition)
+    host.create(other)
+    host.node.broker.partitions.resign(SCHEDULES_TOPIC, partition)
+    host.node.workers.run_all()
+
+    host.pass_time(35)
+
+    assert [info.name for info in host.schedules.list("reports")] == [other]
+    assert len(host.messages()) == host.get(other).runs == 3
+    for call in (
+        lambda: host.get(),
+        lambda: host.schedules.pause("reports", "beat"),
+        lambda: host.schedules.run("reports", "beat"),
+        lambda: host.schedules.delete("reports", "beat"),
+        lambda: host.create(),
+    ):
+        with pytest.raises(NotLeader, match=f"{SCHEDULES_TOPIC}-{partition}"):
+            call()
+    host.node.broker.partitions.become_leader(SCHEDULES_TOPIC, partition)
+    host.node.workers.run_all()
+    assert host.get().runs == 0
+    host.pass_time(1)
+    assert (host.get().runs, host.get().missed) == (0, 3)
+
+
+def test_a_run_that_was_asked_for_fails_when_the_coordinator_ends_and_is_published_once(host: Host) -> None:
+    host.create()
+    asked = host.schedules.run("reports", "beat")
+    waiting = host.schedules.run("reports", "beat")
+
+    change_coordinator(host)
+
+    for pending in (asked, waiting):
+        with pytest.raises(NotLeader):
+            pending.result()
+    host.pass_time(2)
+    assert (len(host.messages()), host.get().runs) == (1, 1)  # its claim was in the journal
+    assert len(host.schedules) == 1
+
+
+def test_schedules_of_a_topic_that_was_deleted_meanwhile_are_gone(host: Host) -> None:
+    host.create()
+    partition = partition_of(schedule_key("reports", "beat"), SCHEDULES_TOPIC)
+    host.node.broker.partitions.resign(SCHEDULES_TOPIC, partition)
+    host.node.done(host.node.broker.topics.delete("reports"))
+    host.node.workers.run_all()
+
+    host.node.broker.partitions.become_leader(SCHEDULES_TOPIC, partition)
+    host.node.workers.run_all()
+
+    assert len(host.schedules) == 0
+    assert host.node.facts(SCHEDULES_TOPIC) == {}

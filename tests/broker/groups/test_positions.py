@@ -6,16 +6,20 @@ from goqueue.errors import GroupNotFound, InvalidRequest, OffsetOutOfRange, Part
 from goqueue.testing import ManualClock
 from goqueue.wire import reports
 from tests.broker.brokers import Node
-from tests.broker.consumers import Consumer, floor, offsets, outcomes, restarted
+from tests.broker.consumers import Consumer, floor, got, offsets, outcomes, restarted
 
 
 def numbered(count: int) -> list[bytes]:
     return [b"%d" % number for number in range(count)]
 
 
-def commit(member: Consumer, offset: int, partition: int = 0, metadata: str = "") -> int:
+def commit(
+    member: Consumer, offset: int, partition: int = 0, metadata: str = "", *, allow_backwards: bool = False
+) -> int:
     wanted = [reports.PositionCommit("orders", partition, offset, metadata)]
-    (stored,) = member.node.done(member.node.broker.groups.commit(member.group, wanted, member_id=member.id))
+    groups = member.node.broker.groups
+    pending = groups.commit(member.group, wanted, member_id=member.id, allow_backwards=allow_backwards)
+    (stored,) = member.node.done(pending)
     return stored.offset
 
 
@@ -73,6 +77,88 @@ def test_a_commit_backwards_changes_nothing_and_one_past_the_end_is_the_end(node
     assert member.poll() == []
     node.publish(b"later")
     assert offsets(member.poll()) == [6]
+
+
+@pytest.mark.parametrize("ack", ["messages", "offsets"])
+def test_a_commit_that_may_go_back_delivers_again_from_there(node: Node, ack: str) -> None:
+    node.create(partitions=2)
+    for partition in (0, 1):
+        node.publish(*numbered(6), partition=partition)
+    member = Consumer(node, ack=ack, auto_commit=False)
+    assert len(member.poll()) == 12
+    commit(member, 6, 1)
+    commit(member, 5)
+
+    assert commit(member, 2, allow_backwards=True) == 2
+
+    assert [(message.partition, message.offset) for message in member.poll()] == [
+        (0, number) for number in (2, 3, 4, 5)
+    ]
+    assert floor(node, partition=1) == 6
+    assert node.broker.groups.describe("workers").generation == 1
+
+
+def test_going_back_ends_leases_of_that_partition_and_is_durable_when_it_is_answered(node: Node) -> None:
+    node.create()
+    node.publish(*numbered(6))
+    member = Consumer(node)
+    commit(member, 3)
+    messages = member.poll()
+    wanted = [reports.PositionCommit("orders", 0, 1, "again")]
+
+    pending = node.broker.groups.commit("workers", wanted, member_id=member.id, allow_backwards=True)
+
+    assert not pending.is_done
+    node.done(pending)
+    assert set(outcomes(member.ack(messages))) == {"RECEIPT_HANDLE_EXPIRED"}
+    again = restarted(node, keep="nothing")
+    (position,) = again.broker.groups.positions("workers")
+    assert (position.offset, position.metadata) == (1, "again")
+    assert offsets(member.moved_to(again).poll()) == [1, 2, 3, 4, 5]
+
+
+def test_a_commit_that_may_go_back_may_go_on_as_well(node: Node) -> None:
+    node.create()
+    node.publish(*numbered(6))
+    member = Consumer(node)
+    messages = member.poll(2)
+
+    assert commit(member, 1, allow_backwards=True) == 1
+    assert outcomes(member.ack(messages)) == ["RECEIPT_HANDLE_UNKNOWN", "ack"]
+    assert commit(member, 2, allow_backwards=True) == 2
+    assert commit(member, 99, allow_backwards=True) == 6
+
+
+def test_a_commit_goes_back_no_further_than_the_log(node: Node) -> None:
+    node.create()
+    node.publish(*numbered(6))
+    member = Consumer(node)
+    commit(member, 5)
+    node.done(node.broker.topics.truncate("orders", 0, 3))
+
+    assert commit(member, 0, allow_backwards=True) == 3
+    assert offsets(member.poll()) == [3, 4, 5]
+
+
+def test_going_back_wakes_a_poll_that_waits(node: Node) -> None:
+    node.create()
+    node.publish(*numbered(2))
+    member = Consumer(node)
+    commit(member, 2)
+    waiting = member.wait(wait_ms=30_000)
+
+    commit(member, 1, allow_backwards=True)
+
+    assert offsets(got(waiting.result())) == [1]
+
+
+def test_what_is_pending_cannot_be_told_with_a_commit_that_may_go_back(node: Node) -> None:
+    node.create()
+    node.publish(*numbered(6))
+    wanted = [reports.PositionCommit("orders", 0, 4, pending=[(1, 2)])]
+
+    with pytest.raises(InvalidRequest):
+        node.broker.groups.commit("workers", wanted, allow_backwards=True)
 
 
 def test_a_commit_that_is_not_the_members_to_make_is_refused(node: Node) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from goqueue.clock import SECOND
 from goqueue.delivery.receipts import Receipt
-from goqueue.errors import GoQueueError, ReceiptUnknown
+from goqueue.errors import GoQueueError, NotLeader, ReceiptUnknown
 from goqueue.wire import reports
 from tests.broker.brokers import Node
 from tests.broker.consumers import Consumer, outcomes, restarted
@@ -213,3 +213,21 @@ def test_a_late_ack_of_a_message_that_was_given_up_is_expired_and_not_settled(no
 
     assert outcomes(member.ack([slow])) == ["RECEIPT_HANDLE_EXPIRED"]
     assert outcomes(member.ack([quick])) == ["RECEIPT_HANDLE_UNKNOWN"]
+
+
+# --- leaders -----------------------------------------------------------------------------------
+
+
+def test_a_receipt_of_a_partition_without_a_leader_may_be_tried_again(node: Node) -> None:
+    node.create()
+    node.publish(b"a")
+    (message,) = Consumer(node).poll()
+    groups, nonce = node.broker.groups, Receipt.parse(message.receipt).nonce
+    node.broker.partitions.resign("orders", 0)
+
+    (refused,) = groups.settle([message.receipt], reports.Settlement("ack")).result()
+
+    assert isinstance(refused, NotLeader)
+    assert refused.retryable
+    with pytest.raises(NotLeader):
+        groups.settle_batch("orders", 0, nonce, b"", reports.Settlement("ack"))

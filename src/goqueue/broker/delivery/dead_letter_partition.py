@@ -17,13 +17,19 @@ from goqueue.broker.partition.ledger import Fact
 from goqueue.delivery import redrive_facts
 from goqueue.delivery.cursor import Cursor
 from goqueue.delivery.dead_letter_counts import DeadLetterTallies, DeadLetterTally
-from goqueue.delivery.dead_letter_filter import DeadLetterHeaders, DeadLetterMatcher, read_dead_letter
+from goqueue.delivery.dead_letter_filter import (
+    ALL_TOPICS,
+    DeadLetterHeaders,
+    DeadLetterMatcher,
+    OriginTopics,
+    read_dead_letter,
+)
 from goqueue.delivery.offsets import between, span
 from goqueue.delivery.redrive_facts import RedriveFact
 from goqueue.errors import OffsetOutOfRange
 from goqueue.record import kernel
 from goqueue.record.header import Buffer, Flags
-from goqueue.record.message import Message
+from goqueue.record.message import StoredMessage
 from goqueue.service.pending import Pending
 
 REDRIVE_GROUP = "__redrive"
@@ -33,7 +39,7 @@ class FoundDeadLetter(NamedTuple):
     """A dead letter that matches, and the records it was found in."""
 
     source: "DeadLetterPartition"
-    message: Message
+    message: StoredMessage
     dead_letter: DeadLetterHeaders
     records: Buffer
 
@@ -42,7 +48,7 @@ class DeadLetterStretch(NamedTuple):
     """Some dead letters of a partition, and the offset after them."""
 
     records: Buffer
-    messages: Sequence[Message]
+    messages: Sequence[StoredMessage]
     end: int
 
 
@@ -62,13 +68,13 @@ class DeadLetterPartition:
         """Whether all dead letters were counted."""
         return self._counts.end >= self.leader.last_stable_offset
 
-    def dead(self) -> BitMap64:
-        """The dead letters that were not redriven."""
+    def dead(self, origins: OriginTopics = ALL_TOPICS) -> BitMap64:
+        """The dead letters that were not redriven. Of one topic that shares the dead-letter topic, those counted."""
         cursor = self._cursor()
         start = self.leader.log.start_offset
         if cursor is None:
-            return self._counts.dead_letters(start, self.leader.last_stable_offset)
-        found = self._counts.dead_letters(max(start, cursor.floor), self.leader.last_stable_offset)
+            return self._counts.dead_letters(start, self.leader.last_stable_offset, origins)
+        found = self._counts.dead_letters(max(start, cursor.floor), self.leader.last_stable_offset, origins)
         found -= cursor.acked
         found -= cursor.dead_lettering
         return found
@@ -108,7 +114,7 @@ class DeadLetterPartition:
         """Those that match, in order; None after each stretch of the log, so that the caller can pause."""
         for stretch in self.read(wanted.among(self.leader.origin.partition, offsets)):
             for message in stretch.messages:
-                if wanted.may_match(message.key, message.raw_headers):
+                if wanted.may_match(message.key, message.encoded_headers):
                     headers = message.headers
                     dead_letter = read_dead_letter(headers, timestamp_ns=message.timestamp_ns)
                     if wanted.matches(message.key, headers, dead_letter):
@@ -134,7 +140,7 @@ class DeadLetterPartition:
             records: Buffer = chunk.records
             if chunk.record_count != len(asked):
                 records = kernel.select(records, asked.to_array(), max_bytes=len(records)).records
-            messages = kernel.decode(records, self.leader.origin, Message, verify=False)
+            messages = kernel.decode(records, self.leader.origin, StoredMessage, verify=False)
             yield DeadLetterStretch(
                 records, [message for message in messages if not message.flags & Flags.CONTROL], next_offset
             )

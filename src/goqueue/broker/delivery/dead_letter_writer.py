@@ -1,219 +1,194 @@
-"""Dead letters and redrives: messages are copied to another topic and finished in their cursor, in one step.
+"""Dead letters and redrives: which messages go where, and with which headers.
 
-    1. the ledger notes which messages are copied, and where the target log ends now
-    2. the copies are appended to the target
-    3. the ledger notes that the messages are done
-
-Each step waits until the one before it is durable. After a crash the ledger still says what was under way; copies that
-were stored in the target are found there by their `gq-origin`, from the end noted in step 1 on, and only the others are
-written. So no message is lost, and none is in the target twice.
+A dead letter goes to the dead-letter topic of its topic, which is created on first use, a redriven message to the topic
+that the redrive chose. How they get there, each once, is in `copy_queue.py`: there is a queue for each group, partition
+and target, for as long as it has anything to copy.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 
+import msgspec
 from pyroaring import BitMap64
 
 from goqueue import events
+from goqueue.broker.delivery.copy_queue import BATCH_BYTES, CopyHooks, CopyQueue, CopyRoute
+from goqueue.broker.delivery.dead_letter_target import DeadLetterTarget, DeadLetterTargets
 from goqueue.broker.delivery.group_delivery import Copies, GroupDelivery
 from goqueue.broker.local_partitions import LocalPartitions
-from goqueue.broker.partition.leader import PartitionLeader
 from goqueue.broker.timers import Timers
 from goqueue.clock import SECOND, Clock
 from goqueue.delivery import ledger
-from goqueue.delivery.dead_letter import (
-    DLQ_SUFFIX,
-    Death,
-    addressee,
-    dead_headers,
-    dead_letter_topic,
-    origin_of,
-    redriven_headers,
-)
+from goqueue.delivery.dead_letter import Death, addressee, as_stored, dead_headers, origin_of, redriven_headers
 from goqueue.delivery.ledger import DeadLettering
-from goqueue.errors import GoQueueError, TopicNotFound
+from goqueue.errors import GoQueueError
 from goqueue.record import kernel
-from goqueue.record.header import HEADERS_BYTES_MAX, Flags
-from goqueue.record.message import Message
-from goqueue.service.pending import Pending, after, chained
+from goqueue.record.header import HEADERS_BYTES_MAX
+from goqueue.record.headers import HeaderPair
+from goqueue.record.message import StoredMessage
+from goqueue.service.pending import Pending
+from goqueue.topics.config import DLQ_SUFFIX
 from goqueue.tracing.context import COPY_TRACE, context_in, derived_trace_id
 
-MESSAGES_MAX = 500
-BATCH_BYTES = 1024 * 1024
 RETRY_NS = SECOND
 ROOM_FOR_TRACE = 1_024  # in the headers, so that ours never displace those of the message
-_KEPT_FLAGS = int(Flags.COMPRESSED)
 
 
 class DeadLetterWriter:
-    """Writes the dead letters of one broker, and redrives them."""
+    """Writes the dead letters of one broker, and redrives them. `partitions` has the targets of an older version."""
 
-    def __init__(self, targets: LocalPartitions, *, clock: Clock, timers: Timers, observe: events.Observer) -> None:
+    def __init__(
+        self,
+        targets: DeadLetterTargets,
+        partitions: LocalPartitions,
+        *,
+        clock: Clock,
+        timers: Timers,
+        observe: events.Observer,
+    ) -> None:
         self._targets = targets
+        self._partitions = partitions
         self._clock = clock
         self._timers = timers
         self._observe = observe
+        self._queues: dict[tuple[GroupDelivery, CopyRoute], CopyQueue] = {}
 
     def write(self, group_delivery: GroupDelivery, change: DeadLettering) -> Pending[Copies]:
         """Write dead letters, or redrive them; returns where the copies are. A failure is answered, and tried again."""
-        target = _target_topic(group_delivery, change)
-        opened = self._targets.target(target, like=group_delivery.leader.origin.topic)
-        opened.then(lambda done: self._tell_failure(done, target))
-        copied = chained(opened, lambda leaders: self._begin(group_delivery, change, leaders))
-        self._watch(copied, group_delivery, change)
+        group_delivery.stored.dead_letterings.append(change)
+        queue = self._queue(group_delivery, change)
+        copied = queue.add(change)
+        queue.run()
         return copied
 
-    def resume(self, group_delivery: GroupDelivery, change: DeadLettering) -> None:
-        """Continue what was under way before a restart."""
-        if change.target_offset < 0:
-            self.write(group_delivery, change)
-            return
-        target = _target_topic(group_delivery, change)
-        opened = self._targets.target(target, like=group_delivery.leader.origin.topic)
+    def resume(self, group_delivery: GroupDelivery, changes: Sequence[DeadLettering]) -> None:
+        """Continue all that was under way in a group before a restart."""
+        queues: dict[CopyQueue, None] = {}
+        for change in changes:
+            if change.target_offset >= 0 and change.batch is None:
+                self._resume_scan(group_delivery, change)
+            else:
+                queue = self._queue(group_delivery, change)
+                queue.add(change)
+                queues[queue] = None
+        for queue in queues:  # only when a queue knows all noted batches, it may begin another one
+            queue.run()
 
-        def go_on(leaders: list[PartitionLeader]) -> Pending[Copies]:
-            leader = _target_partition(leaders, group_delivery, change)
-            return self._write(group_delivery, change, leader, self._stored_copies(group_delivery, change, leader))
-
-        self._watch(chained(opened, go_on), group_delivery, change)
-
-    def _begin(
-        self, group_delivery: GroupDelivery, change: DeadLettering, leaders: list[PartitionLeader]
-    ) -> Pending[Copies]:
-        leader = _target_partition(leaders, group_delivery, change)
-        noted, end = group_delivery.stored.note_target(change, leader.log.next_offset)
-        return chained(
-            group_delivery.leader.ledger.when_stored(end), lambda _: self._write(group_delivery, noted, leader, {})
-        )
-
-    def _write(
-        self, group_delivery: GroupDelivery, change: DeadLettering, leader: PartitionLeader, stored: Copies
-    ) -> Pending[Copies]:
-        """Append the copies that are not in the target yet, then finish the messages."""
-        copies = dict(stored)
-        left = ledger.offsets_of(change.offsets) - BitMap64(list(stored))
-        end_offset = leader.log.next_offset if stored else 0
-        for messages in group_delivery.partition.fetcher.messages(left, count=MESSAGES_MAX, max_bytes=BATCH_BYTES):
-            records = kernel.encode(
-                [None if message.tombstone else message.value for message in messages],
-                keys=[message.key for message in messages],
-                headers=[self._headers(group_delivery, change, message) for message in messages],
-                priorities=[message.priority_code for message in messages],
-                flags=[message.flags & _KEPT_FLAGS for message in messages],
+    def _queue(self, group_delivery: GroupDelivery, change: DeadLettering) -> CopyQueue:
+        route = self._route(group_delivery, change)
+        key = (group_delivery, route)
+        queue = self._queues.get(key)
+        if queue is None:
+            hooks = CopyHooks(
+                headers=_headers,
+                copied=self._copied,
+                failed=lambda topic, in_creation: self._observe(events.DeadLetteringFailed(topic, in_creation)),
+                later=self._later,
+                emptied=lambda: self._forget(key),
             )
-            origin = events.CopyOrigin(
-                *group_delivery.leader.origin, BitMap64([message.offset for message in messages])
-            )
-            appended = leader.append(records, copied_from=origin)
-            end_offset = appended.last_offset + 1
-            for place, message in enumerate(messages):
-                copies[message.offset] = (leader.origin.partition, appended.first_offset + place)
+            queue = self._queues[key] = CopyQueue(group_delivery, route, targets=self._targets, hooks=hooks)
+        return queue
 
-        def done(_: None) -> Copies:
-            group_delivery.finish(ledger.offsets_of(change.offsets))
-            group_delivery.stored.forget_dead_lettering(change)
-            self._tell(group_delivery, change, copies)
-            return copies
+    def _forget(self, key: tuple[GroupDelivery, CopyRoute]) -> None:
+        self._queues.pop(key, None)
 
-        return after(leader.when_stored(end_offset, None), done)
+    def _route(self, group_delivery: GroupDelivery, change: DeadLettering) -> CopyRoute:
+        """Where the messages go. If their copies may be stored already, that is where they may be: the setting of the
+        topic may have changed since, but a topic that was deleted has none of them.
+        """
+        number = group_delivery.leader.origin.partition if change.target_partition < 0 else change.target_partition
+        topic = change.target or group_delivery.partition.dead_letter_topic
+        batch = change.batch
+        if batch is not None:
+            found = self._partitions.find(batch.topic)
+            if found is not None and found.topic.id == batch.topic_id:
+                topic = batch.topic
+        return CopyRoute(topic, number, bool(change.target))
 
-    def _headers(
-        self, group_delivery: GroupDelivery, change: DeadLettering, message: Message
-    ) -> dict[str, str | bytes]:
-        topic, partition = group_delivery.leader.origin
-        place = origin_of(topic, partition, message.offset)
-        headers = message.headers
-        has_room = len(message.raw_headers or b"") <= HEADERS_BYTES_MAX - ROOM_FOR_TRACE
-        if has_room and context_in(headers) is None:
-            headers[COPY_TRACE] = derived_trace_id(topic, partition, message.offset, message.timestamp_ns)
-        if change.target:
-            group = addressee(headers, dlq_topic=topic) if change.to_group else ""
-            return {**redriven_headers(headers, place, for_group=group)}
-        death = Death(
-            change.reason,
-            change.error,
-            group_delivery.group,
-            change.member,
-            group_delivery.cursor.deliveries_of(message.offset),
-            place,
-            group_delivery.cursor.first_delivery_ns(message.offset),
-            change.dead_at_ns,
-        )
-        return {**dead_headers(headers, death)}
-
-    def _stored_copies(self, group_delivery: GroupDelivery, change: DeadLettering, leader: PartitionLeader) -> Copies:
-        """The copies that were stored in the target before a crash."""
-        topic, partition = group_delivery.leader.origin
-        wanted = {origin_of(topic, partition, offset): offset for offset in ledger.offsets_of(change.offsets)}
-        found: Copies = {}
-        reader = leader.log.reader(max(leader.log.start_offset, min(change.target_offset, leader.log.next_offset)))
-        while (chunk := reader.read(max_bytes=BATCH_BYTES)).record_count:
-            for message in kernel.decode(chunk.records, leader.origin, Message, verify=False):
-                headers = message.headers
-                offset = wanted.get(headers.get("gq-origin", ""))
-                if offset is not None and (change.target or headers.get("gq-group") == group_delivery.group):
-                    found[offset] = (leader.origin.partition, message.offset)
-        return found
-
-    def _tell(self, group_delivery: GroupDelivery, change: DeadLettering, copies: Copies) -> None:
+    def _copied(
+        self, group_delivery: GroupDelivery, change: DeadLettering, target: DeadLetterTarget, count: int, copies: Copies
+    ) -> None:
         topic, partition = group_delivery.leader.origin
         if change.target:
-            self._observe(events.DeadLettersRedriven(topic.removesuffix(DLQ_SUFFIX), len(copies)))
+            home = topic.removesuffix(DLQ_SUFFIX) if topic.endswith(DLQ_SUFFIX) else change.target
+            self._observe(events.DeadLettersRedriven(home, count))
             return
         self._observe(
             events.DeadLettered(
                 topic,
                 group_delivery.group,
                 change.reason,
-                len(copies),
+                count,
                 partition,
                 change.member,
                 change.error,
                 change.dead_at_ns,
-                dead_letter_topic(topic),
+                target.topic,
                 copies,
             )
         )
 
-    def _watch(self, copied: Pending[Copies], group_delivery: GroupDelivery, change: DeadLettering) -> None:
-        """Try a failure again, as long as the topic exists."""
-
-        def look(done: Pending[Copies]) -> None:
-            try:
-                done.result()
-            except TopicNotFound:
-                if change.target and not group_delivery.leader.log.is_closed:  # the target of the redrive was deleted
-                    group_delivery.cancel_dead_letter(change)
-            except GoQueueError:
-                self._observe(events.DeadLetteringFailed(group_delivery.leader.origin.topic, in_creation=False))
-                self._later(lambda: self._again(group_delivery, change))
-
-        copied.then(look)
-
-    def _again(self, group_delivery: GroupDelivery, change: DeadLettering) -> None:
-        if group_delivery.leader.log.is_closed or group_delivery.is_deleted:
-            return
-        current = next(
-            (other for other in group_delivery.stored.dead_letterings if other.offsets == change.offsets), None
-        )
-        if current is not None:
-            self.resume(group_delivery, current)
-
     def _later(self, callback: Callable[[], None]) -> None:
         self._timers.at(self._clock.monotonic_ns() + RETRY_NS, callback)
 
-    def _tell_failure(self, opened: Pending[list[PartitionLeader]], target: str) -> None:
+    # --- what an older version left ------------------------------------------------------------
+
+    def _resume_scan(self, group_delivery: GroupDelivery, change: DeadLettering) -> None:
+        """Continue what an older version had begun: it noted where the target ended, and copies have no sequences.
+
+        Those that were stored are found by their `gq-origin`, from the noted end on. The target was on this node.
+        """
+        if group_delivery.ended:
+            return
         try:
-            opened.result()
+            stored = self._stored_copies(group_delivery, change)
+            if stored:
+                group_delivery.finish(stored, flush=True)
         except GoQueueError:
-            self._observe(events.DeadLetteringFailed(target, in_creation=True))
+            self._later(partial(self._resume_scan, group_delivery, change))
+            return
+        left = ledger.offsets_of(change.offsets) - stored
+        if left:
+            self.resume(group_delivery, [msgspec.structs.replace(change.of(left), target_offset=-1)])
+
+    def _stored_copies(self, group_delivery: GroupDelivery, change: DeadLettering) -> BitMap64:
+        origin = group_delivery.leader.origin
+        topic, number, _ = self._route(group_delivery, change)
+        found = self._partitions.find(topic)
+        if found is None:
+            return BitMap64()
+        leader = found.replicas[number % len(found.replicas)].leading
+        wanted = {origin_of(*origin, offset): offset for offset in ledger.offsets_of(change.offsets)}
+        stored = BitMap64()
+        reader = leader.log.reader(max(leader.log.start_offset, min(change.target_offset, leader.log.next_offset)))
+        while (chunk := reader.read(max_bytes=BATCH_BYTES)).record_count:
+            for message in kernel.decode(chunk.records, leader.origin, StoredMessage, verify=False):
+                headers = message.headers
+                offset = wanted.get(headers.get("gq-origin", ""))
+                if offset is not None and (change.target or headers.get("gq-group") == group_delivery.group):
+                    stored.add(offset)
+        return stored
 
 
-def _target_partition(
-    leaders: list[PartitionLeader], group_delivery: GroupDelivery, change: DeadLettering
-) -> PartitionLeader:
-    number = group_delivery.leader.origin.partition if change.target_partition < 0 else change.target_partition
-    return leaders[number % len(leaders)]
-
-
-def _target_topic(group_delivery: GroupDelivery, change: DeadLettering) -> str:
-    return change.target or dead_letter_topic(group_delivery.leader.origin.topic)
+def _headers(group_delivery: GroupDelivery, change: DeadLettering, message: StoredMessage) -> list[HeaderPair]:
+    """The headers of the copy."""
+    topic, partition = group_delivery.leader.origin
+    place = origin_of(topic, partition, message.offset)
+    headers = message.headers
+    has_room = len(message.encoded_headers or b"") <= HEADERS_BYTES_MAX - ROOM_FOR_TRACE
+    if has_room and context_in(headers) is None:
+        headers[COPY_TRACE] = derived_trace_id(topic, partition, message.offset, message.timestamp_ns)
+    if change.target:
+        group = addressee(headers, dlq_topic=topic) if change.to_group else ""
+        return as_stored(redriven_headers(headers, place, for_group=group), message.encoded_headers)
+    death = Death(
+        change.reason,
+        change.error,
+        group_delivery.group,
+        change.member,
+        group_delivery.cursor.deliveries_of(message.offset),
+        place,
+        group_delivery.cursor.first_delivery_ns(message.offset),
+        change.dead_at_ns,
+    )
+    return as_stored(dead_headers(headers, death), message.encoded_headers)

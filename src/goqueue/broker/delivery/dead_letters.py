@@ -5,6 +5,10 @@
 A redrive only chooses, some dead letters at a time; `DeadLetterWriter` copies each batch in one step. A dead letter
 that is being redriven no longer counts as dead, so of two redrives over the same dead letters only one can have it.
 
+Topics may share a dead-letter topic. Each then has the dead letters that name it in `gq-origin`. A topic whose
+dead-letter topic has its name, `X` of `X.dlq`, has all that are of no other topic. The name `X.dlq` means the dead
+letters of `X`. If `X` has another dead-letter topic now, it means those that were left in `X.dlq`.
+
 A redrive covers the dead letters that exist when it begins. It continues when its last batch is stored, at its rate,
 and lets other work run in between. It is in the ledgers of the dead-letter topic (`delivery/redrive_facts.py`): after a
 restart it continues where it was, and redrives that have ended stay in the list.
@@ -24,16 +28,16 @@ from pyroaring import BitMap64
 
 from goqueue.broker.delivery.dead_letter_partition import DeadLetterPartition, FoundDeadLetter
 from goqueue.broker.delivery.group_delivery import Copies
-from goqueue.broker.delivery.redrive import Redrive, RedriveShare
+from goqueue.broker.delivery.redrive import DeadLettersOf, Redrive, RedriveShare
 from goqueue.broker.local_partitions import LocalPartitions
 from goqueue.broker.partition.leader import PartitionLeader
 from goqueue.broker.partition.ledger import Fact
 from goqueue.broker.timers import Timer, Timers
 from goqueue.clock import Clock
 from goqueue.delivery import redrive_facts
-from goqueue.delivery.dead_letter import DLQ_SUFFIX, GROUP, dead_letter_topic, origin_of, redriven_headers
+from goqueue.delivery.dead_letter import GROUP, origin_of, redriven_headers
 from goqueue.delivery.dead_letter_counts import DeadLetterTally
-from goqueue.delivery.dead_letter_filter import DeadLetterMatcher
+from goqueue.delivery.dead_letter_filter import DeadLetterMatcher, OriginTopics
 from goqueue.delivery.redrive_facts import RedriveOrder, RedriveProgress, RedriveState
 from goqueue.errors import (
     BrokerUnavailable,
@@ -42,17 +46,19 @@ from goqueue.errors import (
     InvalidRequest,
     MessageTooLarge,
     NotFound,
+    NotLeader,
     StorageError,
     TopicNotFound,
 )
 from goqueue.record import kernel
 from goqueue.record.header import HEADERS_BYTES_MAX
-from goqueue.record.headers import encode_headers
-from goqueue.record.message import Message
+from goqueue.record.headers import PRODUCER, encode_headers
+from goqueue.record.message import StoredMessage
 from goqueue.runtime.entropy import Entropy
 from goqueue.service.dead_letters import DeadLetterList
 from goqueue.service.messages import READ_BYTES_MAX
 from goqueue.service.pending import Pending, after
+from goqueue.topics.config import DLQ_SUFFIX, default_dead_letter_topic
 from goqueue.wire import reports
 
 REDRIVE_ID_BYTES = 8
@@ -65,6 +71,7 @@ HISTORY_MAX = 100
 """How many ended redrives of a topic are remembered."""
 TO_GROUP, TO_ALL = "group", "all"
 _ROOM_FOR_HEADERS = 1_024
+_LONGEST_IDENTITY = "9" * 60  # of a batch, in the headers of its first record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +110,7 @@ class DeadLetterQueues:
 
     def resume(self) -> None:
         """Finish what was under way when the broker stopped, and continue the redrives that were running."""
-        for dlq_topic in self._dlq_topics():
+        for dlq_topic in sorted({self._dead_letters_of(topic).dlq_topic for topic in self._topics_with_queues()}):
             leaders = self._topics.leaders(dlq_topic)
             for leader in leaders:
                 if leader.partition.has_ledger:
@@ -111,11 +118,12 @@ class DeadLetterQueues:
                         self._topics.delivery(leader)
             if any(leader.partition.has_ledger for leader in leaders):
                 with suppress(StorageError):
-                    self._restore(_base(dlq_topic))
+                    self._restore(dlq_topic)
 
-    def _restore(self, topic: str) -> None:
-        """Restore the redrives of a topic from the ledgers."""
-        sources = self._partitions(topic)
+    def _restore(self, dlq_topic: str) -> None:
+        """Restore the redrives from the ledgers of a dead-letter topic."""
+        sources = self._partitions(dlq_topic)
+        chosen = self._topics.chosen_dead_letter_topics()
         orders: list[RedriveOrder] = []
         progress: dict[tuple[str, DeadLetterPartition], RedriveProgress] = {}
         for source in sources:
@@ -125,7 +133,9 @@ class DeadLetterQueues:
                 else:
                     orders.append(value)
         for order in sorted(orders, key=lambda order: order.started_at_ns):
-            redrive = Redrive(topic, order, sources, now_ns=self._clock.monotonic_ns())
+            topic = order.topic or self._topic_of(dlq_topic)
+            queue = DeadLettersOf(topic, dlq_topic, _origins(topic, dlq_topic, chosen))
+            redrive = Redrive(queue, order, sources, now_ns=self._clock.monotonic_ns())
             for source, share in redrive.shares.items():
                 if (redrive.id, source) in progress:
                     share.resume(progress[redrive.id, source])
@@ -133,31 +143,47 @@ class DeadLetterQueues:
             if redrive.state == "running":
                 self._later(redrive)
 
+    def leader_began(self, leader: PartitionLeader) -> None:
+        """A partition has a leader again: redrives of its dead letters continue when all partitions have one."""
+        found = self._topics.find(leader.origin.topic)
+        if found is None or found.topic.is_internal or len(found.leaders) < len(found.replicas):
+            return
+        if any(one.partition.has_ledger for one in found.leaders):
+            with suppress(StorageError):
+                self._restore(leader.origin.topic)
+
+    def leader_ended(self, leader: PartitionLeader) -> None:
+        """A partition has lost its leader: the ledger has what is needed to continue redrives of its dead letters."""
+        for redrives in self._redrives.values():
+            for redrive in redrives.values():
+                if redrive.dlq_topic == leader.origin.topic and redrive.state == "running":
+                    redrive.suspend(NotLeader(*leader.origin))
+
     def stop(self) -> None:
         """Begin no redrive, and no further batch of those that run: the next start continues them."""
         self._is_stopping = True
         for redrives in self._redrives.values():
             for redrive in redrives.values():
-                if redrive.timer is not None:
-                    redrive.timer.cancel()
-                    redrive.timer = None
+                redrive.cancel_timer()
 
     # --- counting and listing -------------------------------------------------------------------------------
 
     def queues(self) -> list[reports.DeadLetterQueue]:
         """Every topic that has a dead-letter topic, by name."""
-        topics = self._dlq_topics()
-        self._sources = {topic: self._sources[topic] for topic in topics if topic in self._sources}
-        return [self._queue(topic.removesuffix(DLQ_SUFFIX)) for topic in topics]
+        chosen = self._topics.chosen_dead_letter_topics()
+        found = [self._dead_letters_of(topic, chosen) for topic in self._topics_with_queues()]
+        served = {queue.dlq_topic for queue in found}
+        self._sources = {topic: sources for topic, sources in self._sources.items() if topic in served}
+        return [self._report(queue) for queue in found]
 
     def describe(self, topic: str) -> reports.DeadLetterQueue:
         """The dead letters of a topic in numbers.
 
         `messages` is exact. If very many dead letters were never counted, the other numbers follow after some ticks.
         """
-        topic = _base(topic)
-        queue = self._queue(topic)
-        queue.redrives = [redrive.info() for redrive in self._redrives.get(topic, {}).values()]
+        found = self._dead_letters_of(topic)
+        queue = self._report(found)
+        queue.redrives = [redrive.info() for redrive in self._redrives.get(found.topic, {}).values()]
         return queue
 
     def list(self, topic: str, wanted: reports.DeadLetterFilter, *, skip: int = 0, limit: int = 100) -> DeadLetterList:
@@ -166,9 +192,10 @@ class DeadLetterQueues:
             raise InvalidRequest(f"invalid limit {limit}: must be 1 to {LIST_MAX}", path="limit")
         if skip < 0:
             raise InvalidRequest(f"invalid skip {skip}: must be 0 or more", path="skip")
-        chosen = DeadLetterMatcher(wanted)
+        queue = self._dead_letters_of(topic)
+        chosen = DeadLetterMatcher(wanted, queue.origins)
         dead_letters = heapq.merge(
-            *(_only(source.find(chosen, source.dead())) for source in self._partitions(_base(topic))),
+            *(_only(source.find(chosen, source.dead())) for source in self._existing_partitions(queue)),
             key=lambda found: (found.message.timestamp_ns, found.message.partition),
         )
         page: DeadLetterList = []
@@ -241,7 +268,7 @@ class DeadLetterQueues:
         return self._redrive(topic, redrive_id).info()
 
     def stop_redrive(self, topic: str, redrive_id: str) -> Pending[reports.RedriveInfo]:
-        """Stop a redrive; answered when its last batch is stored. An ended redrive stays what it is."""
+        """Stop a redrive; answered when its last batch is stored. An ended redrive does not change."""
         redrive = self._redrive(topic, redrive_id)
         self._stop(redrive)
         return after(redrive.ended, lambda _: redrive.info())
@@ -257,7 +284,7 @@ class DeadLetterQueues:
         max_redrives: int,
         to: str | None,
     ) -> Redrive:
-        topic = _base(topic)
+        queue = self._dead_letters_of(topic)
         if not isfinite(rate) or rate < 0:
             raise InvalidRequest(f"invalid rate {rate}: must be 0 or more messages per second", path="rate")
         if limit < 0:
@@ -266,11 +293,11 @@ class DeadLetterQueues:
             raise InvalidRequest(f"invalid max_redrives {max_redrives}: must be 0 or more", path="max_redrives")
         if to not in (None, TO_GROUP, TO_ALL):
             raise InvalidRequest(f'invalid to {to!r}: must be "group" or "all"', path="to")
-        sources = self._partitions(topic)
+        sources = self._existing_partitions(queue)
         if target_topic is not None:
-            if target_topic == dead_letter_topic(topic):
+            if target_topic == queue.dlq_topic:
                 raise InvalidRequest("invalid target_topic: the dead letters are there already", path="target_topic")
-            self._topics.leaders(target_topic)
+            self._topics.topic(target_topic)
         order = RedriveOrder(
             self._entropy.bytes(REDRIVE_ID_BYTES).hex(),
             wanted,
@@ -278,18 +305,20 @@ class DeadLetterQueues:
             limit,
             target_topic,
             max_redrives,
-            to or (TO_GROUP if target_topic in (None, topic) else TO_ALL),
+            to or (TO_GROUP if target_topic in (None, queue.topic) else TO_ALL),
             self._clock.wall_ns(),
             [source.leader.last_stable_offset for source in sources],
+            topic=queue.topic,
         )
-        return Redrive(topic, order, sources, now_ns=self._clock.monotonic_ns())
+        return Redrive(queue, order, sources, now_ns=self._clock.monotonic_ns())
 
     def _remember(self, redrive: Redrive) -> Pending[None]:
         """Remember a redrive, and forget the oldest that have ended; done when that is durable."""
+        served = self._topics.partition_counts()
         self._redrives = {
             topic: redrives
             for topic, redrives in self._redrives.items()
-            if topic == redrive.topic or dead_letter_topic(topic) in self._topics.partition_counts()
+            if topic == redrive.topic or any(other.dlq_topic in served for other in redrives.values())
         }
         redrives = self._redrives.setdefault(redrive.topic, OrderedDict())
         running = [other for other in redrives.values() if other.state == "running"]
@@ -310,6 +339,8 @@ class DeadLetterQueues:
     def _step(self, redrive: Redrive) -> None:
         """Continue a redrive until it has to wait, or other work has to run."""
         redrive.timer = None
+        if redrive.is_suspended:
+            return
         if self._is_stopping and not redrive.is_stopping:
             return  # it continues after the restart
         try:
@@ -365,6 +396,10 @@ class DeadLetterQueues:
         is_waiting = False
 
         def copied(share: RedriveShare, offsets: BitMap64, done: Pending[Copies]) -> None:
+            if isinstance(share.source.leader.ended, NotLeader):  # `leader_ended` comes later
+                redrive.suspend(share.source.leader.ended)
+            if redrive.is_suspended:
+                return
             redrive.in_hand -= 1
             share.in_hand -= offsets
             self._note_copied(redrive, share, len(offsets), done)
@@ -412,22 +447,21 @@ class DeadLetterQueues:
         """The partition that the message comes from, or that of the same number elsewhere, if it takes the message."""
         topic, partition, _ = found.dead_letter.origin or ("", found.message.partition, 0)
         if topic == redrive.dlq_topic:  # a consumer of the dead-letter topic has rejected it
-            topic = redrive.topic
+            topic = redrive.topic.removesuffix(DLQ_SUFFIX)
         topic = redrive.target_topic or topic
         if topic not in self._topics.partition_counts():
             return None
-        leaders = self._topics.leaders(topic)
-        leader = leaders[partition % len(leaders)]
-        return (topic, leader.origin.partition) if _fits(found.message, leader) else None
+        target = self._topics.topic(topic)
+        fits = _fits(found.message, target.topic.config.max_message_bytes)
+        return (topic, partition % len(target.replicas)) if fits else None
 
     def _check_topics(self, redrive: Redrive) -> None:
         """Raise `TopicNotFound` unless the dead-letter topic and the wanted target exist."""
         for source in redrive.shares:
-            if self._topics.leaders(redrive.dlq_topic)[0] is not source.leader:  # another topic of that name
-                raise TopicNotFound(redrive.dlq_topic)
-            break
+            if source.leader.ended:  # there may be another topic of that name
+                raise source.leader.ended
         if redrive.target_topic is not None:
-            self._topics.leaders(redrive.target_topic)
+            self._topics.topic(redrive.target_topic)
 
     def _stop(self, redrive: Redrive) -> None:
         redrive.is_stopping = True
@@ -435,9 +469,7 @@ class DeadLetterQueues:
             self._end(redrive, "stopped")
 
     def _end(self, redrive: Redrive, state: RedriveState, error: str = "") -> None:
-        if redrive.timer is not None:
-            redrive.timer.cancel()
-            redrive.timer = None
+        redrive.cancel_timer()
         sources = list(redrive.shares)
         redrive.end(state, error, wall_ns=self._clock.wall_ns())
         stored: Pending[None] = Pending.of(None)
@@ -457,24 +489,41 @@ class DeadLetterQueues:
         return self._timers.at(self._clock.monotonic_ns() + max(1, wait_ns), callback)
 
     def _redrive(self, topic: str, redrive_id: str) -> Redrive:
-        redrives = self._redrives.get(_base(topic))
+        redrives = self._redrives.get(self._topic_of(topic))
         if redrives is None or redrive_id not in redrives:
             raise NotFound(f"redrive {redrive_id} of {topic}")
         return redrives[redrive_id]
 
     # --- inside --------------------------------------------------------------------------------
 
-    def _dlq_topics(self) -> Sequence[str]:
-        return sorted(topic for topic in self._topics.partition_counts() if _base(topic) != topic)
+    def _topics_with_queues(self) -> Sequence[str]:
+        """The topics that have a dead-letter topic that exists."""
+        served = self._topics.dead_letter_topics()
+        own = {self._topic_of(topic) for topic, dlq_topic in served.items() if topic == dlq_topic}
+        others = {topic for topic, dlq_topic in served.items() if topic != dlq_topic and dlq_topic in served}
+        return sorted(own | others)
 
-    def _partitions(self, topic: str) -> Sequence[DeadLetterPartition]:
+    def _topic_of(self, name: str) -> str:
+        """The topic whose dead letters are meant: the name of its dead-letter topic means the same."""
+        topic = name.removesuffix(DLQ_SUFFIX)
+        return topic if topic and self._topics.dead_letter_topic(topic) == name else name
+
+    def _dead_letters_of(self, name: str, chosen: Mapping[str, set[str]] | None = None) -> DeadLettersOf:
+        topic = self._topic_of(name)
+        dlq_topic = self._topics.dead_letter_topic(topic)
+        chosen = self._topics.chosen_dead_letter_topics() if chosen is None else chosen
+        return DeadLettersOf(topic, dlq_topic, _origins(topic, dlq_topic, chosen))
+
+    def _existing_partitions(self, queue: DeadLettersOf) -> Sequence[DeadLetterPartition]:
         """The dead letters of a topic, partition by partition; none if it never had any."""
-        dlq_topic = dead_letter_topic(topic)
-        if not self._topics.has_topic(dlq_topic):
-            if not self._topics.has_topic(topic):
-                raise TopicNotFound(topic)
-            self._sources.pop(dlq_topic, None)
+        if not self._topics.has_topic(queue.dlq_topic):
+            if not self._topics.has_topic(queue.topic):
+                raise TopicNotFound(queue.topic)
+            self._sources.pop(queue.dlq_topic, None)
             return ()
+        return self._partitions(queue.dlq_topic)
+
+    def _partitions(self, dlq_topic: str) -> Sequence[DeadLetterPartition]:
         leaders = self._topics.leaders(dlq_topic)
         sources = self._sources.get(dlq_topic, ())
         if [source.leader for source in sources] != list(leaders):
@@ -484,21 +533,21 @@ class DeadLetterQueues:
             self._sources[dlq_topic] = sources
         return sources
 
-    def _queue(self, topic: str) -> reports.DeadLetterQueue:
+    def _report(self, queue: DeadLettersOf) -> reports.DeadLetterQueue:
         messages = 0
         times_ns: list[int] = []
         tallies: list[DeadLetterTally] = []
         left = self._config.counted_max
-        for source in self._partitions(topic):
+        for source in self._existing_partitions(queue):
             left -= source.count(left) if left > 0 else 0
             self._count_later(source)
-            dead = source.dead()
+            dead = source.dead(queue.origins)
             messages += len(dead)
             times_ns += source.times(dead)
             tallies.append(source.tally(dead))
         return reports.DeadLetterQueue(
-            topic,
-            dead_letter_topic(topic),
+            queue.topic,
+            queue.dlq_topic,
             messages,
             min(times_ns, default=None),
             max(times_ns, default=None),
@@ -509,13 +558,13 @@ class DeadLetterQueues:
 
     def _count_later(self, source: DeadLetterPartition) -> None:
         """Count the rest, some at every tick."""
-        if source.is_counted or source.is_counting or source.leader.log.is_closed:
+        if source.is_counted or source.is_counting or source.leader.ended:
             return
         source.is_counting = True
 
         def go_on() -> None:
             source.is_counting = False
-            if not source.leader.log.is_closed:
+            if source.leader.ended is None:
                 with suppress(StorageError):  # the next call gets the error
                     source.count(self._config.counted_step)
                     self._count_later(source)
@@ -523,24 +572,27 @@ class DeadLetterQueues:
         self._at(1, go_on)
 
 
-def _base(topic: str) -> str:
-    """The topic whose dead letters are meant; a dead-letter topic stands for the one it belongs to."""
-    return topic.removesuffix(DLQ_SUFFIX) or topic
+def _origins(topic: str, dlq_topic: str, chosen: Mapping[str, set[str]]) -> OriginTopics:
+    """Which of the dead letters there are those of the topic."""
+    if dlq_topic != default_dead_letter_topic(topic):
+        return OriginTopics(only=topic)
+    return OriginTopics(without=frozenset(chosen.get(dlq_topic, set()) - {topic}))
 
 
 def _only(dead_letters: Iterator[FoundDeadLetter | None]) -> Iterator[FoundDeadLetter]:
     return (found for found in dead_letters if found is not None)
 
 
-def _fits(message: Message, leader: PartitionLeader) -> bool:
-    """Whether the partition takes the message with the headers that a redrive adds."""
-    if len(message.value) > leader.log.config.value_bytes_max:
+def _fits(message: StoredMessage, value_bytes_max: int) -> bool:
+    """Whether a topic takes the message with the headers that a redrive adds."""
+    if len(message.value) > value_bytes_max:
         return False
-    if len(message.raw_headers or b"") <= HEADERS_BYTES_MAX - _ROOM_FOR_HEADERS:
+    if len(message.encoded_headers or b"") <= HEADERS_BYTES_MAX - _ROOM_FOR_HEADERS:
         return True
     place = origin_of(message.topic, message.partition, message.offset)
     try:
-        encode_headers(redriven_headers(message.headers, place, for_group=message.headers.get(GROUP, "")))
+        redriven = redriven_headers(message.headers, place, for_group=message.headers.get(GROUP, ""))
+        encode_headers({PRODUCER: _LONGEST_IDENTITY, **redriven})
     except MessageTooLarge:
         return False
     return True
@@ -564,6 +616,7 @@ def _report(found: FoundDeadLetter) -> reports.DeadLetter:
         dead_letter.dead_at_ns,
         dead_letter.redrives,
         bytes(record),
+        message.topic,
     )
 
 

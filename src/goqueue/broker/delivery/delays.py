@@ -136,7 +136,7 @@ class Delays:
         waits = []
         for delivery in self._deliveries(topic, partition):
             waiting = delivery.delays.table.waiting
-            chosen = waiting & BitMap64(wanted) if wanted is not None else self._of_key(delivery, key or b"")
+            chosen = waiting & BitMap64(wanted or ()) if key is None else self._of_key(delivery, key)
             if offset is not None and not chosen:
                 text = "delayed message not found or already delivered"
                 raise MessageNotFound(f"{text}: {topic}-{partition} @ {offset}")
@@ -147,7 +147,7 @@ class Delays:
         return after(all_of(waits), lambda _: changed)
 
     def _of_key(self, delivery: PartitionDelivery, key: bytes) -> BitMap64:
-        candidates = delivery.delays.table.candidates(crc32c(key) if key else 0)
+        candidates = delivery.delays.table.candidates(crc32c(key))
         found = BitMap64()
         for messages in delivery.fetcher.messages(candidates, count=1_000, max_bytes=4 * 1024 * 1024):
             found.update([message.offset for message in messages if message.key == key])

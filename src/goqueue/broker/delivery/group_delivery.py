@@ -1,23 +1,33 @@
-"""Delivery from one partition to one group: what its members get, and what becomes of it.
+"""Delivery from one partition to one group: leases, settlements, retries, dead letters.
 
     poll ──> deliver ──> feed, take, read, lease ──> ledger ──> the records
+    a repeated poll ──> deliver_again ──> read, reissue ──> ledger ──> the same records
     ack, nack, reject, extend, release ──> settle ──> ledger ──> cursor ──> the floor advances
     time, a lost member, an aborted transaction ──> cursor ──> retry or dead letter ──> ledger
 
-What a member asks for is written to the ledger before it takes effect, so a request that is refused has changed
-nothing. What time or a lost member does to a cursor takes effect in any case; if the disk refuses it, the next write is
-the whole cursor (`stored_cursor.py`).
+A request of a member is written to the ledger before it takes effect, so a refused request has changed nothing. An
+expired lease or a lost member takes effect in any case; if the disk refuses the write, the next write is the whole
+cursor (`stored_cursor.py`).
 
-What all groups of a partition share (its index, its delays, its records) is behind `PartitionShare`.
+A member may number its polls. A poll that has the number of the one before repeats it, because its answer was lost.
+What the lost answer held is delivered again at once, as if for the first time, and the damage that it reported is
+reported again. The numbers are kept with what they have brought: with the open delivery, which the ledger has, too, or
+with the messages that were handed over. So it makes no difference over which connection or door the poll is repeated,
+and a restart between the two forgets only which damage was reported.
+
+`PartitionShare` has what all groups of a partition share: its index, its delays, its records.
 """
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import NamedTuple, Protocol, TypeAlias
 
+import msgspec
 from pyroaring import BitMap64
 
 from goqueue import events
+from goqueue.broker.delivery.gap_reports import GapReports
+from goqueue.broker.delivery.run_reader import ReadRuns, cut_redelivered, first_of, in_key_order, read_runs
 from goqueue.broker.delivery.stored_cursor import StoredCursor, ledger_time
 from goqueue.broker.delivery.stored_delays import StoredDelays
 from goqueue.broker.partition.leader import PartitionLeader
@@ -25,7 +35,7 @@ from goqueue.broker.partition.record_fetcher import RecordFetcher
 from goqueue.clock import Clock
 from goqueue.delivery import ledger
 from goqueue.delivery.cursor import Cursor, Failed, OpenDelivery, Transaction
-from goqueue.delivery.dead_letter import ERROR_CHARACTERS_MAX, EXPIRED, MAX_DELIVERIES, REJECTED, TIMEOUT
+from goqueue.delivery.dead_letter import ERROR_CHARACTERS_MAX, EXPIRED, MAX_DELIVERIES, REDRIVEN, REJECTED, TIMEOUT
 from goqueue.delivery.handed import HandedOver
 from goqueue.delivery.index import PartitionIndex
 from goqueue.delivery.key_order import KeyOrder
@@ -35,10 +45,8 @@ from goqueue.delivery.ledger import DeadLettering
 from goqueue.delivery.offsets import between
 from goqueue.delivery.receipts import group_tag, make_nonce
 from goqueue.delivery.retry import RetryPolicy
-from goqueue.errors import GoQueueError, ReceiptExpired, ReceiptUnknown, StorageError
-from goqueue.record import kernel
+from goqueue.errors import GoQueueError, GroupNotFound, ReceiptExpired, ReceiptUnknown, StorageError
 from goqueue.record.header import OFFSET_MAX, Buffer
-from goqueue.record.message import Message
 from goqueue.service.pending import Pending, after, chained
 from goqueue.topics.config import TopicConfig
 from goqueue.wire import reports
@@ -47,8 +55,6 @@ AHEAD_MAX = 200_000
 """How many messages may be ready before the log is read no further than needed."""
 CANDIDATES_MAX = 20_000
 """How many messages one poll of a key-shared group may find parked before it gives up until the next."""
-GAPS_MAX = 100
-"""How many damaged ranges one answer reports."""
 GIVEN_UP_MAX = 10_000
 """How many dead letters are remembered, to tell a late ack of one from a second ack."""
 
@@ -73,16 +79,7 @@ class DeliveredMessages(NamedTuple):
     flags: int
     counts: dict[int, int]
     deadline_ns: int  # wall clock; 0 without a lease
-
-
-class ReadRuns(NamedTuple):
-    """What was read of some runs: records and their offsets, what did not fit, and what the log no longer has."""
-
-    records: Sequence[Buffer]
-    flags: int
-    offsets: BitMap64
-    left: list[LaneRun]
-    gone: BitMap64
+    left: int = 0  # how many messages of a repeated poll did not fit
 
 
 class PartitionShare(Protocol):
@@ -100,6 +97,8 @@ class PartitionShare(Protocol):
     dead_letter: "Callable[[GroupDelivery, DeadLettering], Pending[Copies]]"
 
     @property
+    def dead_letter_topic(self) -> str: ...
+    @property
     def never(self) -> BitMap64: ...
     def hidden_from(self, group: str) -> BitMap64: ...
     def expired(self) -> BitMap64: ...
@@ -114,19 +113,23 @@ class PartitionShare(Protocol):
 class GroupDelivery:
     """One group on one partition."""
 
+    # More than 40 methods: each transition of a message (deliver, settle, fail, expire, hold, dead-letter, redrive) is
+    # a write to the ledger and then the same change of the cursor. All of them share the cursor, the order of keys and
+    # what was handed over. What decides without writing has a class of its own: `Cursor`, `KeyOrder`, `GapReports`.
+
     __slots__ = (
         "_clock",
         "_lane_stats",
         "cursor",
         "expired_by_member",
         "expired_leases",
+        "gaps",
         "given_up",
         "group",
         "handed",
         "is_deleted",
         "keys",
         "leader",
-        "lost",
         "partition",
         "stored",
         "tag",
@@ -146,8 +149,13 @@ class GroupDelivery:
         self.expired_leases = 0  # since the broker started
         self.expired_by_member: dict[str, int] = {}
         self.given_up = BitMap64()  # dead letters since the start whose last lease had expired; the newest of them
-        self.lost = BitMap64()  # damaged records that the cursor has passed and no poll has reported
+        self.gaps = GapReports()
         self._lane_stats: LaneStats | None = None  # a restart makes thousands of cursors, most of which stay idle
+
+    @property
+    def ended(self) -> GoQueueError | None:
+        """Why nothing more may be done for the group here, if so: the partition has ended, or the group was deleted."""
+        return self.leader.ended or (GroupNotFound(self.group) if self.is_deleted else None)
 
     @property
     def lane_stats(self) -> LaneStats:
@@ -196,7 +204,7 @@ class GroupDelivery:
                 continue
             damaged = partition.fetcher.damage.offsets
             if damaged:
-                self.lost |= between(damaged, cursor.frontier, end) - cursor.acked
+                self.gaps.add(between(damaged, cursor.frontier, end) - cursor.acked)
             cursor.admit(
                 end,
                 lanes=index.lanes,
@@ -210,15 +218,18 @@ class GroupDelivery:
         member: str,
         *,
         count: int,
+        redelivered_max: int,
         max_bytes: int,
         lease_ns: int | None,
         is_fed: bool = False,
         poll: int = 0,
+        number: int = 0,
     ) -> DeliveredMessages | None:
         """The next messages for the member; without a lease they are handed over, until the position is committed.
 
-        `is_fed` says that the cursor has just been fed with at least that count; `poll` is the number of the member's
-        poll.
+        At most `count`, and at most `redelivered_max` of those that were delivered before, which is positive.
+        `is_fed` says that the cursor has just been fed with at least that count; `poll` counts the polls of the member,
+        and `number` is what the member calls this one.
         """
         now_ns = self._clock.monotonic_ns()
         next_ns = self.cursor.next_ns
@@ -232,7 +243,8 @@ class GroupDelivery:
             runs = self._take(count, now_ns)
             if not runs:
                 return None
-            delivered = self._lease(member, runs, max_bytes, lease_ns, now_ns, poll)
+            runs, cut = cut_redelivered(runs, self.cursor.delivered_before, redelivered_max)
+            delivered = self._lease(member, runs, cut, max_bytes, lease_ns, now_ns, poll, number)
             if delivered:
                 return delivered
         self.partition.wake(self.group)
@@ -256,74 +268,167 @@ class GroupDelivery:
         return []
 
     def _lease(
-        self, member: str, runs: list[LaneRun], max_bytes: int, lease_ns: int | None, now_ns: int, poll: int
+        self,
+        member: str,
+        runs: list[LaneRun],
+        cut: list[LaneRun],
+        max_bytes: int,
+        lease_ns: int | None,
+        now_ns: int,
+        poll: int,
+        number: int,
     ) -> DeliveredMessages | None:
         cursor = self.cursor
         try:
             records, flags, delivered, left, gone = read_runs(self.partition.fetcher, runs, max_bytes)
         except Exception:
-            cursor.untake(runs)
+            cursor.untake([*runs, *cut])
             raise
-        if gone:
-            self.lost |= gone & self.partition.fetcher.damage.offsets
-            cursor.finish(gone)
-            self._forget_done(gone)
-            self.stored.note_if_possible(ledger.Finished(ledger.blob(gone)))
-        cursor.untake(left)
+        self._pass_over(gone)
+        cursor.untake([*left, *cut])
         if delivered and self.keys is not None:
-            records, delivered = _in_key_order(self.keys, member, records, now_ns=self._clock.wall_ns())
+            records, delivered = in_key_order(self.keys, member, records, now_ns=self._clock.wall_ns())
         if not delivered:
             return None
-        counts = {offset: count + 1 for offset, count in cursor.redelivered(delivered).items()}
         wall_ns = self._clock.wall_ns()
         delivery_id = next(self.partition.delivery_ids)
         if lease_ns is None:
-            self.handed.add(member, delivered, poll=poll)
+            self.handed.add(member, delivered, poll=poll, number=number)
         else:
-            until_ns = ledger_time(self.leader, wall_ns) + lease_ns
-            change = ledger.Leased(delivery_id, member, wall_ns, until_ns, ledger.blob(delivered))
             try:
-                self.stored.note(change, flush=False)
+                self._note_lease(delivery_id, member, delivered, lease_ns, wall_ns, number)
             except StorageError:
                 cursor.return_taken(delivered, now_ns=now_ns)
                 if self.keys is not None:
                     self._unpark(self.keys.returned(delivered))
                 raise
-            cursor.lease(delivery_id, member, delivered, deadline_ns=now_ns + lease_ns, wall_ns=wall_ns)
+            cursor.lease(delivery_id, member, delivered, deadline_ns=now_ns + lease_ns, wall_ns=wall_ns, poll=number)
             self.partition.note_time(now_ns + lease_ns)
-        size = sum(map(len, records))
-        self.lane_stats.note_delivered(records, BitMap64(counts), wall_ns=wall_ns)
+        made = self._delivered(delivery_id, member, delivered, records, flags, lease_ns)
+        self.lane_stats.note_delivered(records, BitMap64(made.counts), wall_ns=wall_ns)
         if cursor.lanes.boosted is not None:
             self.lane_stats.boosts[cursor.lanes.boosted] += 1
             self.leader.observe(events.LaneBoosted(self.leader.origin.topic, cursor.lanes.boosted))
+        return made
+
+    def _note_lease(
+        self, delivery_id: int, member: str, offsets: BitMap64, lease_ns: int, wall_ns: int, number: int
+    ) -> None:
+        until_ns = ledger_time(self.leader, wall_ns) + lease_ns
+        change = ledger.Leased(delivery_id, member, wall_ns, until_ns, ledger.blob(offsets), number)
+        self.stored.note(change, flush=False)
+
+    def _delivered(
+        self,
+        delivery_id: int,
+        member: str,
+        offsets: BitMap64,
+        records: Sequence[Buffer],
+        flags: int,
+        lease_ns: int | None,
+    ) -> DeliveredMessages:
+        size = sum(map(len, records))
+        counts = {offset: count + 1 for offset, count in self.cursor.redelivered(offsets).items()}
         self.leader.observe(
             events.MessagesDelivered(
-                *self.leader.origin, self.group, len(delivered), size, len(counts), member, delivered, counts
+                *self.leader.origin, self.group, len(offsets), size, len(counts), member, offsets, counts
             )
         )
-        deadline_ns = 0 if lease_ns is None else wall_ns + lease_ns
+        deadline_ns = 0 if lease_ns is None else self._clock.wall_ns() + lease_ns
         # A copy, because the delivery's own set shrinks when its messages are settled.
-        return DeliveredMessages(delivery_id, delivered.copy(), records, flags, counts, deadline_ns)
+        return DeliveredMessages(delivery_id, offsets.copy(), records, flags, counts, deadline_ns)
+
+    def _pass_over(self, gone: BitMap64) -> None:
+        """The log no longer has these: they are done."""
+        if gone:
+            self.gaps.add(gone & self.partition.fetcher.damage.offsets)
+            self.cursor.commit(gone)
+            self._forget_done(gone)
+            self.stored.note_if_possible(ledger.Finished(ledger.blob(gone)))
+
+    # --- repeated polls ------------------------------------------------------------------------
+
+    def has_answered(self, member: str, number: int) -> bool:
+        """Whether the member's last poll has that number, and its answer held anything of this partition."""
+        has_messages = bool(self.cursor.polled(member, number) or self.handed.polled(member, number))
+        return has_messages or self.gaps.has_reported(member, number)
+
+    def deliver_again(
+        self, member: str, number: int, *, count: int, max_bytes: int, lease_ns: int
+    ) -> DeliveredMessages | None:
+        """What the lost answer to the member's poll of that number held. What is over the limits is released.
+
+        The messages get new receipts: if the lost answer arrives after all, or the door that could not send it releases
+        its messages, the old receipts settle nothing.
+        """
+        self.gaps.report_again(member, number)
+        now_ns, wall_ns = self._clock.monotonic_ns(), self._clock.wall_ns()
+        lost = self.cursor.polled(member, number)
+        offsets = BitMap64() if lost else self.handed.polled(member, number)
+        for one in lost:
+            offsets |= self.cursor.leased(one.id, one.offsets, now_ns=now_ns)
+        if not offsets:
+            return None
+        delivery_id = next(self.partition.delivery_ids)
+        read = ReadRuns((), 0, BitMap64(), [], BitMap64())
+        try:
+            runs = first_of(self.partition.index.split(offsets), count)
+            if runs:
+                read = read_runs(self.partition.fetcher, runs, max_bytes)
+            if lost and read.offsets:
+                self._note_lease(delivery_id, member, read.offsets, lease_ns, wall_ns, number)
+        except Exception:
+            self._release_lost(lost, offsets)
+            raise
+        left = offsets - read.offsets - read.gone
+        if lost and read.offsets:  # first: a write of what follows may be a snapshot of the whole cursor
+            deadline_ns = now_ns + lease_ns
+            self.cursor.reissue(lost, delivery_id, read.offsets, deadline_ns=deadline_ns, wall_ns=wall_ns)
+            self.partition.note_time(deadline_ns)
+        self._release_lost(lost, left)
+        self._pass_over(read.gone)
+        if not read.offsets:
+            return None
+        again = self._delivered(delivery_id, member, read.offsets, read.records, read.flags, lease_ns if lost else None)
+        return again._replace(left=len(left))
+
+    def _release_lost(self, lost: Sequence[OpenDelivery], offsets: BitMap64) -> None:
+        """Make ready what a lost answer held, as if it had not been delivered; none: it was handed over."""
+        if not lost and offsets:
+            self.handed.discard(offsets)
+            self._return_handed(offsets)
+        for one in lost:
+            part = one.offsets & offsets
+            if part:
+                self._release(one.id, part, counts=False)
+                self.stored.note_if_possible(ledger.Released(one.id, False, ledger.blob(part)))
+
+    def forget_poll(self, member: str) -> None:
+        """The member counts its polls anew: a number that comes again repeats no poll of before."""
+        self.cursor.forget_poll(member)
+        self.handed.forget_poll(member)
+        self.gaps.forget(member)
 
     def nonce(self, delivery_id: int) -> str:
-        """What the receipts of a delivery have in common."""
+        """The nonce that all receipts of a delivery share."""
         return make_nonce(self.tag, delivery_id, self.stored.salt)
 
     def lowest_not_handed(self) -> int:
-        """The lowest offset that the group was not given."""
+        """The lowest offset that the group has not received."""
         cursor = self.cursor
         offsets = [lane.min() for lane in (*cursor.lanes.ready, cursor.delayed) if lane]
         if self.keys is not None and (parked := self.keys.lowest_parked()) is not None:
             offsets.append(parked)
         return min(offsets, default=cursor.frontier)
 
-    def take_gaps(self) -> list[reports.PartitionGap]:
-        """The damaged ranges that the cursor has passed since the last call."""
-        gaps = self.partition.fetcher.damage.gaps(self.lost, most=GAPS_MAX)
-        if len(gaps) == GAPS_MAX:
-            self.lost.remove_range(0, gaps[-1].next_offset)
-        else:
-            self.lost = BitMap64()
+    @property
+    def count_bytes(self) -> int:
+        """The room that an answer needs for the delivery count of one message, at most."""
+        most = self.cursor.delivery_count_max
+        return len(msgspec.msgpack.encode((self.leader.log.next_offset, most + 1))) - 1 if most else 1
+
+    def take_gaps(self, most: int, *, member: str, number: int = 0) -> list[reports.PartitionGap]:
+        """The damaged ranges that the cursor has passed and no poll has reported, `most` of them at most."""
         return [
             reports.PartitionGap(
                 topic=self.leader.origin.topic,
@@ -332,7 +437,7 @@ class GroupDelivery:
                 next_offset=gap.next_offset,
                 reason=gap.reason,
             )
-            for gap in gaps
+            for gap in self.gaps.take(self.partition.fetcher.damage, most, member=member, number=number)
         ]
 
     # --- the order of keys ---------------------------------------------------------------------
@@ -351,10 +456,13 @@ class GroupDelivery:
             return
         self.keys = KeyOrder()
         now_ns, fetcher = self._clock.wall_ns(), self.partition.fetcher
-        for delivery in self.cursor.state().deliveries:
-            for offset, key in fetcher.keys(delivery.offsets):
+        state = self.cursor.state()
+        unsettled = [(one.member, one.offsets) for one in state.deliveries]
+        unsettled += [(one.member, one.offsets) for one in state.held]
+        for member, offsets in unsettled:
+            for offset, key in fetcher.keys(offsets):
                 if key is not None:
-                    self.keys.resume(offset, key, delivery.member, in_flight=True, now_ns=now_ns)
+                    self.keys.resume(offset, key, member, in_flight=True, now_ns=now_ns)
         for offset, key in fetcher.keys(self.cursor.returned):
             if key is not None:
                 self.keys.resume(offset, key, "", in_flight=False, now_ns=now_ns)
@@ -365,7 +473,7 @@ class GroupDelivery:
             self.partition.wake(self.group)
 
     def _forget_done(self, done: BitMap64) -> None:
-        """These are done, in whatever state they were."""
+        """These are done, in any state."""
         self.handed.discard(done)
         if self.keys is not None:
             self._unpark(self.keys.drop(done))
@@ -455,7 +563,9 @@ class GroupDelivery:
 
     def return_handed(self, member: str) -> None:
         """The member lost the partition: what was handed over to it without a lease is ready again."""
-        offsets = self.handed.remove(member)
+        self._return_handed(self.handed.remove(member))
+
+    def _return_handed(self, offsets: BitMap64) -> None:
         if offsets:
             self.cursor.return_taken(offsets, now_ns=self._clock.monotonic_ns())
             if self.keys is not None:
@@ -466,6 +576,7 @@ class GroupDelivery:
         """The member is gone: its messages are ready again or, if its session timed out, have failed."""
         now_ns = self._clock.monotonic_ns()
         self.expired_by_member.pop(member, None)
+        self.gaps.forget(member)
         self.return_handed(member)
         for delivery in [delivery for delivery in self.cursor.deliveries.values() if delivery.member == member]:
             offsets = delivery.offsets.copy()
@@ -483,7 +594,7 @@ class GroupDelivery:
     # --- positions -----------------------------------------------------------------------------
 
     def commit_handed(self, member: str, *, poll: int, is_leaving: bool) -> int:
-        """What the member got before its poll of that number is done; when it leaves, all it got.
+        """The messages that the member received before its poll of that number are done; when it leaves, all of them.
 
         Returns the offset in the ledger after which that is certain.
         """
@@ -497,9 +608,10 @@ class GroupDelivery:
         self.handed.discard(done)
         return end
 
-    def finish(self, offsets: BitMap64) -> int:
+    def finish(self, offsets: BitMap64, *, flush: bool = True) -> int:
         """These are done; returns the offset in the ledger after which that is certain."""
-        end = self.stored.note(ledger.Finished(ledger.blob(offsets)))
+        end = self.stored.note(ledger.Finished(ledger.blob(offsets)), flush=flush)
+        self.stored.end_dead_lettering(offsets)
         self.cursor.finish(offsets)
         if self.keys is not None:
             self._unpark(self.keys.settled(offsets))
@@ -514,7 +626,7 @@ class GroupDelivery:
         return self.commit_offsets(done, metadata)
 
     def commit_offsets(self, offsets: BitMap64, metadata: str) -> int:
-        """These are done, in whatever state they are; returns the offset in the ledger after which that is certain."""
+        """These are done, in any state; returns the offset in the ledger after which that is certain."""
         end = self.stored.note(ledger.Committed(ledger.blob(offsets), metadata))
         self.stored.metadata = metadata
         self.cursor.commit(offsets)
@@ -523,11 +635,14 @@ class GroupDelivery:
         self.leader.observe(events.MessagesPassedOver(*self.leader.origin, self.group, offsets))
         return end
 
-    def reset(self, offset: int) -> int:
-        """Start again at the offset: all leases end, and nothing is kept but messages that are being dead-lettered."""
+    def reset(self, offset: int, metadata: str | None = None) -> int:
+        """Start again at the offset: all leases end, and nothing is kept but messages that are being dead-lettered.
+
+        Returns the offset in the ledger after which that is certain.
+        """
         cursor = self.partition.new_cursor(offset)
         cursor.dead_letter(self.cursor.dead_lettering)
-        end = self.stored.replace(cursor)
+        end = self.stored.replace(cursor, metadata)
         self.cursor = cursor
         self.given_up.clear()
         self.handed.clear()
@@ -536,7 +651,7 @@ class GroupDelivery:
         return end
 
     def drop_below(self, offset: int) -> None:
-        """The log begins at the offset now."""
+        """Drop messages below the new start of the log."""
         if self.cursor.floor < offset:
             self._forget_done(self.cursor.drop_below(offset))
 
@@ -596,9 +711,7 @@ class GroupDelivery:
         self, delivery_id: int, offsets: BitMap64, reason: str, error: str, member: str
     ) -> Pending[Copies]:
         raw, error, now_ns = ledger.blob(offsets), error[:ERROR_CHARACTERS_MAX], self._clock.wall_ns()
-        change = DeadLettering(delivery_id, raw, reason, error, member, -1, now_ns)
-        self.stored.dead_letterings.append(change)
-        return self.partition.dead_letter(self, change)
+        return self.partition.dead_letter(self, DeadLettering(delivery_id, raw, reason, error, member, -1, now_ns))
 
     def redrive(self, offsets: BitMap64, target: str, partition: int, *, to_group: bool) -> Pending[Copies]:
         """Copy dead letters, which this partition holds, to the target, and be done with them.
@@ -607,18 +720,22 @@ class GroupDelivery:
         """
         self.cursor.dead_letter(offsets)
         raw, now_ns = ledger.blob(offsets), self._clock.wall_ns()
-        change = DeadLettering(0, raw, "REDRIVEN", "", "", -1, now_ns, target, partition, to_group)
-        self.stored.dead_letterings.append(change)
+        change = DeadLettering(0, raw, REDRIVEN, "", "", -1, now_ns, target, partition, to_group)
         return self.partition.dead_letter(self, change)
 
-    def cancel_dead_letter(self, change: DeadLettering) -> None:
+    def cancel_dead_letters(self, offsets: BitMap64) -> None:
         """The target is gone: the messages are ready again."""
-        self.stored.forget_dead_lettering(change)
-        self.cursor.cancel_dead_letter(ledger.offsets_of(change.offsets), now_ns=self._clock.monotonic_ns())
+        self.stored.end_dead_lettering(offsets)
+        self.cursor.cancel_dead_letter(offsets, now_ns=self._clock.monotonic_ns())
         with suppress(StorageError):
             self.stored.write_whole()
 
     # --- transactions --------------------------------------------------------------------------
+
+    def hold(self, transaction: Transaction, delivery_id: int, offsets: BitMap64) -> None:
+        """The transaction has acknowledged messages of the delivery. The ledger knows, so a later leader holds them."""
+        self.stored.note_if_possible(ledger.HeldBack(*transaction, delivery_id, ledger.blob(offsets)))
+        self.cursor.hold(transaction, delivery_id, offsets)
 
     def finish_held(self, transaction: Transaction) -> int:
         """The transaction was committed; returns the offset in the ledger after which its acks are certain."""
@@ -635,6 +752,8 @@ class GroupDelivery:
     def abort(self, transaction: Transaction) -> None:
         """The transaction was aborted: what it held is delivered again."""
         now_ns = self._clock.monotonic_ns()
+        if transaction in self.cursor.held:
+            self.stored.note_if_possible(ledger.GivenBack(*transaction))
         for held, failed in self.cursor.abort(transaction, self.partition.retries, now_ns=now_ns):
             member, returned, error = held.member, _offsets_of(failed), "the transaction was aborted"
             self.leader.observe(events.LeasesLost(*self.leader.origin, self.group, member, returned, error))
@@ -664,55 +783,8 @@ class GroupDelivery:
         self.lane_stats.note_done(self.partition.index.split(offsets), now_ns=self._clock.monotonic_ns())
 
 
-def read_runs(fetcher: RecordFetcher, runs: Sequence[LaneRun], max_bytes: int) -> ReadRuns:
-    """The records of the runs, as far as they fit.
-
-    Where not all fit, each run gets its part of the room, so that lanes keep their shares.
-    """
-    records: list[Buffer] = []
-    read, gone = BitMap64(), BitMap64()
-    left: list[LaneRun] = []
-    size = flags = seen = 0
-    total = sum(len(offsets) for _, offsets in runs)
-    for lane, offsets in runs:
-        seen += len(offsets)
-        room = max_bytes * seen // total
-        wanted = offsets
-        while wanted and (size < room or not records):
-            found = fetcher.some(wanted, room - size)
-            if records and size + len(found.records) > room:
-                break
-            if found.offsets:
-                records.append(found.records)
-                size += len(found.records)
-                flags |= found.flags
-                read |= found.offsets
-            gone |= found.gone
-            wanted = wanted - found.offsets - found.gone
-        if wanted:
-            left.append(LaneRun(lane, wanted))
-    return ReadRuns(records, flags, read, left, gone)
-
-
-def _in_key_order(
-    keys: KeyOrder, member: str, records: Sequence[Buffer], *, now_ns: int
-) -> tuple[Sequence[Buffer], BitMap64]:
-    """The records that may go to the member now, and their offsets; the others are parked."""
-    allowed = BitMap64()
-    kept: list[Buffer] = []
-    for part in records:
-        candidates = [(message.offset, message.key) for message in kernel.decode(part, None, Message, verify=False)]
-        chosen = keys.choose(candidates, member, now_ns=now_ns)
-        if chosen.allowed:
-            allowed |= chosen.allowed
-            kept.append(
-                kernel.select(part, chosen.allowed.to_array(), max_bytes=len(part)).records if chosen.parked else part
-            )
-    return kept, allowed
-
-
 def _when_stored(leader: PartitionLeader, ledger_end: int, *, at_ns: int = 0, next_count: int = 0) -> Settling:
-    if ledger_end <= leader.ledger.log.ackable_offset:
+    if ledger_end <= leader.ledger.gate.offset:
         return Settling(Pending.of({}), at_ns, next_count)
     none: Copies = {}
     return Settling(after(leader.ledger.when_stored(ledger_end), lambda _: none), at_ns, next_count)

@@ -51,7 +51,7 @@ _SPECIAL = int(Flags.HAS_HEADERS | Flags.CONTROL)
 class PartitionDelivery:
     """All groups on one partition. Belongs to the owner of the partition.
 
-    `dead_letter` copies messages of a group to the dead-letter topic, or redrives them; `resume_dead_letter` continues
+    `dead_letter` copies messages of a group to the dead-letter topic, or redrives them; `resume_dead_letters` continues
     what was under way before a restart. `wake` says that a group may have something to poll; `wake_at` when `tick` has
     to be called.
     """
@@ -66,7 +66,7 @@ class PartitionDelivery:
         make_salt: Callable[[], bytes],
         wake: Callable[[str], None],
         dead_letter: Callable[[GroupDelivery, DeadLettering], Pending[Copies]],
-        resume_dead_letter: Callable[[GroupDelivery, DeadLettering], None],
+        resume_dead_letters: Callable[[GroupDelivery, Sequence[DeadLettering]], None],
         wake_at: Callable[[int], None],
     ) -> None:
         self.leader = leader
@@ -74,7 +74,7 @@ class PartitionDelivery:
         self.clock = clock
         self.wake = wake
         self.dead_letter = dead_letter
-        self._resume_dead_letter = resume_dead_letter
+        self._resume_dead_letters = resume_dead_letters
         self._make_salt = make_salt
         self._wake_at = wake_at
         self.delivery_ids: Iterator[int] = counter((boot << 32) + 1)  # unique over restarts: receipts name them
@@ -84,7 +84,7 @@ class PartitionDelivery:
         self.groups: dict[str, GroupDelivery] = {}
         self._by_tag: dict[bytes, GroupDelivery] = {}
         log, file = leader.log, leader.partition.delay_file
-        unseen_from = log.start_offset if file.exists else leader.delays_from
+        unseen_from = log.start_offset if file.exists else leader.search.unfiled_from
         self.delays = StoredDelays(
             file,
             start_offset=log.next_offset if unseen_from is None else unseen_from,
@@ -126,6 +126,11 @@ class PartitionDelivery:
         else:
             self._tell_delayed(self._cover(first, end, records))
 
+    @property
+    def dead_letter_topic(self) -> str:
+        """Where dead letters go from now on."""
+        return self.config.dead_letter_topic_of(self.leader.origin.topic)
+
     def configured(self, config: TopicConfig) -> None:
         """The settings of the topic have changed."""
         self.config = config
@@ -165,7 +170,7 @@ class PartitionDelivery:
             return False
         if chunk.next_offset <= start:
             return False
-        if self._cover(start, chunk.next_offset, chunk.records) and start < self.leader.delays_known_from:
+        if self._cover(start, chunk.next_offset, chunk.records) and start < self.leader.search.known_from:
             self.leader.find_delays()
         return True
 
@@ -320,8 +325,8 @@ class PartitionDelivery:
     def resume(self) -> None:
         """Continue what was under way before a restart."""
         for group_delivery in self.groups.values():
-            for change in list(group_delivery.stored.dead_letterings):
-                self._resume_dead_letter(group_delivery, change)
+            if group_delivery.stored.dead_letterings:
+                self._resume_dead_letters(group_delivery, list(group_delivery.stored.dead_letterings))
 
     # --- delays -----------------------------------------------------------------------------------
 
@@ -433,7 +438,7 @@ class PartitionDelivery:
             self._note_if_behind()
 
     def _note_if_behind(self) -> None:
-        """Write that the clock is earlier than the newest record and delays are right: a restart keeps them so."""
+        """Store that the clock is earlier than the newest record and delays are correct, for the next restart."""
         wall_ns, newest_ns = self.clock.wall_ns(), self._newest_ns
         known = self._known_behind
         if newest_ns - wall_ns <= TOLERANCE_NS or not self.delays.table.waiting:

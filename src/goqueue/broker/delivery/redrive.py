@@ -1,4 +1,4 @@
-"""One redrive: what it has to do, how far it has come, and how fast it may go.
+"""One redrive: its arguments, its progress and its rate.
 
 A redrive has a share in each partition of the dead-letter topic. Its progress there is written to the ledger before
 each batch, so a restart continues after the batches that were stored (`delivery/redrive_facts.py`). The rate is a token
@@ -14,10 +14,10 @@ from pyroaring import BitMap64
 from goqueue.broker.delivery.dead_letter_partition import DeadLetterPartition, FoundDeadLetter
 from goqueue.broker.timers import Timer
 from goqueue.clock import SECOND
-from goqueue.delivery.dead_letter import dead_letter_topic
-from goqueue.delivery.dead_letter_filter import DeadLetterMatcher
+from goqueue.delivery.dead_letter_filter import DeadLetterMatcher, OriginTopics
 from goqueue.delivery.offsets import between
 from goqueue.delivery.redrive_facts import RedriveOrder, RedriveProgress, RedriveState
+from goqueue.errors import GoQueueError
 from goqueue.record.header import OFFSET_MAX
 from goqueue.service.pending import Pending
 from goqueue.wire import reports
@@ -26,8 +26,16 @@ BATCH_MAX = 500
 WAIT_NS_MAX = 3600 * SECOND
 
 
+class DeadLettersOf(NamedTuple):
+    """The dead letters of a topic: where they are, and which of those there they are."""
+
+    topic: str
+    dlq_topic: str
+    origins: OriginTopics
+
+
 class RedriveTotals(NamedTuple):
-    """What became of the dead letters that a redrive has handled."""
+    """The outcomes of the dead letters that a redrive has handled."""
 
     matched: int
     redriven: int
@@ -55,11 +63,11 @@ class RedriveShare:
         self.todo = todo
         self.next_offset = 0  # all before it were handled
         self.in_hand = BitMap64()
-        self.unhandled = BitMap64()  # in hand before a restart, and still dead: the only ones before `next_offset`
+        self.unhandled = BitMap64()  # of the batch before a restart, and still dead: the only ones before `next_offset`
         self.matched = self.redriven = self.skipped_loop = self.failed = 0
 
     def progress(self) -> RedriveProgress:
-        """What a restart needs to continue from here, whatever becomes of the dead letters in hand."""
+        """The fact with which a restart continues from here, whether or not the batch under way is stored."""
         matched = self.matched - len(self.in_hand)
         in_hand = (self.in_hand | self.unhandled).serialize()
         return RedriveProgress(self.next_offset, in_hand, matched, self.redriven, self.skipped_loop, self.failed)
@@ -71,7 +79,7 @@ class RedriveShare:
         self.next_offset = max(self.next_offset, offset + 1)
 
     def resume(self, progress: RedriveProgress) -> None:
-        """Continue from there. Dead letters that were in hand and are no longer dead were redriven."""
+        """Continue from there. Dead letters of the last batch that are no longer dead were redriven."""
         in_hand = BitMap64.deserialize(progress.in_hand)
         left = self.unhandled = BitMap64([offset for offset in in_hand if self.source.is_dead(offset)])
         redriven = len(in_hand) - len(left)
@@ -85,9 +93,16 @@ class RedriveShare:
 class Redrive:
     """One redrive, running or ended."""
 
-    def __init__(self, topic: str, order: RedriveOrder, sources: Sequence[DeadLetterPartition], *, now_ns: int) -> None:
-        self.topic = topic
-        self.dlq_topic = dead_letter_topic(topic)
+    def __init__(
+        self,
+        queue: DeadLettersOf,
+        order: RedriveOrder,
+        sources: Sequence[DeadLetterPartition],
+        *,
+        now_ns: int,
+    ) -> None:
+        self.topic = queue.topic
+        self.dlq_topic = queue.dlq_topic
         self.order = order
         self.id = order.id
         self.limit = order.limit
@@ -99,13 +114,14 @@ class Redrive:
         is_over = order.state != "running"
         chosen = () if is_over else zip(sources, order.ends, strict=False)
         self.shares = {source: RedriveShare(source, between(source.dead(), 0, end)) for source, end in chosen}
-        wanted = DeadLetterMatcher(order.wanted)
+        wanted = DeadLetterMatcher(order.wanted, queue.origins)
         self.dead_letters: Iterator[FoundDeadLetter | None] = (
             found for share in self.shares.values() for found in share.source.find(wanted, share.todo)
         )
         self.ended: Pending[None] = Pending.of(None) if is_over else Pending()
         self.in_hand = 0  # batches that are under way
         self.is_stopping = False
+        self.is_suspended = False  # a partition of the dead-letter topic has lost its leader
         self.timer: Timer | None = None
         self._burst = 1 + order.rate / 10  # what a late tick may catch up on
         self._tokens = 1.0
@@ -157,6 +173,19 @@ class Redrive:
         self.dead_letters = iter(())
         self.shares = {}
 
+    def suspend(self, error: GoQueueError) -> None:
+        """Do nothing more: the redrive is restored from the ledger, as after a restart."""
+        self.is_suspended = True
+        self.cancel_timer()
+        self.dead_letters = iter(())
+        self.ended.fail(error)
+
+    def cancel_timer(self) -> None:
+        """Wait for nothing more."""
+        if self.timer is not None:
+            self.timer.cancel()
+            self.timer = None
+
     @property
     def left(self) -> int:
         """How many dead letters the limit allows in the next batch."""
@@ -171,7 +200,7 @@ class Redrive:
         return min(self.left, int(self._tokens))
 
     def spend(self, count: int) -> None:
-        """So many are being redriven."""
+        """Spend tokens for dead letters that are being redriven."""
         self._tokens -= count
 
     @property

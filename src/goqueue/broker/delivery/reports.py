@@ -1,4 +1,4 @@
-"""The lanes of a partition in numbers: what is pending, ready, in flight and done, and how fast it moves."""
+"""Statistics of the lanes of a partition: messages pending, ready, in flight and done, and rates."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ SCANNED_MAX = 16
 
 
 def lane_report(delivery: PartitionDelivery, group: str | None, *, now_ns: int, wall_ns: int) -> reports.LaneReport:
-    """One partition, lane by lane: for one group, or all of them together; without any group, everything is ready."""
+    """One partition by lane: for one group, or all of them together; without any group, everything is ready."""
     leader, index = delivery.leader, delivery.index
     start, end = leader.log.start_offset, leader.last_stable_offset
     for _ in range(SCANNED_MAX):
@@ -39,7 +39,13 @@ def lane_report(delivery: PartitionDelivery, group: str | None, *, now_ns: int, 
         mine = [everything - delivery.hidden_from(found.group) for found in groups]
         left = [part - cursor.acked - span(0, cursor.floor) for part, cursor in zip(mine, cursors, strict=True)]
         pending = _sizes(delivery, left)
-        ready = [sum(len(cursor.lanes.ready[lane]) for cursor in cursors) for lane in range(LANE_COUNT)]
+        ready = [  # what compaction has removed stays in a lane until it is fetched
+            sum(
+                cursor.lanes.ready[lane].intersection_cardinality(part)
+                for part, cursor in zip(mine, cursors, strict=True)
+            )
+            for lane in range(LANE_COUNT)
+        ]
         in_flight = _sizes(delivery, [_leased(cursor) for cursor in cursors])
         consumed = [all_of - waits for all_of, waits in zip(_sizes(delivery, mine), pending, strict=True)]
         oldest = _by_lane(delivery, BitMap64().union(*left) if left else BitMap64())
@@ -66,7 +72,7 @@ def lane_report(delivery: PartitionDelivery, group: str | None, *, now_ns: int, 
 
 
 def _enqueue_rates(delivery: PartitionDelivery, everything: BitMap64, *, wall_ns: int) -> list[float]:
-    """What was stored in the last minute, per second; or since the first message, if that is shorter. From the log."""
+    """Messages per second, by the log, in the last minute, or since the first message if that is shorter."""
     log = delivery.leader.log
     since = log.offset_at_time(wall_ns - WINDOW_SECONDS * SECOND)
     parts = _by_lane(delivery, between(everything, since, log.next_offset))

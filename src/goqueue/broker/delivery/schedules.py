@@ -7,11 +7,12 @@
 
 A claim is in the journal before its runs are published, and is published under the schedule's own producer id until it
 is settled. So a crash at any point leaves either no claim, and the runs are still due, or one that is published again;
-then the log either has its batch and says so, or takes it. What the journal is told after that only saves work.
+then the log either has its batch and answers so, or stores it. Later writes to the journal only save work.
 
 For each schedule there are three keys: `definition/`, `state/` and `history/`, then the topic and the name. A schedule
-exists when its definition does, which is therefore written last and deleted first. The journal is an internal topic
-that is created with the first schedule; before that there is nothing to load.
+exists when its definition does, which is therefore written last and deleted first. The internal topic of the journals
+is created with the first schedule. Its partitions are attached and detached (`coordination.py`): a schedule of a
+partition that this node does not lead is not here, and its runs are published by the node that does.
 
 Schedules wait in a heap, by the wall clock, which is read once in a while because it may be set. A wall clock that is
 set back repeats no run: a run that was published stays so until the times of the schedule change.
@@ -30,6 +31,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from goqueue.backoff import backoff_ns
+from goqueue.broker.coordination import SCHEDULES_TOPIC, Journals, partition_of, schedule_key
 from goqueue.broker.partition.journal import Journal
 from goqueue.broker.timers import Timer, Timers
 from goqueue.clock import MS, Clock
@@ -52,15 +54,16 @@ from goqueue.errors import (
 from goqueue.record import kernel
 from goqueue.service.messages import ProducerEpoch, Stored
 from goqueue.service.new_message import NewMessage
-from goqueue.service.pending import Pending, after, chained
+from goqueue.service.pending import Pending, chained, when_all_are_done
 from goqueue.times import NS_MAX
 from goqueue.wire.partitioning import partition_of_key
 from goqueue.wire.reports import ScheduleInfo, ScheduleRun
 
-SCHEDULES_TOPIC = "__schedules"
 _DEFINITION = b"definition/"
 _STATE = b"state/"
 _HISTORY = b"history/"
+KEY_PREFIXES = (_DEFINITION, _STATE, _HISTORY)
+"""Of the facts in `__schedules`; the key of a schedule follows."""
 STALE_MAX = 64
 """How many outdated entries the heap may hold, beside two per schedule, before they are removed."""
 
@@ -71,7 +74,7 @@ class ScheduleConfig:
 
     schedules_max: int = 100_000  # all of them are in memory
     steps_per_tick_max: int = 250  # schedules handled in one tick, so that other work does not wait for long
-    on_time_ms: int = 5_000  # a run that is at most so late was not missed: a restart takes as long
+    on_time_ms: int = 5_000  # a run that is at most this late was not missed: a restart takes as long
     wake_ms_max: int = 1_000  # how long a jump of the wall clock may go unnoticed
     retry_initial_ms: int = 1_000
     retry_max_ms: int = 60_000
@@ -90,6 +93,7 @@ class TopicFacts(NamedTuple):
     topic_id: str
     partition_count: int
     value_bytes_max: int
+    partitioner: str
 
 
 class PublishMessages(Protocol):
@@ -109,10 +113,11 @@ class PublishMessages(Protocol):
 class _ScheduleSlot:
     """A schedule and what is under way with it."""
 
-    __slots__ = ("attempts", "claimed", "error", "manual", "retry", "schedule", "version", "waiting")
+    __slots__ = ("attempts", "claimed", "error", "journal", "manual", "retry", "schedule", "version", "waiting")
 
-    def __init__(self, schedule: Schedule) -> None:
+    def __init__(self, schedule: Schedule, journal: Journal) -> None:
         self.schedule = schedule
+        self.journal = journal
         self.version = 0  # of its place in the heap
         self.claimed: Claim | None = schedule.claim  # the claim that is in the journal
         self.attempts = 0
@@ -123,7 +128,7 @@ class _ScheduleSlot:
 
     @property
     def key(self) -> bytes:
-        return f"{self.schedule.topic}/{self.schedule.name}".encode()
+        return schedule_key(self.schedule.topic, self.schedule.name).encode()
 
     def give_up(self, error: GoQueueError) -> None:
         """Fail the runs that were asked for."""
@@ -144,14 +149,11 @@ def load_zone(name: str) -> ZoneInfo:
 
 
 class Schedules:
-    """All schedules of a node. Nothing is published before the first tick of the timers.
-
-    `open_journal` opens the journal, and creates it if there is none.
-    """
+    """All schedules of a node. Nothing is published before the first tick of the timers."""
 
     def __init__(
         self,
-        open_journal: Callable[[], Pending[Journal]],
+        journals: Journals,
         *,
         publish: PublishMessages,
         topic_facts: Callable[[str], TopicFacts],
@@ -161,8 +163,7 @@ class Schedules:
         zones: Zones = load_zone,
         config: ScheduleConfig | None = None,
     ) -> None:
-        self._open_journal = open_journal
-        self._opened_journal: Journal | None = None
+        self._journals = journals
         self._publish = publish
         self._topic_facts = topic_facts
         self._init_producer = init_producer
@@ -181,11 +182,17 @@ class Schedules:
         self._noting = False
         self._stopped = False
 
-    def load(self, journal: Journal) -> None:
-        """Restore the schedules from the journal."""
-        self._opened_journal = journal
-        self._load()
+    def attach(self, journal: Journal) -> None:
+        """Restore the schedules of a partition from its journal."""
+        self._load(journal)
         self._arm()
+
+    def detach(self, partition: int, error: GoQueueError) -> None:
+        """Forget the schedules of a partition. A claim that is open is published by its next coordinator."""
+        for slots in list(self._topics.values()):
+            for slot in list(slots.values()):
+                if slot.journal.partition == partition:
+                    self._remove(slot, error)
 
     # --- verbs ---------------------------------------------------------------------------------
 
@@ -219,11 +226,17 @@ class Schedules:
             ttl_ns=ttl_ns,
             **_message_fields(message),
         )
-        if self._opened_journal is not None:
-            return self._create(topic, definition, is_paused=paused)
-        return chained(self._opened(), lambda _: self._create(topic, definition, is_paused=paused))
+        key = schedule_key(topic, name)
+        journal = self._journals.find(key)
+        if journal is not None:
+            return self._create(journal, topic, definition, is_paused=paused)
+        return chained(
+            self._journals.open(key), lambda journal: self._create(journal, topic, definition, is_paused=paused)
+        )
 
-    def _create(self, topic: str, definition: Definition, *, is_paused: bool) -> Pending[ScheduleInfo]:
+    def _create(
+        self, journal: Journal, topic: str, definition: Definition, *, is_paused: bool
+    ) -> Pending[ScheduleInfo]:
         facts, name = self._topic_facts(topic), definition.name
         schedule = Schedule(
             definition,
@@ -239,8 +252,8 @@ class Schedules:
             raise AlreadyExists("schedule", name)
         if self._count >= self._config.schedules_max:
             raise Conflict(f"there are {self._count} schedules already, which is the most there may be")
-        slot = _ScheduleSlot(schedule)
-        written = self._journal.put(
+        slot = _ScheduleSlot(schedule, journal)
+        written = journal.put(
             {
                 _HISTORY + slot.key: None,
                 _STATE + slot.key: schedule.kept_state(),
@@ -295,8 +308,8 @@ class Schedules:
     def delete(self, topic: str, name: str) -> Pending[None]:
         """Delete the schedule."""
         slot = self._slot(topic, name)
-        written = self._journal.put(_tombstones([slot]))
-        self._remove(slot)
+        written = slot.journal.put(_tombstones([slot]))
+        self._remove(slot, NotFound(f"schedule {name}"))
         return written
 
     def run(self, topic: str, name: str) -> Pending[ScheduleInfo]:
@@ -314,14 +327,13 @@ class Schedules:
         return pending
 
     def topic_deleted(self, topic: str) -> None:
-        """The topic was deleted, and its schedules with it. If the journal refuses that, the next start finds out."""
+        """The topic was deleted, and its schedules with it. If the journal refuses that, the next attach finds out."""
         slots = [*self._topics.get(topic, {}).values()]
-        if not slots:
-            return
         for slot in slots:
-            self._remove(slot)
-        with suppress(GoQueueError):
-            self._journal.put(_tombstones(slots))
+            self._remove(slot, NotFound(f"schedule {slot.schedule.name}"))
+        for journal, some in _by_journal(slots):
+            with suppress(GoQueueError):
+                journal.put(_tombstones(some))
 
     def stop(self) -> None:
         """Begin nothing more. Claims that are open are published after the next start."""
@@ -403,13 +415,15 @@ class Schedules:
         for slot in slots:
             if slot.claimed is slot.schedule.claim:
                 self._publish_claim(slot)
-        if not unwritten:
-            return
-        claims = [(slot, slot.schedule.claim) for slot in unwritten]
+        for journal, some in _by_journal(unwritten):
+            self._claim(journal, some)
+
+    def _claim(self, journal: Journal, slots: Sequence[_ScheduleSlot]) -> None:
+        claims = [(slot, slot.schedule.claim) for slot in slots]
         try:
-            written = self._journal.put({_STATE + slot.key: slot.schedule.kept_state() for slot in unwritten})
+            written = journal.put({_STATE + slot.key: slot.schedule.kept_state() for slot in slots})
         except GoQueueError as error:
-            for slot in unwritten:
+            for slot in slots:
                 self._refused(slot, error)
             return
 
@@ -459,7 +473,7 @@ class Schedules:
         published.then(stored)
 
     def _refused(self, slot: _ScheduleSlot, error: GoQueueError) -> None:
-        """The claim is not in the log, as far as is known."""
+        """The claim was refused: it is not in the log, or that is not known."""
         schedule, claim = slot.schedule, slot.schedule.claim
         assert claim
         if isinstance(error, TopicNotFound):
@@ -516,47 +530,35 @@ class Schedules:
         """Write outcomes to the journal, many at a time; while one write is under way, the next ones gather."""
         if self._noting or not self._unnoted or self._stopped:
             return
-        slots = list(self._unnoted)[: self._config.notes_max]
-        facts: dict[bytes, bytes | None] = {}
-        for slot in slots:
-            if not self._is_gone(slot):
+        written: list[Pending[None]] = []
+        for journal, slots in _by_journal(list(self._unnoted)[: self._config.notes_max]):
+            facts: dict[bytes, bytes | None] = {}
+            for slot in slots:
                 facts[_HISTORY + slot.key] = slot.schedule.kept_history()
                 facts[_STATE + slot.key] = slot.schedule.kept_state()
-        try:
-            written = self._journal.put(facts)
-        except GoQueueError:
-            return  # the next tick tries again
-        for slot in slots:
-            del self._unnoted[slot]
+            try:
+                written.append(journal.put(facts))
+            except GoQueueError:
+                continue  # the next tick tries again
+            for slot in slots:
+                del self._unnoted[slot]
+        if not written:
+            return
         self._noting = True
 
         def noted(_: Pending[None]) -> None:
             self._noting = False
             self._note()
 
-        written.then(noted)
+        when_all_are_done(written).then(noted)
 
     # --- inside --------------------------------------------------------------------------------
-
-    @property
-    def _journal(self) -> Journal:
-        assert self._opened_journal is not None  # there is a schedule, so there is a journal
-        return self._opened_journal
-
-    def _opened(self) -> Pending[None]:
-        """Open the journal, on first use."""
-
-        def first(journal: Journal) -> None:
-            if self._opened_journal is None:  # else another call has opened it meanwhile
-                self.load(journal)
-
-        return after(self._open_journal(), first)
 
     def _change(self, slot: _ScheduleSlot, change: Callable[[Schedule], None]) -> Pending[ScheduleInfo]:
         """Write a change and make it; if it cannot be made or written, it raises and nothing has changed."""
         changed = copy(slot.schedule)
         change(changed)
-        written = self._journal.put(
+        written = slot.journal.put(
             {_STATE + slot.key: changed.kept_state(), _DEFINITION + slot.key: changed.kept_definition()}
         )
         change(slot.schedule)
@@ -567,16 +569,18 @@ class Schedules:
         self._topic_facts(topic)
         slot = self._topics.get(topic, {}).get(name)
         if slot is None:
+            self._journals.find(schedule_key(topic, name))
             raise NotFound(f"schedule {name}")
         return slot
 
     def _partition(self, schedule: Schedule) -> int:
         """Where the runs go: as the definition says, else by the key, else by the name."""
         definition = schedule.definition
-        partition_count = self._topic_facts(schedule.topic).partition_count
+        facts = self._topic_facts(schedule.topic)
         if definition.partition is not None:
             return definition.partition
-        return partition_of_key(definition.key or definition.name.encode(), partition_count)
+        key = definition.name.encode() if definition.key is None else definition.key
+        return partition_of_key(key, facts.partition_count, facts.partitioner)
 
     def _is_gone(self, slot: _ScheduleSlot) -> bool:
         return self._topics.get(slot.schedule.topic, {}).get(slot.schedule.name) is not slot
@@ -585,7 +589,7 @@ class Schedules:
         self._topics.setdefault(slot.schedule.topic, {})[slot.schedule.name] = slot
         self._count += 1
 
-    def _remove(self, slot: _ScheduleSlot) -> None:
+    def _remove(self, slot: _ScheduleSlot, error: GoQueueError) -> None:
         schedule = slot.schedule
         del self._topics[schedule.topic][schedule.name]
         if not self._topics[schedule.topic]:
@@ -595,25 +599,27 @@ class Schedules:
         if slot.retry:
             slot.retry.cancel()
         self._unnoted.pop(slot, None)
-        slot.give_up(NotFound(f"schedule {schedule.name}"))
+        slot.give_up(error)
 
-    def _load(self) -> None:
-        facts = self._journal.load()
+    def _load(self, journal: Journal) -> None:
+        facts = journal.load()
         deleted: dict[bytes, bytes | None] = {}
         for key, definition in facts.items():
             if not key.startswith(_DEFINITION):
                 if not key.startswith((_STATE, _HISTORY)):
-                    self._journal.pass_over(key, "no such kind of fact")
+                    journal.pass_over(key, "no such kind of fact")
                 continue
             name = key.removeprefix(_DEFINITION)
             try:
-                slot = _ScheduleSlot(self._restored(name, definition, facts))
+                slot = _ScheduleSlot(self._restored(name, definition, facts, journal), journal)
                 if slot.key != name:
                     raise ValueError(f"it is the schedule {slot.key!r}")
+                if partition_of(name.decode(), SCHEDULES_TOPIC) != journal.partition:
+                    raise ValueError("the schedule belongs to another partition")
             except (
                 Exception
             ) as error:  # a damaged disk holds bytes of any kind; one bad schedule must not stop the others
-                self._journal.pass_over(key, error)
+                journal.pass_over(key, error)
                 continue
             try:
                 has_topic = self._has_topic(slot.schedule)
@@ -628,9 +634,9 @@ class Schedules:
             else:
                 deleted |= _tombstones([slot])
         with suppress(GoQueueError):
-            self._journal.put(deleted)
+            journal.put(deleted)
 
-    def _restored(self, name: bytes, definition: bytes, facts: Mapping[bytes, bytes]) -> Schedule:
+    def _restored(self, name: bytes, definition: bytes, facts: Mapping[bytes, bytes], journal: Journal) -> Schedule:
         """The schedule, without its history if that cannot be decoded. Without its state it would repeat runs, so a
         schedule without state is refused.
         """
@@ -639,7 +645,7 @@ class Schedules:
             return Schedule.restore(definition, state, history, zones=self._zones)
         except msgspec.DecodeError as error:
             restored = Schedule.restore(definition, state, None, zones=self._zones)
-            self._journal.pass_over(_HISTORY + name, error)
+            journal.pass_over(_HISTORY + name, error)
             return restored
 
     def _has_topic(self, schedule: Schedule) -> bool:
@@ -679,12 +685,14 @@ def _message_fields(message: NewMessage) -> dict[str, Any]:
         raise InvalidRequest("a recurring message has a delay, not a time of delivery", path="deliver_at")
     if message.expires_at_ns is not None:
         raise InvalidRequest("a recurring message has a ttl, not a time at which it expires", path="expires_at")
+    if message.created_at_ns is not None:
+        raise InvalidRequest("a recurring message is made anew for each run", path="created_at")
     kernel.encode([message.value], keys=[message.key], headers=[message.headers])
     return {
         "value": message.value,
         "key": message.key,
         "headers": {
-            name: value.encode(errors="surrogateescape") if isinstance(value, str) else bytes(value)
+            name: value.encode(errors="surrogateescape") if isinstance(value, str) else value
             for name, value in (message.headers or {}).items()
         },
         "partition": message.partition,
@@ -733,6 +741,13 @@ def _altered(definition: Definition, changes: Mapping[str, object]) -> Definitio
         return msgspec.convert({**current, **fields}, Definition)
     except msgspec.ValidationError as error:
         raise InvalidRequest(str(error)) from None
+
+
+def _by_journal(slots: Iterable[_ScheduleSlot]) -> Iterable[tuple[Journal, _ScheduleSlots]]:
+    found: dict[Journal, _ScheduleSlots] = {}
+    for slot in slots:
+        found.setdefault(slot.journal, []).append(slot)
+    return found.items()
 
 
 def _tombstones(slots: Iterable[_ScheduleSlot]) -> dict[bytes, bytes | None]:

@@ -8,17 +8,17 @@ effect in any case (a lease expired) may be refused, too: then the cursor is dir
 the whole cursor. A snapshot also replaces changes when they have become larger than the cursor itself.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
-import msgspec
+from pyroaring import BitMap64
 
 from goqueue.broker.partition.leader import PartitionLeader
 from goqueue.broker.partition.ledger import Fact
 from goqueue.clock import Clock
 from goqueue.delivery import ledger
 from goqueue.delivery.cursor import Cursor, Failed
-from goqueue.delivery.ledger import Change, DeadLettering
+from goqueue.delivery.ledger import Change, CopyBatch, DeadLettering
 from goqueue.errors import StorageError
 
 CHANGES_MAX = 100_000
@@ -33,6 +33,7 @@ class StoredCursor:
     __slots__ = (
         "_clock",
         "_leader",
+        "batches",
         "change_bytes",
         "change_keys",
         "changes",
@@ -52,6 +53,7 @@ class StoredCursor:
         self.cursor = cursor
         self.salt = salt
         self.dead_letterings: list[DeadLettering] = []  # under way
+        self.batches: dict[tuple[str, int], CopyBatch] = {}  # the last one for each target, done or not
         self.metadata = ""
         self.changes = 0
         self.change_keys = 0  # how many change keys the ledger has; those from `changes` on are older than the snapshot
@@ -61,18 +63,25 @@ class StoredCursor:
 
     def note(self, change: Change, *, flush: bool = True) -> int:
         """Write a change of the cursor; returns the offset in the ledger after it. Raises `StorageError`."""
-        raw = ledger.encode(change)
+        return self._note([change], flush=flush)
+
+    def _note(self, changes: Sequence[Change], *, flush: bool) -> int:
+        """Write changes, all or none; a crash may leave the first of them only."""
+        raws = [ledger.encode(change) for change in changes]
         is_much = self.change_bytes > max(CHANGE_BYTES_MIN, 2 * self.snapshot_bytes) or self.changes >= CHANGES_MAX
         if is_much or self.is_dirty:
             self.write_whole(flush=False)
+        facts: list[Fact] = [
+            (ledger.change_key(self.group, number), raw) for number, raw in enumerate(raws, start=self.changes)
+        ]
         try:
-            end = self._leader.ledger.write([(ledger.change_key(self.group, self.changes), raw)], flush=flush)
+            end = self._leader.ledger.write(facts, flush=flush)
         except StorageError:
             self.is_dirty = True
             raise
-        self.changes += 1
+        self.changes += len(raws)
         self.change_keys = max(self.change_keys, self.changes)
-        self.change_bytes += len(raw) + len(self.group) + CHANGE_OVERHEAD_BYTES
+        self.change_bytes += sum(map(len, raws)) + len(raws) * (len(self.group) + CHANGE_OVERHEAD_BYTES)
         self._leader.wrote_ledger()
         return end
 
@@ -83,18 +92,24 @@ class StoredCursor:
 
     def write_whole(self, *, flush: bool = True) -> int:
         """Write a snapshot of the cursor; returns the offset in the ledger after it. Raises `StorageError`."""
-        return self._write(self.cursor, flush=flush)
+        return self._write(self.cursor, self.metadata, flush=flush)
 
-    def replace(self, cursor: Cursor) -> int:
+    def replace(self, cursor: Cursor, metadata: str | None = None) -> int:
         """Write another cursor in the place of this one, which stays if the disk refuses it."""
-        end = self._write(cursor, flush=True)
-        self.cursor = cursor
+        metadata = self.metadata if metadata is None else metadata
+        end = self._write(cursor, metadata, flush=True)
+        self.cursor, self.metadata = cursor, metadata
         return end
 
-    def _write(self, cursor: Cursor, *, flush: bool) -> int:
+    def _write(self, cursor: Cursor, metadata: str, *, flush: bool) -> int:
         shift_ns = ledger_shift_ns(self._leader, self._clock)
         saved = ledger.snapshot(
-            cursor, salt=self.salt, dead_letterings=self.dead_letterings, metadata=self.metadata, shift_ns=shift_ns
+            cursor,
+            salt=self.salt,
+            dead_letterings=self.dead_letterings,
+            metadata=metadata,
+            shift_ns=shift_ns,
+            batches=self.batches.values(),
         )
         raw = ledger.encode(saved)
         try:
@@ -122,30 +137,39 @@ class StoredCursor:
         parts = [(part.at_ns + shift_ns, ledger.blob(part.offsets)) for part in failed.requeued]
         return ledger.Retried(delivery_id, parts)
 
-    def note_target(self, dead_lettering: DeadLettering, target_offset: int) -> tuple[DeadLettering, int]:
-        """Write from which offset on the target will hold the copies; returns the change and the ledger's end."""
-        noted = msgspec.structs.replace(dead_lettering, target_offset=target_offset)
-        end = self.note(noted)
-        self.forget_dead_lettering(dead_lettering)
-        self.dead_letterings.append(noted)
-        return noted, end
+    def end_dead_lettering(self, offsets: BitMap64) -> None:
+        """The dead-lettering of these is no longer under way."""
+        if not self.dead_letterings:
+            return
+        left = []
+        for change in self.dead_letterings:
+            before = ledger.offsets_of(change.offsets)
+            after = before - offsets
+            if after:
+                left.append(change if len(after) == len(before) else change.of(after))
+        self.dead_letterings = left
 
-    def forget_dead_lettering(self, dead_lettering: DeadLettering) -> None:
-        """It is no longer under way."""
-        self.dead_letterings = [other for other in self.dead_letterings if other.offsets != dead_lettering.offsets]
+    def note_copies(self, changes: Sequence[DeadLettering]) -> int:
+        """Write in which batches of their target messages are copied; returns the offset in the ledger after that."""
+        end = self._note(changes, flush=True)
+        self._remember_batches(change.batch for change in changes)
+        self.end_dead_lettering(BitMap64().union(*(ledger.offsets_of(change.offsets) for change in changes)))
+        self.dead_letterings += changes
+        return end
+
+    def _remember_batches(self, batches: Iterable[CopyBatch | None]) -> None:
+        self.batches |= {(batch.topic, batch.partition): batch for batch in batches if batch is not None}
 
     def replay(self, change: Change, *, shift_ns: int) -> None:
         """Apply a change that the ledger holds."""
         ledger.replay(self.cursor, change, shift_ns=shift_ns, now_ns=self._clock.monotonic_ns())
         match change:
             case DeadLettering():
-                self.forget_dead_lettering(change)
+                self.end_dead_lettering(ledger.offsets_of(change.offsets))
                 self.dead_letterings.append(change)
+                self._remember_batches([change.batch])
             case ledger.Finished(raw) if self.dead_letterings:
-                done = ledger.offsets_of(raw)
-                self.dead_letterings = [
-                    other for other in self.dead_letterings if not ledger.offsets_of(other.offsets).issubset(done)
-                ]
+                self.end_dead_lettering(ledger.offsets_of(raw))
             case ledger.Committed(_, metadata):
                 self.metadata = metadata
             case _:
@@ -191,6 +215,7 @@ class CursorReplay:
         before = self.by_group.get(group)
         stored.change_keys = before.change_keys if before is not None else 0
         stored.dead_letterings = list(saved.dead_letterings)
+        stored._remember_batches(saved.batches)
         stored.metadata = saved.metadata
         stored.snapshot_bytes = size
         ledger.restore(stored.cursor, saved, shift_ns=shift_ns)
@@ -200,8 +225,8 @@ class CursorReplay:
 def ledger_time(leader: PartitionLeader, wall_ns: int) -> int:
     """The wall clock as the ledger has it, whose records never go back in time.
 
-    All times in the ledger are relative to that of the record they are in. So whatever the wall clock shows after a
-    restart, no lease and no backoff is longer than it was when it was written.
+    All times in the ledger are relative to that of the record they are in. So after a restart, with any wall clock,
+    no lease and no backoff is longer than it was when it was written.
     """
     return max(wall_ns, leader.ledger.log.last_timestamp)
 

@@ -1,7 +1,7 @@
-"""The delayed messages of one partition while the broker runs: the table, its file, and what the ledger says of it.
+"""The delayed messages of one partition while the broker runs: the table, its file, and its facts in the ledger.
 
-A cancellation is in the ledger and in the file. Each of the two may be damaged or lost, so either is believed: where
-they disagree, the message stays hidden. If both are lost, the record itself holds its due time.
+A cancellation is in the ledger and in the file. Each of the two may be damaged or lost, so one of them is enough: if
+they disagree, the message stays hidden. If both are lost, the record itself has its due time.
 """
 
 from contextlib import suppress
@@ -21,7 +21,7 @@ CHANGE_KEY = b"x"
 BEHIND_KEY = b"t"
 """The fact that the wall clock is earlier than the newest record: `delivery/wall_anchor.py`."""
 COVERED_STEP = 100_000
-"""How many offsets the log may be ahead of the file before that is worth a write: a crash costs a read of so many."""
+"""How many offsets the log may be ahead of the file before the file is written: a crash costs a read of that many."""
 
 
 class _DelayChange(msgspec.Struct, array_like=True, frozen=True):
@@ -148,7 +148,7 @@ class StoredDelays:
             self.save()
 
     def drop(self, below: int) -> BitMap64:
-        """The log begins at `below` now; returns the delayed messages that were removed."""
+        """Drop messages below the new start of the log; returns the delayed ones among them."""
         if self.cancelled and self.cancelled.min() < below:
             self.cancelled.remove_range(0, below)
         if self.rescheduled and below > self._dropped_below:
@@ -181,8 +181,8 @@ class StoredDelays:
             self._file.append(self.table.take_changes(self.covered_offset))
 
     def mend(self) -> None:
-        """Replace a file that was lost or damaged, or that speaks of records that the log has lost: others will get
-        their offsets.
+        """Replace a file that was lost or damaged, or that has entries about records that the log has lost: new records
+        get their offsets.
         """
         if not self._is_whole or self._file.is_stale:
             self.save()

@@ -27,11 +27,11 @@ class GroupDeliveries:
             yield from found.items()
 
     def of(self, group: str) -> Mapping[TopicPartition, GroupDelivery]:
-        """Those of the group, as far as they are known."""
+        """The known deliveries of the group."""
         return self._of.get(group, _NONE)
 
     def at(self, group: str, partition: TopicPartition, *, start: str = "earliest") -> GroupDelivery:
-        """That of the group on the partition; a new one starts at the beginning or the end of the log."""
+        """The delivery of the group on the partition; a new one starts at the beginning or the end of the log."""
         found = self._of.get(group, _NONE).get(partition)
         if found is None:
             delivery = self._topics.delivery(self._topics.leader(*partition))
@@ -40,28 +40,21 @@ class GroupDeliveries:
         return found
 
     def all_of(self, group: Group) -> dict[TopicPartition, GroupDelivery]:
-        """Those of the group everywhere, also on topics that none of its members subscribes to now."""
+        """All deliveries of the group, also on topics to which no member subscribes now."""
         found = dict(self.of(group.name))
-        for topic, count in self._topics.partition_counts().items():
-            for number in range(count):
-                partition = TopicPartition(topic, number)
-                if partition not in found:
-                    leader = self._topics.leader(topic, number)
-                    if topic in group.topics or leader.delivery is not None or leader.partition.has_ledger:
-                        delivery = self._topics.delivery(leader)
-                        if group.name in delivery.groups:
-                            found[partition] = self.at(group.name, partition)
+        for leader in self._topics.user_leaders():
+            may_have = leader.origin.topic in group.topics or leader.delivery is not None or leader.partition.has_ledger
+            if leader.origin not in found and may_have and group.name in self._topics.delivery(leader).groups:
+                found[leader.origin] = self.at(group.name, leader.origin)
         return found
 
     def find_all(self, groups: Iterable[str]) -> None:
-        """Find those of these groups everywhere; partitions that no group ever had are not opened."""
+        """Find all deliveries of these groups; partitions without a ledger are not opened."""
         wanted = set(groups)
-        for topic, count in self._topics.partition_counts().items():
-            for number in range(count):
-                leader = self._topics.leader(topic, number)
-                if leader.delivery is not None or leader.partition.has_ledger:
-                    for group in wanted.intersection(self._topics.delivery(leader).groups):
-                        self.at(group, leader.origin)
+        for leader in self._topics.user_leaders():
+            if leader.delivery is not None or leader.partition.has_ledger:
+                for group in wanted.intersection(self._topics.delivery(leader).groups):
+                    self.at(group, leader.origin)
 
     def in_flight(self, group: str, member_id: str) -> int:
         """How many messages the member has leased."""
@@ -80,7 +73,7 @@ class GroupDeliveries:
         self._of.pop(group, None)
 
     def drop(self, is_gone: Callable[[TopicPartition], bool]) -> None:
-        """Forget those on partitions that no longer exist."""
+        """Forget deliveries on partitions that no longer exist."""
         for found in self._of.values():
             for partition in [partition for partition in found if is_gone(partition)]:
                 del found[partition]
@@ -92,14 +85,14 @@ _NONE: Mapping[TopicPartition, GroupDelivery] = {}
 def up_to_date(
     deliveries: Mapping[TopicPartition, GroupDelivery],
 ) -> Mapping[TopicPartition, GroupDelivery]:
-    """The same deliveries, after a look at their logs: only that tells messages from control records and gaps."""
+    """The same deliveries with their logs indexed: only the index separates messages from control records and gaps."""
     for group_delivery in deliveries.values():
         look_ahead(group_delivery, STRETCHES_MAX)
     return deliveries
 
 
 def look_ahead(group_delivery: GroupDelivery, stretches: int) -> None:
-    """Index more of what the group has not reached, up to so many stretches that are not in the index."""
+    """Index more of the log after the frontier of the group, up to so many stretches."""
     group_delivery.feed(1)
     for _ in range(stretches):
         partition, cursor = group_delivery.partition, group_delivery.cursor

@@ -1,16 +1,21 @@
-"""Consumer groups: their members, and what follows when they change.
+"""Consumer groups: their members, and the effects of their changes.
 
-    join, heartbeat, leave ──> Coordinator ──> `__groups`          which member may take from which partition
+    join, heartbeat, leave ──> Coordinator ──> `__groups`          the assignment of partitions to members
     poll ──> Polling     settle ──> Settlements     commit, reset ──> GroupPositions     all of them ──> GroupDeliveries
 
-`Groups` is what doors see of all that. Its own part is membership: it emits what the coordinator decides, returns the
-messages of members that lost a partition, and writes the members of a group to the journal.
+`Groups` is the interface of all that for doors. Its own part is membership: it emits the decisions of the coordinator,
+returns the messages of members that lost a partition, and writes the members of a group to the journal.
+
+The groups here are those of the partitions of `__groups` that this node leads. When such a partition is attached, its
+groups are as they were after their last change, and each session begins anew; when it is detached, they are forgotten.
+What groups did with messages (leases, acks, positions) is in the ledgers of the data partitions, and stays.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 
 from goqueue import events
+from goqueue.broker.coordination import GROUPS_TOPIC, Journals, partition_of
 from goqueue.broker.delivery.counters import DeliveryCounters
 from goqueue.broker.delivery.group_delivery import GroupDelivery
 from goqueue.broker.delivery.partition_delivery import PartitionDelivery
@@ -21,9 +26,10 @@ from goqueue.broker.groups.positions import GroupPositions
 from goqueue.broker.groups.settling import Settlements
 from goqueue.broker.local_partitions import LocalPartitions
 from goqueue.broker.partition.journal import Journal
+from goqueue.broker.partition.leader import PartitionLeader
 from goqueue.broker.waits import Waits
 from goqueue.clock import MS, SECOND, Clock
-from goqueue.errors import StorageError, TopicNotFound
+from goqueue.errors import GoQueueError, GroupNotFound, NotLeader, StorageError, TopicNotFound
 from goqueue.groups.coordinator import GroupCoordinator
 from goqueue.groups.group import Group
 from goqueue.groups.member import Member, validate_name
@@ -35,10 +41,10 @@ from goqueue.service.pending import Pending, after, all_of, chained
 from goqueue.wire import reports
 from goqueue.wire.reports import PartitionName
 
-GROUPS_TOPIC = "__groups"
 AUTO_COMMIT_CHECK_NS = 5 * SECOND
 """How often to look for members with automatic commits, while there are none."""
-_GROUP = b"g"
+KEY_PREFIX = b"g"
+"""Of the facts in `__groups`; the name of a group follows."""
 SUFFIX_BYTES = 6  # of a member id that the broker makes
 
 
@@ -47,8 +53,8 @@ class Groups:
 
     def __init__(
         self,
-        coordinator: GroupCoordinator,
         topics: LocalPartitions,
+        journals: Journals,
         counters: DeliveryCounters,
         waits: Waits,
         *,
@@ -56,7 +62,8 @@ class Groups:
         entropy: Entropy,
         observe: events.Observer,
     ) -> None:
-        self._coordinator = coordinator
+        coordinator = self._coordinator = GroupCoordinator(refuse_foreign=journals.find)
+        self._journals = journals
         self._topics = topics
         self._clock = clock
         self._counters = counters
@@ -67,9 +74,15 @@ class Groups:
         self._knows_all_deliveries = False  # also those of groups that were not used since the start
         deliveries = self._deliveries = GroupDeliveries(topics)
         polling = self._polling = Polling(coordinator, topics, deliveries, waits, clock=clock, observe=observe)
-        self.settlements = Settlements(coordinator, topics, deliveries, polling, clock=clock)
+        self.settlements = Settlements(topics, deliveries, polling, is_gone=self._is_gone, clock=clock)
         positions = GroupPositions(
-            coordinator, topics, deliveries, polling, create_group=self._create_group, clock=clock
+            coordinator,
+            topics,
+            deliveries,
+            polling,
+            create_group=self._create_group,
+            is_gone=self._is_gone,
+            clock=clock,
         )
         self.poll = polling.poll
         self.wake = polling.wake
@@ -83,32 +96,56 @@ class Groups:
         self.done_above = positions.done_above
         self.commit = positions.commit
         self.prepare_commit = positions.prepare_commit
-        self.apply_positions = positions.apply_positions
+        self.apply_position = positions.apply_position
         self.reset = positions.reset
 
-    def load(self, journal: Journal) -> None:
-        """Restore the groups from the journal."""
-        now_ns, wall_ns = self._now()
+    # --- coordination --------------------------------------------------------------------------
+
+    def attach(self, journal: Journal) -> None:
+        """Coordinate the groups of a partition: restore them from its journal."""
+        now_ns = self._clock.monotonic_ns()
+        counts = self._topics.partition_counts()
+        restored: list[Group] = []
         for key, raw in journal.load().items():
             try:
-                if key[:1] != _GROUP:
-                    raise ValueError("no such kind of fact")
-                self._coordinator.restore(key[1:].decode(), raw, now_ns=now_ns, wall_ns=wall_ns)
+                group = self._restored(key, raw, journal.partition)
             except Exception as error:  # a damaged disk holds bytes of any kind; one bad group must not stop the others
                 journal.pass_over(key, error)
-        counts = self._topics.partition_counts()
-        self._coordinator.topics_changed(counts, now_ns=now_ns)
-        for group in self._coordinator:
+                continue
+            group.topics_changed(counts, now_ns=now_ns)  # they may have changed while the group had no coordinator
+            restored.append(group)
+        for group in restored:
             for member in group.members.values():  # before it polls, a member may settle, leave or time out
+                member.commit_at_ns = now_ns + member.auto_commit_interval_ms * MS
+                self._auto_commit_at_ns = min(self._auto_commit_at_ns, member.commit_at_ns)
                 for partition in self._deliveries.partitions_of([topic for topic in member.topics if topic in counts]):
-                    with suppress(StorageError):  # its first poll will raise it
-                        self._deliveries.at(group.name, partition, start=member.start)
-        for topic, count in counts.items():
-            for number in range(count):
-                delivery = self._topics.leader(topic, number).delivery
-                if isinstance(delivery, PartitionDelivery):  # opened before the groups were known
-                    self.delivery_opened(delivery)
+                    with suppress(StorageError, NotLeader):  # its first poll will raise it
+                        delivery = self._deliveries.at(group.name, partition, start=member.start)
+                        member.poll_count = max(member.poll_count, delivery.handed.last_poll(member.id))
+        if any(group.mode == "key-shared" for group in restored):
+            for leader in self._topics.user_leaders():
+                if isinstance(leader.delivery, PartitionDelivery):  # opened before the groups were known
+                    self.delivery_opened(leader.delivery)
+        self._knows_all_deliveries = False
         self._tell()
+
+    def _restored(self, key: bytes, raw: bytes, partition: int) -> Group:
+        if not key.startswith(KEY_PREFIX):
+            raise ValueError("no such kind of fact")
+        name = key.removeprefix(KEY_PREFIX).decode()
+        if partition_of(name, GROUPS_TOPIC) != partition:
+            raise ValueError("the group belongs to another partition")
+        now_ns, wall_ns = self._now()
+        return self._coordinator.restore(name, raw, now_ns=now_ns, wall_ns=wall_ns)
+
+    def detach(self, partition: int, error: GoQueueError) -> None:
+        """Forget the groups of a partition: another node coordinates them. Polls that wait fail with the error."""
+        for group in list(self._coordinator):
+            if partition_of(group.name, GROUPS_TOPIC) == partition:
+                self._coordinator.forget(group.name)
+                self._polling.forget(group.name, error)
+                self._deliveries.forget(group.name)
+                self._observe(events.GroupDetached(group=group.name))
 
     def delivery_opened(self, delivery: PartitionDelivery) -> None:
         """Hold the keys of messages that were delivered before a restart.
@@ -133,7 +170,7 @@ class Groups:
             stored = journal.put({_key(group): self._coordinator.get(group).snapshot()})
             return after(stored, lambda _: told)
 
-        return chained(self._topics.journal(GROUPS_TOPIC), go_on)
+        return chained(self._journals.open(group), go_on)
 
     def _add_member(self, group: str, asked: Join) -> Member:
         now_ns, wall_ns = self._now()
@@ -147,10 +184,13 @@ class Groups:
         )
         member.commit_at_ns = now_ns + member.auto_commit_interval_ms * MS
         self._auto_commit_at_ns = min(self._auto_commit_at_ns, member.commit_at_ns)
+        for group_delivery in self._deliveries.of(group).values():  # a process that begins anew counts from 1 again
+            group_delivery.forget_poll(member.id)
         for partition in self._deliveries.partitions_of(
             member.topics
         ):  # its positions begin when it joins, not when it first polls
-            self._deliveries.at(group, partition, start=member.start)
+            with suppress(NotLeader):  # they begin when the partition has a leader
+                self._deliveries.at(group, partition, start=member.start)
         self._tell()
         return member
 
@@ -192,7 +232,7 @@ class Groups:
         generation: int | None = None,
         partitions: Sequence[PartitionName] | None = None,
     ) -> reports.RevocationAcknowledged:
-        """The member confirms that it has let go of revoked partitions."""
+        """The member confirms that it no longer uses revoked partitions."""
         given = None if partitions is None else [TopicPartition(one.topic, one.partition) for one in partitions]
         found = self._coordinator.get(group)
         self._commit_handed(group, found.member(member_id), given)
@@ -211,11 +251,6 @@ class Groups:
     def names(self) -> list[str]:
         """The names, sorted."""
         return [group.name for group in self._coordinator]
-
-    def has_member(self, group: str, member_id: str) -> bool:
-        """Whether there is such a member."""
-        found = self._coordinator.find(group)
-        return found is not None and member_id in found.members
 
     def describe(self, group: str) -> reports.GroupInfo:
         """The group as it is now."""
@@ -258,10 +293,10 @@ class Groups:
         deliveries = self._deliveries.all_of(found)
         waits = [one.leader.ledger.when_stored(one.partition.forget(group)) for one in deliveries.values()]
         self._coordinator.delete(group, now_ns=self._clock.monotonic_ns())
-        self._polling.forget(group)
+        self._polling.forget(group, GroupNotFound(group))
         self._deliveries.forget(group)
         self._tell()
-        return all_of([*waits, self._journaled({_key(group): None})])
+        return all_of([*waits, self._journaled(group, None)])
 
     def rebalance_stats(self, group: str | None = None) -> reports.RebalanceReport:
         """Counts and times of the rebalances of one group, or of all."""
@@ -280,7 +315,7 @@ class Groups:
         )
 
     def blocked(self, group: str) -> list[reports.BlockedKey]:
-        """Which message holds back which key."""
+        """The blocked keys, each with the message that blocks it."""
         found = []
         for partition, group_delivery in self._deliveries.all_of(self._coordinator.get(group)).items():
             keys = group_delivery.keys
@@ -311,34 +346,40 @@ class Groups:
             self._tell()
             return journal.put({_key(group): self._coordinator.get(group).snapshot()})
 
-        return chained(self._topics.journal(GROUPS_TOPIC), go_on)
+        return chained(self._journals.open(group), go_on)
 
-    # --- in numbers ----------------------------------------------------------------------------
+    def _is_gone(self, group: str) -> bool:
+        """Whether a group is known to be deleted: a group that another node coordinates may be there."""
+        try:
+            return self._coordinator.look_up(group) is None
+        except NotLeader:
+            return False
+
+    # --- statistics ----------------------------------------------------------------------------
 
     def lanes(self, topic: str | None = None, group: str | None = None) -> list[reports.LaneReport]:
-        """What is in which lane, partition by partition."""
-        counts = self._topics.partition_counts()
+        """The lanes of each partition."""
         if topic is not None and not self._topics.has_topic(topic):
             raise TopicNotFound(topic)
         if group is not None:
             self._coordinator.get(group)
         now_ns, wall_ns = self._now()
+        leaders = sorted(self._topics.user_leaders(), key=lambda leader: leader.origin)
         return [
-            lane_report(self._topics.delivery(self._topics.leader(name, number)), group, now_ns=now_ns, wall_ns=wall_ns)
-            for name in sorted(counts)
-            if topic in (None, name)
-            for number in range(counts[name])
+            lane_report(self._topics.delivery(leader), group, now_ns=now_ns, wall_ns=wall_ns)
+            for leader in leaders
+            if topic in (None, leader.origin.topic)
         ]
 
     def _all_deliveries(self) -> Iterator[tuple[TopicPartition, GroupDelivery]]:
-        """Those of all groups. The first call after a start replays the ledgers that were not replayed yet."""
+        """The deliveries of all groups. The first call after a start replays the ledgers that were not replayed yet."""
         if not self._knows_all_deliveries:
             self._knows_all_deliveries = True
             self._deliveries.find_all(group.name for group in self._coordinator)
         return iter(self._deliveries)
 
     def standings(self) -> Iterator[GroupProgress]:
-        """The position of every group on every partition, in numbers."""
+        """The position and lag of every group on every partition."""
         for partition, group_delivery in self._all_deliveries():
             look_ahead(group_delivery, 1)
             cursor, lag = group_delivery.cursor, group_delivery.lag
@@ -380,6 +421,20 @@ class Groups:
             self._auto_commit(now_ns)
         self._polling.run_woken()
 
+    def leader_began(self, leader: PartitionLeader) -> None:
+        """A partition has a leader again: its groups find their cursors in the ledger, and waiting polls go on."""
+        self._knows_all_deliveries = False
+        for group in self._coordinator:
+            for member in group.members.values():  # before it polls, a member may leave or time out
+                if leader.origin in group.assigned(member.id):
+                    with suppress(NotLeader, StorageError):  # its first poll will raise it
+                        self._deliveries.at(group.name, leader.origin, start=member.start)
+        self._polling.leader_began(leader.origin)
+
+    def leader_ended(self, leader: PartitionLeader) -> None:
+        """A partition has lost its leader, and the cursors in memory are void."""
+        self._deliveries.drop(lambda partition: partition == leader.origin)
+
     def topics_changed(self) -> None:
         """A topic was created or deleted, or has more partitions."""
         counts = self._topics.partition_counts()
@@ -420,11 +475,11 @@ class Groups:
     def _release(self, name: str, member_id: str, *, is_lost: bool) -> None:
         self._polling.forget_member(name, member_id)
         for group_delivery in self._deliveries.of(name).values():
-            with suppress(StorageError):
+            with suppress(NotLeader, StorageError):
                 group_delivery.release_member(member_id, is_lost=is_lost)
 
     def _return_handed(self, name: str, member_id: str, partitions: Sequence[tuple[str, int]]) -> None:
-        """Without leases, the next owner of a partition gets what this one has not committed."""
+        """Without leases, the next owner of a partition gets the messages that this one has not committed."""
         deliveries = self._deliveries.of(name)
         for partition in partitions:
             group_delivery = deliveries.get(TopicPartition(*partition))
@@ -432,7 +487,7 @@ class Groups:
                 group_delivery.return_handed(member_id)
 
     def _answer_revoking(self, name: str) -> None:
-        """Members that lose partitions learn of it now, not when their long polls end."""
+        """Answer the long polls of members that lose partitions, so that they learn of it now."""
         group = self._coordinator.find(name)
         for member in group.members.values() if group else ():
             if member.revoking:
@@ -441,12 +496,12 @@ class Groups:
     def _commit_handed(
         self, name: str, member: Member, partitions: Sequence[TopicPartition] | None, *, is_leaving: bool = False
     ) -> None:
-        """What was handed over without leases is done when its member leaves, polls on or confirms a revocation."""
+        """Messages delivered without leases are done when their member leaves, polls again or confirms a revocation."""
         if member.ack != "offsets" or not member.auto_commit:
             return
         for partition, group_delivery in self._deliveries.of(name).items():
             if partitions is None or partition in partitions:
-                with suppress(StorageError):
+                with suppress(NotLeader, StorageError):
                     group_delivery.commit_handed(member.id, poll=member.poll_count, is_leaving=is_leaving)
 
     def _auto_commit(self, now_ns: int) -> None:
@@ -482,17 +537,18 @@ class Groups:
 
     def _store(self, name: str) -> Pending[None]:
         """Write the members of the group to the journal."""
-        return self._journaled({_key(name): self._coordinator.get(name).snapshot()})
+        return self._journaled(name, self._coordinator.get(name).snapshot())
 
-    def _journaled(self, facts: Mapping[bytes, bytes | None]) -> Pending[None]:
-        return chained(self._topics.journal(GROUPS_TOPIC), lambda journal: journal.put(facts))
+    def _journaled(self, group: str, snapshot: bytes | None) -> Pending[None]:
+        facts = {_key(group): snapshot}
+        return chained(self._journals.open(group), lambda journal: journal.put(facts))
 
     def _now(self) -> tuple[int, int]:
         return self._clock.monotonic_ns(), self._clock.wall_ns()
 
 
 def _key(group: str) -> bytes:
-    return _GROUP + group.encode()
+    return KEY_PREFIX + group.encode()
 
 
 def _names(partitions: Sequence[TopicPartition]) -> list[PartitionName]:

@@ -1,6 +1,9 @@
-"""Positions: how far a group has come on each partition. They are read, committed, and reset.
+"""Positions of groups on partitions: read, commit and reset them.
 
-A position is the floor of the group's cursor: everything below it is done.
+A position is the floor of the group's cursor: everything below it is done. A commit of a lower position changes
+nothing, because it is usually late: a member that lost the partition, or a repeated request. With `allow_backwards` it
+is meant, and resets the group on that partition: messages from there on are delivered again, and leases on them end.
+A transaction cannot move a position back: when it commits, what was meant to be delivered again may long be done.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -22,7 +25,7 @@ from goqueue.wire import reports
 
 
 class GroupPositions:
-    """The positions of all groups. `create_group` creates a group without members."""
+    """The positions of all groups. `create_group` creates a group without members, `is_gone` tells of a deleted one."""
 
     def __init__(
         self,
@@ -32,6 +35,7 @@ class GroupPositions:
         polling: Polling,
         *,
         create_group: Callable[[str], Pending[None]],
+        is_gone: Callable[[str], bool],
         clock: Clock,
     ) -> None:
         self._coordinator = coordinator
@@ -39,13 +43,14 @@ class GroupPositions:
         self._deliveries = deliveries
         self._polling = polling
         self._create_group = create_group
+        self._is_gone = is_gone
         self._clock = clock
 
     def positions(self, group: str, topic: str | None = None) -> list[reports.Position]:
         """The position and the lag of the group on each partition."""
         if topic is not None:
             self._topics.has_topic(topic)  # an unknown topic has no positions; an internal one is refused
-        found = self._coordinator.find(group)
+        found = self._coordinator.look_up(group)
         if found is None:
             return []
         return [
@@ -63,8 +68,8 @@ class GroupPositions:
         ]
 
     def done_above(self, group: str, topic: str | None = None) -> list[reports.DoneAbove]:
-        """What the group has done above its positions, on partitions where there is something."""
-        found = self._coordinator.find(group)
+        """What the group has done above its positions, by partition; without partitions that have nothing."""
+        found = self._coordinator.look_up(group)
         deliveries = {} if found is None else up_to_date(self._deliveries.all_of(found))
         return [
             reports.DoneAbove(
@@ -81,10 +86,13 @@ class GroupPositions:
         *,
         member_id: str | None = None,
         generation: int | None = None,
+        allow_backwards: bool = False,
     ) -> Pending[list[reports.PositionCommit]]:
         """Commit positions, all or none; returns what was stored."""
+        if allow_backwards and any(commit.pending is not None for commit in commits):
+            raise InvalidRequest("pending messages cannot be committed with allow_backwards", path="allow_backwards")
         ready = self.prepare_commit(group, commits, member_id=member_id, generation=generation)
-        return chained(ready, lambda _: self._commit(group, commits))
+        return chained(ready, lambda _: self._commit(group, commits, allow_backwards=allow_backwards))
 
     def prepare_commit(
         self,
@@ -95,7 +103,7 @@ class GroupPositions:
         generation: int | None = None,
     ) -> Pending[None]:
         """Check that the positions may be committed, and create the group if this is its first commit."""
-        found = self._coordinator.find(group)
+        found = self._coordinator.look_up(group)
         if found is None and member_id is not None:
             raise GroupNotFound(group)
         if found is not None and (member_id is not None or found.members):
@@ -127,7 +135,7 @@ class GroupPositions:
         offset: int | None = None,
         dry_run: bool = False,
     ) -> Pending[list[reports.PositionReset]]:
-        """Set positions; with `dry_run` only tell which."""
+        """Set positions; with `dry_run` only return the new ones."""
         found = self._coordinator.get(group)
         if strategy not in ("earliest", "latest", "timestamp", "offset"):
             choices = "must be earliest, latest, timestamp or offset"
@@ -175,25 +183,30 @@ class GroupPositions:
             name = ", ".join(f"{topic}-{partition}" for topic, partition in sorted(names)[:3])
             raise OffsetOutOfRange(offset, min(start for start, _ in bounds), max(end for _, end in bounds), log=name)
 
-    def apply_positions(self, group: str, commits: Sequence[reports.PositionCommit]) -> Pending[None]:
-        """Positions of a committed transaction take effect, as far as their partitions still exist."""
-        counts = self._topics.partition_counts()
-        still_there = [commit for commit in commits if commit.partition < counts.get(commit.topic, 0)]
-        if self._coordinator.find(group) is None:
+    def apply_position(self, group: str, commit: reports.PositionCommit) -> Pending[None]:
+        """A position of a committed transaction takes effect, unless the group was deleted."""
+        if self._is_gone(group):
             return Pending.of(None)
-        return after(self._commit(group, still_there), lambda _: None)
+        return after(self._commit(group, [commit]), lambda _: None)
 
-    def _commit(self, group: str, commits: Sequence[reports.PositionCommit]) -> Pending[list[reports.PositionCommit]]:
+    def _commit(
+        self, group: str, commits: Sequence[reports.PositionCommit], *, allow_backwards: bool = False
+    ) -> Pending[list[reports.PositionCommit]]:
+        at = self._deliveries.at  # all of them before the first is changed: one may have lost its leader
+        deliveries = [at(group, TopicPartition(commit.topic, commit.partition)) for commit in commits]
         stored, waits = [], []
-        for commit in commits:
-            group_delivery = self._deliveries.at(group, TopicPartition(commit.topic, commit.partition))
+        for commit, group_delivery in zip(commits, deliveries, strict=True):
             offset = min(commit.offset, group_delivery.leader.last_stable_offset)
             pending = None if commit.pending is None else BitMap64()
             for first, last in commit.pending or ():
                 assert pending is not None
                 pending.add_range(first, last)
             before = group_delivery.cursor.floor
-            end = group_delivery.commit(offset, commit.metadata, pending)
+            back_to = max(offset, group_delivery.leader.log.start_offset)
+            if allow_backwards and back_to < before:
+                end = group_delivery.reset(back_to, commit.metadata)
+            else:
+                end = group_delivery.commit(offset, commit.metadata, pending)
             waits.append(group_delivery.leader.ledger.when_stored(end))
             floor = group_delivery.cursor.floor
             stored.append(reports.PositionCommit(commit.topic, commit.partition, floor, commit.metadata))

@@ -1,15 +1,14 @@
-"""Settling: what a member says about messages that it has leased, and what becomes of them.
+"""Settling: ack, nack, reject, extend and release of leased messages.
 
     settle ──> the group and the delivery that the nonce names ──> ledger ──> answered when the ledger is durable
 
-A request that is refused has changed nothing, and each message is judged for itself. Acks inside a transaction are held
+A refused request has changed nothing, and each message is checked separately. Acks inside a transaction are held
 until it is decided.
 """
 
 import sys
 from array import array
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
@@ -19,20 +18,18 @@ from goqueue.broker.delivery.group_delivery import Copies, GroupDelivery, Settli
 from goqueue.broker.groups.group_deliveries import GroupDeliveries
 from goqueue.broker.groups.polling import Polling
 from goqueue.broker.local_partitions import LocalPartitions
+from goqueue.broker.partition.leader import PartitionLeader
 from goqueue.clock import Clock
-from goqueue.delivery.dead_letter import dead_letter_topic
 from goqueue.delivery.offsets import between
 from goqueue.delivery.receipts import Receipt, is_nonce
 from goqueue.errors import (
     GoQueueError,
     InvalidRequest,
-    PartitionNotFound,
+    NotLeader,
     ReceiptMalformed,
     ReceiptUnknown,
     RequestTooLarge,
-    TopicNotFound,
 )
-from goqueue.groups.coordinator import GroupCoordinator
 from goqueue.record.header import Buffer
 from goqueue.service.groups import EXTENSION_NS_MAX, RECEIPTS_MAX
 from goqueue.service.pending import Pending, after
@@ -47,7 +44,7 @@ class AckTransaction(Protocol):
 
     @property
     def key(self) -> tuple[int, int]: ...
-    def add_acks(self, group: str, topic: str, partition: int, offsets: BitMap64) -> None: ...
+    def add_acks(self, group: str, leader: PartitionLeader, offsets: BitMap64) -> None: ...
 
 
 class Settlements:
@@ -55,24 +52,24 @@ class Settlements:
 
     def __init__(
         self,
-        coordinator: GroupCoordinator,
         topics: LocalPartitions,
         deliveries: GroupDeliveries,
         polling: Polling,
         *,
+        is_gone: Callable[[str], bool],
         clock: Clock,
     ) -> None:
-        self._coordinator = coordinator
         self._topics = topics
         self._deliveries = deliveries
         self._polling = polling
+        self._is_gone = is_gone
         self._clock = clock
-        self.open_transaction: Callable[[str], AckTransaction]  # given by the broker; raises what is wrong with the id
+        self.open_transaction: Callable[[str], AckTransaction]  # set by the broker; raises for an id that is not open
 
     def settle(
         self, receipts: Sequence[str], settlement: reports.Settlement
     ) -> Pending[list[reports.SettledMessage | GoQueueError]]:
-        """Settle messages by their receipts, each for itself."""
+        """Settle messages by their receipts, each independently of the others."""
         if len(receipts) > RECEIPTS_MAX:
             raise RequestTooLarge(len(receipts), RECEIPTS_MAX)
         self._check(settlement)
@@ -137,7 +134,7 @@ class Settlements:
                 in_flight_count=in_flight,
                 delivery_count=settling.next_count,
                 at_ns=settling.at_ns,
-                dlq_topic=dead_letter_topic(receipt.topic) if dead_letter else "",
+                dlq_topic=group_delivery.partition.dead_letter_topic if dead_letter else "",
                 dlq_partition=dlq_partition,
                 dlq_offset=dlq_offset,
                 reason=settlement.reason,
@@ -187,31 +184,30 @@ class Settlements:
     # --- transactions --------------------------------------------------------------------------
 
     def apply_acks(
-        self, group: str, topic: str, partition: int, offsets: BitMap64, key: tuple[int, int], *, is_again: bool
+        self, group: str, leader: PartitionLeader, offsets: BitMap64, key: tuple[int, int], *, is_again: bool
     ) -> Pending[None]:
-        """Acks of a committed transaction take effect; `is_again` after a restart, when they are no longer held."""
-        try:
-            delivery = self._topics.delivery(self._topics.leader(topic, partition))
-        except (TopicNotFound, PartitionNotFound):
-            return Pending.of(None)
-        if is_again and self._coordinator.find(group) is not None:  # a power failure may have lost its cursor
-            self._deliveries.at(group, delivery.leader.origin)
+        """Acks of a committed transaction take effect. With `is_again`, after a restart, also those that it no longer
+        holds: a power failure may have lost what the ledger knew of them. Done when that is committed.
+        """
+        delivery = self._topics.delivery(leader)
+        if is_again and not self._is_gone(group):
+            self._deliveries.at(group, leader.origin)
         group_delivery = delivery.groups.get(group)
         if group_delivery is None:
             return Pending.of(None)
+        end = group_delivery.finish_held(key)
         if is_again:
-            there = between(offsets, 0, delivery.leader.log.next_offset)  # new records get the offsets of lost ones
-            end = group_delivery.commit_offsets(there, group_delivery.stored.metadata)
-        else:
-            end = group_delivery.finish_held(key)
-        return delivery.leader.ledger.when_stored(end)
+            # New records get the offsets of lost ones, which were never acknowledged.
+            left = group_delivery.cursor.not_done(between(offsets, 0, leader.log.next_offset))
+            end = group_delivery.commit_offsets(left, group_delivery.stored.metadata) if left else end
+        return leader.ledger.when_stored(end or leader.ledger.log.next_offset)
 
-    def release_acks(self, group: str, topic: str, partition: int, key: tuple[int, int]) -> None:
-        """What an aborted transaction has acknowledged is delivered again."""
-        with suppress(TopicNotFound, PartitionNotFound):
-            delivery = self._topics.delivery(self._topics.leader(topic, partition))
-            if group in delivery.groups:
-                delivery.groups[group].abort(key)
+    def release_acks(self, group: str, leader: PartitionLeader, key: tuple[int, int]) -> Pending[None]:
+        """Deliver again what an aborted transaction has acknowledged. If that is lost, it is aborted again."""
+        group_delivery = self._topics.delivery(leader).groups.get(group)
+        if group_delivery is not None:
+            group_delivery.abort(key)
+        return Pending.of(None)
 
     # --- inside --------------------------------------------------------------------------------
 
@@ -220,8 +216,8 @@ class Settlements:
     ) -> Settling:
         if settlement.transaction_id:
             transaction = self.open_transaction(settlement.transaction_id)
-            transaction.add_acks(group_delivery.group, *group_delivery.leader.origin, offsets)
-            group_delivery.cursor.hold(transaction.key, delivery_id, offsets)
+            transaction.add_acks(group_delivery.group, group_delivery.leader, offsets)
+            group_delivery.hold(transaction.key, delivery_id, offsets)
             settling = Settling(Pending.of({}))
         else:
             settling = group_delivery.settle(delivery_id, offsets, settlement)
@@ -229,7 +225,7 @@ class Settlements:
         return settling
 
     def _check(self, settlement: reports.Settlement) -> None:
-        """Raise `InvalidRequest`, or what is wrong with the transaction."""
+        """Raise `InvalidRequest`, or an error about the transaction."""
         _check(settlement)
         if settlement.transaction_id:
             if settlement.action != "ack":
@@ -240,6 +236,8 @@ class Settlements:
         """The group on the partition that issued the receipt. Raises `ReceiptUnknown`."""
         try:
             delivery = self._topics.delivery(self._topics.leader(topic, partition))
+        except NotLeader:  # the receipt may be good
+            raise
         except GoQueueError:
             raise ReceiptUnknown(topic, partition, offset) from None
         found = delivery.find(Receipt(topic, partition, offset, 0, nonce).group_tag)

@@ -1,11 +1,10 @@
-"""What producers and their transactions did to one partition, and how it is remembered.
+"""The state of producers and their transactions on one partition.
 
-All of it is in the log. Two snapshots in the ledger spare a start the reading of most of it: `producers`, which is
-looked for when somebody first publishes, and `transactions`, which is looked for at the start, but only where there
-ever were any. A snapshot is taken when a flush begins and written when it is through, so it never speaks of records
-that are not on the medium; one that cannot be written, or read, costs time and nothing else. The one of transactions
-also tells how many markers there are, and which segments have an index of what was aborted: one that is missing is made
-anew from the log, as one that is damaged.
+All of it is in the log. Two snapshots in the ledger save a start from reading most of it: `producers`, which is loaded
+at the first publish, and `transactions`, which is loaded at the start, but only if the log ever had any. A snapshot is
+taken when a flush starts and written when it has ended, so it only covers durable records. A snapshot that cannot be
+written or read costs only time. That of transactions also has the number of markers, and the segments that have an
+index of aborted records: an index that is missing is rebuilt from the log, like a damaged one.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +16,7 @@ from pyroaring import BitMap64
 
 from goqueue.broker.partition.ledger import Fact, PartitionLedger
 from goqueue.broker.partition.unreadable import UnreadableFacts
-from goqueue.errors import StorageError, TopicNotFound
+from goqueue.errors import GoQueueError, StorageError
 from goqueue.record.header import OFFSET_MAX, Flags
 from goqueue.record.identity import BatchIdentity
 from goqueue.service.pending import Pending
@@ -36,7 +35,7 @@ _Whole = Annotated[int, msgspec.Meta(ge=0, le=OFFSET_MAX)]
 
 
 class _Saved(msgspec.Struct, array_like=True, frozen=True):
-    """What is remembered of transactions."""
+    """The snapshot of transactions."""
 
     transactions: bytes  # `PartitionTransactions.snapshot`
     markers: dict[_Whole, _Whole]
@@ -50,24 +49,45 @@ _decode = msgspec.msgpack.Decoder(_Saved).decode
 class ProducerState:
     """The sequences and the transactions of one partition."""
 
-    def __init__(
-        self, log: Log, ledger: Callable[[], PartitionLedger], *, unreadable: UnreadableFacts | None = None
-    ) -> None:
+    def __init__(self, log: Log, facts: Callable[[], Iterator[Fact]], *, unreadable: UnreadableFacts) -> None:
         self._log = log
-        self._ledger = ledger
-        self._unreadable = UnreadableFacts(log.directory) if unreadable is None else unreadable
+        self._facts = facts  # all facts of the ledger
+        self._unreadable = unreadable
         self._sequences: Sequences | None = None
-        self.transactions: PartitionTransactions | None = None  # nothing was ever written in one
-        self.has_news = False  # which no snapshot tells
+        self.transactions: PartitionTransactions | None = None  # None: the log never had one
+        self.has_news = False  # changes since the last snapshot
         self.markers = MarkerCounts()
-        self.markers_known_to = 0  # a snapshot that was written tells of all transactions below
+        self.markers_known_to = 0  # a written snapshot covers all transactions below
+        self.owed: set[tuple[int, int]] = set()  # committed transactions whose marker is not in the log yet
 
     @property
     def sequences(self) -> Sequences:
-        """What the producers have sent."""
+        """The sequences of the producers, loaded on first use."""
         if self._sequences is None:
             self._sequences = self._load_sequences()
         return self._sequences
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the sequences are in memory."""
+        return self._sequences is not None
+
+    def load(self) -> None:
+        """Load everything anew: a follower has both logs now as far as they are committed."""
+        self._sequences = None
+        self._reload_transactions()
+        self._sequences = self._load_sequences()
+
+    def stable_below(self, end_offset: int) -> int:
+        """Records below it, and below the given offset, belong to no open transaction."""
+        first_open = self.transactions.first_open_offset if self.transactions is not None else None
+        return end_offset if first_open is None else min(end_offset, first_open)
+
+    @property
+    def message_count(self) -> int:
+        """The number of messages in the log, those of open and aborted transactions included."""
+        control_count = self.markers.total - self._log.control_missing
+        return self._log.record_count - max(0, control_count)
 
     def stored(self, identity: BatchIdentity, appended: Appended) -> None:
         """A batch of a producer is in the log."""
@@ -79,15 +99,15 @@ class ProducerState:
             )
 
     def begun(self) -> PartitionTransactions:
-        """The transactions, from the first one on."""
+        """The transactions, made with the first one."""
         if self.transactions is None:
             self.transactions = PartitionTransactions()
         return self.transactions
 
     def load_transactions(self) -> None:
-        """Find out what transactions did: from the last snapshot, the indexes beside the log, and what came since."""
+        """Restore the transactions: from the last snapshot, the indexes beside the log, and the log after it."""
         log, saved = self._log, self._saved()
-        decided_below = max(log.start_offset, log.cleaned_offset)  # nothing that is open was ever compacted
+        decided_below = max(log.start_offset, log.cleaned_offset)  # compaction never touches open transactions
         transactions = PartitionTransactions()
         known = log.transactions.aborted()
         transactions.aborted |= known.offsets
@@ -118,7 +138,7 @@ class ProducerState:
             return None
 
     def _restored(self, transactions: PartitionTransactions, saved: _Saved | None) -> int:
-        """From where on the log has to be read; one that cannot be read or speaks of records that are gone is none."""
+        """The offset from which on the log has to be read. A damaged snapshot, or one of lost records, is ignored."""
         try:
             offset = None if saved is None else transactions.restore(saved.transactions)
         except msgspec.DecodeError as error:
@@ -129,12 +149,12 @@ class ProducerState:
                 self.markers = MarkerCounts(saved.markers)
                 return max(offset, self._log.start_offset)
             transactions.forget_open()
-        # The log has no trace of the markers that compaction took out; they were counted until the snapshot was lost.
+        # The log has no trace of markers that compaction has removed; only the lost snapshot had their number.
         self.markers.add(self._log.start_offset, self._log.control_missing)
         return self._log.start_offset
 
     def _mended(self, replay_from: int) -> BitMap64:
-        """What was aborted since, as the log tells it; damaged indexes are replaced."""
+        """The aborted records since then, by the log; damaged indexes are replaced."""
         seen = PartitionTransactions()
         for decided in self._replay(seen, max(replay_from, self._log.start_offset)):
             self._note_aborted(decided)
@@ -153,10 +173,10 @@ class ProducerState:
                         markers.add(one.offset)
 
     def _count_markers_from(self, start_offset: int) -> None:
-        """The log begins there."""
+        """Count the markers from the new start of the log on."""
         again = self.markers.drop_below(start_offset)
         if again:
-            with suppress(StorageError):  # a few too many messages are told of then
+            with suppress(StorageError):  # then the number of messages is a little too high
                 self.markers.add(again.start, self._count_markers(again.start, again.stop))
 
     def _count_markers(self, start: int, end: int) -> int:
@@ -172,15 +192,42 @@ class ProducerState:
                 self._log.transactions.note_aborted(first, end, decided.marker_offset)
 
     def maintain(self, *, start_offset: int, now_ns: int) -> None:
-        """Forget who has been silent for long, and what retention has taken."""
+        """Forget producers that were not used for long, and transactions below the start of the log."""
         if self._sequences is not None:
             self._sequences.forget_idle(now_ns=now_ns)
         if self.transactions is not None:
             self.transactions.drop_below(start_offset)
             self._count_markers_from(start_offset)
 
+    def appended(self, records: memoryview, flags: int) -> None:
+        """A follower has appended records of its leader, which have these flags."""
+        self.has_news = True
+        if self._sequences is not None:
+            self._sequences.note_records(records)
+        if flags & Flags.TRANSACTIONAL:
+            for decided in self.begun().note_records(records):
+                self._note_aborted(decided)
+            for one in markers_in(records):
+                self.owed.discard((one.producer_id, one.number))
+                self.markers.add(one.offset)
+
+    def truncated(self, offset: int) -> None:
+        """The log ends at the offset now: what is known of records after it was never committed.
+
+        All of it is read again, from the snapshots, which cover committed records only, and from the log after them.
+        """
+        self._sequences = None
+        self.has_news = True
+        self.owed.clear()
+        self._reload_transactions()
+
+    def _reload_transactions(self) -> None:
+        if self.transactions is not None:
+            self.markers = MarkerCounts()
+            self.load_transactions()
+
     def snapshots(self) -> list[Fact]:
-        """All that there is to remember, as of the end of the log."""
+        """The snapshots as of the end of the log."""
         self.has_news = False
         facts: list[Fact] = []
         if self._sequences is not None:
@@ -190,24 +237,24 @@ class ProducerState:
             facts.append((TRANSACTIONS_KEY, _encode(saved)))
         return facts
 
-    def write(self, facts: Sequence[Fact], *, known_to: int) -> None:
-        """Bring snapshots to the ledger; they tell of all below the offset, which is on the medium.
+    def write(self, facts: Sequence[Fact], ledger: PartitionLedger, *, known_to: int) -> None:
+        """Write snapshots to the ledger; they cover all records below the offset, which are committed.
 
-        One of transactions does not tell what was aborted, so the indexes that do have to be there first.
+        That of transactions does not have the aborted records, so the indexes that have them must be durable first.
         """
         is_indexed = self._log.transactions.synced_offset >= known_to
         told = [self._with_indexes(fact) for fact in facts if is_indexed or fact[0] != TRANSACTIONS_KEY]
         try:
-            end = self._ledger().write(told) if told else 0
+            end = ledger.write(told) if told else 0
         except StorageError:
             self.has_news = True
             return
         self.has_news |= not is_indexed
         if is_indexed:
-            self._ledger().when_stored(end).then(lambda done: self._written(done, known_to))
+            ledger.when_stored(end).then(lambda done: self._written(done, known_to))
 
     def _written(self, done: Pending[None], known_to: int) -> None:
-        with suppress(StorageError, TopicNotFound):
+        with suppress(GoQueueError):
             done.result()
             self.markers_known_to = max(self.markers_known_to, known_to)
 
@@ -224,7 +271,7 @@ class ProducerState:
         if snapshot is not None:
             try:
                 offset = max(offset, sequences.restore(snapshot))
-            except msgspec.DecodeError as error:  # as good as none: the log tells the same, only later
+            except msgspec.DecodeError as error:  # as if there were none: the log has the same, and takes longer
                 self._unreadable.pass_over(SEQUENCES_KEY, error)
             if offset > self._log.next_offset:
                 sequences, offset = Sequences(), self._log.start_offset
@@ -235,7 +282,7 @@ class ProducerState:
 
     def _last(self, wanted: bytes) -> bytes | None:
         found = None
-        for key, value in self._ledger().facts():
+        for key, value in self._facts():
             if key == wanted:
                 found = value
         return found

@@ -1,8 +1,8 @@
-"""Publishing: encoded batches as they come, or single messages that are made into batches here.
+"""Publishing: encoded batches, or single messages that are encoded into batches here.
 
-A batch of records is stored whole or not at all. Messages are checked one by one, so one that is refused leaves the
-others; what remains for one partition is one batch. A batch that its producer sent before is recognised and
-answered with the offset it has.
+A batch of records is stored as a whole or not at all. Messages are checked one by one: a refused message does not
+affect the others, and the accepted ones of one partition are one batch. A batch that its producer sent before is
+recognized, and answered with its offset.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 
 from goqueue import events
 from goqueue.broker.partition.leader import PartitionLeader
+from goqueue.broker.partition.replica import Replica
 from goqueue.errors import (
     CorruptRecord,
     GoQueueError,
@@ -24,14 +25,14 @@ from goqueue.errors import (
 )
 from goqueue.record import compression, kernel
 from goqueue.record.header import Flags
-from goqueue.record.headers import DELIVER_AT, EXPIRES_AT, PRODUCER
+from goqueue.record.headers import CREATED, DELIVER_AT, EXPIRES_AT, PRODUCER, Headers
 from goqueue.record.identity import BatchIdentity
-from goqueue.record.message import Message
+from goqueue.record.message import StoredMessage
 from goqueue.service.messages import ProducerEpoch, Stored, StoredBatch
 from goqueue.service.new_message import NewMessage
 from goqueue.service.pending import Pending
 from goqueue.topics.config import Acks, TopicConfig
-from goqueue.wire.partitioning import partition_of_key
+from goqueue.wire.partitioning import key_hash
 
 TRANSACTIONAL = int(Flags.TRANSACTIONAL)
 COMPRESSED = int(Flags.COMPRESSED)
@@ -39,7 +40,7 @@ _ACKS = {str(acks): acks for acks in Acks}
 
 
 def chosen_acks(acks: str | None, default: str) -> Acks:
-    """The acks asked for, or the topic's."""
+    """The requested acks, by default those of the topic."""
     try:
         return _ACKS[default if acks is None else acks]
     except KeyError:
@@ -54,8 +55,9 @@ def publish_batch(
     identity: BatchIdentity | None,
     transaction: "OpenTransaction | None" = None,
     check: Callable[[bytearray | memoryview], None] | None = None,
+    copied_from: events.CopyOrigin | None = None,
 ) -> Pending[StoredBatch]:
-    """Store one batch, unless it is there already; `check` raises if a new one may not be stored."""
+    """Store one batch, unless it is stored already; `check` raises if a new one may not be stored."""
     if identity:
         known = leader.producers.sequences.check(identity)
         if known:
@@ -65,21 +67,21 @@ def publish_batch(
             return leader.when_stored(end_offset, stored)
     if check:
         check(records)
-    appended = leader.append(records, identity)
+    appended = leader.append(records, identity, copied_from=copied_from)
     if transaction is not None:
-        transaction.stored(appended.record_count)
+        transaction.stored(leader, appended.record_count)
     stored = StoredBatch(appended.first_offset, appended.record_count, appended.timestamp)
     return Pending.of(stored) if acks is Acks.NONE else leader.when_stored(appended.last_offset + 1, stored)
 
 
 def verify_compression(records: bytearray | memoryview, *, value_bytes_max: int) -> None:
-    """Raise `InvalidMessage` about the first record that says it is compressed and cannot be decompressed.
+    """Raise `InvalidMessage` for the first record with the flag COMPRESSED that cannot be decompressed.
 
-    No value may become larger than `value_bytes_max` by it, and no batch larger than what a reader takes: a few bytes
-    can claim to be gigabytes.
+    A decompressed value may not exceed `value_bytes_max`, and a batch not what a reader accepts: a few bytes can
+    decompress to gigabytes.
     """
     try:
-        messages = kernel.decode(records, None, Message, verify=False)
+        messages = kernel.decode(records, None, StoredMessage, verify=False)
     except CorruptRecord as error:
         raise InvalidBatch(error.reason, error.position) from None
     left = compression.DECOMPRESSED_BYTES_MAX
@@ -103,11 +105,11 @@ class OpenTransaction(Protocol):
     @property
     def number(self) -> int: ...
     def add_partition(self, topic: str, partition: int) -> None: ...
-    def stored(self, record_count: int) -> None: ...
+    def stored(self, leader: PartitionLeader, record_count: int) -> None: ...
 
 
 class Batch(NamedTuple):
-    """Messages that are stored together: which of the request's they are, and their records."""
+    """Messages that are stored together: their indexes in the request, and their records."""
 
     partition: int
     indexes: list[int]
@@ -118,8 +120,8 @@ class Batch(NamedTuple):
 class MessagePublisher:
     """Publishes messages to the partitions of one topic."""
 
-    def __init__(self, leaders: Sequence[PartitionLeader], *, topic: str, config: TopicConfig) -> None:
-        self._lives = leaders
+    def __init__(self, replicas: Sequence[Replica], *, topic: str, config: TopicConfig) -> None:
+        self._replicas = replicas
         self._topic = topic
         self._turn = 0  # which partition the next message without a key goes to
         self.config = config
@@ -134,7 +136,7 @@ class MessagePublisher:
         transaction: OpenTransaction | None = None,
         refused: Mapping[int, GoQueueError] | None = None,
     ) -> Pending[list[Stored | GoQueueError]]:
-        """Store them, each with its result; those of a transaction are seen when it is committed."""
+        """Store messages; returns a result for each. Those of a transaction are readable when it is committed."""
         results: list[Stored | GoQueueError | None] = [None] * len(messages)
         for index, refusal in (refused or {}).items():
             results[index] = refusal
@@ -173,8 +175,9 @@ class MessagePublisher:
     def _by_partition(
         self, messages: Sequence[NewMessage], results: list[Stored | GoQueueError | None]
     ) -> dict[int, list[int]]:
-        """By partition, the indexes of the messages that go there; what is wrong with the others is in `results`."""
-        count, limit, turn = len(self._lives), self.config.max_message_bytes, self._turn
+        """The indexes of the messages by partition; errors of the others are in `results`."""
+        count, limit, turn = len(self._replicas), self.config.max_message_bytes, self._turn
+        hashed = key_hash(self.config.partitioner)
         chosen: dict[int, list[int]] = {}
         for index, message in enumerate(messages):
             if results[index] is not None:
@@ -184,8 +187,8 @@ class MessagePublisher:
                 results[index] = MessageTooLarge("value", len(value), limit, index=index)
                 continue
             if number is None:
-                if key:
-                    number = partition_of_key(key, count)
+                if key is not None:
+                    number = hashed(key) % count
                 else:
                     number, turn = turn % count, turn + 1
             elif not 0 <= number < count:
@@ -209,9 +212,9 @@ class MessagePublisher:
         producer: ProducerEpoch | None,
         transaction: OpenTransaction | None,
     ) -> Iterator[Batch]:
-        """The batches of one partition. One without sequences is one; a run of sequences without a gap is one, too.
+        """The batches of one partition: one without sequences, else one for each run of sequences without a gap.
 
-        A message that cannot be encoded leaves the others. But it leaves a gap, where its producer counts.
+        A message that cannot be encoded does not affect the others, but leaves a gap in the sequences.
         """
         for run in _runs([(index, messages[index].sequence if producer else None) for index in indexes]):
             try:
@@ -222,7 +225,7 @@ class MessagePublisher:
                 ]
                 if len(good) < len(run):
                     yield from self._batches(number, good, messages, results, producer, transaction)
-                else:  # each for itself is good, but together they are not
+                else:  # each alone can be encoded, but not all together
                     for index in run:
                         results[index] = _at_index(error, index)
 
@@ -251,15 +254,18 @@ class MessagePublisher:
         producer: ProducerEpoch | None,
         transaction: OpenTransaction | None,
     ) -> Batch:
-        """The records of these messages. Raises `MessageError` about the first that cannot be encoded."""
+        """The records of these messages. Raises `MessageError` for the first that cannot be encoded."""
         batch = [messages[index] for index in indexes]
         first = batch[0].sequence
         identity = None if producer is None or first is None else BatchIdentity(*producer, first, len(batch))
         if transaction is not None:
             transaction.add_partition(self._topic, number)
             identity = self._in_transaction(transaction, number, first if producer else None, len(batch))
-        headers: list[Mapping[str, str | bytes] | None] | None = None
-        if any(message[2] or message[5] is not None or message[6] is not None for message in batch):
+        headers: list[Headers | None] | None = None
+        if any(
+            message[2] or message[5] is not None or message[6] is not None or message[8] is not None
+            for message in batch
+        ):
             headers = [_headers(message) for message in batch]
         if identity:
             headers = headers or [None] * len(batch)
@@ -282,37 +288,32 @@ class MessagePublisher:
     def _in_transaction(
         self, transaction: OpenTransaction, number: int, sequence: int | None, count: int
     ) -> BatchIdentity:
-        """Who sends the batch; one whose producer does not count goes on where the last one ended."""
+        """The identity of the batch; without sequences of its producer, it continues after the last batch."""
         producer_id, epoch = transaction.producer_id, transaction.epoch
         if sequence is None:
-            sequence = self._lives[number].producers.sequences.next_of(producer_id, epoch)
+            sequence = self._replicas[number].producers.sequences.next_of(producer_id, epoch)
         return BatchIdentity(producer_id, epoch, sequence, count, transaction.number)
 
     def _publish(self, batch: Batch, acks: Acks, transaction: OpenTransaction | None) -> Pending[StoredBatch]:
-        leader = self._lives[batch.partition]
         try:
+            leader = self._replicas[batch.partition].leading
             return publish_batch(leader, batch.records, acks=acks, identity=batch.identity, transaction=transaction)
         except GoQueueError as error:
             return Pending.failed(error)
 
 
-def _headers(message: NewMessage) -> Mapping[str, str | bytes] | None:
-    if message.deliver_at_ns is None and message.expires_at_ns is None:
-        return message.headers
-    headers = dict(message.headers or {})
-    if message.deliver_at_ns is not None:
-        headers[DELIVER_AT] = str(message.deliver_at_ns)
-    if message.expires_at_ns is not None:
-        headers[EXPIRES_AT] = str(message.expires_at_ns)
-    return headers
+def _headers(message: NewMessage) -> Headers | None:
+    times = {DELIVER_AT: message.deliver_at_ns, EXPIRES_AT: message.expires_at_ns, CREATED: message.created_at_ns}
+    given = {name: str(time_ns) for name, time_ns in times.items() if time_ns is not None}
+    return {**(message.headers or {}), **given} if given else message.headers
 
 
-def _without(name: str, headers: Mapping[str, str | bytes] | None) -> Mapping[str, str | bytes]:
+def _without(name: str, headers: Headers | None) -> Headers:
     return {one: value for one, value in headers.items() if one != name} if headers else {}
 
 
 def _runs(numbered: list[tuple[int, int | None]]) -> Iterator[list[int]]:
-    """Indexes whose sequences follow one another; those without one are one run as well."""
+    """Runs of indexes with consecutive sequences; indexes without a sequence are one run, too."""
     for _, run in groupby(enumerate(numbered), key=lambda item: None if item[1][1] is None else item[1][1] - item[0]):
         yield [index for _, (index, _) in run]
 
@@ -331,7 +332,7 @@ def _fill(results: list[Stored | GoQueueError | None], batch: Batch, pending: Pe
 
 
 def _at_index(error: MessageError, index: int) -> GoQueueError:
-    """The same error, about the message as the caller counts."""
+    """The same error, with the index of the message in the request."""
     if isinstance(error, MessageTooLarge):
         return MessageTooLarge(error.field, error.size, error.limit, index=index)
     if isinstance(error, InvalidMessage):

@@ -1,11 +1,10 @@
-"""Reading a partition: the visible records, in the order of their offsets, none skipped.
+"""Reading a partition: the visible records in the order of offsets, without a gap.
 
-Hidden are control records, records that are not due yet (only the cancelled ones, for those who read the log as it
-stands) and, for those who read what is committed, records of aborted transactions. They are passed over, so
-`next_offset` moves on even where a whole range is hidden, and never steps over a record that is visible. What is
-committed ends where the first open transaction begins.
+Hidden are control records, delayed records that are not due (with `delayed=include` only cancelled ones) and, for
+read-committed readers, records of aborted transactions. They are skipped, so `next_offset` advances even if a whole
+range is hidden, and never over a visible record. A read-committed reader ends at the last stable offset.
 
-A `Reading` is a place in a partition. It serves one request, or stays open as a subscription.
+A `Reading` is a position in a partition. It serves one request, or stays open as a subscription.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,7 +14,7 @@ from goqueue.broker.partition.leader import PartitionLeader
 from goqueue.broker.partition.record_fetcher import offsets_in
 from goqueue.broker.timers import Timer, Timers
 from goqueue.clock import Clock
-from goqueue.errors import InvalidRequest, OffsetOutOfRange, TopicNotFound
+from goqueue.errors import InvalidRequest, OffsetOutOfRange
 from goqueue.record import kernel
 from goqueue.record.header import OFFSET_POSITION, Flags
 from goqueue.service.messages import READ_BYTES_MAX, READ_RECORDS_MAX, Isolation, ReadResult
@@ -25,10 +24,10 @@ from goqueue.storage.walk import Damage
 from goqueue.wire.reports import Gap
 
 SCANNED_BYTES_MAX = 16 * 1024 * 1024
-"""How much may be hidden before an empty answer says where to go on: a request must not hold up the others."""
+"""The most hidden bytes before an empty answer with the next offset: a request must not delay the others."""
 RECORD_BYTES_GUESS = 512
 GAPS_MAX = 100
-"""In one answer, so that they fit the meta of a frame."""
+"""The most in one answer, so that they fit into the meta of a frame."""
 _ISOLATIONS = frozenset(Isolation)
 _DELAYED = frozenset(DelayedView)
 _HAS_HEADERS = int(Flags.HAS_HEADERS)
@@ -36,7 +35,7 @@ _SPECIAL = Flags.CONTROL | Flags.TRANSACTIONAL
 
 
 class Reading:
-    """A reader of what is visible in one partition."""
+    """A reader of the visible records of one partition."""
 
     def __init__(
         self,
@@ -66,10 +65,10 @@ class Reading:
         self.next_offset = offset
 
     def read(self, *, max_bytes: int, max_records: int = READ_RECORDS_MAX) -> ReadResult:
-        """What is there now, possibly nothing."""
+        """The records that are readable now, possibly none."""
         leader, log = self._live, self._live.log
-        if log.is_closed:
-            raise TopicNotFound(leader.origin.topic)
+        if leader.ended is not None:
+            raise leader.ended
         max_bytes = max(1, min(max_bytes, READ_BYTES_MAX))
         limit, is_last = self._limit(self._visible_end)
         records: bytearray | memoryview = memoryview(b"")
@@ -94,7 +93,7 @@ class Reading:
         if self._reader:
             leader.keep(self._reader)
             self._reader = None
-        if pending is not None and pending >= self.next_offset:  # it was not passed
+        if pending is not None and pending >= self.next_offset:  # it is still ahead
             pending = None
         if count:
             if self._without:
@@ -116,20 +115,20 @@ class Reading:
 
     @property
     def _record_bytes(self) -> int:
-        """Room for a record that is somewhat larger than those of this log are on average."""
+        """Room for a record somewhat larger than the average of this log."""
         log = self._live.log
         average = log.size // max(1, log.next_offset - log.start_offset)
         return max(RECORD_BYTES_GUESS, average + average // 4)
 
     @property
     def has_more(self) -> bool:
-        """Whether there are records ahead that were not looked at."""
+        """Whether there are records that were not read yet."""
         return self.next_offset < self._limit(self._visible_end)[0]
 
     def when_ready(self, callback: Callable[[], None]) -> None:
-        """Call once, when there may be more to read, or the range has ended, or the topic is gone."""
+        """Call once, when there may be more to read, or the range has ended, or the leader has ended."""
         self.close()
-        if self._live.log.is_closed or self.has_more:
+        if self._live.ended is not None or self.has_more:
             callback()
             return
 
@@ -139,11 +138,11 @@ class Reading:
 
         self._live.watch(self, wake)
         ahead_ns = 0 if self._to_time_ns is None else self._to_time_ns - self._clock.wall_ns()
-        if ahead_ns > 0:  # else the range ends with what is not visible yet
+        if ahead_ns > 0:  # otherwise the range ends with records that are not visible yet
             self._timer = self._timers.at(self._clock.monotonic_ns() + ahead_ns, wake)
 
     def close(self) -> None:
-        """Be called no more."""
+        """Cancel `when_ready`."""
         self._live.unwatch(self)
         if self._timer:
             self._timer.cancel()
@@ -154,7 +153,7 @@ class Reading:
         return self._live.last_stable_offset if self._is_committed else self._live.high_watermark
 
     def _limit(self, visible_end: int) -> tuple[int, bool]:
-        """Where reading ends for now, and whether it ends there for good."""
+        """The offset at which reading ends now, and whether that is the end of the range."""
         limit, is_last = visible_end, False
         if self._to_time_ns is not None:
             end = self._live.log.offset_at_time(self._to_time_ns)
@@ -164,7 +163,7 @@ class Reading:
         return limit, is_last
 
     def _begin(self, time_ns: int) -> None:
-        """Pass what was stored before the time, which may be still to come."""
+        """Skip records that were stored before the start time, which may be in the future."""
         begin = self._live.log.offset_at_time(time_ns)
         if begin > self.next_offset:
             self._move(begin)
@@ -187,20 +186,20 @@ class Reading:
         except OffsetOutOfRange as error:
             if self.next_offset >= error.start:
                 raise
-            self._move(error.start)  # retention was faster
+            self._move(error.start)  # retention has removed the records
             return Chunk(memoryview(b""), 0, error.start)
         self._reader = reader
         self.next_offset = chunk.next_offset
         return chunk
 
     def _visible(self, chunk: Chunk) -> tuple[bytearray | memoryview, int, int | None]:
-        """What of it may be seen, how many records that are, and the lowest offset that is not due yet."""
+        """The visible records, their number, and the lowest offset that is not due yet."""
         leader = self._live
-        if leader.delays_known_from and chunk.flags & _HAS_HEADERS and chunk.record_count:
+        if leader.search.known_from and chunk.flags & _HAS_HEADERS and chunk.record_count:
             first = int.from_bytes(chunk.records[OFFSET_POSITION : OFFSET_POSITION + 8])
-            if first < leader.delays_known_from:
+            if first < leader.search.known_from:
                 leader.look_for_delays(chunk.records, first, chunk.next_offset)
-        delivery = leader.delivery  # there is one wherever there is a delayed message
+        delivery = leader.delivery  # there is one if there is a delayed message
         if not chunk.flags & (_SPECIAL if delivery is None else _SPECIAL | Flags.HAS_HEADERS):
             return chunk.records, chunk.record_count, None
         records: bytearray | memoryview = chunk.records
@@ -236,7 +235,7 @@ class Reading:
 
 
 def _with_damage(gaps: tuple[Gap, ...], found: Sequence[Damage]) -> tuple[Gap, ...]:
-    """The gaps with the damage that comes after them; what touches is one gap."""
+    """The gaps and the damage after them; adjacent ones are merged."""
     merged = list(gaps)
     for one in found:
         if merged and one.first_offset <= merged[-1].next_offset:
@@ -247,21 +246,21 @@ def _with_damage(gaps: tuple[Gap, ...], found: Sequence[Damage]) -> tuple[Gap, .
 
 
 def check_isolation(isolation: str) -> bool:
-    """Whether only what is committed is read. Raises `InvalidRequest` for what is no choice."""
+    """Whether the isolation is read_committed. Raises `InvalidRequest` for an unknown one."""
     if isolation not in _ISOLATIONS:
         raise InvalidRequest(f"invalid isolation {isolation!r}: must be {' or '.join(Isolation)}", path="isolation")
     return isolation == Isolation.READ_COMMITTED
 
 
 def check_delayed(delayed: str) -> bool:
-    """Whether delayed messages are read before they are due. Raises `InvalidRequest` for what is no choice."""
+    """Whether delayed messages are read before they are due. Raises `InvalidRequest` for an unknown choice."""
     if delayed not in _DELAYED:
         raise InvalidRequest(f"invalid delayed {delayed!r}: must be {' or '.join(DelayedView)}", path="delayed")
     return delayed == DelayedView.INCLUDE
 
 
 def check_without(parts: Sequence[str]) -> Sequence[str]:
-    """The parts that are left out. Raises `InvalidRequest` for what is no part of a record."""
+    """The parts that are left out. Raises `InvalidRequest` for an unknown part."""
     for part in parts:
         if part not in kernel.PART_BITS:
             raise InvalidRequest(f"invalid part {part!r}: must be of {', '.join(kernel.PART_BITS)}", path="without")

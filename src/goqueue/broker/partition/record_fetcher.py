@@ -1,10 +1,10 @@
-"""Fetching records of a partition by their offsets: dense ones as they stand in the log, scattered ones picked out.
+"""Fetching records of a partition by offset: dense ones as one piece of the log, scattered ones selected from it.
 
-What is asked for may be gone, by retention, compaction or damage. The caller is told which offsets are; those that are
-damaged are remembered in `damage`, because consumers have to hear of them.
+Records may be gone by retention, compaction or damage. The result names their offsets; damaged ones are kept in
+`damage`, because they are reported to consumers.
 
-Whoever asks for a few records is likely to ask for those behind them next. So a little more is read than is asked for,
-and kept until it is used up: the next ones need neither a lookup nor the disk.
+A caller that fetches a few records is likely to fetch the next ones after them. So a little more is read than
+requested, and kept until it is used: the next records need neither a lookup nor the disk.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,7 +18,7 @@ from goqueue.delivery.offsets import between, first_gap, from_raw, span
 from goqueue.errors import CorruptRecord, OffsetOutOfRange
 from goqueue.record import kernel
 from goqueue.record.header import Buffer
-from goqueue.record.message import Message
+from goqueue.record.message import StoredMessage
 from goqueue.storage.reader import Chunk
 from goqueue.storage.walk import Damage
 from goqueue.wire.reports import Gap
@@ -26,14 +26,14 @@ from goqueue.wire.reports import Gap
 RECORD_BYTES_MARGIN = 16
 WINDOW_BYTES_MIN = 4 * 1024
 NEARBY_BYTES = 8 * 1024
-"""How much is read at a time for those who ask for a few."""
+"""How much is read at a time for a request of a few records."""
 FEW = 10
 SCATTERED_WINDOW_BYTES = 128 * 1024
 KEYS_BYTES = 4 * 1024 * 1024
 
 
 class Found(NamedTuple):
-    """Records in one piece, the offsets they have, and those that are not there any more."""
+    """Records in one piece, their offsets, and the offsets that are gone."""
 
     records: Buffer
     flags: int
@@ -42,7 +42,7 @@ class Found(NamedTuple):
 
 
 class Nearby(NamedTuple):
-    """The records in a range of offsets, as they stand in the log of that generation."""
+    """The records in a range of offsets of the log, at that generation."""
 
     records: memoryview
     start: int
@@ -51,14 +51,14 @@ class Nearby(NamedTuple):
 
 
 class KnownDamage:
-    """The damaged offsets that were found so far. What retention or compaction took is not among them."""
+    """The damaged offsets that were found so far, without those that retention or compaction has removed."""
 
     def __init__(self) -> None:
         self.offsets = BitMap64()
         self._found: list[Damage] = []
 
     def add(self, found: Sequence[Damage]) -> None:
-        """Note damage; the same place may be found again and again."""
+        """Note damage; the same place may be found repeatedly."""
         for one in found:
             if span(one.first_offset, one.next_offset) - self.offsets:
                 self.offsets.add_range(one.first_offset, one.next_offset)
@@ -79,7 +79,7 @@ class KnownDamage:
         return gaps
 
     def drop_below(self, offset: int) -> None:
-        """Retention has taken what lies below the offset."""
+        """Forget damage below the new start of the log."""
         self.offsets.remove_range(0, offset)
         self._found = [one for one in self._found if one.next_offset > offset]
 
@@ -105,7 +105,7 @@ class RecordFetcher:
         return chunk
 
     def timestamp_of(self, offset: int) -> int | None:
-        """When the first message at or behind the offset was stored."""
+        """The time at which the first message at or after the offset was stored."""
         limit = self._live.last_stable_offset
         with suppress(CorruptRecord):
             chunk = self.chunk(offset, limit, WINDOW_BYTES_MIN) if offset < limit else None
@@ -142,7 +142,7 @@ class RecordFetcher:
         return Found(selected.records, selected.flags, offsets, asked - offsets)
 
     def _few(self, start: int, end: int, max_bytes: int) -> Found | None:
-        """A few records that follow each other, if they are nearby; those of other cases are for the way for many."""
+        """A few consecutive records, from the kept ones or one small read; None: the general path reads them."""
         nearby, self._nearby = self._nearby, None
         is_there = nearby is not None and nearby.start <= start and end <= nearby.end
         if nearby is None or not is_there or nearby.generation != self._live.log.generation:
@@ -157,7 +157,7 @@ class RecordFetcher:
         return Found(nearby.records[found.start : found.end], found.flags, span(start, end), BitMap64())
 
     def _read_nearby(self, start: int, end: int) -> Nearby | None:
-        """What stands at the offset, and as much behind it as costs little; only what will not change any more."""
+        """The records at and after the offset that one small read returns; only records that will not change."""
         try:
             chunk = self.chunk(start, max(end, self._live.high_watermark), NEARBY_BYTES)
         except (OffsetOutOfRange, CorruptRecord):
@@ -167,29 +167,29 @@ class RecordFetcher:
         return Nearby(memoryview(chunk.records), start, chunk.next_offset, self._live.log.generation)
 
     def _record_bytes(self) -> int:
-        """How large a record is, by and large."""
+        """The average size of a record."""
         log = self._live.log
         return RECORD_BYTES_MARGIN + log.size // max(1, log.next_offset - log.start_offset)
 
-    def messages(self, offsets: BitMap64, *, count: int, max_bytes: int) -> Iterator[list[Message]]:
-        """The messages of the offsets, as they are stored, some at a time; those that are gone are left out."""
+    def messages(self, offsets: BitMap64, *, count: int, max_bytes: int) -> Iterator[list[StoredMessage]]:
+        """The stored messages of the offsets, some at a time, without those that are gone."""
         left = offsets
         while left:
             found = self.some(left[:count], max_bytes)
             if found.offsets:
-                yield kernel.decode(found.records, self._live.origin, Message, verify=False)
+                yield kernel.decode(found.records, self._live.origin, StoredMessage, verify=False)
             left = left - found.offsets - found.gone
 
     def keys(self, offsets: BitMap64) -> Iterator[tuple[int, bytes | None]]:
-        """The keys of the messages that are there."""
+        """The keys of the messages that exist, by offset."""
         left = offsets
         while left:
             found = self.some(left, KEYS_BYTES)
-            for message in kernel.decode(found.records, None, Message, verify=False):
+            for message in kernel.decode(found.records, None, StoredMessage, verify=False):
                 yield message.offset, message.key
             left = left - found.offsets - found.gone
 
 
 def offsets_in(records: Buffer) -> BitMap64:
-    """The offsets that the records have."""
+    """The offsets of the records."""
     return from_raw(kernel.columns(records, "offset", verify=False).offsets)

@@ -1,20 +1,19 @@
-"""Facts of a partition that cannot be understood: garbage, or written by a later version.
+"""Facts of a partition that cannot be decoded: damaged, or written by a later version.
 
-A fact that is passed over costs what it said, and nothing else: it stays where it is, the facts around it count, and
-the broker starts. It is reported when it is first read, and the health of the broker names its partition for as long as
-the broker runs.
+Such a fact is skipped: it stays stored, the other facts count, and the broker starts. It is reported when it is first
+read, and the health of the broker names its partition while the broker runs.
 """
 
 from goqueue import events
 
 REMEMBERED_MAX = 1_000
-"""So many keys are told apart; beyond that every fact counts, also one that is met again."""
+"""The most keys that are remembered; beyond that a fact counts each time it is read."""
 _KEY_BYTES_SHOWN = 64
 _REASON_SHOWN = 200
 
 
 class UnreadableFacts:
-    """Those of one partition. `directory` is that of its log."""
+    """The facts of one partition that cannot be decoded. `directory` is that of its log."""
 
     def __init__(self, directory: str, observe: events.Observer = events.ignore) -> None:
         self._directory = directory
@@ -26,7 +25,7 @@ class UnreadableFacts:
         return self.count > 0
 
     def pass_over(self, key: bytes, error: object) -> None:
-        """The fact under that key counts for nothing."""
+        """Note and report the fact of that key."""
         if key in self._keys:
             return
         if len(self._keys) < REMEMBERED_MAX:

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from goqueue.broker.partition.journal import SNAPSHOT_INTERVAL_NS, SNAPSHOT_RECORDS, Journal
 from goqueue.errors import StorageFull
 from goqueue.record import kernel
-from goqueue.record.message import Message
+from goqueue.record.message import StoredMessage
 from goqueue.testing import FaultyDisk, ManualClock, MemoryDisk, PowerLoss
 from goqueue.testing.memory_disk import MemoryFile
 from tests.broker.brokers import ROOT, Node
@@ -368,7 +368,8 @@ def test_only_the_last_three_are_kept(disk: MemoryDisk, clock: ManualClock) -> N
         take(node, kept)
 
     keys = {
-        message.key for message in kernel.decode(node.leader("facts").partition.ledger.read(0).records, None, Message)
+        message.key
+        for message in kernel.decode(node.leader("facts").partition.ledger.read(0).records, None, StoredMessage)
     }
 
     assert len([key for key in keys if key and key.startswith(b"journal")]) == 3
@@ -402,7 +403,7 @@ def test_what_a_tombstone_took_away_does_not_come_back_when_the_tombstone_is_com
     node.pass_time(60, step=1.0)
     log = node.leader("facts").log
     assert log.cleaned_offset > 3
-    records = kernel.decode(log.read(0, max_bytes=1 << 20).records, None, Message)
+    records = kernel.decode(log.read(0, max_bytes=1 << 20).records, None, StoredMessage)
     assert b"gone" not in {message.key for message in records}
 
     assert journal(reopened(node)).load() == {b"a": b"99"}
@@ -415,7 +416,7 @@ def test_a_snapshot_larger_than_a_record_may_be_is_in_pieces(disk: MemoryDisk, c
     facts: dict[bytes, bytes | None] = {b"%d" % key: b"v" * 100 for key in range(100)}
     node.done(kept.put(facts))
     take(node, kept)
-    ledger = kernel.decode(node.leader("facts").partition.ledger.read(0).records, None, Message)
+    ledger = kernel.decode(node.leader("facts").partition.ledger.read(0).records, None, StoredMessage)
     assert len(ledger) == 11
     assert max(len(message.value) for message in ledger) < 1_100
 
@@ -477,7 +478,8 @@ def test_a_snapshot_that_comes_after_a_damaged_one_counts(disk: MemoryDisk, cloc
 
     again = journal(reopened(node))
 
-    assert again._recalled() == ({b"a": b"1"}, 3)
+    assert again.load() == {b"a": b"1"}
+    assert again._snapshot_offset == 3
 
 
 @pytest.mark.parametrize("room", [0, 20])

@@ -15,10 +15,10 @@ from goqueue.errors import (
     MessageTooLarge,
     OutOfOrderSequence,
     PartitionNotFound,
-    TopicNotFound,
 )
 from goqueue.record import kernel
 from goqueue.record.header import Flags, Priority
+from goqueue.record.headers import decode_headers
 from goqueue.record.identity import BatchIdentity
 from goqueue.service.messages import ProducerEpoch, Stored
 from goqueue.service.new_message import NewMessage
@@ -104,19 +104,6 @@ def test_acks_that_do_not_exist_are_refused(node: Node, acks: str) -> None:
 
 
 # --- batches of records --------------------------------------------------------------------------
-
-
-def test_what_cannot_be_published_to_is_named(node: Node) -> None:
-    node.create()
-
-    with pytest.raises(TopicNotFound):
-        node.send([b"a"], "missing")
-    with pytest.raises(PartitionNotFound):
-        node.send([b"a"], partition=1)
-    with pytest.raises(InvalidPartition):
-        node.send([b"a"], partition=-1)
-    with pytest.raises(TopicNotFound):
-        node.broker.messages.publish("missing", [NewMessage(b"a")])
 
 
 def test_a_batch_with_one_bad_record_is_refused_whole(node: Node) -> None:
@@ -207,11 +194,29 @@ def test_messages_without_a_key_take_turns_whatever_stands_between_them(node: No
     for _ in range(4):
         node.messages(NewMessage(b"turn"), NewMessage(b"key", key=b"a"), NewMessage(b"key", key=b"a"))
     for _ in range(5):
-        node.messages(NewMessage(b"turn"), NewMessage(b"turn", key=b""))
+        node.messages(NewMessage(b"turn"), NewMessage(b"turn", key=None))
 
     counts = [node.values(partition=partition).count(b"turn") for partition in range(3)]
     assert sum(counts) == 14
     assert max(counts) - min(counts) <= 1
+
+
+def test_an_empty_key_is_a_key_and_has_its_partition(node: Node) -> None:
+    node.create(partitions=3)
+
+    results = node.messages(*[NewMessage(b"v", key=b"") for _ in range(4)], NewMessage(None, key=b""))
+
+    assert [place(result) for result in results] == [(partition_of_key(b"", 3), offset) for offset in range(5)]
+    assert [message.key for message in decoded(node.read(partition=partition_of_key(b"", 3)))] == [b""] * 5
+
+
+def test_keys_go_where_the_partitioner_of_the_topic_sends_them(node: Node) -> None:
+    node.create(partitions=7, partitioner="murmur2")
+    keys = [b"", b"abc", b"customer-42", b"\x00 "]
+
+    results = node.messages(*[NewMessage(b"v", key=key) for key in keys])
+
+    assert [place(result)[0] for result in results] == [partition_of_key(key, 7, "murmur2") for key in keys]
 
 
 def test_turns_go_on_after_a_change_of_settings(node: Node) -> None:
@@ -230,8 +235,8 @@ def test_everything_a_message_has_is_stored(node: Node) -> None:
     node.messages(
         NewMessage(b"v", b"k", {"a": "b", "raw": b"\xff"}, priority=0),
         NewMessage(None, b"k"),
-        NewMessage(b"", priority=4),
-        NewMessage(b"w", expires_at_ns=5, headers={"gq-expires-at": "forged"}),
+        NewMessage(b"", headers={"null": None}, priority=4),
+        NewMessage(b"w", expires_at_ns=5, created_at_ns=-7, headers={"gq-expires-at": "forged"}),
     )
 
     first, tombstone, empty, expiring = decoded(node.read())
@@ -239,7 +244,8 @@ def test_everything_a_message_has_is_stored(node: Node) -> None:
     assert first.headers["raw"].encode("utf-8", "surrogateescape") == b"\xff"
     assert (tombstone.tombstone, tombstone.key) == (True, b"k")
     assert (empty.tombstone, empty.key, empty.value, empty.priority) == (False, None, b"", Priority.BACKGROUND)
-    assert expiring.headers == {"gq-expires-at": "5"}
+    assert empty.raw_headers == [("null", None)]
+    assert decode_headers(expiring.encoded_headers or b"") == {"gq-expires-at": "5", "gq-created": "-7"}
 
 
 @pytest.mark.parametrize("algorithm", ["zstd", "lz4"])
@@ -402,13 +408,6 @@ def test_a_duplicate_of_what_is_not_on_the_disk_yet_waits_for_it(node: Node) -> 
     node.workers.run_all()
     assert first.result()[:2] == again.result()[:2] == (0, 2)
     assert again.result().duplicate
-
-
-def test_every_producer_has_an_id_of_its_own(node: Node) -> None:
-    producers = [node.broker.messages.init_producer() for _ in range(100)]
-
-    assert len({producer.producer_id for producer in producers}) == 100
-    assert all(0 < producer.producer_id < 2**53 and producer.epoch == 0 for producer in producers)
 
 
 message_shapes = st.builds(

@@ -185,7 +185,7 @@ def run(keep: Keep, seed: int = 0) -> Workload:
     node.create("out", partitions=2)
     node.create("audit")
     node.publish(*(b"%d" % number for number in range(INPUTS)), topic="in")
-    owners = {name: Owner(node, name) for name in ("anna", "ben", "carl")}
+    owners = {name: Owner(node, f"team/{name}") for name in ("anna", "ben", "carl")}
     node.workers.run_all()
     work.film()
     consumer = Consumer(node, topics=("in",), mode="shared", session_timeout_ms=SESSION_MS)
@@ -306,7 +306,7 @@ def check_repeated(node: Node, parts: dict[str, Facts], committed: dict[str, boo
 def check_goes_on(node: Node) -> None:
     """Everybody can go on under the same transactional ids."""
     for number, name in enumerate(("anna", "ben", "carl")):
-        owner = Owner(node, name)
+        owner = Owner(node, f"team/{name}")
         owner.begin()
         values = {place: f"next-{name}-{place}".encode() for place in PARTITIONS}
         for (topic, partition), value in values.items():

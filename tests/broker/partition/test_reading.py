@@ -1,4 +1,4 @@
-"""Reads give what is visible, in order, skip nothing, and wait as long as they were asked to."""
+"""Reads give what is visible, in order, and skip nothing."""
 
 from collections.abc import Iterator
 
@@ -6,25 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from goqueue.broker.config import BrokerConfig
 from goqueue.broker.partition import reading
 from goqueue.clock import SECOND
-from goqueue.errors import InvalidPartition, InvalidRequest, PartitionNotFound, TopicNotFound
 from goqueue.service.messages import ReadResult
 from goqueue.service.new_message import NewMessage
-from goqueue.service.pending import Pending
 from goqueue.testing import ManualClock, MemoryDisk
-from tests.broker.brokers import Node, offsets_of, values_of
+from tests.broker.brokers import Node, delayed, offsets_of, values_of, wait
 
 OFFSET_MAX = 2**63 - 1
-
-
-def wait(node: Node, *, offset: int = 0, wait_ms: int = 1_000, **options: int) -> Pending[ReadResult]:
-    return node.broker.messages.read("orders", 0, offset=offset, wait_ms=wait_ms, **options)  # type: ignore[arg-type]
-
-
-def delayed(value: bytes, due_ns: int) -> NewMessage:
-    return NewMessage(value, deliver_at_ns=due_ns)
 
 
 # --- where a read begins -------------------------------------------------------------------------
@@ -50,38 +39,6 @@ def test_a_read_past_the_end_finds_nothing_and_stays_where_it_is(node: Node, off
     result = node.read(offset=offset)
 
     assert (result.record_count, result.next_offset) == (0, offset)
-
-
-@pytest.mark.parametrize("offset", [-1, -(2**63), OFFSET_MAX + 1])
-def test_an_offset_that_cannot_be_is_refused(node: Node, offset: int) -> None:
-    node.create()
-
-    with pytest.raises(InvalidRequest) as refused:
-        node.read(offset=offset)
-    assert str(refused.value).startswith("invalid offset")
-    with pytest.raises(InvalidRequest):
-        node.broker.messages.subscribe("orders", 0, offset=offset)
-    with pytest.raises(InvalidRequest):
-        node.broker.messages.wait("orders", {0: offset}, wait_ms=10)
-
-
-def test_what_cannot_be_read_is_named(node: Node) -> None:
-    node.create()
-
-    with pytest.raises(TopicNotFound):
-        node.read("missing")
-    with pytest.raises(PartitionNotFound):
-        node.read(partition=1)
-    with pytest.raises(InvalidPartition):
-        node.read(partition=-1)
-    with pytest.raises(InvalidRequest):
-        node.read(max_records=0)
-    with pytest.raises(InvalidRequest):
-        node.broker.messages.read("orders", 0, isolation="dirty")
-    with pytest.raises(InvalidRequest):
-        node.broker.topics.offsets("orders", at="noon")
-    with pytest.raises(TopicNotFound):
-        node.broker.topics.offsets("missing")
 
 
 def test_below_the_start_means_the_start(node: Node) -> None:
@@ -136,6 +93,14 @@ def test_the_limit_of_bytes_holds_for_those_who_follow_closely(node: Node) -> No
     node.send([b"x" * 60] * 20)
 
     assert waiting.result().record_count == 2
+
+
+@pytest.mark.parametrize("size", [100, 1_000, 5_000])
+def test_a_limit_is_reached_whatever_the_size_of_the_records(node: Node, size: int) -> None:
+    node.create()
+    node.publish(*[b"x" * size] * 150)
+
+    assert node.read(max_records=100).record_count == 100
 
 
 # --- what is hidden ------------------------------------------------------------------------------
@@ -352,133 +317,6 @@ def test_times_beyond_all_clocks_are_times_all_the_same(node: Node, time_ns: int
     assert node.broker.topics.offsets("orders", time_ns=time_ns) == [0 if is_past else 30]
 
 
-# --- waiting -------------------------------------------------------------------------------------
-
-
-def test_a_read_that_waits_is_woken_by_the_first_record(node: Node) -> None:
-    node.create()
-    pending = wait(node)
-    write = node.send([b"a"])
-    assert not pending.is_done
-
-    node.workers.run_all()
-
-    assert write.is_done
-    assert values_of(pending.result()) == [b"a"]
-
-
-def test_a_read_that_waits_in_vain_is_answered_by_the_first_tick_after_its_time(node: Node) -> None:
-    node.create()
-    pending = wait(node, wait_ms=1_000)
-
-    node.tick(0.999)
-    assert not pending.is_done
-    node.tick(0.001)
-
-    assert (pending.result().record_count, pending.result().next_offset) == (0, 0)
-    assert len(node.broker._waits) == 0
-
-
-def test_nobody_waits_for_longer_than_the_limit(node: Node) -> None:
-    node.create()
-    pending = wait(node, wait_ms=10**9)
-
-    node.tick(60)
-
-    assert pending.is_done
-
-
-def test_a_read_waits_through_hidden_records_and_tells_of_what_it_passed(node: Node, clock: ManualClock) -> None:
-    node.create()
-    node.messages(delayed(b"later", clock.wall_ns() + 100 * SECOND))
-    pending = wait(node)
-
-    node.messages(delayed(b"later", clock.wall_ns() + 100 * SECOND))
-    node.control()
-    node.workers.run_all()
-    assert not pending.is_done
-    node.publish(b"now")
-
-    result = pending.result()
-    assert (offsets_of(result), result.next_offset, result.first_pending_offset) == ([3], 4, 0)
-
-
-def test_a_wait_that_ends_in_vain_tells_how_far_it_came(node: Node, clock: ManualClock) -> None:
-    node.create()
-    pending = wait(node)
-    node.messages(*[delayed(b"later", clock.wall_ns() + 100 * SECOND)] * 3)
-
-    node.tick(1)
-
-    result = pending.result()
-    assert (result.record_count, result.next_offset, result.first_pending_offset) == (0, 3, 0)
-
-
-def test_too_much_that_is_hidden_is_answered_with_where_to_go_on(node: Node, clock: ManualClock) -> None:
-    node.create()
-    due_ns = clock.wall_ns() + 100 * SECOND
-    for _ in range(5):
-        node.messages(*[delayed(bytes(1024 * 1024), due_ns)] * 4)
-    node.publish(b"visible")
-
-    result = wait(node, max_bytes=1 << 20).result()
-
-    assert result.record_count == 0
-    assert 0 < result.next_offset < 20
-    assert values_of(node.read(offset=result.next_offset)) == [b"visible"]
-
-
-def test_a_read_that_waits_past_the_end_is_woken_by_its_own_offset_only(node: Node) -> None:
-    node.create()
-    pending = wait(node, offset=2)
-
-    node.publish(b"0", b"1")
-    assert not pending.is_done
-    node.publish(b"2")
-
-    assert values_of(pending.result()) == [b"2"]
-
-
-def test_beyond_the_limit_of_waits_the_answer_comes_at_once(disk: MemoryDisk, clock: ManualClock) -> None:
-    node = Node(disk, clock, config=BrokerConfig(waiting_max=2))
-    node.create()
-
-    waits = [wait(node) for _ in range(3)]
-    assert [pending.is_done for pending in waits] == [False, False, True]
-    node.publish(b"a")
-
-    assert not wait(node, offset=1).is_done
-
-
-def test_a_wait_for_any_partition_ends_with_the_first_that_has_more(node: Node) -> None:
-    node.create(partitions=3)
-    node.publish(b"a", partition=1)
-
-    assert node.broker.messages.wait("orders", {0: 0, 1: 0}, wait_ms=1_000).is_done
-    pending = node.broker.messages.wait("orders", {0: 0, 1: 1}, wait_ms=1_000)
-    node.publish(b"b", partition=2)
-    assert not pending.is_done
-    node.publish(b"b", partition=0)
-    assert pending.is_done
-    timed = node.broker.messages.wait("orders", {0: 1, 1: 1}, wait_ms=1_000)
-    node.tick(1)
-    assert timed.is_done
-    assert node.broker.messages.wait("orders", {0: 1}, wait_ms=0).is_done
-    assert not node.leader(partition=0)._watchers
-
-
-def test_waits_that_have_ended_leave_nothing_behind(node: Node) -> None:
-    node.create()
-    for number in range(5_000):
-        pending = wait(node, offset=number, wait_ms=60_000)
-        node.publish(b"v")
-        assert pending.is_done
-
-    assert not node.leader()._watchers
-    assert not node.broker._waits
-    assert len(node.broker._timers) <= 1_100
-
-
 # --- subscriptions -------------------------------------------------------------------------------
 
 
@@ -527,56 +365,3 @@ def test_a_reader_that_retention_overtakes_goes_on_at_the_new_start(node: Node) 
     result = subscription.read(max_bytes=100_000)
 
     assert offsets_of(result)[0] == result.log_start_offset > 1
-
-
-# --- deletion ------------------------------------------------------------------------------------
-
-
-def test_whoever_reads_or_waits_on_a_topic_that_is_deleted_is_told_at_once(node: Node, disk: MemoryDisk) -> None:
-    node.create(partitions=2)
-    node.publish(b"a")
-    subscription = node.broker.messages.subscribe("orders", 0, offset=0)
-    idle = node.broker.messages.subscribe("orders", 1, offset=0)
-    read, any_partition = wait(node, offset=1), node.broker.messages.wait("orders", {1: 0}, wait_ms=1_000)
-    called: list[str] = []
-    idle.when_ready(lambda: called.append("idle"))
-    write = node.send([b"b"])
-
-    deleted = node.broker.topics.delete("orders")
-
-    for pending in (read, write):
-        assert pending.is_done
-        with pytest.raises(TopicNotFound):
-            pending.result()
-    assert any_partition.is_done
-    assert called == ["idle"]
-    for gone in (subscription, idle):
-        with pytest.raises(TopicNotFound):
-            gone.read(max_bytes=1_000)
-    with pytest.raises(TopicNotFound):
-        node.read()
-    node.done(deleted)
-    assert not [path for path in disk.paths() if "orders" in path]
-    assert node.broker.topics.list() == []
-
-
-def test_a_topic_of_the_same_name_is_another_topic(node: Node) -> None:
-    node.create()
-    node.publish(b"old")
-    old = node.broker.messages.subscribe("orders", 0, offset=0)
-    node.broker.topics.delete("orders")
-    node.create()
-    node.publish(b"new")
-
-    assert node.values() == [b"new"]
-    with pytest.raises(TopicNotFound):
-        old.read(max_bytes=1_000)
-    node.pass_time(1)
-
-
-@pytest.mark.parametrize("size", [100, 1_000, 5_000])
-def test_a_limit_is_reached_whatever_the_size_of_the_records(node: Node, size: int) -> None:
-    node.create()
-    node.publish(*[b"x" * size] * 150)
-
-    assert node.read(max_records=100).record_count == 100

@@ -36,6 +36,7 @@ class Fact(NamedTuple):
     in_ledger: bool
     key: bytes
     value: bytes
+    partition: int = 0
 
 
 @cache
@@ -69,18 +70,20 @@ def furnished() -> tuple[MemoryDisk, int, tuple[Fact, ...]]:
     node.pass_time(400, step=50)
     node.broker.close()
     node = Node(disk.crash(keep="everything"), clock)
-    found = [Fact(topic, False, key, value) for topic in JOURNALS for key, value in _facts_of_log(node, topic)]
+    found = [
+        Fact(topic, False, key, value, journal.partition)
+        for topic in JOURNALS
+        for journal in node.broker.coordinators.journals(topic)
+        for key, value in journal.load().items()
+    ]
     found += [
-        Fact(topic, True, key, value)
+        Fact(topic, True, key, value, leader.origin.partition)
         for topic in LEDGERS
-        for key, value in node.leader(topic).ledger.facts()
+        for leader in node.broker.partitions.any_topic(topic).leaders
+        for key, value in leader.ledger.facts()
         if value is not None
     ]
     return disk, clock.wall_ns(), tuple(found)
-
-
-def _facts_of_log(node: Node, topic: str) -> list[tuple[bytes, bytes]]:
-    return list(node.broker.partitions.journal_of(topic).load().items())
 
 
 LEAVES = st.one_of(
@@ -135,10 +138,10 @@ def strays(draw: st.DrawFn) -> Fact:
     kind = draw(st.sampled_from(("bytes", "msgpack", "mutated", "mutated in place")))
     key = like.key if kind == "mutated in place" else draw(st.sampled_from(PREFIXES)) + draw(st.binary(max_size=12))
     if kind == "bytes":
-        return Fact(like.topic, like.in_ledger, key, draw(st.binary(max_size=60)))
+        return like._replace(key=key, value=draw(st.binary(max_size=60)))
     if kind == "msgpack":
-        return Fact(like.topic, like.in_ledger, key, msgspec.msgpack.encode(draw(LEAVES)))
-    return Fact(like.topic, like.in_ledger, key, draw(mutated(like.value)))
+        return like._replace(key=key, value=msgspec.msgpack.encode(draw(LEAVES)))
+    return like._replace(key=key, value=draw(mutated(like.value)))
 
 
 def started_with(garbage: list[Fact]) -> tuple[Node, list[events.Event]]:
@@ -146,12 +149,12 @@ def started_with(garbage: list[Fact]) -> tuple[Node, list[events.Event]]:
     template, wall_ns, _ = furnished()
     disk, clock = template.crash(keep="everything"), ManualClock(wall_ns)
     node = Node(disk, clock)
-    for topic, in_ledger, key, value in garbage:
+    for topic, in_ledger, key, value, partition in garbage:
         if in_ledger:
-            node.leader(topic).ledger.write([(key, value)])
-            node.leader(topic).ledger.log.flush()
+            node.leader(topic, partition).ledger.write([(key, value)])
+            node.leader(topic, partition).ledger.log.flush()
         else:
-            node.write_directly(topic, value, keys=[key])
+            node.write_directly(topic, value, keys=[key], partition=partition)
     told: list[events.Event] = []
     again = object.__new__(Node)
     again.disk, again.clock, again.workers = node.disk, clock, ManualWorkers()
@@ -262,10 +265,10 @@ def test_garbage_is_told_of_once_and_the_good_entries_survive(name: str) -> None
 
     use_everything(node)
 
-    partition = f"{garbage.topic}-0"
+    partition = f"{garbage.topic}-{garbage.partition}"
     reported = [event for event in told if isinstance(event, events.FactUnreadable)]
     assert [event.key for event in reported] == [repr(garbage.key)]
-    assert f"/{garbage.topic}/0/" in reported[0].log
+    assert f"/{garbage.topic}/{garbage.partition}/" in reported[0].log
     check = node.broker.node.checks()["storage"]
     assert check.status == "warn"
     assert f"1 stored facts of {partition} cannot be understood" in check.message
@@ -281,7 +284,7 @@ def test_what_is_unreadable_is_kept_for_a_version_that_understands_it() -> None:
     node, _ = started_with([garbage])
     Consumer(node, "new")
 
-    assert node.broker.partitions.journal_of("__groups").load()[garbage.key] == garbage.value
+    assert node.facts("__groups")[garbage.key] == garbage.value
 
 
 def test_the_same_fact_is_told_of_once() -> None:

@@ -1,4 +1,4 @@
-"""Owners, groups and readers do as they like, and the broker is started again now and then: a naive model agrees.
+"""Owners, groups and readers do as they like, leaders change, and the broker is started again: a naive model agrees.
 
 The model knows in which order records came into each partition, and which transactions are committed. What everybody
 may see follows from that.
@@ -12,18 +12,25 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from goqueue.errors import GoQueueError, ProducerFenced, TransactionError
+from goqueue.broker.coordination import TRANSACTIONS_TOPIC, partition_of
+from goqueue.errors import GoQueueError, NotLeader, ProducerFenced, TransactionError
 from goqueue.testing import ManualClock, MemoryDisk
 from goqueue.wire import reports
 from tests.broker.brokers import Node, offsets_of
 from tests.broker.consumers import Consumer, Got
+from tests.broker.flapping import flap
 from tests.broker.transactional import Owner, position_of, uncommitted
 
-NAMES = ("anna", "ben")
+NAMES = ("team/anna", "team/ben")  # one coordinator: they commit together
 PARTITIONS = (("out", 0), ("out", 1), ("in", 0))
 GROUPS = ("workers", "others")
 TIMEOUT_S = 20
 LEASE_S = 30
+
+STEPS = (
+    "process", "process", "publish", "ack", "commit", "abort", "both", "plain", "time", "crash", "leader", "no leader",
+    "attach",
+)  # fmt: skip
 
 WHO = st.sampled_from(NAMES)
 Key = tuple[int, int] | None
@@ -224,6 +231,40 @@ class Machine(RuleBasedStateMachine):
     def crash(self, is_power_cut: bool) -> None:
         self.start_again(self.disk.crash(keep="nothing" if is_power_cut else "everything"))
 
+    @rule(place=st.sampled_from(PARTITIONS))
+    def change_leader(self, place: tuple[str, int]) -> None:
+        flap(self.node, *place)
+
+    @rule(name=WHO, place=st.sampled_from(PARTITIONS), commits=st.booleans())
+    def end_without_a_leader(self, name: str, place: tuple[str, int], commits: bool) -> None:
+        """It is refused, and can be repeated, or takes effect when the partition has a leader again."""
+        owner = self.owner(name)
+        if not self.is_open(owner):
+            return
+        self.node.broker.partitions.resign(*place)
+        try:
+            asked = owner.committing() if commits else owner.aborting()
+        except NotLeader:
+            asked = None
+        self.node.workers.run_all()
+        self.node.broker.partitions.become_leader(*place)
+        if asked is None:
+            return
+        status = self.node.done(asked).status
+        assert status == ("committed" if commits else "aborted")
+        if commits:
+            self.committed_now(owner, already=False)
+        else:
+            del self.open[owner.name]
+
+    @rule()
+    def attach_again(self) -> None:
+        """The coordinator forgets what is not decided."""
+        partition = partition_of(NAMES[0], TRANSACTIONS_TOPIC)
+        flap(self.node, TRANSACTIONS_TOPIC, partition)
+        self.node.workers.run_all()
+        self.open = {}
+
     @rule()
     def stop(self) -> None:
         self.node.broker.close()
@@ -241,7 +282,7 @@ class Machine(RuleBasedStateMachine):
 
     def a_step(self, rng: Random) -> None:
         name, group, place = rng.choice(NAMES), rng.choice(GROUPS), rng.choice(PARTITIONS)
-        match rng.choice(("process", "process", "publish", "ack", "commit", "abort", "both", "plain", "time", "crash")):
+        match rng.choice(STEPS):
             case "process":
                 self.process(name, group, place, rng.random() < 0.5)
             case "publish":
@@ -260,6 +301,12 @@ class Machine(RuleBasedStateMachine):
                 self.pass_time(rng.choice((0.5, 12, TIMEOUT_S + 1)))
             case "crash":
                 self.crash(rng.random() < 0.5)
+            case "leader":
+                self.change_leader(place)
+            case "no leader":
+                self.end_without_a_leader(name, place, rng.random() < 0.5)
+            case "attach":
+                self.attach_again()
 
     # --- what always holds ---------------------------------------------------------------------
 
