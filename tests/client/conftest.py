@@ -20,3 +20,13 @@ def gq(address: str) -> Iterator[Client]:
         yield client
         for topic in client.topics():
             client.delete_topic(topic)
+
+
+@pytest.fixture
+def one(gq: Client) -> Iterator[Client]:
+    """A topic of one partition, with ten messages that are soon redelivered."""
+    gq.create_topic("t", partitions=1, backoff_initial="10ms", backoff_max="10ms")
+    gq.publish_many("t", [b"%d" % number for number in range(10)])
+    yield gq
+    for group in gq.groups():
+        gq.delete_group(group)

@@ -21,10 +21,11 @@ from goqueue.client.accumulator import (
     SMALL_RECORD_BYTES,
     AnyHandle,
     MessageBatch,
+    MessageColumns,
     OutgoingMessage,
+    OutgoingRequest,
     PartitionQueue,
     ProducerConfig,
-    PublishRequest,
     TopicQueues,
 )
 from goqueue.errors import (
@@ -45,6 +46,7 @@ from goqueue.record.header import HEADER_BYTES
 from goqueue.record.identity import BatchIdentity, identity_of
 from goqueue.record.message import decode_messages
 from goqueue.transactions.sequences import WINDOW, Sequences
+from goqueue.wire.partitioning import partition_of_key
 
 PRODUCER_ID = 7
 TIMEOUT_NS = 1_000
@@ -60,7 +62,7 @@ def sealed(queue: PartitionQueue, values: list[bytes], *, now_ns: int = 0) -> Me
     return batch
 
 
-def take(queue: PartitionQueue, *, now_ns: int = 0) -> PublishRequest:
+def take(queue: PartitionQueue, *, now_ns: int = 0) -> OutgoingRequest:
     request = queue.take(now_ns=now_ns)
     assert request
     return request
@@ -69,7 +71,7 @@ def take(queue: PartitionQueue, *, now_ns: int = 0) -> PublishRequest:
 class Sent(NamedTuple):
     """A request on the wire, as it was when it was sent."""
 
-    request: PublishRequest
+    request: OutgoingRequest
     identity: BatchIdentity
     values: tuple[bytes, ...]
 
@@ -123,7 +125,7 @@ class PublishingThroughFaults(RuleBasedStateMachine):
         self.broker = ModelBroker()
         self.logs: list[list[bytes]] = []  # of topics that are gone, and what power cuts took
         self.wire: deque[Sent] = deque()
-        self.answers: deque[tuple[PublishRequest, int | GoQueueError]] = deque()
+        self.answers: deque[tuple[OutgoingRequest, int | GoQueueError]] = deque()
         self.batches: list[tuple[MessageBatch, tuple[bytes, ...]]] = []
         self.under_number: dict[tuple[int, int], tuple[bytes, ...]] = {}
         self.blamed: set[MessageBatch] = set()  # those of which it may be said that they were not stored
@@ -261,7 +263,7 @@ class PublishingThroughFaults(RuleBasedStateMachine):
         place = slice(batch.first_offset, batch.first_offset + len(values))
         assert any(tuple(log[place]) == values for log in (self.broker.values(), *self.logs))
 
-    def answer(self, request: PublishRequest, answer: int | GoQueueError) -> None:
+    def answer(self, request: OutgoingRequest, answer: int | GoQueueError) -> None:
         assert request in self.queue.in_flight
         if isinstance(answer, GoQueueError):
             self.queue.failed(request, answer, now_ns=self.now_ns, wait_ns=RETRY_NS)
@@ -507,6 +509,20 @@ def test_a_key_or_a_partition_decides() -> None:
         queues.choose(None, 3)
     with pytest.raises(InvalidPartition):
         queues.choose(None, -1)
+
+
+def test_an_empty_key_has_a_partition_and_the_topic_says_which() -> None:
+    for partitioner in ("murmur3", "murmur2"):
+        queues = TopicQueues("t", 7, compression="none", acks="all", value_bytes_max=10, partitioner=partitioner)
+        keys = [b"", b"a", None, b"customer-42"]
+        wanted = [None if key is None else partition_of_key(key, 7, partitioner) for key in keys]
+
+        chosen = [queues.choose(key, None) for key in keys]
+        spread = dict(queues.spread(MessageColumns([b"0", b"1", b"2", b"3"], keys), None))
+
+        assert [queue and queue.partition for queue in chosen] == wanted
+        for index, queue in enumerate(chosen):
+            assert b"%d" % index in spread[queue].values
 
 
 def test_the_queues_of_a_topic_that_was_made_anew_can_begin_in_an_epoch_that_none_has_used() -> None:

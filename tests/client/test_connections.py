@@ -14,7 +14,9 @@ from goqueue import (
     BrokerUnavailable,
     Client,
     Conflict,
+    Consumer,
     InternalError,
+    NotLeader,
     Published,
     RequestTimeout,
     StorageFull,
@@ -432,3 +434,46 @@ def test_a_topic_that_is_deleted_in_an_outage_is_reported(broker: RestartingBrok
                 producer.send("t", b"v").result(timeout=WAIT)
             with pytest.raises(TopicNotFound):
                 other.publish("t", b"v")
+
+
+# --- leaders ------------------------------------------------------------------------------------
+
+NOT_LEADER = verbs.ErrorMeta("NOT_LEADER", "not the leader of t-0", True, {"topic": "t", "partition": 0, "leader": ""})
+
+
+@pytest.mark.parametrize(
+    ("verb", "ask"),
+    [
+        (Verb.PUBLISH, lambda gq, _: gq.publish("t", b"v").offset == 1),
+        (Verb.PUBLISH, lambda gq, _: gq._loop.run(gq._client.publish("t", b"v")).offset == 1),
+        (Verb.READ, lambda gq, _: values(gq) == [b"first"]),
+        (Verb.READ, lambda gq, _: len(list(gq.scan("t", 0, 0, 1))) == 1),
+        (Verb.OFFSETS, lambda gq, _: gq.offsets("t") == [1]),
+        (Verb.SUBSCRIBE, lambda gq, _: [one.value for one in gq.follow("t", start="earliest", limit=1)] == [b"first"]),
+        (Verb.JOIN, lambda _, consumer: [one.value for one in consumer.poll()] == [b"first"]),
+        (Verb.POLL, lambda _, consumer: [one.value for one in consumer.poll()] == [b"first"]),
+        (Verb.CALL, lambda gq, _: gq.commit_group("other", {("t", 0): 1}) is None),
+        (Verb.CREATE_TOPIC, lambda gq, _: gq.create_topic("t", partitions=1, exist_ok=True).name == "t"),
+    ],
+)
+def test_what_is_refused_for_want_of_a_leader_is_asked_again(
+    broker: RestartingBroker, verb: Verb, ask: Callable[[Client, Consumer], bool]
+) -> None:
+    with Client(broker.address) as direct, Proxy(broker.address) as proxy, Client(proxy.address) as gq:
+        direct.create_topic("t", partitions=1)
+        direct.publish("t", b"first")
+        with gq.consumer("t", group="g") as consumer:
+            proxy.replace_answers(verb, NOT_LEADER, 3)
+
+            assert ask(gq, consumer)
+
+
+def test_a_partition_without_a_leader_fails_a_request_when_its_time_is_over(broker: RestartingBroker) -> None:
+    with Client(broker.address) as direct, Proxy(broker.address) as proxy:
+        direct.create_topic("t", partitions=1)
+        with Client(proxy.address, timeout="300ms") as gq:
+            gq.topics()
+            proxy.replace_answers(Verb.READ, NOT_LEADER, 1_000_000)
+
+            with pytest.raises(NotLeader):
+                values(gq)

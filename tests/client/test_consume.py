@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import aclosing
 from pathlib import Path
@@ -23,16 +23,6 @@ from tests.client.test_consumer import eventually, floor, values
 
 QUICK = {"backoff_initial": "10ms", "backoff_max": "10ms"}
 TIMEOUT_S = 20
-
-
-@pytest.fixture
-def one(gq: Client) -> Iterator[Client]:
-    """A topic of one partition, with ten messages."""
-    gq.create_topic("t", partitions=1, **QUICK)
-    gq.publish_many("t", [b"%d" % number for number in range(10)])
-    yield gq
-    for group in gq.groups():
-        gq.delete_group(group)
 
 
 # --- blocks -------------------------------------------------------------------------------------

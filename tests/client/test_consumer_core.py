@@ -3,6 +3,7 @@
 import gc
 from array import array
 from collections.abc import Callable
+from copy import copy
 from typing import Any
 
 import msgspec
@@ -14,7 +15,9 @@ from goqueue import (
     GoQueueError,
     GroupNotFound,
     InternalError,
+    InvalidRequest,
     NotGroupMember,
+    NotLeader,
     PartitionNotAssigned,
     ReceiptExpired,
     ReceiptUnknown,
@@ -114,15 +117,31 @@ class Script:
         try:
             request = next(steps)
             while True:
-                self.asked.append(request)
-                answer = self.answers.pop(0)
-                if isinstance(answer, GoQueueError):
-                    request = steps.throw(answer)
+                try:
+                    frame = self._ask(request)
+                except GoQueueError as error:
+                    request = steps.throw(error)
                 else:
-                    request = steps.send(answer(request) if callable(answer) else answer)
+                    request = steps.send(frame)
         except StopIteration as finished:
             assert not self.answers
             return finished.value
+
+    def _ask(self, request: ConsumerRequest) -> Frame:
+        """As a driver does: what is refused for now is sent again, here for as long as there are answers."""
+        while True:
+            self.asked.append(copy(request))
+            answer = self.answers.pop(0)
+            if isinstance(answer, GoQueueError):
+                raise answer
+            frame = answer(request) if callable(answer) else answer
+            try:
+                request.take(frame)
+            except GoQueueError:
+                if not self.answers:
+                    raise
+            else:
+                return frame
 
     @property
     def verbs(self) -> list[str]:
@@ -417,7 +436,51 @@ def test_the_first_failure_is_raised_and_all_answers_are_looked_at(make: Callabl
     assert core.lease_count == 2
 
 
+def test_what_is_refused_for_now_is_settled_again_without_the_rest(make: Callable[..., ConsumerCore]) -> None:
+    core = make()
+    messages, _ = poll(core, joined(0, 1, 2), polled((0, 0, 2), (1, 7, 2), (2, 3, 2)))
+    chosen = [messages[0], messages[2], messages[3], messages[4]]
+    script = Script(
+        settled(done(1), NotLeader("t", 1), StorageFull("x")), settled(StorageFull("y"), done(1)), settled(done(2))
+    )
+
+    script.drive(core.settle(chosen, Settlement("ack")))
+
+    told = [[(part.partition, part.count) for part in asked.meta.parts] for asked in script.asked]  # type: ignore[attr-defined]
+    assert told == [[(0, 1), (1, 2), (2, 1)], [(1, 2), (2, 1)], [(1, 2)]]
+    assert [array("Q", asked.payload or b"").tolist() for asked in script.asked] == [[0, 7, 8, 3], [7, 8, 3], [7, 8]]
+    assert core.lease_count == 2
+
+
+def test_what_is_refused_until_the_time_is_over_is_raised_and_the_rest_is_done(
+    make: Callable[..., ConsumerCore],
+) -> None:
+    core = make()
+    messages, _ = poll(core, joined(0, 1), polled((0, 0, 1), (1, 7, 1)))
+
+    with pytest.raises(NotLeader):
+        Script(settled(done(1), NotLeader("t", 1)), settled(NotLeader("t", 1))).drive(
+            core.settle(messages, Settlement("ack"))
+        )
+    assert core.lease_count == 1
+    with pytest.raises(BrokerUnavailable):
+        Script(settled(NotLeader("t", 1)), BrokerUnavailable("cut")).drive(core.settle(messages[1], Settlement("ack")))
+
+
 # --- leases -------------------------------------------------------------------------------------
+
+
+def test_a_lease_that_cannot_be_extended_for_now_is_tried_again_soon(
+    make: Callable[..., ConsumerCore], clock: ManualClock
+) -> None:
+    core = make()
+    messages, _ = poll(core, joined(0), polled((0, 0, 1)))
+    clock.advance_ns(LEASE_NS // 2)
+
+    Script(settled(NotLeader("t", 0))).drive(core.extend_leases())
+
+    assert core.next_extension_ns() == clock.monotonic_ns() + LEASE_NS // 8
+    assert len(messages) == 1
 
 
 def test_leases_are_extended_together_at_half_their_time(make: Callable[..., ConsumerCore], clock: ManualClock) -> None:
@@ -530,6 +593,48 @@ def test_a_commit_is_that_of_everything_polled_and_only_once(make: Callable[...,
     Script().drive(core.commit())
 
 
+def test_chosen_positions_are_committed_in_place_of_what_was_polled(make: Callable[..., ConsumerCore]) -> None:
+    core = make(ack="offsets")
+    poll(core, joined(0, 1), polled((0, 0, 3), (1, 7, 2)))
+    script = Script(StaleGeneration(1, 2, []), frame(verbs.Empty()))
+
+    script.drive(core.commit({("t", 0): 1}, allow_backwards=True))
+
+    assert commits(script.asked[1]) == [(0, 1)]
+    arguments = msgspec.msgpack.decode(script.asked[1].payload or b"")
+    assert (arguments["allow_backwards"], arguments["generation"]) == (True, 2)
+    script = Script(frame(verbs.Empty()))
+    script.drive(core.commit())
+    assert commits(script.asked[0]) == [(1, 9)]
+
+
+@pytest.mark.parametrize(
+    "positions", [{("t", 0): -1}, {("t", -1): 1}, {"t": 1}, {("t", 0): "1"}, {("t", "0"): 1}, {(1, 0): 1}, [1], 7]
+)
+def test_positions_that_cannot_be_are_refused(make: Callable[..., ConsumerCore], positions: Any) -> None:
+    core = make(ack="offsets")
+    poll(core, joined(0), polled((0, 0, 3)))
+
+    with pytest.raises(InvalidRequest):
+        Script().drive(core.commit(positions))
+
+
+def test_chosen_positions_that_cannot_be_committed_are_refused(make: Callable[..., ConsumerCore]) -> None:
+    core = make(ack="offsets")
+    with pytest.raises(NotGroupMember):
+        Script().drive(core.commit({("t", 0): 1}))
+    poll(core, joined(0), polled())
+    with pytest.raises(PartitionNotAssigned):
+        Script(PartitionNotAssigned("t", 1, "me")).drive(core.commit({("t", 1): 1}))
+    with pytest.raises(StaleGeneration):
+        Script(*[StaleGeneration(1, 2, [])] * REFUSALS_MAX).drive(core.commit({("t", 0): 1}))
+    with pytest.raises(InvalidRequest):
+        Script().drive(core.commit(allow_backwards=True))
+    with pytest.raises(SessionExpired):
+        Script(SessionExpired("g", "me")).drive(core.commit({("t", 0): 1}))
+    assert not core.is_member
+
+
 def test_a_commit_that_fails_can_be_made_again(make: Callable[..., ConsumerCore]) -> None:
     core = make(ack="offsets")
     poll(core, joined(0), polled((0, 0, 3)))
@@ -559,58 +664,58 @@ def test_a_commit_of_one_that_was_put_out_says_so(make: Callable[..., ConsumerCo
     Script().drive(core.commit())
 
 
-@pytest.mark.parametrize("ack", ["offsets", "auto"])
-@pytest.mark.parametrize("error", [BrokerUnavailable("cut"), RequestTimeout("POLL", 1)])
-def test_without_leases_a_lost_answer_means_to_begin_anew_from_what_is_committed(
+@pytest.mark.parametrize("ack", ["each", "offsets", "auto"])
+@pytest.mark.parametrize("error", [BrokerUnavailable("cut"), RequestTimeout("POLL", 1), CannotConnect("x", "refused")])
+def test_a_poll_whose_answer_was_lost_is_the_brokers_to_mend(
     make: Callable[..., ConsumerCore], ack: str, error: GoQueueError
 ) -> None:
     core = make(ack=ack)
-    poll(core, joined(0), polled((0, 0, 3)))
-    rejoins = [frame(verbs.Empty()), joined(0)] if ack == "auto" else []
+    poll(core, joined(0), polled())
+    with pytest.raises(type(error)):
+        poll(core, error)
 
-    messages, script = poll(core, error, *rejoins, frame(verbs.Empty()), joined(0), polled((0, 0, 3)))
+    _, script = poll(core, polled())
 
-    assert len(messages) == 3
-    before = ["groups.commit", "join"] if ack == "auto" else []
-    assert script.verbs == ["poll", *before, "groups.leave", "join", "poll"]
-    if ack == "auto":
-        assert not script.asked[2].meta.auto_commit  # type: ignore[attr-defined]
-        assert script.asked[4].meta.auto_commit  # type: ignore[attr-defined]
-        assert commits(script.asked[1]) == [(0, 3)]
-    assert script.asked[0].only_once
+    assert script.verbs == ["poll"]
+    assert script.asked[0].meta.number == 2  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("ack", ["offsets", "auto"])
-def test_a_poll_that_was_interrupted_means_the_same(make: Callable[..., ConsumerCore], ack: str) -> None:
+@pytest.mark.parametrize("ack", ["each", "offsets", "auto"])
+def test_a_poll_that_was_interrupted_is_repeated(make: Callable[..., ConsumerCore], ack: str) -> None:
     core = make(ack=ack)
     poll(core, joined(0), polled())
     steps = core.poll(10, 0, LINE, Delivered)
     next(steps)
     steps.close()
-    _, script = poll(core, *([joined(0)] if ack == "auto" else []), frame(verbs.Empty()), joined(0), polled())
-    assert script.verbs[-3:] == ["groups.leave", "join", "poll"]
 
-
-@pytest.mark.parametrize("error", [CannotConnect("x", "refused"), InternalError("bug")])
-def test_a_poll_that_never_arrived_or_was_refused_has_lost_nothing(
-    make: Callable[..., ConsumerCore], error: GoQueueError
-) -> None:
-    core = make(ack="offsets")
-    poll(core, joined(0), polled())
-    with pytest.raises(type(error)):
-        poll(core, error)
     _, script = poll(core, polled())
+
     assert script.verbs == ["poll"]
+    assert script.asked[0].meta.number == 2  # type: ignore[attr-defined]
 
 
-def test_with_leases_a_lost_poll_is_the_brokers_to_mend(make: Callable[..., ConsumerCore]) -> None:
-    core = make()
-    poll(core, joined(0), polled())
+def test_a_consumer_that_closes_commits_nothing_of_an_answer_that_never_came(make: Callable[..., ConsumerCore]) -> None:
+    core = make(ack="auto")
+    poll(core, joined(0), polled((0, 0, 3)))
     with pytest.raises(BrokerUnavailable):
         poll(core, BrokerUnavailable("cut"))
-    _, script = poll(core, polled())
-    assert script.verbs == ["poll"]
-    assert not script.asked[0].only_once
+    script = Script(frame(verbs.Empty()), joined(0), frame(verbs.Empty()))
+
+    script.drive(core.close(None))
+
+    assert script.verbs == ["groups.commit", "join", "groups.leave"]
+    assert commits(script.asked[0]) == [(0, 3)]
+    assert not script.asked[1].meta.auto_commit  # type: ignore[attr-defined]
+
+
+def test_a_consumer_that_has_all_its_answers_just_leaves(make: Callable[..., ConsumerCore]) -> None:
+    core = make(ack="auto")
+    poll(core, joined(0), polled((0, 0, 3)))
+    script = Script(frame(verbs.Empty()))
+
+    script.drive(core.close(None))
+
+    assert script.verbs == ["groups.leave"]
 
 
 def test_what_was_polled_before_is_committed_before_it_is_given_back(make: Callable[..., ConsumerCore]) -> None:

@@ -99,22 +99,3 @@ def test_every_handle_is_settled_when_the_producer_is_closed_while_threads_send(
         else:
             assert place.offset >= 0
             assert value in stored
-
-
-def test_threads_that_publish_one_by_one_share_a_client(gq: Client) -> None:
-    gq.create_topic("t", partitions=2)
-
-    def publish(thread: int) -> list[tuple[bytes, int, int]]:
-        values = [b"%d-%d" % (thread, number) for number in range(50)]
-        return [(value, *gq.publish("t", value, key=b"%d" % thread)[1:3]) for value in values]
-
-    with ThreadPoolExecutor(THREADS) as threads:
-        places = [place for found in threads.map(publish, range(THREADS)) for place in found]
-
-    stored = {(message.partition, message.offset): message for message in gq.read("t")}
-    assert len(stored) == len(places) == THREADS * 50
-    for value, partition, offset in places:
-        assert stored[partition, offset].value == value
-    for thread in range(THREADS):
-        mine = [message.value for message in stored.values() if message.key == b"%d" % thread]
-        assert mine == [b"%d-%d" % (thread, number) for number in range(50)]

@@ -75,8 +75,21 @@ def test_none_with_a_key_is_a_tombstone(publish: Publish, gq: Client) -> None:
     assert [(message.key, message.tombstone) for message in stored(gq)] == [(b"k", True)] * 2
 
 
+def test_an_empty_key_is_a_key_and_a_header_may_have_no_value(publish: Publish, gq: Client) -> None:
+    publish("t", b"v", key="", headers={"null": None, "empty": "", "bytes": b"\xff"}, created_at="2026-11-18T20:00:00Z")
+    publish("t", None, key=b"")
+    publish("t", b"v")
+
+    first, second, third = stored(gq)
+    assert (first.key, second.key, third.key) == (b"", b"", None)
+    assert first.raw_headers == [("null", None), ("empty", b""), ("bytes", b"\xff")]
+    assert first.headers == {"null": "", "empty": "", "bytes": "\udcff"}
+    assert (first.created_at, third.created_at) == (datetime(2026, 11, 18, 20, tzinfo=UTC), None)
+    assert second.tombstone
+
+
 def test_none_without_a_key_is_refused(publish: Publish, gq: Client) -> None:
-    for options in ({}, {"key": ""}, {"headers": {"a": "b"}}):
+    for options in ({}, {"key": None}, {"headers": {"a": "b"}}):
         with pytest.raises(InvalidMessage, match="value is required"):
             publish("t", None, **options)
 
@@ -105,6 +118,7 @@ WRONG: dict[str, tuple[str, dict[str, object]]] = {
     "a delay that is no number": ("delay", {"delay": math.nan}),
     "no time to live": ("ttl", {"ttl": 0}),
     "a negative time to live": ("ttl", {"ttl": "-1h"}),
+    "no time at which it was made": ("created_at", {"created_at": "yesterday"}),
     "an infinite time to live": ("ttl", {"ttl": math.inf}),
 }
 

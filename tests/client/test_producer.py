@@ -1,11 +1,8 @@
 """Producers: how they batch, wait, fail, close and fork."""
 
-import subprocess
-import sys
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from queue import Queue
 
 import pytest
@@ -425,21 +422,6 @@ def test_a_callback_that_raises_harms_nobody(gq: Client) -> None:
     assert called.qsize() == 20
 
 
-def test_a_callback_must_not_wait_for_its_own_client(gq: Client) -> None:
-    gq.create_topic("t", partitions=1)
-    told: Queue[Exception | None] = Queue()
-
-    def wait(_: Handle) -> None:
-        try:
-            told.put(gq.topics())  # type: ignore[arg-type]
-        except Conflict as error:
-            told.put(error)
-
-    with gq.producer(linger=0) as producer:
-        producer.send("t", b"v").add_callback(wait)
-        assert isinstance(told.get(timeout=10), Conflict)
-
-
 def test_whoever_does_not_want_to_wait_for_ever_gets_a_request_timeout(gq: Client) -> None:
     gq.create_topic("t", partitions=1)
 
@@ -579,18 +561,3 @@ def test_a_producer_gives_up_after_its_delivery_timeout_and_then_rests() -> None
     tasks = client._loop.call(lambda: len(producer._publisher._tasks))
     assert tasks == 0
     client.close()
-
-
-@pytest.mark.parametrize("use", ["send", "keyed", "flush", "publish", "topics"])
-def test_nothing_can_be_used_after_a_fork_but_the_parent_goes_on(address: str, use: str) -> None:
-    script = Path(__file__).with_name("forking.py")
-
-    done = subprocess.run(
-        [sys.executable, "-W", "error", str(script), address, use],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

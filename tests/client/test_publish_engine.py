@@ -10,9 +10,9 @@ from goqueue.client.accumulator import (
     MessageBatch,
     MessageColumns,
     OutgoingMessage,
+    OutgoingRequest,
     PartitionQueue,
     ProducerConfig,
-    PublishRequest,
 )
 from goqueue.client.publish_engine import FAILURES_KEPT, PublishEngine
 from goqueue.clock import MS, SECOND
@@ -52,7 +52,7 @@ def add(made: PublishEngine, value: bytes = b"v", *, partition: int | None = Non
     return handle
 
 
-def sent(made: PublishEngine, now_ns: int = 0) -> list[tuple[PartitionQueue, PublishRequest]]:
+def sent(made: PublishEngine, now_ns: int = 0) -> list[tuple[PartitionQueue, OutgoingRequest]]:
     """What a driver would send now."""
     found = []
     for queue in [*made.take_sealed()]:
@@ -61,12 +61,12 @@ def sent(made: PublishEngine, now_ns: int = 0) -> list[tuple[PartitionQueue, Pub
     return found
 
 
-def one_sent(made: PublishEngine, now_ns: int = 0) -> tuple[PartitionQueue, PublishRequest]:
+def one_sent(made: PublishEngine, now_ns: int = 0) -> tuple[PartitionQueue, OutgoingRequest]:
     (only,) = sent(made, now_ns)
     return only
 
 
-def identity(made: PublishEngine, queue: PartitionQueue, request: PublishRequest) -> BatchIdentity:
+def identity(made: PublishEngine, queue: PartitionQueue, request: OutgoingRequest) -> BatchIdentity:
     _, records = made.encode(queue, request)
     found = identity_of(records)
     assert found is not None

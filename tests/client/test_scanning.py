@@ -10,14 +10,14 @@ from goqueue import Client, Conflict, InvalidRequest, TopicNotFound
 from goqueue.client.scanning import ScannedPart
 from goqueue.record import kernel
 from goqueue.record.header import HEADER_BYTES
-from goqueue.record.message import Message
+from goqueue.record.message import StoredMessage
 from tests.client.test_connections import RestartingBroker
 
 COUNT = 300
 
 
 def values(part: ScannedPart) -> list[bytes]:
-    return [message.value for message in kernel.decode(part.records, None, Message)]
+    return [message.value for message in kernel.decode(part.records, None, StoredMessage)]
 
 
 def filled(gq: Client) -> list[bytes]:
@@ -53,7 +53,7 @@ def test_what_is_not_wanted_is_not_sent(gq: Client) -> None:
 
     assert len(whole.records) > 20_000
     assert kernel.columns(keyed.records, "key", "offset") == kernel.columns(whole.records, "key", "offset")
-    assert [message.value for message in kernel.decode(keyed.records, None, Message)] == [b""] * 20
+    assert [message.value for message in kernel.decode(keyed.records, None, StoredMessage)] == [b""] * 20
     assert len(bare.records) == 20 * HEADER_BYTES
     assert (bare.record_count, bare.next_offset) == (20, 20)
     with pytest.raises(InvalidRequest, match="invalid part 'soul': must be of key, value, headers"):

@@ -33,8 +33,8 @@ from goqueue.client.accumulator import (
     REQUEST_RECORDS_MAX,
     BulkBatch,
     MessageColumns,
+    OutgoingRequest,
     PartitionQueue,
-    PublishRequest,
     TopicQueues,
 )
 from goqueue.client.staging import Staging
@@ -165,8 +165,8 @@ def test_a_marker_that_was_committed_is_told_before_anything_is_staged(gq: Clien
 
 
 def test_what_was_staged_twice_under_one_marker_is_seen_once(gq: Client, t: str, m: str) -> None:
-    first = staged(gq, "old/0", b"a", marker=m)
-    second = staged(gq, "new/0", b"a", marker=m)
+    first = staged(gq, "job/old", b"a", marker=m)
+    second = staged(gq, "job/new", b"a", marker=m)
 
     assert not gq.commit_staged([first], marker=m).already
     assert gq.commit_staged([second], marker=m).already
@@ -367,19 +367,27 @@ def test_all_that_a_message_has_arrives(gq: Client, t: str) -> None:
         staging.add(
             "t",
             [b"a", None, b"", b"late", b"past"],
-            keys=[b"k", b"dead", None, b"", None],
-            headers=[{"x": "1"}, None, {"y": b"\xff", "gq-origin": "o"}, {"z": "3"}, None],
+            keys=[b"k", b"", None, b"", None],
+            headers=[{"x": "1"}, None, {"y": b"\xff", "gq-origin": "o"}, {"z": "3"}, {"null": None}],
             priorities=[0, 1, 2, 3, 4],
             deliver_at_ns=[None, None, None, YEAR_2100_NS, 5],
+            created_at_ns=[None, 10**9, None, None, -(10**9)],
             partitions=[0, 0, 0, 1, 0],
         )
 
     committed(gq, add)
     found = list(gq.read("t", partition=0))
     assert [message.value for message in found] == [b"a", b"", b"", b"past"]
-    assert [message.key for message in found] == [b"k", b"dead", None, None]
+    assert [message.key for message in found] == [b"k", b"", None, None]
+    moments = [message.created_at and message.created_at.timestamp() for message in found]
+    assert moments == [None, 1.0, None, -1.0]
     assert [int(message.priority) for message in found] == [0, 1, 2, 4]
-    assert [dict(message.headers) for message in found] == [{"x": "1"}, {}, {"y": "\udcff", "gq-origin": "o"}, {}]
+    assert [message.raw_headers for message in found] == [
+        [("x", b"1")],
+        [],
+        [("y", b"\xff"), ("gq-origin", b"o")],
+        [("null", None)],
+    ]
     (delayed,) = gq.delayed("t")
     assert (delayed.partition, delayed.deliver_at_ns) == (1, YEAR_2100_NS)
 
@@ -404,16 +412,21 @@ def test_values_are_compressed_if_asked_for(gq: Client, t: str) -> None:
     ("columns", "error", "match"),
     [
         ({"values": [b"a", None]}, InvalidMessage, "message 1: a tombstone needs the key"),
-        ({"values": [None], "keys": [b""]}, InvalidMessage, "tombstone"),
+        ({"values": [None], "keys": [None]}, InvalidMessage, "tombstone"),
         ({"values": [b"a", b"b"], "keys": [b"x", b"k" * 70_000]}, MessageTooLarge, "message 1: key of 70000"),
         ({"values": [b"a", b"b" * 2**25]}, MessageTooLarge, "message 1: value of 33554432"),
         ({"values": [b"a"], "headers": [{"gq-producer": "1"}]}, InvalidMessage, "gq-producer"),
-        ({"values": [b"a"], "headers": [{"x": None}]}, InvalidMessage, "header value must be str or bytes, got None"),
+        ({"values": [b"a"], "headers": [{"x": 7}]}, InvalidMessage, "header value must be str, bytes or None, got int"),
         ({"values": [b"a"], "priorities": [5]}, InvalidMessage, "invalid priority 5"),
         ({"values": [b"a"], "priorities": 9}, InvalidMessage, "invalid priority 9"),
         ({"values": [b"a"], "partitions": [3]}, PartitionNotFound, "t-3"),
         ({"values": [b"a"], "partitions": [-1]}, InvalidPartition, "-1"),
         ({"values": [b"a"], "deliver_at_ns": [2**63]}, InvalidMessage, "2262"),
+        (
+            {"values": [b"a"], "created_at_ns": [-(2**63) - 1]},
+            InvalidMessage,
+            "invalid created_at: before the year 1677",
+        ),
         ({"values": [b"a"], "keys": []}, InvalidRequest, "0 keys for 1 values"),
         ({"values": [b"a"], "partitions": [0, 1]}, InvalidRequest, "2 partitions for 1 values"),
         ({"values": [], "headers": [None]}, InvalidRequest, "1 headers for 0 values"),
@@ -505,7 +518,7 @@ def test_each_message_goes_to_one_partition_in_order(
         seen += numbers
         for place, number in enumerate(numbers):
             key = columns.keys[number] if columns.keys else None
-            expected = partition_of_key(key, 5) if key else None
+            expected = None if key is None else partition_of_key(key, 5)
             if partitions is not None and partitions[number] is not None:
                 expected = partitions[number]
             assert partition == expected
@@ -547,7 +560,7 @@ ANY_COLUMNS = st.builds(
 @given(added=st.lists(ANY_COLUMNS, min_size=1, max_size=4))
 def test_a_request_holds_what_was_added_one_behind_the_other(added: list[MessageColumns]) -> None:
     queue = PartitionQueue("t", 0)
-    request = PublishRequest([BulkBatch(queue, 0, columns, sum(columns.sizes)) for columns in added], 1)
+    request = OutgoingRequest([BulkBatch(queue, 0, columns, sum(columns.sizes)) for columns in added], 1)
 
     records = request.encode((5, 6), "none", 7)
 
@@ -559,10 +572,10 @@ def test_a_request_holds_what_was_added_one_behind_the_other(added: list[Message
         for index, value in enumerate(columns.values):
             record = decoded[count]
             assert record.value == value
-            assert record.key == ((columns.keys[index] if columns.keys else None) or None)
+            assert record.key == (columns.keys[index] if columns.keys else None)
             asked = columns.priorities if isinstance(columns.priorities, int) else columns.priorities[index]
             assert record.priority_code == asked
-            headers = decode_headers(record.raw_headers)
+            headers = decode_headers(record.encoded_headers)
             headers.pop("gq-producer", None)
             assert headers == ((columns.headers[index] if columns.headers else None) or {})
             count += 1

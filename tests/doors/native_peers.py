@@ -17,7 +17,7 @@ from goqueue.doors.native.door import NativeDoor
 from goqueue.errors import GoQueueError
 from goqueue.names import TopicPartition
 from goqueue.record import kernel
-from goqueue.record.message import Message
+from goqueue.record.message import StoredMessage
 from goqueue.storage.jobs import Job
 from goqueue.testing import ManualClock, MemoryDisk
 from goqueue.wire import codes, frames, verbs
@@ -212,7 +212,7 @@ def error_in(frame: Frame) -> GoQueueError:
 
 
 def values_in(frame: Frame) -> list[bytes]:
-    return [message.value for message in kernel.decode(frame.payload, TopicPartition("orders", 0), Message)]
+    return [message.value for message in kernel.decode(frame.payload, TopicPartition("orders", 0), StoredMessage)]
 
 
 async def until(fact: Callable[[], bool]) -> None:

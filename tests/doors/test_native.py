@@ -179,6 +179,7 @@ def test_every_verb_is_answered() -> None:
         known = await peer.ask(Verb.METADATA, verbs.MetadataRequest(["orders", "missing"]), verbs.MetadataAnswer)
         assert known.nodes == {3: ""}
         assert known.topics[0].leaders == [0, 0]
+        assert known.topics[0].partitioner == "murmur3"
         assert known.topics[1].error is not None
         assert known.topics[1].error.code == "TOPIC_NOT_FOUND"
         one = await peer.ask(Verb.INIT_PRODUCER, verbs.Empty(), verbs.ProducerIdentity)

@@ -128,14 +128,14 @@ def test_a_poll_with_the_same_number_brings_what_the_lost_answer_brought() -> No
         lost, values = await poll(peer, number=2, max_messages=1)
         assert values == [b"b"]
 
-        again, values = await poll(peer, number=2)
+        again, values = await poll(await house.peer(), number=2)
         assert values == [b"b", b"c"]
         assert again.batches[0].counts == {}
         ((done, _),) = await settle(peer, "ack", (lost.batches[0].nonce, [1]))
         assert done.settled == 0
         assert (await poll(peer, number=3))[1] == []
-        ((done, _),) = await settle(peer, "ack", (again.batches[0].nonce, [1, 2]))
-        assert done.settled == 2
+        answers = await settle(peer, "ack", *((one.nonce, []) for one in again.batches))
+        assert sum(done.settled for done, _ in answers) == 2
 
     at_a_door(test)
 
@@ -233,6 +233,7 @@ def test_what_is_wrong_with_a_member_is_told() -> None:
             (verbs.PollRequest("g", "you"), NotGroupMember),
             (verbs.PollRequest("g", "me", 99), StaleGeneration),
             (verbs.PollRequest("g", "me", max_messages=0), InvalidRequest),
+            (verbs.PollRequest("g", "me", number=-1), InvalidRequest),
             (verbs.PollRequest("g", "me", max_messages=10_001), InvalidRequest),
         ]
         for asked, error in wrong:
@@ -271,6 +272,41 @@ def test_a_poll_over_many_partitions_fits_its_frame() -> None:
     at_a_door(test)
 
 
+def test_a_poll_of_many_redelivered_messages_brings_what_fits_its_frame() -> None:
+    async def test(house: House) -> None:
+        name, partitions, each = "n" * 249, 80, 125
+        peer = await house.peer()
+        await peer.ask(Verb.CREATE_TOPIC, verbs.CreateTopicRequest(name, partitions), verbs.TopicState)
+        for partition in range(partitions):
+            await peer.publish(*[b"v"] * 300, topic=name, partition=partition)  # so that offsets take three bytes
+        asked = verbs.JoinRequest("g", "c", (name,), "me", max_in_flight=10_000, start="latest")
+        await value(peer, Verb.JOIN, asked, JoinAnswer)
+        for partition in range(partitions):
+            await peer.publish(*[b"v"] * each, topic=name, partition=partition)
+        first, values = await poll(peer, max_messages=10_000, max_bytes=1 << 24)
+        assert len(values) == partitions * each == first.in_flight
+        parts = [verbs.SettlePart(one.topic, one.partition, one.nonce, 0) for one in first.batches]
+        await value(peer, Verb.SETTLE, verbs.SettleRequest(Settlement("nack", 0), parts), ANSWERS)
+
+        seen: dict[tuple[int, int], int] = {}
+        while len(seen) < partitions * each:
+            polled, values = await poll(peer, max_messages=10_000, max_bytes=1 << 24)
+            assert (
+                len(values)
+                == sum(one.count for one in polled.batches)
+                == sum(len(one.counts) for one in polled.batches)
+            )
+            again = {(one.partition, offset): count for one in polled.batches for offset, count in one.counts.items()}
+            assert again
+            assert not again.keys() & seen.keys()
+            seen |= again
+            assert polled.in_flight == len(seen), "nothing is leased that did not come"
+
+        assert set(seen.values()) == {2}
+
+    at_a_door(test)
+
+
 # --- calls --------------------------------------------------------------------------------------
 
 
@@ -305,6 +341,7 @@ def test_every_call_takes_its_arguments_by_name_and_says_what_does_not_fit() -> 
 
 def test_every_verb_of_the_service_can_be_called_but_those_that_have_frames() -> None:
     assert set(calls.CALLS) == {
+        "topics.truncate",
         *(f"groups.{name}" for name in ("heartbeat", "revoke", "leave", "names", "describe", "delete", "blocked")),
         *(
             f"groups.{name}"

@@ -253,6 +253,21 @@ def test_time_and_operators_abort() -> None:
     at_the_door(test)
 
 
+def test_any_transactional_ids_can_be_committed_in_one_step() -> None:
+    async def test(house: House, peer: Peer) -> None:
+        producers = [await Producer.init(peer, name) for name in ("job/a", "other/a")]
+        for producer in producers:
+            await producer.begin()
+            await producer.publish(b"x")
+        assert await read(peer) == []
+
+        await producers[0].commit(together=[producers[1].owner()])
+
+        assert await read(peer) == [b"x", b"x"]
+
+    at_the_door(test)
+
+
 def test_the_last_outcome_can_be_asked_for_again_and_the_opposite_is_refused() -> None:
     async def test(house: House, peer: Peer) -> None:
         producer = await Producer.init(peer)
@@ -268,12 +283,12 @@ def test_the_last_outcome_can_be_asked_for_again_and_the_opposite_is_refused() -
 
 def test_several_owners_commit_in_one_step_and_once_per_marker() -> None:
     async def test(house: House, peer: Peer) -> None:
-        producers = [await Producer.init(peer, name) for name in "abc"]
+        producers = [await Producer.init(peer, f"job/{name}") for name in "abc"]
         for producer in producers:
             await producer.begin(marker="m")
-            await producer.publish(producer.name.encode())
+            await producer.publish(producer.name[-1:].encode())
         first, *others = [producer.owner() for producer in producers]
-        fenced = TransactionOwner("b", producers[1].session.producer_id, 7)
+        fenced = TransactionOwner("job/b", producers[1].session.producer_id, 7)
         await refused(ProducerFenced, producers[0].commit(together=[fenced]))
         assert await read(peer) == []
 
@@ -286,7 +301,7 @@ def test_several_owners_commit_in_one_step_and_once_per_marker() -> None:
         again = await producers[2].commit(marker="m")
         assert (again.status, again.already) == ("committed", True)
         assert await read(peer) == [b"a", b"b", b"c"]
-        assert first.transactional_id == "a"
+        assert first.transactional_id == "job/a"
 
     at_the_door(test)
 

@@ -157,6 +157,16 @@ WRONG: dict[str, tuple[str, Callable[[Client], object], tuple[str, str, object]]
         lambda client: client.redrive("orders", rate=-1),
         ("POST", "/topics/orders/dlq/redrive", {"rate": -1}),
     ),
+    "an internal topic to publish to that is not there": (
+        "FORBIDDEN",
+        lambda client: client.publish("__missing", b"x"),
+        ("POST", "/topics/__missing/messages", {"value": "x"}),
+    ),
+    "an internal topic to read that is not there": (
+        "FORBIDDEN",
+        lambda client: list(client.read("__missing")),
+        ("GET", "/topics/__missing/messages", None),
+    ),
     "delete a missing topic": (
         "TOPIC_NOT_FOUND",
         lambda client: client.delete_topic("missing"),

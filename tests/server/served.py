@@ -14,7 +14,7 @@ from typing import Self
 
 from goqueue.names import TopicPartition
 from goqueue.record import kernel
-from goqueue.record.message import Message
+from goqueue.record.message import StoredMessage
 from goqueue.wire import frames, verbs
 from goqueue.wire.frames import Frame, FrameFlags, FrameReader
 from goqueue.wire.verbs import Verb
@@ -140,4 +140,4 @@ class Peer:
     def values(self, topic: str) -> list[bytes]:
         """What is stored."""
         frame = self.ask(Verb.READ, verbs.ReadRequest(topic, 0, max_bytes=16 * 1024 * 1024))
-        return [message.value for message in kernel.decode(frame.payload, TopicPartition(topic, 0), Message)]
+        return [message.value for message in kernel.decode(frame.payload, TopicPartition(topic, 0), StoredMessage)]

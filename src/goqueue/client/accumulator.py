@@ -25,7 +25,7 @@ rules, and become batches that are full from the start and have no handles.
 
 from bisect import bisect_right
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import add, itemgetter
@@ -46,9 +46,9 @@ from goqueue.errors import (
 )
 from goqueue.record import compression, kernel
 from goqueue.record.header import HEADER_BYTES, Flags, Priority
-from goqueue.record.headers import PRODUCER
+from goqueue.record.headers import PRODUCER, Headers, encoded_size
 from goqueue.record.identity import BatchIdentity
-from goqueue.wire.partitioning import partition_of_key
+from goqueue.wire.partitioning import MURMUR3, key_hash
 
 IN_FLIGHT_MAX: Final = 5
 """As many batches as the broker remembers per producer and partition."""
@@ -67,7 +67,6 @@ NORMAL: Final = Priority.NORMAL
 TRANSACTIONAL: Final = int(Flags.TRANSACTIONAL)
 NO_CALLBACKS: Final[deque[Callable[[], None]]] = deque(maxlen=0)
 
-Headers = Mapping[str, str | bytes]
 T = TypeVar("T")
 
 
@@ -112,8 +111,7 @@ class OutgoingMessage(NamedTuple):
         """About what its record takes."""
         size = HEADER_BYTES + len(self.value or b"") + len(self.key or b"")
         if self.headers:
-            for name, text in self.headers.items():
-                size += len(name) + len(text) + 4
+            size += encoded_size(self.headers)
         return size
 
 
@@ -168,7 +166,7 @@ class MessageColumns(NamedTuple):
 
 
 def _headers_size(headers: Headers | None) -> int:
-    return sum(len(name) + len(text) + 4 for name, text in headers.items()) if headers else 0
+    return encoded_size(headers) if headers else 0
 
 
 def _joined(parts: Sequence[MessageColumns]) -> MessageColumns:
@@ -310,7 +308,7 @@ class BulkBatch(MessageBatch):
         self.columns = MessageColumns(())
 
 
-class PublishRequest:
+class OutgoingRequest:
     """Batches that are sent to one partition together, under consecutive sequence numbers."""
 
     __slots__ = ("batches", "first_sequence", "record_count", "refusal_count", "size", "was_sent")
@@ -414,9 +412,9 @@ class PartitionQueue:
         self.partition = partition
         self.open: MessageBatch | None = None
         self.ready: deque[MessageBatch] = deque()
-        self.in_flight: deque[PublishRequest] = deque()
+        self.in_flight: deque[OutgoingRequest] = deque()
         self.epoch = epoch
-        self._again: deque[PublishRequest] = deque()
+        self._again: deque[OutgoingRequest] = deque()
         self._is_draining = False
         self._needs_epoch = False  # the broker misses a request that came before all of `_again`
         self._has_gap = False  # there are fewer messages in `_again` than sequence numbers
@@ -435,7 +433,7 @@ class PartitionQueue:
         """Whether there is something that was not sent, or has to be sent again."""
         return bool(self.ready or self._again)
 
-    def take(self, *, now_ns: int) -> PublishRequest | None:
+    def take(self, *, now_ns: int) -> OutgoingRequest | None:
         """What is to be sent now."""
         if self._is_draining:
             if self.in_flight or now_ns < self._retry_at_ns:
@@ -462,7 +460,7 @@ class PartitionQueue:
             return max(0, self._retry_at_ns - now_ns)
         return None
 
-    def stored(self, request: PublishRequest, *, first_offset: int, timestamp_ns: int) -> list[MessageBatch]:
+    def stored(self, request: OutgoingRequest, *, first_offset: int, timestamp_ns: int) -> list[MessageBatch]:
         """The broker has stored the request: the batches, each with its offset."""
         self.in_flight.remove(request)
         self._attempt = 0
@@ -476,7 +474,7 @@ class PartitionQueue:
             batch.settle()
         return request.batches
 
-    def failed(self, request: PublishRequest, error: GoQueueError, *, now_ns: int, wait_ns: int) -> list[MessageBatch]:
+    def failed(self, request: OutgoingRequest, error: GoQueueError, *, now_ns: int, wait_ns: int) -> list[MessageBatch]:
         """The request was refused or lost: the batches that are not sent again."""
         self.in_flight.remove(request)
         if self._is_worth_another_try(request, error):
@@ -544,7 +542,7 @@ class PartitionQueue:
         self._retry_at_ns = 0
         self._refusal = None
 
-    def _new_request(self) -> PublishRequest:
+    def _new_request(self) -> OutgoingRequest:
         batches = [self.ready.popleft()]
         size, count = batches[0].size, len(batches[0].held)
         while self.ready:
@@ -553,11 +551,11 @@ class PartitionQueue:
             if size > REQUEST_BYTES or count > REQUEST_RECORDS_MAX:
                 break
             batches.append(self.ready.popleft())
-        request = PublishRequest(batches, self._sequence)
+        request = OutgoingRequest(batches, self._sequence)
         self._sequence += request.record_count
         return request
 
-    def _is_worth_another_try(self, request: PublishRequest, error: GoQueueError) -> bool:
+    def _is_worth_another_try(self, request: OutgoingRequest, error: GoQueueError) -> bool:
         if not isinstance(error, OutOfOrderSequence):
             return error.retryable
         if any(other.first_sequence < request.first_sequence for other in (*self.in_flight, *self._again)):
@@ -565,7 +563,7 @@ class PartitionQueue:
         self._needs_epoch = not self.is_transactional
         return self._needs_epoch and error.expected < request.first_sequence
 
-    def _send_again(self, request: PublishRequest, error: GoQueueError, retry_at_ns: int) -> None:
+    def _send_again(self, request: OutgoingRequest, error: GoQueueError, retry_at_ns: int) -> None:
         if not self._is_draining:
             self._attempt += 1
         self._is_draining = True
@@ -597,7 +595,7 @@ class PartitionQueue:
 class TopicQueues:
     """The partitions of one topic, and which of them is next for messages without a key."""
 
-    __slots__ = ("acks", "compression", "partitions", "topic", "turn", "value_bytes_max")
+    __slots__ = ("_key_hash", "acks", "compression", "partitions", "topic", "turn", "value_bytes_max")
 
     def __init__(
         self,
@@ -607,6 +605,7 @@ class TopicQueues:
         compression: str,
         acks: str,
         value_bytes_max: int,
+        partitioner: str = MURMUR3,
         epoch: int = 0,
         is_transactional: bool = False,
         all_or_none: bool = False,
@@ -616,6 +615,7 @@ class TopicQueues:
             PartitionQueue(topic, number, epoch=epoch, is_transactional=is_transactional, all_or_none=all_or_none)
             for number in range(partition_count)
         ]
+        self._key_hash = key_hash(partitioner)
         self.turn = 0
         self.compression = compression
         self.acks = acks
@@ -638,7 +638,7 @@ class TopicQueues:
             if partition >= len(self.partitions):
                 raise PartitionNotFound(self.topic, partition)
             return self.partitions[partition]
-        return self.partitions[partition_of_key(key, len(self.partitions))] if key else None
+        return self.partitions[self._key_hash(key) % len(self.partitions)] if key is not None else None
 
     def spread(
         self, columns: MessageColumns, partitions: Sequence[int | None] | None
@@ -652,7 +652,8 @@ class TopicQueues:
         if columns.keys is None:
             numbers = partitions or ()
         else:
-            numbers = [partition_of_key(key, count) if key else None for key in columns.keys]
+            hashed = self._key_hash
+            numbers = [None if key is None else hashed(key) % count for key in columns.keys]
             if partitions is not None:
                 pairs = zip(partitions, numbers, strict=True)
                 numbers = [by_key if asked is None else asked for asked, by_key in pairs]

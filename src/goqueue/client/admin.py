@@ -39,6 +39,7 @@ from goqueue.errors import (
 )
 from goqueue.names import nearest, suggestion
 from goqueue.record.header import Priority
+from goqueue.record.headers import Headers
 from goqueue.times import format_duration, parse_duration
 from goqueue.wire import verbs
 from goqueue.wire.reports import (
@@ -96,6 +97,7 @@ _FILTER_FIELDS = (
 )
 _NOT_REPEATABLE = frozenset(
     (
+        "topics.truncate",  # -1 would delete what came meanwhile
         "transactions.begin",
         "schedules.create",
         "schedules.run",
@@ -190,6 +192,13 @@ class AsyncTopicAdmin(AdminCalls):
         altered = await self._ask(Verb.ALTER_TOPIC, asked, TopicState)
         self._connections.forget_topic(name)
         return altered
+
+    async def truncate_topic(self, topic: str, *, partition: int, before_offset: int) -> int:
+        """Delete the records of a partition below an offset; -1 deletes all. Returns the new first offset.
+
+        Consumers continue at that offset. Pending delayed messages below it are deleted, too.
+        """
+        return await self._call("topics.truncate", int, topic=topic, partition=partition, before_offset=before_offset)
 
     async def topics(self, *, internal: bool = False) -> list[str]:
         """The names of all topics, sorted."""
@@ -294,11 +303,13 @@ class AsyncGroupAdmin(AdminCalls):
         positions: Mapping[tuple[str, int], int],
         *,
         pending: Mapping[tuple[str, int], Sequence[tuple[int, int]]] | None = None,
+        allow_backwards: bool = False,
     ) -> None:
         """Set the positions of a group that reads without members, by topic and partition.
 
         Delayed messages below a position that are not due yet stay pending. With `pending`, exactly these ranges
-        [first, end) do, and everything else below the position is done.
+        [first, end) do, and everything else below the position is done. A position below the present one is ignored;
+        with `allow_backwards` the messages from there on are delivered again.
         """
         commits = [
             PositionCommit(
@@ -309,7 +320,9 @@ class AsyncGroupAdmin(AdminCalls):
             )
             for (topic, partition), offset in positions.items()
         ]
-        await self._call("groups.commit", list[PositionCommit], group=group, commits=commits)
+        await self._call(
+            "groups.commit", list[PositionCommit], group=group, commits=commits, allow_backwards=allow_backwards
+        )
 
     async def reset_group(
         self,
@@ -487,7 +500,7 @@ class AsyncDelayAdmin(AdminCalls):
         key: bytes | str | None = None,
         partition: int | None = None,
         priority: Priority | int | str | None = None,
-        headers: Mapping[str, str | bytes] | None = None,
+        headers: Headers | None = None,
         ttl: Duration | None = None,
         exist_ok: bool = False,
     ) -> ScheduleInfo:
@@ -736,7 +749,7 @@ def _settings(given: Mapping[str, object]) -> dict[str, object]:
 
 def _recurring(message: OutgoingMessage, partition: int | None) -> RecurringMessage:
     headers = {
-        name: value if isinstance(value, bytes) else value.encode("utf-8", "surrogateescape")
+        name: value.encode("utf-8", "surrogateescape") if isinstance(value, str) else value
         for name, value in (message.headers or {}).items()
     }
     return RecurringMessage(message.value, message.key, headers, partition, int(message.priority))

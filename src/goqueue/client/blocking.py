@@ -253,6 +253,7 @@ class BlockingConnections(Connections):
             try:
                 return attempt()
             except GoQueueError as error:
+                self.forget_leader(error)
                 now_s = clock.monotonic_ns() / SECOND
                 pause.wait(retries.wait_s(error, now_s=now_s, may_repeat=may_repeat()))
 

@@ -11,7 +11,7 @@ from threading import Event, Lock
 from typing import Any, Unpack, cast
 
 from goqueue.client import forks, messages, telemetry
-from goqueue.client.accumulator import NO_BATCH, OutgoingMessage, PartitionQueue, ProducerConfig, PublishRequest
+from goqueue.client.accumulator import NO_BATCH, OutgoingMessage, OutgoingRequest, PartitionQueue, ProducerConfig
 from goqueue.client.blocking import BlockingConnections, BlockingSession, run_now
 from goqueue.client.connections import TOPICS_MAX, Connections
 from goqueue.client.handles import Handle, Published, published
@@ -124,13 +124,13 @@ class BlockingPublisher:
             answer = self._exchange(queue, request)
         except GoQueueError as error:
             if isinstance(error, NotLeader):
-                self._connections.forget_topic(queue.topic)
+                self._connections.forget_leader(error)
                 self._leaders.clear()
             engine.failed(queue, request, error, self._clock.monotonic_ns())
         else:
             engine.stored(queue, request, answer)
 
-    def _exchange(self, queue: PartitionQueue, request: PublishRequest) -> verbs.PublishAnswer:
+    def _exchange(self, queue: PartitionQueue, request: OutgoingRequest) -> verbs.PublishAnswer:
         session = self._leaders.get(queue)
         if session is None or session.is_closed:
             found: Any = run_now(self._connections.leader(queue.topic, queue.partition))

@@ -18,6 +18,7 @@ from goqueue.errors import (
     Conflict,
     GoQueueError,
     InvalidPartition,
+    NotLeader,
     PartitionNotFound,
     RequestTimeout,
 )
@@ -143,6 +144,11 @@ class Connections:
         """What is known of the topic turned out wrong."""
         self._topics.pop(name, None)
 
+    def forget_leader(self, error: GoQueueError) -> None:
+        """If a broker has refused a request because it is not the leader, ask for the leader before the next one."""
+        if isinstance(error, NotLeader):
+            self._topics.pop(getattr(error, "topic", ""), None)  # a broker may tell an error without its facts
+
     def retries(self, began_s: float, deadline_s: float) -> Retries:
         """The attempts of one request; both times are of the clock that its caller waits by."""
         return Retries(self.retry_policy, self.reach, began_s=began_s, deadline_s=deadline_s)
@@ -153,8 +159,8 @@ class Connections:
         """The result of the first attempt that does not fail with a retryable error, within the client's timeout; or
         within its timeout for connecting, if no broker was ever reached.
 
-        `extra_s` is how long the broker may wait before it answers. With `only_unsent`, an attempt that may have
-        reached the broker is not repeated.
+        `extra_s` is how long the broker may wait before it answers. With `only_unsent`, an attempt that a broker may
+        have carried out is not repeated.
         """
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -173,7 +179,8 @@ class Connections:
                 raise failure or RequestTimeout("a request", self.timeout_s) from None
             except GoQueueError as error:
                 failure = error
-                may_repeat = not self._is_closed and (not only_unsent or isinstance(error, CannotConnect))
+                self.forget_leader(error)
+                may_repeat = not self._is_closed and (not only_unsent or isinstance(error, CannotConnect | NotLeader))
                 await asyncio.sleep(retries.wait_s(error, now_s=loop.time(), may_repeat=may_repeat))
 
     async def _first(self, began: float, deadline: float) -> None:

@@ -15,7 +15,7 @@ is left early releases the messages that it has polled and not yielded: they cou
 """
 
 import warnings
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple, Self
 
 from goqueue.client import messages as asked
@@ -25,11 +25,11 @@ from goqueue.client.consumer_core import ConsumerConfig, PolledBatch
 from goqueue.client.delivered import AsyncDelivered, Delivered
 from goqueue.client.loop_thread import LoopThread
 from goqueue.client.options import Duration
+from goqueue.client.received import Message
 from goqueue.client.settling import extension_of, nack_of, reject_of
 from goqueue.clock import MS, Clock
 from goqueue.errors import Conflict, GoQueueWarning, InvalidRequest
 from goqueue.names import TopicPartition
-from goqueue.record.message import Message
 from goqueue.wire.reports import PartitionName, Settlement
 
 POLL_MESSAGES_MAX = 10_000
@@ -180,9 +180,15 @@ class AsyncConsumer(_Shell):
         """Keep them for that long from now on."""
         await self._connection.settle(messages, extension_of(by))
 
-    async def commit(self) -> None:
-        """Commit the positions after everything that was polled, except of partitions that were revoked since."""
-        await self._connection.drive(self._connection.core.commit())
+    async def commit(
+        self, positions: Mapping[tuple[str, int], int] | None = None, *, allow_backwards: bool = False
+    ) -> None:
+        """Commit the positions after everything that was polled, except of partitions that were revoked since.
+
+        With `positions`, by topic and partition, these are committed instead. One below the committed position is
+        ignored; with `allow_backwards` the messages from there on are polled again.
+        """
+        await self._connection.drive(self._connection.core.commit(positions, allow_backwards=allow_backwards))
 
     async def close(self) -> None:
         """Settle what is noted, commit if that is automatic, and leave the group."""
@@ -308,9 +314,13 @@ class Consumer(_Shell):
         """Keep them for that long from now on."""
         self._connection.settle(messages, extension_of(by))
 
-    def commit(self) -> None:
-        """Commit the positions after everything that was polled, except of partitions that were revoked since."""
-        self._connection.drive(self._connection.core.commit())
+    def commit(self, positions: Mapping[tuple[str, int], int] | None = None, *, allow_backwards: bool = False) -> None:
+        """Commit the positions after everything that was polled, except of partitions that were revoked since.
+
+        With `positions`, by topic and partition, these are committed instead. One below the committed position is
+        ignored; with `allow_backwards` the messages from there on are polled again.
+        """
+        self._connection.drive(self._connection.core.commit(positions, allow_backwards=allow_backwards))
 
     def flush(self) -> None:
         """Settle what is noted in the background, and return when that is done."""

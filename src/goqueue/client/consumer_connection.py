@@ -18,12 +18,12 @@ from goqueue.client.consumer_core import ConsumerConfig, ConsumerCore, ConsumerR
 from goqueue.client.loop_thread import LoopThread
 from goqueue.client.membership import Membership
 from goqueue.client.prefetch import Prefetch
+from goqueue.client.received import Message
 from goqueue.client.session import ANSWER_TIMEOUT_S
 from goqueue.client.settling import settlement_of
 from goqueue.clock import SECOND, Clock
-from goqueue.errors import AvailabilityError, Conflict, GoQueueError, InvalidRequest
+from goqueue.errors import AvailabilityError, Conflict, GoQueueError, InvalidRequest, NotLeader
 from goqueue.names import TopicPartition
-from goqueue.record.message import Message
 from goqueue.wire.frames import Frame
 from goqueue.wire.reports import DeliveredBatch, Settlement
 from goqueue.wire.verbs import Verb
@@ -266,7 +266,7 @@ class BlockingConsumerConnection(ConsumerConnection):
             clock=self._clock,
             pause=self._pause,
             deadline_ns=self._clock.monotonic_ns() + int(timeout_s * SECOND),
-            may_repeat=lambda: not (request.only_once and request.was_lost),
+            may_repeat=lambda: True,
         )
 
     def _exchange(self, request: ConsumerRequest) -> Frame:
@@ -283,6 +283,8 @@ class BlockingConsumerConnection(ConsumerConnection):
             frame: Frame = session.exchange_frame(
                 request.verb, request.meta, request.payload, timeout_s=timeout_s, then=then
             )
+        except NotLeader:
+            raise
         except AvailabilityError:
             request.was_lost = True
             self.check_open()
@@ -290,4 +292,5 @@ class BlockingConsumerConnection(ConsumerConnection):
         finally:
             if following is not None:
                 self._prefetch.sent_along(session, following)
+        request.take(frame)
         return frame

@@ -14,8 +14,8 @@ The broker alone knows which messages are left, and says how many with each exte
 message of a delivery any more, the lease is forgotten here and expires at the broker.
 
 **Lost answers.** A poll has a number. A poll whose answer is lost is repeated under the same number, and the broker
-releases what the first one was given. Without leases there is nothing to release: the consumer leaves and joins again,
-and the group continues from the committed positions. A settlement that is repeated may find its messages `settled`.
+delivers again what that answer held. A settlement that is repeated may find its messages `settled`. A settlement of
+several deliveries may be refused for some of them for a moment; then those are sent again, without the others.
 
 **Damage.** Messages that cannot be read are skipped with a `DataLossWarning` (`goqueue.client.damage`). The broker
 settles what is damaged on its disk. A record whose value cannot be decompressed is rejected, alone: it becomes a dead
@@ -39,10 +39,9 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from goqueue.client.damage import VALUE, polled_gaps, undecodable, warn
-from goqueue.client.session import CannotConnect, decode
+from goqueue.client.session import decode, restored
 from goqueue.clock import MS, SECOND, Clock
 from goqueue.errors import (
-    AvailabilityError,
     Conflict,
     GoQueueError,
     GroupNotFound,
@@ -54,7 +53,7 @@ from goqueue.errors import (
     StaleGeneration,
 )
 from goqueue.names import TopicPartition
-from goqueue.record.message import Message, Undecodable, decode_messages
+from goqueue.record.message import StoredMessage, Undecodable, decode_messages
 from goqueue.wire import codes, verbs
 from goqueue.wire.frames import Frame
 from goqueue.wire.reports import (
@@ -82,6 +81,7 @@ ACKS = {"each": ("messages", True), "offsets": ("offsets", False), "auto": ("off
 
 T = TypeVar("T")
 _decode_settled = msgspec.msgpack.Decoder(list[tuple[SettledBatch | None, verbs.ErrorMeta | None]]).decode
+_Places = list[tuple[str, int, int]]
 _priority = attrgetter("priority_code")
 _offset = attrgetter("offset")
 _origin = attrgetter("origin")
@@ -95,8 +95,38 @@ class ConsumerRequest:
     meta: msgspec.Struct
     payload: bytes | None = None
     wait_ms: int = 0
-    only_once: bool = False  # not to be sent again if it may have arrived
     was_lost: bool = False  # it may have arrived before; the driver sets this
+
+    def take(self, frame: Frame) -> None:
+        """The request was answered. Raises a retryable error if a part of it has to be sent again."""
+
+
+class SettleParts(ConsumerRequest):
+    """A SETTLE of several deliveries, each of which is answered. It asks again only for what was refused for now."""
+
+    def __init__(self, settlement: Settlement, parts: Sequence[verbs.SettlePart], offsets: Sequence[bytes]) -> None:
+        super().__init__(Verb.SETTLE, verbs.SettleRequest(settlement, list(parts)), b"".join(offsets))
+        self.answers: list[tuple[SettledBatch | None, verbs.ErrorMeta | None]] = [(None, None)] * len(parts)
+        self._settlement = settlement
+        self._parts = parts
+        self._offsets = offsets
+        self._left: Sequence[int] = range(len(parts))
+
+    def take(self, frame: Frame) -> None:
+        """Some parts are settled or refused for good. Raises why the others are not."""
+        left: list[int] = []
+        for index, (answer, told) in zip(self._left, _decode_settled(frame.payload), strict=True):
+            self.answers[index] = answer, told
+            if told is not None and told.retryable:
+                left.append(index)
+        self._left = left
+        if left:
+            self.meta = verbs.SettleRequest(self._settlement, [self._parts[index] for index in left])
+            self.payload = b"".join([self._offsets[index] for index in left])
+            told = self.answers[left[0]][1]
+            assert told is not None
+            self.was_lost = True  # a leader that ends while the answer waits may have carried it out
+            raise restored(told)
 
 
 Steps = Generator[ConsumerRequest, Frame, T]
@@ -205,9 +235,9 @@ class ConsumerCore:
         self._has_leases = ACKS[config.ack][0] == "messages"
         self._leases: WeakValueDictionary[str, Lease] = WeakValueDictionary()
         self._may_be_member = False  # a join was sent
-        self._has_lost_track = False  # without leases: messages may have been handed over that never arrived
         self._fenced: StaleGeneration | None = None
         self._poll_number = 1
+        self._is_poll_open = False  # a poll was sent, and its answer has not come
 
     # --- membership ----------------------------------------------------------------------------
 
@@ -280,6 +310,12 @@ class ConsumerCore:
         self.is_member = self._may_be_member = False
         self._leases.clear()
 
+    def close(self, done: dict[TopicPartition, int] | None) -> Steps[None]:
+        """Leave; with `done`, no more than that is committed."""
+        if done is None and self._is_poll_open:  # leaving would commit what an answer held that never came
+            done = dict(self.positions)
+        yield from self.leave() if done is None else self.abandon(done)
+
     def abandon(self, done: dict[TopicPartition, int]) -> Steps[None]:
         """Leave with no more committed than what is done; everything else that was polled goes to others."""
         if self.is_member and self.config.ack == "auto":
@@ -311,23 +347,21 @@ class ConsumerCore:
     # --- polling -------------------------------------------------------------------------------
 
     def poll(
-        self, max_messages: int, timeout_ms: int, connection: Settles, message_type: type[Message]
+        self, max_messages: int, timeout_ms: int, connection: Settles, message_type: type[StoredMessage]
     ) -> Steps[PolledBatch]:
         """The next messages; none if the time is over."""
         until_ns = self._clock.monotonic_ns() + timeout_ms * MS
         refusals = 0
         while True:
-            if self._has_lost_track:
-                yield from self.abandon(self.positions)
-                self._has_lost_track = False
             if not self.is_member:
                 yield from self.join()
             elif self.must_beat:
                 yield from self.heartbeat(is_idle=True)
             asked_ns = self._clock.monotonic_ns()
             wait_ms = min(max(0, (until_ns - asked_ns) // MS), WAIT_MS_MAX)
+            self._is_poll_open = True
             try:
-                frame = yield from self._ask_for_messages(max_messages, wait_ms)
+                frame = yield ConsumerRequest(Verb.POLL, self._poll(max_messages, wait_ms), None, wait_ms)
             except (StaleGeneration, NotGroupMember, GroupNotFound) as error:
                 refusals += 1
                 if refusals > REFUSALS_MAX:
@@ -338,11 +372,8 @@ class ConsumerCore:
                 else:
                     self.is_member = False
                 continue
-            except AvailabilityError:
-                refusals += 1
-                if refusals > REFUSALS_MAX or not self._has_lost_track:
-                    raise
-                continue
+            self._poll_number += 1
+            self._is_poll_open = False
             polled = decode(frame.meta, PollAnswer)
             self.reason = polled.reason
             self.must_beat = self.must_beat or polled.rebalance_required or polled.generation != self.generation
@@ -375,7 +406,7 @@ class ConsumerCore:
     def next_poll(self, batches: Sequence[DeliveredBatch], max_messages: int) -> verbs.PollRequest | None:
         """The poll that is likely to come after one that has brought these, if it may be sent before it comes.
 
-        It does not wait, and has the number of the next poll: sent again, it releases what it brought.
+        It does not wait, and has the number of the next poll: sent again, it brings the same messages.
         """
         is_full = sum(one.count for one in batches) == max_messages
         if not is_full or not self._has_leases or self.must_beat or not self.is_member:
@@ -383,24 +414,12 @@ class ConsumerCore:
         is_long = all(one.lease_ns >= PREFETCH_LEASE_NS_MIN for one in batches)
         return self._poll(max_messages, 0) if is_long else None
 
-    def _ask_for_messages(self, max_messages: int, wait_ms: int) -> Steps[Frame]:
-        asked = self._poll(max_messages, wait_ms)
-        try:
-            frame = yield ConsumerRequest(Verb.POLL, asked, None, wait_ms, only_once=not self._has_leases)
-        except BaseException as error:  # also Ctrl-C: whatever the answer was, it is lost
-            is_known = isinstance(error, GoQueueError) and not isinstance(error, AvailabilityError)
-            if not self._has_leases and not is_known and not isinstance(error, CannotConnect):
-                self._has_lost_track = True
-            raise
-        self._poll_number += 1
-        return frame
-
     def _messages(
-        self, polled: PollAnswer, payload: memoryview, connection: Settles, message_type: type[Message]
+        self, polled: PollAnswer, payload: memoryview, connection: Settles, message_type: type[StoredMessage]
     ) -> tuple[PolledBatch, list[tuple[DeliveryOrigin, list[Undecodable]]]]:
         """The messages, and the records of which none can be made."""
         broken: list[tuple[DeliveryOrigin, list[Undecodable]]] = []
-        messages: list[Message] = []
+        messages: list[StoredMessage] = []
         deliveries: list[DeliveryOrigin] = []
         at = 0
         now_ns = self._clock.monotonic_ns()
@@ -470,7 +489,7 @@ class ConsumerCore:
             yield from self.settle(those, asked.settlement, is_repeated=True)
 
     def settle(
-        self, messages: Message | Iterable[Message], settlement: Settlement, *, is_repeated: bool = False
+        self, messages: StoredMessage | Iterable[StoredMessage], settlement: Settlement, *, is_repeated: bool = False
     ) -> Steps[None]:
         """Settle one or many in one request; raises for the first that could not be."""
         if not self._has_leases:
@@ -490,21 +509,26 @@ class ConsumerCore:
             verbs.SettlePart(topic=one.topic, partition=one.partition, nonce=one.batch.nonce, count=len(offsets))
             for one, offsets in chosen
         ]
-        payload = b"".join([_raw(offsets) for _, offsets in chosen])
-        request = ConsumerRequest(Verb.SETTLE, verbs.SettleRequest(settlement, parts), payload)
-        frame = yield request
+        request = SettleParts(settlement, parts, [_raw(offsets) for _, offsets in chosen])
+        refusal: GoQueueError | None = None
+        try:
+            yield request
+        except GoQueueError as error:  # the time is over; some parts may be settled
+            refusal = error
         is_repeated = is_repeated or request.was_lost
         failure: GoQueueError | None = None
-        for (delivery, _), (answer, told) in zip(chosen, _decode_settled(frame.payload), strict=True):
+        for (delivery, _), (answer, told) in zip(chosen, request.answers, strict=True):
             if answer is None:
-                assert told is not None
-                failure = failure or codes.restore(told.code, told.text, told.facts)
+                if told is not None and not told.retryable:
+                    failure = failure or restored(told)
                 continue
             self._settled(delivery, answer, settlement)
             for refused in answer.refused:
-                error = codes.restore(refused.code, refused.text, refused.facts)
-                if not (is_repeated and _is_as_asked(error, settlement.action)):
-                    failure = failure or error
+                why = codes.restore(refused.code, refused.text, refused.facts)
+                if not (is_repeated and _is_as_asked(why, settlement.action)):
+                    failure = failure or why
+        if refusal is not None:
+            raise refusal
         return failure
 
     def _settled(self, delivery: DeliveryOrigin, answer: SettledBatch, settlement: Settlement) -> None:
@@ -531,9 +555,9 @@ class ConsumerCore:
             asked = verbs.SettleRequest(Settlement("extend", length_ns), [lease.part for lease in together])
             frame = yield ConsumerRequest(Verb.SETTLE, asked, b"")
             for lease, (answer, told) in zip(together, _decode_settled(frame.payload), strict=True):
-                lease.extend_at_ns = now_ns + length_ns // 2
-                is_over = not answer.settled if answer else told is not None and not told.retryable
-                if is_over:
+                is_refused_for_now = told is not None and told.retryable
+                lease.extend_at_ns = now_ns + length_ns // (8 if is_refused_for_now else 2)
+                if not is_refused_for_now and not (answer and answer.settled):
                     self._leases.pop(lease.part.nonce, None)
 
     def next_extension_ns(self) -> int | None:
@@ -551,14 +575,53 @@ class ConsumerCore:
 
     # --- positions -----------------------------------------------------------------------------
 
-    def commit(self) -> Steps[None]:
-        """Commit the positions after everything that was polled, except of partitions that were revoked since."""
+    def commit(
+        self, positions: Mapping[tuple[str, int], int] | None = None, *, allow_backwards: bool = False
+    ) -> Steps[None]:
+        """Commit these positions; if none are given those after everything that was polled, except of partitions that
+        were revoked since.
+        """
         if self._has_leases:
             raise Conflict("this consumer settles messages one by one; it has no positions to commit")
+        if positions is not None:
+            yield from self._commit_chosen(_positions(positions), allow_backwards)
+            return
+        if allow_backwards:
+            raise InvalidRequest("allow_backwards needs positions", path="allow_backwards")
         if self.positions and not self.is_member:
             self.positions.clear()
             raise NotGroupMember(self.config.group, self.config.member_id)
         yield from self._commit_all(set(self.positions))
+
+    def _commit_chosen(self, commits: Sequence[PositionCommit], allow_backwards: bool) -> Steps[None]:
+        if not self.is_member:
+            raise NotGroupMember(self.config.group, self.config.member_id)
+        refusal: StaleGeneration | None = None
+        for _ in range(REFUSALS_MAX):
+            try:
+                yield self._commit_request(commits, allow_backwards)
+            except StaleGeneration as error:
+                self._was_refused(error)
+                refusal = error
+            except (NotGroupMember, GroupNotFound):
+                self.is_member = False
+                raise
+            else:
+                for one in commits:  # what was polled before is no longer what comes next
+                    self.positions.pop(TopicPartition(one.topic, one.partition), None)
+                return
+        assert refusal is not None
+        raise refusal
+
+    def _commit_request(self, commits: Sequence[PositionCommit], allow_backwards: bool = False) -> ConsumerRequest:
+        arguments: dict[str, object] = {
+            "group": self.config.group,
+            "commits": commits,
+            "member_id": self.config.member_id,
+            "generation": self.generation,
+            "allow_backwards": allow_backwards,
+        }
+        return ConsumerRequest(Verb.CALL, verbs.CallRequest("groups.commit"), verbs.encode(arguments))
 
     def _commit_all(self, of: set[TopicPartition]) -> Steps[None]:
         for _ in range(REFUSALS_MAX + len(of)):
@@ -569,14 +632,8 @@ class ConsumerCore:
             ]
             if not commits:
                 return
-            arguments: dict[str, object] = {
-                "group": self.config.group,
-                "commits": commits,
-                "member_id": self.config.member_id,
-                "generation": self.generation,
-            }
             try:
-                yield ConsumerRequest(Verb.CALL, verbs.CallRequest("groups.commit"), verbs.encode(arguments))
+                yield self._commit_request(commits)
             except StaleGeneration as error:
                 self._was_refused(error)
             except PartitionNotAssigned as error:
@@ -589,6 +646,19 @@ class ConsumerCore:
                 for one in commits:
                     del self.positions[TopicPartition(one.topic, one.partition)]
                 return
+
+
+def _positions(given: Mapping[tuple[str, int], int]) -> list[PositionCommit]:
+    try:
+        commits = [PositionCommit(topic, partition, offset) for (topic, partition), offset in given.items()]
+        named = msgspec.convert([(one.topic, one.partition, one.offset) for one in commits], _Places)
+        fits = all(partition >= 0 and offset >= 0 for _, partition, offset in named)
+    except (AttributeError, TypeError, ValueError):  # `msgspec.ValidationError` is one
+        fits = False
+    if not fits:
+        text = f"invalid positions {given!r:.100}: must be a mapping of (topic, partition) to an offset"
+        raise InvalidRequest(text, path="positions")
+    return commits
 
 
 def _in_parts(due: Mapping[int, Sequence[Lease]]) -> Iterator[tuple[int, Sequence[Lease]]]:
@@ -604,8 +674,8 @@ def _is_as_asked(error: GoQueueError, action: str) -> bool:
     return isinstance(error, ReceiptUnknown) and error.reason == "settled"
 
 
-def _by_delivery(messages: Message | Iterable[Message]) -> "list[tuple[DeliveryOrigin, array[int]]]":
-    if isinstance(messages, Message):
+def _by_delivery(messages: StoredMessage | Iterable[StoredMessage]) -> "list[tuple[DeliveryOrigin, array[int]]]":
+    if isinstance(messages, StoredMessage):
         return [(_delivery(messages.origin), array("Q", (messages.offset,)))]
     try:
         many = messages if isinstance(messages, list) else list(messages)

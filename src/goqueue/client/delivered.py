@@ -10,18 +10,17 @@ from typing import TYPE_CHECKING, Any, Self
 from goqueue.client import telemetry
 from goqueue.client.consumer_core import DeliveryOrigin
 from goqueue.client.options import Duration
-from goqueue.client.received import Message as ReceivedMessage
+from goqueue.client.received import Message
 from goqueue.client.settling import extension_of, nack_of, reject_of
 from goqueue.errors import InvalidRequest
 from goqueue.names import TopicPartition
-from goqueue.record.message import Message
 from goqueue.wire.reports import Settlement
 
 if TYPE_CHECKING:
     from goqueue.client.consumer_connection import AsyncConsumerConnection, BlockingConsumerConnection
 
 
-class _Delivered(ReceivedMessage):
+class _Delivered(Message):
     """A message that was delivered to a member of a group."""
 
     __slots__ = ()
@@ -49,7 +48,7 @@ class _Delivered(ReceivedMessage):
         return self
 
     def __reduce__(self) -> tuple[type[Message], tuple[object, ...]]:
-        return ReceivedMessage, (TopicPartition(*self._delivery), *self._fields()[1:])
+        return Message, (TopicPartition(*self._delivery), *self._fields()[1:])
 
 
 class Delivered(_Delivered):

@@ -20,9 +20,9 @@ from goqueue.client.accumulator import (
     AnyHandle,
     MessageBatch,
     MessageColumns,
+    OutgoingRequest,
     PartitionQueue,
     ProducerConfig,
-    PublishRequest,
 )
 from goqueue.client.connections import Connections
 from goqueue.client.exits import Unstored
@@ -30,7 +30,7 @@ from goqueue.client.handles import call_all, when_done
 from goqueue.client.publish_engine import TOPIC_GONE, PublishEngine
 from goqueue.client.session import Session, decode
 from goqueue.clock import SECOND, Clock
-from goqueue.errors import Conflict, GoQueueError, NotLeader, TopicNotFound
+from goqueue.errors import Conflict, GoQueueError, TopicNotFound
 from goqueue.wire import verbs
 from goqueue.wire.frames import Frame
 from goqueue.wire.verbs import Verb
@@ -43,6 +43,10 @@ _finishing: set[asyncio.Task[None]] = set()
 
 class LoopPublisher:
     """A publish engine, the lock of its senders, and the event loop that sends."""
+
+    # More than 40 methods: senders in their threads, the event loop and the end of the producer all work on one engine,
+    # and share the flags that keep a sealed batch from staying unsent (`_is_woken`, `_is_lingering`, `_connecting`,
+    # `_waiting`). The decisions are in `PublishEngine`; most of these methods are a few lines between threads.
 
     def __init__(
         self,
@@ -268,7 +272,7 @@ class LoopPublisher:
         self._waiting.discard(queue)
         self._pump_queue(queue)
 
-    def _send(self, session: Session, queue: PartitionQueue, request: PublishRequest) -> None:
+    def _send(self, session: Session, queue: PartitionQueue, request: OutgoingRequest) -> None:
         def answered(frame: Frame | None, error: GoQueueError | None) -> None:
             self._answered(queue, request, frame, error)
 
@@ -279,7 +283,7 @@ class LoopPublisher:
             self._loop.call_soon(self._answered, queue, request, None, error)
 
     def _answered(
-        self, queue: PartitionQueue, request: PublishRequest, frame: Frame | None, error: GoQueueError | None
+        self, queue: PartitionQueue, request: OutgoingRequest, frame: Frame | None, error: GoQueueError | None
     ) -> None:
         if request not in queue.in_flight:  # given up
             return
@@ -287,8 +291,7 @@ class LoopPublisher:
             self._announce(self.engine.stored(queue, request, decode(frame.meta, verbs.PublishAnswer)))
         else:
             assert error is not None
-            if isinstance(error, NotLeader):
-                self._connections.forget_topic(queue.topic)
+            self._connections.forget_leader(error)
             self._announce(self.engine.failed(queue, request, error, self._clock.monotonic_ns()))
         if isinstance(error, TOPIC_GONE):
             self._drop_topic(queue)

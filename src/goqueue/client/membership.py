@@ -15,11 +15,11 @@ from weakref import ref
 from goqueue.client.connections import Connections
 from goqueue.client.consumer_core import ConsumerCore, ConsumerRequest, Steps
 from goqueue.client.prefetch import PREFETCHED_NS_MAX
+from goqueue.client.received import Message
 from goqueue.client.session import ANSWER_TIMEOUT_S
 from goqueue.clock import MS, SECOND, Clock
-from goqueue.errors import AvailabilityError, GoQueueError
+from goqueue.errors import AvailabilityError, GoQueueError, NotLeader
 from goqueue.names import TopicPartition
-from goqueue.record.message import Message
 from goqueue.wire.frames import Frame
 from goqueue.wire.reports import Settlement
 from goqueue.wire.verbs import Verb
@@ -130,14 +130,18 @@ class Membership:
         async def attempt() -> Frame:
             session = await self._connections.any()
             try:
-                return await session.ask_frame(
+                frame = await session.ask_frame(
                     request.verb, request.meta, request.payload, timeout_s=timeout_s, late=late
                 )
+            except NotLeader:
+                raise
             except AvailabilityError:
                 request.was_lost = True
                 raise
+            request.take(frame)
+            return frame
 
-        return await self._connections.retrying(attempt, only_unsent=request.only_once, extra_s=request.wait_ms / 1000)
+        return await self._connections.retrying(attempt, extra_s=request.wait_ms / 1000)
 
     def release(self, frame: Frame) -> None:
         """Release the messages of an answer that came too late: they are delivered as if for the first time."""
@@ -217,4 +221,4 @@ class Membership:
         await self._flush()
         with suppress(GoQueueError, TimeoutError):
             async with asyncio.timeout(LEAVE_TIMEOUT_S):
-                await self.drive(self.core.leave() if done is None else self.core.abandon(done))
+                await self.drive(self.core.close(done))

@@ -10,7 +10,15 @@ from goqueue.client.accumulator import NORMAL, OutgoingMessage
 from goqueue.client.options import Duration, Time
 from goqueue.errors import InvalidMessage, InvalidRequest, MessageTooLarge
 from goqueue.record.header import HEADERS_BYTES_MAX, KEY_BYTES_MAX, Priority
-from goqueue.record.headers import DELIVER_AT, EXPIRES_AT, RESERVED_PREFIX, encode_headers
+from goqueue.record.headers import (
+    CREATED,
+    DELIVER_AT,
+    EXPIRES_AT,
+    RESERVED_PREFIX,
+    Headers,
+    HeaderValue,
+    encode_headers,
+)
 from goqueue.times import NS_MAX, parse_delay, parse_duration, parse_time, parse_ttl
 
 T = TypeVar("T")
@@ -60,7 +68,7 @@ def key_and_value(item: Any) -> tuple[bytes | str | None, Any]:
 
 
 def key_bytes(key: bytes | str | None) -> bytes | None:
-    """The key; an empty one is none."""
+    """The key; an empty one is a key, too."""
     if key is None:
         return None
     raw = _utf8(key, "key") if isinstance(key, str) else key
@@ -68,7 +76,7 @@ def key_bytes(key: bytes | str | None) -> bytes | None:
         raise InvalidMessage(f"key must be bytes or str, got {type(key).__name__}")
     if len(raw) > KEY_BYTES_MAX:
         raise MessageTooLarge("key", len(raw), KEY_BYTES_MAX)
-    return raw or None
+    return raw
 
 
 def priority_code(priority: Priority | int | str | None) -> int:
@@ -86,25 +94,26 @@ def message(
     value: Any,
     key: bytes | str | None = None,
     priority: Priority | int | str | None = None,
-    headers: Mapping[str, str | bytes] | None = None,
+    headers: Headers | None = None,
     delay: Duration | None = None,
     deliver_at: Time | None = None,
     ttl: Duration | None = None,
     tombstone: bool = False,
+    created_at: Time | None = None,
     *,
     now_ns: int,
 ) -> OutgoingMessage:
     """The message, checked, with times as headers. A value of None is a tombstone. A delay of zero, or a time in the
     past, means now.
     """
-    if headers is None and deliver_at is None and ttl is None and not tombstone:
+    if headers is None and deliver_at is None and ttl is None and not tombstone and created_at is None:
         delay_ns = 0 if delay is None else _delay_ns(delay)
         due = {DELIVER_AT: _stamp(now_ns + delay_ns, "delay")} if delay_ns > 0 else None
         if type(value) is bytes and key is None and priority is None:  # as most are that come in great numbers
             return OutgoingMessage(value, None, due, NORMAL)
         raw_key = key_bytes(key)
         return OutgoingMessage(_value(value, raw_key), raw_key, due, priority_code(priority))
-    own: dict[str, str | bytes] = {}
+    own: dict[str, HeaderValue] = {}
     if delay is not None and deliver_at is not None:
         raise InvalidMessage("delay and deliver_at both say when the message is due; give one of them")
     if delay is not None:
@@ -117,6 +126,8 @@ def message(
         own[DELIVER_AT] = _stamp(due_ns, "delay")
     if ttl is not None:
         own[EXPIRES_AT] = _stamp(max(due_ns, now_ns) + ttl_ns(ttl), "ttl")
+    if created_at is not None:
+        own[CREATED] = str(time_ns(created_at, "created_at", now_ns))
     if headers:
         for name in headers:
             if str(name).startswith(RESERVED_PREFIX) and name != _ORIGIN:

@@ -5,11 +5,12 @@ that. `shows` lets `help()` and `inspect.signature` list them as well.
 """
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Concatenate, Literal, ParamSpec, TypedDict, TypeVar, get_type_hints
 
 from goqueue.record.header import Priority
+from goqueue.record.headers import Headers
 
 F = TypeVar("F", bound=Callable[..., Any])
 P = ParamSpec("P")
@@ -47,11 +48,12 @@ class MessageContent(TypedDict, total=False):
 
     key: bytes | str | None
     priority: Priority | int | str | None
-    headers: Mapping[str, str | bytes] | None
+    headers: Headers | None
     delay: Duration | None
     deliver_at: Time | None
     ttl: Duration | None
     tombstone: bool
+    created_at: Time | None
 
 
 class MessageOptions(MessageContent, total=False):
@@ -75,11 +77,13 @@ class TopicSettings(TypedDict, total=False):
     compression: Compression | None
     verify_compression: Literal["off", "on"] | None
     max_message_bytes: int | None
+    partitioner: Literal["murmur3", "murmur2"] | None
     visibility_timeout: Duration | None
     max_deliveries: int | None
     backoff_initial: Duration | None
     backoff_max: Duration | None
     max_in_flight: int | None
+    dead_letter_topic: str | None
     ttl: Duration | None
     on_expire: Literal["drop", "dead_letter"] | None
     priority_mode: Literal["weighted", "strict"] | None

@@ -106,7 +106,7 @@ class Prefetch:
             prefetched.asked.max_messages,
         )
         if not is_same or self._clock.monotonic_ns() - prefetched.sent_ns > PREFETCHED_NS_MAX:
-            # The poll that follows has the same number or a later one: the broker takes the messages back for it.
+            # The poll that follows has the same number: the broker delivers the messages again, as far as they fit it.
             prefetched.session.forget_answer(prefetched.correlation)
             return None
         frame = prefetched.answer()

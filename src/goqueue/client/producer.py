@@ -9,7 +9,7 @@ the end of the process or the loop (`goqueue.client.exits`).
 """
 
 import warnings
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from threading import Lock
 from typing import Any, Self
 
@@ -19,6 +19,7 @@ from goqueue.client.handles import AsyncHandle, Handle, wait_for
 from goqueue.client.loop_publisher import LoopPublisher
 from goqueue.client.options import Duration, Time
 from goqueue.record.header import Priority
+from goqueue.record.headers import Headers
 
 # The keywords of `send` are written out, twice: they may be given by position, and small values need no dict that way.
 
@@ -50,11 +51,12 @@ class AsyncProducer:
         key: bytes | str | None = None,
         partition: int | None = None,
         priority: Priority | int | str | None = None,
-        headers: Mapping[str, str | bytes] | None = None,
+        headers: Headers | None = None,
         delay: Duration | None = None,
         deliver_at: Time | None = None,
         ttl: Duration | None = None,
         tombstone: bool = False,
+        created_at: Time | None = None,
     ) -> AsyncHandle:
         """Hand a message over; the handle tells where it is stored. Waits only while the buffer is full."""
         publisher = self._publisher
@@ -64,7 +66,7 @@ class AsyncProducer:
         if (inject := publisher.inject) is not None:
             headers = inject(headers)
         message = messages.message(
-            value, key, priority, headers, delay, deliver_at, ttl, tombstone, now_ns=publisher.wall_ns()
+            value, key, priority, headers, delay, deliver_at, ttl, tombstone, created_at, now_ns=publisher.wall_ns()
         )
         if not engine.is_ready_for(topic, message):
             await publisher.learn(topic)
@@ -118,11 +120,12 @@ class Producer:
         key: bytes | str | None = None,
         partition: int | None = None,
         priority: Priority | int | str | None = None,
-        headers: Mapping[str, str | bytes] | None = None,
+        headers: Headers | None = None,
         delay: Duration | None = None,
         deliver_at: Time | None = None,
         ttl: Duration | None = None,
         tombstone: bool = False,
+        created_at: Time | None = None,
     ) -> Handle:
         """Hand a message over; the handle tells where it is stored. Waits only while the buffer is full."""
         if (context := self._context) is not None and context() is not self._bare:
@@ -137,10 +140,20 @@ class Producer:
             or deliver_at is not None
             or ttl is not None
             or tombstone
+            or created_at is not None
             or len(value) > SMALL_VALUE_BYTES
         ):
             message = messages.message(
-                value, key, priority, headers, delay, deliver_at, ttl, tombstone, now_ns=self._publisher.wall_ns()
+                value,
+                key,
+                priority,
+                headers,
+                delay,
+                deliver_at,
+                ttl,
+                tombstone,
+                created_at,
+                now_ns=self._publisher.wall_ns(),
             )
             batch = self._open.get(topic)
             is_large = message.value is None or len(message.value) > SMALL_VALUE_BYTES
@@ -179,7 +192,7 @@ class Producer:
         publisher.add(topic, handle, partition)
         return handle
 
-    def _with_context(self, headers: Mapping[str, str | bytes] | None) -> Mapping[str, str | bytes] | None:
+    def _with_context(self, headers: Headers | None) -> Headers | None:
         """The headers with the current context. One without a span is remembered: the next `send` skips all this."""
         inject = self._publisher.inject
         assert inject is not None

@@ -38,9 +38,9 @@ from goqueue.client.accumulator import (
     MessageBatch,
     MessageColumns,
     OutgoingMessage,
+    OutgoingRequest,
     PartitionQueue,
     ProducerConfig,
-    PublishRequest,
     TopicQueues,
 )
 from goqueue.client.retries import ClientRetryPolicy
@@ -134,6 +134,7 @@ class PublishEngine:
             compression=compression,
             acks=acks,
             value_bytes_max=metadata.max_message_bytes,
+            partitioner=metadata.partitioner,
             epoch=self._epoch,
             is_transactional=self._is_transactional,
             all_or_none=self.config.all_or_none,
@@ -296,7 +297,7 @@ class PublishEngine:
                 queues[batch.queue] = None
         return queues
 
-    def next_request(self, queue: PartitionQueue, now_ns: int) -> PublishRequest | None:
+    def next_request(self, queue: PartitionQueue, now_ns: int) -> OutgoingRequest | None:
         """What to send to the partition now, if anything."""
         request = queue.take(now_ns=now_ns)
         if request is not None and not request.was_sent:
@@ -304,7 +305,7 @@ class PublishEngine:
             self.sent_count += request.record_count
         return request
 
-    def encode(self, queue: PartitionQueue, request: PublishRequest) -> tuple[verbs.PublishRequest, bytearray]:
+    def encode(self, queue: PartitionQueue, request: OutgoingRequest) -> tuple[verbs.PublishRequest, bytearray]:
         """The request as it goes over the wire."""
         queues = self._topics[queue.topic]
         identity = (self._identity[0], self._identity[1] + queue.epoch) if self._identity else None
@@ -312,13 +313,13 @@ class PublishEngine:
         return verbs.PublishRequest(queue.topic, queue.partition, queues.acks), records
 
     def stored(
-        self, queue: PartitionQueue, request: PublishRequest, answer: verbs.PublishAnswer
+        self, queue: PartitionQueue, request: OutgoingRequest, answer: verbs.PublishAnswer
     ) -> Sequence[MessageBatch]:
         """The broker has stored the request: the batches that are settled."""
         return self._settled(queue.stored(request, first_offset=answer.first_offset, timestamp_ns=answer.timestamp_ns))
 
     def failed(
-        self, queue: PartitionQueue, request: PublishRequest, error: GoQueueError, now_ns: int
+        self, queue: PartitionQueue, request: OutgoingRequest, error: GoQueueError, now_ns: int
     ) -> Sequence[MessageBatch]:
         """The request was refused or lost: the batches that are not sent again."""
         self.last_error = error

@@ -258,6 +258,9 @@ class _Following:
 
     async def _subscribe(self) -> None:
         while True:
+            if self._attempt:  # nothing has come since the last attempt
+                await asyncio.sleep(self._follow.connections.retry_policy.wait_s(self._attempt))
+            self._attempt += 1
             try:
                 session = await self._follow.connections.leader(*self.origin)
                 asked = verbs.SubscribeRequest(
@@ -276,8 +279,6 @@ class _Following:
                 if not error.retryable:
                     self._follow.fail(error)
                     return
-            self._attempt += 1
-            await asyncio.sleep(self._follow.connections.retry_policy.wait_s(self._attempt))
 
     def _pushed(self, frame: Frame | None, error: GoQueueError | None) -> None:
         if frame is not None:
@@ -290,8 +291,10 @@ class _Following:
         self.session = None
         if error is not None and not error.retryable:
             self._follow.fail(error)
-        else:
-            self.start()
+            return
+        if error is not None:
+            self._follow.connections.forget_leader(error)
+        self.start()
 
 
 class TopicFollow(AsyncMessages):

@@ -3,12 +3,12 @@
 from typing import cast
 
 from goqueue.names import TopicPartition
-from goqueue.record import message
 from goqueue.record.header import Buffer
+from goqueue.record.message import StoredMessage, Undecodable, decode_messages
 from goqueue.tracing.context import TraceContext, context_of
 
 
-class Message(message.Message):
+class Message(StoredMessage):
     """One message of a partition. Immutable; equal when all of it is equal."""
 
     __slots__ = ()
@@ -16,15 +16,15 @@ class Message(message.Message):
     @property
     def trace(self) -> TraceContext:
         """The trace that the message belongs to: that of its publisher, or else one of its own."""
-        return context_of(self.topic, self.partition, self.offset, self.timestamp_ns, self.raw_headers)
+        return context_of(self.topic, self.partition, self.offset, self.timestamp_ns, self.encoded_headers)
 
 
 def decode_received(
-    records: Buffer, origin: TopicPartition, *, flags: int, undecodable: list[message.Undecodable] | None = None
+    records: Buffer, origin: TopicPartition, *, flags: int, undecodable: list[Undecodable] | None = None
 ) -> list[Message]:
     """The messages in a buffer of whole records; `flags` are those that any of them may have.
 
     A record whose value cannot be decompressed goes to `undecodable`; without that list it raises `CorruptRecord`.
     """
-    decoded = message.decode_messages(records, origin, flags=flags, message_type=Message, undecodable=undecodable)
+    decoded = decode_messages(records, origin, flags=flags, message_type=Message, undecodable=undecodable)
     return cast("list[Message]", decoded)

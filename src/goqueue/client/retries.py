@@ -5,6 +5,10 @@ request has a deadline, and a wait is never more than half of the time that is l
 close to the deadline however long the waits have become: a request is given up when its time is over, not when the
 next wait happens to be too long for it.
 
+A partition may have no leader for a moment. What it is asked then is refused with `NotLeader`, which has changed
+nothing: every request is repeated after that, also one that must not be carried out twice. The client forgets which
+broker it took for the leader.
+
 A batch of a producer, the connection to a leader and a subscription have no deadline here: their owners give up by
 rules of their own, and take only the waits from the policy.
 """

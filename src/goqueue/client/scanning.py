@@ -230,7 +230,9 @@ class Scan:
             except CorruptRecord:  # which no other connection cures
                 self._hang_up()
                 raise
-            except GoQueueError:
+            except GoQueueError as error:
+                if self._connections is not None:
+                    self._connections.forget_leader(error)
                 self._hang_up()
             else:
                 if part is None:

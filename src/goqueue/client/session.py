@@ -46,8 +46,12 @@ def decode(meta: memoryview, meta_type: type[M]) -> M:
 
 
 def told_error(frame: Frame) -> GoQueueError:
-    """The error in a frame that has the flag ERROR. The broker decides whether it is retryable."""
-    told = _decode_error(frame.meta)
+    """The error in a frame that has the flag ERROR."""
+    return restored(_decode_error(frame.meta))
+
+
+def restored(told: verbs.ErrorMeta) -> GoQueueError:
+    """The error that a broker has told. The broker decides whether it is retryable."""
     error = codes.restore(told.code, told.text, told.facts)
     if error.retryable != told.retryable:
         error.__dict__["retryable"] = told.retryable

@@ -28,7 +28,7 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Self
 
-from goqueue.client.accumulator import NORMAL, Headers, MessageColumns
+from goqueue.client.accumulator import NORMAL, MessageColumns
 from goqueue.client.transactions import Calls, TransactionalProducer
 from goqueue.errors import (
     AvailabilityError,
@@ -39,8 +39,8 @@ from goqueue.errors import (
     MessageTooLarge,
 )
 from goqueue.record.header import KEY_BYTES_MAX, Priority
-from goqueue.record.headers import DELIVER_AT, RESERVED_PREFIX
-from goqueue.times import NS_MAX
+from goqueue.record.headers import CREATED, DELIVER_AT, RESERVED_PREFIX, Headers
+from goqueue.times import NS_MAX, NS_MIN
 from goqueue.wire.transaction_reports import BegunTransaction, TransactionOwner
 
 PACE_S = 0.1
@@ -50,6 +50,7 @@ STAGED_TIMEOUT = "60s"
 BEATS_PER_TIMEOUT = 3
 """So that one heartbeat may be lost, or late."""
 _ORIGIN = "gq-origin"
+_SHOWN = {DELIVER_AT: "deliver_at", CREATED: "created_at"}
 _PRIORITIES = frozenset(int(priority) for priority in Priority)
 
 
@@ -170,6 +171,7 @@ class AsyncStaging:
         headers: Sequence[Headers | None] | None = None,
         priorities: int | Sequence[int] = NORMAL,
         deliver_at_ns: Sequence[int | None] | None = None,
+        created_at_ns: Sequence[int | None] | None = None,
         partitions: Sequence[int | None] | None = None,
     ) -> None:
         """Hand over messages, one for each value, in their order; a value of None is a tombstone.
@@ -184,13 +186,18 @@ class AsyncStaging:
             ("headers", headers),
             ("priorities", priorities),
             ("deliver_at_ns", deliver_at_ns),
+            ("created_at_ns", created_at_ns),
             ("partitions", partitions),
         ):
             if column is not None and not isinstance(column, int) and len(column) != len(values):
                 raise InvalidRequest(f"{len(column)} {name} for {len(values)} values", path=name)
         columns = _checked(MessageColumns(values, keys, headers, priorities))
         if deliver_at_ns is not None:
-            columns = columns._replace(headers=_with_times(columns, deliver_at_ns, now_ns=publisher.wall_ns()))
+            now_ns = publisher.wall_ns()
+            due_ns = [due_ns if due_ns is not None and due_ns > now_ns else None for due_ns in deliver_at_ns]
+            columns = columns._replace(headers=_with_times(columns, DELIVER_AT, due_ns))
+        if created_at_ns is not None:
+            columns = columns._replace(headers=_with_times(columns, CREATED, created_at_ns))
         if not values:
             return
         if not publisher.engine.is_ready_for(topic, max(filter(None, values), key=len, default=b"")):
@@ -294,6 +301,7 @@ class Staging:
         headers: Sequence[Headers | None] | None = None,
         priorities: int | Sequence[int] = NORMAL,
         deliver_at_ns: Sequence[int | None] | None = None,
+        created_at_ns: Sequence[int | None] | None = None,
         partitions: Sequence[int | None] | None = None,
     ) -> None:
         """Hand over messages, one for each value, in their order; a value of None is a tombstone.
@@ -309,6 +317,7 @@ class Staging:
                 headers=headers,
                 priorities=priorities,
                 deliver_at_ns=deliver_at_ns,
+                created_at_ns=created_at_ns,
                 partitions=partitions,
             )
         )
@@ -342,7 +351,7 @@ def _checked(columns: MessageColumns) -> MessageColumns:
             raise MessageTooLarge("key", longest, KEY_BYTES_MAX, index=index)
     if None in values:
         for index, value in enumerate(values):
-            if value is None and not (keys and keys[index]):
+            if value is None and (keys is None or keys[index] is None):
                 raise InvalidMessage(f"message {index}: a tombstone needs the key that it deletes", index=index)
     if headers is not None:
         names: set[str] = set().union(*filter(None, headers))
@@ -350,23 +359,23 @@ def _checked(columns: MessageColumns) -> MessageColumns:
             if str(name).startswith(RESERVED_PREFIX) and name != _ORIGIN:
                 reserved = f"names that start with {RESERVED_PREFIX} are the broker's own"
                 raise InvalidMessage(f"header name {name!r}: {reserved}")
-        kinds = {type(text) for one in headers if one for text in one.values()} - {str, bytes}
+        kinds = {type(text) for one in headers if one for text in one.values()} - {str, bytes, type(None)}
         if kinds:
-            raise InvalidMessage(f"header value must be str or bytes, got {kinds.pop().__name__}")
+            raise InvalidMessage(f"header value must be str, bytes or None, got {kinds.pop().__name__}")
     wrong = {priorities} - _PRIORITIES if isinstance(priorities, int) else set(priorities) - _PRIORITIES
     if wrong:
         raise InvalidMessage(f"invalid priority {next(iter(wrong))!r}: must be 0 to 4")
     return columns
 
 
-def _with_times(columns: MessageColumns, deliver_at_ns: Sequence[int | None], *, now_ns: int) -> list[Headers | None]:
-    """The headers, with the time in those that are not to be delivered at once."""
-    latest_ns = max(filter(None, deliver_at_ns), default=0)
-    if latest_ns > NS_MAX:
-        index = deliver_at_ns.index(latest_ns)
-        raise InvalidMessage(f"message {index}: invalid deliver_at: it ends after the year 2262", index=index)
+def _with_times(columns: MessageColumns, name: str, times_ns: Sequence[int | None]) -> list[Headers | None]:
+    """The headers, with the time of that name in those of the messages that have one."""
+    for index, time_ns in enumerate(times_ns):
+        if time_ns is not None and not NS_MIN <= time_ns <= NS_MAX:
+            shown = _SHOWN[name]
+            raise InvalidMessage(f"message {index}: invalid {shown}: before the year 1677 or after 2262", index=index)
     headers = columns.headers or [None] * len(columns.values)
     return [
-        {DELIVER_AT: str(due_ns), **(own or {})} if due_ns is not None and due_ns > now_ns else own
-        for due_ns, own in zip(deliver_at_ns, headers, strict=True)
+        own if time_ns is None else {name: str(time_ns), **(own or {})}
+        for time_ns, own in zip(times_ns, headers, strict=True)
     ]

@@ -27,6 +27,7 @@ from goqueue.client.options import (
 )
 from goqueue.client.received import Message
 from goqueue.record.header import Priority
+from goqueue.record.headers import Headers
 from goqueue.wire.reports import (
     BlockedKey,
     DeadLetter,
@@ -92,6 +93,13 @@ class TopicAdmin(SyncCalls):
     ) -> TopicState:
         """Change settings of a topic; None resets one to its default."""
         return self._loop.run(self._client.alter_topic(name, changes, **settings))
+
+    def truncate_topic(self, topic: str, *, partition: int, before_offset: int) -> int:
+        """Delete the records of a partition below an offset; -1 deletes all. Returns the new first offset.
+
+        Consumers continue at that offset. Pending delayed messages below it are deleted, too.
+        """
+        return self._loop.run(self._client.truncate_topic(topic, partition=partition, before_offset=before_offset))
 
     def topics(self, *, internal: bool = False) -> list[str]:
         """The names of all topics, sorted."""
@@ -166,13 +174,15 @@ class GroupAdmin(SyncCalls):
         positions: Mapping[tuple[str, int], int],
         *,
         pending: Mapping[tuple[str, int], Sequence[tuple[int, int]]] | None = None,
+        allow_backwards: bool = False,
     ) -> None:
         """Set the positions of a group that reads without members, by topic and partition.
 
         Delayed messages below a position that are not due yet stay pending. With `pending`, exactly these ranges
-        [first, end) do, and everything else below the position is done.
+        [first, end) do, and everything else below the position is done. A position below the present one is ignored;
+        with `allow_backwards` the messages from there on are delivered again.
         """
-        self._loop.run(self._client.commit_group(group, positions, pending=pending))
+        self._loop.run(self._client.commit_group(group, positions, pending=pending, allow_backwards=allow_backwards))
 
     def reset_group(
         self,
@@ -322,7 +332,7 @@ class DelayAdmin(SyncCalls):
         key: bytes | str | None = None,
         partition: int | None = None,
         priority: Priority | int | str | None = None,
-        headers: Mapping[str, str | bytes] | None = None,
+        headers: Headers | None = None,
         ttl: Duration | None = None,
         exist_ok: bool = False,
     ) -> ScheduleInfo:

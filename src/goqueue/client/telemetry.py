@@ -10,7 +10,7 @@ API. All others pay for a lookup in `sys.modules`, once per batch of a producer.
 `Client(telemetry=False)`, or `GOQUEUE_TELEMETRY=off`, switches both directions off.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextvars import ContextVar
 from functools import cache
 from sys import modules
@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from goqueue.client.received import Message
 from goqueue.errors import CorruptRecord
+from goqueue.record.headers import Headers
 from goqueue.tracing.context import SAMPLED, TRACEPARENT, TRACESTATE, kept_tracestate
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
 
-Headers = Mapping[str, str | bytes]
 _API = "opentelemetry.trace"
 
 

@@ -54,7 +54,7 @@ class Subjects:
         return own if record_name is None else [*own, f"{self.topic}-{record_name}", record_name]
 
 
-class Rule(NamedTuple):
+class ValidationRule(NamedTuple):
     """What the messages of a topic are held against; a side that is None is not looked at."""
 
     values: Subjects | None
@@ -66,10 +66,10 @@ class Validation:
 
     def __init__(self, registry: Registry) -> None:
         self._registry = registry
-        self._rules: dict[tuple[str, bool], Rule | None] = {}
+        self._rules: dict[tuple[str, bool], ValidationRule | None] = {}
         self._generation = registry.generation
 
-    def rule(self, topic: str, *, is_required: bool) -> Rule | None:
+    def rule(self, topic: str, *, is_required: bool) -> ValidationRule | None:
         """The rule for a topic; None if there is nothing to be done."""
         if self._generation != self._registry.generation or len(self._rules) > _RULES_MAX:
             self._rules.clear()
@@ -80,13 +80,13 @@ class Validation:
             made = self._rules[topic, is_required] = self._made(topic, is_required)
             return made
 
-    def _made(self, topic: str, is_required: bool) -> Rule | None:
+    def _made(self, topic: str, is_required: bool) -> ValidationRule | None:
         value = self._latest(f"{topic}-value") or self._latest(topic)
         key = self._latest(f"{topic}-key")
         is_looked_at = is_required or value is not None or bool(self._registry.record_subjects(topic))
         if not is_looked_at and key is None:
             return None
-        return Rule(
+        return ValidationRule(
             Subjects(topic, "value", value) if is_looked_at else None, Subjects(topic, "key", key) if key else None
         )
 
@@ -101,7 +101,7 @@ class Validation:
 
     def refused(
         self,
-        rule: Rule,
+        rule: ValidationRule,
         values: Sequence[bytes | None],
         keys: Sequence[bytes | None],
         named: Mapping[int, str | bytes],
@@ -117,7 +117,7 @@ class Validation:
         if rule.values:
             self._hold(rule.values, values, named, refused, is_required=is_required, first_only=first_only)
         if rule.keys:
-            shown = [None if value is None else key or None for key, value in zip(keys, values, strict=True)]
+            shown = [None if value is None else key for key, value in zip(keys, values, strict=True)]
             self._hold(rule.keys, shown, {}, refused, is_required=False, first_only=first_only)
         if first_only and len(refused) > 1:
             first = min(refused)

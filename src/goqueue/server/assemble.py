@@ -53,11 +53,12 @@ class CannotListen(GoQueueError):
 
 
 class Server(NamedTuple):
-    """A running server: its addresses and its data directory."""
+    """A running server: its addresses, its data directory, and its broker, which belongs to the event loop."""
 
     native: Address
     http: Address | None
     data: Path
+    broker: Broker
 
 
 class Door(Protocol):
@@ -114,7 +115,7 @@ async def running(config: ServerConfig, *, clock: Clock, observe: events.Observe
         if config.http and http_door:
             http = await _listen("http", http_door, config.http, doors)
 
-        yield Server(native, http, data)
+        yield Server(native, http, data, broker)
 
 
 def _broker_config(config: ServerConfig) -> BrokerConfig:

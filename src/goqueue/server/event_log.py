@@ -16,6 +16,10 @@ _LINES: dict[type[events.Event], tuple[int, str]] = {
         logging.ERROR,
         "topic quarantined; repair its files or move them out, then restart",
     ),
+    events.JournalsConverted: (
+        logging.INFO,
+        "data directory converted; older versions of GoQueue refuse it from now on",
+    ),
     events.FactUnreadable: (logging.ERROR, "stored fact skipped: it cannot be decoded"),
     events.TailTruncated: (logging.WARNING, "torn tail of the log truncated after a crash"),
     events.IndexRebuilt: (logging.INFO, "segment indexes rebuilt"),

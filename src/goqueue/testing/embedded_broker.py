@@ -5,11 +5,15 @@
 
 It is the real thing: the native and the HTTP door on ports that the system chooses, logs on a disk. Its data are in a
 temporary directory that goes when it stops, or in `data`, which stays. Any number of them can run at once.
+
+`resign` and `lead` let a partition lose its leader and get another one, as in a failover: an application's tests can
+see that it loses and doubles nothing then.
 """
 
 import asyncio
 import os
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
 from tempfile import TemporaryDirectory
 from typing import Self
@@ -17,6 +21,7 @@ from typing import Self
 import uvloop
 
 from goqueue import events
+from goqueue.broker.broker import Broker
 from goqueue.clock import SystemClock
 from goqueue.server.assemble import Server, running
 from goqueue.server.config import ServerConfig, load, setting_of_keyword
@@ -83,6 +88,30 @@ class EmbeddedBroker:
         self._thread = self._stop = self._server = self._temporary = None
         if self._ended.done():
             self._ended.result()
+
+    def resign(self, topic: str, partition: int = 0) -> None:
+        """Let the partition have no leader: requests about it are refused with `NotLeader`, which clients retry."""
+        self._in_loop(lambda broker: broker.partitions.resign(topic, partition))
+
+    def lead(self, topic: str, partition: int = 0) -> None:
+        """Let the partition have a leader again, in the next epoch."""
+        self._in_loop(lambda broker: broker.partitions.become_leader(topic, partition))
+
+    def _in_loop(self, call: Callable[[Broker], None]) -> None:
+        broker = self._running.broker
+        assert self._stop is not None
+        called: Future[None] = Future()
+
+        def run() -> None:
+            try:
+                call(broker)
+            except BaseException as error:
+                called.set_exception(error)
+            else:
+                called.set_result(None)
+
+        self._stop[0].call_soon_threadsafe(run)
+        called.result()
 
     def __enter__(self) -> Self:
         return self.start()

@@ -311,6 +311,22 @@ def test_dead_letters_may_go_elsewhere(orders: OpenDoor) -> None:
     assert (nowhere.status, nowhere.code) == (404, "TOPIC_NOT_FOUND")
 
 
+def test_dead_letters_go_to_the_topic_that_is_set(orders: OpenDoor) -> None:
+    altered = orders.request("PATCH", "/topics/orders/config", {"dead_letter_topic": "graveyard"})
+    assert altered.json["config"]["dead_letter_topic"] == "graveyard"
+    kill(orders, "a", partition=1)
+
+    assert orders.get(DLQ).json["dlq_topic"] == "graveyard"
+    assert [(one["topic"], one["dlq_topic"]) for one in orders.get("/dlq").json["dlqs"]] == [("orders", "graveyard")]
+    (letter,) = orders.get(f"{DLQ}/messages").json["messages"]
+    assert (letter["value"], letter["partition"]) == ("a", 1)
+    assert finished(orders, orders.post(f"{DLQ}/redrive", {}).json)["redriven"] == 1
+    assert orders.get(DLQ).json["messages"] == 0
+    for wrong in ("orders", "__groups", "a/b", 7):
+        refused = orders.request("PATCH", "/topics/orders/config", {"dead_letter_topic": wrong})
+        assert (refused.status, refused.code) == (400, "INVALID_TOPIC")
+
+
 def test_dead_letters_go_back_to_the_group_that_gave_them_up_or_to_all(orders: OpenDoor) -> None:
     kill(orders, "a", partition=0)
     audit = join(orders, "audit")

@@ -259,12 +259,21 @@ def test_all_of_a_key_can_be_put_off(orders: OpenDoor) -> None:
 
 
 @pytest.mark.parametrize("method", ["DELETE", "PATCH"])
-@pytest.mark.parametrize("query", ["", "?key=", "?key_base64="])
-def test_a_key_is_required_to_change_all_of_it(orders: OpenDoor, method: str, query: str) -> None:
+def test_a_key_is_required_to_change_all_of_it(orders: OpenDoor, method: str) -> None:
     body = {"delay": "1h"} if method == "PATCH" else None
-    answer = orders.request(method, f"{DELAYED}{query}", body)
+    answer = orders.request(method, DELAYED, body)
 
     assert (answer.status, answer.json["error"]) == (400, "key is required")
+
+
+@pytest.mark.parametrize("query", ["key=", "key_base64="])
+def test_an_empty_key_names_the_messages_that_have_one(orders: OpenDoor, query: str) -> None:
+    for key in ("", None, "k"):
+        orders.post("/topics/orders/messages", {"value": "v", "key": key, "delay": "1h"})
+
+    answer = orders.request("DELETE", f"{DELAYED}?{query}")
+
+    assert (answer.json["count"], answer.json["messages"][0]["key"]) == (1, "")
 
 
 @pytest.mark.parametrize(

@@ -464,6 +464,30 @@ def test_a_join_that_is_repeated_does_not_interrupt_other_members(orders: OpenDo
     assert orders.post(f"{BILLING}/heartbeat", body).status == 200
 
 
+def test_a_join_that_is_repeated_has_the_same_answer(orders: OpenDoor) -> None:
+    first = join(orders, member_id="static-1")
+
+    assert join(orders, member_id="static-1") == first
+
+
+@pytest.mark.parametrize("route", ["heartbeat", "heartbeat/cooperative", "revoke"])
+def test_a_generation_is_checked_only_if_it_is_given(orders: OpenDoor, route: str) -> None:
+    member = join(orders, path="join/cooperative")["member_id"]
+
+    assert orders.post(f"{BILLING}/{route}", {"member_id": member}).status == 200
+    assert orders.post(f"{BILLING}/{route}", {"member_id": member, "generation": None}).status == 200
+
+
+@pytest.mark.parametrize("route", ["heartbeat", "revoke"])
+def test_the_generation_before_the_first_is_stale(orders: OpenDoor, route: str) -> None:
+    member = join(orders, path="join/cooperative")["member_id"]
+
+    refused = orders.post(f"{BILLING}/{route}", {"member_id": member, "generation": 0})
+
+    assert (refused.status, refused.json["code"]) == (409, "INVALID_GENERATION")
+    assert refused.json["details"]["generation"] == 1
+
+
 def test_a_cooperative_heartbeat_with_an_old_generation_is_told_the_new_one(orders: OpenDoor) -> None:
     member = join(orders, path="join/cooperative")
 

@@ -138,6 +138,7 @@ ROUTES_OF_THE_CONTRACT = [
     "POST /topics/{topic}/dlq/redrive",
     "POST /topics/{topic}/messages",
     "POST /topics/{topic}/messages/batch",
+    "POST /topics/{topic}/partitions/{partition}/truncate",
     "POST /topics/{topic}/schedules",
     "POST /topics/{topic}/schedules/{name}/pause",
     "POST /topics/{topic}/schedules/{name}/resume",

@@ -436,6 +436,26 @@ def test_strangers_and_members_of_another_generation_get_nothing(orders: OpenDoo
     assert orders.get(poll_path(member, generation=1)).status == 200
 
 
+def test_a_poll_with_the_number_of_the_last_one_brings_the_same_messages_with_new_receipts(orders: OpenDoor) -> None:
+    publish(orders, "a", "b", "c")
+    member = join(orders)
+    (lost,) = take(orders, member, number=1, max_messages=1)
+
+    (again,) = take(orders, member, number=1, max_messages=1)
+
+    assert (again["value"], again["delivery_count"]) == ("a", 1)
+    assert settle(orders, "ack", lost).code == "RECEIPT_HANDLE_EXPIRED"
+    assert settle(orders, "ack", again).status == 200
+    assert values(poll(orders, member, number=2)) == ["b", "c"]
+
+
+@pytest.mark.parametrize("number", ["0", "-1", "x", str(2**63)])
+def test_a_number_that_no_poll_can_have_is_refused(orders: OpenDoor, number: str) -> None:
+    refused = orders.get(poll_path(join(orders), number=number))
+
+    assert (refused.status, refused.code) == (400, "INVALID_REQUEST")
+
+
 def test_a_group_that_commits_offsets_has_no_receipts(orders: OpenDoor) -> None:
     publish(orders, "a", "b")
     member = join(orders, ack="offsets", auto_commit=False)

@@ -121,6 +121,18 @@ def test_past_the_end_means_the_end_and_nothing_goes_back(orders: OpenDoor) -> N
     assert stored == [{"orders": {"0": 10}}, {"orders": {"0": 10}}]
 
 
+def test_a_position_goes_back_if_that_is_allowed(orders: OpenDoor) -> None:
+    member = join(orders)
+    take(orders, member)
+    orders.post(OFFSETS, {"member_id": member["member_id"], "offsets": {"orders": {"0": 10, "1": 10}}})
+
+    body = {"member_id": member["member_id"], "offsets": {"orders": {"0": 8, "1": 99}}, "allow_backwards": True}
+    answer = orders.post(OFFSETS, body)
+
+    assert (answer.status, answer.json["offsets"]) == (200, {"orders": {"0": 8, "1": 10}})
+    assert values(poll(orders, member)) == ["0/8", "0/9"]
+
+
 @pytest.mark.parametrize("absent", [{}, {"offsets": None}, {"offsets": {}}, {"offsets": []}])
 def test_offsets_are_required(orders: OpenDoor, absent: dict[str, Any]) -> None:
     answer = orders.post(OFFSETS, absent)

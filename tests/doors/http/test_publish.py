@@ -48,11 +48,13 @@ def test_many_messages_have_a_result_each_in_their_order(orders: OpenDoor, url: 
 
 def test_a_key_goes_where_murmur3_says_and_the_rest_take_turns(orders: OpenDoor) -> None:
     keyed = orders.post(URL, {"messages": [{"key": f"user-{number}", "value": ""} for number in range(20)]}).json
-    others = orders.post(URL, {"messages": [{"value": "", "key": ""}, {"value": ""}, {"value": ""}]}).json
+    others = orders.post(URL, {"messages": [{"value": "", "key": None}, {"value": ""}, {"value": ""}]}).json
+    empty = orders.post(URL, {"messages": [{"value": "", "key": ""}, {"value": "", "key_base64": ""}]}).json
 
     wanted = [partition_of_key(f"user-{number}".encode(), 3) for number in range(20)]
     assert [result["partition"] for result in keyed["results"]] == wanted
     assert {result["partition"] for result in others["results"]} == {0, 1, 2}
+    assert [result["partition"] for result in empty["results"]] == [partition_of_key(b"", 3)] * 2
 
 
 def test_what_was_published_is_read_with_all_its_fields(orders: OpenDoor) -> None:
@@ -73,8 +75,21 @@ def test_what_was_published_is_read_with_all_its_fields(orders: OpenDoor) -> Non
     assert (first["key"], first["value"]) == ("k", "päth")
     assert first["headers"] == {"a": "b", "raw": {"base64": raw}}
     assert (second["key"], second["key_base64"], second["value"], second["value_base64"]) == (None, raw, None, raw)
-    assert (third["value"], third["headers"]) == ("", {"gq-origin": "elsewhere"})
+    assert (third["value"], third["headers"]) == ("", {"gq-origin": "elsewhere", "none": None})
     assert "key" not in third
+    assert "created_at" not in third
+
+
+def test_an_empty_key_and_the_time_of_the_producer_are_shown(orders: OpenDoor) -> None:
+    orders.post(URL, {"key": "", "value": "a", "created_at": "2026-11-18T20:00:00.000000001Z"})
+    orders.post(URL, {"tombstone": True, "key": ""})
+
+    first, second = read(orders)
+
+    assert (first["key"], first["created_at"], first["headers"]) == ("", "2026-11-18T20:00:00.000000001Z", {})
+    assert (second["key"], second["tombstone"]) == ("", True)
+    refused = orders.post(URL, {"value": "a", "created_at": "yesterday"})
+    assert (refused.status, "invalid created_at" in refused.json["error"]) == (400, True)
 
 
 @pytest.mark.parametrize(
@@ -98,7 +113,7 @@ def test_a_priority_is_a_name_in_any_case_or_a_number(orders: OpenDoor, given: o
         ({"value": "a", "key_base64": "?"}, "invalid key_base64"),
         ({"value": "a", "tombstone": True, "key": "k"}, "a tombstone has no value"),
         ({"tombstone": True}, "a tombstone needs a key"),
-        ({"tombstone": True, "key": ""}, "a tombstone needs a key"),
+        ({"tombstone": True, "key": None}, "a tombstone needs a key"),
         ({"value": "a", "priority": "urgent"}, "invalid priority"),
         ({"value": "a", "priority": 5}, "invalid priority"),
         ({"value": "a", "priority": -1}, "invalid priority"),
@@ -250,7 +265,8 @@ def test_the_time_to_live_begins_when_a_message_is_due(
     clock.advance(3600)
     orders.let_time_work()
 
-    assert read(orders)[0]["expires_at"] == "2024-01-01T01:05:00.000000000Z"
+    (message,) = read(orders)
+    assert (message["expires_at"], message["headers"]) == ("2024-01-01T01:05:00.000000000Z", {})
 
 
 @pytest.mark.parametrize("acks", ["leader", "all", None])

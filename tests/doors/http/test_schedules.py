@@ -155,7 +155,7 @@ def test_the_message_can_be_changed_field_by_field(orders: OpenDoor) -> None:
 
     (message,) = stored(orders)
     assert (message["value"], message["key"], message["priority"]) == ("good evening", "k", "low")
-    assert (message["partition"], message["headers"]) == (1, {"i": "w", "j": {"base64": "/w=="}})
+    assert (message["partition"], message["headers"]) == (1, {"i": "w", "j": {"base64": "/w=="}, "k": None})
 
 
 def test_a_schedule_can_be_deleted(orders: OpenDoor) -> None:

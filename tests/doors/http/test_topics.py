@@ -1,6 +1,6 @@
 from pathlib import Path
 from typing import Any
-from uuid import UUID
+from uuid import RFC_4122, UUID
 
 import pytest
 
@@ -236,8 +236,45 @@ def test_an_error_names_the_field_that_was_sent(door: OpenDoor) -> None:
 def test_a_topic_has_an_id_of_its_own(door: OpenDoor) -> None:
     created = door.post("/topics", {"name": "orders"}).json["id"]
     assert str(UUID(created)) == created
+    assert (UUID(created).version, UUID(created).variant) == (4, RFC_4122)
     assert door.get("/topics/orders").json["id"] == created
 
     door.request("DELETE", "/topics/orders")
 
     assert door.post("/topics", {"name": "orders"}).json["id"] != created
+
+
+def test_records_before_an_offset_are_deleted(door: OpenDoor) -> None:
+    door.post("/topics", {"name": "orders", "partitions": 1})
+    door.post("/topics/orders/messages", {"messages": [{"value": str(number)} for number in range(5)]})
+
+    answer = door.post("/topics/orders/partitions/0/truncate", {"before_offset": 3})
+
+    assert (answer.status, answer.json) == (200, {"topic": "orders", "partition": 0, "log_start_offset": 3})
+    read = door.get("/topics/orders/partitions/0/messages?offset=3")
+    assert [message["value"] for message in read.json["messages"]] == ["3", "4"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "code"),
+    [
+        ("orders/partitions/0", {}, 400, "INVALID_REQUEST"),
+        ("orders/partitions/0", {"before": 1}, 400, "INVALID_REQUEST"),
+        ("orders/partitions/0", {"before_offset": 6}, 400, "OFFSET_OUT_OF_RANGE"),
+        ("orders/partitions/0", {"before_offset": -2}, 400, "INVALID_REQUEST"),
+        ("orders/partitions/9", {"before_offset": 1}, 404, "PARTITION_NOT_FOUND"),
+        ("orders/partitions/x", {"before_offset": 1}, 400, "INVALID_PARTITION"),
+        ("nothing/partitions/0", {"before_offset": 1}, 404, "TOPIC_NOT_FOUND"),
+        ("__groups/partitions/0", {"before_offset": 1}, 403, "FORBIDDEN"),
+    ],
+)
+def test_a_truncation_that_cannot_be_is_refused(
+    door: OpenDoor, path: str, body: dict[str, Any], status: int, code: str
+) -> None:
+    door.post("/topics", {"name": "orders", "partitions": 1})
+    door.post("/topics/orders/messages", {"messages": [{"value": "kept"}]})
+
+    answer = door.post(f"/topics/{path}/truncate", body)
+
+    assert (answer.status, answer.code) == (status, code)
+    assert door.get("/topics/orders").json["total_messages"] == 1

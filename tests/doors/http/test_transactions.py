@@ -324,7 +324,7 @@ def test_a_transaction_lasts_as_long_as_its_timeout_and_no_longer(tmp_path: Path
 
 
 def test_several_transactions_are_committed_together_or_not_at_all(orders: OpenDoor) -> None:
-    owners = [begun(orders, f"task-{number}") for number in range(3)]
+    owners = [begun(orders, f"job/{number}") for number in range(3)]
     for number, owner in enumerate(owners):
         owner.publish(f"{number}")
     first, *others = owners
@@ -332,7 +332,7 @@ def test_several_transactions_are_committed_together_or_not_at_all(orders: OpenD
     fenced = [*(one.owner for one in others), {**others[0].owner, "epoch": 9}]
     refused = first.commit(transactions=fenced)
     assert (refused.status, refused.code) == (409, "PRODUCER_FENCED")
-    idle = Producer(orders, "idle")
+    idle = Producer(orders, "job/idle")
     refused = first.commit(transactions=[idle.owner, *(one.owner for one in others)])
     assert (refused.status, refused.code) == (409, "INVALID_TXN_STATE")
     assert read(orders) == []
@@ -346,7 +346,7 @@ def test_several_transactions_are_committed_together_or_not_at_all(orders: OpenD
 
 
 def test_a_marker_is_committed_once(orders: OpenDoor) -> None:
-    producer, again = Producer(orders), Producer(orders, "again")
+    producer, again = Producer(orders, "job/1"), Producer(orders, "job/again")
     assert "already_committed" not in producer.begin(marker="query/7").json
     assert again.begin(marker="query/7").status == 200
     producer.publish("once")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from goqueue.errors import InvalidSchema
 from goqueue.schemas.avro.schema import AVRO
 from goqueue.schemas.avro.text import Reader
-from goqueue.schemas.avro.types import Decimal, Enum, Fixed, Primitive, Record
+from goqueue.schemas.avro.types import AvroRecord, Decimal, Enum, Fixed, Primitive
 from goqueue.schemas.format import SCHEMA_DEPTH_MAX
 from tests.schemas.avro.strategies import schemas
 
@@ -181,18 +181,18 @@ def test_names_are_looked_up_in_their_namespace_and_then_without() -> None:
 
     type = Reader({}).read(document)
 
-    assert isinstance(type, Record)
+    assert isinstance(type, AvroRecord)
     assert type.name == "a.R"
     assert type.fields[0].type is type.fields[1].type
     last = type.fields[3].type
-    assert isinstance(last, Record)
+    assert isinstance(last, AvroRecord)
     assert last.fields[0].type is type.fields[2].type
 
 
 def test_an_unqualified_name_inherits_the_namespace_of_the_name_around_it() -> None:
     type = Reader({}).read(record(field(fixed(1)), name="a.b.R"))
 
-    assert isinstance(type, Record)
+    assert isinstance(type, AvroRecord)
     assert isinstance(type.fields[0].type, Fixed)
     assert type.fields[0].type.name == "a.b.F"
 

@@ -109,8 +109,8 @@ def test_it_may_become(now: str, before: str) -> None:
             "enum E { Z = 0; } E a = 1;",
             "/M/a(1): the type is p.M.D, and was p.M.E",
         ),
-        ("repeated N a = 1;", "map<string, N> a = 1;", "/M/a(1): a map is a map for ever"),
-        ("map<string, N> a = 1;", "repeated N a = 1;", "/M/a(1): a map is a map for ever"),
+        ("repeated N a = 1;", "map<string, N> a = 1;", "/M/a(1): a map field cannot change its kind"),
+        ("map<string, N> a = 1;", "repeated N a = 1;", "/M/a(1): a map field cannot change its kind"),
         ("map<string, string> a = 1;", "map<string, int32> a = 1;", "/M.AEntry/value(2): the type is string"),
         (
             "oneof x { int32 a = 1; int32 b = 2; }",

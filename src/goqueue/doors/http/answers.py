@@ -1,4 +1,4 @@
-"""Requests and answers as the routes know them: JSON in, whatever it calls itself, and JSON out with a newline."""
+"""The request and response classes: JSON in, whatever the Content-Type is, and JSON out, with a newline at the end."""
 
 import asyncio
 from functools import cache
@@ -15,11 +15,11 @@ from goqueue.errors import InvalidRequest
 
 T = TypeVar("T")
 PUBLISHES: Final = {"publishes": True}
-"""The option of a route whose bodies hold messages, and may be as large as those are."""
+"""The option of a route whose bodies contain messages: it has the larger size limit."""
 
 
 class JsonRequest(Request[Any, Any, Any]):
-    """A request whose body is JSON, and never over the limit."""
+    """A request whose body is JSON of limited size."""
 
     async def body(self) -> bytes:
         if self._body is Empty:
@@ -36,18 +36,18 @@ class JsonRequest(Request[Any, Any, Any]):
         if not body:
             if field and field.is_optional:
                 return None
-            raise InvalidRequest("invalid JSON: there is none")
+            raise InvalidRequest("invalid JSON: the body is empty")
         return _decoder(field.annotation if field else Any).decode(body, self.scope["headers"])
 
 
 @cache
 def _decoder(shape: Any) -> BodyDecoder[Any]:
-    """Litestar alone would take "3" for 3."""
+    """A strict decoder: Litestar's own accepts "3" for 3."""
     return BodyDecoder(shape)
 
 
 class JsonResponse(Response[T]):
-    """An answer; bytes are sent as they are, large values in slices."""
+    """An answer as JSON. Bytes are sent unchanged, large values in slices."""
 
     def to_asgi_response(self, app: Any, request: Request[Any, Any, Any], **options: Any) -> ASGIResponse:
         if isinstance(self.content, bytes):
@@ -62,7 +62,7 @@ class JsonResponse(Response[T]):
 
 
 class SlicedResponse(ASGIResponse):
-    """An answer that is sent piece by piece, and made while others have their turn."""
+    """An answer that is encoded and sent in pieces, so that the event loop can serve other requests in between."""
 
     def __init__(self, response: ASGIResponse, encoded: Encoded) -> None:
         super().__init__(status_code=response.status_code)

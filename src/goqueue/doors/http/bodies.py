@@ -1,11 +1,11 @@
-"""Reading what a client sends: never more of it than is allowed, and as JSON whatever its Content-Type says.
+"""Reading request bodies: within the size limit, and as JSON whatever the Content-Type is.
 
-A length that is announced is checked before anything is read, the rest while it comes in: so no request makes the
-broker hold more than its limit, and a crowd of large ones together not more than theirs.
+Content-Length is checked before anything is read, and the actual size while the body is received. So a request never
+occupies more memory than its limit, and all large requests together never more than theirs.
 
-Bodies are strict: a field that the shape does not know is refused. msgspec checks that while it decodes, so it costs
-nothing. A lenient request is decoded in the same way; only if that fails because of an unknown field, its body is
-decoded without a shape, freed of unknown fields and decoded once more.
+Bodies are strict: an unknown field is refused. msgspec checks that while it decodes, at no extra cost. A lenient
+request is decoded in the same way first. Only if that fails because of an unknown field, its body is decoded without a
+type, stripped of unknown fields and decoded again.
 """
 
 from collections.abc import Iterable, Mapping
@@ -24,18 +24,18 @@ T = TypeVar("T")
 
 
 class ClientGone(BaseException):
-    """Nobody is there to be answered. Like a cancellation, it is none of the business of those it passes."""
+    """The client has disconnected. A `BaseException`, like a cancellation, so that `except Exception` lets it pass."""
 
 
 class Bodies:
-    """The bodies that are arriving."""
+    """Reads bodies, and limits the memory of those that are being received."""
 
     def __init__(self, *, arriving_bytes_max: int) -> None:
         self._arriving_bytes_max = arriving_bytes_max
         self._arriving_bytes = 0
 
     async def read(self, scope: Mapping[str, Any], receive: Receive, *, limit: int) -> bytes:
-        """The whole body. Raises `RequestTooLarge`, or `ClientGone` if it ends too soon."""
+        """The complete body. Raises `RequestTooLarge`, or `ClientGone` if the client disconnects first."""
         for name, value in scope["headers"]:
             if name == b"content-length" and int(value) > limit:
                 raise RequestTooLarge(int(value), limit)
@@ -53,7 +53,7 @@ class Bodies:
         try:
             while more:
                 if self._arriving_bytes > self._arriving_bytes_max:
-                    raise BrokerUnavailable("too many large requests are arriving")
+                    raise BrokerUnavailable("too many large requests are being received")
                 event = await receive()
                 if event["type"] != "http.request":
                     raise ClientGone
@@ -69,28 +69,28 @@ class Bodies:
 
 
 def check_braces(body: bytes, *, limit: int) -> None:
-    """Refuse a large body that has more objects than that, before they are made."""
+    """Refuse a large body with more than `limit` objects, before they are decoded."""
     if len(body) > MIB and body.count(b"{") > limit:
         raise too_many(body.count(b"{"), "objects", limit)
 
 
 class BodyDecoder(Generic[T]):
-    """Bodies of one shape."""
+    """Decodes bodies of one type."""
 
     def __init__(self, shape: Any) -> None:
         self._shape = shape
         self._decoder: msgspec.json.Decoder[T] = msgspec.json.Decoder(shape)
 
     def decode(self, body: bytes, headers: Iterable[tuple[bytes, bytes]]) -> T:
-        """The body as what it is meant to be, or `InvalidRequest` with the place where it is not."""
+        """The decoded body. Raises `InvalidRequest` with the path of the first fault."""
         if not body.isascii():
-            _check_utf8(body)  # the decoder passes over parts that it does not need; JSON is UTF-8 there, too
+            _check_utf8(body)  # msgspec does not check the parts that it skips
         try:
             return self._decoder.decode(body)
         except RecursionError:
             raise InvalidRequest("invalid JSON: nested too deeply") from None
         except msgspec.ValidationError as error:
-            _check_json(body)  # which matters more, wherever it is in the body
+            _check_json(body)  # a syntax error is reported first, even if it comes later in the body
             unknown = unknown_field(error, self._shape)
             if unknown is None:
                 raise malformed(error) from None
@@ -129,4 +129,4 @@ def _check_utf8(body: bytes) -> None:
     try:
         body.decode()
     except UnicodeDecodeError as error:
-        raise InvalidRequest(f"invalid JSON: no UTF-8 at byte {error.start}") from None
+        raise InvalidRequest(f"invalid JSON: not UTF-8 at byte {error.start}") from None

@@ -1,4 +1,4 @@
-"""What the routes share: the service, for the caller of a request, and the door that the request came through."""
+"""State that the routes share: the open door, and per request the service bound to its caller."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -18,23 +18,23 @@ from goqueue.service.pending import Pending
 from goqueue.service.service import Service
 
 STALL_NS = 10 * SECOND
-"""A loop that stood still for so long has broken its promises to everyone."""
+"""A loop that was blocked this long fails the liveness check: sessions and leases may have expired."""
 CONTEXT: Final = "goqueue_context"
-"""In the state of a request: the door that it came through."""
+"""The key of the `Context` in the state of a request."""
 WAITED: Final = "goqueue_waited_ns"
-"""In the state of a request: for how long it was held because nothing was there."""
+"""The key of the time that a long poll waited, in the state of a request."""
 AGENT_CHARACTERS_MAX: Final = 100
-"""So much of a User-Agent names the caller in the audit log."""
+"""The length that a User-Agent is cut to in the audit log."""
 SHOWS_INTERNAL: Final = "shows_internal"
-"""The option of a route that takes the name of an internal topic."""
+"""The option of a route that accepts internal topics."""
 
 T = TypeVar("T")
 Metrics = Callable[[bool], tuple[bytes, str]]
-"""The metrics and their content type; OpenMetrics if true, else Prometheus text."""
+"""Returns the metrics and their content type: OpenMetrics if the argument is true, else Prometheus text."""
 
 
 class Build(NamedTuple):
-    """What is running here."""
+    """The build of the running broker."""
 
     version: str = "unknown"
     git_commit: str = "unknown"
@@ -42,10 +42,10 @@ class Build(NamedTuple):
 
 
 class RequestAnswered(NamedTuple):
-    """A request has its answer. The time that a long poll waited, or a stream was open, does not count."""
+    """A request was answered. `duration_ns` excludes the time that a long poll waited or a stream was open."""
 
     method: str
-    route: str  # the template, such as /topics/{topic}; empty if there is none
+    route: str  # the template, such as /topics/{topic}; empty if no route matched
     status: int
     duration_ns: int
 
@@ -54,13 +54,13 @@ Observer = Callable[[RequestAnswered], None]
 
 
 def context_of(scope: Scope) -> "Context":
-    """The door that the request came through."""
+    """The door that received the request."""
     context: Context = scope["state"][CONTEXT]
     return context
 
 
 def request_context(scope: Scope) -> "RequestContext":
-    """The door that the request came through, and the service for its caller."""
+    """The context of one request. Litestar injects it into the handlers."""
     client = scope.get("client")
     agent = next((value for name, value in scope["headers"] if name == b"user-agent"), b"")
     address = f"{client[0]}:{client[1]}" if client else ""
@@ -69,7 +69,7 @@ def request_context(scope: Scope) -> "RequestContext":
 
 
 def note_wait(scope: Mapping[str, Any], duration_ns: int) -> None:
-    """The request was held for so long because there was nothing to do."""
+    """Add to the waiting time of the request, which its duration excludes."""
     scope["state"][WAITED] = scope["state"].get(WAITED, 0) + duration_ns
 
 
@@ -97,12 +97,12 @@ class Context:
         self.closing: asyncio.Future[None] = loop.create_future()
         self.streams_open = 0
         self.polls_held = 0
-        self.turn = 0  # which partition is read first when all of them are: each in turn, so that none starves
+        self.turn = 0  # rotates the first partition of reads over a whole topic, so that none starves
         self._last_beat_ns = clock.monotonic_ns()
         self._stalled_ns: int | None = None
 
-    async def answered(self, pending: Pending[T], what: str = "a request") -> T:
-        """The answer, within the time that an answer may take."""
+    async def answered(self, pending: Pending[T], what: str = "the request") -> T:
+        """The result of the service. Raises `RequestTimeout` after `answer_s_max`."""
         return await answered(pending, what, limit_s=self.config.answer_s_max)
 
     async def held(
@@ -113,10 +113,10 @@ class Context:
         *,
         give_back: Callable[[T], None] | None = None,
     ) -> T:
-        """What `ask` is answered when it may wait that long.
+        """The result of `ask(wait_ms)`, a long poll.
 
-        A door that closes asks again without waiting. A client that hangs up is told nothing: `ClientGone`. Then what
-        came for it all the same is given back.
+        When the door closes, `ask` is called again without waiting. When the client disconnects, `ClientGone` is
+        raised, and a result that came for it is passed to `give_back`.
         """
         pending = ask(wait_ms)
         if not pending.is_done:
@@ -142,19 +142,19 @@ class Context:
         return answer
 
     def close(self) -> None:
-        """Let everyone who waits know that they should not."""
+        """End long polls and streams."""
         if not self.closing.done():
             self.closing.set_result(None)
 
     def beat(self) -> None:
-        """The loop is running. To be called every second."""
+        """Record that the event loop is running. Called every second."""
         now_ns = self.clock.monotonic_ns()
         if now_ns - self._last_beat_ns >= STALL_NS:
             self._stalled_ns = now_ns
         self._last_beat_ns = now_ns
 
     def is_stalled(self) -> bool:
-        """Whether the loop stood still for too long, now or a moment ago."""
+        """Whether the event loop was blocked for `STALL_NS`, within the last `STALL_NS`."""
         now_ns = self.clock.monotonic_ns()
         if now_ns - self._last_beat_ns >= STALL_NS:
             return True
@@ -162,7 +162,7 @@ class Context:
 
 
 class RequestContext:
-    """One request: the service for its caller, and the door that it came through."""
+    """The context of one request: the service bound to its caller, and the door."""
 
     __slots__ = ("answered", "clock", "config", "door", "held", "service")
 
@@ -176,4 +176,4 @@ class RequestContext:
 
 
 Shared = NamedDependency[RequestContext]
-"""How a route asks for it, under the name `context`."""
+"""The type of the handler parameter `context`, which Litestar injects."""

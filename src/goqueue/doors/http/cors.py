@@ -1,7 +1,7 @@
-"""Pages of other origins: only those that were named may call, without credentials.
+"""CORS: pages of the configured origins may call the API, without credentials.
 
-A browser asks first (a preflight) and shows an answer to the page only if the answer allows it. Requests that do not
-come from such a page are not touched.
+A browser sends a preflight request first, and shows an answer to the page only if its headers allow the origin.
+Requests without an Origin header are passed on unchanged.
 """
 
 from collections.abc import Iterable
@@ -19,14 +19,13 @@ MAX_AGE_S: Final = b"300"
 
 
 class CrossOrigin:
-    """An ASGI application around another one."""
+    """ASGI middleware that answers preflights and adds the CORS headers."""
 
     def __init__(self, app: Any, origins: Iterable[str]) -> None:
         self._app = app
         self._origins = frozenset(origin.encode() for origin in origins)
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
-        """Answer a preflight; let an answer say who may see it."""
         headers = dict(scope["headers"])
         origin = headers.get(b"origin")
         if origin is None:

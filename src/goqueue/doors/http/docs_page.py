@@ -1,7 +1,7 @@
-"""The pages for people: links at /, and the page at /docs.
+"""The HTML pages: links at /, and the API explorer at /docs.
 
-The latter reads the OpenAPI document beside it, shows every route, and can send requests. It is one file that loads
-nothing from anywhere else, so it works on a machine without a network.
+The explorer reads the OpenAPI document, shows every route, and can send requests. It is one file without external
+resources, so it works without a network.
 """
 
 from typing import Final
@@ -16,9 +16,9 @@ FIRST_PAGE: Final = b"""<!doctype html>
   body { font: 15px/1.7 system-ui, sans-serif; max-width: 40rem; margin: 3rem auto; padding: 0 1rem; }
 </style>
 <h1>GoQueue</h1>
-<p>A broker answers here.</p>
+<p>This is the HTTP API of a GoQueue broker.</p>
 <ul>
-  <li><a href="/docs">Routes</a>, to read and to try</li>
+  <li><a href="/docs">Routes</a>, with forms to try them</li>
   <li><a href="/openapi.json">OpenAPI document</a></li>
   <li><a href="/health">Health</a></li>
   <li><a href="/metrics">Metrics</a></li>
@@ -46,7 +46,7 @@ DOCS_PAGE: Final = rb"""<!doctype html>
   button { margin: .5rem .5rem 0 0; padding: .35rem 1rem; }
 </style>
 <h1>GoQueue</h1>
-<p id="about">The routes are being loaded.</p>
+<p id="about">Loading the routes.</p>
 <main></main>
 <template id="operation">
   <details>

@@ -1,4 +1,4 @@
-"""The HTTP door: it opens on an address, answers, and closes within the time it is given."""
+"""The HTTP door: listens on an address, serves requests, and stops within a grace period."""
 
 import asyncio
 from typing import Any
@@ -16,7 +16,7 @@ __all__ = ["Build", "HttpConfig", "HttpDoor", "RequestAnswered"]
 
 
 class HttpDoor:
-    """A service, over HTTP. Lives in the event loop in which it is started."""
+    """Offers a service over HTTP, in the event loop that `start` is called in."""
 
     def __init__(
         self,
@@ -42,31 +42,31 @@ class HttpDoor:
 
     @property
     def requests_in_flight(self) -> int:
-        """How many requests have no answer yet."""
+        """Number of requests that are not answered yet."""
         return self._front.requests_in_flight if self._front else 0
 
     @property
     def connections_open(self) -> int:
-        """How many clients are connected."""
+        """Number of open connections."""
         return self._listener.connections_open if self._listener else 0
 
     @property
     def streams_open(self) -> int:
-        """How many clients follow a topic."""
+        """Number of open event streams."""
         return self._context.streams_open if self._context else 0
 
     @property
     def polls_held(self) -> int:
-        """How many requests wait for a record."""
+        """Number of long polls that are waiting."""
         return self._context.polls_held if self._context else 0
 
     @property
     def is_closing(self) -> bool:
-        """Whether `stop` was called."""
+        """Whether the door has begun to stop."""
         return self._context is not None and self._context.closing.done()
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
-        """Listen; returns the address that was bound, which tells the port if 0 was asked for. Raises `OSError`."""
+        """Listen; returns the bound address, with the actual port if `port` is 0. Raises `OSError`."""
         context = Context(
             self._service,
             clock=self._clock,
@@ -84,7 +84,10 @@ class HttpDoor:
         return bound
 
     async def stop(self, grace_s: float) -> None:
-        """Take nothing more, end long polls and streams, answer the rest; after the grace, cut off who is left."""
+        """Stop listening, end long polls and streams, and finish the other requests.
+
+        Connections that are still open after `grace_s` are aborted.
+        """
         if self._context and self._listener:
             self._context.close()
             await self._listener.stop(grace_s)

@@ -1,8 +1,8 @@
-"""The first to see a request, and the last to see its answer.
+"""The outermost ASGI application: every request passes through it.
 
-The front gives every request an id, knows `/v1/x` as `/x` and HEAD as GET without a body, hands the busiest route
-straight to its handler and everything else to Litestar. Whatever goes wrong in either, the client gets an answer in
-the usual shape.
+It assigns the request id, maps `/v1/x` to `/x` and HEAD to GET without a body, calls the handler of the publish route
+directly, which saves the cost of Litestar's routing, and passes all other requests to Litestar. Any exception of either
+becomes an error answer in the common shape.
 """
 
 import os
@@ -44,7 +44,6 @@ class Front:
         self.requests_in_flight = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request."""
         began_ns = self._context.clock.monotonic_ns() if self._observe else 0
         request_id, hosts, expects = self._head(scope["headers"])
         if expects:
@@ -65,7 +64,7 @@ class Front:
         except CancelledError:
             if not self._context.closing.done():
                 raise
-            return  # the grace is over, and the connection is cut off
+            return  # the grace period is over, and the connection is aborted
         except Exception as error:
             status = await _refuse(error, scope, send, request_id)
         finally:
@@ -75,7 +74,7 @@ class Front:
             self._observe(RequestAnswered(scope["method"], route, status, taken_ns))
 
     async def _route(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> tuple[str, int]:
-        """Let Litestar answer; returns the template of the route, and the status."""
+        """Let Litestar answer; returns the template of the route and the status."""
         inner = {**scope, "path": _VERSIONED.sub("", path_of(scope)) or "/"}
         if scope["method"] == "HEAD" and has_head(inner["path"]):
             inner["method"] = "GET"
@@ -93,11 +92,11 @@ class Front:
         except Exception as error:
             if not status:
                 raise
-            understood(error, scope)  # which logs it; the answer that was begun is cut off
+            understood(error, scope)  # logs it; the answer has begun, so it can only be cut off
         return _PARAMETER_TYPE.sub("", inner.get("path_template", "")), status
 
     def _head(self, headers: Iterable[tuple[bytes, bytes]]) -> tuple[str, int, bool]:
-        """The id of the request, its own or a new one; how often it names a host; and if its body waits for a word."""
+        """The id of the request, given or new; the number of Host headers; whether it has an Expect header."""
         request_id, hosts, expects = "", 0, False
         for name, value in headers:
             if name == b"host":
@@ -110,8 +109,10 @@ class Front:
 
 
 def _closing_refused(send: Send) -> Send:
-    """Close the connection after a refusal: a client that waits for `100 Continue` does not send the body then, and
-    what it sends next would be taken for it.
+    """Close the connection after an error.
+
+    A client that waits for `100 Continue` does not send the body after an error. Its next request on the connection
+    would be parsed as that body.
     """
 
     async def send_closing(event: Any) -> None:

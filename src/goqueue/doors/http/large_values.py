@@ -1,10 +1,10 @@
 """Large values, encoded and decoded in slices.
 
-To show a value of 16 MiB, its UTF-8 is checked and each byte is escaped as JSON needs it, or it becomes base64. As one
-call each of these holds the interpreter for 20 to 200 ms, in whatever thread it runs, and no other request is served
-meanwhile. So a value above `LARGE_BYTES` is left out when its answer is encoded: a mark is written instead, and the
-answer is sent piece by piece, with the value at the place of the mark. Between two slices of it, others have their
-turn. Base64 in requests is decoded in the same way.
+To show a value of 16 MiB, its UTF-8 is validated and escaped as a JSON string, or it is encoded as base64. Each of
+these, done in one call, holds the GIL for 20 to 200 ms, whichever thread it runs in, and no other request is served in
+that time. So a value above `LARGE_BYTES` is left out when its answer is encoded: a marker is written instead, and the
+answer is sent in pieces, with the value in place of the marker. The event loop serves other requests between two
+slices. Base64 in requests is decoded in the same way.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ _utf8_decoder = codecs.getincrementaldecoder("utf-8")
 
 
 class LargeValue:
-    """A value that stands in an answer in place of its text, until it is encoded."""
+    """A placeholder for the value in an answer. Its text is encoded later, in slices."""
 
     __slots__ = ("_as_text", "_data")
 
@@ -35,7 +35,7 @@ class LargeValue:
         self._as_text = as_text
 
     async def encoded(self) -> list[bytes]:
-        """What follows after `"value":` in slices: the text, or null and base64 in the field that comes next."""
+        """The JSON after `"value":`, in slices: the text, or null followed by the field `value_base64`."""
         slices = await self._text() if self._as_text else None
         return await self._base64() if slices is None else slices
 
@@ -63,12 +63,12 @@ class LargeValue:
 
 
 async def base64_decoded(text: str) -> bytes | None:
-    """The bytes that a large text stands for; None if it is not base64."""
+    """Decode base64 in slices; None if the text is not base64."""
     slices = []
     for start in range(0, len(text), BASE64_SLICE_CHARS):
         end = start + BASE64_SLICE_CHARS
         part = text[start:end]
-        if end < len(text) and "=" in part:  # padding, which only the last slice may have
+        if end < len(text) and "=" in part:  # padding is valid in the last slice only
             return None
         try:
             slices.append(a2b_base64(part, strict_mode=True))
@@ -79,7 +79,7 @@ async def base64_decoded(text: str) -> bytes | None:
 
 
 class Encoded:
-    """JSON without the large values in it."""
+    """Encoded JSON with a marker in place of each large value."""
 
     def __init__(self, content: object) -> None:
         self._values: list[LargeValue] = []
@@ -88,17 +88,17 @@ class Encoded:
 
     @property
     def has_large_values(self) -> bool:
-        """Whether the JSON is not whole yet."""
+        """Whether there are markers, so that the JSON has to be sent in pieces."""
         return bool(self._values)
 
     @property
     def whole(self) -> bytes:
-        """The JSON, if there are no large values."""
+        """The complete JSON. Only if there are no large values."""
         assert not self._values
         return self._json
 
     async def pieces(self) -> list[bytes]:
-        """The JSON in pieces, each of them small or at least without a large value."""
+        """The complete JSON in pieces; no piece is encoded from more than one slice of a large value."""
         if not self._values:
             return [self._json]
         pieces: list[bytes] = []
@@ -112,6 +112,7 @@ class Encoded:
         if not isinstance(value, LargeValue):
             raise NotImplementedError(f"{type(value).__name__} has no JSON")
         if not self._values:
-            self._mark = os.urandom(16).hex().encode()  # which no other value of the answer contains
+            # Random, so that a client cannot publish a value that contains the marker.
+            self._mark = os.urandom(16).hex().encode()
         self._values.append(value)
         return msgspec.Raw(self._mark)

@@ -1,13 +1,13 @@
-"""The socket: uvicorn's HTTP protocol on a server of our own.
+"""The listening socket: uvicorn's HTTP protocol class on an asyncio server.
 
-uvicorn's own server is a program: it takes the signals, ends the process when an address is taken, and looks ten
-times a second whether it should stop. A door is a part of a program, so only the protocol is used here. It gets the
-bounds that it does not have by itself: for the size of a request's head, for the time a request takes to arrive, for
-the number of connections. And what is no HTTP at all is refused in the same shape as everything else.
+uvicorn's own server expects to own the process: it installs signal handlers, exits if the address is in use, and polls
+ten times a second whether to stop. A door is part of a larger process, so only uvicorn's protocol class is used. This
+module adds limits that it lacks: the size of the request head, the time to receive a request, the number of
+connections. Bytes that are not HTTP get an error answer in the common shape.
 
-A connection that is closed before its request has arrived as a whole lingers: the answer is followed by the end of
-the stream, and what still comes is read and dropped, until the client closes or the time for a request is over. If the
-socket were closed at once, the kernel would reset the connection and the client would lose the answer.
+A connection that is closed before its request has been received completely lingers: the answer is followed by the end
+of the stream, and further input is read and dropped until the client closes or the time to receive a request is over.
+If the socket were closed at once, the kernel would reset the connection and the client would lose the answer.
 """
 
 import asyncio
@@ -56,7 +56,7 @@ class Listener:
         self._emptied = asyncio.Event()
 
     async def start(self, host: str, port: int) -> tuple[str, int]:
-        """Listen; returns the address that was bound. Raises `OSError`."""
+        """Listen; returns the bound address. Raises `OSError`."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._connect, host, port, backlog=BACKLOG)
         self._every_second(loop)
@@ -64,10 +64,10 @@ class Listener:
         return bound
 
     async def stop(self, grace_s: float) -> None:
-        """Take no more connections and let the requests end that are there. Those that do not in time are cut off."""
+        """Stop listening and finish the requests in progress. After `grace_s`, abort the connections that are left."""
         if self._server:
             self._server.close()
-        await asyncio.sleep(0)  # who was accepted just before is told of by now
+        await asyncio.sleep(0)  # lets connections that were just accepted register themselves
         for connection in list(self._state.connections):
             connection.shutdown()
         await self._until_empty(grace_s)
@@ -84,11 +84,11 @@ class Listener:
 
     @property
     def connections_open(self) -> int:
-        """How many clients are connected."""
+        """Number of open connections."""
         return len(self._state.connections)
 
-    def _connect(self) -> "Connection":
-        return Connection(self._uvicorn, self._state, self._config, self._lost)
+    def _connect(self) -> "HttpConnection":
+        return HttpConnection(self._uvicorn, self._state, self._config, self._lost)
 
     def _lost(self) -> None:
         if not self._state.connections:
@@ -106,13 +106,13 @@ class Listener:
         self._state.default_headers = [(b"date", date.encode())]
         now_s = loop.time()
         for connection in list(self._state.connections):
-            assert isinstance(connection, Connection)
+            assert isinstance(connection, HttpConnection)
             connection.check(now_s)
         self._tick()
 
 
-class Connection(HttpToolsProtocol):
-    """One connection of a client."""
+class HttpConnection(HttpToolsProtocol):
+    """One client connection, with limits on the request head and on the time to receive a request."""
 
     def __init__(
         self, config: uvicorn.Config, state: ServerState, limits: HttpConfig, lost: Callable[[], None]
@@ -120,7 +120,7 @@ class Connection(HttpToolsProtocol):
         super().__init__(config, state, {})
         self._limits = limits
         self._lost = lost
-        self._arriving_since_s: float | None = self.loop.time()  # a request, or the silence before the first one
+        self._arriving_since_s: float | None = self.loop.time()  # when the current request, or the connection, began
         self._is_request = False
         self._in_head = False
         self._head_bytes = 0
@@ -129,7 +129,7 @@ class Connection(HttpToolsProtocol):
         self._output = _Output(transport, self.loop, is_arriving=lambda: self._is_request)
         super().connection_made(self._output)
         if len(self.connections) > self._limits.connections_max:
-            self.refuse(BrokerUnavailable(f"there are {len(self.connections)} connections already"))
+            self.refuse(BrokerUnavailable(f"the limit of {self._limits.connections_max} connections is reached"))
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -145,6 +145,8 @@ class Connection(HttpToolsProtocol):
                 limit = self._limits.head_bytes_max
                 self.refuse(InvalidRequest(f"request line and headers are over the limit of {limit} bytes"))
         elif self._arriving_since_s is None and self.cycle.response_complete:
+            # Bytes that begin no request, such as empty lines, cancel uvicorn's keep-alive timer. Without this deadline
+            # they would keep the connection open without any limit.
             self._arriving_since_s = self.loop.time()
 
     def on_message_begin(self) -> None:
@@ -163,22 +165,22 @@ class Connection(HttpToolsProtocol):
         super().on_message_complete()
 
     def send_400_response(self, msg: str) -> None:
-        self.refuse(InvalidRequest("this is not HTTP/1.1"))
+        self.refuse(InvalidRequest("the request is not HTTP/1.1"))
 
     def check(self, now_s: float) -> None:
-        """Give up on a client that does not come to the point; one that never began is not answered."""
+        """Close the connection if its request is late; without an answer if no request has begun."""
         since_s, limit_s = self._arriving_since_s, self._limits.arrival_s_max
         if since_s is None or now_s - since_s <= limit_s:
             return
         if self._output.is_lingering:
             self.transport.abort()
         elif self._is_request:
-            self.refuse(RequestTimeout("the arrival of the request", limit_s))
+            self.refuse(RequestTimeout("the incomplete request", limit_s))
         else:
             self.transport.close()
 
     def refuse(self, error: GoQueueError) -> None:
-        """Answer by ourselves, if there is nobody else who does, and close."""
+        """Write an error, unless the application has begun to answer, and close the connection."""
         cycle: RequestResponseCycle | None = self.cycle
         is_answering = cycle is not None and cycle.response_started and not cycle.response_complete
         if not is_answering and not self.transport.is_closing():
@@ -187,10 +189,10 @@ class Connection(HttpToolsProtocol):
 
 
 class _Output(asyncio.Transport):
-    """A transport that writes at once what was written within one turn of the loop, and closes without a reset.
+    """A transport that joins all writes of one loop iteration, and closes without resetting the connection.
 
-    uvicorn writes the head of an answer and its body apart. Each would be a system call and a packet, and the client
-    would be woken for half an answer.
+    uvicorn writes the head and the body of an answer separately. Each would cost a system call and a packet, and the
+    client would wake up for half an answer.
     """
 
     def __init__(
@@ -209,7 +211,7 @@ class _Output(asyncio.Transport):
         self._gathered.append(data)
 
     def close(self) -> None:
-        """Close; while a request is arriving, only the half that is written to. A second call closes both."""
+        """Close. While a request is being received, close only the write side; a second call closes both sides."""
         self._flush()
         if self.is_lingering or not self._is_arriving() or self._transport.is_closing():
             self._transport.close()

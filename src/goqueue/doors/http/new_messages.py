@@ -1,7 +1,7 @@
-"""What a client sends to be published, and the message that it means.
+"""Messages in a publish request, and their conversion to `NewMessage`.
 
-Types are checked while the JSON is decoded, for the request as a whole. What a single message says is checked here,
-and what is wrong with one leaves the others alone.
+JSON types are checked while the body is decoded, and a wrong type refuses the whole request. The content of each
+message is checked here, and an invalid message does not affect the others.
 """
 
 from binascii import a2b_base64
@@ -15,12 +15,12 @@ from goqueue.doors.http.shapes import Text, Time
 from goqueue.doors.http.strictness import Body
 from goqueue.errors import InvalidMessage, InvalidPartition
 from goqueue.record.header import OFFSET_MAX, Priority
-from goqueue.record.headers import RESERVED_PREFIX
+from goqueue.record.headers import RESERVED_PREFIX, HeaderValue
 from goqueue.service.new_message import NewMessage
 from goqueue.times import parse_duration, parse_time
 
 ORIGIN: Final = "gq-origin"
-"""The one name of the broker's own that users may write: where a message was copied from."""
+"""The only reserved header that clients may set: the message that this one is a copy of."""
 
 SHOWN_MAX: Final = 40
 UNSET: Final = msgspec.UNSET
@@ -40,7 +40,7 @@ class HeaderBytes(Body, gc=False):
 
 
 class DueBody(Body, kw_only=True, gc=False):
-    """When a message is due: after a delay, or at a time."""
+    """When to deliver a message: after a delay, or at a time."""
 
     delay: Text = None
     deliver_at: Time = None
@@ -61,11 +61,12 @@ class MessageBody(DueBody, kw_only=True, gc=False):
     priority: str | int | None = None
     ttl: Text = None
     expires_at: Time = None
+    created_at: Time = None
     sequence: SequenceNumber | None = None
 
 
 class PublishBody(MessageBody, kw_only=True, gc=False):
-    """Messages to publish, or one message without the list around it."""
+    """Messages to publish, or the fields of a single message without a list."""
 
     messages: list[MessageBody] | None = None
     acks: Text = None
@@ -75,7 +76,8 @@ class PublishBody(MessageBody, kw_only=True, gc=False):
 
 
 def new_message(body: MessageBody, index: int, now_ns: int) -> NewMessage:
-    """The message that is meant. Raises `InvalidMessage` or `InvalidPartition`, about the one at `index`."""
+    """The message to store. Raises `InvalidMessage` or `InvalidPartition` for the message at `index`."""
+    # The most common case, spelled out: it is tested once per message of the busiest route.
     if body.value is not None and body.value_base64 is None and body.value_json is UNSET and not body.tombstone:
         value: bytes | None = body.value.encode()
     else:
@@ -84,7 +86,7 @@ def new_message(body: MessageBody, index: int, now_ns: int) -> NewMessage:
         key = None if body.key is None else body.key.encode()
     else:
         key = _either(body.key, body.key_base64, "key", index)
-    if value is None and not key:
+    if value is None and key is None:
         raise InvalidMessage("a tombstone needs a key", index=index)
     partition = body.partition
     if partition is not None and partition < 0:
@@ -100,11 +102,12 @@ def new_message(body: MessageBody, index: int, now_ns: int) -> NewMessage:
         deliver_at_ns,
         _expires_at_ns(body, index, now_ns, deliver_at_ns),
         body.sequence,
+        None if body.created_at is None else _time_ns(body.created_at, "created_at", index, now_ns),
     )
 
 
 def given_fields(body: MessageBody, index: int = 0) -> dict[str, object]:
-    """Those of value, key, headers, partition and priority that are given; text as UTF-8."""
+    """The fields among value, key, headers, partition and priority that are set; text as UTF-8."""
     given: dict[str, object] = {}
     if body.tombstone or _values_given(body):
         given["value"] = _value(body, index)
@@ -121,7 +124,7 @@ def given_fields(body: MessageBody, index: int = 0) -> dict[str, object]:
 
 
 def due_ns(body: DueBody, index: int, now_ns: int) -> int | None:
-    """When the message is due, if that is said; it may have been long ago."""
+    """The delivery time, if one is given. It may be in the past."""
     if body.deliver_at is None and body.deliver_at_camel is None:
         return None if body.delay is None else min(now_ns + delay_ns(body.delay, index), OFFSET_MAX)
     if body.deliver_at is not None and body.deliver_at_camel is not None:
@@ -134,7 +137,7 @@ def due_ns(body: DueBody, index: int, now_ns: int) -> int | None:
 
 
 def delay_ns(text: str, index: int = 0) -> int:
-    """A delay, which is not negative; raises `InvalidMessage`."""
+    """Parse a delay. Raises `InvalidMessage` if it is negative."""
     delay = _duration_ns(text, "delay", index)
     if delay < 0:
         raise InvalidMessage(f"invalid delay: {text[:SHOWN_MAX]} is negative", index=index)
@@ -142,7 +145,7 @@ def delay_ns(text: str, index: int = 0) -> int:
 
 
 def ttl_ns(text: str, index: int = 0) -> int:
-    """A time to live, which is positive; raises `InvalidMessage`."""
+    """Parse a time to live. Raises `InvalidMessage` unless it is positive."""
     ttl = _duration_ns(text, "ttl", index)
     if ttl <= 0:
         raise InvalidMessage(f"invalid ttl: {text[:SHOWN_MAX]} is not positive", index=index)
@@ -150,16 +153,19 @@ def ttl_ns(text: str, index: int = 0) -> int:
 
 
 async def decode_large(messages: Sequence[MessageBody]) -> None:
-    """Decode large base64 values in slices, so that others have their turn. What is wrong is left to `new_message`."""
+    """Decode large base64 values in slices, so that the event loop is not blocked.
+
+    Values that are not base64 are left as they are; `new_message` refuses them.
+    """
     for message in messages:
         if message.value_base64 is not None and len(message.value_base64) > LARGE_BYTES:
             value = await base64_decoded(message.value_base64)
             if value is not None:
-                message.value_base64 = value  # type: ignore[assignment]  # which `_from_base64` expects
+                message.value_base64 = value  # type: ignore[assignment]  # `_from_base64` accepts bytes
 
 
 def base64_chars(body: MessageBody) -> int:
-    """How much of the message came as base64."""
+    """The number of characters of the message that are base64."""
     return len(body.value_base64 or "") + len(body.key_base64 or "")
 
 
@@ -179,7 +185,7 @@ def _value(body: MessageBody, index: int) -> bytes | None:
 
 
 def _values_given(body: MessageBody) -> list[str]:
-    """Under which names there is a value; null means that there is none."""
+    """The fields that hold a value; null counts as absent."""
     values = {
         "value": body.value is not None,
         "value_json": body.value_json is not UNSET and bytes(body.value_json) != b"null",
@@ -189,7 +195,7 @@ def _values_given(body: MessageBody) -> list[str]:
 
 
 def _from_json(raw: msgspec.Raw, index: int) -> bytes:
-    """The value in UTF-8 and without spaces. A large one keeps its escapes: to make objects of it takes too long."""
+    """The value as compact UTF-8. A large value keeps its escapes: decoding it would block the event loop."""
     try:
         if len(bytes(raw)) > LARGE_BYTES:
             return msgspec.json.format(bytes(raw), indent=-1)
@@ -217,14 +223,14 @@ def _from_base64(text: str | bytes, name: str, index: int) -> bytes:
         raise InvalidMessage(f"invalid {name}: not base64", index=index) from None
 
 
-def _headers(headers: Mapping[str, str | HeaderBytes | None], index: int) -> dict[str, str | bytes]:
-    taken: dict[str, str | bytes] = {}
+def _headers(headers: Mapping[str, str | HeaderBytes | None], index: int) -> dict[str, HeaderValue]:
+    taken: dict[str, HeaderValue] = {}
     for name, value in headers.items():
         if name.startswith(RESERVED_PREFIX) and name != ORIGIN:
-            raise InvalidMessage(f"invalid header {name[:100]!r}: {RESERVED_PREFIX} opens reserved names", index=index)
+            raise InvalidMessage(f"invalid header {name[:100]!r}: prefix {RESERVED_PREFIX} is reserved", index=index)
         if isinstance(value, HeaderBytes):
             taken[name] = _from_base64(value.base64, f"header {name[:100]!r}", index)
-        elif value is not None:
+        else:
             taken[name] = value
     return taken
 
@@ -241,7 +247,7 @@ def _priority(priority: str | int, index: int) -> int:
 
 
 def _expires_at_ns(body: MessageBody, index: int, now_ns: int, deliver_at_ns: int | None) -> int | None:
-    """When the message is too old. The time that it is to live begins when it is due."""
+    """When the message expires. The time to live counts from the delivery time."""
     if body.ttl is None:
         return None if body.expires_at is None else _time_ns(body.expires_at, "expires_at", index, now_ns)
     if body.expires_at is not None:

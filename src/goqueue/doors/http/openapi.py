@@ -1,7 +1,8 @@
-"""The OpenAPI document: what Litestar knows of the routes from their types, and what it cannot know.
+"""The OpenAPI document of the routes.
 
-Litestar describes parameters, bodies and answers. Added here is what holds for every route: the one shape of an error,
-and that each route stands below `/v1` as well.
+Litestar describes parameters, bodies and answers from the types of the handlers. This module adds what Litestar does
+not derive: the shape of errors, the shapes of results in lists, and the strictness of bodies. The second server of the
+document is `/v1`, because each route also exists with that prefix.
 """
 
 from collections.abc import Sequence
@@ -16,8 +17,8 @@ from litestar.openapi.spec import Server
 
 from goqueue.doors.http.context import RequestContext
 from goqueue.doors.http.refusals import ErrorBody
-from goqueue.doors.http.routes.publish import RESULT_SHAPES, PublishAnswer
-from goqueue.doors.http.routes.settle import RECEIPT_SHAPES, Acked, RefusedReceipt, SettledMany
+from goqueue.doors.http.routes.publish import RESULT_SHAPES, ShownPublish
+from goqueue.doors.http.routes.settle import RECEIPT_SHAPES, RefusedReceipt, SettledMany, ShownAck
 from goqueue.doors.http.routes.transactions import AcksAdded, PublishedInTransaction
 from goqueue.doors.http.schema_answers import SchemaErrorBody
 
@@ -26,15 +27,15 @@ ERROR: Final = {"$ref": "#/components/responses/Error"}
 SCHEMA_ERROR: Final = {"$ref": "#/components/responses/SchemaError"}
 SCHEMAS: Final = "/schemas"
 DESCRIPTION: Final = (
-    "One durable log that serves as both a Kafka and an SQS. JSON in and out, and one shape for every error. "
+    "A durable log that serves as both a Kafka-like log and an SQS-like queue. All errors have the same shape. "
     "Durations are text such as 250ms, 30s or 7d; times are RFC 3339, epoch seconds or 2h ago. "
-    "A field or query parameter that a route does not know is refused, except below /schemas; "
-    "with Prefer: handling=lenient it is ignored."
+    "Unknown fields and query parameters are refused, except below /schemas; "
+    "with Prefer: handling=lenient they are ignored."
 )
 
 
 def describe(routes: Sequence[HTTPRouteHandler], *, version: str) -> dict[str, Any]:
-    """The document for the routes."""
+    """The document of the routes."""
     app = Litestar(
         list(routes),
         dependencies={"context": Provide(_no_context, sync_to_thread=False)},
@@ -60,7 +61,7 @@ def _declare_errors(document: dict[str, Any]) -> None:
     for path, operations in document["paths"].items():
         for operation in operations.values():
             responses = operation["responses"]
-            responses.pop("400", None)  # Litestar's own shape
+            responses.pop("400", None)  # in Litestar's own shape, which no route answers with
             error = SCHEMA_ERROR if path.startswith(SCHEMAS) else ERROR
             responses.update({"4XX": error, "5XX": error})
     document["components"]["responses"] = {"Error": _error(ErrorBody), "SchemaError": _error(SchemaErrorBody)}
@@ -68,27 +69,27 @@ def _declare_errors(document: dict[str, Any]) -> None:
 
 def _error(body: type[ErrorBody]) -> dict[str, Any]:
     content = {"application/json": {"schema": {"$ref": REF.format(name=body.__name__)}}}
-    return {"description": "Why it was refused", "content": content}
+    return {"description": "An error", "content": content}
 
 
 def _declare_results(schemas: dict[str, Any]) -> None:
-    """The shapes of a result, which nothing but their fields tells apart."""
+    """Declare the shapes of results. msgspec has no untagged unions of structs, so the handlers use `list[Any]`."""
     _, shapes = msgspec.json.schema_components(
         (ErrorBody, SchemaErrorBody, *RESULT_SHAPES, *RECEIPT_SHAPES), ref_template=REF
     )
     schemas.update(shapes)
     for answer, results in (
-        (PublishAnswer, RESULT_SHAPES),
+        (ShownPublish, RESULT_SHAPES),
         (PublishedInTransaction, RESULT_SHAPES),
         (SettledMany, RECEIPT_SHAPES),
-        (AcksAdded, (Acked, RefusedReceipt)),
+        (AcksAdded, (ShownAck, RefusedReceipt)),
     ):
         refs = [{"$ref": REF.format(name=shape.__name__)} for shape in results]
         schemas[answer.__name__]["properties"]["results"]["items"] = {"anyOf": refs}
 
 
 def _declare_bodies(routes: Sequence[HTTPRouteHandler], schemas: dict[str, Any]) -> None:
-    """What a request may hold; Litestar would not say that other fields are refused, nor that a number is from 0 on."""
+    """Replace Litestar's schemas of bodies by msgspec's, which have `additionalProperties` and numeric bounds."""
     parameters = [route.parsed_fn_signature.parameters for route in routes]
     bodies = [one["data"].annotation for one in parameters if "data" in one]
     _, shapes = msgspec.json.schema_components(bodies, ref_template=REF)
@@ -96,7 +97,7 @@ def _declare_bodies(routes: Sequence[HTTPRouteHandler], schemas: dict[str, Any])
 
 
 def _plain(node: Any) -> Any:
-    """The same without what only confuses: `oneOf` where more than one may match or is left, null in a query."""
+    """Simplify the document: `anyOf` for `oneOf`, since several may match; no null in queries and headers."""
     if isinstance(node, list):
         return [_plain(item) for item in node]
     if not isinstance(node, dict):
@@ -116,10 +117,10 @@ def _not_null(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def _operation_id(handler: HTTPRouteHandler, _method: object, components: list[Any]) -> str:
-    """The name of the handler, and which of its paths it is if there are several."""
+    """The name of the handler, with a suffix if it has several paths."""
     name = handler.handler_name
     return f"{name}_{components[-1]}" if len(handler.paths) > 1 else name
 
 
 def _no_context() -> RequestContext:
-    raise AssertionError("nobody is answered here")
+    raise AssertionError("this application only describes the routes")

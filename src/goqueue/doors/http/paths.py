@@ -1,7 +1,7 @@
-"""The path by which a route is found.
+"""The path that requests are routed by.
 
-It is the decoded one, except where a part of it may hold a slash, written `%2F`: the subject of a schema, the id of a
-transaction. There a route is found by the path as it was sent, and its parts are decoded one by one afterwards.
+It is the decoded path, except where a path parameter may contain a slash, written `%2F`: the subject of a schema, the
+id of a transaction. Such requests are routed by the path as it was sent, and each parameter is decoded afterwards.
 """
 
 import re
@@ -18,7 +18,7 @@ _AS_SENT = re.compile(r"(?:/v1)?/(?:schemas|transactions)(?=/|$)")
 
 
 def path_of(scope: Mapping[str, Any]) -> str:
-    """The path by which the route of a request is found."""
+    """The path to route the request by."""
     sent: str = scope["raw_path"].decode("ascii")
     if _AS_SENT.match(sent):
         return sent
@@ -27,13 +27,14 @@ def path_of(scope: Mapping[str, Any]) -> str:
 
 
 async def decode_path(request: Request[Any, Any, Any]) -> None:
-    """Decode what a path that was not decoded says; to be done before such a route is called."""
+    """Decode the parameters of a path that was not decoded. Runs before the handler of such a route."""
     given = request.scope["path_params"]
-    request.scope["path_params"] = {name: _decoded(text) for name, text in given.items()}  # others share the old one
+    # A new dict: Litestar caches the old one and hands it to other requests with the same path.
+    request.scope["path_params"] = {name: _decoded(text) for name, text in given.items()}
 
 
 def _decoded(text: str) -> str:
     try:
         return unquote(text, errors="strict")
     except UnicodeDecodeError:
-        raise InvalidRequest(f"invalid path: {text[:SHOWN_MAX]!r} is no UTF-8", path="path") from None
+        raise InvalidRequest(f"invalid path: {text[:SHOWN_MAX]!r} is not UTF-8", path="path") from None

@@ -1,10 +1,10 @@
-"""What a client is told when something is wrong: one body for every error, whoever raised it.
+"""Error answers: one body for all errors.
 
     {"error": text, "code": code, "status": int, "retryable": bool, "details"?: object}
 
-Errors of GoQueue are looked up in the one table of `wire/codes.py`. What Litestar and msgspec raise becomes one of
-them here. Everything else is a bug: it is logged under the id of the request, and the client is told that id and
-nothing more.
+The status of a GoQueue error comes from the table in `wire/codes.py`. Exceptions of Litestar and msgspec are translated
+to GoQueue errors here. Any other exception is a bug: it is logged with the id of the request, and the answer contains
+that id only.
 """
 
 import logging
@@ -28,7 +28,7 @@ from goqueue.wire import codes
 INT_MAX: Final = 2**63 - 1
 SHOWN_MAX: Final = 200
 REQUEST_ID: Final = "goqueue_request_id"
-"""In the state of a request."""
+"""The key of the request id in the state of a request."""
 RETRY_AFTER_STATUS: Final = frozenset({429, 503, 507})
 
 _log = logging.getLogger("goqueue.http")
@@ -40,7 +40,7 @@ _LOCATED = re.compile(r"(?P<what>.*?)(?: - at `(?P<path>.*)`)?", re.DOTALL)
 
 
 class ErrorBody(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """Why a request was refused."""
+    """The body of an error."""
 
     error: str
     code: str
@@ -50,7 +50,7 @@ class ErrorBody(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 def body_of(error: GoQueueError) -> ErrorBody:
-    """The error as a client sees it."""
+    """The body for the error."""
     facts = {name: _plain(value) for name, value in error.facts().items()}
     return ErrorBody(
         error=str(error),
@@ -62,7 +62,7 @@ def body_of(error: GoQueueError) -> ErrorBody:
 
 
 def headers_of(error: GoQueueError) -> dict[str, str]:
-    """What stands beside the body: when to come again, and what can be done instead."""
+    """The headers for the error: `Retry-After` and `Allow` where they apply."""
     headers = {}
     if error.retryable and codes.row(error).http in RETRY_AFTER_STATUS:
         wait_ms = getattr(error, "retry_after_ms", 1_000)
@@ -78,7 +78,7 @@ def encode(body: object) -> bytes:
 
 
 def understood(error: Exception, scope: Mapping[str, Any]) -> GoQueueError:
-    """The error of ours that says what went wrong."""
+    """Translate any exception to a `GoQueueError`. Logs those that are bugs."""
     method, path = scope["method"], scope["path"]
     match error:
         case GoQueueError():
@@ -93,31 +93,31 @@ def understood(error: Exception, scope: Mapping[str, Any]) -> GoQueueError:
         case HTTPException() if error.status_code < 500:
             return InvalidRequest(error.detail)
     request_id = request_id_of(scope)
-    _log.error("a request failed: %s %s (request %s)", method, path[:SHOWN_MAX], request_id, exc_info=error)
+    _log.error("request failed: method=%s path=%s request_id=%s", method, path[:SHOWN_MAX], request_id, exc_info=error)
     return InternalError(request_id)
 
 
 def request_id_of(scope: Mapping[str, Any]) -> str:
-    """The id under which the request is known here and at the client."""
+    """The id of the request, as in the header `X-Request-ID`."""
     identity: str = scope["state"].get(REQUEST_ID, "")
     return identity
 
 
 def malformed(error: msgspec.ValidationError) -> InvalidRequest:
-    """JSON that is not what it should be, and where."""
+    """The error for JSON of the wrong type, with the path of the fault."""
     match = _LOCATED.fullmatch(str(error))
     assert match
     return _unfit(match["what"], (match["path"] or "$").removeprefix("$."))
 
 
 def too_many(count: int, what: str, limit: int) -> RequestTooLarge:
-    """The refusal of a request that holds too many things."""
+    """The error for a request with too many messages, receipts or objects."""
     text = f"request too large: {count} {what} are over the limit of {limit}"
     return RequestTooLarge.restored(text, {"size": count, "limit": limit})
 
 
 def allowed_methods(methods: Iterable[str], path: str) -> str:
-    """The methods as `Allow` names them."""
+    """The value of the `Allow` header."""
     allowed = set(methods)
     if "GET" in allowed and has_head(path):
         allowed.add("HEAD")
@@ -125,12 +125,12 @@ def allowed_methods(methods: Iterable[str], path: str) -> str:
 
 
 def has_head(path: str) -> bool:
-    """Whether HEAD is GET without a body there: a stream has no end, and what is polled would be lost."""
+    """Whether the route answers HEAD. Streams do not end, and a poll would lease messages that it does not return."""
     return not _WITHOUT_HEAD.fullmatch(path)
 
 
 def _invalid(error: ValidationException, scope: Mapping[str, Any]) -> InvalidRequest:
-    """The first thing that Litestar found wrong with a parameter or a body."""
+    """The first fault that Litestar found in a parameter or a body."""
     first: Any = next(iter(error.extra or ()), {})
     if not isinstance(first, dict) or "key" not in first:
         return InvalidRequest(error.detail)
@@ -141,7 +141,7 @@ def _invalid(error: ValidationException, scope: Mapping[str, Any]) -> InvalidReq
 
 
 def _public_name(name: str, scope: Mapping[str, Any]) -> str:
-    """What clients call a parameter that may be called otherwise in Python."""
+    """The name of the parameter in the URL, which may differ from its name in Python."""
     handler = scope.get("route_handler")
     field = handler.parsed_fn_signature.parameters.get(name) if handler else None
     return getattr(field.kwarg_definition, "name", None) or name if field else name
@@ -152,11 +152,11 @@ def _unfit(what: str, path: str) -> InvalidRequest:
     if missing:
         name = missing[1] if path == "$" else f"{path}.{missing[1]}"
         return InvalidRequest(f"{name} is required", path=name)
-    if _NULL.fullmatch(what) and path != "$":  # which means absent
+    if _NULL.fullmatch(what) and path != "$":  # null means absent
         return InvalidRequest(f"{path} is required", path=path)
     return InvalidRequest(f"invalid {'body' if path == '$' else path}: {what}", path=path)
 
 
 def _plain(value: object) -> object:
-    """Numbers that JSON readers cannot hold are shown as text."""
+    """Integers that exceed 64 bits become text: many JSON parsers cannot read them."""
     return str(value)[:SHOWN_MAX] if isinstance(value, int) and abs(value) > INT_MAX else value

@@ -1,8 +1,8 @@
-"""How the registry's routes speak: as Confluent's Schema Registry, so that its clients need not know the difference.
+"""Answers of the schema registry, compatible with Confluent's Schema Registry, so that its clients work unchanged.
 
-They differ from all others in three ways. An answer, a refusal too, comes in the registry's own content type if the
-client names it. A refusal has `error_code` and `message` beside the fields that every refusal has. And a subject may
-contain a slash, written `%2F`, which `paths.py` sees to.
+The routes of the registry differ from all others in three ways. Answers, errors included, have the content type of the
+registry if the client accepts it. Errors have `error_code` and `message` in addition to the fields that every error
+has. And a subject may contain a slash, written `%2F`, which `paths.py` decodes.
 """
 
 import re
@@ -29,7 +29,7 @@ ERROR_CODES: Final[Mapping[str, int]] = {
     "NOT_LEADER": 50003,
     "LEADER_NOT_AVAILABLE": 50003,
 }
-"""The registry's number for an error that does not bring one; any other has its HTTP status for one."""
+"""The registry's number for errors that do not carry one; codes that are not listed use their HTTP status."""
 
 T = TypeVar("T")
 _BELOW = re.compile(r"(?:/v1)?/schemas(?=/|$)")
@@ -44,7 +44,7 @@ class SchemaErrorBody(ErrorBody, kw_only=True):
 
 
 class SchemaResponse(JsonResponse[T]):
-    """An answer of the registry, in its own content type if that was asked for."""
+    """An answer of the registry, with its content type if the client accepts that."""
 
     def to_asgi_response(self, app: Any, request: Request[Any, Any, Any], **options: Any) -> Any:
         if self.media_type in (None, JSON):
@@ -53,18 +53,18 @@ class SchemaResponse(JsonResponse[T]):
 
 
 def media_type(accept: str) -> str:
-    """The content type of an answer to who accepts these."""
+    """The content type of the answer to a request with this `Accept` header."""
     named = {name.partition(";")[0].strip().lower() for name in accept.split(",") if not _UNWANTED.search(name)}
     return next((vendor for vendor in VENDOR_TYPES if vendor in named), JSON)
 
 
 def is_below(path: str) -> bool:
-    """Whether the path is one of the registry."""
+    """Whether the path belongs to the registry."""
     return _BELOW.match(path) is not None
 
 
 def refusal(error: GoQueueError) -> SchemaErrorBody:
-    """The error as clients of the registry know it."""
+    """The error in the shape that clients of Confluent's registry expect."""
     body = body_of(error)
     details = {} if body.details is msgspec.UNSET else body.details
     return SchemaErrorBody(
@@ -79,7 +79,7 @@ def refusal(error: GoQueueError) -> SchemaErrorBody:
 
 
 def _operation_id(handler: HTTPRouteHandler, _method: object, components: list[Any]) -> str:
-    """The name of the handler; its longer path has a longer one."""
+    """The name of the handler, with a suffix for the longer of its two paths."""
     name = handler.handler_name
     return f"{name}_in_full" if components[:2] == ["schemas", "schemas"] else name
 
@@ -110,5 +110,5 @@ def put(path: str | list[str], *, summary: str) -> HTTPRouteHandler:
 
 
 def delete(path: str | list[str], *, summary: str) -> HTTPRouteHandler:
-    """A route of the registry that takes something away."""
+    """A route of the registry that deletes something."""
     return litestar.delete(path, summary=summary, **_SHARED)

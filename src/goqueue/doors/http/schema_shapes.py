@@ -1,4 +1,4 @@
-"""Schemas in bodies and answers, in the words of Confluent's Schema Registry; what its routes take in a query."""
+"""Schemas in requests and answers, with the field names of Confluent's Schema Registry, and its query parameters."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, TypeVar
@@ -14,16 +14,16 @@ from goqueue.wire import schema_reports as reports
 UNSET: Final = msgspec.UNSET
 T = TypeVar("T")
 
-Flag = Annotated[str | None, QueryParameter(description="true or false, which it is by default")]
-ListOffset = Annotated[int, QueryParameter(ge=0, le=SKIP_MAX, description="how many to pass over")]
-ListLimit = Annotated[int, QueryParameter(description="how many at most; negative: all")]
-InSubject = Annotated[str | None, QueryParameter(description="only as far as it is about this subject")]
+Flag = Annotated[str | None, QueryParameter(description="true or false (default)")]
+ListOffset = Annotated[int, QueryParameter(ge=0, le=SKIP_MAX, description="number of entries to skip")]
+ListLimit = Annotated[int, QueryParameter(description="maximum number of entries; negative: all")]
+InSubject = Annotated[str | None, QueryParameter(description="only versions of this subject")]
 Rendering = Annotated[str | None, QueryParameter(description="serialized: a Protobuf schema as a base64 descriptor")]
-Prefix = Annotated[str, QueryParameter(name="subjectPrefix", description="how the names of the subjects begin")]
+Prefix = Annotated[str, QueryParameter(name="subjectPrefix", description="only subjects whose names begin with this")]
 
 
 class ReferenceBody(msgspec.Struct, kw_only=True):
-    """A schema that another one refers to, and under which name."""
+    """A schema that another schema imports, and the name it is imported by."""
 
     name: str
     subject: str
@@ -31,7 +31,7 @@ class ReferenceBody(msgspec.Struct, kw_only=True):
 
 
 class SchemaBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """A schema; without a type, a text that parses as Avro is AVRO and all else JSON."""
+    """A schema. Without a type, text that parses as Avro is AVRO and any other text is JSON."""
 
     schema: str | None = None
     schema_type: str | None = None
@@ -41,7 +41,7 @@ class SchemaBody(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class RegisteredSchema(msgspec.Struct, kw_only=True):
-    """Under which numbers a schema is known now."""
+    """The id, version and guid of a registered schema."""
 
     id: int
     version: int
@@ -49,7 +49,7 @@ class RegisteredSchema(msgspec.Struct, kw_only=True):
 
 
 class ShownReference(msgspec.Struct, kw_only=True):
-    """A schema that another one refers to, and under which name."""
+    """A schema that another schema imports, and the name it is imported by."""
 
     name: str
     subject: str
@@ -57,7 +57,7 @@ class ShownReference(msgspec.Struct, kw_only=True):
 
 
 class ShownSchema(msgspec.Struct, kw_only=True, rename="camel", omit_defaults=True):
-    """A schema, and where it is in use."""
+    """A schema and the subject and version that it is registered as."""
 
     subject: str | msgspec.UnsetType = UNSET
     version: int | msgspec.UnsetType = UNSET
@@ -78,7 +78,7 @@ class ShownUse(msgspec.Struct, kw_only=True):
 
 
 def new_schema(body: SchemaBody) -> reports.NewSchema:
-    """The schema as the registry takes it."""
+    """The schema as the service takes it."""
     if body.schema is None:
         raise InvalidSchema.restored("schema is required", vars(InvalidSchema("it is required", path="schema")))
     references = [reports.SchemaReference(one.name, one.subject, one.version) for one in body.references or ()]
@@ -86,7 +86,7 @@ def new_schema(body: SchemaBody) -> reports.NewSchema:
 
 
 async def shown(context: RequestContext, info: reports.SchemaInfo, format: str | None = None) -> ShownSchema:
-    """The schema as it is answered, its text in the form that was asked for."""
+    """The schema as an answer shows it, with its text in the requested format."""
     references = [ShownReference(name=one.name, subject=one.subject, version=one.version) for one in info.references]
     return ShownSchema(
         subject=info.subject or UNSET,
@@ -102,5 +102,5 @@ async def shown(context: RequestContext, info: reports.SchemaInfo, format: str |
 
 
 def page(items: Sequence[T], offset: int, limit: int) -> list[T]:
-    """The part of a list that was asked for."""
+    """The requested page of a list."""
     return list(items[offset:] if limit < 0 else items[offset : offset + limit])

@@ -1,8 +1,9 @@
-"""A stored message as JSON shows it.
+"""Stored messages as JSON.
 
-Bytes that are text are shown as text, others as base64 beside a null. If that was asked for, values that are JSON are
-shown as such, in `value_json` beside a null. Compressed values are shown as they were before; one that cannot be
-decompressed is a null beside an `error`. The broker's own note of who published a batch is not shown.
+Bytes that are UTF-8 are shown as text, other bytes as base64 in a second field, and the first field is null. With
+`values=json`, values that are JSON are shown in `value_json`, and `value` is null. Compressed values are shown
+decompressed; if that fails, the value is null and `error` says why. Headers that say how a message
+was published are not shown.
 """
 
 from base64 import b64encode
@@ -19,37 +20,37 @@ from goqueue.names import TopicPartition
 from goqueue.record import kernel
 from goqueue.record.compression import decompress
 from goqueue.record.header import Buffer, Flags
-from goqueue.record.headers import EXPIRES_AT, PRODUCER, parse_time, split_headers
-from goqueue.record.message import Message
+from goqueue.record.headers import CREATED, EXPIRES_AT, NOT_SHOWN, parse_time, split_headers
+from goqueue.record.message import StoredMessage
 
-_EXPIRES_AT: Final = EXPIRES_AT.encode()
-_PRODUCER: Final = PRODUCER.encode()
-_COMPRESSED: Final = int(Flags.COMPRESSED)  # plain numbers: an IntFlag takes its time, message by message
+_TIMES_SHOWN: Final = {EXPIRES_AT.encode(): "expires_at", CREATED.encode(): "created_at"}
+_NOT_SHOWN: Final = frozenset(name.encode() for name in NOT_SHOWN)
+_COMPRESSED: Final = int(Flags.COMPRESSED)  # plain ints: operations on an IntFlag are slow, and run per message
 _TOMBSTONE: Final = int(Flags.TOMBSTONE)
 
 
 class Encoding(StrEnum):
-    """How bytes are shown: as text where they are text, or all as base64."""
+    """How bytes are shown: UTF-8 as text and other bytes as base64, or all bytes as base64."""
 
     TEXT = "text"
     BASE64 = "base64"
 
 
 class Values(StrEnum):
-    """How values are shown: as text where they are text, or as JSON where they are JSON."""
+    """How values are shown: as text, or as JSON if they are valid JSON."""
 
     TEXT = "text"
     JSON = "json"
 
 
 class ShownHeader(msgspec.Struct, gc=False):
-    """A header that is not text."""
+    """The value of a header that is not UTF-8."""
 
     base64: str
 
 
 class ShownMessage(msgspec.Struct, kw_only=True, gc=False):
-    """One stored message."""
+    """A stored message."""
 
     topic: str
     partition: int
@@ -57,19 +58,20 @@ class ShownMessage(msgspec.Struct, kw_only=True, gc=False):
     timestamp: str
     key: str | msgspec.UnsetType | None = msgspec.UNSET
     key_base64: str | msgspec.UnsetType = msgspec.UNSET
-    value: str | None  # what follows must stay: a large value may turn out to be base64
+    value: str | None  # value_base64 must come after it: see LargeValue.encoded
     value_json: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
     value_base64: str | msgspec.UnsetType = msgspec.UNSET
     priority: str
-    headers: dict[str, str | ShownHeader]
+    headers: dict[str, str | ShownHeader | None]
     tombstone: bool | msgspec.UnsetType = msgspec.UNSET
     expires_at: str | msgspec.UnsetType = msgspec.UNSET
-    error: str | msgspec.UnsetType = msgspec.UNSET  # why the value is not shown
+    created_at: str | msgspec.UnsetType = msgspec.UNSET
+    error: str | msgspec.UnsetType = msgspec.UNSET  # why the value is missing
     code: str | msgspec.UnsetType = msgspec.UNSET  # of that error
 
 
 class ShownGap(msgspec.Struct):
-    """Offsets [first_offset, next_offset) whose records are damaged on the disk."""
+    """Offsets [first_offset, next_offset) whose records are damaged on disk."""
 
     partition: int
     first_offset: int
@@ -78,7 +80,7 @@ class ShownGap(msgspec.Struct):
 
 
 class ShownKey(NamedTuple):
-    """The two fields that show a key."""
+    """The values of the fields `key` and `key_base64`."""
 
     key: str | msgspec.UnsetType | None
     key_base64: str | msgspec.UnsetType
@@ -89,14 +91,14 @@ M = TypeVar("M", bound=ShownMessage)
 
 def shown(
     records: Buffer, origin: TopicPartition, encoding: Encoding, values: Values
-) -> Iterator[tuple[Message, ShownMessage, int]]:
-    """Each message of the records with what is shown of it, and how many bytes that stands for."""
-    for message in kernel.decode(records, origin, Message):
+) -> Iterator[tuple[StoredMessage, ShownMessage, int]]:
+    """Each message of the records with its JSON shape and the size of its value in bytes."""
+    for message in kernel.decode(records, origin, StoredMessage):
         yield message, *show(message, encoding, values, ShownMessage)
 
 
-def show(message: Message, encoding: Encoding, values: Values, shape: type[M]) -> tuple[M, int]:
-    """What is shown of the message, and how many bytes that stands for."""
+def show(message: StoredMessage, encoding: Encoding, values: Values, shape: type[M]) -> tuple[M, int]:
+    """The JSON shape of the message, and the size of its value in bytes, decompressed."""
     topic, partition = message.origin
     as_text = encoding is Encoding.TEXT
     value, flags = message.value, message.flags
@@ -127,18 +129,18 @@ def show(message: Message, encoding: Encoding, values: Values, shape: type[M]) -
     elif values is Values.JSON and (raw := _json(value)) is not None:
         view.value_json = raw
     elif len(value) > LARGE_BYTES:
-        view.value = LargeValue(value, as_text=as_text)  # type: ignore[assignment]  # until it is encoded
+        view.value = LargeValue(value, as_text=as_text)  # type: ignore[assignment]  # replaced while encoding
     else:
         view.value = _text(value) if as_text else None
         if view.value is None:
             view.value_base64 = b64encode(value).decode()
-    if message.raw_headers is not None:
-        _show_headers(message.raw_headers, view, as_text)
+    if message.encoded_headers is not None:
+        _show_headers(message.encoded_headers, view, as_text)
     return view, len(value)
 
 
 def show_key(key: bytes | None, encoding: Encoding) -> ShownKey:
-    """The key on its own, as a message shows it."""
+    """The fields of a key without its message."""
     if key is None:
         return ShownKey(msgspec.UNSET, msgspec.UNSET)
     text = _text(key) if encoding is Encoding.TEXT else None
@@ -147,19 +149,20 @@ def show_key(key: bytes | None, encoding: Encoding) -> ShownKey:
 
 def _show_headers(raw: bytes, view: ShownMessage, as_text: bool) -> None:
     for name, value in split_headers(raw):
-        if name == _PRODUCER:
+        if name in _NOT_SHOWN:
+            if name in _TIMES_SHOWN and (time_ns := parse_time(value or b"")) is not None:
+                setattr(view, _TIMES_SHOWN[name], time_text(time_ns))
             continue
-        if name == _EXPIRES_AT and (expires_at_ns := parse_time(value)) is not None:
-            view.expires_at = time_text(expires_at_ns)
-            continue
-        text = _text(value) if as_text else None
-        view.headers[name.decode("utf-8", "backslashreplace")] = (
-            ShownHeader(b64encode(value).decode()) if text is None else text
-        )
+        view.headers[name.decode("utf-8", "backslashreplace")] = None if value is None else _header(value, as_text)
+
+
+def _header(value: bytes, as_text: bool) -> str | ShownHeader:
+    text = _text(value) if as_text else None
+    return ShownHeader(b64encode(value).decode()) if text is None else text
 
 
 def _json(data: bytes) -> msgspec.Raw | None:
-    """The value as it stands in an answer, if it is JSON: numbers keep all of their digits, line breaks go."""
+    """The value, reformatted to one line, if it is JSON. Numbers keep all of their digits."""
     if _text(data) is None:
         return None
     try:

@@ -1,8 +1,8 @@
-"""Requests say only what their route knows.
+"""Unknown fields and query parameters are refused.
 
-A field or query parameter that is not known would be ignored elsewhere, and a message with a misspelt `dealy` would be
-delivered at once. Here it is refused, with the known name that is most like it. A client that wants the old way sends
-`Prefer: handling=lenient`; the registry below `/schemas` is always lenient, as that of Confluent.
+If they were ignored, a message with a misspelt `dealy` would be delivered at once. The error names the most similar
+known name. A client can send `Prefer: handling=lenient` to have them ignored. The registry below `/schemas` is always
+lenient, as Confluent's is.
 
 Fields are checked by msgspec while it decodes a body (`forbid_unknown_fields`), query parameters by a guard.
 """
@@ -22,22 +22,22 @@ from litestar.params import QueryParameter
 from goqueue.doors.unknown import unknown
 
 LENIENT: Final = {"lenient": True}
-"""The option of a route that ignores what it does not know."""
+"""The option of a route that ignores unknown fields and query parameters."""
 
 _HANDLING = re.compile(rb"(?:^|[,;\s])handling\s*=\s*\"?lenient(?![\w-])", re.IGNORECASE)
 
 
 class Body(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """What all bodies are: objects without unknown fields."""
+    """The base of all request bodies: JSON objects that refuse unknown fields."""
 
 
 def is_lenient(headers: Iterable[tuple[bytes, bytes]]) -> bool:
-    """Whether the client asked to ignore what is not known."""
+    """Whether the client asked to ignore unknown fields and query parameters."""
     return any(name == b"prefer" and _HANDLING.search(value) for name, value in headers)
 
 
 async def refuse_unknown(connection: ASGIConnection[Any, Any, Any, Any], handler: BaseRouteHandler) -> None:
-    """A guard of all routes: refuse query parameters that the route does not know, and fields if it knows none."""
+    """A guard of all routes: refuse unknown query parameters, and any field if the route takes no body."""
     if "lenient" in handler.opt:
         return
     scope = connection.scope
@@ -53,7 +53,7 @@ def _has_body(headers: Iterable[tuple[bytes, bytes]]) -> bool:
 
 
 def _check_no_fields(body: bytes, headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Refuse an object with fields where no body is expected; what is no object says nothing."""
+    """Refuse a JSON object with fields where no body is expected. Any other content is ignored."""
     try:
         given = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
@@ -63,7 +63,7 @@ def _check_no_fields(body: bytes, headers: Iterable[tuple[bytes, bytes]]) -> Non
 
 
 def check_query(query: bytes, known: Sequence[str], headers: Iterable[tuple[bytes, bytes]]) -> None:
-    """Refuse a parameter that is not among those that are known."""
+    """Refuse query parameters other than the known ones."""
     for name, _ in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
         if name not in known and not is_lenient(headers):
             raise unknown(name, known, what="query parameter")
@@ -71,7 +71,7 @@ def check_query(query: bytes, known: Sequence[str], headers: Iterable[tuple[byte
 
 @cache
 def public_names(handler: BaseRouteHandler) -> dict[str, str]:
-    """What the query parameters of the route are called in Python, and what clients call them."""
+    """The query parameters of the route: the name in Python to the name in the URL."""
     names = {}
     for name, field in handler.parsed_fn_signature.parameters.items():
         if isinstance(field.kwarg_definition, QueryParameter):

@@ -1,7 +1,7 @@
-"""The trace that a request belongs to goes on in the messages that it publishes.
+"""Messages continue the trace of the request that publishes them.
 
-A message whose own headers name a trace keeps that one. What a request says that does not keep to W3C's rules counts as
-not said, and so do two answers to one question.
+A message whose own headers name a trace keeps that trace. A `traceparent` that is invalid by the W3C specification, or
+that is sent twice, is ignored.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ _STATE = TRACESTATE.encode()
 
 
 def trace_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
-    """What a message is told of the trace of its request; nothing if there is none."""
+    """The headers that continue the trace of the request in a message; empty if the request has no trace."""
     parents = [value for name, value in headers if name == _PARENT]
     if len(parents) != 1:
         return {}
@@ -28,7 +28,7 @@ def trace_headers(headers: Iterable[tuple[bytes, bytes]]) -> dict[str, str]:
 
 
 def continue_trace(message: NewMessage, trace: Mapping[str, str]) -> NewMessage:
-    """The message in the trace of its request, unless it has its own."""
+    """The message with the trace of its request, unless it names its own."""
     own = message.headers
     if own and TRACEPARENT in own:
         return message

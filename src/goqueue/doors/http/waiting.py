@@ -1,7 +1,7 @@
-"""From the broker's `Pending` to something that a coroutine can await.
+"""Awaiting a `Pending` of the service in a coroutine.
 
-A `Pending` calls back in the thread of the loop, so a plain future is all it takes. Nobody waits for ever: an answer
-that does not come in time is a `RequestTimeout`, a long poll ends early when its client hangs up or the door closes.
+A `Pending` calls back in the thread of the event loop, so a plain future suffices. Every wait is bounded: an answer
+that is late raises `RequestTimeout`, and a long poll ends early when its client disconnects or the door closes.
 """
 
 import asyncio
@@ -16,11 +16,11 @@ from goqueue.service.pending import Pending
 
 T = TypeVar("T")
 TURNS_TO_NOTICE = 3
-"""Of the loop: it reads the end of a connection in one, tells the protocol in the next, and that wakes who listens."""
+"""Iterations of the event loop until a disconnect is seen: read the socket, call the protocol, wake the task."""
 
 
 async def answered(pending: Pending[T], what: str, *, limit_s: float) -> T:
-    """The answer, or `RequestTimeout` if there is none within the limit."""
+    """The result. Raises `RequestTimeout` after `limit_s`."""
     if pending.is_done:
         return pending.result()
     future = _future(pending)
@@ -33,24 +33,24 @@ async def answered(pending: Pending[T], what: str, *, limit_s: float) -> T:
 
 
 def pending_is_late(future: "asyncio.Future[None]", what: str, limit_s: float) -> None:
-    """Wait no longer."""
+    """Fail the future with `RequestTimeout`, unless it is done."""
     if not future.done():
         future.set_exception(RequestTimeout(what, limit_s))
 
 
 async def held(pending: Pending[T], *, unless: "asyncio.Future[None]", limit_s: float) -> bool:
-    """Whether the answer came before the other future was done, or the time was over. If not, it is given up."""
+    """Whether the result came before `unless` was done and before the time was over. If not, `pending` is abandoned."""
     if not pending.is_done:
         await asyncio.wait({_future(pending), unless}, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
     if pending.is_done:
         return True
-    pending.fail(BrokerUnavailable("nobody waits for this any more"))
+    pending.fail(BrokerUnavailable("the request was abandoned"))
     return False
 
 
 @asynccontextmanager
 async def leaving(receive: Receive, closing: "asyncio.Future[None]") -> AsyncIterator["asyncio.Future[None]"]:
-    """A future that is done once the client has hung up or the door is closing."""
+    """A future that is done once the client has disconnected or the door is closing."""
     left: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     listener = asyncio.create_task(_until_gone(receive))
 
@@ -68,7 +68,7 @@ async def leaving(receive: Receive, closing: "asyncio.Future[None]") -> AsyncIte
 
 
 async def has_left(receive: Receive) -> bool:
-    """Whether the client has hung up by now, be it right after it asked."""
+    """Whether the client has disconnected, also if it did so right after its request."""
     listener = asyncio.create_task(_until_gone(receive))
     for _ in range(TURNS_TO_NOTICE):
         await asyncio.sleep(0)

@@ -16,14 +16,14 @@ from goqueue.errors import InvalidRequest
 from goqueue.service.new_message import NewMessage
 from goqueue.service.pending import Pending
 from goqueue.service.service import Service
-from goqueue.service.table import VERBS, Verb
+from goqueue.service.table import VERBS, ServiceVerb
 from goqueue.wire.reports import RecurringMessage
 
 CALLS: Final = {name: verb for name, verb in VERBS.items() if verb.is_called_by_name}
 
 
 @cache
-def arguments_of(verb: Verb) -> type[msgspec.Struct]:
+def arguments_of(verb: ServiceVerb) -> type[msgspec.Struct]:
     """The arguments as they are on the wire."""
     fields: list[Any] = []
     for parameter, hint in verb.parameters():

@@ -15,7 +15,6 @@ import msgspec
 
 from goqueue.clock import MS, Clock
 from goqueue.doors.native.config import NativeConfig
-from goqueue.doors.native.last_polls import LastPolls
 from goqueue.doors.native.requests import Requests
 from goqueue.errors import BrokerUnavailable, GoQueueError, InternalError, InvalidRequest
 from goqueue.service.pending import Pending
@@ -44,7 +43,6 @@ class SharedDoor(Protocol):
     node_id: int
     connections: "set[Connection]"
     congested: "set[Connection]"  # whose peers do not read their answers
-    polls: LastPolls
     is_stopped: bool
 
     def account(self, connection: "Connection", size: int) -> None:
@@ -90,7 +88,7 @@ class Connection(asyncio.BufferedProtocol):
         self._frame_since_ns: int | None = None
         self._hung_up_ns: int | None = None
         self.held_bytes = 0
-        self.requests = Requests(self, door.service, limits=door.config, node_id=door.node_id, polls=door.polls)
+        self.requests = Requests(self, door.service, limits=door.config, node_id=door.node_id)
 
     # --- the transport -------------------------------------------------------------------------
 

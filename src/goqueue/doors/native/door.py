@@ -16,7 +16,6 @@ from collections.abc import Callable
 from goqueue.clock import Clock
 from goqueue.doors.native.config import NativeConfig
 from goqueue.doors.native.connection import Connection
-from goqueue.doors.native.last_polls import LastPolls
 from goqueue.runtime.adaptive_spin import AdaptiveSpin, yield_processor
 from goqueue.service.service import Service
 
@@ -47,7 +46,6 @@ class NativeDoor:
         self.node_id = node_id
         self.connections: set[Connection] = set()
         self.congested: set[Connection] = set()  # whose peers do not read what they asked for
-        self.polls = LastPolls(service.groups)
         self.inbound_bytes = 0
         self._holders: dict[Connection, None] = {}  # of large unfinished frames, in the order in which these began
         self._starved: set[Connection] = set()
@@ -180,7 +178,6 @@ class NativeDoor:
         now_ns = self.clock.monotonic_ns()
         for connection in list(self.connections):
             connection.check_time(now_ns)
-        self.polls.forget_members_that_left()
 
     def _sweep_regularly(self, loop: asyncio.AbstractEventLoop) -> None:
         self.sweep()

@@ -13,10 +13,9 @@ import msgspec
 from goqueue.doors import process
 from goqueue.doors.native import calls
 from goqueue.doors.native.config import NativeConfig
-from goqueue.doors.native.last_polls import LastPoll, LastPolls, batches_of
 from goqueue.doors.native.peer import Peer
 from goqueue.doors.native.pushes import RESPONSE_OF_RECORDS, Pushes, send_records
-from goqueue.errors import BrokerUnavailable, GoQueueError, InvalidRequest
+from goqueue.errors import BrokerUnavailable, GoQueueError, InvalidRequest, TopicNotFound
 from goqueue.names import VERSION
 from goqueue.service.caller import Caller
 from goqueue.service.groups import Join, PollResult
@@ -24,9 +23,10 @@ from goqueue.service.messages import ProducerEpoch, ReadResult, StoredBatch
 from goqueue.service.pending import Pending, chained, when_all_are_done
 from goqueue.service.service import Service
 from goqueue.service.topics import TopicInfo
+from goqueue.topics.config import TRACES_TOPIC, refuse_internal
 from goqueue.wire import frames, verbs
 from goqueue.wire.frames import Frame, FrameFlags
-from goqueue.wire.reports import PartitionName, SettledBatch
+from goqueue.wire.reports import PartitionName, SettledBatch, Settlement
 from goqueue.wire.verbs import Verb
 
 OFFSET_BYTES: Final = 8
@@ -40,12 +40,11 @@ Handler = Callable[["Requests", int, memoryview, memoryview], None]
 class Requests:
     """What one client asks for. It has to say HELLO first."""
 
-    def __init__(self, peer: Peer, service: Service, *, limits: NativeConfig, node_id: int, polls: LastPolls) -> None:
+    def __init__(self, peer: Peer, service: Service, *, limits: NativeConfig, node_id: int) -> None:
         self._peer = peer
         self._service = service  # called by this client, from its HELLO on
         self._frame_bytes_max = limits.frame_bytes_max
         self._node_id = node_id
-        self._polls = polls
         self._reads: set[Pending[Any]] = set()  # those that wait for a record
         self.pushes = Pushes(peer, subscriptions_max=limits.subscriptions_max)
         self.is_welcome = False
@@ -230,8 +229,6 @@ class Requests:
 
     def _join(self, correlation: int, meta: memoryview, _: memoryview) -> None:
         asked = _decode_join(meta)
-        if asked.member_id is not None:
-            self._polls.forget(asked.group, asked.member_id)
         wanted = Join(
             client_id=asked.client_id,
             topics=asked.topics,
@@ -264,7 +261,6 @@ class Requests:
 
     def _poll(self, correlation: int, meta: memoryview, _: memoryview) -> None:
         asked = _decode_poll(meta)
-        last = self._polls.begin(asked) if asked.number else None
         pending = self._service.groups.poll(
             asked.group,
             asked.member_id,
@@ -273,22 +269,20 @@ class Requests:
             max_bytes=min(asked.max_bytes, self._peer.read_bytes_max),
             wait_ms=asked.wait_ms,
             visibility_timeout_ms=asked.visibility_timeout_ms,
+            number=asked.number or None,
         )
         if pending.is_done:
-            self._polled(correlation, last, pending.result())
+            self._polled(correlation, pending.result())
             return
-        if last:
-            last.pending = pending
         self._reads.add(pending)
         pending.then(self._reads.discard)
-        self._peer.later(Verb.POLL, correlation, pending, partial(self._polled, correlation, last))
+        self._peer.later(Verb.POLL, correlation, pending, partial(self._polled, correlation))
 
-    def _polled(self, correlation: int, last: LastPoll | None, result: PollResult) -> None:
-        if self._peer.is_closed:  # no client will ever see these
-            self._polls.release(batches_of(result))
+    def _polled(self, correlation: int, result: PollResult) -> None:
+        if self._peer.is_closed:  # no client will see these; a release that is refused leaves them until the lease ends
+            for batch in result.polled.batches:
+                self._service.groups.settle_batch(batch.topic, batch.partition, batch.nonce, b"", Settlement("release"))
             return
-        if last:
-            last.answered(result)
         size = sum(map(len, result.records))
         head = frames.pack(Verb.POLL, correlation, verbs.encode(result.polled), size, flags=RESPONSE_OF_RECORDS)
         self._peer.write(head, *result.records)
@@ -333,8 +327,6 @@ class Requests:
         asked = _decode_call(meta)
         arguments = _decode_arguments(payload)
         pending = calls.call(self._service, asked.name, arguments)
-        if asked.name == "groups.leave":
-            self._polls.forget(str(arguments["group"]), str(arguments["member_id"]))
         self._peer.later(Verb.CALL, correlation, pending, partial(self._value, Verb.CALL, correlation))
 
     # --- answers -------------------------------------------------------------------------------
@@ -374,7 +366,12 @@ class Requests:
 
 def _topic_metadata(name: str, described: Pending[TopicInfo]) -> verbs.TopicMetadata:
     try:
-        info = described.result()
+        try:
+            info = described.result()
+        except TopicNotFound:
+            if name != TRACES_TOPIC:  # clients that request metadata publish or read, which only __traces allows
+                refuse_internal(name)
+            raise
     except GoQueueError as error:
         return verbs.TopicMetadata(name, topic_id="", leaders=[], error=verbs.error_meta(error))
     return verbs.TopicMetadata(
@@ -384,6 +381,7 @@ def _topic_metadata(name: str, described: Pending[TopicInfo]) -> verbs.TopicMeta
         compression=str(info.settings["compression"]),
         max_message_bytes=cast("int", info.settings["max_message_bytes"]),
         acks=str(info.settings["acks"]),
+        partitioner=str(info.settings["partitioner"]),
     )
 
 

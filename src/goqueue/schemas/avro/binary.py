@@ -18,7 +18,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
-from goqueue.schemas.avro.types import Array, Enum, Fixed, Map, Primitive, Record, Type, Union
+from goqueue.schemas.avro.types import Array, AvroRecord, Enum, Fixed, Map, Primitive, Type, Union
 from goqueue.schemas.format import PayloadFault
 
 Skip = Callable[[bytes, int, int], int]
@@ -108,8 +108,8 @@ class BinaryValidator:
 
 class _Compiler:
     def __init__(self) -> None:
-        self._records: dict[Record, Program | None] = {}
-        self._again: dict[Record, list[Program]] = {}
+        self._records: dict[AvroRecord, Program | None] = {}
+        self._again: dict[AvroRecord, list[Program]] = {}
 
     def program(self, type: Type) -> Program:
         match type:
@@ -133,7 +133,7 @@ class _Compiler:
         self._again.get(type, []).append(program)
         return program
 
-    def _met_again(self, record: Record) -> Program:
+    def _met_again(self, record: AvroRecord) -> Program:
         """A record within itself; its program is there before the first payload is."""
         programs = self._again.setdefault(record, [])
 
@@ -152,7 +152,7 @@ class _Compiler:
 
         return Program(skip)
 
-    def _record(self, record: Record) -> Program:
+    def _record(self, record: AvroRecord) -> Program:
         steps = []
         calls = 0
         for field in record.fields:

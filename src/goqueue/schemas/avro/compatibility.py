@@ -26,12 +26,12 @@ from typing import Final
 from goqueue.schemas.avro.types import (
     NO_DEFAULT,
     Array,
+    AvroRecord,
     Enum,
     Fixed,
     Map,
     Named,
     Primitive,
-    Record,
     Type,
     Union,
     kind_of,
@@ -105,7 +105,9 @@ class _Resolution:
                 self._ask(reader.values, writer.values, f"{path}/values")
             case Primitive(), Primitive() if _is_read_as(reader.kind, writer.kind):
                 self._decimals(reader, writer, path)
-            case (Fixed() | Enum() | Record(), Fixed() | Enum() | Record()) if not _is_same_name(reader, writer):
+            case (Fixed() | Enum() | AvroRecord(), Fixed() | Enum() | AvroRecord()) if not _is_same_name(
+                reader, writer
+            ):
                 self._refuse(path, f"{_described(reader)} is not {_described(writer)}, and has no alias for it")
             case Fixed(), Fixed():
                 if reader.size != writer.size:
@@ -117,13 +119,13 @@ class _Resolution:
                 if missing and reader.default is None:
                     names = ", ".join(missing[:10])
                     self._refuse(path, f"the enum {reader.name} has no default, and no longer {names}")
-            case Record(), Record():
+            case AvroRecord(), AvroRecord():
                 for reason, at in self._fields(reader, writer, path):
                     self._refuse(at, reason)
             case _:
                 self._refuse(path, f"{_described(reader)} cannot be read from {_described(writer)}")
 
-    def _fields(self, reader: Record, writer: Record, path: str) -> Iterator[tuple[str, str]]:
+    def _fields(self, reader: AvroRecord, writer: AvroRecord, path: str) -> Iterator[tuple[str, str]]:
         """Ask about the fields that are in both; tells the others that cannot be read."""
         self._steps += len(reader.fields) + len(writer.fields)
         written = {field.name: field for field in writer.fields}

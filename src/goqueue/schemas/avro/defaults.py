@@ -9,11 +9,11 @@ from typing import Final, NamedTuple
 from goqueue.schemas.avro.types import (
     NO_DEFAULT,
     Array,
+    AvroRecord,
     Enum,
     Fixed,
     Map,
     Primitive,
-    Record,
     Type,
     Union,
     invalid,
@@ -52,7 +52,7 @@ class Defaults:
         return self._misfits[key]
 
     def _misfit_of_parts(
-        self, value: object, type: Array | Map | Union | Record, path: str, depth: int
+        self, value: object, type: Array | Map | Union | AvroRecord, path: str, depth: int
     ) -> "_Misfit | None":
         parts: Iterator[tuple[object, Type, object]]
         match type, value:
@@ -64,7 +64,7 @@ class Defaults:
                 parts = ((item, type.items, index) for index, item in enumerate(value))
             case Map(), dict():
                 parts = ((item, type.values, key) for key, item in value.items())
-            case Record(), dict():
+            case AvroRecord(), dict():
                 for one in type.fields:
                     if one.name not in value and one.default is NO_DEFAULT:
                         return _Misfit(path, value, f"{_described(type)}, which needs {one.name}")
@@ -87,7 +87,7 @@ def _described(type: Type) -> str:
             return f"fixed of {type.size} bytes"
         case Enum():
             return f"symbol of {type.name}"
-        case Record():
+        case AvroRecord():
             return f"record {type.name}"
         case Union():
             return "value of any type of the union"

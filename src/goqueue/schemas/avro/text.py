@@ -19,6 +19,7 @@ from goqueue.schemas.avro.types import (
     NO_DEFAULT,
     PRIMITIVES,
     Array,
+    AvroRecord,
     Decimal,
     Enum,
     Field,
@@ -26,7 +27,6 @@ from goqueue.schemas.avro.types import (
     Map,
     Named,
     Primitive,
-    Record,
     Type,
     Union,
     invalid,
@@ -38,7 +38,7 @@ from goqueue.schemas.avro.types import (
 )
 from goqueue.schemas.format import SCHEMA_DEPTH_MAX
 
-_N = TypeVar("_N", Fixed, Enum, Record)
+_N = TypeVar("_N", Fixed, Enum, AvroRecord)
 
 
 @dataclass(slots=True)
@@ -134,12 +134,12 @@ class Reader:
             raise invalid(f"the size of the fixed {name} must be a number of bytes", path)
         return self._define(Fixed(name, _aliases(document, name, path), size, _decimal(document, size)))
 
-    def _record(self, document: dict[str, object], namespace: str, depth: int, path: str) -> Record:
+    def _record(self, document: dict[str, object], namespace: str, depth: int, path: str) -> AvroRecord:
         name = self._name(document, namespace, path)
         field_documents = document.get("fields")
         if not isinstance(field_documents, list):
             raise invalid(f"the record {name} needs a list of `fields`", path)
-        record = self._define(Record(name, _aliases(document, name, path)))
+        record = self._define(AvroRecord(name, _aliases(document, name, path)))
         inner = name.rpartition(".")[0]
         fields: dict[str, Field] = {}
         for field_document in field_documents:

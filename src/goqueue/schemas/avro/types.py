@@ -71,7 +71,7 @@ class Union:
 
 
 @dataclass(slots=True, eq=False)
-class Record:
+class AvroRecord:
     """Fields in their order. It is there before its fields are, since they may be of its own type."""
 
     name: str
@@ -88,13 +88,18 @@ class Field(NamedTuple):
     default: object
 
 
-Type = Primitive | Fixed | Enum | Array | Map | Union | Record
-Named = Fixed | Enum | Record
+Type = Primitive | Fixed | Enum | Array | Map | Union | AvroRecord
+Named = Fixed | Enum | AvroRecord
 
 
 def kind_of(type: Type) -> str:
     """What a type is called in a schema, and in a sentence."""
-    return type.kind if isinstance(type, Primitive) else type.__class__.__name__.lower()
+    match type:
+        case Primitive():
+            return type.kind
+        case AvroRecord():
+            return "record"
+    return type.__class__.__name__.lower()
 
 
 def parts_of(type: Type) -> tuple[Type, ...]:
@@ -106,7 +111,7 @@ def parts_of(type: Type) -> tuple[Type, ...]:
             return (type.values,)
         case Union():
             return type.branches
-        case Record():
+        case AvroRecord():
             return tuple(field.type for field in type.fields)
     return ()
 
@@ -121,7 +126,7 @@ def first_record(type: Type) -> str | None:
     if isinstance(type, Named):
         return type.name
     if isinstance(type, Union):
-        return next((branch.name for branch in type.branches if isinstance(branch, Record)), None)
+        return next((branch.name for branch in type.branches if isinstance(branch, AvroRecord)), None)
     return None
 
 

@@ -34,7 +34,7 @@ def _count(value: object) -> int:
     return int(value)
 
 
-class Resource(NamedTuple):
+class SchemaResource(NamedTuple):
     """A schema with a URI of its own: what `#` means inside it."""
 
     root: object
@@ -81,21 +81,21 @@ class Side:
         self.ignored: frozenset[str] = frozenset()
         self.unresolved: dict[str, None] = {}
         self._resolve = resolve
-        self._resources: dict[str, Resource] = {}
-        self._begins: dict[int, Resource] = {}  # by identity of the schema object; documents stay alive below
+        self._resources: dict[str, SchemaResource] = {}
+        self._begins: dict[int, SchemaResource] = {}  # by identity of the schema object; documents stay alive below
         self._documents: list[object] = []
         self._dynamic: dict[str, int] = {}  # how often a dynamic anchor of that name stands somewhere
         self._is_dynamic_used = False
         self.root = self._add(root, "", DEFAULT_DRAFT)
 
-    def _add(self, document: object, uri: str, draft: int) -> Resource:
+    def _add(self, document: object, uri: str, draft: int) -> SchemaResource:
         """Take in a document with all resources and anchors inside it."""
         self._documents.append(document)
         is_foreign = len(self._documents) > 1
         if not isinstance(document, dict):
-            return Resource(document, uri, draft, {}, is_foreign)
-        first = Resource(document, uri, _draft(document, draft), {}, is_foreign)
-        stack: list[tuple[object, Resource]] = [(document, first)]
+            return SchemaResource(document, uri, draft, {}, is_foreign)
+        first = SchemaResource(document, uri, _draft(document, draft), {}, is_foreign)
+        stack: list[tuple[object, SchemaResource]] = [(document, first)]
         self._resources.setdefault(uri, first)
         while stack:
             schema, resource = stack.pop()
@@ -108,7 +108,7 @@ class Side:
                     resource.anchors.setdefault(own[1:], schema)
                 else:
                     at = urldefrag(urljoin(resource.uri, own)).url
-                    resource = Resource(schema, at, draft, {}, is_foreign)
+                    resource = SchemaResource(schema, at, draft, {}, is_foreign)
                     self._resources.setdefault(at, resource)
                     self._begins[id(schema)] = resource
             if draft >= 2019:
@@ -146,14 +146,14 @@ class Side:
                 stack.extend(children(schema))
         return frozenset(named - required)
 
-    def begins(self, schema: dict[str, object], resource: Resource) -> Resource:
+    def begins(self, schema: dict[str, object], resource: SchemaResource) -> SchemaResource:
         """The resource that the schema is in, itself if it has a URI."""
         found = self._begins.get(id(schema))
         if found is not None and found.root is schema:
             return found
         return resource._replace(draft=_draft(schema, resource.draft)) if "$schema" in schema else resource
 
-    def find(self, text: str, resource: Resource) -> tuple[object, Resource]:
+    def find(self, text: str, resource: SchemaResource) -> tuple[object, SchemaResource]:
         """What a reference refers to; raises `LookupError`."""
         uri, fragment = urldefrag(urljoin(resource.uri, text)) if not text.startswith("#") else ("", text[1:])
         if not text.startswith("#"):
@@ -176,7 +176,7 @@ class Side:
                 raise LookupError(text)
         return schema, resource
 
-    def _load(self, uri: str, text: str, draft: int) -> Resource:
+    def _load(self, uri: str, text: str, draft: int) -> SchemaResource:
         if self._resolve is None or self._is_dynamic_used:
             raise LookupError(text)
         try:
@@ -193,7 +193,7 @@ class Side:
         self._resources[uri] = loaded
         return loaded
 
-    def dynamic(self, name: str, resource: Resource) -> tuple[object, Resource]:
+    def dynamic(self, name: str, resource: SchemaResource) -> tuple[object, SchemaResource]:
         """What a dynamic reference refers to, if that is the same from wherever one comes; raises `LookupError`."""
         is_plain = self._dynamic.get(name, 0) == 0
         if len(self._documents) > 1 or self._dynamic.get(name, 0) > 1 or (is_plain and name != "#"):
@@ -231,7 +231,7 @@ class Table:
     def __init__(self) -> None:
         self._parts: dict[tuple[object, ...], parts.Part] = {}
         self._nodes: dict[frozenset[parts.Part], Node] = {}
-        self._targets: dict[tuple[int, str], tuple[object, Resource, Side]] = {}
+        self._targets: dict[tuple[int, str], tuple[object, SchemaResource, Side]] = {}
         self._read: dict[tuple[int, str], Node] = {}
         self._found: dict[parts.Reference, Node] = {}
         self.anything = self.node([])
@@ -283,7 +283,7 @@ class Table:
                 seen.update(nodes)
         return False
 
-    def read(self, schema: object, resource: Resource, side: Side, depth: int) -> Node:
+    def read(self, schema: object, resource: SchemaResource, side: Side, depth: int) -> Node:
         """The normal form of a schema."""
         if depth > DEPTH_MAX:
             raise TooComplex
@@ -298,7 +298,7 @@ class Table:
             schema = {"$ref": schema["$ref"]}  # nothing beside it counts
         return self.node(list(_KeywordReader(self, resource, side, depth).read(schema)))
 
-    def read_value(self, schema: object, resource: Resource, side: Side, depth: int) -> Node:
+    def read_value(self, schema: object, resource: SchemaResource, side: Side, depth: int) -> Node:
         """The normal form of a schema that speaks of a whole value: the document, an item, a property.
 
         A closed side takes all names from here on together: what `allOf` and `$ref` put in the same place is one
@@ -311,7 +311,7 @@ class Table:
         others = self.part(parts.OtherProperties, "additionalProperties", named.names, named.patterns, self.nothing)
         return self.node([*node.parts, others])
 
-    def _named(self, schema: object, resource: Resource, side: Side, above: frozenset[int]) -> Evaluated | None:
+    def _named(self, schema: object, resource: SchemaResource, side: Side, above: frozenset[int]) -> Evaluated | None:
         """The names that the schema, and those in the same place, have for properties.
 
         None if it speaks of properties without naming them, as a schema of a map does: those are to be expected.
@@ -319,7 +319,7 @@ class Table:
         if not isinstance(schema, dict) or id(schema) in above:
             return NOTHING
         resource, above = side.begins(schema, resource), above | {id(schema)}
-        inside: list[tuple[object, Resource]] = []
+        inside: list[tuple[object, SchemaResource]] = []
         if isinstance(text := schema.get("$ref"), str):
             try:
                 inside.append(side.find(text, resource))
@@ -348,7 +348,7 @@ class Table:
             found |= inner
         return found
 
-    def reference(self, schema: dict[str, object], keyword: str, resource: Resource, side: Side) -> parts.Part:
+    def reference(self, schema: dict[str, object], keyword: str, resource: SchemaResource, side: Side) -> parts.Part:
         """The part that a `$ref`, `$dynamicRef` or `$recursiveRef` means."""
         text = schema[keyword]
         if not isinstance(text, str):
@@ -375,7 +375,7 @@ class Table:
         return self.part(parts.Reference, place, key)
 
     def evaluated(
-        self, schema: object, resource: Resource, side: Side, *, items: bool, above: frozenset[int] = frozenset()
+        self, schema: object, resource: SchemaResource, side: Side, *, items: bool, above: frozenset[int] = frozenset()
     ) -> Evaluated | None:
         """What the schema looks at whenever it holds; None if that depends on the value."""
         if not isinstance(schema, dict):
@@ -477,7 +477,7 @@ UNNAMING: Final = frozenset({"minProperties", "propertyNames", "$dynamicRef", "$
 class _KeywordReader:
     """Reads the keywords of one schema object."""
 
-    def __init__(self, table: Table, resource: Resource, side: Side, depth: int) -> None:
+    def __init__(self, table: Table, resource: SchemaResource, side: Side, depth: int) -> None:
         self._table, self._resource, self._side, self._depth = table, resource, side, depth
         self._draft = resource.draft
 

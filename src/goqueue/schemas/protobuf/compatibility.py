@@ -10,7 +10,7 @@ both sides know still means the same, by the rules that Confluent's registry has
     repeated or not may change for strings, bytes and messages; numbers are packed, so theirs may not
     maps            stay maps
     oneofs          may not take in fields that could be set together before, nor lose a field
-    required        is for ever: what the reader requires, the writer must have required
+    required        never changes: a field that the reader requires, the writer must have required
 
 Messages are compared in pairs, each pair once. A path is `/Message/field(number)`.
 """
@@ -95,7 +95,7 @@ class _ProtobufComparison:
     def _compare_field(self, reader: FieldDescriptor, writer: FieldDescriptor, path: str) -> None:
         now, before = _WORDS[reader.type], _WORDS[writer.type]
         if _is_map(reader) != _is_map(writer):
-            self._refuse(path, "a map is a map for ever, and nothing else becomes one")
+            self._refuse(path, "a map field cannot change its kind, and no other field can become a map")
             return
         if now != before and before not in _GROUP_OF.get(now, ()):
             self._refuse(path, f"the type is {now}, and was {before}")

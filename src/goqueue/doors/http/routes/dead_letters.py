@@ -1,4 +1,4 @@
-"""Dead letters: how many there are and why, what they hold, and putting them back."""
+"""Dead letters: counts by reason, reading them, and redriving them."""
 
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
@@ -8,7 +8,6 @@ from litestar import delete, get, post
 from litestar.openapi import ResponseSpec
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
-from goqueue.delivery.dead_letter import dead_letter_topic
 from goqueue.doors.http.answers import JsonResponse
 from goqueue.doors.http.context import RequestContext, Shared
 from goqueue.doors.http.routes.read import FromTime, ToTime
@@ -33,7 +32,7 @@ from goqueue.doors.http.strictness import Body
 from goqueue.errors import InvalidRequest
 from goqueue.names import TopicPartition
 from goqueue.record import kernel
-from goqueue.record.message import Message
+from goqueue.record.message import StoredMessage
 from goqueue.service.messages import READ_BYTES_MAX
 from goqueue.wire import reports
 
@@ -45,14 +44,14 @@ COUNT_MAX = 2**31 - 1
 RedriveTo = Annotated[
     Literal["group", "all"],
     msgspec.Meta(
-        description="who gets them again: the group that gave each of them up (default), or all groups (default if"
-        " target_topic is another topic)"
+        description="which groups receive them: the group that dead-lettered each message (default), or all groups"
+        " (default if target_topic is another topic)"
     ),
 ]
 
 
 class FilterBody(Body, kw_only=True):
-    """Which dead letters are meant: all that is given must match."""
+    """Selects dead letters: every given field must match."""
 
     reason: Text = None
     group: Text = None
@@ -69,7 +68,7 @@ class FilterBody(Body, kw_only=True):
 
 
 class RedriveBody(Body, kw_only=True):
-    """Which dead letters to put back, where and how fast."""
+    """Which dead letters to redrive, to which topic and how fast."""
 
     filter: FilterBody | None = None
     rate: Annotated[float, msgspec.Meta(ge=0)] | None = None
@@ -98,7 +97,7 @@ class ShownRedrive(msgspec.Struct, kw_only=True):
 
 
 class ShownQueue(msgspec.Struct, kw_only=True):
-    """The dead letters of a topic in numbers; times are null where there are none."""
+    """Counts of the dead letters of a topic. Times are null if it has none."""
 
     topic: str
     dlq_topic: str
@@ -117,14 +116,14 @@ class QueueList(msgspec.Struct, kw_only=True):
 
 
 class QueueInDetail(ShownQueue, kw_only=True):
-    """The dead letters of a topic in numbers, and what was put back."""
+    """Counts of the dead letters of a topic, and its redrives."""
 
     by_error: dict[str, int]
     redrives: list[ShownRedrive]
 
 
 class Origin(msgspec.Struct, kw_only=True, gc=False):
-    """Where a dead letter comes from."""
+    """The position of a message before it was dead-lettered."""
 
     topic: str
     partition: int
@@ -132,7 +131,7 @@ class Origin(msgspec.Struct, kw_only=True, gc=False):
 
 
 class ShownDeadLetter(ShownMessage, kw_only=True, gc=False):
-    """A dead letter, and why it is one."""
+    """A dead letter and why it was dead-lettered."""
 
     reason: str = ""
     error: str = ""
@@ -144,14 +143,14 @@ class ShownDeadLetter(ShownMessage, kw_only=True, gc=False):
 
 
 class DeadLetters(msgspec.Struct, kw_only=True):
-    """Dead letters, in the order of their partitions and offsets."""
+    """Dead letters, ordered by partition and offset."""
 
     messages: list[ShownDeadLetter]
     count: int
 
 
 class ShownPlan(msgspec.Struct, kw_only=True):
-    """What a redrive would do."""
+    """The effect that a redrive would have."""
 
     dry_run: bool
     matched: int
@@ -159,16 +158,16 @@ class ShownPlan(msgspec.Struct, kw_only=True):
     sample: list[ShownDeadLetter]
 
 
-@get("/dlq", tags=["dead letters"], summary="List the dead letters of all topics in numbers")
+@get("/dlq", tags=["dead letters"], summary="Count the dead letters of all topics")
 async def list_queues(context: Shared) -> QueueList:
-    """Every topic that has dead letters."""
+    """List every topic that has dead letters."""
     queues = [ShownQueue(**_queue(queue)) for queue in (await context.answered(context.service.dead_letters.queues()))]
     return QueueList(dlqs=queues, count=len(queues))
 
 
-@get("/topics/{topic:str}/dlq", tags=["dead letters"], summary="Look at the dead letters of a topic in numbers")
+@get("/topics/{topic:str}/dlq", tags=["dead letters"], summary="Count the dead letters of a topic")
 async def show_queue(context: Shared, topic: FromPath[str]) -> QueueInDetail:
-    """By reason, group and error, and what was put back of them."""
+    """Counts by reason, group and error, and the redrives."""
     queue = await context.answered(context.service.dead_letters.describe(topic))
     return QueueInDetail(
         **_queue(queue), by_error=queue.by_error, redrives=[_redrive(redrive) for redrive in queue.redrives]
@@ -186,17 +185,20 @@ async def list_dead_letters(
     key: Key = None,
     key_base64: KeyBase64 = None,
     key_prefix: FromQuery[str | None] = None,
-    header: Annotated[list[str] | None, QueryParameter(description="headers they have, each as name:value")] = None,
+    header: Annotated[list[str] | None, QueryParameter(description="headers to match, each as name:value")] = None,
     error_contains: FromQuery[str | None] = None,
     from_time: FromTime = None,
     to_time: ToTime = None,
     partition: Annotated[int | None, QueryParameter(ge=0, le=PARTITION_MAX)] = None,
-    offsets: Annotated[str | None, QueryParameter(description="which offsets: 3,4,17")] = None,
+    offsets: Annotated[str | None, QueryParameter(description="only these offsets, such as 3,4,17")] = None,
     min_attempts: FromQuery[int | None] = None,
     encoding: FromQuery[Encoding] = Encoding.TEXT,
     values: FromQuery[Values] = Values.TEXT,
 ) -> DeadLetters:
-    """Those that match all that is given. A page ends early where they are large: `count` says how many came."""
+    """Read the dead letters that match all given filters.
+
+    A page of large messages ends before `limit` is reached: `count` is the number of messages in it.
+    """
     now_ns = context.clock.wall_ns()
     wanted = reports.DeadLetterFilter(
         reason=reason,
@@ -214,16 +216,16 @@ async def list_dead_letters(
     found = await context.answered(
         context.service.dead_letters.list(topic, wanted, skip=skip, limit=min(limit, context.config.read_limit_max))
     )
-    messages = _letters(topic, found, encoding, values)
+    messages = _letters(found, encoding, values)
     return DeadLetters(messages=messages, count=len(messages))
 
 
 @post(
     "/topics/{topic:str}/dlq/redrive",
     tags=["dead letters"],
-    summary="Put dead letters back",
+    summary="Redrive dead letters",
     status_code=202,
-    responses={200: ResponseSpec(ShownPlan, description="What would be done", generate_examples=False)},
+    responses={200: ResponseSpec(ShownPlan, description="The plan, with dry_run", generate_examples=False)},
 )
 async def redrive(
     context: Shared,
@@ -232,7 +234,7 @@ async def redrive(
     encoding: FromQuery[Encoding] = Encoding.TEXT,
     values: FromQuery[Values] = Values.TEXT,
 ) -> JsonResponse[ShownRedrive]:
-    """Those that match all that is given, or all of them. Each is put back and marked in one step."""
+    """Redrive the dead letters that match the filter, or all. Each is published and marked as redriven atomically."""
     body = data or RedriveBody()
     wanted = _filter(context, body.filter or FilterBody())
     limit = body.limit or 0
@@ -248,7 +250,7 @@ async def redrive(
             dry_run=True,
             matched=plan.matched,
             skipped_loop=plan.skipped_loop,
-            sample=_letters(topic, plan.sample, encoding, values),
+            sample=_letters(plan.sample, encoding, values),
         )
         return JsonResponse(answer, status_code=200)
     pending = dead_letters.redrive(
@@ -263,9 +265,9 @@ async def redrive(
     return JsonResponse(_redrive(await context.answered(pending, "redrive")), status_code=202)
 
 
-@get("/topics/{topic:str}/dlq/redrive/{redrive_id:str}", tags=["dead letters"], summary="Look at a redrive")
+@get("/topics/{topic:str}/dlq/redrive/{redrive_id:str}", tags=["dead letters"], summary="Get a redrive")
 async def show_redrive(context: Shared, topic: FromPath[str], redrive_id: FromPath[str]) -> ShownRedrive:
-    """How far it is."""
+    """The progress of a redrive."""
     return _redrive(await context.answered(context.service.dead_letters.redrive_info(topic, redrive_id)))
 
 
@@ -276,7 +278,7 @@ async def show_redrive(context: Shared, topic: FromPath[str], redrive_id: FromPa
     status_code=200,
 )
 async def stop_redrive(context: Shared, topic: FromPath[str], redrive_id: FromPath[str]) -> ShownRedrive:
-    """After the message in hand."""
+    """The redrive stops after the message that is in progress."""
     pending = context.service.dead_letters.stop_redrive(topic, redrive_id)
     return _redrive(await context.answered(pending, "stop redrive"))
 
@@ -305,13 +307,12 @@ def _header(text: str) -> tuple[str, str]:
     return name, value
 
 
-def _letters(
-    topic: str, found: Sequence[reports.DeadLetter], encoding: Encoding, values: Values
-) -> list[ShownDeadLetter]:
+def _letters(found: Sequence[reports.DeadLetter], encoding: Encoding, values: Values) -> list[ShownDeadLetter]:
     letters: list[ShownDeadLetter] = []
     total = 0
     for letter in found:
-        (message,) = kernel.decode(letter.record, TopicPartition(dead_letter_topic(topic), letter.partition), Message)
+        origin = TopicPartition(letter.dlq_topic, letter.partition)
+        (message,) = kernel.decode(letter.record, origin, StoredMessage)
         view, size = show(message, encoding, values, ShownDeadLetter)
         total += size
         if letters and total > READ_BYTES_MAX:

@@ -1,13 +1,13 @@
-"""Delayed messages: what waits, until when, and how to change that."""
+"""Delayed messages: list, get, cancel and reschedule them."""
 
 from collections.abc import Sequence
-from enum import StrEnum
 from typing import Annotated
 
 import msgspec
 from litestar import delete, get, patch
 from litestar.params import FromPath, FromQuery, JSONBody, QueryParameter
 
+from goqueue.delivery.delay_index import DelayState
 from goqueue.doors.http.context import RequestContext, Shared
 from goqueue.doors.http.new_messages import DueBody, due_ns
 from goqueue.doors.http.shapes import (
@@ -28,23 +28,12 @@ from goqueue.times import format_duration
 from goqueue.wire import reports
 
 UNSET = msgspec.UNSET
-InPartition = Annotated[int | None, QueryParameter(ge=0, le=PARTITION_MAX, description="in which partition")]
-
-
-class DelayState(StrEnum):
-    """What became of a delayed message."""
-
-    PENDING = "pending"
-    DELIVERED = "delivered"
-    CANCELLED = "cancelled"
-    EXPIRED = "expired"
-
-
-InState = Annotated[DelayState, QueryParameter(name="state", description="what became of them")]
+InPartition = Annotated[int | None, QueryParameter(ge=0, le=PARTITION_MAX, description="only this partition")]
+InState = Annotated[DelayState, QueryParameter(name="state", description="only messages in this state")]
 
 
 class ShownDelayed(msgspec.Struct, kw_only=True):
-    """A message that waits, or has waited."""
+    """A delayed message, due or not."""
 
     topic: str
     partition: int
@@ -58,7 +47,7 @@ class ShownDelayed(msgspec.Struct, kw_only=True):
 
 
 class DelayedPage(msgspec.Struct, kw_only=True):
-    """Delayed messages by the time at which they are due."""
+    """Delayed messages, ordered by the time at which they are due."""
 
     topic: str
     messages: list[ShownDelayed]
@@ -68,7 +57,7 @@ class DelayedPage(msgspec.Struct, kw_only=True):
 
 
 class Cancelled(msgspec.Struct, kw_only=True):
-    """A message that will never be delivered."""
+    """The answer to the cancellation of a delayed message."""
 
     cancelled: bool
     topic: str
@@ -77,7 +66,7 @@ class Cancelled(msgspec.Struct, kw_only=True):
 
 
 class DelayedOfKey(msgspec.Struct, kw_only=True):
-    """All messages of one key that were changed."""
+    """The delayed messages of one key that were cancelled or rescheduled."""
 
     topic: str
     key: str | msgspec.UnsetType | None = UNSET
@@ -87,7 +76,7 @@ class DelayedOfKey(msgspec.Struct, kw_only=True):
 
 
 class WheelStats(msgspec.Struct, kw_only=True):
-    """The timer wheel in numbers."""
+    """Statistics of the timer wheel."""
 
     total_scheduled: int
     total_fired: int
@@ -97,7 +86,7 @@ class WheelStats(msgspec.Struct, kw_only=True):
 
 
 class DelayStats(msgspec.Struct, kw_only=True):
-    """Delays in numbers."""
+    """Statistics of delayed messages."""
 
     total_scheduled: int
     total_delivered: int
@@ -121,7 +110,7 @@ async def list_delayed(
     in_state: InState = DelayState.PENDING,
     encoding: FromQuery[Encoding] = Encoding.TEXT,
 ) -> DelayedPage:
-    """By the time at which they are due; a topic that is not there has none."""
+    """Delayed messages, ordered by the time at which they are due; none if the topic does not exist."""
     limit = min(limit, context.config.read_limit_max)
     found = await context.answered(
         context.service.delays.list(
@@ -132,7 +121,7 @@ async def list_delayed(
     return DelayedPage(topic=topic, messages=messages, count=len(messages), limit=limit, skip=skip)
 
 
-@get("/topics/{topic:str}/delayed/{offset:str}", tags=["delays"], summary="Look at a delayed message")
+@get("/topics/{topic:str}/delayed/{offset:str}", tags=["delays"], summary="Get a delayed message")
 async def show_delayed(
     context: Shared,
     topic: FromPath[str],
@@ -140,7 +129,7 @@ async def show_delayed(
     partition: InPartition = None,
     encoding: FromQuery[Encoding] = Encoding.TEXT,
 ) -> ShownDelayed:
-    """The one of the lowest partition that has one at that offset."""
+    """The delayed message at that offset, of the lowest partition that has one."""
     found = await context.answered(context.service.delays.get(topic, parse_offset(offset), partition=partition))
     return _shown(context, [found], encoding)[0]
 
@@ -148,7 +137,7 @@ async def show_delayed(
 @get(
     "/topics/{topic:str}/delayed/{partition:str}/{offset:str}",
     tags=["delays"],
-    summary="Look at the delayed message of a partition",
+    summary="Get a delayed message of a partition",
 )
 async def show_delayed_exactly(
     context: Shared,
@@ -157,7 +146,7 @@ async def show_delayed_exactly(
     offset: FromPath[str],
     encoding: FromQuery[Encoding] = Encoding.TEXT,
 ) -> ShownDelayed:
-    """The one at that offset of that partition."""
+    """The delayed message at that partition and offset."""
     found = await context.answered(
         context.service.delays.get(topic, parse_offset(offset), partition=parse_partition(partition))
     )
@@ -173,7 +162,7 @@ async def show_delayed_exactly(
 async def cancel_delayed(
     context: Shared, topic: FromPath[str], partition: FromPath[str], offset: FromPath[str]
 ) -> Cancelled:
-    """It is never delivered from then on."""
+    """A cancelled message is never delivered."""
     pending = context.service.delays.cancel(topic, partition=parse_partition(partition), offset=parse_offset(offset))
     (cancelled,) = await context.answered(pending, "cancel")
     return Cancelled(cancelled=True, topic=topic, partition=cancelled.partition, offset=cancelled.offset)
@@ -182,7 +171,7 @@ async def cancel_delayed(
 @patch(
     "/topics/{topic:str}/delayed/{partition:str}/{offset:str}",
     tags=["delays"],
-    summary="Put a delayed message off or forward",
+    summary="Reschedule a delayed message",
 )
 async def reschedule_delayed(
     context: Shared,
@@ -192,7 +181,7 @@ async def reschedule_delayed(
     data: JSONBody[DueBody],
     encoding: FromQuery[Encoding] = Encoding.TEXT,
 ) -> ShownDelayed:
-    """It is due at another time; one that is over means now."""
+    """Set the time at which the message is due; a time in the past means now."""
     pending = context.service.delays.reschedule(
         topic, _due_ns(data, context), partition=parse_partition(partition), offset=parse_offset(offset)
     )
@@ -200,7 +189,7 @@ async def reschedule_delayed(
     return _shown(context, rescheduled, encoding)[0]
 
 
-@delete("/topics/{topic:str}/delayed", tags=["delays"], summary="Cancel all of a key", status_code=200)
+@delete("/topics/{topic:str}/delayed", tags=["delays"], summary="Cancel the delayed messages of a key", status_code=200)
 async def cancel_delayed_of_key(
     context: Shared,
     topic: FromPath[str],
@@ -208,13 +197,13 @@ async def cancel_delayed_of_key(
     key_base64: KeyBase64 = None,
     encoding: FromQuery[Encoding] = Encoding.TEXT,
 ) -> DelayedOfKey:
-    """All messages of that key that wait are never delivered."""
+    """Cancel all pending messages of the key."""
     wanted = _key(key, key_base64)
     cancelled = await context.answered(context.service.delays.cancel(topic, key=wanted), "cancel")
     return _of_key(context, topic, wanted, cancelled, encoding)
 
 
-@patch("/topics/{topic:str}/delayed", tags=["delays"], summary="Put all of a key off or forward")
+@patch("/topics/{topic:str}/delayed", tags=["delays"], summary="Reschedule the delayed messages of a key")
 async def reschedule_delayed_of_key(
     context: Shared,
     topic: FromPath[str],
@@ -223,7 +212,7 @@ async def reschedule_delayed_of_key(
     key_base64: KeyBase64 = None,
     encoding: FromQuery[Encoding] = Encoding.TEXT,
 ) -> DelayedOfKey:
-    """All messages of that key that wait are due at another time."""
+    """Set the time at which all pending messages of the key are due."""
     wanted = _key(key, key_base64)
     pending = context.service.delays.reschedule(topic, _due_ns(data, context), key=wanted)
     rescheduled = await context.answered(pending, "reschedule")
@@ -232,7 +221,7 @@ async def reschedule_delayed_of_key(
 
 @get("/delay/stats", tags=["delays"], summary="Count delayed messages")
 async def delay_stats(context: Shared) -> DelayStats:
-    """How many waited and how many do."""
+    """Totals by state, and the current number of pending messages."""
     report = await context.answered(context.service.delays.stats())
     return DelayStats(
         total_scheduled=report.scheduled,
@@ -261,7 +250,7 @@ def _due_ns(body: DueBody, context: RequestContext) -> int:
 
 def _key(text: str | None, base64: str | None) -> bytes:
     key = key_bytes(text, base64)
-    if not key:
+    if key is None:
         raise InvalidRequest("key is required", path="key")
     return key
 

@@ -1,7 +1,8 @@
-"""Consumer groups: who is in them, who has which partitions, and how that changes.
+"""Consumer groups: membership, assignments and rebalances.
 
-A member that came by `/join/cooperative` is asked to give partitions back and says when it has; one that came by
-`/join` is not asked. In everything else the two are the same.
+A member that joins by `/join/cooperative` learns from its heartbeats which partitions are revoked, and confirms when it
+has released them. From a member that joins by `/join`, partitions are revoked without confirmation. Otherwise the two
+are the same.
 """
 
 import asyncio
@@ -33,7 +34,7 @@ UNSET = msgspec.UNSET
 
 
 class JoinBody(Body, kw_only=True):
-    """Who joins, and what it wants."""
+    """The client that joins, and the settings that it asks for."""
 
     client_id: str
     topics: list[str] | None = None
@@ -51,7 +52,7 @@ class JoinBody(Body, kw_only=True):
 
 
 class JoinedGroup(msgspec.Struct, kw_only=True):
-    """What a member has and has to know."""
+    """The membership: id, generation, assigned partitions and timeouts."""
 
     member_id: str
     generation: int
@@ -68,13 +69,13 @@ class JoinedGroup(msgspec.Struct, kw_only=True):
 
 
 class MemberBody(Body, kw_only=True):
-    """Which member it is."""
+    """The member that sends the request."""
 
     member_id: str
 
 
 class HeartbeatBody(MemberBody, kw_only=True):
-    """Which member is alive, and which generation it knows."""
+    """The member that sends the heartbeat, and the generation that it knows."""
 
     generation: int | None = None
 
@@ -89,7 +90,7 @@ class ShownHeartbeat(msgspec.Struct, kw_only=True):
 
 
 class CooperativeHeartbeat(msgspec.Struct, kw_only=True):
-    """The answer to a heartbeat of a member that gives partitions back when it is asked to."""
+    """The answer to a heartbeat of a cooperative member: the partitions to revoke and those to keep."""
 
     rebalance_required: bool
     partitions_to_revoke: list[ShownPartitionName]
@@ -101,20 +102,20 @@ class CooperativeHeartbeat(msgspec.Struct, kw_only=True):
 
 
 class RevokedPartition(Body, kw_only=True):
-    """A partition that was given back."""
+    """A partition that the member has released."""
 
     topic: str
     partition: Partition
 
 
 class RevokeBody(HeartbeatBody, kw_only=True):
-    """Which partitions a member has given back; all that it was asked for if it does not say."""
+    """The revoked partitions that the member has released; if absent, all that are being revoked."""
 
     revoked_partitions: list[RevokedPartition] | None = None
 
 
 class Revoked(msgspec.Struct, kw_only=True):
-    """The answer to a revocation."""
+    """The answer to the confirmation of a revocation."""
 
     status: str
     pending_count: int
@@ -122,14 +123,14 @@ class Revoked(msgspec.Struct, kw_only=True):
 
 
 class Left(msgspec.Struct, kw_only=True):
-    """A member that is gone."""
+    """The answer to a member that leaves."""
 
     status: str
     left: bool
 
 
 class GroupLine(msgspec.Struct, kw_only=True):
-    """A group in the list of them."""
+    """A group in the list of groups."""
 
     id: str
     group_id: str
@@ -143,7 +144,7 @@ class GroupLine(msgspec.Struct, kw_only=True):
 
 
 class GroupList(msgspec.Struct, kw_only=True):
-    """All groups."""
+    """All groups: their names, and the state of each."""
 
     groups: list[str]
     details: list[GroupLine]
@@ -165,7 +166,7 @@ class ShownMember(msgspec.Struct, kw_only=True):
 
 
 class ShownGroup(msgspec.Struct, kw_only=True):
-    """A group as it is now."""
+    """The state of a group."""
 
     id: str
     group_id: str
@@ -182,8 +183,8 @@ class ShownGroup(msgspec.Struct, kw_only=True):
     members: list[ShownMember]
 
 
-class RebalanceStats(msgspec.Struct, kw_only=True):
-    """How the rebalances went."""
+class ShownRebalanceStats(msgspec.Struct, kw_only=True):
+    """Counts and durations of rebalances."""
 
     total_rebalances: int
     successful_rebalances: int
@@ -198,16 +199,16 @@ class RebalanceStats(msgspec.Struct, kw_only=True):
 
 
 class CooperativeGroup(ShownGroup, kw_only=True):
-    """A group as it is now, and how it is being rebalanced."""
+    """The state of a group and of its rebalance."""
 
     assignment_strategy: str
     rebalance_state: str
     member_assignments: dict[str, list[ShownPartitionName]]
-    rebalance_metrics: RebalanceStats
+    rebalance_metrics: ShownRebalanceStats
 
 
 class DeletedGroup(msgspec.Struct, kw_only=True):
-    """A group that is gone."""
+    """The answer to the deletion of a group."""
 
     deleted: bool
     group: str
@@ -223,7 +224,7 @@ class Assignment(msgspec.Struct, kw_only=True):
 
 
 class ShownBlockedKey(msgspec.Struct, kw_only=True):
-    """A message that holds back its key."""
+    """An unsettled message that blocks the later messages with its key."""
 
     topic: str
     partition: int
@@ -237,7 +238,7 @@ class ShownBlockedKey(msgspec.Struct, kw_only=True):
 
 
 class BlockedKeys(msgspec.Struct, kw_only=True):
-    """The messages that hold back their keys."""
+    """The messages that block their keys."""
 
     blocked: list[ShownBlockedKey]
     count: int
@@ -248,19 +249,19 @@ class BlockedKeys(msgspec.Struct, kw_only=True):
 
 @post("/groups/{group:str}/join", tags=["groups"], summary="Join a group", status_code=200)
 async def join_group(context: Shared, group: FromPath[str], data: JSONBody[JoinBody]) -> JoinedGroup:
-    """What moves because of later changes is taken from this member without asking it."""
+    """A later rebalance revokes partitions from this member without its confirmation."""
     return await _join(context, group, data, confirms_revocations=False)
 
 
-@post("/groups/{group:str}/join/cooperative", tags=["groups"], summary="Join, to be asked", status_code=200)
+@post("/groups/{group:str}/join/cooperative", tags=["groups"], summary="Join as a cooperative member", status_code=200)
 async def join_group_cooperatively(context: Shared, group: FromPath[str], data: JSONBody[JoinBody]) -> JoinedGroup:
-    """What moves because of later changes is asked back from this member in its heartbeats."""
+    """A later rebalance announces the partitions to revoke in the heartbeats of this member."""
     return await _join(context, group, data, confirms_revocations=True)
 
 
-@post("/groups/{group:str}/heartbeat", tags=["groups"], summary="Say that a member is alive", status_code=200)
+@post("/groups/{group:str}/heartbeat", tags=["groups"], summary="Send a heartbeat", status_code=200)
 async def heartbeat(context: Shared, group: FromPath[str], data: JSONBody[HeartbeatBody]) -> ShownHeartbeat:
-    """The session of the member begins anew. A poll does the same."""
+    """Renew the session of the member. A poll does the same."""
     beat = await context.answered(context.service.groups.heartbeat(group, data.member_id, data.generation))
     return ShownHeartbeat(
         status="ok", rebalance_required=beat.rebalance_required, state=beat.state, generation=beat.generation
@@ -270,13 +271,13 @@ async def heartbeat(context: Shared, group: FromPath[str], data: JSONBody[Heartb
 @post(
     "/groups/{group:str}/heartbeat/cooperative",
     tags=["groups"],
-    summary="Say that a member is alive, and learn what it is to give back",
+    summary="Send a heartbeat as a cooperative member",
     status_code=200,
 )
 async def heartbeat_cooperatively(
     context: Shared, group: FromPath[str], data: JSONBody[HeartbeatBody]
 ) -> CooperativeHeartbeat:
-    """An older generation is told the new one, not refused."""
+    """Renew the session; returns the partitions to revoke. An older generation is answered with the current one."""
     beat = await context.answered(
         context.service.groups.heartbeat(group, data.member_id, data.generation, is_cooperative=True)
     )
@@ -291,9 +292,9 @@ async def heartbeat_cooperatively(
     )
 
 
-@post("/groups/{group:str}/revoke", tags=["groups"], summary="Give partitions back", status_code=200)
+@post("/groups/{group:str}/revoke", tags=["groups"], summary="Confirm revoked partitions", status_code=200)
 async def revoke(context: Shared, group: FromPath[str], data: JSONBody[RevokeBody]) -> Revoked:
-    """The partitions that the member was asked for go to those who are to have them."""
+    """The released partitions are assigned to their new owners."""
     partitions = None
     if data.revoked_partitions is not None:
         partitions = [reports.PartitionName(name.topic, name.partition) for name in data.revoked_partitions]
@@ -308,35 +309,35 @@ async def revoke(context: Shared, group: FromPath[str], data: JSONBody[RevokeBod
     status_code=200,
 )
 async def leave_group(context: Shared, group: FromPath[str], data: JSONBody[MemberBody]) -> Left:
-    """What the member still leased is due again at once."""
+    """Messages that the member has leased are redelivered at once."""
     await context.answered(context.service.groups.leave(group, data.member_id), "leave")
     return Left(status="left", left=True)
 
 
-# --- looking -----------------------------------------------------------------------------------
+# --- reading -----------------------------------------------------------------------------------
 
 
 @get("/groups", tags=["groups"], summary="List groups")
 async def list_groups(context: Shared) -> GroupList:
-    """All groups, with how they are."""
+    """All groups with state, members and lag."""
     groups = context.service.groups
     details = []
     for name in await context.answered(groups.names()):
-        with suppress(GroupNotFound):  # which it may have become meanwhile
-            details.append(_connection(await context.answered(groups.describe(name))))
-        await asyncio.sleep(0)  # a thousand groups must not keep the loop from everyone else
+        with suppress(GroupNotFound):  # deleted since the names were read
+            details.append(_group_line(await context.answered(groups.describe(name))))
+        await asyncio.sleep(0)  # a thousand groups must not block the event loop
     return GroupList(groups=[group.id for group in details], details=details, count=len(details))
 
 
-@get("/groups/{group:str}", tags=["groups"], summary="Look at a group")
+@get("/groups/{group:str}", tags=["groups"], summary="Get a group")
 async def show_group(context: Shared, group: FromPath[str]) -> ShownGroup:
-    """Its members, their partitions and how far it is behind."""
+    """The members of the group, their partitions, and its lag."""
     return ShownGroup(**_group(await context.answered(context.service.groups.describe(group))))
 
 
-@get("/groups/{group:str}/cooperative", tags=["groups"], summary="Look at the rebalancing of a group")
+@get("/groups/{group:str}/cooperative", tags=["groups"], summary="Get the rebalance of a group")
 async def show_cooperative_group(context: Shared, group: FromPath[str]) -> CooperativeGroup:
-    """The group, who has which partitions, and how the last rebalances went."""
+    """The group, the assignment of its partitions, and the statistics of its rebalances."""
     info = await context.answered(context.service.groups.describe(group))
     return CooperativeGroup(
         **_group(info),
@@ -349,14 +350,14 @@ async def show_cooperative_group(context: Shared, group: FromPath[str]) -> Coope
 
 @delete("/groups/{group:str}", tags=["groups"], summary="Delete a group", status_code=200)
 async def delete_group(context: Shared, group: FromPath[str]) -> DeletedGroup:
-    """Its members are put out, its positions dropped."""
+    """Remove the members of the group and delete its positions."""
     await context.answered(context.service.groups.delete(group), "delete group")
     return DeletedGroup(deleted=True, group=group, group_id=group)
 
 
-@get("/groups/{group:str}/assignment", tags=["groups"], summary="Look at the partitions of a member")
+@get("/groups/{group:str}/assignment", tags=["groups"], summary="Get the assignment of a member")
 async def show_assignment(context: Shared, group: FromPath[str], member_id: FromQuery[str | None] = None) -> Assignment:
-    """What the member may take from now."""
+    """The partitions that the member may poll now."""
     if not member_id:
         raise InvalidRequest("member_id query param is required", path="member_id")
     info = await context.answered(context.service.groups.describe(group))
@@ -367,24 +368,24 @@ async def show_assignment(context: Shared, group: FromPath[str], member_id: From
     raise NotGroupMember(group, member_id)
 
 
-@get("/groups/{group:str}/blocked", tags=["groups"], summary="Find out what holds back which key")
+@get("/groups/{group:str}/blocked", tags=["groups"], summary="List blocked keys")
 async def list_blocked(
     context: Shared, group: FromPath[str], encoding: FromQuery[Encoding] = Encoding.TEXT
 ) -> BlockedKeys:
-    """For a key-shared group: the messages whose keys have others waiting behind them."""
+    """For a key-shared group: the unsettled messages that block later messages with the same key."""
     blocked = [_blocked(one, encoding) for one in (await context.answered(context.service.groups.blocked(group)))]
     return BlockedKeys(blocked=blocked, count=len(blocked))
 
 
 @get("/groups/{group:str}/rebalance/stats", tags=["groups"], summary="Count the rebalances of a group")
-async def group_rebalance_stats(context: Shared, group: FromPath[str]) -> RebalanceStats:
-    """How the rebalances of the group went."""
+async def group_rebalance_stats(context: Shared, group: FromPath[str]) -> ShownRebalanceStats:
+    """Counts and durations of the group's rebalances."""
     return _rebalances(await context.answered(context.service.groups.rebalance_stats(group)))
 
 
 @get("/rebalance/stats", tags=["groups"], summary="Count the rebalances of all groups")
-async def rebalance_stats(context: Shared) -> RebalanceStats:
-    """How the rebalances of all groups went."""
+async def rebalance_stats(context: Shared) -> ShownRebalanceStats:
+    """Counts and durations of all groups together, deleted groups included."""
     return _rebalances(await context.answered(context.service.groups.rebalance_stats()))
 
 
@@ -425,7 +426,7 @@ async def _join(context: RequestContext, group: str, body: JoinBody, *, confirms
     )
 
 
-def _connection(info: reports.GroupInfo) -> GroupLine:
+def _group_line(info: reports.GroupInfo) -> GroupLine:
     return GroupLine(
         id=info.group,
         group_id=info.group,
@@ -471,9 +472,9 @@ def _member(member: reports.MemberInfo) -> ShownMember:
     )
 
 
-def _rebalances(report: reports.RebalanceReport) -> RebalanceStats:
+def _rebalances(report: reports.RebalanceReport) -> ShownRebalanceStats:
     facts = msgspec.structs.asdict(report)
-    return RebalanceStats(last_rebalance_at=_time_or_unset(facts.pop("last_rebalance_at_ns")), **facts)
+    return ShownRebalanceStats(last_rebalance_at=_time_or_unset(facts.pop("last_rebalance_at_ns")), **facts)
 
 
 def _blocked(blocked: reports.BlockedKey, encoding: Encoding) -> ShownBlockedKey:

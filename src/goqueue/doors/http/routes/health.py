@@ -1,7 +1,7 @@
-"""Is it alive, is it ready, is it well: for probes, load balancers and people.
+"""Health, liveness and readiness, for probes and load balancers.
 
-`/health` sums up. `/healthz` and `/livez` fail when nothing but a restart helps: the event loop stood still, or a log
-has stopped. `/readyz` fails while requests had better go elsewhere.
+`/health` summarizes all checks. `/healthz` and `/livez` fail if only a restart helps: the event loop was blocked, or a
+log has failed. `/readyz` fails while the broker cannot serve requests.
 """
 
 from collections.abc import Mapping
@@ -20,22 +20,22 @@ from goqueue.times import format_duration
 UNSET = msgspec.UNSET
 
 
-class Health(msgspec.Struct, kw_only=True):
-    """`ok`, `degraded` or `fail`."""
+class ShownHealth(msgspec.Struct, kw_only=True):
+    """The status: `ok`, `degraded` or `fail`."""
 
     status: str
     timestamp: str
 
 
 class CheckResult(msgspec.Struct, kw_only=True):
-    """One aspect: `pass`, `warn` or `fail`."""
+    """The result of one check: `pass`, `warn` or `fail`."""
 
     status: str
     message: str | msgspec.UnsetType = UNSET
 
 
 class BrokerFacts(msgspec.Struct, kw_only=True):
-    """The broker in three numbers."""
+    """Facts about the broker."""
 
     node_id: int
     topic_count: int
@@ -43,7 +43,7 @@ class BrokerFacts(msgspec.Struct, kw_only=True):
 
 
 class Liveness(msgspec.Struct, kw_only=True):
-    """`pass` or `fail`, and what speaks for it."""
+    """The status, `pass` or `fail`, and with `verbose` the checks."""
 
     status: str
     timestamp: str
@@ -54,30 +54,30 @@ class Liveness(msgspec.Struct, kw_only=True):
 
 
 def _failing(shape: type[msgspec.Struct]) -> dict[int, ResponseSpec]:
-    return {503: ResponseSpec(shape, description="It is not", generate_examples=False)}
+    return {503: ResponseSpec(shape, description="The check failed", generate_examples=False)}
 
 
-@get("/health", tags=["health"], summary="How is it", responses=_failing(Health))
-async def health(context: Shared) -> JsonResponse[Health]:
-    """503 if anything fails."""
+@get("/health", tags=["health"], summary="Get the health of the broker", responses=_failing(ShownHealth))
+async def health(context: Shared) -> JsonResponse[ShownHealth]:
+    """Summarize all checks; 503 if any check fails."""
     found = {check.status for check in context.service.node.checks().values()}
     status = "fail" if "fail" in found or context.door.is_stalled() else "degraded" if "warn" in found else "ok"
-    body = Health(status=status, timestamp=time_text(context.clock.wall_ns()))
+    body = ShownHealth(status=status, timestamp=time_text(context.clock.wall_ns()))
     return JsonResponse(body, status_code=503 if status == "fail" else 200)
 
 
-@get(["/healthz", "/livez"], tags=["health"], summary="Is it alive", responses=_failing(Liveness))
+@get(["/healthz", "/livez"], tags=["health"], summary="Check liveness", responses=_failing(Liveness))
 async def alive(context: Shared) -> JsonResponse[Liveness]:
-    """503 when only a restart helps."""
+    """503 if only a restart helps."""
     checks = context.service.node.checks()
     if context.door.is_stalled():
         return _liveness(context, "the event loop was blocked")
     return _liveness(context, _failure({"storage": checks["storage"]} if "storage" in checks else {}))
 
 
-@get("/readyz", tags=["health"], summary="Is it ready", responses=_failing(Liveness))
+@get("/readyz", tags=["health"], summary="Check readiness", responses=_failing(Liveness))
 async def ready(context: Shared, verbose: FromQuery[str | None] = None) -> JsonResponse[Liveness]:
-    """503 while requests had better go elsewhere."""
+    """503 while the broker cannot serve requests."""
     checks = context.service.node.checks()
     if context.door.closing.done():
         failure = "stopping"

@@ -1,4 +1,4 @@
-"""What is running here, and how much of it."""
+"""The version, statistics and metrics of the node."""
 
 import platform
 from typing import Any
@@ -15,7 +15,7 @@ OPENMETRICS = "application/openmetrics-text"
 
 
 class Version(msgspec.Struct, kw_only=True):
-    """Which build runs here, and on what."""
+    """The build of the broker, and the version of Python."""
 
     version: str
     git_commit: str
@@ -24,7 +24,7 @@ class Version(msgspec.Struct, kw_only=True):
 
 
 class TopicStats(msgspec.Struct, kw_only=True):
-    """One topic in numbers."""
+    """Statistics of one topic."""
 
     name: str
     partitions: int
@@ -32,8 +32,8 @@ class TopicStats(msgspec.Struct, kw_only=True):
     total_size_bytes: int
 
 
-class Stats(msgspec.Struct, kw_only=True):
-    """One node in numbers."""
+class ShownStats(msgspec.Struct, kw_only=True):
+    """Statistics of the node."""
 
     node_id: int
     uptime: str
@@ -43,21 +43,21 @@ class Stats(msgspec.Struct, kw_only=True):
     topic_stats: dict[str, TopicStats]
 
 
-@get("/version", tags=["information"], summary="Which version runs")
+@get("/version", tags=["information"], summary="Get the version")
 async def version(context: Shared) -> Version:
-    """Which build runs here, and on what."""
+    """The build of the broker, and the version of Python."""
     return Version(**context.door.build._asdict(), python_version=platform.python_version())
 
 
-@get("/stats", tags=["information"], summary="The node in numbers")
-async def stats(context: Shared) -> Stats:
-    """Internal topics are not listed; their bytes count."""
+@get("/stats", tags=["information"], summary="Get the statistics of the node")
+async def stats(context: Shared) -> ShownStats:
+    """Internal topics are not listed, but `total_size_bytes` includes them."""
     node = context.service.node.stats()
     topics = [
         (await context.answered(context.service.topics.describe(name)))
         for name in (await context.answered(context.service.topics.list()))
     ]
-    return Stats(
+    return ShownStats(
         node_id=node.node_id,
         uptime=format_duration(node.uptime_ns),
         topics=len(topics),
@@ -75,9 +75,9 @@ async def stats(context: Shared) -> Stats:
     )
 
 
-@get("/metrics", tags=["information"], summary="Metrics", media_type="text/plain")
+@get("/metrics", tags=["information"], summary="Get metrics", media_type="text/plain")
 async def metrics(context: Shared, request: Request[Any, Any, Any]) -> JsonResponse[bytes]:
-    """Prometheus text, or OpenMetrics if asked for."""
+    """Metrics as Prometheus text, or as OpenMetrics if the client accepts that."""
     body, content_type = b"", PROMETHEUS_TEXT
     if context.door.metrics:
         body, content_type = context.door.metrics(OPENMETRICS in request.headers.get("accept", ""))

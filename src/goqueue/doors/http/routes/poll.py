@@ -1,8 +1,8 @@
 """Polling: the next messages for a member of a group.
 
-What comes out of all partitions is one list, the lanes in their order. An answer holds no more than was asked for even
-where values were compressed: what would be too much goes back, as if it had never been delivered, and so does
-everything if the client has hung up meanwhile.
+The messages of all partitions are one list, ordered by priority. The answer respects `max_bytes` with decompressed
+values: messages beyond it are released, as if they had never been delivered. All messages are released if the client
+has disconnected.
 """
 
 import struct
@@ -19,7 +19,7 @@ from goqueue.doors.http.stored_messages import Encoding, ShownMessage, Values, s
 from goqueue.errors import InvalidRequest
 from goqueue.names import TopicPartition
 from goqueue.record import kernel
-from goqueue.record.message import Message
+from goqueue.record.message import StoredMessage
 from goqueue.service.groups import POLL_BYTES, POLL_MESSAGES, POLL_MESSAGES_MAX, GroupVerbs, PollResult
 from goqueue.service.messages import READ_BYTES_MAX
 from goqueue.service.pending import Pending
@@ -30,14 +30,21 @@ DEFAULT_WAIT = "30s"
 RELEASE = reports.Settlement("release")
 
 MaxMessages = Annotated[
-    int | None, QueryParameter(ge=1, le=POLL_MESSAGES_MAX, description=f"how many messages at most ({POLL_MESSAGES})")
+    int | None, QueryParameter(ge=1, le=POLL_MESSAGES_MAX, description=f"maximum number of messages ({POLL_MESSAGES})")
 ]
-MaxBytes = Annotated[int, QueryParameter(ge=1, description="how many bytes at most; one message comes in any case")]
-Wait = Annotated[str | None, QueryParameter(description=f"how long to wait if there is nothing ({DEFAULT_WAIT})")]
+MaxBytes = Annotated[int, QueryParameter(ge=1, description="maximum size in bytes; at least one message is returned")]
+Wait = Annotated[str | None, QueryParameter(description=f"how long to wait for messages ({DEFAULT_WAIT})")]
+
+Number = Annotated[
+    int | None,
+    QueryParameter(
+        ge=1, le=2**63 - 1, description="number of the poll, counted by the member from 1; makes it repeatable"
+    ),
+]
 
 
 class DeliveredMessage(ShownMessage, kw_only=True, gc=False):
-    """A message and the right to settle it, which a group that commits offsets does not need."""
+    """A message with its receipt. Groups that commit offsets have no receipts."""
 
     receipt_handle: str | msgspec.UnsetType = UNSET
     delivery_count: int = 1
@@ -45,7 +52,7 @@ class DeliveredMessage(ShownMessage, kw_only=True, gc=False):
 
 
 class PolledGap(msgspec.Struct):
-    """Offsets [first_offset, next_offset) whose records are damaged on the disk: no member gets them."""
+    """Offsets [first_offset, next_offset) whose records are damaged on disk and cannot be delivered."""
 
     topic: str
     partition: int
@@ -55,7 +62,7 @@ class PolledGap(msgspec.Struct):
 
 
 class PolledMessages(msgspec.Struct, kw_only=True):
-    """Messages for a member; without any, the reason why."""
+    """Messages for a member; `reason` says why there are none."""
 
     messages: list[DeliveredMessage]
     next_offset: dict[str, int]
@@ -63,18 +70,18 @@ class PolledMessages(msgspec.Struct, kw_only=True):
     rebalance_required: bool
     in_flight: int
     reason: str | msgspec.UnsetType = UNSET
-    gaps: list[PolledGap] | msgspec.UnsetType = UNSET  # damage that the group came to
+    gaps: list[PolledGap] | msgspec.UnsetType = UNSET  # damaged records that were skipped
 
 
 class Delivery(NamedTuple):
-    """One message and the batch that it came in."""
+    """A message and the batch that it was delivered in."""
 
-    message: Message
+    message: StoredMessage
     batch: reports.DeliveredBatch
 
     @property
     def is_leased(self) -> bool:
-        """Whether it can be settled, or given back."""
+        """Whether the message can be settled or released."""
         return self.batch.deadline_ns > 0
 
     @property
@@ -100,10 +107,15 @@ async def poll(
     timeout: Wait = None,
     wait: Wait = None,
     visibility_timeout: FromQuery[str | None] = None,
+    number: Number = None,
     encoding: FromQuery[Encoding] = Encoding.TEXT,
     values: FromQuery[Values] = Values.TEXT,
 ) -> PolledMessages:
-    """Messages as soon as there are any, else nothing when the time is over. Counts as a heartbeat."""
+    """Return messages as soon as there are any, or none after the timeout. Counts as a heartbeat.
+
+    A client that did not receive an answer sends the poll again with the same `number`, and gets the messages of that
+    answer, with new receipts.
+    """
     if not member_id:
         raise InvalidRequest("member_id query param is required", path="member_id")
     groups = context.service.groups
@@ -127,6 +139,7 @@ async def poll(
             max_bytes=max_bytes,
             wait_ms=wait_ms,
             visibility_timeout_ms=visibility_timeout_ms,
+            number=number,
         )
 
     def give_back(result: PollResult) -> None:
@@ -146,6 +159,7 @@ def _answer(
     for delivery in deliveries:
         view, size = show(delivery.message, encoding, values, DeliveredMessage)
         total += size
+        # Messages without a lease cannot be released: the group's position is already after them.
         if messages and total > max_bytes and delivery.is_leased:
             break
         view.delivery_count = delivery.delivery_count
@@ -157,7 +171,7 @@ def _answer(
     too_many = deliveries[len(messages) :]
     for delivery in too_many:
         name = f"{delivery.batch.topic}-{delivery.batch.partition}"
-        next_offset[name] = min(next_offset[name], delivery.message.offset)
+        next_offset[name] = min(next_offset[name], delivery.message.offset)  # a released message is delivered again
     _release(groups, too_many)
     return PolledMessages(
         messages=messages,
@@ -172,12 +186,12 @@ def _answer(
 
 def _deliveries(result: PollResult) -> Iterator[Delivery]:
     for batch, records in zip(result.polled.batches, result.records, strict=True):
-        for message in kernel.decode(records, TopicPartition(batch.topic, batch.partition), Message):
+        for message in kernel.decode(records, TopicPartition(batch.topic, batch.partition), StoredMessage):
             yield Delivery(message, batch)
 
 
 def _release(groups: GroupVerbs, deliveries: Iterable[Delivery]) -> None:
-    """Let others have them. Who hands messages out without leases has nothing to take back."""
+    """Release the leases of the deliveries. Deliveries without a lease are skipped."""
     by_nonce: dict[str, list[Delivery]] = {}
     for delivery in deliveries:
         if delivery.is_leased:
@@ -185,5 +199,5 @@ def _release(groups: GroupVerbs, deliveries: Iterable[Delivery]) -> None:
     for nonce, released in by_nonce.items():
         offsets = struct.pack(f"<{len(released)}Q", *(delivery.message.offset for delivery in released))
         batch = released[0].batch
-        # A release that is refused needs no answer: the leases expire then.
+        # The result does not matter: if the release is refused, the leases expire.
         groups.settle_batch(batch.topic, batch.partition, nonce, offsets, RELEASE)

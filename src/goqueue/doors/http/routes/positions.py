@@ -1,4 +1,4 @@
-"""Where groups stand: look, commit, and go elsewhere."""
+"""Positions of groups: get, commit and reset them."""
 
 from collections.abc import Iterable, Iterator
 from typing import Annotated
@@ -20,7 +20,7 @@ OffsetMap = dict[str, dict[str, int]]
 
 
 class ShownPosition(msgspec.Struct, kw_only=True):
-    """Where a group stands in one partition."""
+    """The position of a group in one partition."""
 
     topic: str
     partition: int
@@ -32,7 +32,7 @@ class ShownPosition(msgspec.Struct, kw_only=True):
 
 
 class Positions(msgspec.Struct, kw_only=True):
-    """Where a group stands, twice as a map and once in detail."""
+    """The positions of a group: as a map, in the equal fields `topics` and `offsets`, and in detail."""
 
     group_id: str
     topics: OffsetMap
@@ -57,10 +57,11 @@ class CommitBody(Body, kw_only=True):
     member_id: Text = None
     generation: int | None = None
     offsets: dict[str, dict[str, Offset]] | list[CommitEntry] | None = None
+    allow_backwards: bool | None = None
 
 
-class Committed(msgspec.Struct, kw_only=True):
-    """Positions as they were stored."""
+class ShownCommit(msgspec.Struct, kw_only=True):
+    """The positions that were stored."""
 
     status: str
     committed: bool
@@ -70,7 +71,7 @@ class Committed(msgspec.Struct, kw_only=True):
 
 
 class ResetBody(Body, kw_only=True):
-    """Where to go."""
+    """The partitions to reset, and the position to set."""
 
     strategy: str
     topic: Text = None
@@ -81,7 +82,7 @@ class ResetBody(Body, kw_only=True):
 
 
 class ShownReset(msgspec.Struct, kw_only=True):
-    """A position that was, or would be, set."""
+    """A position that was set, or would be with `dry_run`."""
 
     topic: str
     partition: int
@@ -90,7 +91,7 @@ class ShownReset(msgspec.Struct, kw_only=True):
 
 
 class Reset(msgspec.Struct, kw_only=True):
-    """The positions that were, or would be, set."""
+    """The positions that were set, or would be with `dry_run`."""
 
     group_id: str
     reset_count: int
@@ -98,9 +99,9 @@ class Reset(msgspec.Struct, kw_only=True):
     dry_run: bool
 
 
-@get("/groups/{group:str}/offsets", tags=["groups"], summary="Look at the positions of a group")
+@get("/groups/{group:str}/offsets", tags=["groups"], summary="Get the positions of a group")
 async def show_positions(context: Shared, group: FromPath[str], topic: FromQuery[str | None] = None) -> Positions:
-    """The next offset to read in each partition, and how far the group is behind; nothing for one that is not there."""
+    """The next offset to read in each partition, and the lag; empty if the group does not exist."""
     groups = context.service.groups
     positions = await context.answered(groups.positions(group, topic))
     try:
@@ -119,20 +120,28 @@ async def show_positions(context: Shared, group: FromPath[str], topic: FromQuery
 
 
 @post("/groups/{group:str}/offsets", tags=["groups"], summary="Commit positions", status_code=200)
-async def commit_positions(context: Shared, group: FromPath[str], data: JSONBody[CommitBody]) -> Committed:
-    """All of them or none. Past the end means the end; below what is done already changes nothing."""
+async def commit_positions(context: Shared, group: FromPath[str], data: JSONBody[CommitBody]) -> ShownCommit:
+    """Commit all positions or none. A position after the end becomes the end.
+
+    A position below the committed one is ignored, unless `allow_backwards` is set: then messages from there on are
+    delivered again, as after a reset of that partition.
+    """
     if not data.offsets:
         raise InvalidRequest("offsets are required", path="offsets")
     pending = context.service.groups.commit(
-        group, list(commits_of(data.offsets)), member_id=data.member_id, generation=data.generation
+        group,
+        list(commits_of(data.offsets)),
+        member_id=data.member_id,
+        generation=data.generation,
+        allow_backwards=bool(data.allow_backwards),
     )
     stored = await context.answered(pending, "commit")
-    return Committed(status="committed", committed=True, group=group, group_id=group, offsets=offset_map(stored))
+    return ShownCommit(status="committed", committed=True, group=group, group_id=group, offsets=offset_map(stored))
 
 
-@post("/groups/{group:str}/offsets/reset", tags=["groups"], summary="Set positions", status_code=200)
+@post("/groups/{group:str}/offsets/reset", tags=["groups"], summary="Reset positions", status_code=200)
 async def reset_positions(context: Shared, group: FromPath[str], data: JSONBody[ResetBody]) -> Reset:
-    """To the start, the end, a time or an offset. Leases on what is reset end."""
+    """Set positions to the start, the end, a time or an offset. Leases of the affected partitions end."""
     is_dry = bool(data.dry_run)
     pending = context.service.groups.reset(
         group,
@@ -148,7 +157,7 @@ async def reset_positions(context: Shared, group: FromPath[str], data: JSONBody[
 
 
 def commits_of(offsets: OffsetMap | list[CommitEntry]) -> Iterator[reports.PositionCommit]:
-    """The positions that are meant."""
+    """The positions of a request."""
     if isinstance(offsets, list):
         for entry in offsets:
             yield reports.PositionCommit(entry.topic, entry.partition, entry.offset, entry.metadata or "")
@@ -159,7 +168,7 @@ def commits_of(offsets: OffsetMap | list[CommitEntry]) -> Iterator[reports.Posit
 
 
 def offset_map(positions: Iterable[reports.Position | reports.PositionCommit]) -> OffsetMap:
-    """The offsets by topic and partition."""
+    """Offsets by topic and partition."""
     offsets: OffsetMap = {}
     for position in positions:
         offsets.setdefault(position.topic, {})[str(position.partition)] = position.offset

@@ -1,4 +1,4 @@
-"""Priorities in numbers: how much of each lane waits, is being worked on and is done."""
+"""Statistics by priority: how many messages of each lane are waiting, in flight and done."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ LANES = range(len(PRIORITIES))
 
 
 class LaneCounts(msgspec.Struct, kw_only=True):
-    """One partition, lane by lane; an empty time where nothing waits."""
+    """One partition by lane. `oldest_pending` is empty if nothing waits in the lane."""
 
     total: list[int]
     pending: list[int]
@@ -28,14 +28,14 @@ class LaneCounts(msgspec.Struct, kw_only=True):
 
 
 class TopicLanes(msgspec.Struct, kw_only=True):
-    """One topic, lane by lane."""
+    """One topic by lane."""
 
     total_by_priority: list[int]
     partitions: dict[str, LaneCounts]
 
 
 class PriorityStats(msgspec.Struct, kw_only=True):
-    """All lanes."""
+    """All topics by lane."""
 
     total_by_priority: list[int]
     messages_by_priority: dict[str, int]
@@ -47,7 +47,7 @@ class PriorityStats(msgspec.Struct, kw_only=True):
 async def priority_stats(
     context: Shared, topic: FromQuery[str | None] = None, group: FromQuery[str | None] = None
 ) -> PriorityStats:
-    """Of all topics or one, for all groups together or one. Lists are in the order critical to background."""
+    """Counts of one topic or all, for one group or all together. Lists are ordered from critical to background."""
     lanes = await context.answered(context.service.groups.lanes(topic, group))
     by_topic: dict[str, list[reports.LaneReport]] = {}
     for lane in lanes:
@@ -87,7 +87,7 @@ def _total(lanes: Sequence[reports.LaneReport]) -> list[int]:
 
 
 def _wait_ns(lanes: Sequence[reports.LaneReport], lane: int) -> int:
-    """The average over the partitions, each as heavy as what was delivered of it."""
+    """The average over the partitions, weighted by the number of delivered messages."""
     delivered = [report.delivered[lane] for report in lanes]
     waited_ns = sum(report.average_wait_ns[lane] * count for report, count in zip(lanes, delivered, strict=True))
     return waited_ns // max(1, sum(delivered))

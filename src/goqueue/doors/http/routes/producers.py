@@ -1,4 +1,4 @@
-"""Producers: who publishes, so that what is sent twice is stored once, and that an older instance is kept out."""
+"""Producers: identities that make publishing idempotent and fence older instances of the same producer."""
 
 import msgspec
 from litestar import post
@@ -15,38 +15,38 @@ _DIGITS_MAX = 19
 
 
 class InitBody(Body, kw_only=True):
-    """A producer that is to be; one without a transactional id is idempotent only."""
+    """A producer to initialize. Without a transactional id it is idempotent only."""
 
     transactional_id: Text = None
     transaction_timeout_ms: int | None = None
 
 
 class ShownProducer(msgspec.Struct, kw_only=True):
-    """Who publishes. The epoch is good until the next init."""
+    """The identity of a producer. The epoch is valid until the next init."""
 
     producer_id: int
     epoch: int
 
 
 class ProducerHeartbeatBody(Body, kw_only=True):
-    """A producer that is still there."""
+    """The producer to keep."""
 
     epoch: Epoch
     transactional_id: Text = None
 
 
 class ProducerInUse(msgspec.Struct, kw_only=True):
-    """The producer is known, and nobody has taken its place."""
+    """The producer is known and not fenced."""
 
     status: str = "ok"
     success: bool = True
 
 
-@post("/producers/init", tags=["transactions"], summary="Initiate a producer", status_code=200)
+@post("/producers/init", tags=["transactions"], summary="Initialize a producer", status_code=200)
 async def init_producer(context: Shared, data: JSONBody[InitBody | None] = None) -> ShownProducer:
-    """A new one; or, for a transactional id that is known, the same with the next epoch.
+    """Return a new producer, or, for a known transactional id, the same producer with the next epoch.
 
-    Then older holders are fenced, and what they have open is aborted.
+    The next epoch fences older instances, and their open transaction is aborted.
     """
     body = data or InitBody()
     timeout_ms = TIMEOUT_MS if body.transaction_timeout_ms is None else body.transaction_timeout_ms
@@ -59,7 +59,7 @@ async def init_producer(context: Shared, data: JSONBody[InitBody | None] = None)
 async def heartbeat_of_producer(
     context: Shared, producer_id: FromPath[str], data: JSONBody[ProducerHeartbeatBody]
 ) -> ProducerInUse:
-    """It is in use; one that is not for seven days is forgotten."""
+    """Mark the producer as in use. The broker forgets producers that are not used for seven days."""
     if not (producer_id.isascii() and producer_id.isdigit() and len(producer_id) <= _DIGITS_MAX):
         raise InvalidRequest(f"invalid producer ID {producer_id[:40]!r}: not a number", path="producer_id")
     await context.answered(

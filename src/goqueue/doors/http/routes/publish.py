@@ -1,10 +1,10 @@
-"""Publishing, the busiest route by far: one small message takes less time than the framework needs to find its route.
+"""Publishing, the busiest route: storing one small message takes less time than Litestar's routing.
 
-So the front hands these requests straight to `Publishing`, which speaks ASGI. `publish` below declares the route to
-Litestar, for the document and for the answer to other methods, and is never called.
+So `front.py` passes these requests to `Publishing` directly, which implements ASGI. The handler `publish` below only
+declares the route to Litestar, for the OpenAPI document and for 405 answers. It is never called.
 
-Every message has its own result. One that is refused leaves the others; when all are refused, the answer has the
-status and the fields of the first error beside the results.
+Every message has its own result, and a refused message does not affect the others. If all are refused, the answer has
+the status and the fields of the first error in addition to the results.
 """
 
 from collections.abc import Iterable, Sequence
@@ -40,7 +40,7 @@ _CONTENT_TYPE: Final = (b"content-type", b"application/json")
 
 
 class StoredResult(msgspec.Struct, gc=False):
-    """Where a message went. A duplicate that is older than the broker remembers has no offset and no time."""
+    """Where a message is stored. A duplicate of a batch that the broker has forgotten has no offset and no time."""
 
     partition: int
     offset: int | msgspec.UnsetType
@@ -53,13 +53,13 @@ class StoredResult(msgspec.Struct, gc=False):
 
 
 class AcceptedResult(msgspec.Struct, gc=False):
-    """A message that nobody waited for."""
+    """A message that was published with acks none: the answer did not wait for the outcome."""
 
     accepted: bool
 
 
 class RefusedResult(ErrorBody, kw_only=True):
-    """Why a message was not stored, and which one of the request it is."""
+    """The error of a message that was not stored, and the index of the message in the request."""
 
     index: int
 
@@ -69,8 +69,8 @@ RESULT_SHAPES = (StoredResult, AcceptedResult, RefusedResult)
 Outcomes = Iterable[Stored | GoQueueError | None]
 
 
-class PublishAnswer(msgspec.Struct, kw_only=True):
-    """A result for each message, in their order. The other fields are there when all of them failed."""
+class ShownPublish(msgspec.Struct, kw_only=True):
+    """A result per message, in order. The fields of an error are set if all messages failed."""
 
     results: list[Any]  # of `Result`
     failed: int
@@ -82,7 +82,7 @@ class PublishAnswer(msgspec.Struct, kw_only=True):
 
 
 class Publishing:
-    """Answers requests to publish."""
+    """The ASGI handler of publish requests."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -90,7 +90,7 @@ class Publishing:
         self._decoder: BodyDecoder[PublishBody] = BodyDecoder(PublishBody)
 
     async def __call__(self, topic: str, scope: Scope, receive: Receive, send: Send, request_id: bytes) -> int:
-        """Answer one request; returns the status."""
+        """Handle one request; returns the status."""
         if scope["query_string"]:
             check_query(scope["query_string"], (), scope["headers"])
         raw = await self._context.bodies.read(scope, receive, limit=self._config.publish_bytes_max)
@@ -107,8 +107,8 @@ class Publishing:
             await self._context.answered(pending, "publish")
 
         outcomes: Outcomes = pending.result() if pending.is_done else repeat(None)
-        results, failed = results_of(understood, outcomes, told=body.acks != Acks.NONE)
-        answer = PublishAnswer(results=results, failed=failed)
+        results, failed = results_of(understood, outcomes, shows_stored=body.acks != Acks.NONE)
+        answer = ShownPublish(results=results, failed=failed)
         status, headers = (200 if body.acks != Acks.NONE else 202), [_CONTENT_TYPE, (b"x-request-id", request_id)]
         if failed == len(results):
             status, more = fail_as_a_whole(answer)
@@ -124,9 +124,9 @@ class Publishing:
         return self._decoder.decode(raw, headers)
 
     def _check(self, body: PublishBody, messages: Sequence[MessageBody], size: int) -> None:
-        """Refuse what is wrong with the request as a whole."""
+        """Refuse a request that is invalid as a whole."""
         if body.messages is not None and (extra := _beside_messages(body)):
-            raise InvalidRequest(f"{extra} stands beside messages, but belongs to one of them", path=extra)
+            raise InvalidRequest(f"{extra} cannot be combined with messages; set it in a message", path=extra)
         check_messages(messages, size, self._config)
         if (body.producer_id is None) != (body.epoch is None):
             missing = "producer_id" if body.producer_id is None else "epoch"
@@ -155,28 +155,28 @@ class Publishing:
     status_code=200,
     tags=["messages"],
     summary="Publish messages",
-    responses={202: ResponseSpec(PublishAnswer, description="Accepted, with acks none", generate_examples=False)},
+    responses={202: ResponseSpec(ShownPublish, description="Accepted, for acks none", generate_examples=False)},
 )
-async def publish(topic: FromPath[str], data: JSONBody[PublishBody]) -> PublishAnswer:
-    """Store one message, or up to 10,000 of them; each has its own result."""
-    raise AssertionError(f"{topic}, {data}: the front takes these requests")
+async def publish(topic: FromPath[str], data: JSONBody[PublishBody]) -> ShownPublish:
+    """Store up to 10,000 messages; each has its own result."""
+    raise AssertionError(f"{topic}, {data}: front.py handles these requests")
 
 
 def check_messages(messages: Sequence[MessageBody], size: int, config: HttpConfig) -> None:
-    """Refuse a request of that size that has no messages, or too many, or too much of them."""
+    """Refuse a request without messages, with too many, or over the size limit; `size` is that of its body."""
     if not messages:
         raise InvalidRequest("at least one message required", path="messages")
     if len(messages) > config.messages_max:
         raise too_many(len(messages), "messages", config.messages_max)
     limit = config.payload_bytes_max + config.payload_bytes_per_message * len(messages)
     if size > limit:
-        size -= sum(map(base64_chars, messages)) // 4
+        size -= sum(map(base64_chars, messages)) // 4  # base64 counts decoded: 3 bytes per 4 characters
         if size > limit:
             raise RequestTooLarge(size, limit)
 
 
 def _beside_messages(body: PublishBody) -> str:
-    """The field of a message that stands where those of the request stand, if there is one."""
+    """The name of a message field that is set at the top level of the request; empty if there is none."""
     for name in _MESSAGE_FIELDS:
         if getattr(body, name) not in (None, msgspec.UNSET):
             return "deliverAt" if name == "deliver_at_camel" else name
@@ -193,7 +193,7 @@ def _any_sequence(messages: Sequence[MessageBody]) -> bool:
 def understood_messages(
     messages: Sequence[MessageBody], headers: Iterable[tuple[bytes, bytes]], *, now_ns: int
 ) -> list[NewMessage | GoQueueError]:
-    """Each message as the broker takes it, in the trace of the request with these headers; or what is wrong with it."""
+    """Each message as a `NewMessage` that continues the trace of the request, or the error that it is refused with."""
     understood: list[NewMessage | GoQueueError] = []
     for index, message in enumerate(messages):
         try:
@@ -206,11 +206,11 @@ def understood_messages(
 
 
 def results_of(
-    understood: Sequence[NewMessage | GoQueueError], outcomes: Outcomes, *, told: bool = True
+    understood: Sequence[NewMessage | GoQueueError], outcomes: Outcomes, *, shows_stored: bool = True
 ) -> tuple[list[Result], int]:
-    """A result for each message, and how many of them are errors. Who did not want to be told hears only of errors.
+    """A result per message, and the number of errors. Without `shows_stored`, stored messages are only `accepted`.
 
-    The outcomes are those of the messages that the broker could take, in their order.
+    `outcomes` are those of the valid messages, in order.
     """
     outcomes = iter(outcomes)
     results: list[Result] = []
@@ -225,7 +225,7 @@ def results_of(
         if isinstance(outcome, GoQueueError):
             results.append(_refused(outcome, index))
             failed += 1
-        elif outcome is None or not told:
+        elif outcome is None or not shows_stored:
             results.append(AcceptedResult(True))
         else:
             if outcome.timestamp_ns != stored_ns:
@@ -248,7 +248,7 @@ def _annotate(result: StoredResult, message: NewMessage, stored: Stored) -> None
 
 
 def _refused(error: GoQueueError, index: int) -> RefusedResult:
-    """The error, about the message as the client counts."""
+    """The error, with the index that the message has in the request: the broker counts only the valid messages."""
     body = body_of(error)
     if isinstance(body.details, dict) and "index" in body.details:
         body.error = body.error.replace(f"message {body.details['index']}: ", f"message {index}: ", 1)
@@ -257,7 +257,7 @@ def _refused(error: GoQueueError, index: int) -> RefusedResult:
 
 
 def fail_as_a_whole(answer: Any) -> tuple[int, dict[str, str]]:
-    """Put the first error at the top of an answer that has nothing else; returns its status and its headers."""
+    """Copy the first error to the top level of an answer whose results all failed; returns its status and headers."""
     first: ErrorBody = answer.results[0]
     answer.error, answer.code, answer.status = first.error, first.code, first.status
     answer.retryable, answer.details = first.retryable, first.details

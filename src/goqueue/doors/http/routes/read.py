@@ -1,8 +1,9 @@
-"""Reading by offset and by time. Needs no group and changes nothing.
+"""Reading by offset and by time, without a group and without side effects.
 
-One partition is read in the order of its offsets. Over all partitions each gets an equal share of the limits first,
-and what some leave over goes to the others; the one that is read first changes from request to request, so that a
-busy partition never starves the rest. The messages come in the order of their times, which keeps that of the offsets.
+One partition is read in the order of its offsets. A read of all partitions gives each an equal share of the limits, and
+distributes unused shares in further rounds. The partition that is read first rotates from request to request, so that a
+busy partition does not starve the others. The messages are sorted by time, which preserves the order of the offsets of
+each partition.
 """
 
 from collections.abc import Sequence
@@ -24,16 +25,16 @@ from goqueue.service.pending import Pending
 
 UNSET = msgspec.UNSET
 Offset = Annotated[int, QueryParameter(ge=0, le=OFFSET_MAX, description="the first offset to read")]
-Offsets = Annotated[str | None, QueryParameter(description="where to begin, as partition:offset pairs: 0:42,1:17")]
-Limit = Annotated[int, QueryParameter(ge=1, description="how many messages at most")]
-MaxBytes = Annotated[int, QueryParameter(ge=1, description="how many bytes at most; one message comes in any case")]
+Offsets = Annotated[str | None, QueryParameter(description="first offsets, as partition:offset pairs: 0:42,1:17")]
+Limit = Annotated[int, QueryParameter(ge=1, description="maximum number of messages")]
+MaxBytes = Annotated[int, QueryParameter(ge=1, description="maximum size in bytes; at least one message is returned")]
 FromTime = Annotated[str | None, QueryParameter(description="only records stamped at or after this time")]
 ToTime = Annotated[str | None, QueryParameter(description="only records stamped before this time")]
-Wait = Annotated[str | None, QueryParameter(description="how long to wait for a record if there is none, such as 20s")]
+Wait = Annotated[str | None, QueryParameter(description="how long to wait for a record, such as 20s")]
 
 
 class PartitionPage(msgspec.Struct, kw_only=True):
-    """Messages of one partition, and where to go on."""
+    """Messages of one partition, and the offset of the next page."""
 
     messages: list[ShownMessage]
     next_offset: int
@@ -42,11 +43,11 @@ class PartitionPage(msgspec.Struct, kw_only=True):
     log_start_offset: int
     first_pending_offset: int | msgspec.UnsetType = UNSET
     end_of_range: bool | msgspec.UnsetType = UNSET
-    gaps: list[ShownGap] | msgspec.UnsetType = UNSET  # damage that was passed over
+    gaps: list[ShownGap] | msgspec.UnsetType = UNSET  # damaged records that were skipped
 
 
 class TopicPage(msgspec.Struct, kw_only=True):
-    """Messages of all partitions, and where to go on in each of them."""
+    """Messages of all partitions, and the offsets of the next page."""
 
     messages: list[ShownMessage]
     next_offset: dict[str, int]
@@ -55,11 +56,11 @@ class TopicPage(msgspec.Struct, kw_only=True):
     log_start_offset: dict[str, int]
     first_pending_offset: dict[str, int] | msgspec.UnsetType = UNSET
     end_of_range: bool | msgspec.UnsetType = UNSET
-    gaps: list[ShownGap] | msgspec.UnsetType = UNSET  # damage that was passed over
+    gaps: list[ShownGap] | msgspec.UnsetType = UNSET  # damaged records that were skipped
 
 
 class Asked(NamedTuple):
-    """What is to be read, apart from which offset to begin at."""
+    """The parameters of a read, except for its offsets."""
 
     limit: int
     max_bytes: int
@@ -71,7 +72,7 @@ class Asked(NamedTuple):
 
 
 class Page(NamedTuple):
-    """What was read of one partition, as it is shown."""
+    """The result of reading one partition, with its messages as JSON shapes."""
 
     messages: list[ShownMessage]
     result: ReadResult
@@ -95,7 +96,7 @@ async def read_partition(
     encoding: FromQuery[Encoding] = Encoding.TEXT,
     values: FromQuery[Values] = Values.TEXT,
 ) -> PartitionPage:
-    """Visible records in the order of their offsets; `next_offset` is where to go on."""
+    """Visible messages in the order of their offsets. `next_offset` is the `offset` of the next request."""
     asked = _asked(context, limit, max_bytes, from_time, to_time, isolation, encoding, values)
     hold_ms = _hold_ms(context, request, wait, timeout)
     number = parse_partition(partition)
@@ -143,7 +144,7 @@ async def read_topic(
     encoding: FromQuery[Encoding] = Encoding.TEXT,
     values: FromQuery[Values] = Values.TEXT,
 ) -> TopicPage:
-    """Visible records of all partitions; `next_offset` says for each where to go on."""
+    """Visible messages of all partitions, ordered by time. `next_offset` has the offsets of the next request."""
     asked = _asked(context, limit, max_bytes, from_time, to_time, isolation, encoding, values)
     hold_ms = _hold_ms(context, request, wait, timeout)
     reading = await _topic_reading(context, topic, parse_offsets(offsets or "", "offsets"), asked)
@@ -154,7 +155,7 @@ async def read_topic(
 
 
 async def _topic_reading(context: RequestContext, topic: str, offsets: dict[int, int], asked: Asked) -> "_TopicReading":
-    """A reading that begins at the offsets, or at the time that was asked for."""
+    """A read from the given offsets or time on."""
     topics = context.service.topics
     partitions = (await context.answered(topics.describe(topic))).partitions
     for partition in offsets:
@@ -171,7 +172,7 @@ async def _topic_reading(context: RequestContext, topic: str, offsets: dict[int,
 
 
 class _TopicReading:
-    """One reading of all partitions of a topic."""
+    """One read of all partitions of a topic."""
 
     def __init__(self, context: RequestContext, topic: str, positions: dict[int, int], asked: Asked) -> None:
         self._context = context
@@ -185,7 +186,7 @@ class _TopicReading:
         self._gaps: list[ShownGap] = []
 
     async def read(self) -> None:
-        """Read what is there, in rounds of equal shares of what is left of the limits."""
+        """Read stored messages, in rounds of equal shares of the remaining limits."""
         left, left_bytes = self._asked.limit, self._asked.max_bytes
         numbers = list(self._positions)
         first = self._context.door.turn % len(numbers)
@@ -205,7 +206,7 @@ class _TopicReading:
             hungry = still_hungry
 
     async def wait(self, hold_ms: int, client: Client) -> None:
-        """Read again whenever there may be more, until there is, or the time is over, or nobody wants to wait."""
+        """Wait and read again, until there are messages, the time is over or the door closes."""
         clock, asked = self._context.clock, self._asked
         if asked.to_time_ns is not None:
             hold_ms = min(hold_ms, (asked.to_time_ns - clock.wall_ns()) // MS)
@@ -221,11 +222,13 @@ class _TopicReading:
             before = dict(self._positions)
             await self._context.held(ask, left_ms, client)
             await self.read()
+            # Unchanged positions mean that the wait timed out. Positions that moved without messages are records that
+            # are not visible, such as those of aborted transactions: keep waiting.
             if self._positions == before:
                 return
 
     async def page(self) -> TopicPage:
-        """Everything that was read."""
+        """The answer."""
         self._messages.sort(key=lambda message: (message.timestamp, message.partition, message.offset))
         results = self._results.values()
         partitions = (await self._context.answered(self._service.topics.describe(self._topic))).partitions
@@ -241,7 +244,7 @@ class _TopicReading:
         )
 
     def _end(self, result: ReadResult) -> int:
-        """Where there is nothing more to read."""
+        """The first offset that is not visible at the isolation level."""
         is_committed = self._asked.isolation is Isolation.READ_COMMITTED
         return result.last_stable_offset if is_committed else result.high_watermark
 
@@ -272,7 +275,7 @@ class _TopicReading:
 
 
 def shown_gaps(partition: int, result: ReadResult) -> list[ShownGap]:
-    """The damage that a reading has passed over."""
+    """The damaged records that a read has skipped."""
     return [ShownGap(partition, gap.first_offset, gap.next_offset, gap.reason) for gap in result.gaps]
 
 
@@ -305,7 +308,7 @@ def _asked(
 
 
 def _page(result: ReadResult, origin: TopicPartition, asked: Asked) -> Page:
-    """The messages of the result, cut where compressed values turn out larger than was asked for."""
+    """The messages of the result, cut where decompressed values exceed `max_bytes`."""
     messages: list[ShownMessage] = []
     total = 0
     for message, view, size in shown(result.records, origin, asked.encoding, asked.values):

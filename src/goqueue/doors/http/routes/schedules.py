@@ -1,4 +1,4 @@
-"""Recurring messages: published again and again, by a cron text or at an interval."""
+"""Recurring messages: published by a cron expression or at an interval."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ UNSET = msgspec.UNSET
 
 
 class ChangeScheduleBody(MessageBody, kw_only=True, gc=False):
-    """Fields of a recurring message. A delay and the time to live count from each run."""
+    """Fields of a recurring message. Delay and time to live count from each run."""
 
     cron: Text = None
     every: Text = None
@@ -29,13 +29,13 @@ class ChangeScheduleBody(MessageBody, kw_only=True, gc=False):
 
 
 class CreateScheduleBody(ChangeScheduleBody, kw_only=True, gc=False):
-    """A message to publish again and again."""
+    """A recurring message to create."""
 
     name: str
 
 
 class ShownSchedule(msgspec.Struct, kw_only=True):
-    """A recurring message; `next_at` is null while nothing is to come."""
+    """A recurring message; `next_at` is null if no run is to come."""
 
     name: str
     topic: str
@@ -52,7 +52,7 @@ class ShownSchedule(msgspec.Struct, kw_only=True):
 
 
 class ShownRun(msgspec.Struct, kw_only=True):
-    """One run; null is what is not known, because it failed or was long ago."""
+    """One run. Fields are null if the run failed, or is older than the broker remembers."""
 
     due_at: str
     published_at: str | None
@@ -75,7 +75,7 @@ class ScheduleList(msgspec.Struct, kw_only=True):
 
 
 class DeletedSchedule(msgspec.Struct, kw_only=True):
-    """A recurring message that is gone."""
+    """The answer to the deletion of a recurring message."""
 
     deleted: bool
     name: str
@@ -83,7 +83,7 @@ class DeletedSchedule(msgspec.Struct, kw_only=True):
 
 @post("/topics/{topic:str}/schedules", tags=["schedules"], summary="Create a recurring message")
 async def create_schedule(context: Shared, topic: FromPath[str], data: JSONBody[CreateScheduleBody]) -> ShownSchedule:
-    """Returns once it is on the medium. Each run is published once, also over restarts."""
+    """Create a recurring message; the answer is sent once it is durable. Each run is published exactly once."""
     message = msgspec.structs.replace(data, delay=None, ttl=None)
     _check_fields(data)
     pending = context.service.schedules.create(
@@ -94,16 +94,16 @@ async def create_schedule(context: Shared, topic: FromPath[str], data: JSONBody[
 
 @get("/topics/{topic:str}/schedules", tags=["schedules"], summary="List recurring messages")
 async def list_schedules(context: Shared, topic: FromPath[str]) -> ScheduleList:
-    """Those of one topic, by name."""
+    """The recurring messages of a topic, ordered by name."""
     schedules = [
         ShownSchedule(**_schedule(info)) for info in (await context.answered(context.service.schedules.list(topic)))
     ]
     return ScheduleList(schedules=schedules, count=len(schedules))
 
 
-@get("/topics/{topic:str}/schedules/{name:str}", tags=["schedules"], summary="Look at a recurring message")
+@get("/topics/{topic:str}/schedules/{name:str}", tags=["schedules"], summary="Get a recurring message")
 async def show_schedule(context: Shared, topic: FromPath[str], name: FromPath[str]) -> ScheduleWithHistory:
-    """With its last 100 runs."""
+    """A recurring message with its last 100 runs."""
     info = await context.answered(context.service.schedules.get(topic, name))
     return ScheduleWithHistory(**_schedule(info), history=[_run(run) for run in info.history])
 
@@ -112,7 +112,7 @@ async def show_schedule(context: Shared, topic: FromPath[str], name: FromPath[st
 async def change_schedule(
     context: Shared, topic: FromPath[str], name: FromPath[str], data: JSONBody[ChangeScheduleBody]
 ) -> ShownSchedule:
-    """Any field but the name. Where its times change, they count from now on."""
+    """Change any field except the name. New times apply from now on."""
     _check_fields(data)
     changes = {**_times(context, data), **given_fields(data)}
     pending = context.service.schedules.alter(topic, name, changes)
@@ -126,7 +126,7 @@ async def change_schedule(
     status_code=200,
 )
 async def delete_schedule(context: Shared, topic: FromPath[str], name: FromPath[str]) -> DeletedSchedule:
-    """It is published no more."""
+    """Delete the recurring message; it is not published again."""
     await context.answered(context.service.schedules.delete(topic, name), "delete schedule")
     return DeletedSchedule(deleted=True, name=name)
 
@@ -138,7 +138,7 @@ async def delete_schedule(context: Shared, topic: FromPath[str], name: FromPath[
     status_code=200,
 )
 async def pause_schedule(context: Shared, topic: FromPath[str], name: FromPath[str]) -> ShownSchedule:
-    """It is not published until it is resumed."""
+    """The message is not published until it is resumed."""
     return ShownSchedule(**_schedule(await context.answered(context.service.schedules.pause(topic, name), "pause")))
 
 
@@ -149,7 +149,7 @@ async def pause_schedule(context: Shared, topic: FromPath[str], name: FromPath[s
     status_code=200,
 )
 async def resume_schedule(context: Shared, topic: FromPath[str], name: FromPath[str]) -> ShownSchedule:
-    """It goes on from now; what was paused is not made up for."""
+    """Continue with the next run. Runs that were due during the pause are skipped."""
     return ShownSchedule(**_schedule(await context.answered(context.service.schedules.resume(topic, name), "resume")))
 
 
@@ -160,20 +160,20 @@ async def resume_schedule(context: Shared, topic: FromPath[str], name: FromPath[
     status_code=200,
 )
 async def run_schedule(context: Shared, topic: FromPath[str], name: FromPath[str]) -> ShownSchedule:
-    """Once, out of turn."""
+    """Publish the message once, in addition to its schedule."""
     return ShownSchedule(**_schedule(await context.answered(context.service.schedules.run(topic, name), "run")))
 
 
 def _check_fields(body: ChangeScheduleBody) -> None:
-    """Refuse fields of a message that mean nothing to one that recurs."""
-    for name in ("deliver_at", "deliver_at_camel", "expires_at", "sequence"):
+    """Refuse message fields that do not apply to recurring messages."""
+    for name in ("deliver_at", "deliver_at_camel", "expires_at", "created_at", "sequence"):
         if getattr(body, name) is not None:
             shown = "deliverAt" if name == "deliver_at_camel" else name
-            raise InvalidRequest(f"invalid {shown}: a recurring message has none", path=shown)
+            raise InvalidRequest(f"invalid {shown}: not valid for a recurring message", path=shown)
 
 
 def _times(context: RequestContext, body: ChangeScheduleBody) -> dict[str, Any]:
-    """What is given of everything that is not the message."""
+    """The given fields of the schedule, without those of the message."""
     now_ns = context.clock.wall_ns()
     times = {
         "cron": body.cron,

@@ -1,4 +1,4 @@
-"""Subjects and their versions: register, look up, look at, delete."""
+"""Subjects and their versions: register, look up, get and delete."""
 
 from typing import Annotated, Any
 
@@ -25,8 +25,10 @@ from goqueue.wire.schema_reports import SchemaInfo
 
 PLAIN = "text/plain"
 
-Names = Annotated[list[str] | None, QueryParameter(name="key", description="properties that it must have ...")]
-Values = Annotated[list[str] | None, QueryParameter(name="value", description="... and the value of each")]
+Names = Annotated[list[str] | None, QueryParameter(name="key", description="names of properties to match")]
+Values = Annotated[
+    list[str] | None, QueryParameter(name="value", description="the value of each property, in the same order")
+]
 
 
 @get("/schemas/subjects", summary="List subjects")
@@ -38,7 +40,7 @@ async def list_subjects(
     offset: ListOffset = 0,
     limit: ListLimit = -1,
 ) -> list[str]:
-    """Sorted; those that were deleted when asked for."""
+    """The names of subjects, sorted; with `deleted`, soft-deleted ones too."""
     names = await context.answered(
         context.service.schemas.subjects(prefix=prefix, deleted=is_true(deleted), deleted_only=is_true(deleted_only))
     )
@@ -54,7 +56,7 @@ async def list_versions(
     offset: ListOffset = 0,
     limit: ListLimit = -1,
 ) -> list[int]:
-    """Their numbers; those that were deleted when asked for."""
+    """The numbers of the versions; with `deleted`, soft-deleted ones too."""
     numbers = await context.answered(
         context.service.schemas.versions(subject, deleted=is_true(deleted), deleted_only=is_true(deleted_only))
     )
@@ -65,13 +67,13 @@ async def list_versions(
 async def register_schema(
     context: Shared, subject: FromPath[str], data: JSONBody[SchemaBody], normalize: Flag = None
 ) -> RegisteredSchema:
-    """Returns once it is on the medium. The same schema again gets the same answer."""
+    """Register a schema; the answer is sent once it is durable. Registering the same schema again is idempotent."""
     pending = context.service.schemas.register(subject, new_schema(data), normalize=is_true(normalize))
     info = await context.answered(pending, "register schema")
     return RegisteredSchema(id=info.id, version=info.version, guid=info.guid)
 
 
-@post("/schemas/subjects/{subject:str}", summary="Look a schema up")
+@post("/schemas/subjects/{subject:str}", summary="Look up a schema")
 async def look_up_schema(
     context: Shared,
     subject: FromPath[str],
@@ -80,7 +82,7 @@ async def look_up_schema(
     normalize: Flag = None,
     format: Rendering = None,
 ) -> ShownSchema:
-    """Which version of the subject has this schema."""
+    """Find the version of the subject that has this schema."""
     schemas = context.service.schemas
     info = await context.answered(
         schemas.lookup(subject, new_schema(data), deleted=is_true(deleted), normalize=is_true(normalize))
@@ -88,28 +90,31 @@ async def look_up_schema(
     return await shown(context, info, format)
 
 
-@get("/schemas/subjects/{subject:str}/versions/{version:str}", summary="Look at a version")
+@get("/schemas/subjects/{subject:str}/versions/{version:str}", summary="Get a version")
 async def show_version(
     context: Shared, subject: FromPath[str], version: FromPath[str], deleted: Flag = None, format: Rendering = None
 ) -> ShownSchema:
-    """By its number; `latest` and `-1` are the newest."""
+    """Get a version by its number; `latest` and `-1` are the newest."""
     schemas = context.service.schemas
     return await shown(context, await context.answered(schemas.get(subject, version, deleted=is_true(deleted))), format)
 
 
-@get("/schemas/subjects/{subject:str}/versions/{version:str}/schema", summary="Look at the schema of a version")
+@get("/schemas/subjects/{subject:str}/versions/{version:str}/schema", summary="Get the schema text of a version")
 async def show_text_of_version(
     context: Shared, subject: FromPath[str], version: FromPath[str], deleted: Flag = None
 ) -> SchemaResponse[Any]:
-    """The bare text of the schema."""
+    """The text of the schema only."""
     return bare(await context.answered(context.service.schemas.get(subject, version, deleted=is_true(deleted))))
 
 
-@get("/schemas/subjects/{subject:str}/versions/{version:str}/referencedby", summary="Who refers to a version")
+@get(
+    "/schemas/subjects/{subject:str}/versions/{version:str}/referencedby",
+    summary="List the schemas that reference a version",
+)
 async def list_referrers(
     context: Shared, subject: FromPath[str], version: FromPath[str], offset: ListOffset = 0, limit: ListLimit = -1
 ) -> list[int]:
-    """The ids of the schemas that refer to it."""
+    """The ids of the schemas that reference the version."""
     ids = await context.answered(context.service.schemas.referenced_by(subject, version))
     return page(ids, offset, limit)
 
@@ -123,9 +128,9 @@ async def find_version(
     deleted: Flag = None,
     format: Rendering = None,
 ) -> ShownSchema:
-    """The newest version that has these properties."""
+    """The newest version with these properties."""
     if len(names or ()) != len(values or ()):
-        raise InvalidRequest("key and value come in pairs", path="value")
+        raise InvalidRequest("key and value must be given in pairs", path="value")
     schemas = context.service.schemas
     wanted = dict(zip(names or (), values or (), strict=True))
     return await shown(
@@ -137,20 +142,20 @@ async def find_version(
 async def delete_version(
     context: Shared, subject: FromPath[str], version: FromPath[str], permanent: Flag = None
 ) -> int:
-    """Its number. For good only if asked for, and only after it was deleted otherwise."""
+    """Soft-delete the version; with `permanent`, delete one that is soft-deleted. Returns its number."""
     pending = context.service.schemas.delete_version(subject, version, permanent=is_true(permanent))
     return await context.answered(pending, "delete version")
 
 
 @delete("/schemas/subjects/{subject:str}", summary="Delete a subject")
 async def delete_subject(context: Shared, subject: FromPath[str], permanent: Flag = None) -> list[int]:
-    """The numbers of its versions. For good only if asked for, and only after it was deleted otherwise."""
+    """Soft-delete the subject; with `permanent`, delete one that is soft-deleted. Returns its versions."""
     pending = context.service.schemas.delete_subject(subject, permanent=is_true(permanent))
     return await context.answered(pending, "delete subject")
 
 
 def bare(info: SchemaInfo) -> SchemaResponse[Any]:
-    """The text of a schema as it is; what is JSON ends as all JSON does here."""
+    """The text of a schema as an answer. JSON ends with one newline, as in all answers."""
     if info.schema_type == "PROTOBUF":
         return SchemaResponse(info.schema.encode(), media_type=PLAIN)
     return SchemaResponse(info.schema.rstrip("\n").encode() + b"\n", media_type=JSON)

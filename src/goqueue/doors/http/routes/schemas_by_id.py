@@ -1,4 +1,4 @@
-"""Schemas by their number, and the registry as a whole. What is at `/schemas/schemas/x` is at `/schemas/x`, too."""
+"""Schemas by id, and the registry as a whole. `/schemas/x` is a shorter path for `/schemas/schemas/x`."""
 
 from typing import Annotated, Any
 
@@ -28,11 +28,13 @@ TYPES = ("JSON", "PROTOBUF", "AVRO")
 CONTEXTS = (".",)
 ID_DIGITS_MAX = 18
 
-LatestOnly = Annotated[str | None, QueryParameter(name="latestOnly", description="one version of each subject")]
+LatestOnly = Annotated[
+    str | None, QueryParameter(name="latestOnly", description="only the latest version of each subject")
+]
 
 
 class ShownSubjectStats(msgspec.Struct, kw_only=True, rename="camel"):
-    """One subject in numbers."""
+    """Statistics of one subject."""
 
     subject: str
     version_count: int
@@ -43,7 +45,7 @@ class ShownSubjectStats(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class ShownSchemaStats(msgspec.Struct, kw_only=True, rename="camel"):
-    """The registry in numbers."""
+    """Statistics of the registry."""
 
     subjects: int
     schemas: int
@@ -56,21 +58,21 @@ class ShownSchemaStats(msgspec.Struct, kw_only=True, rename="camel"):
     details: list[ShownSubjectStats]
 
 
-@get(["/schemas/schemas/ids/{schema_id:str}", "/schemas/ids/{schema_id:str}"], summary="Look at a schema")
+@get(["/schemas/schemas/ids/{schema_id:str}", "/schemas/ids/{schema_id:str}"], summary="Get a schema")
 async def show_schema(
     context: Shared, schema_id: FromPath[str], subject: InSubject = None, format: Rendering = None
 ) -> ShownSchema:
-    """By its number, also if every version that had it was deleted."""
+    """Get a schema by its id, also if all of its versions are deleted."""
     schemas = context.service.schemas
     return await shown(context, await context.answered(schemas.by_id(_number(schema_id), subject=subject)), format)
 
 
 @get(
     ["/schemas/schemas/ids/{schema_id:str}/schema", "/schemas/ids/{schema_id:str}/schema"],
-    summary="Look at the text of a schema",
+    summary="Get the text of a schema",
 )
 async def show_text(context: Shared, schema_id: FromPath[str], subject: InSubject = None) -> SchemaResponse[Any]:
-    """The bare text of the schema."""
+    """The text of the schema only."""
     return bare(await context.answered(context.service.schemas.by_id(_number(schema_id), subject=subject)))
 
 
@@ -86,7 +88,7 @@ async def list_subjects_of_schema(
     offset: ListOffset = 0,
     limit: ListLimit = -1,
 ) -> list[str]:
-    """The names of those that have it in one of their versions."""
+    """The subjects that have a version with the schema."""
     uses = await context.answered(
         context.service.schemas.uses(_number(schema_id), subject=subject, deleted=is_true(deleted))
     )
@@ -105,23 +107,23 @@ async def list_uses(
     offset: ListOffset = 0,
     limit: ListLimit = -1,
 ) -> list[ShownUse]:
-    """Of all subjects."""
+    """The versions of all subjects."""
     uses = await context.answered(
         context.service.schemas.uses(_number(schema_id), subject=subject, deleted=is_true(deleted))
     )
     return [ShownUse(subject=use.subject, version=use.version) for use in page(uses, offset, limit)]
 
 
-@get(["/schemas/schemas/guids/{guid:str}", "/schemas/guids/{guid:str}"], summary="Look at a schema by its guid")
+@get(["/schemas/schemas/guids/{guid:str}", "/schemas/guids/{guid:str}"], summary="Get a schema by its guid")
 async def show_schema_by_guid(context: Shared, guid: FromPath[str], format: Rendering = None) -> ShownSchema:
-    """The guid follows from the schema alone, and is the same in every registry."""
+    """The guid is derived from the schema only, so it is the same in every registry."""
     schemas = context.service.schemas
     return await shown(context, await context.answered(schemas.by_guid(guid)), format)
 
 
 @get(["/schemas/schemas/types", "/schemas/types"], summary="List the types of schemas")
 async def list_types() -> list[str]:
-    """What a schema can be written in."""
+    """The schema languages."""
     return list(TYPES)
 
 
@@ -134,7 +136,7 @@ async def list_schemas(
     offset: ListOffset = 0,
     limit: ListLimit = -1,
 ) -> list[ShownSchema]:
-    """By subject and number."""
+    """Versions, ordered by subject and number."""
     schemas = context.service.schemas
     found = await context.answered(
         schemas.find(prefix=prefix, deleted=is_true(deleted), latest_only=is_true(latest_only))
@@ -144,13 +146,13 @@ async def list_schemas(
 
 @get("/schemas/contexts", summary="List contexts")
 async def list_contexts(offset: ListOffset = 0, limit: ListLimit = -1) -> list[str]:
-    """There is one, in which all subjects are."""
+    """There is one context, which contains all subjects."""
     return page(CONTEXTS, offset, limit)
 
 
-@get("/schemas/stats", summary="The registry in numbers")
+@get("/schemas/stats", summary="Get the statistics of the registry")
 async def schema_stats(context: Shared) -> ShownSchemaStats:
-    """How many subjects, versions and schemas there are, and how each subject is held to its past."""
+    """The number of subjects, versions and schemas, and the settings of each subject."""
     stats = await context.answered(context.service.schemas.stats())
     return ShownSchemaStats(
         subjects=stats.subjects,

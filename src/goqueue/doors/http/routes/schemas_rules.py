@@ -1,4 +1,4 @@
-"""What a new schema of a subject must be: its compatibility with those before it, the level of that, and the mode."""
+"""The rules for new schemas of a subject: compatibility tests, compatibility level and policy, and mode."""
 
 from typing import Annotated
 
@@ -13,12 +13,12 @@ from goqueue.errors import InvalidSchemaRequest
 from goqueue.wire.schema_reports import Compatibility
 
 DefaultToGlobal = Annotated[
-    str | None, QueryParameter(name="defaultToGlobal", description="what holds for all, if the subject has none")
+    str | None, QueryParameter(name="defaultToGlobal", description="the global setting if the subject has none")
 ]
 
 
 class LevelBody(msgspec.Struct, kw_only=True, rename="camel"):
-    """A compatibility level, under either of its names, and a policy; at least one of the two."""
+    """A compatibility level, in either of its two fields, a policy, or both."""
 
     compatibility: str | None = None
     compatibility_level: str | None = None
@@ -26,7 +26,7 @@ class LevelBody(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class ShownLevel(msgspec.Struct, kw_only=True, rename="camel"):
-    """A compatibility level, under both of its names, and the policy if one was set."""
+    """A compatibility level, in both of its fields, and the policy if one was set."""
 
     compatibility: str
     compatibility_level: str
@@ -34,19 +34,19 @@ class ShownLevel(msgspec.Struct, kw_only=True, rename="camel"):
 
 
 class ModeBody(msgspec.Struct, kw_only=True):
-    """READWRITE, READONLY or IMPORT."""
+    """A mode: READWRITE, READONLY or IMPORT."""
 
     mode: str | None = None
 
 
 class ShownMode(msgspec.Struct, kw_only=True):
-    """READWRITE, READONLY or IMPORT."""
+    """A mode: READWRITE, READONLY or IMPORT."""
 
     mode: str
 
 
 class ShownCompatibility(msgspec.Struct, kw_only=True):
-    """Whether a schema fits those before it; why not, if that was asked for."""
+    """Whether a schema is compatible; with `verbose`, the incompatibilities."""
 
     is_compatible: bool
     messages: list[str] | msgspec.UnsetType = UNSET
@@ -60,7 +60,7 @@ async def check_compatibility(
     verbose: Flag = None,
     normalize: Flag = None,
 ) -> ShownCompatibility:
-    """Whether it could be registered, as the level of the subject says."""
+    """Whether the compatibility level of the subject permits the schema as its next version."""
     found = await context.answered(
         context.service.schemas.compatibility(subject, new_schema(data), normalize=is_true(normalize))
     )
@@ -76,40 +76,40 @@ async def check_compatibility_with(
     verbose: Flag = None,
     normalize: Flag = None,
 ) -> ShownCompatibility:
-    """Whether it fits that version, in the direction that the level of the subject says."""
+    """Whether the schema is compatible with that version, in the direction of the subject's compatibility level."""
     found = await context.answered(
         context.service.schemas.compatibility(subject, new_schema(data), version=version, normalize=is_true(normalize))
     )
     return _compatibility(found, verbose)
 
 
-@get("/schemas/config", summary="The compatibility level of all subjects")
+@get("/schemas/config", summary="Get the global compatibility level")
 async def show_level(context: Shared) -> ShownLevel:
-    """It holds for subjects that have none of their own."""
+    """The level applies to subjects without a level of their own."""
     return _level(
         await context.answered(context.service.schemas.level()),
         await context.answered(context.service.schemas.policy()),
     )
 
 
-@put("/schemas/config", summary="Set the compatibility level or policy of all subjects")
+@put("/schemas/config", summary="Set the global compatibility level or policy")
 async def set_level(context: Shared, data: JSONBody[LevelBody]) -> ShownLevel:
-    """NONE, BACKWARD, FORWARD, FULL, or one of the last three with _TRANSITIVE; STRICT or LENIENT."""
+    """Levels: NONE, BACKWARD, FORWARD, FULL, and the last three with _TRANSITIVE. Policies: STRICT, LENIENT."""
     return await _configured(context, None, data)
 
 
-@delete("/schemas/config", summary="Reset the compatibility level and policy of all subjects")
+@delete("/schemas/config", summary="Reset the global compatibility level and policy")
 async def reset_level(context: Shared) -> ShownLevel:
-    """Back to BACKWARD and STRICT; answers what it was."""
+    """Reset them to BACKWARD and STRICT; returns the previous ones."""
     policy = await context.answered(context.service.schemas.policy())
     return _level(await context.answered(context.service.schemas.delete_level(None), "reset level"), policy)
 
 
-@get("/schemas/config/{subject:str}", summary="The compatibility level of a subject")
+@get("/schemas/config/{subject:str}", summary="Get the compatibility level of a subject")
 async def show_level_of(
     context: Shared, subject: FromPath[str], default_to_global: DefaultToGlobal = None
 ) -> ShownLevel:
-    """Its own."""
+    """The subject's own level, or with `defaultToGlobal` the one that applies to it."""
     schemas, is_global = context.service.schemas, is_true(default_to_global)
     level = await context.answered(schemas.level(subject, default_to_global=is_global))
     return _level(level, await context.answered(schemas.policy(subject, default_to_global=is_global)))
@@ -117,39 +117,39 @@ async def show_level_of(
 
 @put("/schemas/config/{subject:str}", summary="Set the compatibility level or policy of a subject")
 async def set_level_of(context: Shared, subject: FromPath[str], data: JSONBody[LevelBody]) -> ShownLevel:
-    """The subject need not be there yet."""
+    """The subject need not exist yet."""
     return await _configured(context, subject, data)
 
 
 @delete("/schemas/config/{subject:str}", summary="Reset the compatibility level and policy of a subject")
 async def reset_level_of(context: Shared, subject: FromPath[str]) -> ShownLevel:
-    """Back to that of all; answers what it was."""
+    """The global ones apply from then on; returns the previous ones."""
     policy = await context.answered(context.service.schemas.policy(subject))
     return _level(await context.answered(context.service.schemas.delete_level(subject), "reset level"), policy)
 
 
-@get("/schemas/mode", summary="The mode of all subjects")
+@get("/schemas/mode", summary="Get the global mode")
 async def show_mode(context: Shared) -> ShownMode:
-    """It holds for subjects that have none of their own."""
+    """The mode applies to subjects without a mode of their own."""
     return ShownMode(mode=await context.answered(context.service.schemas.mode()))
 
 
-@put("/schemas/mode", summary="Set the mode of all subjects")
+@put("/schemas/mode", summary="Set the global mode")
 async def set_mode(context: Shared, data: JSONBody[ModeBody], force: Flag = None) -> ShownMode:
-    """READWRITE, READONLY or IMPORT."""
+    """Set READWRITE, READONLY or IMPORT."""
     pending = context.service.schemas.set_mode(None, _asked_mode(data), force=is_true(force))
     return ShownMode(mode=await context.answered(pending, "set mode"))
 
 
-@delete("/schemas/mode", summary="Reset the mode of all subjects")
+@delete("/schemas/mode", summary="Reset the global mode")
 async def reset_mode(context: Shared) -> ShownMode:
-    """Back to READWRITE; answers what it was."""
+    """Reset it to READWRITE; returns the previous one."""
     return ShownMode(mode=await context.answered(context.service.schemas.delete_mode(None), "reset mode"))
 
 
-@get("/schemas/mode/{subject:str}", summary="The mode of a subject")
+@get("/schemas/mode/{subject:str}", summary="Get the mode of a subject")
 async def show_mode_of(context: Shared, subject: FromPath[str], default_to_global: DefaultToGlobal = None) -> ShownMode:
-    """Its own."""
+    """The subject's own mode, or with `defaultToGlobal` the one that applies to it."""
     return ShownMode(
         mode=await context.answered(context.service.schemas.mode(subject, default_to_global=is_true(default_to_global)))
     )
@@ -159,19 +159,19 @@ async def show_mode_of(context: Shared, subject: FromPath[str], default_to_globa
 async def set_mode_of(
     context: Shared, subject: FromPath[str], data: JSONBody[ModeBody], force: Flag = None
 ) -> ShownMode:
-    """READWRITE, READONLY or IMPORT."""
+    """Set READWRITE, READONLY or IMPORT."""
     pending = context.service.schemas.set_mode(subject, _asked_mode(data), force=is_true(force))
     return ShownMode(mode=await context.answered(pending, "set mode"))
 
 
 @delete("/schemas/mode/{subject:str}", summary="Reset the mode of a subject")
 async def reset_mode_of(context: Shared, subject: FromPath[str]) -> ShownMode:
-    """Back to that of all; answers what it was."""
+    """The global mode applies from then on; returns the previous one."""
     return ShownMode(mode=await context.answered(context.service.schemas.delete_mode(subject), "reset mode"))
 
 
 async def _configured(context: Shared, subject: str | None, body: LevelBody) -> ShownLevel:
-    """Set what the body has; the other one stays."""
+    """Set the level, the policy or both, as the body has them."""
     schemas, level, policy = context.service.schemas, _asked_level(body), body.compatibility_policy
     if level is not None:
         await context.answered(schemas.set_level(subject, level, policy=policy), "set level")

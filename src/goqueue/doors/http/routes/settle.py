@@ -1,7 +1,7 @@
-"""Settling: what becomes of messages that a member has leased.
+"""Settling leased messages: ack, nack, reject and extend.
 
-A request names one receipt, or a list of them. In a list each has its own result; one that is refused leaves the
-others, and when all are refused, the answer has the status and the fields of the first error beside the results.
+A request has one receipt or a list. In a list each receipt has its own result, and a refused receipt does not affect
+the others. If all are refused, the answer has the status and the fields of the first error in addition to the results.
 """
 
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ REJECTED = "rejected by consumer"
 
 
 class SettleBody(Body, kw_only=True):
-    """Which messages."""
+    """The messages to settle, by their receipts."""
 
     receipt_handle: Text = None
     receipt_handles: list[str] | None = None
@@ -38,24 +38,24 @@ class SettleBody(Body, kw_only=True):
 
 
 class AckBody(SettleBody, kw_only=True):
-    """Messages that are done; if a transaction is named, as soon as it is committed."""
+    """Messages to ack. With `transaction_id`, they are acked when the transaction commits."""
 
 
 class NackBody(SettleBody, kw_only=True):
-    """Messages that are to be delivered again."""
+    """Messages to redeliver."""
 
     delay: Text = None
     reason: Text = None
 
 
 class RejectBody(SettleBody, kw_only=True):
-    """Messages that nobody will ever be able to work on."""
+    """Messages to dead-letter."""
 
     reason: Text = None
 
 
 class VisibilityBody(SettleBody, kw_only=True):
-    """Messages that take longer, and how much longer from now on."""
+    """Messages to extend the lease of, and the new lease duration from now."""
 
     timeout: Text = None
     extension_seconds: int | None = None
@@ -66,8 +66,8 @@ class _Settled(msgspec.Struct, kw_only=True):
     success: bool = True
 
 
-class Acked(_Settled, kw_only=True):
-    """A message that is done. `committed_offset` is the next one to read: everything below it is done."""
+class ShownAck(_Settled, kw_only=True):
+    """An acked message. `committed_offset` is the next offset to read: all messages below it are done."""
 
     acknowledged: bool = True
     topic: str
@@ -78,8 +78,8 @@ class Acked(_Settled, kw_only=True):
     in_flight_count: int
 
 
-class Nacked(_Settled, kw_only=True):
-    """A message that will be delivered again, or has been too often."""
+class ShownNack(_Settled, kw_only=True):
+    """A nacked message: requeued, or dead-lettered after its last attempt."""
 
     requeued: bool
     action: str
@@ -91,8 +91,8 @@ class Nacked(_Settled, kw_only=True):
     dlq_topic: str | msgspec.UnsetType = UNSET
 
 
-class Rejected(_Settled, kw_only=True):
-    """A message that went to the dead letters."""
+class ShownReject(_Settled, kw_only=True):
+    """A message that was dead-lettered."""
 
     rejected: bool = True
     action: str = "rejected"
@@ -105,8 +105,8 @@ class Rejected(_Settled, kw_only=True):
     reason: str
 
 
-class Extended(_Settled, kw_only=True):
-    """A message that may take longer."""
+class ShownExtension(_Settled, kw_only=True):
+    """A message whose lease was extended."""
 
     extended: bool = True
     new_deadline: str
@@ -114,17 +114,17 @@ class Extended(_Settled, kw_only=True):
 
 
 class RefusedReceipt(ErrorBody, kw_only=True):
-    """Why a message was not settled."""
+    """The error of a message that was not settled."""
 
     receipt_handle: str
 
 
-Result = Acked | Nacked | Rejected | Extended | RefusedReceipt
-RECEIPT_SHAPES = (Acked, Nacked, Rejected, Extended, RefusedReceipt)
+Result = ShownAck | ShownNack | ShownReject | ShownExtension | RefusedReceipt
+RECEIPT_SHAPES = (ShownAck, ShownNack, ShownReject, ShownExtension, RefusedReceipt)
 
 
 class SettledMany(msgspec.Struct, kw_only=True):
-    """A result for each receipt, in their order. The fields of an error are there when all of them failed."""
+    """A result per receipt, in order. The fields of an error are set if all receipts failed."""
 
     success: bool
     results: list[Any]  # of `Result`
@@ -137,7 +137,7 @@ class SettledMany(msgspec.Struct, kw_only=True):
 
 
 class AckCounts(msgspec.Struct, kw_only=True):
-    """What was settled, and what waits to be delivered again."""
+    """Counts of settled messages, and of those that wait to be redelivered."""
 
     total_acks: int
     total_nacks: int
@@ -149,7 +149,7 @@ class AckCounts(msgspec.Struct, kw_only=True):
 
 
 class LeaseCounts(msgspec.Struct, kw_only=True):
-    """What was leased, and what became of it."""
+    """Counts of leases by outcome."""
 
     total_tracked: int
     current_in_flight: int
@@ -159,7 +159,7 @@ class LeaseCounts(msgspec.Struct, kw_only=True):
 
 
 class DeadLetterCounts(msgspec.Struct, kw_only=True):
-    """What went to the dead letters."""
+    """Counts of dead-lettered messages."""
 
     total_routed: int
     routes_by_reason: dict[str, int]
@@ -169,7 +169,7 @@ class DeadLetterCounts(msgspec.Struct, kw_only=True):
 
 
 class ReliabilityStats(msgspec.Struct, kw_only=True):
-    """What happened to deliveries since the broker started; `dlq_messages` are the dead letters that there are now."""
+    """Counts since the broker started. `dlq_messages` is the current number of dead letters."""
 
     acks_total: int
     nacks_total: int
@@ -182,25 +182,28 @@ class ReliabilityStats(msgspec.Struct, kw_only=True):
 
 
 @post(["/messages/ack", "/messages/ack/batch"], tags=["settling"], summary="Acknowledge messages", status_code=200)
-async def ack(context: Shared, data: JSONBody[AckBody]) -> JsonResponse[Acked | SettledMany]:
-    """They are done, and are not delivered to this group again; in a transaction, when that is committed."""
+async def ack(context: Shared, data: JSONBody[AckBody]) -> JsonResponse[ShownAck | SettledMany]:
+    """Acked messages are not delivered to the group again. In a transaction, the acks take effect with its commit."""
     return await _settle(context, data, reports.Settlement("ack"), acked)
 
 
-@post(["/messages/nack", "/messages/nack/batch"], tags=["settling"], summary="Return messages", status_code=200)
-async def nack(context: Shared, data: JSONBody[NackBody]) -> JsonResponse[Nacked | SettledMany]:
-    """They are delivered again after a while, their own or one that grows; dead letters after the last attempt."""
+@post(["/messages/nack", "/messages/nack/batch"], tags=["settling"], summary="Nack messages", status_code=200)
+async def nack(context: Shared, data: JSONBody[NackBody]) -> JsonResponse[ShownNack | SettledMany]:
+    """Redeliver messages after `delay`, or after a backoff that grows with each attempt.
+
+    After the last attempt they are dead-lettered.
+    """
     delay = None if data.delay is None else delay_ns(data.delay)
     return await _settle(context, data, reports.Settlement("nack", delay, data.reason or ""), _nacked)
 
 
 @post(["/messages/reject", "/messages/reject/batch"], tags=["settling"], summary="Reject messages", status_code=200)
-async def reject(context: Shared, data: JSONBody[RejectBody]) -> JsonResponse[Rejected | SettledMany]:
-    """They are dead letters now."""
+async def reject(context: Shared, data: JSONBody[RejectBody]) -> JsonResponse[ShownReject | SettledMany]:
+    """Dead-letter messages without further attempts."""
     reason = data.reason or REJECTED
 
-    def rejected(settled: reports.SettledMessage) -> Rejected:
-        return Rejected(
+    def rejected(settled: reports.SettledMessage) -> ShownReject:
+        return ShownReject(
             topic=settled.topic,
             partition=settled.partition,
             offset=settled.offset,
@@ -219,19 +222,19 @@ async def reject(context: Shared, data: JSONBody[RejectBody]) -> JsonResponse[Re
     summary="Extend leases",
     status_code=200,
 )
-async def extend(context: Shared, data: JSONBody[VisibilityBody]) -> JsonResponse[Extended | SettledMany]:
-    """The new deadline is so far from now."""
+async def extend(context: Shared, data: JSONBody[VisibilityBody]) -> JsonResponse[ShownExtension | SettledMany]:
+    """Set the deadline of the leases to `timeout` from now."""
     extension_ns = _extension_ns(data)
 
-    def extended(settled: reports.SettledMessage) -> Extended:
-        return Extended(new_deadline=time_text(settled.at_ns), extended_by=format_duration(extension_ns))
+    def extended(settled: reports.SettledMessage) -> ShownExtension:
+        return ShownExtension(new_deadline=time_text(settled.at_ns), extended_by=format_duration(extension_ns))
 
     return await _settle(context, data, reports.Settlement("extend", extension_ns), extended)
 
 
-@get("/reliability/stats", tags=["settling"], summary="Count what happened to deliveries")
+@get("/reliability/stats", tags=["settling"], summary="Count deliveries by outcome")
 async def reliability_stats(context: Shared) -> ReliabilityStats:
-    """Totals since the broker started, and how many messages are dead letters now."""
+    """Totals since the broker started, and the current number of dead letters."""
     report = await context.answered(context.service.groups.reliability())
     return ReliabilityStats(
         acks_total=report.acks,
@@ -298,7 +301,7 @@ def _receipts(body: SettleBody) -> list[str]:
 
 
 def check_receipts(receipts: Sequence[str]) -> None:
-    """Refuse a list that has none, or too many."""
+    """Refuse an empty list, or one that is too long."""
     if not receipts:
         raise InvalidRequest("at least one receipt handle required", path="receipt_handles")
     if len(receipts) > RECEIPTS_MAX:
@@ -310,7 +313,7 @@ def results_of(
     outcomes: Sequence[reports.SettledMessage | GoQueueError],
     show: Callable[[reports.SettledMessage], _Settled],
 ) -> tuple[list[Result], int]:
-    """A result for each receipt, and how many of them are errors."""
+    """A result per receipt, and the number of errors."""
     results: list[Any] = []
     failed = 0
     for receipt, outcome in zip(receipts, outcomes, strict=True):
@@ -325,16 +328,16 @@ def results_of(
 
 
 def answer_many(answer: Any) -> JsonResponse[Any]:
-    """The answer with all results; if all of them failed, as the first one did."""
+    """The answer with all results; if all failed, with the status of the first error."""
     if answer.failed < len(answer.results):
         return JsonResponse(answer, status_code=200)
     status, headers = fail_as_a_whole(answer)
     return JsonResponse(answer, status_code=status, headers=headers)
 
 
-def acked(settled: reports.SettledMessage) -> Acked:
-    """A message that is done, or will be when its transaction is committed."""
-    return Acked(
+def acked(settled: reports.SettledMessage) -> ShownAck:
+    """The result of an ack."""
+    return ShownAck(
         topic=settled.topic,
         partition=settled.partition,
         offset=settled.offset,
@@ -344,9 +347,9 @@ def acked(settled: reports.SettledMessage) -> Acked:
     )
 
 
-def _nacked(settled: reports.SettledMessage) -> Nacked:
+def _nacked(settled: reports.SettledMessage) -> ShownNack:
     is_requeued = settled.action == "requeued"
-    nacked = Nacked(
+    nacked = ShownNack(
         requeued=is_requeued,
         action=settled.action,
         topic=settled.topic,

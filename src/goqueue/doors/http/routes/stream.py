@@ -1,14 +1,13 @@
-"""A topic as it grows, as Server-Sent Events.
+"""Following a topic as server-sent events.
 
-    id: 0:43,1:17          the position after this message, in every partition: to be sent back as Last-Event-ID
+    id: 0:43,1:17          the position after this message in every partition; sent back as Last-Event-ID to resume
     event: message
     data: {"topic": ...}
 
-A stream reads no further while its client does not take what was sent: it is held back, never skipped. A comment is
-sent when nothing else was for a while. The event `gaps` names records that are damaged on the disk and were passed
-over. It ends with the event `end` when its limit or its time is reached, and with
-`error` otherwise; a client that is gone ends it without a word, and its places in the partitions are given up at
-once.
+A stream stops reading while its client does not receive: it never skips messages. A comment is sent when the stream
+is idle. The event `gaps` names records that are damaged on disk and were skipped. The stream ends with the event `end`
+when its limit or its time is reached, and with `error` otherwise. When the client disconnects, its subscriptions are
+closed at once.
 """
 
 import asyncio
@@ -41,13 +40,13 @@ _COMMENT = b": still here\n\n"
 _HEADERS = [
     (b"content-type", EVENT_STREAM.encode()),
     (b"cache-control", b"no-cache"),
-    (b"x-accel-buffering", b"no"),  # nginx would wait for more
+    (b"x-accel-buffering", b"no"),  # nginx must not buffer
 ]
 _encode = msgspec.json.Encoder().encode
 
 
 class Start(StrEnum):
-    """Where a stream begins that is not told otherwise."""
+    """Where a stream starts if there is neither an offset nor a time."""
 
     LATEST = "latest"
     EARLIEST = "earliest"
@@ -62,13 +61,13 @@ class StreamEvent(msgspec.Struct, kw_only=True):
 
 
 class PassedOver(msgspec.Struct):
-    """Damage that a stream has passed over."""
+    """Damaged records that the stream has skipped."""
 
     gaps: list[ShownGap]
 
 
 class Ended(msgspec.Struct):
-    """Why a stream has ended."""
+    """Why the stream has ended."""
 
     reason: str
 
@@ -83,20 +82,20 @@ class Ended(msgspec.Struct):
 async def follow(
     context: Shared,
     topic: FromPath[str],
-    partitions: Annotated[str | None, QueryParameter(description="which to follow: 0,2; all by default")] = None,
+    partitions: Annotated[str | None, QueryParameter(description="which to follow, such as 0,2 (all)")] = None,
     offsets: Offsets = None,
     from_time: FromTime = None,
     to_time: ToTime = None,
     isolation: FromQuery[Isolation] = Isolation.READ_COMMITTED,
     encoding: FromQuery[Encoding] = Encoding.TEXT,
     values: FromQuery[Values] = Values.TEXT,
-    start: Annotated[Start, QueryParameter(description="where to begin if no offset or time says so")] = Start.LATEST,
-    limit: Annotated[int | None, QueryParameter(ge=1, description="how many messages; no end by default")] = None,
-    last_event_id: Annotated[str | None, HeaderParameter(name="Last-Event-ID", description="where to go on")] = None,
+    start: Annotated[Start, QueryParameter(description="where to start without offset and time")] = Start.LATEST,
+    limit: Annotated[int | None, QueryParameter(ge=1, description="end after this many messages")] = None,
+    last_event_id: Annotated[str | None, HeaderParameter(name="Last-Event-ID", description="where to resume")] = None,
 ) -> ASGIResponse:
-    """Messages as they are published, until `to_time` or `limit` is reached."""
+    """Send messages as they are published, until `to_time` or `limit` is reached."""
     if context.door.streams_open >= context.config.streams_max:
-        raise BrokerUnavailable(f"there are {context.door.streams_open} streams already")
+        raise BrokerUnavailable(f"the limit of {context.config.streams_max} streams is reached")
     now_ns = context.clock.wall_ns()
     service = context.service
     count = len((await context.answered(service.topics.describe(topic))).partitions)
@@ -125,7 +124,7 @@ async def follow(
 
 
 class EventStream(ASGIResponse):
-    """One stream. Subscribes when it is sent, so what is refused then is still an ordinary answer."""
+    """One stream. It subscribes before the head of the answer is sent, so that an error there has its own status."""
 
     def __init__(
         self,
@@ -154,7 +153,6 @@ class EventStream(ASGIResponse):
         self._ended: set[int] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Send events until there is a reason to end."""
         context = self._context
         context.door.streams_open += 1
         try:
@@ -176,9 +174,9 @@ class EventStream(ASGIResponse):
                 subscription.close()
 
     async def _run(self, send: Send, left: "asyncio.Future[None]", scope: Scope) -> bytes:
-        """Send what there is, and what comes; returns the last event."""
+        """Send stored and new messages; returns the last event."""
         try:
-            await _write(send, _COMMENT)  # so that a client sees at once that the stream is open
+            await _write(send, _COMMENT)  # shows the client at once that the stream is open
             while not left.done():
                 sent = await self._send_messages(send, left)
                 reason = self._reason_to_end()
@@ -186,12 +184,12 @@ class EventStream(ASGIResponse):
                     return _event("end", _encode(Ended(reason)), format_offsets(self._positions))
                 if not sent and not left.done():
                     await self._wait(send, left)
-            raise BrokerUnavailable("it is stopping")
+            raise BrokerUnavailable("the broker is stopping")
         except Exception as error:
             return _event("error", _encode(body_of(understood(error, scope))))
 
     async def _send_messages(self, send: Send, left: "asyncio.Future[None]") -> bool:
-        """A chunk of each partition in turn; whether there was anything."""
+        """Send a chunk of each partition; returns whether there was any."""
         sent = False
         for number, subscription in self._subscriptions.items():
             if number in self._ended or self._limit == 0:
@@ -201,7 +199,7 @@ class EventStream(ASGIResponse):
                 max_records=READ_RECORDS_MAX if self._limit is None else self._limit,
             )
             async for chunk in self._events(number, result):
-                await _write(send, chunk)  # waits while the client does not take what it was sent
+                await _write(send, chunk)  # waits while the client does not receive
                 sent = True
                 if left.done():
                     return sent
@@ -211,7 +209,7 @@ class EventStream(ASGIResponse):
         return sent
 
     async def _events(self, number: int, result: ReadResult) -> AsyncIterator[bytes]:
-        """The messages as events, some at a time."""
+        """The messages as events, in chunks."""
         before = "".join(f"{other}:{at}," for other, at in self._positions.items() if other < number)
         after = "".join(f",{other}:{at}" for other, at in self._positions.items() if other > number)
         chunk = bytearray()
@@ -220,7 +218,7 @@ class EventStream(ASGIResponse):
             passed = PassedOver(shown_gaps(number, result))
             chunk += _event("gaps", _encode(passed), f"{before}{number}:{result.gaps[-1].next_offset}{after}")
         for message, view, size in shown(result.records, origin, self._encoding, self._values):
-            if message.timestamp_ns < self._from_time_ns:  # which lies in the future, or did when the stream began
+            if message.timestamp_ns < self._from_time_ns:  # records stored before a `from_time` in the future
                 continue
             if self._limit is not None:
                 self._limit -= 1
@@ -245,7 +243,7 @@ class EventStream(ASGIResponse):
         return "to_time" if len(self._ended) == len(self._subscriptions) else ""
 
     async def _wait(self, send: Send, left: "asyncio.Future[None]") -> None:
-        """Until there may be more; with a comment now and then."""
+        """Wait for new messages, with a comment every `stream_comment_s`."""
         ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def wake() -> None:
@@ -267,7 +265,7 @@ async def _first_of(*futures: "asyncio.Future[None]", timeout_s: float) -> bool:
 
 async def _write(send: Send, chunk: bytes) -> None:
     await send({"type": "http.response.body", "body": chunk, "more_body": True})
-    await asyncio.sleep(0)  # a fast reader of a long past must not keep the loop from everyone else
+    await asyncio.sleep(0)  # a fast reader of a long log must not block the event loop
 
 
 def _event(name: str, data: bytes, position: str = "") -> bytes:

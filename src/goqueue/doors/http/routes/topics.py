@@ -1,4 +1,4 @@
-"""Topics: create, look at, change, delete; where their partitions begin and end."""
+"""Topics: create, list, describe, change and delete them; offsets by time."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,7 +10,7 @@ from litestar import delete, get, patch, post
 from litestar.params import FromPath, FromQuery, JSONBody
 
 from goqueue.doors.http.context import SHOWS_INTERNAL, Shared
-from goqueue.doors.http.shapes import Client, is_true, one_of, parse_time_query, time_text
+from goqueue.doors.http.shapes import Client, is_true, one_of, parse_partition, parse_time_query, time_text
 from goqueue.doors.http.strictness import Body, is_lenient
 from goqueue.errors import InvalidTopic
 from goqueue.service.topics import PartitionInfo, TopicInfo
@@ -43,14 +43,14 @@ class CreatedTopic(msgspec.Struct, kw_only=True):
 
 
 class TopicList(msgspec.Struct, kw_only=True):
-    """The names of the topics, sorted."""
+    """The names of topics, sorted."""
 
     topics: list[str]
     count: int
 
 
 class PartitionOffsets(msgspec.Struct, kw_only=True):
-    """Where a partition begins and ends; `latest` is the last offset written, -1 before the first."""
+    """The offsets of a partition. `latest` is the last offset written, -1 if the partition is empty."""
 
     earliest: int
     latest: int
@@ -59,7 +59,7 @@ class PartitionOffsets(msgspec.Struct, kw_only=True):
 
 
 class ShownTopic(msgspec.Struct, kw_only=True):
-    """A topic as it is now. One of the same name that is created later has another id."""
+    """The state of a topic. The id changes if the topic is deleted and created again."""
 
     name: str
     id: str
@@ -74,14 +74,14 @@ class ShownTopic(msgspec.Struct, kw_only=True):
 
 
 class DeletedTopic(msgspec.Struct, kw_only=True):
-    """A topic that is gone."""
+    """The answer to the deletion of a topic."""
 
     deleted: bool
     name: str
 
 
-class TopicSettings(msgspec.Struct, kw_only=True):
-    """The settings of a topic, and which of them nobody set."""
+class ShownTopicSettings(msgspec.Struct, kw_only=True):
+    """The settings of a topic, and the names of those that have their default."""
 
     name: str
     config: dict[str, Any]
@@ -89,7 +89,7 @@ class TopicSettings(msgspec.Struct, kw_only=True):
 
 
 class ShownPartition(msgspec.Struct, kw_only=True):
-    """A partition as it is now."""
+    """The state of a partition."""
 
     partition: int
     leader: int
@@ -113,15 +113,29 @@ class PartitionList(msgspec.Struct, kw_only=True):
 
 
 class OffsetsByPartition(msgspec.Struct, kw_only=True):
-    """An offset for each partition."""
+    """An offset per partition."""
 
     topic: str
     offsets: dict[str, int]
 
 
+class TruncateBody(Body, kw_only=True):
+    """Which records of a partition to delete."""
+
+    before_offset: int
+
+
+class TruncatedPartition(msgspec.Struct, kw_only=True):
+    """Where the log of a partition starts after records were deleted."""
+
+    topic: str
+    partition: int
+    log_start_offset: int
+
+
 @post("/topics", tags=["topics"], summary="Create a topic")
 async def create_topic(context: Shared, request: Client, data: JSONBody[CreateTopicBody]) -> CreatedTopic:
-    """Returns once the topic is durable."""
+    """Create a topic; the answer is sent once the topic is durable."""
     settings = {name: value for name, value in _settings_given(data.config or {}, request) if value is not None}
     names = {
         "num_partitions": "num_partitions" if data.partitions is None else "partitions",
@@ -154,14 +168,14 @@ async def create_topic(context: Shared, request: Client, data: JSONBody[CreateTo
 
 @get("/topics", tags=["topics"], summary="List topics")
 async def list_topics(context: Shared, internal: FromQuery[str | None] = None) -> TopicList:
-    """Internal topics are listed when asked for."""
+    """The names of all topics; with `internal=true`, internal topics too."""
     names = await context.answered(context.service.topics.list(internal=is_true(internal)))
     return TopicList(topics=names, count=len(names))
 
 
-@get("/topics/{topic:str}", tags=["topics"], summary="Look at a topic", opt={SHOWS_INTERNAL: True})
+@get("/topics/{topic:str}", tags=["topics"], summary="Get a topic", opt={SHOWS_INTERNAL: True})
 async def show_topic(context: Shared, topic: FromPath[str]) -> ShownTopic:
-    """How large it is, where its partitions begin and end, and all of its settings."""
+    """The size of the topic, the offsets of its partitions and its settings."""
     info = await context.answered(context.service.topics.describe(topic))
     return ShownTopic(
         name=info.name,
@@ -179,22 +193,22 @@ async def show_topic(context: Shared, topic: FromPath[str]) -> ShownTopic:
 
 @delete("/topics/{topic:str}", tags=["topics"], summary="Delete a topic", status_code=200)
 async def delete_topic(context: Shared, topic: FromPath[str]) -> DeletedTopic:
-    """Everything that is stored in it goes with it."""
+    """Delete the topic with all of its messages."""
     await context.answered(context.service.topics.delete(topic), "delete topic")
     return DeletedTopic(deleted=True, name=topic)
 
 
-@get("/topics/{topic:str}/config", tags=["topics"], summary="Look at the settings of a topic")
-async def show_config(context: Shared, topic: FromPath[str]) -> TopicSettings:
-    """All of them, and which were left at their defaults."""
+@get("/topics/{topic:str}/config", tags=["topics"], summary="Get the settings of a topic")
+async def show_config(context: Shared, topic: FromPath[str]) -> ShownTopicSettings:
+    """All settings, and the names of those that have their default."""
     return _settings(await context.answered(context.service.topics.describe(topic)))
 
 
 @patch("/topics/{topic:str}/config", tags=["topics"], summary="Change settings of a topic")
 async def change_config(
     context: Shared, request: Client, topic: FromPath[str], data: JSONBody[dict[str, Any]]
-) -> TopicSettings:
-    """Any of the settings; null takes one back to its default."""
+) -> ShownTopicSettings:
+    """Change the given settings; null resets a setting to its default."""
     with _named():
         pending = context.service.topics.alter(topic, dict(_settings_given(data, request)))
         altered = await context.answered(pending, "change topic")
@@ -203,14 +217,30 @@ async def change_config(
 
 @get("/topics/{topic:str}/partitions", tags=["topics"], summary="List the partitions of a topic")
 async def list_partitions(context: Shared, topic: FromPath[str]) -> PartitionList:
-    """Who has them, and where they begin and end."""
+    """The leader, the replicas and the offsets of each partition."""
     info = await context.answered(context.service.topics.describe(topic))
     return PartitionList(topic=info.name, partitions=[_partition(partition) for partition in info.partitions])
 
 
+@post(
+    "/topics/{topic:str}/partitions/{partition:str}/truncate",
+    tags=["topics"],
+    summary="Delete the records of a partition before an offset",
+    status_code=200,
+)
+async def truncate_partition(
+    context: Shared, topic: FromPath[str], partition: FromPath[str], data: JSONBody[TruncateBody]
+) -> TruncatedPartition:
+    """Deletes the records below `before_offset`; -1 deletes all. Consumers continue at the new start of the log."""
+    number = parse_partition(partition)
+    pending = context.service.topics.truncate(topic, number, data.before_offset)
+    start = await context.answered(pending, "truncate")
+    return TruncatedPartition(topic=topic, partition=number, log_start_offset=start)
+
+
 @get("/topics/{topic:str}/offsets", tags=["topics"], summary="Find offsets by time")
 async def find_offsets(context: Shared, topic: FromPath[str], time: FromQuery[str] = "latest") -> OffsetsByPartition:
-    """For each partition the first offset at or after a time, or the end; also `earliest` and `latest`."""
+    """For each partition the first offset at or after a time, or the end offset. `earliest` and `latest` work too."""
     if time in ("earliest", "latest"):
         offsets = await context.answered(context.service.topics.offsets(topic, at=time))
     else:
@@ -220,7 +250,7 @@ async def find_offsets(context: Shared, topic: FromPath[str], time: FromQuery[st
 
 
 def _settings_given(given: dict[str, Any], request: Client) -> Iterable[tuple[str, Any]]:
-    """The settings of a request; without those that topics do not have, if it is a lenient one."""
+    """The settings of a request; a lenient request is stripped of unknown settings."""
     if is_lenient(request.scope["headers"]):
         return [(name, value) for name, value in given.items() if is_setting(name)]
     return given.items()
@@ -228,7 +258,7 @@ def _settings_given(given: dict[str, Any], request: Client) -> Iterable[tuple[st
 
 @contextmanager
 def _named(prefix: str = "", names: Mapping[str, str] = {}) -> Iterator[None]:
-    """Let an error about a setting say where in the request that is, and call it what the request called it."""
+    """Give errors about a setting its path in the request and the name that the request used."""
     try:
         yield
     except InvalidTopic as error:
@@ -249,6 +279,7 @@ def _hours(hours: float, topic: str) -> str:
 
 
 def _uuid(topic_id: str) -> str:
+    """The id as RFC 4122 writes it: topics of earlier versions have one without hyphens."""
     return str(UUID(topic_id))
 
 
@@ -261,12 +292,12 @@ def _offsets(partition: PartitionInfo) -> PartitionOffsets:
     )
 
 
-def _settings(topic: TopicInfo) -> TopicSettings:
-    return TopicSettings(name=topic.name, config=dict(topic.settings), defaults=sorted(topic.defaults))
+def _settings(topic: TopicInfo) -> ShownTopicSettings:
+    return ShownTopicSettings(name=topic.name, config=dict(topic.settings), defaults=sorted(topic.defaults))
 
 
 def _partition(partition: PartitionInfo) -> ShownPartition:
-    """A partition without replicas but its own has one node in every list."""
+    """A partition of a single node: the leader is the only replica."""
     return ShownPartition(
         partition=partition.partition,
         leader=partition.leader,

@@ -1,6 +1,6 @@
-"""Traces: what became of a message, from its publish to its last ack.
+"""Traces: the lifecycle of a message, from its publish to its last ack.
 
-A trace is shown twice over: as spans, which have ids and parents, and as events, which are the same in fewer words.
+A trace is shown in two forms: as spans, which have ids and parents, and as events, which are the same in short.
 """
 
 import re
@@ -30,24 +30,22 @@ from goqueue.wire import trace_reports as reports
 UNSET = msgspec.UNSET
 TRACES_MAX: Final = 1_000
 STATES: Final = tuple(dict.fromkeys((*reports.STATUSES, *reports.OUTCOMES)))
-"""What a search takes as a status."""
+"""The values of `status` in a search."""
 _TRACE_ID = re.compile(r"[0-9a-f]{32}")
 
-Limit = Annotated[int, QueryParameter(ge=1, le=TRACES_MAX, description="how many at most")]
-OfTopic = Annotated[str | None, QueryParameter(description="of which topic")]
-InPartition = Annotated[int | None, QueryParameter(ge=0, le=PARTITION_MAX, description="in which partition")]
-OfGroup = Annotated[str | None, QueryParameter(name="consumer_group", description="delivered to which group")]
-AtOffset = Annotated[int | None, QueryParameter(ge=0, le=OFFSET_MAX, description="at which offset")]
-Start = Annotated[str | None, QueryParameter(description="only those that went on at this time or later")]
-End = Annotated[str | None, QueryParameter(description="only those that began before this time")]
-InState = Annotated[
-    str | None, QueryParameter(name="status", description=f"how they stand, or ended: {', '.join(STATES)}")
-]
-SlowerThan = Annotated[str | None, QueryParameter(description="only those that took longer, such as 250ms")]
+Limit = Annotated[int, QueryParameter(ge=1, le=TRACES_MAX, description="maximum number of traces")]
+OfTopic = Annotated[str | None, QueryParameter(description="only this topic")]
+InPartition = Annotated[int | None, QueryParameter(ge=0, le=PARTITION_MAX, description="only this partition")]
+OfGroup = Annotated[str | None, QueryParameter(name="consumer_group", description="only deliveries to this group")]
+AtOffset = Annotated[int | None, QueryParameter(ge=0, le=OFFSET_MAX, description="only this offset")]
+Start = Annotated[str | None, QueryParameter(description="only traces with an event at or after this time")]
+End = Annotated[str | None, QueryParameter(description="only traces that started before this time")]
+InState = Annotated[str | None, QueryParameter(name="status", description=f"status or outcome: {', '.join(STATES)}")]
+SlowerThan = Annotated[str | None, QueryParameter(description="only traces longer than this, such as 250ms")]
 
 
 class TraceHead(msgspec.Struct, kw_only=True):
-    """Which message it is, how long it took, and how it stands."""
+    """The message, the duration and the status of a trace."""
 
     trace_id: str
     topic: str
@@ -62,13 +60,13 @@ class TraceHead(msgspec.Struct, kw_only=True):
 
 
 class ShownTrace(TraceHead, kw_only=True):
-    """One trace of a list."""
+    """A trace in a list."""
 
     span_count: int
 
 
 class ShownSpan(msgspec.Struct, kw_only=True):
-    """One lifecycle event of the message, and where the message was then."""
+    """One lifecycle event of the message, with the position of the message at that time."""
 
     span_id: str
     event_type: str
@@ -85,7 +83,7 @@ class ShownSpan(msgspec.Struct, kw_only=True):
 
 
 class ShownEvent(msgspec.Struct, kw_only=True):
-    """The same in fewer words."""
+    """A span in short."""
 
     timestamp: str
     event_type: str
@@ -94,7 +92,7 @@ class ShownEvent(msgspec.Struct, kw_only=True):
 
 
 class TraceInDetail(TraceHead, kw_only=True):
-    """One trace with all that happened, in the order of time."""
+    """A trace with its spans, ordered by time."""
 
     spans: list[ShownSpan]
     events: list[ShownEvent]
@@ -108,7 +106,7 @@ class TraceList(msgspec.Struct, kw_only=True):
 
 
 class ShownQuery(msgspec.Struct, kw_only=True):
-    """What was looked for; nothing, or -1, where nothing was asked."""
+    """The search parameters; empty, or -1, where absent."""
 
     topic: str
     partition: int
@@ -120,13 +118,13 @@ class ShownQuery(msgspec.Struct, kw_only=True):
 
 
 class TracesFound(TraceList, kw_only=True):
-    """Traces, newest first, and what was looked for."""
+    """Traces, newest first, and the search parameters."""
 
     query: ShownQuery
 
 
-class TraceStats(msgspec.Struct, kw_only=True):
-    """Traces in numbers."""
+class ShownTraceStats(msgspec.Struct, kw_only=True):
+    """Statistics of traces."""
 
     enabled: bool
     spans_in_buffer: int
@@ -144,7 +142,7 @@ class TraceStats(msgspec.Struct, kw_only=True):
 
 @get("/traces", tags=["traces"], summary="List traces")
 async def list_traces(context: Shared, limit: Limit = 100) -> TraceList:
-    """Newest first."""
+    """The latest traces, newest first."""
     found = await context.answered(context.service.traces.recent(limit=limit))
     traces = _shown(found)
     return TraceList(traces=traces, total=len(traces))
@@ -165,7 +163,7 @@ async def search_traces(
     slower_than: SlowerThan = None,
     limit: Limit = 100,
 ) -> TracesFound:
-    """Those for which all holds that is given, newest first."""
+    """The traces that match all given parameters, newest first."""
     if in_state and in_state not in STATES:
         raise InvalidRequest(f"invalid status {in_state[:40]!r}: must be one of {', '.join(STATES)}", path="status")
     now_ns = context.clock.wall_ns()
@@ -174,7 +172,7 @@ async def search_traces(
         partition=partition,
         group=group or None,
         offset=offset,
-        key=key_bytes(key, key_base64) or None,
+        key=key_bytes(key, key_base64) or None,  # a form that leaves the field empty searches for all keys
         start_ns=parse_time_query(start, "start", now_ns=now_ns) if start else None,
         end_ns=parse_time_query(end, "end", now_ns=now_ns) if end else None,
         status=in_state or None,
@@ -187,10 +185,10 @@ async def search_traces(
 
 
 @get("/traces/stats", tags=["traces"], summary="Count traces")
-async def trace_stats(context: Shared) -> TraceStats:
-    """How many there are, and how they ended."""
+async def trace_stats(context: Shared) -> ShownTraceStats:
+    """Number of traces by outcome, and the state of the tracer."""
     report = await context.answered(context.service.traces.stats())
-    return TraceStats(
+    return ShownTraceStats(
         enabled=report.enabled,
         spans_in_buffer=report.spans_in_buffer,
         buffer_capacity=report.buffer_capacity,
@@ -206,12 +204,12 @@ async def trace_stats(context: Shared) -> TraceStats:
     )
 
 
-@get("/traces/{trace_id:str}", tags=["traces"], summary="Follow a message")
+@get("/traces/{trace_id:str}", tags=["traces"], summary="Get a trace")
 async def show_trace(context: Shared, trace_id: FromPath[str]) -> TraceInDetail:
-    """All that happened to it, in the order of time."""
+    """The lifecycle of a message, ordered by time."""
     trace_id = trace_id.lower()
     if not _TRACE_ID.fullmatch(trace_id):
-        raise InvalidRequest(f"invalid trace ID format: {trace_id[:40]!r} is not 32 digits of hex", path="trace_id")
+        raise InvalidRequest(f"invalid trace ID format: {trace_id[:40]!r} is not 32 hex digits", path="trace_id")
     try:
         trace = await context.answered(context.service.traces.get(trace_id))
     except NotFound as error:

@@ -1,7 +1,7 @@
-"""Transactions: messages, positions and acks that count together, or not at all.
+"""Transactions: messages, positions and acks that are committed together or aborted together.
 
-A producer names itself by its id and epoch, and has one transaction open at most, so requests of its own need not say
-which. Routes that others have say it by the id of the transaction: publishing, acknowledging, and the look at it.
+A producer identifies itself by its id and epoch, and has at most one open transaction, so the routes here do not need
+the id of the transaction. Routes outside of this module (publish, ack) and the administrative routes take that id.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from goqueue.doors.http.new_messages import Epoch, MessageBody, ProducerId, deco
 from goqueue.doors.http.paths import decode_path
 from goqueue.doors.http.routes.positions import CommitEntry, OffsetMap, commits_of, offset_map
 from goqueue.doors.http.routes.publish import (
-    PublishAnswer,
+    ShownPublish,
     StoredResult,
     check_messages,
     fail_as_a_whole,
@@ -40,26 +40,26 @@ ADDED: Final = "added"
 
 
 class ProducerBody(Body, kw_only=True):
-    """Who asks."""
+    """The producer that sends the request."""
 
     producer_id: ProducerId
     epoch: Epoch
 
 
 class OwnerBody(ProducerBody, kw_only=True):
-    """Whose transaction it is."""
+    """The producer, with its transactional id."""
 
     transactional_id: str
 
 
 class BeginBody(OwnerBody, kw_only=True):
-    """A transaction that is to be, unless the marker was committed before."""
+    """A transaction to begin, unless its marker was committed before."""
 
     marker: Text = None
 
 
 class Begun(msgspec.Struct, kw_only=True):
-    """A transaction; or nothing was begun, because its marker was committed before."""
+    """The new transaction, or `already_committed` if its marker was committed before."""
 
     transaction_id: str | msgspec.UnsetType = UNSET
     producer_id: int | msgspec.UnsetType = UNSET
@@ -68,13 +68,13 @@ class Begun(msgspec.Struct, kw_only=True):
 
 
 class AddressedMessage(MessageBody, kw_only=True, gc=False):
-    """A message, and where it goes."""
+    """A message with its topic."""
 
     topic: Text = None
 
 
 class TransactionalPublishBody(AddressedMessage, kw_only=True, gc=False):
-    """Messages to publish, or one without the list around it. What has no topic of its own goes to the common one."""
+    """Messages to publish, or the fields of a single message. `topic` is the default for messages without one."""
 
     producer_id: ProducerId
     epoch: Epoch
@@ -82,8 +82,8 @@ class TransactionalPublishBody(AddressedMessage, kw_only=True, gc=False):
     messages: list[AddressedMessage] | None = None
 
 
-class PublishedInTransaction(PublishAnswer, kw_only=True):
-    """A result for each message, in their order; a single one that was stored stands at the top as well."""
+class PublishedInTransaction(ShownPublish, kw_only=True):
+    """A result per message, in order. The result of a single message is also at the top level."""
 
     partition: int | msgspec.UnsetType = UNSET
     offset: int | msgspec.UnsetType = UNSET
@@ -92,7 +92,7 @@ class PublishedInTransaction(PublishAnswer, kw_only=True):
 
 
 class TransactionalOffsetsBody(ProducerBody, kw_only=True):
-    """Positions of a group that take effect with the commit, as a map or as a list."""
+    """Positions of a group to commit with the transaction, as a map or as a list."""
 
     transactional_id: Text = None
     group: str
@@ -102,21 +102,21 @@ class TransactionalOffsetsBody(ProducerBody, kw_only=True):
 
 
 class OffsetsAdded(msgspec.Struct, kw_only=True):
-    """Positions that are part of the transaction."""
+    """The positions that were added to the transaction."""
 
     status: str
     offsets: OffsetMap
 
 
 class TransactionalAcksBody(ProducerBody, kw_only=True):
-    """Messages that are done when the transaction is committed."""
+    """Messages to ack with the transaction."""
 
     transactional_id: Text = None
     receipt_handles: list[str]
 
 
 class AcksAdded(msgspec.Struct, kw_only=True):
-    """A result for each receipt, in their order. If all of them failed, the first error stands at the top."""
+    """A result per receipt, in order. If all failed, the first error is also at the top level."""
 
     status: str | int = ADDED
     results: list[Any]  # of `routes_settle.Result`
@@ -128,38 +128,38 @@ class AcksAdded(msgspec.Struct, kw_only=True):
 
 
 class AddPartitionBody(OwnerBody, kw_only=True):
-    """A partition that the transaction is going to touch."""
+    """A partition to add to the transaction."""
 
     topic: str
     partition: int
 
 
 class PartitionAdded(msgspec.Struct, kw_only=True):
-    """The partition is part of the transaction."""
+    """The answer to an added partition."""
 
     status: str = ADDED
 
 
 class EndBody(OwnerBody, kw_only=True):
-    """A transaction that is over."""
+    """The transaction to end."""
 
 
 class CommitTransactionBody(EndBody, kw_only=True):
-    """A transaction to commit, with others in the same step, and once per marker."""
+    """The transaction to commit, others to commit atomically with it, and a marker that is committed only once."""
 
     transactions: list[OwnerBody] | None = None
     marker: Text = None
 
 
 class Outcome(msgspec.Struct, kw_only=True):
-    """How it ended, and whether that was so before."""
+    """How the transaction ended. `already` is set if it had ended so before the request."""
 
     status: str
     already: bool | msgspec.UnsetType = UNSET
 
 
 class ShownTransaction(msgspec.Struct, kw_only=True):
-    """A transaction that has not ended."""
+    """An open transaction."""
 
     transaction_id: str
     transactional_id: str
@@ -174,14 +174,14 @@ class ShownTransaction(msgspec.Struct, kw_only=True):
 
 
 class TransactionList(msgspec.Struct, kw_only=True):
-    """Transactions that have not ended, the oldest first."""
+    """Open transactions, oldest first."""
 
     transactions: list[ShownTransaction]
     count: int
 
 
 class ShownTransactionStats(msgspec.Struct, kw_only=True):
-    """Transactions in numbers."""
+    """Statistics of transactions."""
 
     active_transactions: int
     committed_total: int
@@ -193,7 +193,7 @@ class ShownTransactionStats(msgspec.Struct, kw_only=True):
 
 @post("/transactions/begin", tags=["transactions"], summary="Begin a transaction", status_code=200)
 async def begin_transaction(context: Shared, data: JSONBody[BeginBody]) -> Begun:
-    """A producer has one at a time. Nothing is begun if the marker was committed before."""
+    """A producer has one open transaction at a time. If the marker was committed before, none is begun."""
     pending = context.service.transactions.begin(
         data.transactional_id, data.producer_id, data.epoch, marker=data.marker
     )
@@ -213,7 +213,7 @@ async def begin_transaction(context: Shared, data: JSONBody[BeginBody]) -> Begun
 async def publish_in_transaction(
     context: Shared, request: Client, data: JSONBody[TransactionalPublishBody]
 ) -> JsonResponse[PublishedInTransaction]:
-    """Store messages, to one topic or to several; they are seen when the transaction is committed."""
+    """Store messages in one or several topics. Consumers see them after the commit."""
     messages = [data] if data.messages is None else data.messages
     check_messages(messages, len(await request.body()), context.config)
     await decode_large(messages)
@@ -238,7 +238,7 @@ async def publish_in_transaction(
 
 @post("/transactions/offsets", tags=["transactions"], summary="Add positions to a transaction", status_code=200)
 async def add_offsets(context: Shared, data: JSONBody[TransactionalOffsetsBody]) -> OffsetsAdded:
-    """All of them or none. The group is there as soon as the transaction is committed."""
+    """Add all positions or none; they take effect with the commit. A group that does not exist is created."""
     if not data.offsets:
         raise InvalidRequest("offsets are required", path="offsets")
     await _check_owner(context, data)
@@ -256,7 +256,7 @@ async def add_offsets(context: Shared, data: JSONBody[TransactionalOffsetsBody])
 
 @post("/transactions/acks", tags=["transactions"], summary="Add acks to a transaction", status_code=200)
 async def add_acks(context: Shared, data: JSONBody[TransactionalAcksBody]) -> JsonResponse[AcksAdded]:
-    """They are done when the transaction is committed; until its outcome, nobody else gets them."""
+    """The acks take effect with the commit. Until the transaction ends, the messages stay leased."""
     receipts = data.receipt_handles
     check_receipts(receipts)
     await _check_owner(context, data)
@@ -268,7 +268,7 @@ async def add_acks(context: Shared, data: JSONBody[TransactionalAcksBody]) -> Js
 
 @post("/transactions/add-partition", tags=["transactions"], summary="Add a partition to a transaction", status_code=200)
 async def add_partition(context: Shared, data: JSONBody[AddPartitionBody]) -> PartitionAdded:
-    """Publishing does it by itself."""
+    """Not required: publishing adds its partition."""
     if data.partition < 0:
         raise InvalidPartition(data.partition)
     pending = context.service.transactions.add_partition(
@@ -280,7 +280,7 @@ async def add_partition(context: Shared, data: JSONBody[AddPartitionBody]) -> Pa
 
 @post("/transactions/commit", tags=["transactions"], summary="Commit a transaction", status_code=200)
 async def commit_transaction(context: Shared, data: JSONBody[CommitTransactionBody]) -> Outcome:
-    """All of it counts from now on, and so does all of those that are committed together with it."""
+    """Commit the transaction, and those in `transactions`, atomically."""
     together = [_owner(one) for one in data.transactions or ()]
     pending = context.service.transactions.commit(_owner(data), together=together, marker=data.marker)
     outcome = await context.answered(pending, "commit")
@@ -289,20 +289,20 @@ async def commit_transaction(context: Shared, data: JSONBody[CommitTransactionBo
 
 @post("/transactions/abort", tags=["transactions"], summary="Abort a transaction", status_code=200)
 async def abort_transaction(context: Shared, data: JSONBody[EndBody]) -> Outcome:
-    """Nothing of it is ever seen, and what it acknowledged is delivered again."""
+    """Consumers never see the messages of the transaction, and messages that it acked are redelivered."""
     return await _aborted(context, context.service.transactions.abort(_owner(data)))
 
 
 @get("/transactions", tags=["transactions"], summary="List open transactions")
 async def list_transactions(context: Shared) -> TransactionList:
-    """The oldest first."""
+    """All open transactions, oldest first."""
     shown = [_shown(info) for info in (await context.answered(context.service.transactions.list()))]
     return TransactionList(transactions=shown, count=len(shown))
 
 
 @get("/transactions/stats", tags=["transactions"], summary="Count transactions")
 async def transaction_stats(context: Shared) -> ShownTransactionStats:
-    """Since the broker started; a duration is that of a commit, from the begin on."""
+    """Totals since the broker started. A duration is the time from begin to commit."""
     report = await context.answered(context.service.transactions.stats())
     return ShownTransactionStats(
         active_transactions=report.active_transactions,
@@ -317,23 +317,23 @@ async def transaction_stats(context: Shared) -> ShownTransactionStats:
 @get(
     "/transactions/{transaction_id:str}",
     tags=["transactions"],
-    summary="Look at an open transaction",
+    summary="Get an open transaction",
     before_request=decode_path,
 )
 async def show_transaction(context: Shared, transaction_id: FromPath[str]) -> ShownTransaction:
-    """What it has touched so far."""
+    """Its state, and the partitions and groups that are part of it."""
     return _shown(await context.answered(context.service.transactions.describe(transaction_id)))
 
 
 @post(
     "/transactions/{transaction_id:str}/abort",
     tags=["transactions"],
-    summary="Abort somebody else's transaction",
+    summary="Abort a transaction by its id",
     status_code=200,
     before_request=decode_path,
 )
 async def abort_by_admin(context: Shared, transaction_id: FromPath[str]) -> Outcome:
-    """For one that was abandoned and holds up readers; its owner is told when it comes back."""
+    """For operators: abort an abandoned transaction, which blocks readers. Its producer gets an error afterwards."""
     return await _aborted(context, context.service.transactions.abort_by_admin(transaction_id))
 
 
@@ -344,7 +344,7 @@ async def _aborted(context: RequestContext, pending: Pending[reports.Transaction
 async def _check_owner(
     context: RequestContext, body: TransactionalPublishBody | TransactionalOffsetsBody | TransactionalAcksBody
 ) -> None:
-    """Hold a transactional id that was not needed against the producer all the same."""
+    """Refuse a transactional id, which is optional here, that does not belong to the producer."""
     if body.transactional_id is not None:
         await context.answered(
             context.service.transactions.heartbeat(body.producer_id, body.epoch, transactional_id=body.transactional_id)
@@ -366,7 +366,7 @@ def _publish(
     topics: Sequence[str],
     understood: Sequence[NewMessage | GoQueueError],
 ) -> Pending[list[Stored | GoQueueError | None]]:
-    """Store the messages that can be, topic by topic; the outcome of each of them, in their order."""
+    """Store the valid messages, one publish per topic; returns their outcomes in the order of the request."""
     by_topic: dict[str, list[NewMessage]] = {}
     order: list[tuple[str, int]] = []
     for topic, message in zip(topics, understood, strict=True):
@@ -390,7 +390,7 @@ def _publish(
             sequence=sequence,
             transaction_id=transaction_id,
         )
-        if isinstance(pending.error, GoQueueError):  # refused as a whole: every message of the topic is
+        if isinstance(pending.error, GoQueueError):  # the publish was refused as a whole: so is each of its messages
             pending = Pending.of([pending.error] * len(messages))
         return after(pending, stored)
 

@@ -184,6 +184,16 @@ def test_a_position_leaves_out_what_is_pending_and_nothing_else(one: Client) -> 
     assert one.group_done_above("nobody") == []
 
 
+def test_a_position_goes_back_only_if_that_is_allowed(one: Client) -> None:
+    one.commit_group("g", {("t", 0): 8})
+    one.commit_group("g", {("t", 0): 3})
+    assert floor(one) == 8
+
+    one.commit_group("g", {("t", 0): 3}, allow_backwards=True)
+
+    assert floor(one) == 3
+
+
 @pytest.mark.parametrize("pending", [(3, 3), (-1, 2), (5, 12), (4, 3)])
 def test_what_is_pending_lies_before_the_position(one: Client, pending: tuple[int, int]) -> None:
     with pytest.raises(InvalidRequest, match="must be ranges of offsets below 10"):
