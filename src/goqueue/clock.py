@@ -27,8 +27,6 @@ class Clock(Protocol):
 class SystemClock:
     """The clock of the machine."""
 
-    def wall_ns(self) -> int:
-        return time.time_ns()
-
-    def monotonic_ns(self) -> int:
-        return time.monotonic_ns()
+    # The functions themselves, without a method around them: a published message reads the clock eleven times.
+    wall_ns = staticmethod(time.time_ns)
+    monotonic_ns = staticmethod(time.monotonic_ns)

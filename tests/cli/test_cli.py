@@ -45,7 +45,7 @@ def test_version_names_the_package_and_the_kernel() -> None:
 def test_the_demo_runs_to_its_end() -> None:
     output = run("demo", timeout=600).stdout
 
-    assert "all of it held" in output
+    assert "all checks passed" in output
     assert "each exactly once, in order for each customer" in output
     assert "damaged, and nothing else" in output
 

@@ -13,7 +13,7 @@ TIME_NS = 1_704_067_200_250_000_001
 
 
 def message(
-    value: bytes | None = b'{"id": 1}', *, key: bytes | None = b"c-42", headers: dict[str, str] | None = None
+    value: bytes | None = b'{"id": 1}', *, key: bytes | None = b"c-42", headers: dict[str, str | None] | None = None
 ) -> Message:
     records = kernel.encode([value], keys=[key], headers=[headers])
     kernel.stamp(records, first_offset=7, timestamp=TIME_NS)
@@ -84,22 +84,22 @@ def test_raw_is_the_value_as_it_is() -> None:
         ("{partition}:{offset} {key} {value}", b'2:7 c-42 {"id": 1}\n'),
         ("{topic}\\t{priority}\\n{{{offset}}}", b"orders\tnormal\n{7}\n"),
         ("{timestamp}", b"2024-01-01T00:00:00.250000001Z\n"),
-        ("{headers}", b'{"source": "web"}\n'),
+        ("{headers}", b'{"source": "web", "none": null}\n'),
     ],
 )
 def test_a_template_names_fields(template: str, line: bytes) -> None:
-    assert renderer(template)(message(headers={"source": "web"})) == line
+    assert renderer(template)(message(headers={"source": "web", "none": None})) == line
 
 
 @pytest.mark.parametrize(
     ("template", "reason"),
     [
-        ("{valu}", "{valu} is no field of a message; there are topic, partition, offset, timestamp"),
-        ("{value.__class__}", "is no field of a message"),
-        ("{value[0]}", "is no field of a message"),
-        ("{}", "is no field of a message"),
+        ("{valu}", "{valu} is not a field of a message; the fields are topic, partition, offset, timestamp"),
+        ("{value.__class__}", "is not a field of a message"),
+        ("{value[0]}", "is not a field of a message"),
+        ("{}", "is not a field of a message"),
         ("{value", "expected '}'"),
-        ("csv", "'csv' is none of text, json, yaml, raw, and no template such as '{offset} {value}'"),
+        ("csv", "'csv' is not text, json, yaml, raw or a template such as '{offset} {value}'"),
     ],
 )
 def test_what_is_no_format_is_refused(template: str, reason: str) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from goqueue import Client
 from goqueue.testing import EmbeddedBroker
-from tests.cli.commands import goqueue
+from tests.cli.command_line import goqueue
 
 
 @pytest.fixture
@@ -43,9 +43,9 @@ def test_whoever_deletes_a_topic_is_asked(server: str, answer: bytes, code: int,
         with subprocess.Popen(delete, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
             os.close(theirs)
             os.write(ours, answer)
-            output, errors = process.communicate(timeout=60)
+            _, errors = process.communicate(timeout=60)
 
-    assert b"Delete topic orders and all messages in it? [y/N]" in output
+    assert b"Delete topic orders and all messages in it? [y/N]" in errors
     assert process.returncode == code, errors
     with Client(server) as client:
         assert client.topics() == left

@@ -17,8 +17,8 @@ from goqueue.errors import CorruptRecord, InvalidConfig
 from goqueue.names import TopicPartition
 from goqueue.record import compression, kernel
 from goqueue.record.header import Flags
-from goqueue.record.headers import parse_time
-from goqueue.record.message import Message, decode_messages
+from goqueue.record.headers import as_text, parse_time, split_headers
+from goqueue.record.message import StoredMessage, decode_messages
 from goqueue.spark import columns
 from goqueue.spark.columns import ROWS_MAX, SPARK_TYPES, BatchMaker, spark_schema
 
@@ -28,7 +28,7 @@ TIME_NS = 1_700_000_000_123_456_789
 texts = st.one_of(st.text(max_size=8), st.sampled_from(["a", "gq-producer", "gq-origin", "ünïcode"]))
 headers = st.one_of(
     st.none(),
-    st.dictionaries(texts, st.one_of(st.text(max_size=8), st.binary(max_size=8)), max_size=4),
+    st.dictionaries(texts, st.one_of(st.none(), st.text(max_size=8), st.binary(max_size=8)), max_size=4),
     st.builds(lambda at: {"gq-deliver-at": str(at)}, st.integers(0, 2**62)),
 )
 messages = st.lists(
@@ -75,11 +75,10 @@ def rows_of(maker: BatchMaker, records: Any, flags: int) -> list[dict[str, Any]]
     return found
 
 
-def shown(message: Message) -> dict[str, Any]:
+def shown(message: StoredMessage) -> dict[str, Any]:
     """What Spark should show of a message."""
-    raw = message.headers.get("gq-deliver-at")
-    deliver_at = None if raw is None else parse_time(raw.encode("utf-8", "surrogateescape"))
-    seen = [(readable(name), value.encode("utf-8", "surrogateescape")) for name, value in message.headers.items()]
+    headers = shown_headers(message)
+    deliver_at = parse_time(headers.get("gq-deliver-at") or b"")
     return {
         "key": message.key,
         "value": None if message.tombstone else message.value,
@@ -89,8 +88,15 @@ def shown(message: Message) -> dict[str, Any]:
         "timestamp": message.timestamp,
         "priority": message.priority_code,
         "deliver_at": None if deliver_at is None else datetime.fromtimestamp(0, UTC) + micro(deliver_at),
-        "headers": [{"key": name, "value": value} for name, value in seen],
+        "headers": [{"key": readable(name), "value": value} for name, value in headers.items()],
     }
+
+
+def shown_headers(message: StoredMessage) -> dict[str, bytes | None]:
+    """With those that say how a message was published, but for its producer: archives keep them."""
+    headers = {as_text(name): value for name, value in split_headers(message.encoded_headers or b"")}
+    headers.pop("gq-producer", None)
+    return headers
 
 
 def micro(time_ns: int) -> Any:
@@ -121,7 +127,11 @@ def test_headers_are_a_map_of_texts_for_those_who_ask_for_that(batch):
     rows = rows_of(BatchMaker("orders", 3, ["headers"], has_header_map=True), records, flags)
 
     assert [dict(row["headers"]) for row in rows] == [
-        {readable(name): readable(value) for name, value in message.headers.items()} for message in seen
+        {
+            readable(name): None if value is None else value.decode("utf-8", "replace")
+            for name, value in shown_headers(message).items()
+        }
+        for message in seen
     ]
 
 
@@ -250,7 +260,7 @@ def test_what_cannot_be_unpacked_is_named():
     records = kernel.encode([b"fine", b"no frame at all"], flags=[0, Flags.COMPRESSED])
     flags = kernel.stamp(records, first_offset=70, timestamp=TIME_NS).flags
 
-    with pytest.raises(CorruptRecord, match="orders/2, there at offset 71"):
+    with pytest.raises(CorruptRecord, match="orders/2, at offset 71"):
         list(BatchMaker("orders", 2, ["value"]).batches(records, flags))
 
 

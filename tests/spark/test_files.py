@@ -14,7 +14,7 @@ from goqueue.errors import CorruptRecord, InvalidTopic, OffsetOutOfRange, ReadFa
 from goqueue.names import TopicPartition
 from goqueue.record import kernel
 from goqueue.record.header import Flags
-from goqueue.record.message import Message
+from goqueue.record.message import StoredMessage
 from goqueue.spark.files import read_files, sealed_end
 from goqueue.storage.config import LogConfig
 from goqueue.storage.layout import segment_path
@@ -44,15 +44,15 @@ def log_path(data: Path, base: int, suffix: str = ".log") -> Path:
     return Path(segment_path(str(data / "topics/orders/0/log"), base, suffix))
 
 
-def read(data: Path, start: int, end: int, **options: Any) -> list[Message]:
-    found: list[Message] = []
+def read(data: Path, start: int, end: int, **options: Any) -> list[StoredMessage]:
+    found: list[StoredMessage] = []
     for records, _ in read_files(str(data), "orders", 0, start, end, **options):
         assert len(records)
-        found += kernel.decode(records, ORIGIN, Message)
+        found += kernel.decode(records, ORIGIN, StoredMessage)
     return found
 
 
-def offsets(messages: list[Message]) -> list[int]:
+def offsets(messages: list[StoredMessage]) -> list[int]:
     return [message.offset for message in messages]
 
 
@@ -120,7 +120,7 @@ def test_the_tail_is_the_brokers(tmp_path):
 
     reading = read_files(str(tmp_path), "orders", 0, 0, 3)
     for _ in range(2):
-        seen += kernel.decode(next(reading)[0], ORIGIN, Message)
+        seen += kernel.decode(next(reading)[0], ORIGIN, StoredMessage)
     with pytest.raises(OffsetOutOfRange) as caught:
         next(reading)
 
@@ -146,18 +146,18 @@ def test_a_name_behind_which_there_is_no_file_is_said(tmp_path):
     log_path(tmp_path, 1).unlink()
     log_path(tmp_path, 1).symlink_to("nowhere")
 
-    with pytest.raises(ReadFailed, match="00000000000000000001.log: listed, but not to be opened"):
+    with pytest.raises(ReadFailed, match="00000000000000000001.log: is listed, but cannot be opened"):
         read(tmp_path, 0, 2)
 
 
 def test_a_file_that_is_open_is_read_to_its_end(tmp_path):
     make_topic(tmp_path, [[b"v" * 50] * 20, [b"w"]], segment_bytes=1000)
     reading = read_files(str(tmp_path), "orders", 0, 0, 20, window_bytes=200)
-    seen = kernel.decode(next(reading)[0], ORIGIN, Message)
+    seen = kernel.decode(next(reading)[0], ORIGIN, StoredMessage)
     log_path(tmp_path, 0).unlink()
 
     for records, _ in reading:
-        seen += kernel.decode(records, ORIGIN, Message)
+        seen += kernel.decode(records, ORIGIN, StoredMessage)
 
     assert offsets(seen) == list(range(20))
 
@@ -166,13 +166,13 @@ def test_segments_that_compaction_has_put_together_are_found_again(tmp_path):
     make_topic(tmp_path, [[b"a"], [b"b"], [b"c"], [b"d"]])
     whole = b"".join(log_path(tmp_path, base).read_bytes() for base in (0, 1, 2))
     reading = read_files(str(tmp_path), "orders", 0, 0, 3)
-    seen = kernel.decode(next(reading)[0], ORIGIN, Message)
+    seen = kernel.decode(next(reading)[0], ORIGIN, StoredMessage)
     log_path(tmp_path, 0).write_bytes(whole)
     for base in (1, 2):
         log_path(tmp_path, base).rename(log_path(tmp_path, base, ".log.deleted"))
 
     for records, _ in reading:
-        seen += kernel.decode(records, ORIGIN, Message)
+        seen += kernel.decode(records, ORIGIN, StoredMessage)
 
     assert offsets(seen) == [0, 1, 2]
 
@@ -263,7 +263,7 @@ def test_control_records_are_left_out(tmp_path):
 
     ((records, flags),) = read_files(str(tmp_path), "orders", 0, 0, 3)
 
-    assert offsets(kernel.decode(records, ORIGIN, Message)) == [0, 2]
+    assert offsets(kernel.decode(records, ORIGIN, StoredMessage)) == [0, 2]
     assert not flags & Flags.CONTROL
 
 
@@ -306,7 +306,7 @@ def test_the_files_of_a_running_broker_hold_what_it_serves():
 
         found = []
         for records, _ in read_files(data_dir, "orders", 0, 0, end, hidden=hidden, topic_id=topic_id):
-            found += kernel.decode(records, ORIGIN, Message)
+            found += kernel.decode(records, ORIGIN, StoredMessage)
 
         assert end > 400
         assert hidden

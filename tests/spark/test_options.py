@@ -124,7 +124,7 @@ def test_an_unknown_option_is_named_with_the_one_that_was_meant(given: str, mean
 
 
 def test_an_option_of_the_sink_is_told_apart() -> None:
-    assert refusal(topic="orders") == "unknown option topic: it is one of the sink's"
+    assert refusal(topic="orders") == "unknown option topic: it is an option of the sink"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 
 from goqueue.client.sync import Client
 from goqueue.testing import EmbeddedBroker
-from tests.cli.commands import run
+from tests.cli.command_line import run
 
 pytestmark = pytest.mark.usefixtures("spark")
 

@@ -15,7 +15,7 @@ from pyarrow.dataset import dataset
 
 from goqueue.client.sync import Client
 from goqueue.testing import EmbeddedBroker
-from tests.cli.commands import run
+from tests.cli.command_line import run
 from tests.spark.conftest import QUICK
 
 Process = subprocess.Popen[bytes]

@@ -118,7 +118,7 @@ class TestPositions:
     @pytest.mark.parametrize(
         ("by_topic", "said"),
         [
-            ({"a": {0: 1}}, "startingOffsets says nothing of a-1"),
+            ({"a": {0: 1}}, "startingOffsets lacks a-1"),
             ({"a": {0: 1, 1: 1, 2: 1}}, "a-2"),
             ({"a": {0: 1, 1: 1}, "b": {0: 1}}, "b"),
             ({"b": {0: 1}}, "b"),
@@ -170,7 +170,7 @@ class TestWhatThereIsToRead:
         target = {"a": TopicPositions("old", {0: 6})}
         found = plan.backlog({"a": TopicPositions("old", {0: 2})}, world(a=[(0, 9)]), target=target)
         assert found.ranges == []
-        assert reasons(found) == ["topic a was deleted and made again"]
+        assert reasons(found) == ["topic a was deleted and created again"]
 
     def test_what_retention_took_is_a_loss(self) -> None:
         found = plan.backlog(at(a={0: 4}), world(a=[(6, 9)]))
@@ -186,7 +186,7 @@ class TestWhatThereIsToRead:
 
     def test_a_topic_that_was_made_again_is_a_loss_and_read_from_its_beginning(self) -> None:
         found = plan.backlog({"a": TopicPositions("old", {0: 4})}, world(a=[(0, 2)]))
-        assert reasons(found) == ["topic a was deleted and made again"]
+        assert reasons(found) == ["topic a was deleted and created again"]
         assert found.ranges == [OffsetRange("a", 0, 0, 2)]
 
     def test_a_log_that_is_shorter_than_it_was_is_a_loss(self) -> None:
@@ -217,7 +217,7 @@ class TestWhatThereIsToRead:
     def test_a_range_of_a_topic_that_was_made_again_is_lost(self) -> None:
         old = {"a": TopicPositions("old", {0: 6})}
         found = plan.between({}, old, world(a=[(0, 9)]))
-        assert (found.ranges, reasons(found)) == ([], ["topic a was deleted and made again"])
+        assert (found.ranges, reasons(found)) == ([], ["topic a was deleted and created again"])
 
     def test_the_step_to_a_topic_that_was_made_again_is_read_from_its_beginning(self) -> None:
         found = plan.between({"a": TopicPositions("old", {0: 6})}, at(a={0: 2}), world(a=[(0, 9)]))

@@ -503,7 +503,7 @@ def test_a_stream_that_forgot_its_last_commit_does_not_repeat_it(
     client.publish_many("t", [(f"k{n}", str(n)) for n in range(100)])
     query_id = copied(spark, broker, tmp_path)
     assert values(client, "out") == sorted(map(str, range(100)))
-    with client.stage("whoever", marker=f"spark/{query_id}/0") as staging:
+    with client.stage(f"spark/{query_id}/other", marker=f"spark/{query_id}/0") as staging:
         assert staging.already_committed
 
     for name in ("0", ".0.crc"):

@@ -21,7 +21,7 @@ from pyspark.sql.types import (
 )
 
 from goqueue.errors import InvalidMessage, InvalidRequest
-from goqueue.spark.sink_rows import Messages, RowReader
+from goqueue.spark.sink_rows import RowReader, TopicMessages
 
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
 NOON_NS = 1_794_744_000 * 10**9
@@ -74,7 +74,7 @@ def reader(ddl: str, topic: str | None = "t", *, is_json: bool = False) -> RowRe
     return RowReader.of(schema(ddl), topic=topic, is_json=is_json)
 
 
-def only(rows: RowReader, **columns: Any) -> Messages:
+def only(rows: RowReader, **columns: Any) -> TopicMessages:
     (messages,) = rows.messages(pa.record_batch(columns))
     return messages
 
@@ -92,6 +92,7 @@ def only(rows: RowReader, **columns: Any) -> Messages:
         ("value string, partition string", "column partition must be a whole number, not string"),
         ("value string, priority double", "column priority must be a whole number or a string, not double"),
         ("value string, deliver_at date", "column deliver_at must be timestamp, not date"),
+        ("value string, created_at string", "column created_at must be timestamp, not string"),
         ("value string, deliver_at timestamp_ntz", "column deliver_at must be timestamp, not timestamp_ntz"),
         (
             "value string, headers string",
@@ -102,7 +103,7 @@ def only(rows: RowReader, **columns: Any) -> Messages:
         ("value string, headers intmap", "or map<string, string>, not map<int,string>"),
         ("value string, a int", "unknown column a: a message has value, key"),
         ("value string, offset bigint, timestamp timestamp", "unknown columns offset, timestamp"),
-        ("value string, VALUE string", "column VALUE stands there twice"),
+        ("value string, VALUE string", "column VALUE is there twice"),
     ],
 )
 def test_columns_that_do_not_fit_are_named(ddl: str, match: str) -> None:
@@ -135,25 +136,50 @@ def test_json_needs_something_to_write() -> None:
 
 
 def test_a_value_is_enough() -> None:
-    assert only(reader("value string"), value=["ä", None, ""]) == Messages(
-        "t", ["ä".encode(), None, b""], None, None, 2, None, None
+    assert only(reader("value string"), value=["ä", None, ""]) == TopicMessages(
+        "t", ["ä".encode(), None, b""], None, None, 2, None, None, None
     )
 
 
 def test_all_columns_in_any_order_and_case() -> None:
-    rows = reader("Priority int, deliver_at timestamp, KEY binary, partition bigint, value binary, headers map")
+    rows = reader(
+        "Priority int, deliver_at timestamp, Created_at timestamp, KEY binary, partition bigint, value binary,"
+        " headers map"
+    )
     messages = only(
         rows,
         Priority=pa.array([0, None], pa.int32()),
         deliver_at=pa.array([NOON, None], pa.timestamp("us", "UTC")),
+        Created_at=pa.array([None, NOON], pa.timestamp("us", "UTC")),
         KEY=[b"k", None],
         partition=[3, None],
         value=[b"\xff", b""],
         headers=pa.array([[("a", "1"), ("b", "2")], None], pa.map_(pa.string(), pa.string())),
     )
-    assert messages == Messages(
-        "t", [b"\xff", b""], [b"k", None], [{"a": "1", "b": "2"}, None], [0, 2], [NOON_NS, None], [3, None]
+    assert messages == TopicMessages(
+        "t",
+        [b"\xff", b""],
+        [b"k", None],
+        [{"a": "1", "b": "2"}, None],
+        [0, 2],
+        [NOON_NS, None],
+        [None, NOON_NS],
+        [3, None],
     )
+
+
+def test_null_is_neither_an_empty_key_nor_an_empty_header() -> None:
+    headers = pa.array([[("a", None), ("b", "")], None], pa.map_(pa.string(), pa.string()))
+    messages = only(reader("value string, key string, headers map"), value=["v"] * 2, key=["", None], headers=headers)
+
+    assert messages.keys == [b"", None]
+    assert messages.headers == [{"a": None, "b": ""}, None]
+
+
+def test_in_json_the_time_at_which_a_row_was_created_is_data() -> None:
+    (value,) = only(reader("id bigint, created_at string", is_json=True), id=[1], created_at=["today"]).values
+
+    assert value == b'{"id":1,"created_at":"today"}'
 
 
 def test_large_types_are_fine_as_well() -> None:

@@ -264,11 +264,11 @@ class TestWhatChanges:
         gq.delete_topic("t")
         publish(gq, "t", 3)
         for call in (strict.plan, lambda: strict.read(planned)):
-            with pytest.raises(DataLost, match="topic t was deleted and made again"):
+            with pytest.raises(DataLost, match="topic t was deleted and created again"):
                 call()
         assert tolerant.read(planned) == []
         assert tolerant.rest() == places("t", 3)
-        assert "topic t was deleted and made again" in caplog.text
+        assert "topic t was deleted and created again" in caplog.text
         publish(gq, "t", 1)
         assert tolerant.batch() == [("t", 0, 3)]
         assert Query(shared_broker.address, tolerant.checkpoint, subscribe="t").batch() == []
@@ -494,6 +494,6 @@ class TestWithSpark:
         with pytest.raises(Exception) as caught:  # noqa: PT011 - whatever Spark makes of it
             self.start(spark, shared_broker.address, tmp_path, subscribe="t").awaitTermination(ENOUGH_S)
         text = str(caught.value)
-        assert "data lost: topic t was deleted and made again" in text.splitlines()[0]
+        assert "data lost: topic t was deleted and created again" in text.splitlines()[0]
         assert "Traceback" not in text
         assert len(text.splitlines()) <= 20

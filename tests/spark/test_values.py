@@ -614,7 +614,7 @@ class TestAvro:
 
     @pytest.mark.parametrize("schema", ["string", {"type": "array", "items": "int"}, ["null", "int"]])
     def test_what_is_no_record_has_no_columns(self, schema):
-        with pytest.raises(InvalidConfig, match="topic orders: the Avro schema is no record"):
+        with pytest.raises(InvalidConfig, match="topic orders: the Avro schema is not a record"):
             registered(json.dumps(schema), "AVRO")
 
     def test_references_are_followed(self):

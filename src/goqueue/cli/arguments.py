@@ -68,9 +68,9 @@ def pairs(given: Iterable[str], *, option: str) -> dict[str, str]:
 
 
 def settings(given: Iterable[str]) -> dict[str, object]:
-    """Settings of a topic as `name=value`; what looks like a number is one."""
+    """Settings of a topic as `name=value`; a value that looks like a number becomes one."""
     found = pairs(given, option="--set")
     for name in found:
         if name in NOT_SETTINGS:
-            raise typer.BadParameter(f"{name} is no setting of a topic", param_hint="--set")
+            raise typer.BadParameter(f"{name} is not a setting of a topic", param_hint="--set")
     return {name: scalar(value) for name, value in found.items()}

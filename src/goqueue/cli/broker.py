@@ -64,5 +64,5 @@ def _data_loss_on_stderr() -> Iterator[None]:
             else:
                 shown(message, category, *where, **more)
 
-        warnings.showwarning = show
+        warnings.showwarning = show  # `catch_warnings` restores it at the end of the block
         yield

@@ -15,5 +15,5 @@ def check(yes: bool, consequence: str) -> None:
 
 
 def ask(question: str) -> None:
-    """Go on only if the answer is yes. The question goes to standard error: standard output is for data."""
+    """Abort unless the answer is yes. The question goes to standard error: standard output is for data."""
     typer.confirm(question, abort=True, err=True)

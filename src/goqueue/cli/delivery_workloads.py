@@ -1,6 +1,6 @@
-"""What `goqueue bench work`, `delay` and `groups` do to a broker: deliver, settle, delay, rebalance.
+"""The workloads of `goqueue bench work`, `delay` and `groups`: deliver, settle, delay, rebalance.
 
-As in `workloads.py`, each makes a topic of its own, uses the public client and takes the time there.
+As in `workloads.py`, each makes a topic of its own and uses the public client, which takes the times.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ SMALL_POLL = 10
 PLENTY = 0.8
 """The share of a backlog up to which all members have messages left."""
 RESCHEDULED_PER_SECOND = 40_000
-"""At least; by then all have the time at which they fall due together."""
+"""A rate that every broker reaches: the common due time is so far ahead that all messages have it before it comes."""
 _clock = SystemClock()
 
 
@@ -191,7 +191,7 @@ class GroupsMeasured:
     messages: int
     rebalances: int
     rebalance_max_ms: float
-    calm_gap_max_ms: float  # before anybody came or went
+    calm_gap_max_ms: float  # while no member joins or leaves
     gap_p50_ms: float
     gap_max_ms: float
     seconds: float
@@ -242,6 +242,7 @@ def _lateness(client: Client, server: str, asked: Workload, rate: int, seconds: 
 
 async def _fall_due(server: str, topic: str, asked: Workload, rate: int, count: int, late: list[int]) -> None:
     async with AsyncClient(server) as client:
+        # late enough that the last message is sent before the first is due, at 25,000 sends per second
         first_ns = _clock.wall_ns() + SECOND + count * SECOND // 25_000
         async with client.producer(linger="5ms", batch_count=1_000) as producer:
             for number in range(count):
@@ -266,6 +267,7 @@ async def _share(server: str, topic: str, asked: Workload, consumers: int, laten
         async with client.consumer(topic, group="work", mode="shared") as consumer:
             while found < asked.count:
                 began = clock()
+                # short: another consumer may take the last messages while this one waits
                 batch = await consumer.poll(POLLED, timeout="200ms")
                 found += len(batch)
                 if batch:
@@ -304,7 +306,7 @@ async def _rebalance(
                     if batch:
                         found += len(batch)
                         await consumer.ack(batch)
-                    last = clock()
+                    last = clock()  # the time of the ack is not part of the pause
 
         async def come_and_go() -> None:
             for _ in range(changes):
@@ -324,7 +326,7 @@ async def _rebalance(
                 tasks.create_task(member(event))
             for event in ready:
                 await event.wait()
-            await asyncio.sleep(1)
+            await asyncio.sleep(1)  # the rebalances of the first joins are not measured
             gaps.clear()
             await asyncio.sleep(seconds / 4)
             calm, gaps[:] = sorted(gaps), []

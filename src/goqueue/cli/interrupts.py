@@ -17,6 +17,7 @@ class Terminated(KeyboardInterrupt):
 def termination_raised() -> Iterator[None]:
     """Have SIGTERM raise `Terminated` in the block instead of ending the process at once."""
     is_main = threading.current_thread() is threading.main_thread()
+    # a process that handles or ignores SIGTERM itself, such as a test runner, keeps its choice
     if not is_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
@@ -33,9 +34,9 @@ def termination_raised() -> Iterator[None]:
 
 @contextmanager
 def interrupts_held_back() -> Iterator[None]:
-    """Let a Ctrl-C or SIGTERM that comes in the block take effect after it. A second one does not wait.
+    """Delay a Ctrl-C or SIGTERM in the block until the end of the block. A second one takes effect at once.
 
-    A SIGTERM that has no handler ends the process at once, as ever.
+    A SIGTERM without a handler still ends the process at once.
     """
     if threading.current_thread() is not threading.main_thread():  # signals are handled by the main thread only
         yield
@@ -55,5 +56,5 @@ def interrupts_held_back() -> Iterator[None]:
     finally:
         for number, handler in before:
             signal.signal(number, handler)
-    if came:
+    if came:  # only after the handlers are restored: another signal may interrupt the cleanup
         raise came[0]

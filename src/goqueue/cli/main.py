@@ -1,6 +1,6 @@
 """Runs the `goqueue` command, and prints our errors as one readable line.
 
-Exit codes: 0 all went well, 1 the request failed, 2 it was malformed, 3 damage was found, 130 it was interrupted by
+Exit codes: 0 success, 1 the request failed, 2 the command line is malformed, 3 damage was found, 130 interrupted by
 Ctrl-C, 143 by SIGTERM.
 `goqueue serve` has two more: 4 the data directory cannot be used, 5 an address cannot be listened on.
 """
@@ -12,9 +12,9 @@ from goqueue.errors import GoQueueError
 
 
 def main() -> None:
-    """Run the command line."""
+    """Run the command line; exit with 1 after a `GoQueueError`."""
     try:
-        from goqueue.cli.app import app  # here, because a wrong GOQUEUE_KERNEL makes itself known at import
+        from goqueue.cli.app import app  # in the block: an invalid GOQUEUE_KERNEL raises at import
 
         app(prog_name="goqueue")
     except GoQueueError as error:

@@ -17,12 +17,12 @@ from goqueue.wire.reports import Settlement
 
 if TYPE_CHECKING:
     from goqueue.client.consumer import Consumer
-    from goqueue.record.message import Message
+    from goqueue.client.received import Message
 
 BATCH = 500
 FOLLOW_TIMEOUT = "20s"
 EMPTY_TIMEOUT = "500ms"
-"""After this long without a message none is left; partitions that change owner take a moment."""
+"""After this long without a message the group has none left. A partition that changes owner takes less."""
 
 
 class GroupMode(StrEnum):
@@ -78,7 +78,7 @@ def take(consumer: "Consumer", render: Render, *, ack: Ack, limit: int | None, f
                         _print(batch, render)
                         consumer.commit()
                 case Ack.NONE:
-                    looked_at += batch
+                    looked_at += batch  # kept until the end: a released message would be polled again
                     _print(batch, render)
             left = None if left is None else left - len(batch)
     finally:
@@ -101,7 +101,7 @@ def _print_and_acknowledge(batch: "Sequence[Message]", render: Render, consumer:
                 written += 1
         finally:
             lines.flush()
-            printed = written
+            printed = written  # only if the flush succeeds: what a broken pipe leaves in the buffer is not printed
     finally:
         _give_back(consumer, batch[printed:])
         try:

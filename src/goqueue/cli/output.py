@@ -27,7 +27,7 @@ ROOMY_COLUMNS = 7
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 _MINUTE = 60 * SECOND
 _FINENESS = ((MS, 1_000), (SECOND, MS), (_MINUTE, 100 * MS), (60 * _MINUTE, SECOND))
-"""How many digits of a duration are shown, by its length."""
+"""Pairs: a duration below the first number is rounded down to a multiple of the second."""
 _CONTROL = {code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))} | {0x0A: "\\n", 0x09: "\\t"}
 
 
@@ -43,7 +43,7 @@ FormatOption = Annotated[OutputFormat, typer.Option("--output", "-o", help="Outp
 
 
 def show(data: object, format: OutputFormat, *tables: RenderableType) -> None:
-    """Print data in the chosen format; `shown` is what the format `table` prints instead."""
+    """Print data as JSON or YAML; the format `table` prints `tables` instead."""
     match format:
         case OutputFormat.JSON:
             typer.echo(json.dumps(data, indent=2))
@@ -57,8 +57,8 @@ def show(data: object, format: OutputFormat, *tables: RenderableType) -> None:
 def table(
     columns: Sequence[str], rows: Iterable[Sequence[object]], *, numbers: Sequence[str] = (), whole: Sequence[str] = ()
 ) -> Table:
-    """Rows under their columns. Where there is no room, text takes several lines, but neither those columns that are
-    `numbers`, which stand to the right, nor those that are to stay `whole`.
+    """Rows under their columns. If there is no room, text wraps, except in the columns `numbers`, which are aligned to
+    the right, and in the columns `whole`.
     """
     made = Table(box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1) if len(columns) <= ROOMY_COLUMNS else 0)
     for column in columns:
@@ -81,22 +81,22 @@ def facts(known: Mapping[str, object]) -> Table:
 
 
 def say(text: str) -> None:
-    """Print one line as it is."""
+    """Print one line to standard output, never read as markup and never wrapped."""
     console.print(plain(text), soft_wrap=True)
 
 
 def say_damaged(text: str) -> None:
-    """Print one line about damage."""
+    """Print one line about damage to standard output: damage is the result of a check, not a failure."""
     console.print(Text.assemble(("damaged ", "red"), plain(text)), soft_wrap=True)
 
 
 def complain(text: str) -> None:
-    """Print why a command failed."""
+    """Print to standard error why a command fails."""
     errors.print(Text.assemble(("error ", "bold red"), plain(text)), soft_wrap=True)
 
 
 def warn(text: str) -> None:
-    """Print a warning."""
+    """Print to standard error what a user should know although the command does not fail."""
     errors.print(Text.assemble(("warning ", "yellow"), plain(text)), soft_wrap=True)
 
 
@@ -116,12 +116,12 @@ def cut(text: str, length: int) -> str:
 
 
 def number(count: int, noun: str) -> str:
-    """So many of something: `1 message`, `2,000 messages`."""
+    """A count with its noun: `1 message`, `2,000 messages`."""
     return f"{count:,} {noun}{'' if count == 1 else 's'}"
 
 
 def when(time_ns: int | None) -> str:
-    """A time to the second, in a form that every option takes."""
+    """A time to the second, in a form that every option for a time accepts."""
     return "-" if time_ns is None else f"{format_time(time_ns)[:19]}Z"
 
 

@@ -1,12 +1,12 @@
-r"""A message as a line: for people, for programs, or as a template says.
+r"""A message as a line: for people, for programs, or by a template.
 
-    text     2026-01-31T12:00:00.250Z 0:42 key=customer-42 hello        of several topics: orders-0:42
-    json     {"topic": "orders", "partition": 0, "offset": 42, ..., "value": "hello"}   as the HTTP door has it
+    text     2026-01-31T12:00:00.250Z 0:42 key=customer-42 hello        with several topics: orders-0:42
+    json     {"topic": "orders", "partition": 0, "offset": 42, ..., "value": "hello"}   as in the HTTP API
     yaml     the same as a document, after a line of ---
     raw      the bytes of the value
-    else     a template: '{partition}:{offset} {key} {value}'; \n and \t mean what they mean elsewhere
+    else     a template: '{partition}:{offset} {key} {value}'; \n is a line feed, \t a tab
 
-A message that was delivered to a member of a group says which delivery it is, in text from the second on. In text and
+The line of a message that was delivered to a member of a group has its delivery count, in text from 2 on. In text and
 templates a message stays on its line and its control characters are escaped; raw prints its bytes unchanged.
 """
 
@@ -22,11 +22,11 @@ from goqueue.cli.output import one_line
 from goqueue.times import format_time
 
 if TYPE_CHECKING:
-    from goqueue.record.message import Message
+    from goqueue.record.message import StoredMessage
 
-Render = Callable[["Message"], bytes]
+Render = Callable[["StoredMessage"], bytes]
 
-_FIELDS: dict[str, Callable[["Message"], object]] = {
+_FIELDS: dict[str, Callable[["StoredMessage"], object]] = {
     "topic": lambda message: message.topic,
     "partition": lambda message: message.partition,
     "offset": lambda message: message.offset,
@@ -36,14 +36,14 @@ _FIELDS: dict[str, Callable[["Message"], object]] = {
     "value": lambda message: one_line(message.value),
     "delivery_count": lambda message: message.delivery_count,
     "headers": lambda message: one_line(
-        json.dumps(message.headers, ensure_ascii=False).encode("utf-8", "backslashreplace")
+        json.dumps(_headers(message), ensure_ascii=False).encode("utf-8", "backslashreplace")
     ),
 }
 _ESCAPES = {"\\n": "\n", "\\t": "\t", "\\\\": "\\"}
 
 
 def renderer(format: str, *, topics: int = 1) -> Render:
-    """How to render messages of so many topics in that format; `ValueError` if it is a template that cannot be."""
+    """The renderer of a format; text names the topic if there are several. Raises `ValueError` for any other format."""
     match format:
         case "text" | "table":
             return _text if topics == 1 else _text_with_topic
@@ -55,11 +55,11 @@ def renderer(format: str, *, topics: int = 1) -> Render:
             return _raw
         case _ if "{" in format:
             return _template(format)
-    raise ValueError(f"{format!r} is none of text, json, yaml, raw, and no template such as '{{offset}} {{value}}'")
+    raise ValueError(f"{format!r} is not text, json, yaml, raw or a template such as '{{offset}} {{value}}'")
 
 
-def as_data(message: "Message") -> dict[str, object]:
-    """The message in types that JSON has. Bytes that are not UTF-8 come as base64."""
+def as_data(message: "StoredMessage") -> dict[str, object]:
+    """The message in the types of JSON. Bytes that are not UTF-8 become base64."""
     data: dict[str, object] = {
         "topic": message.topic,
         "partition": message.partition,
@@ -67,7 +67,9 @@ def as_data(message: "Message") -> dict[str, object]:
         "timestamp": format_time(message.timestamp_ns),
     }
     data |= key_data(message.key) | _either("value", message.value)
-    data |= {"priority": message.priority.name.lower(), "headers": message.headers}
+    data |= {"priority": message.priority.name.lower(), "headers": _headers(message)}
+    if message.created_at is not None:
+        data["created_at"] = message.created_at.isoformat().replace("+00:00", "Z")
     if message.tombstone:
         data["tombstone"] = True
     if message.delivery_count:
@@ -75,8 +77,15 @@ def as_data(message: "Message") -> dict[str, object]:
     return data
 
 
+def _headers(message: "StoredMessage") -> dict[str, str | None]:
+    """The headers as text; one without a value is null in JSON."""
+    return {
+        name: None if value is None else value.decode("utf-8", "surrogateescape") for name, value in message.raw_headers
+    }
+
+
 def key_data(key: bytes | None) -> dict[str, object]:
-    """The key in types that JSON has; nothing for none."""
+    """The key in the types of JSON; empty without a key."""
     return {} if key is None else _either("key", key)
 
 
@@ -87,15 +96,15 @@ def _either(name: str, content: bytes) -> dict[str, object]:
         return {name: None, f"{name}_base64": base64.b64encode(content).decode()}
 
 
-def _text(message: "Message") -> bytes:
+def _text(message: "StoredMessage") -> bytes:
     return _connection(message, f"{message.partition}:{message.offset}")
 
 
-def _text_with_topic(message: "Message") -> bytes:
+def _text_with_topic(message: "StoredMessage") -> bytes:
     return _connection(message, f"{message.topic}-{message.partition}:{message.offset}")
 
 
-def _connection(message: "Message", place: str) -> bytes:
+def _connection(message: "StoredMessage", place: str) -> bytes:
     time = f"{format_time(message.timestamp_ns)[:23]}Z"
     key = "" if message.key is None else f" key={one_line(message.key)}"
     again = f" delivery={message.delivery_count}" if message.delivery_count > 1 else ""
@@ -103,15 +112,15 @@ def _connection(message: "Message", place: str) -> bytes:
     return f"{time} {place}{key}{again} {value}\n".encode()
 
 
-def _json(message: "Message") -> bytes:
+def _json(message: "StoredMessage") -> bytes:
     return json.dumps(as_data(message)).encode() + b"\n"
 
 
-def _yaml(message: "Message") -> bytes:
+def _yaml(message: "StoredMessage") -> bytes:
     return yaml.safe_dump(as_data(message), sort_keys=False, explicit_start=True).encode()
 
 
-def _raw(message: "Message") -> bytes:
+def _raw(message: "StoredMessage") -> bytes:
     return message.value + b"\n"
 
 
@@ -122,11 +131,11 @@ def _template(template: str) -> Render:
     for _, name, spec, conversion in Formatter().parse(template):
         if name is not None:
             if name not in _FIELDS or spec or conversion:
-                raise ValueError(f"{{{name}}} is no field of a message; there are {', '.join(_FIELDS)}")
+                raise ValueError(f"{{{name}}} is not a field of a message; the fields are {', '.join(_FIELDS)}")
             names.append(name)
     needed = {name: _FIELDS[name] for name in names}
 
-    def render(message: "Message") -> bytes:
+    def render(message: "StoredMessage") -> bytes:
         line = template.format(**{name: field(message) for name, field in needed.items()})
         return line.encode("utf-8", "backslashreplace") + b"\n"
 

@@ -5,8 +5,8 @@
                ┊              2h later
     +2h0.5s     ●             consume.fetched      billing / worker-1, attempt 1
 
-A bar ends at its event and reaches back to where it began. The scale is linear except for long waits, which would leave
-no room for anything else: each of them takes the same few columns, and a line says how long it was.
+A bar ends at its event and starts where the event began. The scale is linear except for long waits, which would leave
+no room for anything else: each of them takes the same few columns, and a line names its length.
 """
 
 import re
@@ -24,10 +24,10 @@ from goqueue.wire.trace_reports import Span, Trace
 BAR_COLUMNS_MIN = 8
 BAR_COLUMNS_MAX = 40
 OTHER_COLUMNS = 64
-"""What the bars leave to the rest; in 80 columns they have 16."""
+"""The width of everything but the bars; in 80 columns the bars have 16."""
 LONG_NS = SECOND
 LONG_FACTOR = 5
-"""A wait is long that exceeds all shorter ones together so many times."""
+"""A wait is long if it exceeds this many times the sum of all shorter ones."""
 LONG_COLUMNS = 3
 _PLACE_OF_LETTER = ("dlq_topic", "dlq_partition", "dlq_offset")
 _NANOSECONDS = re.compile(r"(?<=\.\d{3})\d{6}(?=Z$)")
@@ -36,7 +36,7 @@ _FAILURES = frozenset(("consume.nacked", "consume.rejected", "visibility.timeout
 
 
 def timeline(trace: Trace, *, width: int, encoding: str = "utf-8") -> Table:
-    """What happened to a message, a line for each event, in that many columns."""
+    """One line for each event of a message, `width` columns wide."""
     point, bar, pause = "●━┊" if encoding.lower().startswith("utf") else "*=:"
     bar_columns = max(BAR_COLUMNS_MIN, min(BAR_COLUMNS_MAX, width - OTHER_COLUMNS))
     scale = Scale([time for span in trace.spans for time in _reach(span, trace)], bar_columns)
@@ -46,7 +46,7 @@ def timeline(trace: Trace, *, width: int, encoding: str = "utf-8") -> Table:
     made.add_column(no_wrap=True)
     made.add_column(overflow="fold", ratio=1)
     before: Span | None = None
-    who = ("", "")  # whose consumer was named last
+    who = ("", "")  # the group and the consumer of the last line that named them
     for span in trace.spans:
         if before is not None and scale.is_long(span.time_ns - before.time_ns):
             waited = f"{lasting(span.time_ns - before.time_ns)} later"
@@ -65,7 +65,7 @@ def timeline(trace: Trace, *, width: int, encoding: str = "utf-8") -> Table:
 
 
 class Scale:
-    """Where in a row of columns a time stands; the order of times is kept."""
+    """Maps times to columns, in the order of time."""
 
     def __init__(self, times: Sequence[int], columns: int) -> None:
         known = sorted(set(times))
@@ -82,16 +82,16 @@ class Scale:
             self._columns[time] = min(columns - 1, round(at))
 
     def is_long(self, gap_ns: int) -> bool:
-        """Whether a wait is shortened."""
+        """Whether a wait is drawn shorter than to scale."""
         return self._long_ns is not None and gap_ns >= self._long_ns
 
     def column(self, time_ns: int) -> int:
-        """Where one of the times stands, from 0 on."""
+        """The column of one of the times, from 0 on."""
         return self._columns[time_ns]
 
 
 def long_wait_ns(gaps: Sequence[int]) -> int | None:
-    """The shortest of the waits that are too long to be drawn as long as they are; None if none is."""
+    """The shortest wait that is too long to be drawn to scale; None if there is none."""
     shorter_ns = 0
     for gap in sorted(gaps):
         if gap >= LONG_NS and gap > LONG_FACTOR * shorter_ns:
@@ -101,7 +101,7 @@ def long_wait_ns(gaps: Sequence[int]) -> int | None:
 
 
 def _reach(span: Span, trace: Trace) -> tuple[int, int]:
-    """When it began and when it was over."""
+    """The start and the end of an event; it never starts before the trace."""
     return max(min(trace.start_ns, span.time_ns), span.time_ns - max(0, span.duration_ns or 0)), span.time_ns
 
 
@@ -112,7 +112,7 @@ def _style(span: Span) -> str:
 
 
 def _since(duration_ns: int) -> str:
-    """How long after the beginning: fine enough to tell events apart, hours later, too."""
+    """The time since the start of the trace, at least to the millisecond: events hours later must differ, too."""
     fineness = 1_000 if duration_ns < MS else MS // 10 if duration_ns < SECOND else MS
     return format_duration(duration_ns // fineness * fineness)
 

@@ -15,7 +15,7 @@ _clock = SystemClock()
 
 
 def publish(client: Client, asked: Workload, *, per_transaction: int) -> Measured:
-    """One producer, `send` per message, so many messages in each transaction, as fast as it goes."""
+    """One producer, one `send` per message, `per_transaction` messages in each transaction, without a rate limit."""
     value = bytes(asked.size)
     latencies: list[int] = []
     name = f"bench-{SystemEntropy().bytes(4).hex()}"
@@ -36,7 +36,7 @@ def publish(client: Client, asked: Workload, *, per_transaction: int) -> Measure
 
 
 def publish_plainly(client: Client, asked: Workload, *, at_once: int) -> Measured:
-    """The same without transactions: so many messages, and the next ones when all of these are stored."""
+    """The same without transactions: `at_once` messages, and the next ones when all of these are stored."""
     value = bytes(asked.size)
     latencies: list[int] = []
 

@@ -42,7 +42,7 @@ class Workload:
     linger: str = "5ms"
     acks: str = "leader"
     flush: str = "interval"
-    rate: int = 0  # per second; 0 is as fast as it goes
+    rate: int = 0  # per second; 0 is no limit
     compression: str | None = None
 
 
@@ -64,7 +64,7 @@ class Measured:
 
 
 def produce(client: Client, asked: Workload) -> Measured:
-    """One producer, `send` per message, as fast as it goes; it ends when the last one is stored."""
+    """One producer, one `send` per message, without a rate limit; it ends when the last message is stored."""
     value = bytes(asked.size)
     latencies: list[int] = []
 
@@ -76,7 +76,7 @@ def produce(client: Client, asked: Workload) -> Measured:
 
 
 def consume(client: Client, asked: Workload) -> Measured:
-    """Read a backlog into messages, one process, all partitions."""
+    """Read a backlog as messages: one process, all partitions."""
     latencies: list[int] = []
 
     def prepare(topic: str) -> None:
@@ -100,7 +100,7 @@ def consume(client: Client, asked: Workload) -> Measured:
 
 
 def latency(client: Client, asked: Workload) -> Measured:
-    """Publish one, wait for the answer, publish the next."""
+    """Publish one message at a time, and wait for its answer."""
     value = bytes(asked.size)
     latencies: list[int] = []
 
@@ -125,7 +125,7 @@ def end_to_end(client: Client, asked: Workload, server: str) -> Measured:
 
 
 class BenchFailed(GoQueueError):
-    """The broker did not do what was measured."""
+    """A workload received fewer messages than were published: what was measured is no result."""
 
 
 async def _end_to_end(server: str, topic: str, asked: Workload, latencies: list[int]) -> None:
@@ -144,6 +144,7 @@ async def _end_to_end(server: str, topic: str, asked: Workload, latencies: list[
         receiving = asyncio.create_task(receive())
         started, sent = clock(), 0
         while sent < asked.count:
+            # all that is due by now, not one at a time: a late wake-up must not lower the rate
             due = min(asked.count, 1 + (clock() - started) * asked.rate // SECOND)
             for _ in range(due - sent):
                 await producer.send(topic, clock().to_bytes(STAMP_BYTES) + padding)
@@ -156,7 +157,7 @@ async def _end_to_end(server: str, topic: str, asked: Workload, latencies: list[
 
 def _send(producer: Producer, topic: str, value: bytes, count: int, latencies: list[int]) -> None:
     send, clock = producer.send, _clock.monotonic_ns
-    for _ in range(count // SAMPLED):
+    for _ in range(count // SAMPLED):  # nested loops: a test per message would be part of what is measured
         began = clock()
         handle = send(topic, value)
         handle.add_callback(_timed(began, latencies, clock))
@@ -167,7 +168,7 @@ def _send(producer: Producer, topic: str, value: bytes, count: int, latencies: l
 
 
 def send_many(producer: Producer, topic: str, value: bytes, count: int) -> None:
-    """Send so many messages, as fast as it goes."""
+    """Send `count` messages of one value, without a rate limit."""
     _send(producer, topic, value, count, [])
 
 
@@ -235,5 +236,5 @@ def _topic(client: Client, asked: Workload) -> Iterator[str]:
 
 
 def quantile(ordered: Sequence[int], share: float) -> float:
-    """The value at this quantile."""
+    """The value at the quantile `share` of sorted values; 0.0 if there are none."""
     return float(ordered[min(len(ordered) - 1, int(share * len(ordered)))]) if ordered else 0.0

@@ -1,7 +1,7 @@
-"""Avro values as typed rows: which Spark type an Avro schema means, and the decoder for what was written with another.
+"""Avro values as typed rows: the Spark type of an Avro schema, and the decoder of values that another schema wrote.
 
-A value is first held against the writer's schema by the registry's validator, which believes no length and no depth;
-what passes is decoded without further checks. Then the fields of the reader's schema are picked by name or alias, and a
+The registry's validator checks a value against the writer's schema first; it trusts no length and no depth. A value
+that passes is decoded without further checks. Then the fields of the reader's schema are picked by name or alias. A
 field that the writer did not have gets its default. A symbol that the reader's enum does not have becomes the default
 of that enum; if it has none, the value does not fit.
 
@@ -9,7 +9,7 @@ of that enum; if it has none, the value does not fit.
     boolean, int, long               boolean, int, bigint
     float, double                    float, double
     string, enum, uuid               string
-    bytes, fixed                     binary, or decimal where that is their logical type
+    bytes, fixed                     binary, or decimal if that is the logical type
     date                             date
     timestamp-millis, -micros, -nanos          timestamp
     local-timestamp-...              timestamp_ntz
@@ -34,9 +34,9 @@ from goqueue.schemas.avro.types import qualified
 from goqueue.spark.ddl import PRECISION_MAX
 
 Read = Callable[[bytes, int], tuple[Any, int]]
-"""Of (payload, position): the value that begins there, and where the next one does."""
+"""(payload, position) -> the value at the position, and the position after it."""
 Pick = Callable[[Any], Any]
-"""Of a value as the writer had it, what the reader's type makes of it."""
+"""A value of the writer's type -> the value of the reader's type."""
 
 _FLOAT = struct.Struct("<f")
 _DOUBLE = struct.Struct("<d")
@@ -57,11 +57,11 @@ _TIMES: Final = {
     for local in ("", "local-")
     for unit, factors in _MICROSECONDS.items()
 }
-"""By logical type: the type of Spark's, and by what a number is multiplied and divided to be microseconds."""
+"""By logical type: the Spark type, and the factors that multiply and divide a number to make it microseconds."""
 
 
 class NamedType(NamedTuple):
-    """A type that can be referred to, and the namespace it stands in."""
+    """A type that others can refer to, and its namespace."""
 
     document: dict[str, Any]
     namespace: str
@@ -76,7 +76,7 @@ class AvroNames:
             self._note(document, "")
 
     def resolved(self, document: object, namespace: str) -> tuple[object, str]:
-        """The type itself, where a name stands for it, and the namespace of what it is made of."""
+        """The type that a name refers to, or the type itself, and the namespace of its parts."""
         while isinstance(document, str):
             known = self.named.get(qualified(document, namespace)) or self.named.get(document)
             if known is None:
@@ -111,7 +111,7 @@ _MADE_HERE = ("record", "error", "enum", "fixed", "array", "map")
 
 
 def _space(document: object, namespace: str) -> str:
-    """The namespace of what stands inside a type."""
+    """The namespace of the parts of a type."""
     if not isinstance(document, dict) or document.get("type") not in ("record", "error", "enum", "fixed"):
         return namespace
     return qualified(document["name"], document.get("namespace", namespace)).rpartition(".")[0]
@@ -124,7 +124,7 @@ class AvroReader:
         self._names = AvroNames([*references, document])
         spark, self.pick = self._type(document, "", ())
         if not isinstance(spark, types.StructType):
-            raise InvalidConfig("valueSchema", "registry", "the Avro schema is no record, so there are no columns")
+            raise InvalidConfig("valueSchema", "registry", "the Avro schema is not a record, so there are no columns")
         self.fields = spark
 
     def _type(self, document: object, namespace: str, above: tuple[str, ...]) -> tuple[types.DataType, Pick]:
@@ -182,9 +182,9 @@ class AvroReader:
         return types.StringType(), _json_text
 
     def _default(self, document: object, default: Any, namespace: str) -> Any:
-        """A default as the value would be if it had been written."""
+        """A default as the decoder would return it, had it been written."""
         document, namespace = self._names.resolved(document, namespace)
-        if isinstance(document, list):  # a default is of the first branch
+        if isinstance(document, list):  # Avro: a default is a value of the first branch
             document, namespace = self._names.resolved(document[0], namespace)
         if default is None:
             return None
@@ -207,7 +207,7 @@ class AvroReader:
 
 
 class AvroWriter:
-    """Decodes what was written with a schema; a value has passed its validator before."""
+    """Decodes values of one writer's schema without checks: its validator must have accepted them before."""
 
     def __init__(self, document: object, references: list[object]) -> None:
         self._names = AvroNames([*references, document])
@@ -248,7 +248,7 @@ class AvroWriter:
                 record[name], at = step(data, at)
             return record, at
 
-        self._records[id(document)] = read  # before its fields, which may be of its own type
+        self._records[id(document)] = read  # before its fields: a recursive record refers to itself
         steps += [(field["name"], self._type(field["type"], namespace)) for field in document["fields"]]
         return read
 
@@ -278,7 +278,7 @@ def _leaf(kind: str, logical: str | None, document: Any) -> tuple[types.DataType
 
 
 def _decimal(document: Any) -> tuple[int, int] | None:
-    """Precision and scale, where Spark has them too."""
+    """Precision and scale; None if Spark cannot hold such a decimal."""
     if not isinstance(document, dict) or document.get("logicalType") != "decimal":
         return None
     precision, scale = document.get("precision"), document.get("scale", 0)
@@ -287,7 +287,7 @@ def _decimal(document: Any) -> tuple[int, int] | None:
 
 
 def _logical(document: Any, value: Any) -> Any:
-    """What a plain value means under its logical type, as an Arrow array takes it."""
+    """The value under its logical type, as an Arrow array takes it."""
     if not isinstance(document, dict):
         return value
     kind, logical = _kind(document)
@@ -322,7 +322,7 @@ def _symbol(symbols: list[str], default: str | None) -> Pick:
         if symbol in known:
             return symbol
         if default is None:
-            raise ValueError(f"{symbol} is no symbol of the enum, which has no default")
+            raise ValueError(f"{symbol} is not a symbol of the enum, which has no default")
         return default
 
     return pick
@@ -341,7 +341,7 @@ def _bytes(value: Any) -> bytes:
 
 
 _PROMOTED: Final[Mapping[str, Pick]] = {"string": _string, "bytes": _bytes}
-"""What the reader's type does with what another may have been written as; numbers go as they are."""
+"""Promotions of the reader's type: string and bytes convert to each other, numbers need no conversion."""
 
 
 def _long(data: bytes, at: int) -> tuple[int, int]:
@@ -390,7 +390,7 @@ def _blocks(read: Read, *, is_map: bool) -> Read:
                 return (dict(found) if is_map else found), at
             if count < 0:
                 count = -count
-                _, at = _long(data, at)
+                _, at = _long(data, at)  # the size of the block in bytes, which only a reader that skips it needs
             for _ in range(count):
                 if is_map:
                     key, at = _text(data, at)

@@ -1,13 +1,13 @@
 """Encoded records as Arrow record batches, column by column.
 
-The kernel fills Arrow's buffers in one pass over the encoded records; here they get types and names, and nothing is
-copied or looked at once per record. The exceptions are values that their producers compressed, which are unpacked one
-by one, and headers that are not what nearly all headers are: UTF-8, each name once.
+The kernel fills Arrow's buffers in one pass over the encoded records. This module gives them types and names; it
+copies nothing and runs nothing once per record. The exceptions are compressed values, which are decompressed one by
+one, and headers that are not UTF-8 or have a name twice.
 
-A batch has exactly the schema that Spark derives from the columns: Spark compares, and refuses all else. It holds at
-most `ROWS_MAX` rows and, unless one row alone is larger, not much more than `BATCH_BYTES`: small enough for the caches
-on the way into the JVM, large enough that what is paid per batch does not count. Batches are slices of
-longer columns, which Arrow's writer cuts without copying.
+A batch has exactly the schema that Spark derives from the columns: Spark compares, and refuses any other. It holds at
+most `ROWS_MAX` rows and, unless one row alone is larger, not much more than `BATCH_BYTES`: small enough for the CPU
+caches on the way into the JVM, large enough that the cost per batch does not matter. Batches are slices of longer
+columns, which Arrow's writer cuts without copying.
 
     column      type                  null
     key         binary                without a key
@@ -15,15 +15,16 @@ longer columns, which Arrow's writer cuts without copying.
     topic       string
     partition   int
     offset      long
-    timestamp   timestamp             when the broker took the message in, rounded down to microseconds
+    timestamp   timestamp             when the broker stored the message, rounded down to microseconds
     priority    int                   0 is critical, 2 normal, 4 background
-    deliver_at  timestamp             unless delayed; of a message that was rescheduled the new time
-    headers     array<struct<         never: no headers are an empty array
+    deliver_at  timestamp             unless delayed; a rescheduled message has the new time
+    headers     array<struct<         never: no headers are an empty array; the value of a header may be null
                 key:string,value:binary>>
 
-Headers are those that a Python client shows, in their order, with their bytes. A name is a string of Spark's, which is
-UTF-8, so bytes of it that are not come as U+FFFD. With `headersFormat=map` headers are a map<string,string> instead:
-values that are not UTF-8 are mangled in the same way, and where a name stands twice, the last one counts.
+Headers are in their order, with their bytes, without `gq-producer`. The time of the producer is the header
+`gq-created`, in nanoseconds: a column would take its name from typed values. A name is a Spark string, which is
+UTF-8; bytes that are not UTF-8 become U+FFFD. With `headersFormat=map` headers are a map<string,string> instead: the
+same happens to values that are not UTF-8, and of several headers with one name the last one counts.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -61,14 +62,14 @@ SPARK_TYPES: Final[Mapping[str, types.DataType]] = {
 }
 HEADER_MAP: Final = types.MapType(types.StringType(), types.StringType())
 NULLABLE: Final = ("key", "value", "deliver_at")
-"""Of the columns that every topic has. That the others are never null spares Spark a look at each of them."""
+"""Of the columns that every topic has. The others are never null, so Spark generates no null checks for them."""
 _FIELDS: Final = {name: types.StructField(name, type, name in NULLABLE) for name, type in SPARK_TYPES.items()}
 ARROW_TYPES: Final[Mapping[str, Any]] = {
     field.name: field.type for field in to_arrow_schema(types.StructType(list(_FIELDS.values())), timezone="UTC")
 }
+"""By name, the types of the columns that every topic has."""
 _MAP_FIELD: Final = types.StructField(HEADERS, HEADER_MAP, False)
 _ARROW_MAP: Final = to_arrow_schema(types.StructType([_MAP_FIELD]), timezone="UTC").field(HEADERS).type
-"""By name, the types of the columns that every topic has."""
 
 _NS_PER_US = 1_000
 _FLAGS_POSITION = 3  # of a record
@@ -84,7 +85,7 @@ class TypedValues(Protocol):
 
     @property
     def fields(self) -> types.StructType:
-        """The columns that stand in the place of `value`, without `_corrupt`."""
+        """The columns that replace `value`, without `_corrupt`."""
 
     @property
     def uses_ids(self) -> bool:
@@ -99,7 +100,7 @@ class TypedValues(Protocol):
         times_us: Any = None,
         registry: Any = None,
     ) -> Mapping[str, Any]:
-        """The columns, `_corrupt` with them, of an Arrow array of binary values."""
+        """The columns of an Arrow array of binary values, `_corrupt` included."""
 
 
 def spark_schema(
@@ -109,10 +110,9 @@ def spark_schema(
     has_header_map: bool = False,
     value_fields: types.StructType | None = None,
 ) -> types.StructType:
-    """The named columns in their order; without names all of them, with `headers` if these are to be included.
+    """The named columns in their order; without names all of them, with `headers` only if `include_headers`.
 
-    `value_fields` stand in the place of `value`, with `_corrupt` after them. A name that is none of the columns, or
-    stands twice, raises `InvalidConfig`.
+    `value_fields` replace `value`, with `_corrupt` after them. An unknown or repeated name raises `InvalidConfig`.
     """
     columns = _FIELDS | ({HEADERS: _MAP_FIELD} if has_header_map else {})
     if value_fields is not None:
@@ -126,14 +126,14 @@ def spark_schema(
         if name not in columns:
             raise InvalidConfig("columns", name, f"must be of {', '.join(columns)}")
         if name in names[:place]:
-            raise InvalidConfig("columns", name, "stands there twice")
+            raise InvalidConfig("columns", name, "is named twice")
     return types.StructType([columns[name] for name in names])
 
 
 class BatchMaker:
     """Makes record batches of the named columns out of the encoded records of one partition.
 
-    With `value`, values are parsed; `registry`, a client, is then asked for schemas that were not there at the start.
+    With `value`, values are parsed. `registry` is the client that fetches schemas registered after the planning.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class BatchMaker:
         fields = None if value is None else value.fields
         wanted = spark_schema(names, has_header_map=has_header_map, value_fields=fields)
         self.schema = to_arrow_schema(wanted, timezone="UTC")
-        self._rescheduled = rescheduled  # asked once, and only if a record is delayed at all
+        self._rescheduled = rescheduled  # called once, and only if a record is delayed
         self._new_times: tuple[Any, Any] | None = None
         self._headers = _header_maps if has_header_map else _headers
         self._topic = topic
@@ -169,7 +169,7 @@ class BatchMaker:
         self._repeated: dict[str, Any] = {}
 
     def batches(self, records: Buffer, flags: int) -> Iterator[Any]:
-        """The records, whole ones with rising offsets, as batches; `flags` are those that any of them may have."""
+        """The records as batches. Records are whole, offsets ascend, and `flags` is the union of the flags of all."""
         if not len(records):
             return
         has_ids = bool(flags & Flags.HAS_HEADERS and self._looks_for_ids)
@@ -188,12 +188,12 @@ class BatchMaker:
                 yield batch.slice(first, rows_max)
 
     def _batch(self, row_count: int, columns: Mapping[str, Any]) -> Any:
-        if not self._names:  # rows of nothing, to be counted
+        if not self._names:  # `count()` needs rows without columns
             return pa.RecordBatch.from_struct_array(pa.array([{}] * row_count, type=pa.struct([])))
         return pa.RecordBatch.from_arrays([columns[name] for name in self._names], schema=self.schema)
 
     def _columns(self, filled: kernel.RecordColumns) -> dict[str, Any]:
-        """All columns but those that are made of values."""
+        """All columns but those that come from values."""
         row_count = filled.row_count
         made: dict[str, Any] = {}
         for name in self._names:
@@ -241,7 +241,7 @@ class BatchMaker:
         return self._value.parse(values, self._topic, ids=ids, times_us=times_us, registry=self._registry)
 
     def _value_runs(self, records: Buffer, filled: kernel.RecordColumns, flags: int) -> Iterator[tuple[int, int, Any]]:
-        """Rows [start, end) with their values, or None if these are not wanted; one run unless some are compressed."""
+        """Rows [start, end) with their values, None if no column needs them; one run unless some are compressed."""
         row_count = filled.row_count
         if not self._has_values:
             yield 0, row_count, None
@@ -257,7 +257,7 @@ class BatchMaker:
             start = end
 
     def _unpacked(self, records: Buffer, values: list[bytes | None]) -> Iterator[list[bytes | None]]:
-        """The values as they were before they were compressed, in runs that are not much larger than a batch."""
+        """The decompressed values, in runs of about one batch: a small record may decompress to many megabytes."""
         found = kernel.scan(records, positions=True)
         if found.fault:
             raise CorruptRecord(kernel.describe(found.fault), found.fault_position, source=self._source(records, 0))
@@ -282,9 +282,9 @@ class BatchMaker:
             raise CorruptRecord(error.reason, position, source=self._source(records, position)) from error
 
     def _source(self, records: Buffer, position: int) -> str:
-        """What a position is meant in: what was read together with the record that stands there."""
+        """What a position in an error refers to: the bytes that were read together, and the record at that position."""
         offset = HEADER.unpack_from(records, position)[_OFFSET_FIELD]
-        return f"what was read of {self._topic}/{self._partition}, there at offset {offset}"
+        return f"the bytes read from {self._topic}/{self._partition}, at offset {offset}"
 
 
 def _array(name: str, row_count: int, validity: bytearray | None, *buffers: bytearray) -> Any:
@@ -312,37 +312,39 @@ def _times_us(filled: kernel.RecordColumns) -> Any:
 
 
 def _shown_headers(filled: kernel.RecordColumns) -> tuple[Any, Any, Any]:
-    """Where the headers of each row begin, and the names and values of all, without those that users do not see."""
+    """The offsets of the headers of each row, and all names and values, without internal headers."""
     row_count = filled.row_count
     offsets = pa.Array.from_buffers(pa.int32(), row_count + 1, [None, pa.py_buffer(filled.header_offsets)])
     names = _binaries(filled.header_name_offsets, filled.header_name_data)
-    values = _binaries(filled.header_value_offsets, filled.header_value_data)
+    values = _binaries(filled.header_value_offsets, filled.header_value_data, filled.header_value_validity)
     is_shown = pc.not_equal(names, _PRODUCER)
-    if not pc.all(is_shown).as_py():  # of nothing, too, all is shown
+    if not pc.all(is_shown).as_py():  # `all` of an empty array is true
         shown_before = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(is_shown.cast(pa.int32()))])
         offsets = shown_before.take(offsets)
         names, values = names.filter(is_shown), values.filter(is_shown)
     return offsets, names, values
 
 
-def _binaries(offsets: bytearray, data: bytearray) -> Any:
+def _binaries(offsets: bytearray, data: bytearray, validity: bytearray | None = None) -> Any:
     count = len(offsets) // pa.int32().byte_width - 1
-    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(offsets), pa.py_buffer(data)])
+    bitmap = None if validity is None else pa.py_buffer(validity)
+    return pa.Array.from_buffers(pa.binary(), count, [bitmap, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
 def _strings(raw: Any) -> Any:
     try:
         return raw.cast(pa.string())
     except pa.ArrowInvalid:
-        return pa.array([text.decode("utf-8", "replace") for text in raw.to_pylist()], type=pa.string())
+        texts = [None if text is None else text.decode("utf-8", "replace") for text in raw.to_pylist()]
+        return pa.array(texts, type=pa.string())
 
 
 def _schema_ids(filled: kernel.RecordColumns) -> dict[int, int]:
-    """The schemas that headers name, by row; -1 is none, and stands for what is no id."""
+    """The schema ids in headers, by row; -1 for a header that is not an id."""
     offsets = pa.Array.from_buffers(pa.int32(), filled.row_count + 1, [None, pa.py_buffer(filled.header_offsets)])
     names = _binaries(filled.header_name_offsets, filled.header_name_data)
-    values = _binaries(filled.header_value_offsets, filled.header_value_data)
-    is_id = pc.equal(names, _SCHEMA_ID)
+    values = _binaries(filled.header_value_offsets, filled.header_value_data, filled.header_value_validity)
+    is_id = pc.and_(pc.equal(names, _SCHEMA_ID), pc.is_valid(values))
     rows = pc.list_parent_indices(pa.ListArray.from_arrays(offsets, names)).filter(is_id)
     texts = values.filter(is_id)
     return {

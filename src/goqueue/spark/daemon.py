@@ -1,8 +1,8 @@
-"""The parent of Spark's Python workers on this machine, whose workers end quietly when their session has ended.
+"""The parent process of Spark's Python workers on this machine. Its workers end without a traceback.
 
-Java and its workers talk over Unix sockets here. When a session ends, PySpark's workers take the end of their socket
-for a broken task and report it over that socket: the loopback swallows such a report, a Unix socket refuses it, and
-each worker would end with a traceback on the user's screen.
+Java and its workers use Unix sockets here. When a session ends, a worker of PySpark takes the closed socket for a
+failed task and reports that over the same socket. Over TCP the report is dropped; over a Unix socket the write fails,
+and each worker would print a traceback to the terminal.
 
 Spark runs this as a program, with the kind of worker as its argument.
 """
@@ -12,12 +12,12 @@ from collections.abc import Callable
 
 from pyspark import daemon
 
-GONE = 1  # anything but 0 tells the daemon that this worker takes no further task
+GONE = 1  # any exit code but 0 tells the daemon not to reuse this worker
 Worker = Callable[[socket.socket, bool], int]
 
 
 def quiet(work: Worker) -> Worker:
-    """That worker, which ends silently if its socket is closed."""
+    """The worker, except that it ends without a traceback if its socket is closed."""
 
     def worker(sock: socket.socket, authenticated: bool) -> int:
         try:
@@ -29,5 +29,5 @@ def quiet(work: Worker) -> Worker:
 
 
 if __name__ == "__main__":
-    daemon.worker = quiet(daemon.worker)  # type: ignore[assignment]  # a function like that one
+    daemon.worker = quiet(daemon.worker)  # type: ignore[assignment]  # the same signature
     daemon.manager()

@@ -1,8 +1,8 @@
 """Spark's DDL for schemas, read without a JVM.
 
-Spark's own parser is in the JVM, and the Python processes that plan and read for a data source have none. So this reads
-what a schema can be written as: `id bigint, tags array<string>, place struct<lat: double, lon: double>`. All that is
-read is nullable, since a value that does not fit leaves nothing but nulls.
+Spark's own parser is in the JVM, and the Python processes that plan and read for a data source have none. So this
+module parses schemas such as `id bigint, tags array<string>, place struct<lat: double, lon: double>`. All types are
+nullable, since all columns of a value that does not fit are null.
 """
 
 import json
@@ -28,7 +28,7 @@ SIMPLE: Final[dict[str, types.DataType]] = {
     "timestamp_ntz": types.TimestampNTZType(),
 }
 PRECISION_MAX: Final = 38
-"""Of a decimal."""
+"""The most digits of a decimal in Spark."""
 _DECIMAL = ("decimal", "dec", "numeric")
 _DEPTH_MAX = 50
 _TOKEN = re.compile(r"\s*(?:(\w+)|`((?:[^`]|``)+)`|'((?:[^'\\]|\\.)*)'|\"((?:[^\"\\]|\\.)*)\"|([<>(),:]))", re.ASCII)
@@ -56,8 +56,8 @@ def nullable(type: types.DataType) -> types.DataType:
 def _from_json(text: str) -> types.StructType:
     try:
         made = nullable(types.StructType.fromJson(json.loads(text)))
-    except Exception as error:  # whatever it is that Spark stumbles over
-        raise InvalidConfig("valueSchema", text[:200], f"is no JSON of a StructType: {error}") from error
+    except Exception as error:  # `fromJson` raises many kinds of errors for malformed JSON
+        raise InvalidConfig("valueSchema", text[:200], f"is not the JSON of a StructType: {error}") from error
     assert isinstance(made, types.StructType)
     return made
 
@@ -72,7 +72,7 @@ class _DdlReader:
         return InvalidConfig("valueSchema", self._text[:200], f"{reason}, at character {self._at}")
 
     def fields(self, *, until: str) -> list[types.StructField]:
-        """Columns up to a token, which is taken; none of it at the end of the text."""
+        """Columns up to the token `until`, which is consumed; an empty token is the end of the text."""
         fields: list[types.StructField] = []
         while True:
             name = self._name()
@@ -127,7 +127,7 @@ class _DdlReader:
                 self._need("<")
                 made = types.StructType(self.fields(until=">"))
             case _:
-                raise self.wrong(f"{found[1]!r} is no type that a value can be read as")
+                raise self.wrong(f"{found[1]!r} is not a type that a value can be read as")
         self._depth -= 1
         return made
 
@@ -149,7 +149,7 @@ class _DdlReader:
         return int(found[1])
 
     def _passed_over(self) -> None:
-        """What may follow a type and does not matter here."""
+        """Skip NOT NULL and COMMENT, which may follow a type and have no effect here."""
         while (found := self._next()) is not None and found[1] is not None:
             if found[1].lower() not in ("not", "null", "comment"):
                 return

@@ -1,20 +1,20 @@
-"""Sealed segments, read straight from the files of a data directory that this process can see.
+"""Sealed segments, read directly from the files of a data directory that this process can see.
 
-The broker has nothing to do with it: it neither reads, nor copies, nor sends what is read here. What it has to be asked
-for is which offsets are hidden, since that is not in the files alone. Of a partition's segments all but the last are
-sealed, that is, no record is added to them any more; the tail is the broker's.
+The broker neither reads, copies nor sends these records. The reader still asks it which offsets are hidden, since the
+files alone do not say that. All segments of a partition but the last are sealed: no record is appended to them. The
+last one is read through the broker.
 
-    <data>/topics/<topic>/topic.json              whose id tells a topic from an earlier one of its name
+    <data>/topics/<topic>/topic.json              its id distinguishes a topic from an earlier one of that name
     <data>/topics/<topic>/<partition>/log/*.log   as in storage/layout.py
 
-The owner of the directory goes on with his work meanwhile. A file that is open stays readable, whatever becomes of its
-name. Compaction puts a copy in the place of a segment, or of several in a row; so a segment that is not there any more
-is looked for again, under the base offset that now comes before the wanted offset. Retention removes segments for
-good: then, and when the topic is not the one that was meant, `OffsetOutOfRange` says from which offset on the broker
-has to be asked.
+The broker keeps working on the directory meanwhile. An open file stays readable even if it is renamed or removed.
+Compaction replaces a segment, or several consecutive ones, by a copy; so a segment that is gone is looked up again,
+under the base offset that is now the last one at or before the wanted offset. Retention removes segments permanently:
+then, and if the topic is another one of that name, `OffsetOutOfRange` has the offset from which on to read from the
+broker.
 
-Every record is checked against its crc. Bytes that are no record raise `DamagedSegment` with file and position, and
-with the offset from which on the broker has to be asked: it knows how far the damage goes.
+Every record is checked against its CRC. Bytes that are not a record raise `DamagedSegment` with the file, the position,
+and the offset from which on to read from the broker, which knows how far the damage goes.
 """
 
 import os
@@ -40,7 +40,7 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
 
 
 class DamagedSegment(CorruptRecord):
-    """A segment holds bytes that are no record; `offset` is the first one that they may have taken."""
+    """A segment holds bytes that are not a record; `offset` is the first offset that may be lost."""
 
     def __init__(self, reason: str, position: int, *, source: str, offset: int) -> None:
         super().__init__(reason, position, source=source)
@@ -52,13 +52,13 @@ class _Described(msgspec.Struct):
 
 
 def sealed_end(data_dir: str, topic: str, partition: int, *, topic_id: str | None = None) -> int:
-    """Up to which offset, itself not included, the files can be read; 0 if there are none of this topic."""
+    """The first offset that is in no sealed file; 0 if there are no files of this topic."""
     bases = _bases(data_dir, topic, partition, topic_id)
     return bases[-1] if bases else 0
 
 
 def why_not_here(data_dir: str, topic: str, topic_id: str) -> str:
-    """Why the segments of the topic are not to be found in the directory; empty if they are."""
+    """Why the directory does not hold the segments of the topic; empty if it does."""
     if not os.path.isdir(data_dir):
         return "there is no such directory"
     _log_directory(data_dir, topic, 0)
@@ -84,8 +84,8 @@ def read_files(
 ) -> Iterator[tuple[Buffer, int]]:
     """The visible records of [start, end) in their order, as (whole records, flags that they may have).
 
-    Hidden are control records and the given ranges, which rise. Raises `OffsetOutOfRange` with the first
-    offset that is in no sealed file; what was yielded before is all that comes before it.
+    Control records and the ranges `hidden`, which ascend, are left out. Raises `OffsetOutOfRange` with the first offset
+    that is in no sealed file; all records before it are yielded first.
     """
     veil = _Veil(hidden)
     directory = _log_directory(data_dir, topic, partition)
@@ -101,7 +101,7 @@ def read_files(
             file = os.open(segment_path(directory, base, LOG), os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             if missing == base:
-                raise ReadFailed(segment_path(directory, base, LOG), "listed, but not to be opened") from None
+                raise ReadFailed(segment_path(directory, base, LOG), "is listed, but cannot be opened") from None
             missing = base
             continue
         try:
@@ -136,17 +136,17 @@ def _read_segment(
         if found.record_count:
             yield from veil.visible(memoryview(data)[found.start : found.end], found)
             min_offset = found.last_offset + 1
-        if not found.fault and found.fault_position < len(data):
+        if not found.fault and found.fault_position < len(data):  # the scan stopped at a record at or after `end`
             return
         window = window_bytes if found.fault_position else _record_bytes(data, window)
         position += found.fault_position
 
 
 def _position_of(file: int, directory: str, base: int, offset: int) -> tuple[int, int]:
-    """Where to begin so that the offset is not missed, and below which offset there is nothing from there on.
+    """A position at or before the offset, and the lowest offset that a record from there on may have.
 
-    The index may be of another copy of the segment than the file is, or damaged. So its word is taken only if the
-    record that it promises stands there.
+    The index may be damaged, or belong to another copy of the segment than the open file. So its entry is used only if
+    the file has the record of that offset at that position.
     """
     if offset > base:
         with suppress(OSError):
@@ -160,7 +160,7 @@ def _position_of(file: int, directory: str, base: int, offset: int) -> tuple[int
 
 
 def _index_floor(path: str, offset: int) -> tuple[int, int]:
-    """The last entry that is not above the offset; the very beginning, if there is none."""
+    """The last entry at or before the offset; (0, 0) if there is none."""
     with open(path, "rb") as index:
         data = index.read()
 
@@ -175,7 +175,7 @@ def _index_floor(path: str, offset: int) -> tuple[int, int]:
 
 
 def _record_bytes(data: bytes, window_bytes: int) -> int:
-    """How large a window must be to hold the whole first record of this one, which it does not."""
+    """The window that holds the whole first record, of which `data` holds only a part."""
     if len(data) < HEADER_BYTES:
         return HEADER_BYTES
     *_, key_bytes, value_bytes, headers_bytes = HEADER.unpack_from(data)
@@ -190,7 +190,7 @@ def _pread(file: int, path: str, position: int, size: int) -> bytes:
 
 
 class _Veil:
-    """Which offsets are hidden."""
+    """Removes hidden offsets from records."""
 
     def __init__(self, hidden: Sequence[HiddenRange]) -> None:
         self._firsts = [each.first_offset for each in hidden]
@@ -199,7 +199,7 @@ class _Veil:
         assert all(end <= first for end, first in zip(self._ends, self._firsts[1:], strict=False))
 
     def visible(self, records: memoryview, found: kernel.Summary) -> Iterator[tuple[Buffer, int]]:
-        """The records, or a copy of those that are not hidden, unless that is none."""
+        """The records if none is hidden, else a copy of the visible ones; nothing if all are hidden."""
         first = bisect_right(self._ends, found.first_offset)
         end = bisect_left(self._firsts, found.last_offset + 1)
         if first >= end and not found.flags & Flags.CONTROL:
@@ -216,7 +216,7 @@ class _Veil:
 def _bases(data_dir: str, topic: str, partition: int, topic_id: str | None) -> list[int]:
     """The base offsets of all segments, sorted; none if the directory is not that of the topic.
 
-    A name that changes while a directory is listed may be left out, so two listings have to agree.
+    A listing may miss a file that is renamed meanwhile, so two listings have to agree.
     """
     directory = _log_directory(data_dir, topic, partition)
     try:
@@ -243,11 +243,11 @@ def _topic_id(data_dir: str, topic: str) -> str:
     try:
         return msgspec.json.decode(data, type=_Described).id
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ReadFailed(path, f"no description of a topic: {error}") from error
+        raise ReadFailed(path, f"is not the description of a topic: {error}") from error
 
 
 def _log_directory(data_dir: str, topic: str, partition: int) -> str:
     if not _TOPIC.fullmatch(topic) or topic in (".", ".."):
-        raise InvalidTopic(topic, "is no name of a directory of topics")
+        raise InvalidTopic(topic, "is not a name that a directory of topics can have")
     assert partition >= 0
     return f"{data_dir}/topics/{topic}/{partition}/log"

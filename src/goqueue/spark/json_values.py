@@ -1,8 +1,8 @@
-"""JSON values as typed rows: which Spark type a JSON Schema means, and the decoder for it.
+"""JSON values as typed rows: the Spark type of a JSON Schema, and its decoder.
 
-msgspec decodes each value straight into a struct that has the fields of the type, and refuses what is none. That is
-about as fast as Arrow's reader of JSON lines, and each value stands for itself: one that is damaged, empty, or two
-documents in a row cannot shift its neighbours.
+msgspec decodes each value directly into a struct with the fields of the type, and refuses a value that does not fit.
+That is about as fast as Arrow's reader of JSON lines, and each value is decoded separately: one that is damaged, empty,
+or holds two documents cannot shift the rows after it.
 
     JSON Schema                              Spark
     boolean, integer, number                 boolean, bigint, double
@@ -13,8 +13,8 @@ documents in a row cannot shift its neighbours.
     one of these or null                     the same
     anything else                            string: the JSON text itself
 
-An integer is a number without a fraction, however it is written: 7, 7.0 and 1e2, as in JSON Schema. One of more than 64
-bits fits nowhere.
+An integer is a number without a fraction, however it is written: 7, 7.0 and 1e2, as in JSON Schema. An integer of more
+than 64 bits does not fit.
 """
 
 import datetime
@@ -34,7 +34,7 @@ _DEPTH_MAX: Final = 30
 
 
 class Shape(NamedTuple):
-    """A type of Spark's, what msgspec calls it, and what it is where nothing is said."""
+    """A Spark type, the msgspec type that decodes it, and the value of an absent field."""
 
     spark: types.DataType
     decoded: Any
@@ -67,7 +67,7 @@ _LEAVES: Final[Mapping[type[types.DataType], Any]] = {
 
 
 def shape_of_spark(type: types.DataType) -> Shape:
-    """How values of a type of Spark's are read from JSON."""
+    """The shape of a Spark type. Raises `InvalidConfig` for a type that JSON values cannot have."""
     match type:
         case types.StructType():
             return _struct([(field.name, shape_of_spark(field.dataType)) for field in type])
@@ -77,18 +77,18 @@ def shape_of_spark(type: types.DataType) -> Shape:
             return _map(shape_of_spark(type.valueType))
     decoded = _LEAVES.get(type.__class__)
     if decoded is None:
-        raise InvalidConfig("valueSchema", type.simpleString(), "is no type that a value can be read as")
+        raise InvalidConfig("valueSchema", type.simpleString(), "is not a type that a value can be read as")
     return Shape(type, _optional(decoded))
 
 
 def shape_of_schema(document: object, references: Mapping[str, object]) -> Shape:
-    """How values of a JSON Schema are read; `references` are the documents that it refers to, by name."""
+    """The shape of a JSON Schema; `references` are the documents that it refers to, by name."""
     return _SchemaReader(references).shape(document, document, 0)
 
 
 def decoder(shape: Shape) -> Decode:
-    """What reads a value, which has to be an object."""
-    (decoded, _) = shape.decoded.__args__  # it is Optional, and a value of null is no object
+    """The decoder of values, which have to be objects."""
+    (decoded, _) = shape.decoded.__args__  # the shape is optional, but a value must be an object, not null
     return msgspec.json.Decoder(decoded).decode
 
 
@@ -105,7 +105,7 @@ def _struct(fields: Sequence[tuple[str, Shape]]) -> Shape:
     try:
         made = msgspec.defstruct("Value", members, gc=False)
         msgspec.json.Decoder(made)
-    except ValueError as error:  # a name that stands twice, or that JSON would have to escape
+    except ValueError as error:  # a repeated name, or one that JSON would have to escape
         raise InvalidConfig("valueSchema", ", ".join(name for name, _ in fields)[:200], str(error)) from error
     return Shape(spark, _optional(made))
 
@@ -123,7 +123,7 @@ class _SchemaReader:
         self._references = references
 
     def shape(self, schema: object, base: object, depth: int) -> Shape:
-        """The shape of a schema that stands in the document `base`."""
+        """The shape of a schema within the document `base`."""
         if not isinstance(schema, dict) or depth > _DEPTH_MAX:
             return _TEXT
         if isinstance(schema.get("$ref"), str):
@@ -163,7 +163,7 @@ class _SchemaReader:
         return _TEXT
 
     def _combined(self, schema: dict[str, Any], word: str, base: object, depth: int) -> Shape:
-        """A choice of one thing or null is that thing."""
+        """A choice of one schema or null has the shape of that schema."""
         choices = [each for each in schema[word] if not (isinstance(each, dict) and each.get("type") == "null")]
         if len(choices) != 1 or "properties" in schema:
             return _TEXT
@@ -183,7 +183,7 @@ _TYPES_OF_JSON: Final = {bool: "boolean", int: "integer", float: "number", str: 
 
 
 def _types(schema: dict[str, Any]) -> set[str]:
-    """The types that a schema allows, besides null; none if it does not say."""
+    """The types that a schema allows, without null; empty if it names none."""
     said = schema.get("type")
     if said is None:
         values = (

@@ -1,8 +1,8 @@
 """The requests of the source to the broker, from the driver and from the tasks.
 
-Spark pickles readers, rebuilds them and throws them away; so they hold a `Link`, which is nothing but an address, and
-the client of that address is one per process. A driver that cannot reach a broker fails within seconds. After the first
-answer, and in every task, requests wait longer: a broker that fails over costs a pause and not the job.
+Spark pickles readers, rebuilds them and discards them. So a reader holds a `Link`, which is only an address, and each
+process has one client per address. A driver that cannot reach a broker fails within seconds. After the first answer,
+and in every task, requests are retried for longer: a restart of the broker delays the job and does not fail it.
 """
 
 import os
@@ -27,13 +27,13 @@ from goqueue.wire.verbs import TopicState
 FIRST_CONTACT: Final = "4s"
 PATIENCE: Final = "60s"
 BARE_SCAN_BYTES: Final = 4 * SCAN_BYTES
-"""What the broker reads at a time when it leaves out the values: little of it is sent."""
+"""The bytes that the broker reads per request if it leaves out the values: the answer is much smaller."""
 
 _clients: dict[tuple[str, str, int], Client] = {}
 
 
 class Link:
-    """The way to the broker of one query; can be pickled."""
+    """The address of the broker of one query; can be pickled."""
 
     def __init__(self, server: str, api_key: str) -> None:
         self._server = server
@@ -41,26 +41,26 @@ class Link:
 
     @property
     def client(self) -> Client:
-        """The client of this process, which retries for long."""
-        key = (self._server, self._api_key, forks.generation)
+        """The client of this process, which retries for up to `PATIENCE`."""
+        key = (self._server, self._api_key, forks.generation)  # a fork must not use the sockets of its parent
         if key not in _clients:
             _clients[key] = Client(self._server, api_key=self._api_key, client_id="spark", timeout=PATIENCE)
         return _clients[key]
 
     def reach(self) -> Client:
-        """The same, but it fails soon if there is no broker at all."""
+        """The same client, but fail within `FIRST_CONTACT` if no broker answers."""
         if (self._server, self._api_key, forks.generation) not in _clients:
             with Client(self._server, api_key=self._api_key, client_id="spark", timeout=FIRST_CONTACT) as first:
                 first.stats()
         return self.client
 
     def world(self, options: SourceOptions, *, missing_ok: bool = False) -> World:
-        """The topics that are read, as they are now; without those that are not there, if that is fine."""
+        """The current state of the topics that are read. With `missing_ok`, absent ones are left out."""
         client = self.reach()
         names: Iterable[str] = options.assign or options.subscribe
         if options.subscribe_pattern is not None:
             matches = re.compile(options.subscribe_pattern).fullmatch
-            names, missing_ok = filter(matches, client.topics()), True  # it may go while we look at it
+            names, missing_ok = filter(matches, client.topics()), True  # one may be deleted after the listing
         found = {}
         for name in names:
             try:
@@ -74,7 +74,7 @@ class Link:
         return found
 
     def bounds(self, topic: str, isolation: ReadIsolation) -> TopicBounds | None:
-        """One topic as it is now, if it is there."""
+        """The current state of one topic; None if it does not exist."""
         try:
             return bounds_of(self.client.describe_topic(topic), isolation)
         except TopicNotFound:
@@ -89,12 +89,12 @@ class Link:
         return {TopicPartition(one.topic, one.partition): one.offset for one in self.client.group_positions(group)}
 
     def group_done(self, group: str) -> dict[TopicPartition, Spans]:
-        """What a group has done above its positions, which it reads not again."""
+        """What a group has done above its positions, and does not read again."""
         found = self.client.group_done_above(group)
         return {TopicPartition(one.topic, one.partition): tuple(one.ranges) for one in found}
 
     def commit(self, group: str, positions: Positions, world: World) -> None:
-        """Tell the broker how far a group has come, in the topics that are still the same."""
+        """Commit the positions of a group, except in topics that were deleted or created again."""
         places = {
             (topic, partition): (offset, known.pending.get(partition, ()))
             for topic, known in positions.items()
@@ -117,15 +117,15 @@ class Link:
         )
 
     def pieces(self, one: OffsetRange, piece_bytes: int) -> list[Piece]:
-        """The range cut into pieces of about so many bytes."""
+        """The range cut into pieces of about `piece_bytes` bytes."""
         return self.client.scan_pieces(*one, piece_bytes=piece_bytes)
 
     def hidden(self, one: OffsetRange, isolation: ReadIsolation, delayed: DelayedMessages) -> list[HiddenRange]:
-        """What of the range is not to be seen now, besides control records."""
+        """The offsets of the range that are hidden now, control records not included."""
         return self.client.hidden_ranges(*one, isolation=isolation.value, delayed=delayed.value)
 
     def rescheduled(self, one: OffsetRange) -> list[DueTime]:
-        """The delayed messages of the range that have another time than their record says."""
+        """The delayed messages of the range that were rescheduled, with their new times."""
         return self.client.rescheduled_times(*one)
 
     def scan(
@@ -143,7 +143,7 @@ class Link:
         )
 
     def close(self) -> None:
-        """Hang up, if this process has a client."""
+        """Close the client of this process, if there is one."""
         client = _clients.pop((self._server, self._api_key, forks.generation), None)
         if client is not None:
             client.close()
@@ -152,7 +152,7 @@ class Link:
 def bounds_of(
     state: TopicState, isolation: ReadIsolation, partitions: Sequence[int] | None = None, *, missing_ok: bool = False
 ) -> TopicBounds:
-    """The ends of the partitions of a topic, or of those that are wanted, as far as a reader sees."""
+    """The start and end of the partitions of a topic, or of the given ones, as readers of that isolation see them."""
     is_committed = isolation is ReadIsolation.READ_COMMITTED
     found: Mapping[int, Bounds] = {
         one.partition: Bounds(
@@ -172,10 +172,10 @@ def bounds_of(
 
 @contextmanager
 def readable_errors() -> Iterator[None]:
-    """Let an error of ours reach the user as one sentence, without the way that it took.
+    """Show an error of GoQueue to the user as one sentence, without a traceback.
 
-    Spark shows the traceback of what a Python worker raises, unless this variable says otherwise. It is set for this
-    process alone, and a worker that raises ends.
+    Spark shows the traceback of an error in a Python worker, unless this variable is set. It is set only in this
+    process, and a worker that raises ends.
     """
     try:
         yield

@@ -1,8 +1,8 @@
-r"""What a user asks of the source, read once into one frozen object.
+r"""The options of the source, parsed once into one frozen object.
 
-Names are Spark's: camel case, and their case does not count. An unknown option is refused with the name that
-was probably meant, so that a typing error is not an option that is silently without effect. Whatever is wrong is one
-sentence that names the option; the key is never in it.
+Names follow Spark: camel case, compared without case. An unknown option is refused with the nearest known name, so that
+a misspelled option is never silently ignored. An error is one sentence that names the option; the API key is never in
+it.
 
     subscribe          orders,payments            exactly one of these three
     subscribePattern   orders\..*                 a regular expression that matches whole names
@@ -31,7 +31,7 @@ from goqueue.times import parse_time
 EARLIEST: Final = -2
 LATEST: Final = -1
 PARTITIONS_MAX: Final = 100_000
-"""Tasks that can be asked for; a driver that has to keep more of them in mind does nothing else."""
+"""The most tasks that can be requested; the driver would be busy with scheduling more of them."""
 
 OPTIONS: Final = (
     "server",
@@ -70,21 +70,21 @@ _E = TypeVar("_E", bound=StrEnum)
 
 
 class ReadIsolation(StrEnum):
-    """Up to where a partition is read: to the first open transaction, or to what all replicas have."""
+    """How far a partition is read: to the last stable offset, or to the high watermark."""
 
     READ_COMMITTED = "read_committed"
     READ_UNCOMMITTED = "read_uncommitted"
 
 
 class DelayedMessages(StrEnum):
-    """Which delayed messages are read: all that are not cancelled, or those that are due."""
+    """Which delayed messages are read: all that are not cancelled, or only the due ones."""
 
     INCLUDE = "include"
     DUE = "due"
 
 
 class HeadersFormat(StrEnum):
-    """What the column `headers` is: pairs of a name and bytes, or a map of texts."""
+    """The type of the column `headers`: pairs of a name and bytes, or a map of strings."""
 
     ARRAY = "array"
     MAP = "map"
@@ -106,14 +106,14 @@ class Edge(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TopicOffsets:
-    """An offset for each partition of each topic; `EARLIEST` and `LATEST` stand for the ends."""
+    """An offset for each partition of each topic; `EARLIEST` and `LATEST` are its start and its end."""
 
     by_topic: Mapping[str, Mapping[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
 class Timestamp:
-    """A moment, as it was written: how long ago something is depends on when that is asked."""
+    """A time as it was written: an age such as `2h ago` depends on when it is resolved."""
 
     text: str
 
@@ -123,19 +123,19 @@ class Timestamp:
 
 
 Place = Edge | TopicOffsets | Timestamp
-"""Where reading begins or ends."""
+"""Where reading starts or ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceOptions:
-    """Everything that can be asked of the source."""
+    """All options of the source, checked."""
 
     server: str
     api_key: str = field(repr=False)
     subscribe: tuple[str, ...] = ()
     subscribe_pattern: str | None = None
     assign: Mapping[str, tuple[int, ...]] | None = None
-    start: Place | None = None  # None: where the group stands, else the default of batch or stream
+    start: Place | None = None  # None: the positions of the group, else the default of batch or stream
     end: Place | None = None
     group: str | None = None
     max_offsets_per_trigger: int | None = None
@@ -155,7 +155,7 @@ class SourceOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
-        """The options as they are meant. Raises `InvalidConfig` or `InvalidRequest`, which name the option."""
+        """The options, checked. Raises `InvalidConfig` or `InvalidRequest`, which name the option."""
         given = _GivenOptions(options)
         parsed = cls(
             server=_server(given),
@@ -195,14 +195,14 @@ class SourceOptions:
         return parsed
 
     def check_batch(self) -> None:
-        """Raise for what makes no sense when a range is read once."""
+        """Raise for options that make no sense in a batch read."""
         if _is_at(self.start, LATEST):
             raise InvalidConfig("startingOffsets", "latest", "a batch read that begins at the end reads nothing")
         if _is_at(self.end, EARLIEST):
             raise InvalidConfig("endingOffsets", "earliest", "a batch read that ends at the beginning reads nothing")
 
     def check_stream(self) -> None:
-        """Raise for what makes no sense when reading has no end."""
+        """Raise for options that make no sense in a stream."""
         if self.end is not None:
             raise InvalidRequest("a stream has no end: endingOffsets and endingTimestamp are for batch reads")
         if self.filter_pushdown:
@@ -210,7 +210,7 @@ class SourceOptions:
 
 
 class _GivenOptions:
-    """The options by their lower-case names; what is empty counts as not given."""
+    """The options by their lower-case names; an empty one counts as not given."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._options = {name.lower(): value for name, value in options.items()}
@@ -228,9 +228,9 @@ class _GivenOptions:
 
 def _hint(name: str, known: Mapping[str, str]) -> str:
     if name in _OF_THE_SINK:
-        return ": it is one of the sink's"
+        return ": it is an option of the sink"
     nearest = get_close_matches(name, known, n=1)
-    return f": did you mean {known[nearest[0]]}?" if nearest else f": there are {', '.join(known.values())}"
+    return f": did you mean {known[nearest[0]]}?" if nearest else f": the options are {', '.join(known.values())}"
 
 
 def _server(given: _GivenOptions) -> str:
@@ -256,7 +256,7 @@ def _names(given: _GivenOptions, option: str) -> tuple[str, ...] | None:
     if not all(names):
         raise InvalidConfig(option, text, "must be names with commas between them")
     if len(set(names)) < len(names):
-        raise InvalidConfig(option, text, "a name stands there twice")
+        raise InvalidConfig(option, text, "a name is there twice")
     return names
 
 
@@ -266,7 +266,7 @@ def _pattern(given: _GivenOptions) -> str | None:
         try:
             re.compile(text)
         except (re.error, RecursionError, OverflowError) as error:
-            raise InvalidConfig("subscribePattern", _shown(text), f"is no regular expression: {error}") from None
+            raise InvalidConfig("subscribePattern", _shown(text), f"is not a regular expression: {error}") from None
     return text
 
 
@@ -280,7 +280,7 @@ def _assign(given: _GivenOptions) -> dict[str, tuple[int, ...]] | None:
         if not isinstance(partitions, list) or not partitions or not all(_is_offset(one, 0) for one in partitions):
             raise InvalidConfig("assign", _shown(text), shape)
         if len(set(partitions)) < len(partitions):
-            raise InvalidConfig("assign", _shown(text), f"a partition of {topic} stands there twice")
+            raise InvalidConfig("assign", _shown(text), f"a partition of {topic} is there twice")
         assigned[topic] = tuple(sorted(partitions))
     return assigned
 
@@ -319,7 +319,7 @@ def _offsets(option: str, text: str) -> TopicOffsets:
 def _json_object(option: str, text: str, shape: str) -> Iterable[tuple[str, Any]]:
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         if len(dict(pairs)) < len(pairs):
-            raise ValueError("a name stands there twice")
+            raise ValueError("a name is there twice")
         return dict(pairs)
 
     try:
@@ -376,7 +376,7 @@ def _choice(given: _GivenOptions, option: str, default: _E) -> _E:
 
 
 def _is_at(place: Place | None, edge: int) -> bool:
-    """Whether all partitions are meant to begin, or to end, there."""
+    """Whether all partitions start, or end, at that edge."""
     if isinstance(place, TopicOffsets):
         return all(offset == edge for offsets in place.by_topic.values() for offset in offsets.values())
     return place is (Edge.EARLIEST if edge == EARLIEST else Edge.LATEST)

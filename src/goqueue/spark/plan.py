@@ -1,22 +1,21 @@
 """From offsets to tasks: what there is to read, how much of it now, and which task reads what. Without I/O.
 
-A *world* is what the broker said of the topics at one moment: their ids, and where each partition begins and ends.
-*Positions* are where a reader stands; a stream keeps them in its checkpoint, as JSON:
+A *world* is the state of the topics at one moment: their ids, and the start and end of each partition. *Positions* are
+how far a reader has read; a stream keeps them in its checkpoint, as JSON:
 
-    {"orders": {"id": "0d4c...", "0": 5, "1": 9}}     the next offset of each partition, and which topic is meant
-    {"orders": {..., "pending": {"1": "2,4-5"}}}      and what before that is still to come: delayed messages that
-                                                      were not due, or what a group has not done
+    {"orders": {"id": "0d4c...", "0": 5, "1": 9}}     the id of the topic, and the next offset of each partition
+    {"orders": {..., "pending": {"1": "2,4-5"}}}      and earlier offsets that are still to be read: delayed messages
+                                                      that were not due, or messages that a group has not done
 
-A topic that was deleted and made again has another id. A partition that positions do not name begins at offset 0: it
-was added later. Entries change only where there is something to read, so that positions which are equal mean that
-nothing is new.
+A topic that was deleted and created again has another id. A partition that positions do not name was added later, and
+starts at offset 0. An entry changes only if there is something to read, so equal positions mean that nothing is new.
 
-    world, positions  -> backlog         ranges that can be read, and losses: what should be there and is not
-    backlog, limits   -> admitted        what one micro-batch takes: in proportion, and none waits for ever
-    admitted          -> tasks           cut at pieces, then packed side by side in the order of the log
+    world, positions  -> backlog         ranges that can be read, and losses: offsets that should be there and are not
+    backlog, limits   -> admitted        what one micro-batch reads: in proportion, and no range is starved
+    admitted          -> tasks           cut into pieces, then packed in the order of the log
 
-Rows of a partition come in the order of the log within a task, and tasks are in that order, too. A task that is not
-worth its start is no task: what is small shares one.
+Rows of a partition are in the order of the log within a task, and tasks are in that order, too. Small ranges share a
+task, since the start of a task has a cost, too.
 """
 
 import re
@@ -33,13 +32,13 @@ from goqueue.spark.spans import Spans, covering, first_of, from_text, minus, off
 from goqueue.wire.scan_reports import Piece
 
 TASK_BYTES_MIN: Final = 4 * 1024 * 1024
-"""Below it, a task costs more to start than it takes off the others."""
+"""Below it, a task costs more to start than it saves the others."""
 TASK_BYTES_MAX: Final = 64 * 1024 * 1024
 PIECES_OF_A_TASK: Final = 8
-"""Cuts are finer than tasks, so that tasks come out even."""
+"""Pieces are finer than tasks, so that tasks are of about equal size."""
 LOSSES_SHOWN: Final = 3
 PENDING_GAP: Final = 1_000
-"""Pending offsets that are closer than this are read as one range, without what lies between them."""
+"""Pending offsets closer than this are read as one range; the offsets between them are dropped after the read."""
 
 _ID = "id"
 _PENDING = "pending"
@@ -59,7 +58,7 @@ class OffsetRange(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """Where a partition begins and ends for its reader, and about how many bytes lie between."""
+    """The start and end of a partition for its reader, and about how many bytes are between them."""
 
     start: int
     end: int
@@ -67,14 +66,14 @@ class Bounds(NamedTuple):
 
 
 class TopicBounds(NamedTuple):
-    """A topic as it is now."""
+    """The current state of a topic."""
 
     topic_id: str
     partitions: Mapping[int, Bounds]
 
 
 class TopicPositions(NamedTuple):
-    """Where a reader stands in one topic: the next offset of each partition, and what before it is still to come."""
+    """The next offset of each partition of one topic, and the offsets before it that are still to be read."""
 
     topic_id: str
     offsets: Mapping[int, int]
@@ -86,7 +85,7 @@ Positions = Mapping[str, TopicPositions]
 
 
 class Loss(NamedTuple):
-    """Something that should be there and is not; without a partition, all of the topic."""
+    """Messages that should be there and are not; without a partition, those of the whole topic."""
 
     topic: str
     partition: int | None
@@ -108,7 +107,7 @@ class Sized(NamedTuple):
 
 
 class Condition(NamedTuple):
-    """What a filter says of one column; the value of `in` is a tuple."""
+    """A filter on one column; the value of `in` is a tuple."""
 
     column: str
     operator: str  # = in > >= < <=
@@ -116,7 +115,7 @@ class Condition(NamedTuple):
 
 
 class DataLost(StorageError):
-    """Offsets that a reader needs are gone. With failOnDataLoss=false it goes on without them."""
+    """Offsets that a reader needs are gone. With failOnDataLoss=false it skips them."""
 
     code = "OFFSET_OUT_OF_RANGE"
 
@@ -124,7 +123,7 @@ class DataLost(StorageError):
         assert losses
         shown = "; ".join(loss.reason for loss in losses[:LOSSES_SHOWN])
         more = f"; and {len(losses) - LOSSES_SHOWN} more" if len(losses) > LOSSES_SHOWN else ""
-        super().__init__(f"data lost: {shown}{more} (failOnDataLoss=false goes on without it)")
+        super().__init__(f"data lost: {shown}{more} (failOnDataLoss=false skips it)")
         self.losses = [tuple(loss) for loss in losses]
 
 
@@ -143,9 +142,9 @@ def to_json(positions: Positions) -> dict[str, dict[str, Any]]:
 
 
 def from_json(found: object) -> Positions:
-    """The positions out of a checkpoint. Raises `InvalidRequest` for anything that `to_json` does not make."""
+    """The positions of a checkpoint. Raises `InvalidRequest` for anything that `to_json` does not write."""
     if not isinstance(found, dict):
-        raise InvalidRequest(f"malformed offset in the checkpoint: {found!r:.100} is no object")
+        raise InvalidRequest(f"malformed offset in the checkpoint: {found!r:.100} is not an object")
     positions = {}
     for topic, entry in found.items():
         if not isinstance(topic, str) or not isinstance(entry, dict) or not isinstance(entry.get(_ID), str):
@@ -191,10 +190,10 @@ def resolved(
     option: str,
     at_time: Mapping[str, Sequence[int]] | None = None,
 ) -> Positions:
-    """Where each partition begins or ends, as an option says.
+    """The offset at which each partition starts or ends, by the option `place`.
 
     `at_time` holds the offsets that the broker found for a timestamp. Offsets must name every partition that is read,
-    and no other; what is out of its range is left for `between` to judge.
+    and no other. An offset out of range is not an error here; `between` reports it as a loss.
     """
     if isinstance(place, TopicOffsets):
         _check_named(world, place, option)
@@ -220,10 +219,10 @@ def resolved(
 def _check_named(world: World, place: TopicOffsets, option: str) -> None:
     for topic, offsets in place.by_topic.items():
         if topic not in world:
-            raise InvalidConfig(option, topic, "is no topic that is read")
+            raise InvalidConfig(option, topic, "is not a topic that is read")
         for partition in offsets:
             if partition not in world[topic].partitions:
-                raise InvalidConfig(option, f"{topic}-{partition}", "is no partition that is read")
+                raise InvalidConfig(option, f"{topic}-{partition}", "is not a partition that is read")
     unnamed = [
         f"{topic}-{partition}"
         for topic, (_, partitions) in sorted(world.items())
@@ -232,7 +231,7 @@ def _check_named(world: World, place: TopicOffsets, option: str) -> None:
     ]
     if unnamed:
         shown = ", ".join(unnamed[:LOSSES_SHOWN]) + (", ..." if len(unnamed) > LOSSES_SHOWN else "")
-        raise InvalidRequest(f"{option} says nothing of {shown}: name each partition, -2 is earliest and -1 latest")
+        raise InvalidRequest(f"{option} lacks {shown}: name each partition, -2 is earliest and -1 latest")
 
 
 def committed(
@@ -241,10 +240,10 @@ def committed(
     default: Edge,
     done: Mapping[TopicPartition, Spans] | None = None,
 ) -> Positions:
-    """Where a group goes on; where it has not been yet, at the default, unless it knows other partitions of the topic.
+    """The positions of a group. A topic of which the group has no position starts at the default.
 
-    Those that it does not know were added later, and begin at their beginning. What the group has done above its
-    position is not read again: it goes on after the last of that, and what it has not done before is pending.
+    A partition without a position in a topic that has some was added later, and starts at its beginning. What the group
+    has done above its position is not read again: reading continues after the last of it, and the gaps are pending.
     """
     known = {topic for topic, _ in group}
     found = {}
@@ -266,9 +265,9 @@ def committed(
 def matured(
     start: Positions, end: Positions, waiting: Mapping[TopicPartition, Spans], *, limit: int | None = None
 ) -> Positions:
-    """The end of a micro-batch that also reads what of the pending is not waiting any more, at most so many offsets.
+    """The end of a micro-batch that also reads pending offsets that are due by now, at most `limit` of them.
 
-    What waits of the new offsets is pending from then on.
+    New offsets that are not due become pending.
     """
     found = {}
     for topic, known in end.items():
@@ -291,7 +290,7 @@ def matured(
 
 
 def pending_before(positions: Positions, end: Positions) -> Positions:
-    """The positions, without what is pending at the end or after it."""
+    """The positions, without pending offsets at or after the end."""
     found = {}
     for topic, known in positions.items():
         limits = end[topic].offsets if topic in end else {}
@@ -304,7 +303,7 @@ def pending_before(positions: Positions, end: Positions) -> Positions:
 
 
 def skipped(start: Positions, end: Positions) -> dict[TopicPartition, Spans]:
-    """What lies in the ranges of `between` and is not to be read: done before, or still pending at the end."""
+    """The offsets in the ranges of `between` that are not read: done before, or still pending at the end."""
     found = {}
     for topic, (_, offsets, pending) in end.items():
         for partition in offsets:
@@ -317,7 +316,7 @@ def skipped(start: Positions, end: Positions) -> dict[TopicPartition, Spans]:
 
 
 def _reads(start: Positions, end: Positions, topic: str, partition: int) -> tuple[Spans, Spans]:
-    """What of a partition was pending and is not any more, and what is new."""
+    """Of one partition, the offsets that are no longer pending, and the new ones."""
     begin = start.get(topic)
     last = end[topic].offsets[partition]
     if begin is None or begin.topic_id != end[topic].topic_id:
@@ -339,7 +338,7 @@ def latest_of(one: Positions, other: Positions) -> Positions:
 
 
 def advanced(positions: Positions, admitted: Iterable[OffsetRange], world: World) -> Positions:
-    """The positions after what was admitted is read. A topic with another id begins with what is read of it."""
+    """The positions after the admitted ranges are read. A topic with another id starts without offsets."""
     moved = dict(positions)
     for topic, partition, start, end in admitted:
         if start >= end:
@@ -356,7 +355,7 @@ def advanced(positions: Positions, admitted: Iterable[OffsetRange], world: World
 
 
 def backlog(positions: Positions, world: World, *, target: Positions | None = None) -> Judged:
-    """What lies ahead of a reader, at most up to the target."""
+    """All that a reader has not read yet, at most up to the target."""
     ranges: list[OffsetRange] = []
     losses = [replaced(topic, None) for topic in sorted(positions) if topic not in world]
     for topic, (topic_id, partitions) in sorted(world.items()):
@@ -378,7 +377,7 @@ def backlog(positions: Positions, world: World, *, target: Positions | None = No
 
 
 def between(start: Positions, end: Positions, world: World) -> Judged:
-    """What lies between two positions, as far as it is still there."""
+    """The ranges between two positions that still exist, and the losses."""
     ranges: list[OffsetRange] = []
     losses: list[Loss] = []
     for topic, (topic_id, offsets, _) in sorted(end.items()):
@@ -424,26 +423,26 @@ def _judge(wanted: OffsetRange, bounds: Bounds, ranges: list[OffsetRange], losse
 
 
 def passed(wanted: OffsetRange, log_start: int) -> Loss:
-    """Retention was faster than the reader."""
+    """The loss of offsets that retention removed before they were read."""
     last = min(log_start, wanted.end) - 1
     reason = f"offsets {wanted.start} to {last} of {_name(wanted)} are gone, its log begins at {log_start}"
     return Loss(wanted.topic, wanted.partition, reason)
 
 
 def damaged(topic: str, partition: int, first_offset: int, next_offset: int, reason: str) -> Loss:
-    """Records that cannot be read."""
+    """The loss of records that cannot be read."""
     return Loss(topic, partition, lost_text(topic, partition, first_offset, next_offset, reason))
 
 
 def ends_early(wanted: OffsetRange, end: int) -> Loss:
-    """The log does not reach as far as it did once."""
+    """The loss at the end of a log that is shorter than it was."""
     asked = max(wanted.start, wanted.end)
     return Loss(wanted.topic, wanted.partition, f"{_name(wanted)} is to be read to {asked}, but ends at {end}")
 
 
 def replaced(topic: str, current: TopicBounds | None) -> Loss:
-    """The topic is not the one that was meant."""
-    return Loss(topic, None, f"topic {topic} was deleted" + ("" if current is None else " and made again"))
+    """The loss of a topic that was deleted, or deleted and created again."""
+    return Loss(topic, None, f"topic {topic} was deleted" + ("" if current is None else " and created again"))
 
 
 def _name(one: OffsetRange) -> str:
@@ -454,9 +453,9 @@ def _name(one: OffsetRange) -> str:
 
 
 def limit_offsets(ahead: Sequence[OffsetRange], limit: int, *, turn: int) -> list[OffsetRange]:
-    """At most so many offsets of all ranges together: each gives in proportion to its length, and at least one.
+    """At most `limit` offsets of all ranges together: each range in proportion to its length, and at least one offset.
 
-    Where there are more ranges than that, they take turns.
+    With more ranges than `limit`, `turn` selects the next ones in a round-robin.
     """
     lengths = [one.end - one.start for one in ahead]
     count, total = len(ahead), sum(lengths)
@@ -478,9 +477,9 @@ def limit_offsets(ahead: Sequence[OffsetRange], limit: int, *, turn: int) -> lis
 def limit_bytes(
     ahead: Sequence[OffsetRange], pieces: Sequence[Sequence[Piece]], limit: int, *, turn: int
 ) -> list[OffsetRange]:
-    """At most so many bytes of all ranges together, cut where pieces begin: each gives in proportion to its size.
+    """At most `limit` bytes of all ranges together, cut between pieces: each range in proportion to its size.
 
-    The range whose turn it is gives one piece at least, however large that is, so that none waits for ever.
+    The range that `turn` selects gives at least one piece, however large, so that no range is starved.
     """
     sizes = [[piece.size_bytes for piece in cut] for cut in pieces]
     total = sum(map(sum, sizes))
@@ -514,7 +513,7 @@ def limit_bytes(
 
 
 def window(one: OffsetRange, bounds: Bounds, size_bytes: int) -> OffsetRange:
-    """As much of the range as is likely to hold so many bytes and more, so that its pieces are few."""
+    """The first part of the range, which likely holds more than `size_bytes`, so that it has few pieces."""
     average = max(1, bounds.size_bytes // max(1, bounds.end - bounds.start))
     return one._replace(end=min(one.end, one.start + max(1_000, 4 * size_bytes // average)))
 
@@ -527,12 +526,12 @@ def _from(turn: int, count: int) -> Iterable[int]:
 
 
 def estimated_bytes(one: OffsetRange, bounds: Bounds) -> int:
-    """About how many bytes the range takes, if records are alike."""
+    """About how many bytes the range takes, assuming records of equal size."""
     return bounds.size_bytes * (one.end - one.start) // max(1, bounds.end - bounds.start)
 
 
 def task_count(total_bytes: int, *, parallelism: int, max_bytes: int, min_count: int = 1) -> int:
-    """How many tasks so many bytes are worth: full rounds of all cores, none too small and none too large."""
+    """The number of tasks: full rounds of all cores, with no task too small or too large."""
     worth = min(parallelism, -(-total_bytes // TASK_BYTES_MIN))
     needed = -(-total_bytes // max_bytes)
     if needed > parallelism:
@@ -541,7 +540,7 @@ def task_count(total_bytes: int, *, parallelism: int, max_bytes: int, min_count:
 
 
 def piece_bytes(total_bytes: int, count: int) -> int:
-    """How finely to cut for so many tasks."""
+    """The size of the pieces for `count` tasks."""
     return max(1, total_bytes // (count * PIECES_OF_A_TASK))
 
 
@@ -557,8 +556,9 @@ def cut(one: OffsetRange, pieces: Sequence[Piece]) -> list[Sized]:
 
 
 def at_least(sized: Sequence[Sized], count: int) -> list[Sized]:
-    """The same in so many parts or more, as far as there are offsets: the longest is halved until it is enough."""
-    parts = [(one.start - one.end, one, size_bytes) for one, size_bytes in sized]  # the longest is the first of a heap
+    """At least `count` ranges, if there are as many offsets: the longest one is halved until there are enough."""
+    # negative lengths: the longest is the first of the heap
+    parts = [(one.start - one.end, one, size_bytes) for one, size_bytes in sized]
     heapify(parts)
     while 0 < len(parts) < count and parts[0][0] < -1:
         _, one, size_bytes = heappop(parts)
@@ -569,14 +569,15 @@ def at_least(sized: Sequence[Sized], count: int) -> list[Sized]:
 
 
 def pack(sized: Sequence[Sized], count: int) -> list[list[OffsetRange]]:
-    """The ranges side by side in tasks of about the same size, in their order: as many tasks as asked for, if there are
-    as many ranges. Ranges that continue each other become one.
+    """The ranges in `count` tasks of about equal size, in their order; in fewer if there are fewer ranges. Adjacent
+    ranges become one.
     """
     total = sum(one.size_bytes for one in sized)
     tasks: list[list[OffsetRange]] = [[]] if sized else []
     filled = 0
     for index, (one, size_bytes) in enumerate(sized):
         open_after = count - len(tasks)
+        # a range belongs to the task in whose share its middle is
         is_full = (filled + size_bytes / 2) * count > total * len(tasks)
         if tasks[-1] and open_after > 0 and (is_full or len(sized) - index <= open_after):
             tasks.append([])
@@ -596,7 +597,7 @@ def _append(ranges: list[OffsetRange], one: OffsetRange) -> None:
 
 
 def narrowed(ranges: Iterable[OffsetRange], conditions: Iterable[Condition]) -> list[OffsetRange]:
-    """What of the ranges can meet the conditions on topic, partition and offset; others narrow nothing."""
+    """The parts of the ranges that can meet the conditions on topic, partition and offset; others are ignored."""
     found = list(ranges)
     for column, operator, value in conditions:
         values = value if operator == "in" and isinstance(value, tuple) else (value,)
@@ -614,9 +615,9 @@ def narrowed(ranges: Iterable[OffsetRange], conditions: Iterable[Condition]) -> 
 
 
 def time_bounds(conditions: Iterable[Condition]) -> tuple[int | None, int | None]:
-    """The nanoseconds [from, to) in which records stand that can meet the conditions on timestamp.
+    """The times [from, to) in nanoseconds of records that can meet the conditions on timestamp.
 
-    Spark sees microseconds, rounded down; a moment of it is a thousand of ours.
+    Spark sees microseconds, rounded down: one of its times is 1,000 of ours.
     """
     start: int | None = None
     end: int | None = None
@@ -640,7 +641,7 @@ def clipped(
     starts: Mapping[str, Sequence[int]] | None = None,
     ends: Mapping[str, Sequence[int]] | None = None,
 ) -> list[OffsetRange]:
-    """What of the ranges lies between offsets that are given for each partition of each topic."""
+    """The parts of the ranges between the given offsets of each partition of each topic."""
     found = []
     for one in ranges:
         start = max(one.start, starts[one.topic][one.partition]) if starts is not None else one.start

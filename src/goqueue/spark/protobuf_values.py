@@ -1,20 +1,20 @@
-"""Protobuf values as typed rows: which Spark type a message means, and how its fields are read.
+"""Protobuf values as typed rows: the Spark type of a message, and how its fields are read.
 
-Protobuf itself decodes, always with the latest schema: fields are known by their numbers, so what was written with an
-earlier one is read as well. A payload that came with the registry's prefix says which message of the file it is; only
-the first one has the columns.
+Protobuf itself decodes, always with the latest schema: fields are identified by numbers, so values of earlier versions
+are read as well. A payload with the registry's prefix names its message in the file; only the first message of the file
+has columns.
 
     Protobuf                             Spark
     int32, sint32, sfixed32              int
     uint32, fixed32, int64, ...          bigint
     uint64, fixed64                      decimal(20,0)
     float, double, bool, string, bytes   float, double, boolean, string, binary
-    enum                                 string: its name, or its number where it has none
+    enum                                 string: its name, or its number if it has no name
     message, repeated, map               struct, array, map
     google.protobuf.Timestamp            timestamp
 
-A field that is not set is null if Protobuf can tell, else it has the default of its type. A message that contains
-itself has no type in Spark.
+A field that is not set is null if the field has presence; otherwise it has the default of its type. A message that
+contains itself has no type in Spark.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ from goqueue.errors import InvalidConfig
 from goqueue.schemas.protobuf.schema import ProtobufSchema
 
 Pick = Callable[[Any], Any]
-"""Of what Protobuf gives, what an Arrow array takes."""
+"""A value of Protobuf -> a value that an Arrow array takes."""
 
 _TIMESTAMP = "google.protobuf.Timestamp"
 _LEAVES: Final[dict[int, types.DataType]] = {
@@ -49,12 +49,12 @@ class ProtobufReader:
         first = next(iter(schema.descriptor.message_types_by_name.values()), None)
         if first is None:
             raise InvalidConfig("valueSchema", "registry", "the Protobuf schema has no message")
-        self._schema = schema  # the descriptors live as long as its pool does
+        self._schema = schema  # keeps the pool alive, without which the descriptors are invalid
         self.fields, self._pick = _message(first, ())
         self._parse = GetMessageClass(first).FromString
 
     def decode(self, payload: bytes) -> Any:
-        """The row of a message, without the place that may stand before it; raises if it is none."""
+        """The row of an encoded message without prefix; raises if it is not such a message."""
         message = self._parse(payload)
         if not message.IsInitialized():
             raise ValueError("a required field is missing")

@@ -1,12 +1,12 @@
-"""Which Python runs Spark's workers on this machine: this one, without a detour.
+"""The Python that runs Spark's workers on this machine: this interpreter, started by a script.
 
-Spark has its workers import PySpark out of a zip that lies beside it. Nothing in there is compiled, so each of the four
-kinds of workers that a first query needs compiles all of PySpark once more, for seconds. Where pip has installed the
-same modules, compiled, a script takes the zips off the path, and the first query comes seconds sooner.
+Spark's workers import PySpark from a zip file, which holds no compiled modules. So each of the four kinds of workers
+that a first query needs compiles all of PySpark again, for seconds. If pip has installed the same modules, the script
+removes the zip files from PYTHONPATH, and the first query is seconds faster.
 
-Java and these workers talk over Unix sockets, which take a tenth less of a scan than the loopback. The sockets lie in a
-directory of this user's own that is gone with this process. Such workers need a parent of their own (`daemon.py`).
-Spark has a setting for that, which the workers that plan a query ignore; so the script starts them.
+Java and these workers use Unix sockets, which make a scan a tenth faster than TCP on the loopback. The sockets are in a
+directory of this user, which is removed when this process ends. Such workers need another parent process
+(`daemon.py`). Spark has a setting for that, but the workers that plan a query ignore it; so the script starts it.
 """
 
 import atexit
@@ -36,15 +36,15 @@ def worker_python(environment: Mapping[str, str] | None = None) -> str:
             return sys.executable
     cache = cache_of(os.environ if environment is None else environment)
     chosen = shim(Path(sys.executable), cache)
-    return str(chosen) if os.access(chosen, os.X_OK) else sys.executable  # not where nothing may be executed
+    return str(chosen) if os.access(chosen, os.X_OK) else sys.executable  # the cache may be mounted noexec
 
 
 def near_workers(temporary: str) -> dict[str, str]:
-    """Spark's settings for workers that are reached over Unix sockets, in a new directory among temporary files; none
-    where a socket's name would be longer than the system takes.
+    """Spark's settings for workers on Unix sockets, in a new directory below `temporary`; empty if the path of a
+    socket would be too long for the system.
     """
     longest = os.path.join(temporary, "goqueue-spark-12345678", _SOCKET)
-    if not longest.isascii() or len(longest) >= _LONGEST_ADDRESS:  # Java may know no other letters
+    if not longest.isascii() or len(longest) >= _LONGEST_ADDRESS:  # Java may use an encoding without other characters
         return {}
     sockets = tempfile.mkdtemp(prefix="goqueue-spark-", dir=temporary)
     atexit.register(_remove, sockets, os.getpid())
@@ -55,7 +55,7 @@ def near_workers(temporary: str) -> dict[str, str]:
 
 
 def shim(executable: Path, cache: Path) -> Path:
-    """That interpreter, which does not look for modules in Spark's zips, and whose workers have our parent."""
+    """A script that runs the interpreter without Spark's zip files, and starts workers by `goqueue.spark.daemon`."""
     script = (
         "#!/bin/sh\n"
         "set -f\n"
@@ -79,6 +79,6 @@ def shim(executable: Path, cache: Path) -> Path:
 
 
 def _remove(directory: str, owner: int) -> None:
-    """Remove it, unless this is a fork of the process whose it is."""
+    """Remove the directory, unless this process is a fork of its owner: forks run the exit handlers, too."""
     if os.getpid() == owner:
         shutil.rmtree(directory, ignore_errors=True)

@@ -1,9 +1,9 @@
-"""A Spark session on this machine, with the settings that fit one.
+"""A Spark session on this machine, with settings for one machine.
 
-What Spark chooses by itself is for a cluster: 200 shuffle partitions, a web page for each session, a catalog in a
-database of its own, the address of the machine looked up by name. Here a session starts in 7 to 8 seconds instead of
-10 to 13 and does a small job without hundreds of empty tasks. Times are in UTC, as everywhere in GoQueue, because a day
-of an archive must not depend on its reader's machine. What is set in `conf` wins.
+Spark's defaults are for a cluster: 200 shuffle partitions, a web UI for each session, a catalog in a database of its
+own, the address of the machine looked up by name. With the settings here a session starts in 7 to 8 seconds instead of
+10 to 13, and a small job has no hundreds of empty tasks. Times are in UTC, as everywhere in GoQueue, because a day of
+an archive must not depend on its reader's machine. Settings in `conf` override these.
 """
 
 import os
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DEFAULT_MASTER = "local[*]"
-_LAUNCHER = "/bin/spark-class: line"  # a script that trips over an end which it does not expect
+_LAUNCHER = "/bin/spark-class: line"  # a shell error of the launch script, never the cause
 STREAMING = "org.apache.spark.sql.execution.streaming.checkpointing"
 
 EVERYWHERE = {
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.execution.pyspark.udf.hideTraceback.enabled": "true",  # the user's own line is what helps
+    "spark.sql.execution.pyspark.udf.hideTraceback.enabled": "true",  # the frames of PySpark hide the line of the user
     "spark.ui.showConsoleProgress": "false",
 }
 LOCALLY = {
@@ -36,7 +36,7 @@ LOCALLY = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
     "spark.log.level": "ERROR",
-    # half the time of a checkpoint; the default goes through a second layer that a local disk does not need
+    # halves the time of a checkpoint: the default adds a layer that a local disk does not need
     "spark.sql.streaming.checkpointFileManagerClass": f"{STREAMING}.FileSystemBasedCheckpointFileManager",
 }
 
@@ -52,7 +52,7 @@ class SparkNotInstalled(GoQueueError):
 
 
 class SparkNotStarted(GoQueueError):
-    """Spark is installed and does not start."""
+    """Spark is installed, but does not start."""
 
     code = "SPARK_NOT_STARTED"
 
@@ -63,7 +63,7 @@ class SparkNotStarted(GoQueueError):
 
 
 def check_installed(*, plots: bool = False) -> None:
-    """Raise an error that says what to install, if Spark is not, or what draws plots."""
+    """Raise `SparkNotInstalled` if Spark or, with `plots`, matplotlib is not installed."""
     try:
         import pyarrow  # noqa: F401
         import pyspark.sql  # noqa: F401
@@ -81,8 +81,8 @@ def local_session(
     conf: Mapping[str, str] | None = None,
     log_path: str | None = None,
 ) -> "SparkSession":
-    """The session of this process, or a new one with settings for one machine; on another `master` only with those
-    that hold everywhere. What a new one has to say to standard error goes to `log_path` if there is one.
+    """The active session of this process, or a new one. A new one with a local `master` has the settings for one
+    machine, any other only `EVERYWHERE`. The standard error of a new one goes to `log_path` if that is given.
     """
     check_installed()
     from pyspark.errors import PySparkException
@@ -95,8 +95,9 @@ def local_session(
     chosen = settings(master, conf)
     near: dict[str, str] = {}
     if is_local(master):
-        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # or Spark warns of what it looked up
+        os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")  # or Spark looks the address up, and warns
         python = worker_python()
+        # Unix sockets only with our script: the workers of another Python would print tracebacks (`daemon.py`)
         if os.environ.setdefault("PYSPARK_PYTHON", python) == python != sys.executable:
             near = near_workers(tempfile.gettempdir())
     builder = SparkSession.builder.appName(app_name).master(master)
@@ -114,7 +115,7 @@ def local_session(
 
 
 def settings(master: str = DEFAULT_MASTER, conf: Mapping[str, str] | None = None) -> dict[str, str]:
-    """What a session at that master is made with."""
+    """The settings of a session at that master; `conf` overrides ours."""
     return EVERYWHERE | (LOCALLY if is_local(master) else {}) | dict(conf or {})
 
 
@@ -124,7 +125,7 @@ def is_local(master: str) -> bool:
 
 
 def _remove_with_java(session: "SparkSession", directory: str) -> None:
-    """Java ends after this process, whatever ended it, and is the one to clear up where that was no end of its own."""
+    """Let Java remove the directory: Java ends after this process, even if this process is killed."""
     java = session.sparkContext._jvm
     assert java is not None
     java.org.apache.spark.util.ShutdownHookManager.registerShutdownDeleteDir(java.java.io.File(directory))
@@ -132,7 +133,7 @@ def _remove_with_java(session: "SparkSession", directory: str) -> None:
 
 @contextmanager
 def _errors_written_to(path: str | None) -> Iterator[None]:
-    """Standard error of the processes that are started meanwhile, for as long as they live, is that file."""
+    """Processes that are started in the block write their standard error to the file, also after the block."""
     if path is None:
         yield
         return
@@ -156,7 +157,7 @@ def _last_words(path: str | None) -> str:
 
 
 def temporary_log() -> str:
-    """A new file for what Spark says while a pipeline runs."""
+    """A new temporary file for the log of Spark."""
     descriptor, path = tempfile.mkstemp(prefix="goqueue-spark-", suffix=".log")
     os.close(descriptor)
     return path

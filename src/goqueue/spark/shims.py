@@ -1,7 +1,7 @@
-"""Scripts that stand between Spark and a program that it starts, and change how it is started.
+"""Wrapper scripts that Spark runs instead of a program, and that change its arguments or environment.
 
-A script is written beside its place and renamed into it, so that no process ever runs half of it, and its place is
-named after what it says, so that several environments of one user do not take turns:
+A script is written to a temporary file and renamed, so that no process ever runs half of it. Its directory is named
+after the hash of its text, so that several environments of one user do not overwrite each other's script:
 
     ~/.cache/goqueue/<kind>-<hash of the script>/bin/<kind>
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 
 
 def made(kind: str, script: str, cache: Path) -> Path:
-    """The home of that script; it is written if it is not there as it should be."""
+    """The directory of the script, which is written unless it is there with the same text."""
     home = cache / f"{kind}-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
     place = home / "bin" / kind
     if not _is_same(place, script):
@@ -29,7 +29,7 @@ def made(kind: str, script: str, cache: Path) -> Path:
 
 
 def cache_of(environment: Mapping[str, str], temporary: str | None = None) -> Path:
-    """The cache directory of the user or, without a home, a directory of this user's own among temporary files."""
+    """The cache directory of the user; if it cannot be written, a directory of this user below `temporary`."""
     base = environment.get("XDG_CACHE_HOME") or os.path.join(environment.get("HOME") or "", ".cache")
     cache = Path(base) / "goqueue"
     try:
@@ -44,7 +44,7 @@ def cache_of(environment: Mapping[str, str], temporary: str | None = None) -> Pa
 
 
 def _own_place(place: Path) -> Path:
-    """That directory, if no other user can write into it; else a new one."""
+    """The directory if no other user can write to it, else a new one: its scripts are executed."""
     try:
         place.mkdir(mode=0o700, exist_ok=True)
         found = place.lstat()

@@ -1,4 +1,4 @@
-"""The sink: rows that Spark writes become readable once and all together, whatever is killed on the way.
+"""The sink: all rows of a write become readable together and exactly once, even if processes are killed.
 
     driver      task 0               task 1                  broker
       |           | stage q/0 m  --------------------------->  init fences the last stager of q/0; begin
@@ -6,37 +6,37 @@
       |           |                    | stage q/1 m  ------>
       |           | prepare            | ...................
       | <---------+--- owners ---------+
-      | commit {q/0, q/1}, marker m  ------------------------>  seen, all at once; m is remembered
+      | commit {q/0, q/1}, marker m  ------------------------>  all readable at once; m is remembered
       | Spark notes that the batch is done
 
 Each task stages its rows in a transaction of its own and leaves it open (`client/staging.py`); the driver commits all
-of them in one step. `q` is the id of the streaming query, or the option `transactionalId`; `m` is the marker: the query
-and the number of its batch, or the option `marker`.
+transactions in one step. `q` is the id of the streaming query, or the option `transactionalId`; `m` is the marker: the
+query and the number of its batch, or the option `marker`.
 
-What may happen, and why nothing is there twice or missing:
+Failures, and why no row is missing or written twice:
 
-    a task dies            its next attempt stages under the same id, which aborts what it had, and fences it
-    an old attempt lives   it is fenced: what it sends is refused, and a commit that names it is no commit
-    the driver dies        before the commit, the batch is staged again, which aborts all of the old one, whatever the
-                           number of its tasks. After it, the batch is staged again, too, but the broker knows the
-                           marker: tasks write nothing
+    a task dies            its next attempt stages under the same id, which aborts the old attempt, and fences it
+    an old attempt lives   it is fenced: its requests are refused, and a commit that names it fails
+    the driver dies        before the commit, the batch is staged again, which aborts all of the old one, even if it had
+                           another number of tasks. After the commit, the batch is staged again, too, but the broker
+                           knows the marker: tasks write nothing
     the answer is lost     the commit is repeated, and recognized by its marker
-    the broker dies        what is not committed is aborted; the batch fails, and is done again
+    the broker dies        what is not committed is aborted; the batch fails, and Spark repeats it
 
-What is staged and not committed blocks read-committed readers, so it must not outlive its write by much. Its timeout
-is short (`transactionTimeout`, 60 s) and starts anew while a task of the write runs: each task keeps alive all that the
-write has staged so far (`client/staging.py`), for a task that has ended cannot do that itself, and Spark gives the
-driver no Python process that lives as long as the write. A write may take hours. It fails only if for that long no task
-of it runs, or if the driver takes that long from the last task to the commit. The driver's abort ends the whole run,
+Staged rows that are not committed block read-committed readers, so they must not outlive their write by much. Their
+timeout is short (`transactionTimeout`, 60 s) and starts again while a task of the write runs: each task keeps alive all
+that the write has staged so far (`client/staging.py`). A task that has ended cannot do that itself, and Spark gives the
+driver no Python process that lives as long as the write. A write may take hours. It fails only if no task of it runs
+for that long, or if the driver takes that long from the last task to the commit. The driver's abort ends the whole run,
 also tasks that never reported.
 
-A broker remembers a marker for a week after its last use; that of a batch replaces the one of the batch before, which
-Spark has noted by then. A query that dies between the commit and Spark's own note of it, and is started again only
-after the broker has forgotten, writes that one batch again.
+A broker remembers a marker for a week after its last use. The marker of a batch replaces that of the previous batch,
+which Spark has recorded as done by then. If a query dies between the commit and Spark's record of it, and is started
+again only after the broker has forgotten the marker, it writes that one batch again.
 
-Batch writes go the same way. Without a `transactionalId` the broker cannot recognize a job that is run again, so a job
-that failed at the very end and is repeated may write twice; a warning says so when the write is planned. With one, and
-a `marker`, it cannot.
+Batch writes work the same way. Without a `transactionalId` the broker cannot recognize a job that is run again, so a
+job that failed after the commit and is repeated writes twice; a warning says so when the write is planned. With a
+`transactionalId` and a `marker` it writes once.
 """
 
 import json
@@ -70,32 +70,32 @@ from goqueue.wire.transaction_reports import TransactionOwner
 
 QUERY_ID: Final = "sql.streaming.queryId"
 BATCH_ID: Final = "streaming.sql.batchId"
-"""By these names Spark tells a task which query and batch it works for. They are internal; a test guards them."""
+"""The local properties of a task with its query and batch. They are internal to Spark; a test guards them."""
 ABORT_TIMEOUT: Final = "3s"
-"""A query that is stopped does not wait for longer; what is not aborted by then, the next run or its timeout aborts."""
+"""How long the stop of a query waits. The next run or the timeout aborts what is not aborted by then."""
 
 logger = logging.getLogger("goqueue.spark")
 
 
 @dataclass(frozen=True, slots=True)
 class Staged(WriterCommitMessage):
-    """What a task has done: whom to name for its commit, if there is anything to commit."""
+    """The result of a task: the owner of its transaction, None if there is nothing to commit."""
 
     marker: str | None
     owner: TransactionOwner | None = None
     batch_id: int | None = None
-    replaces: str | None = None  # a marker that is not asked for any more
+    replaces: str | None = None  # a marker that the broker may forget
     run: str = ""
 
 
 class _Writer:
-    """What both writers are made of. It is made anew for each batch, and travels to the tasks."""
+    """The common part of both writers. Spark makes a new one for each batch, and pickles it for the tasks."""
 
     def __init__(self, options: SinkOptions, schema: StructType) -> None:
         self._options = options
         self._link = Link(options.server, options.api_key)
         self._rows = RowReader.of(schema, topic=options.topic, is_json=options.is_json)
-        self._run = SystemEntropy().bytes(8).hex()  # what tells this attempt at the write from all others
+        self._run = SystemEntropy().bytes(8).hex()  # identifies this attempt at the write
 
     def _stage(
         self, batches: Iterator[Any], task: TaskContext, job: str, run: str, marker: str | None
@@ -111,7 +111,7 @@ class _Writer:
         if first is None:
             return None
         if options.rate is not None and task.partitionId():
-            reason = "there is more than one task, and none knows of the others: use .coalesce(1) before the write"
+            reason = "the write has several tasks, which cannot share a rate: use .coalesce(1) before the write"
             raise InvalidConfig("rate", options.rate, reason)
         with self._link.client.stage(
             f"{job}/{task.partitionId()}",
@@ -123,7 +123,7 @@ class _Writer:
             run=run,
         ) as staging:
             if staging.already_committed:
-                logger.info("%s was committed before: nothing is written", marker)
+                logger.info("marker=%s is committed already, nothing is written", marker)
                 return None
             for batch in chain([first], filled):
                 for rows in self._rows.messages(batch):
@@ -134,13 +134,14 @@ class _Writer:
                         headers=rows.headers,
                         priorities=rows.priorities,
                         deliver_at_ns=rows.deliver_at_ns,
+                        created_at_ns=rows.created_at_ns,
                         partitions=rows.partitions,
                     )
             return staging.prepare()
 
     def _commit(self, staged: Sequence[Staged], job: str) -> None:
-        """Let all that the tasks have staged be seen, in one step, and end what else the run has open: attempts that
-        Spark did not wait for.
+        """Commit all that the tasks have staged, in one step, and abort other attempts of the run, such as speculative
+        ones that Spark did not wait for.
         """
         owners = [one.owner for one in staged if one.owner is not None]
         if not owners:
@@ -157,7 +158,7 @@ class _Writer:
             client.abort_staged_job(job, run=staged[0].run)
 
     def _abort(self, job: str, run: str | None) -> None:
-        """Let nothing of the run be seen, or of all runs of the job, also of tasks that did not report."""
+        """Abort all that the run has staged, or all runs of the job, also tasks that did not report."""
         server, api_key = self._options.server, self._options.api_key
         with suppress(GoQueueError), Client(server, api_key=api_key, timeout=ABORT_TIMEOUT) as client:
             client.abort_staged_job(job, run=run)
@@ -167,7 +168,7 @@ class GoQueueStreamWriter(_Writer, DataSourceStreamArrowWriter):
     """Writes each batch of a streaming query exactly once."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
-        parsed = SinkOptions.parse(options)  # and nothing is asked of the broker: this happens twice per batch
+        parsed = SinkOptions.parse(options)  # without a request to the broker: this happens twice per batch
         parsed.check_stream()
         super().__init__(parsed, schema)
         given = {name.lower(): value for name, value in options.items()}
@@ -194,8 +195,8 @@ class GoQueueStreamWriter(_Writer, DataSourceStreamArrowWriter):
                 self._commit(staged, self._job(_query_of(staged[0])))
 
     def abort(self, messages: list[WriterCommitMessage | None], batch_id: int) -> None:
-        """Abort the batch. Spark made this writer anew and does not tell it which query it is of, so if no task has
-        reported, the checkpoint says that. Where that cannot be read the timeout ends what is staged.
+        """Abort the batch. This writer is new and does not know its query. If no task has reported, the checkpoint has
+        the query id; if that cannot be read, the timeout aborts what is staged.
         """
         staged = _staged(messages)
         query_id = _query_of(staged[0]) if staged else _query_id_of(self._checkpoint)
@@ -217,16 +218,16 @@ class GoQueueWriter(_Writer, DataSourceArrowWriter):
         super().__init__(parsed, schema)
         if parsed.topic is not None:
             self._link.reach().describe_topic(parsed.topic)
-        if parsed.transactional_id is not None:  # an earlier run may have died, and this one may have nothing to write
+        if parsed.transactional_id is not None:  # tasks abort what a killed run left only if they have rows
             self._link.reach().abort_staged_job(parsed.transactional_id)
         self._marker: str | None = None
         if parsed.transactional_id is None:
             self._transactional_id = f"spark/{SystemEntropy().bytes(8).hex()}"
-            logger.warning("a write without transactionalId is at-least-once: if the job is repeated, so are its rows")
+            logger.warning("a write without transactionalId is at-least-once: a repeated job writes its rows again")
             return
         self._transactional_id = parsed.transactional_id
         if parsed.marker is None:
-            logger.warning("a write without marker is once per run: if the job is repeated, so are its rows")
+            logger.warning("a write without marker is once per run: if the job is repeated, its rows are written again")
         else:
             self._marker = f"spark/{parsed.transactional_id}/{parsed.marker}"
 
@@ -247,7 +248,7 @@ class GoQueueWriter(_Writer, DataSourceArrowWriter):
 
 
 def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[Staged]:
-    """What tasks have told; one that failed has told nothing."""
+    """The results of the tasks that succeeded."""
     return [message for message in messages if isinstance(message, Staged)]
 
 
@@ -280,6 +281,6 @@ def _task() -> TaskContext:
 def _property(task: TaskContext, name: str) -> str:
     found = task.getLocalProperty(name)
     if found is None:
-        reason = f"it does not tell tasks the local property {name}, without which nothing can be written exactly once"
+        reason = f"it does not set the local property {name} of tasks, without which a write cannot be exactly-once"
         raise InvalidConfig("pyspark", __version__, reason)
     return found

@@ -1,15 +1,15 @@
-"""What a user asks of the sink, read once into one frozen object.
+"""The options of the sink, parsed once into one frozen object.
 
-Names are Spark's: camel case, and their case does not count. What is empty counts as not given. An unknown
-option is refused with the name that was probably meant. Whatever is wrong is one sentence that names the option.
+Names follow Spark: camel case, compared without case. An empty option counts as not given. An unknown option is refused
+with the nearest known name. An error is one sentence that names the option.
 
-    topic               where rows go that have no column `topic`
-    transactionalId     whose the transactions are; a stream has its query for that
-    marker              what a batch write stands for, such as a date: under this name it happens once
+    topic               the topic of rows without a column `topic`
+    transactionalId     the id of the transactions; a stream uses its query id by default
+    marker              identifies a batch write, such as a date: a write with this marker happens once
     valueFormat         json: the columns that are not a part of the message itself become one object
-    rate                messages per second, in all
-    transactionTimeout  how long what is staged outlives the last running task of its write; 60 s, 15 minutes at most
-    compression         none, zstd or lz4; the topic's own if it is not given
+    rate                messages per second
+    transactionTimeout  how long staged rows outlive the last running task of their write; 60 s, at most 15 minutes
+    compression         none, zstd or lz4; default: that of the topic
 """
 
 import math
@@ -39,11 +39,11 @@ OPTIONS: Final = (
 )
 TIMEOUT_MS: Final = 60_000
 TIMEOUT_MS_MAX: Final = 15 * 60_000
-"""What brokers allow: a transaction that is left open blocks readers of its partitions for that long."""
+"""The limit of the broker: an abandoned transaction blocks readers of its partitions for that long."""
 TRANSACTIONAL_ID_CHARACTERS_MAX: Final = 200
-"""Room is left for the number of the task."""
+"""Leaves room for the number of the task."""
 MARKER_CHARACTERS_MAX: Final = 500
-"""Room is left for the transactional id, which stands before it."""
+"""Leaves room for the transactional id, which precedes it."""
 _SPARKS_OWN: Final = frozenset(("path", "paths", "checkpointlocation", "queryname", "serialization.format"))
 _OF_THE_SOURCE: Final = {"subscribe": "topic", "topics": "topic"}
 _SHOWN_MAX = 100
@@ -51,7 +51,7 @@ _SHOWN_MAX = 100
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """Everything that can be asked of the sink."""
+    """All options of the sink, checked."""
 
     server: str
     api_key: str = field(repr=False)
@@ -60,12 +60,12 @@ class SinkOptions:
     marker: str | None = None
     is_json: bool = False
     rate: float | None = None  # messages per second
-    transaction_timeout_ms: int = TIMEOUT_MS  # it starts anew while tasks of the write run
+    transaction_timeout_ms: int = TIMEOUT_MS  # starts again while tasks of the write run
     compression: str | None = None
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> Self:
-        """The options as they are meant. Raises `InvalidConfig` or `InvalidRequest`, which name the option."""
+        """The options, checked. Raises `InvalidConfig` or `InvalidRequest`, which name the option."""
         given = _given(options)
         tls = given.get("tls", "false").lower()
         if tls not in ("true", "false"):
@@ -91,12 +91,12 @@ class SinkOptions:
         )
 
     def check_batch(self) -> None:
-        """Raise for what makes no sense when something is written once."""
+        """Raise for options that make no sense in a batch write."""
         if self.marker is not None and self.transactional_id is None:
-            raise InvalidConfig("marker", _shown(self.marker), "needs a transactionalId, whose marker it is")
+            raise InvalidConfig("marker", _shown(self.marker), "needs a transactionalId")
 
     def check_stream(self) -> None:
-        """Raise for what makes no sense when writing has no end."""
+        """Raise for options that make no sense in a stream."""
         if self.marker is not None:
             reason = "is for batch writes: each batch of a stream has a marker of its own"
             raise InvalidConfig("marker", _shown(self.marker), reason)

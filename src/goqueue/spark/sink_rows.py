@@ -1,18 +1,20 @@
 """Rows of a data frame as messages.
 
-    column      type                     what it is
-    value       binary, string           the payload; null is a tombstone. Required, but for valueFormat=json
-    key         binary, string           null is none
-    headers     array<struct<key: string, value: binary>>, as the source has them, or map<string, string>; the values
-                may be binary or strings in both. Of several with one name the last counts
-    topic       string                   where the message goes; null is the option `topic`
-    partition   a whole number           null leaves it to the key
+    column      type                     meaning
+    value       binary, string           the payload; null is a tombstone. Required, except with valueFormat=json
+    key         binary, string           null is no key; an empty one is a key
+    headers     array<struct<key: string, value: binary>>, as in the source, or map<string, string>; the values may be
+                binary or strings in both, or null. Of several headers with one name the last one counts
+    topic       string                   the topic of the message; null is the option `topic`
+    partition   a whole number           null: chosen by the key
     priority    a whole number, string   0 to 4, or a name; null is normal
-    deliver_at  timestamp                null or past is now
+    deliver_at  timestamp                null or a past time is now
+    created_at  timestamp                when the message was made, by the clock of its producer; null is not said
 
-With `valueFormat=json` all columns but the last six become one object: nulls stay, times are RFC 3339, binary is
-base64, decimals are numbers, and numbers that JSON does not have are null. What does not fit is told before anything
-runs. Columns are turned into lists as a whole, and little but headers and times costs anything row by row.
+With `valueFormat=json` all columns but those from `key` to `deliver_at` become one object: nulls stay, times are RFC
+3339, binary is base64, decimals are numbers, and numbers that JSON does not have are null. A column that does not fit
+is reported before anything runs. Columns are converted to lists as a whole; only headers and times cost Python
+statements per row.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,8 +39,11 @@ _TYPES: Final[Mapping[str, tuple[tuple[type[types.DataType], ...], str]]] = {
     "partition": ((types.IntegralType,), "a whole number"),
     "priority": ((types.IntegralType, types.StringType), "a whole number or a string"),
     "deliver_at": ((types.TimestampType,), "timestamp"),
+    "created_at": ((types.TimestampType,), "timestamp"),
 }
-COLUMNS: Final = ("value", "key", "headers", "topic", "partition", "priority", "deliver_at")
+COLUMNS: Final = ("value", "key", "headers", "topic", "partition", "priority", "deliver_at", "created_at")
+_DATA_IN_JSON: Final = ("value", "created_at")
+"""Parts of the message that are data with `valueFormat=json`: many rows have a column `created_at`."""
 _JSON_SCALARS = (
     types.BinaryType,
     types.BooleanType,
@@ -54,21 +59,22 @@ _JSON_SCALARS = (
 _encode_lines = msgspec.json.Encoder(decimal_format="number").encode_lines
 
 
-class Messages(NamedTuple):
+class TopicMessages(NamedTuple):
     """Messages for one topic, as `Staging.add` takes them."""
 
     topic: str
     values: Sequence[bytes | None]
     keys: Sequence[bytes | None] | None
-    headers: Sequence[dict[str, str | bytes] | None] | None
+    headers: Sequence[dict[str, str | bytes | None] | None] | None
     priorities: int | Sequence[int]
     deliver_at_ns: Sequence[int | None] | None
+    created_at_ns: Sequence[int | None] | None
     partitions: Sequence[int | None] | None
 
 
 @dataclass(frozen=True, slots=True)
 class RowReader:
-    """Which column is what, by place."""
+    """The place of each part of a message among the columns."""
 
     places: Mapping[str, int]
     json_places: Mapping[str, int] | None
@@ -76,15 +82,15 @@ class RowReader:
 
     @classmethod
     def of(cls, schema: types.StructType, *, topic: str | None, is_json: bool) -> Self:
-        """How to read rows of the schema. Raises `InvalidRequest`, which names the columns that do not fit."""
+        """The reader of rows of a schema. Raises `InvalidRequest`, which names the columns that do not fit."""
         places: dict[str, int] = {}
         others: dict[str, int] = {}
         for place, column in enumerate(schema):
             name = column.name.lower()
-            is_part = name in COLUMNS and not (is_json and name == "value")
+            is_part = name in COLUMNS and not (is_json and name in _DATA_IN_JSON)
             known = places if is_part else others
             if (name if is_part else column.name) in known:
-                raise InvalidRequest(f"column {column.name} stands there twice", path=column.name)
+                raise InvalidRequest(f"column {column.name} is there twice", path=column.name)
             known[name if is_part else column.name] = place
             if is_part:
                 _check_part(name, column.dataType)
@@ -104,7 +110,7 @@ class RowReader:
             raise InvalidRequest("the option topic is required, or a column of that name", path="topic")
         return cls(places, others if is_json else None, topic)
 
-    def messages(self, batch: Any) -> Iterator[Messages]:
+    def messages(self, batch: Any) -> Iterator[TopicMessages]:
         """The rows of a record batch, topic by topic, in their order."""
         if "topic" not in self.places:
             assert self.topic is not None
@@ -119,16 +125,17 @@ class RowReader:
             chosen = pc.is_null(topics) if name is None else pc.fill_null(pc.equal(topics, name), False)
             yield self._messages(batch if len(names) == 1 else batch.filter(chosen), topic)
 
-    def _messages(self, batch: Any, topic: str) -> Messages:
+    def _messages(self, batch: Any, topic: str) -> TopicMessages:
         values = self._bytes(batch, "value") if self.json_places is None else _objects(batch, self.json_places)
         assert values is not None
-        return Messages(
+        return TopicMessages(
             topic,
             values,
             self._bytes(batch, "key"),
             self._headers(batch),
             self._priorities(batch),
-            self._times_ns(batch),
+            self._times_ns(batch, "deliver_at"),
+            self._times_ns(batch, "created_at"),
             self._list(batch, "partition"),
         )
 
@@ -171,8 +178,8 @@ class RowReader:
         codes = {one: int(priority_code(one)) for one in set(given)}
         return [codes[one] for one in given]
 
-    def _times_ns(self, batch: Any) -> list[int | None] | None:
-        column = self._column(batch, "deliver_at")
+    def _times_ns(self, batch: Any, name: str) -> list[int | None] | None:
+        column = self._column(batch, name)
         if column is None:
             return None
         times_us = column.cast(pa.timestamp("us", column.type.tz)).cast(pa.int64()).to_pylist()
@@ -180,7 +187,7 @@ class RowReader:
 
 
 def _objects(batch: Any, places: Mapping[str, int]) -> list[bytes | None]:
-    """One object of JSON for each row. A line of JSON has no line break in it, so that all can be written at once."""
+    """One JSON object for each row. Encoded JSON has no line breaks, so all rows are encoded at once, and split."""
     columns = [batch.column(place).to_pylist(maps_as_pydicts="strict") for place in places.values()]
     names = list(places)
     rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]

@@ -1,18 +1,17 @@
-"""Topics as tables and streams: what Spark calls, in the driver and in the tasks.
+"""Topics as tables and streams: the readers that Spark calls, in the driver and in the tasks.
 
-Both readers turn offsets into tasks with `plan.py` and read them in the same way; they differ in where the
-start and the end come from. No constructor connects to a broker: Spark makes readers whenever it likes, and pickles
-them.
+Both readers turn offsets into tasks with `plan.py` and read them in the same way; they differ in where the start and
+the end come from. No constructor connects to a broker: Spark makes readers at any time, and pickles them.
 
-A stream keeps its positions in the checkpoint of its query, and nothing else. When Spark asks for the latest offset,
-all that lies before the start that it names is done; that is when the group is told of it. So `goqueue group describe`
+The only state of a stream is its positions, in the checkpoint of its query. When Spark asks for the latest offset, all
+offsets before the start that it passes are done; then they are committed to the group. So `goqueue group describe`
 shows the lag of a query as of its last micro-batch.
 
-With `delayed=due` a stream leaves out what is not due when a micro-batch is planned, and keeps it in its positions as
-pending. The first micro-batch that is planned after it fell due reads it.
+With `delayed=due` a stream leaves out messages that are not due when a micro-batch is planned, and keeps their offsets
+in its positions as pending. The first micro-batch that is planned after a message is due reads it.
 
-Within a stream one partition is read by one task, in the order of the log, unless `minPartitions` or
-`maxBytesPerPartition` asks for more tasks than that.
+In a stream one task reads all of a partition, in the order of the log, unless `minPartitions` or
+`maxBytesPerPartition` requires more tasks.
 """
 
 import gc
@@ -122,15 +121,17 @@ _OPERATORS: dict[type[Filter], str] = {
 
 @cache
 def _settle_in() -> None:
-    """Spark has each worker collect its garbage after every task, which takes longer than many a task: a look at all
-    that was ever imported. That is no garbage, and needs no look. And the memory of one batch does for the next.
+    """Prepare this worker for many short tasks.
+
+    Spark runs `gc.collect()` after every task, which walks all imported modules and takes longer than many a task.
+    Frozen objects are not walked. Freed memory is kept, since the next batch needs as much.
     """
     gc.freeze()
     retain_freed_memory()
 
 
 class PlannedRange(NamedTuple):
-    """A range that a task reads. What is hidden was not due when the range was planned, or is done."""
+    """A range that a task reads, without `hidden`: offsets that were not due when it was planned, or are done."""
 
     range: OffsetRange
     topic_id: str
@@ -138,7 +139,7 @@ class PlannedRange(NamedTuple):
 
 
 class Ranges(InputPartition):
-    """What one task reads, and how values are parsed if they are."""
+    """The ranges that one task reads, and the parser of values, if there is one."""
 
     def __init__(self, ranges: Sequence[PlannedRange], parser: TypedValues | None) -> None:
         super().__init__(tuple(ranges))
@@ -147,17 +148,17 @@ class Ranges(InputPartition):
 
 @cache
 def _warn_of_directory(data_dir: str, reason: str) -> None:
-    """Once per process: it is not wrong, only slow."""
-    logger.warning("dataDir %s: %s; everything is read from the broker", data_dir, reason)
+    """Warn once per process: reading from the broker is correct, only slower."""
+    logger.warning("dataDir=%s: %s; reading from the broker instead", data_dir, reason)
 
 
 def link_of(options: SourceOptions) -> Link:
-    """The way to the broker that the options name."""
+    """The link to the broker that the options name."""
     return Link(options.server, options.api_key)
 
 
 def columns_of(options: SourceOptions) -> tuple[StructType, TypedValues | None]:
-    """All columns that the options ask for, and what parses values; asks the broker only for registered schemas."""
+    """The columns that the options select, and the parser of values; only `registry` needs a request to the broker."""
     parser = parser_of(options)
     fields = None if parser is None else parser.fields
     schema = spark_schema(
@@ -170,7 +171,7 @@ def columns_of(options: SourceOptions) -> tuple[StructType, TypedValues | None]:
 
 
 def parser_of(options: SourceOptions) -> TypedValues | None:
-    """What parses values, if they are to be parsed."""
+    """The parser of values; None without the option `valueSchema`."""
     if options.value_schema is None:
         return None
     from goqueue.spark.values import value_parser
@@ -182,19 +183,19 @@ def parser_of(options: SourceOptions) -> TypedValues | None:
 
 
 class _Reading:
-    """What the two readers share: planning tasks, and reading them."""
+    """The common part of both readers: plan tasks, and read them."""
 
     def __init__(self, options: SourceOptions, schema: StructType, parser: TypedValues | None = None) -> None:
         self._options = options
         self._schema = schema
-        self._parser = parser  # what parses values, once that was asked for
+        self._parser = parser  # None until it is needed
         self._link = link_of(options)
         self._logged: set[Loss] = set()
 
     # --- in the driver -------------------------------------------------------------------------
 
     def _checked_parser(self) -> TypedValues | None:
-        """What parses values. Raises `InvalidConfig` if the columns are not those that the source has."""
+        """The parser of values. Raises `InvalidConfig` if the schema has columns that the source does not have."""
         self._parser = parser = self._parser or parser_of(self._options)
         fields = None if parser is None else parser.fields
         is_map = self._options.headers_format is HeadersFormat.MAP
@@ -250,14 +251,14 @@ class _Reading:
         return PlannedRange(one, world[one.topic].topic_id, union(hidden, self._not_due(one)))
 
     def _not_due(self, one: OffsetRange) -> Spans:
-        """What of the range is left out because it is not due."""
+        """The offsets of the range that are left out because they are not due."""
         if self._options.delayed is DelayedMessages.INCLUDE:
             return ()
         found = self._link.hidden(one, self._options.isolation, DelayedMessages.DUE)
         return tuple((each.first_offset, each.end_offset) for each in found)
 
     def _lost(self, losses: Sequence[Loss]) -> None:
-        """Raise, or log each loss once."""
+        """Raise `DataLost`, or with failOnDataLoss=false log each loss once."""
         if losses and self._options.fail_on_data_loss:
             raise DataLost(losses)
         for loss in losses:
@@ -271,7 +272,7 @@ class _Reading:
         """The records of the ranges, as Arrow batches."""
         _settle_in()
         with readable_errors():
-            if isinstance(partition, Ranges):  # Spark makes one of its own where there is nothing to read
+            if isinstance(partition, Ranges):  # Spark passes one of its own if there is nothing to read
                 for planned in partition.value:
                     yield from self._batches(planned, partition.parser)
 
@@ -296,8 +297,8 @@ class _Reading:
                 yield batch if is_same else type(batch).from_arrays(batch.columns, schema=wanted)
 
     def _decoded(self, maker: BatchMaker, origin: TopicPartition, records: Buffer, flags: int) -> Iterator[Any]:
-        """The batches of the records. Without failOnDataLoss, records whose values cannot be decompressed are passed
-        over; they are looked for only where one was found.
+        """The batches of the records. With failOnDataLoss=false, records whose values cannot be decompressed are
+        skipped; the check of every record runs only after one has failed.
         """
         row_count = 0
         try:
@@ -310,13 +311,14 @@ class _Reading:
             if not undecodable or self._options.fail_on_data_loss:
                 raise
             self._lost([damaged(*origin, one.offset, one.offset + 1, one.reason) for one in undecodable])
+            # the rows that were yielded before the failure must not come twice
             first = memoryview(kernel.scan(records, positions=True).positions).cast("I")[row_count]
             hidden = array("q", (offset for one in undecodable for offset in (one.offset, one.offset + 1))).tobytes()
             yield from maker.batches(kernel.filter(memoryview(records)[first:], hidden=hidden), flags)
 
     def _records(self, planned: PlannedRange, without: Sequence[str]) -> Iterator[tuple[Buffer, int]]:
-        """Encoded records, which may lack some parts, with the flags that they may have. What is missing is judged, and
-        not passed over.
+        """Encoded records, some parts of which may be left out, and the union of their flags. Missing offsets are
+        reported by `_lost`, never skipped silently.
         """
         place = planned.range.start
         if self._options.read_from is ReadFrom.FILES:
@@ -324,7 +326,7 @@ class _Reading:
         yield from self._from_broker(planned, place, without)
 
     def _from_files(self, planned: PlannedRange) -> Generator[tuple[Buffer, int], None, int]:
-        """The records that stand in sealed segments; returns from where on they do not."""
+        """The records in sealed segments; returns the first offset to read from the broker."""
         assert self._options.data_dir is not None
         (topic, partition, start, end), topic_id, _ = planned
         reason = why_not_here(self._options.data_dir, topic, topic_id)
@@ -341,9 +343,9 @@ class _Reading:
             yield from read_files(
                 self._options.data_dir, topic, partition, start, sealed, hidden=hidden, topic_id=topic_id
             )
-        except OffsetOutOfRange as error:  # retention or compaction was faster; the broker knows
+        except OffsetOutOfRange as error:  # retention removed the segment; the broker reports the loss
             return error.offset
-        except DamagedSegment as error:  # the broker says which offsets are lost, and goes on after them
+        except DamagedSegment as error:  # the broker reports the lost offsets, and continues after them
             return error.offset
         return sealed
 
@@ -368,6 +370,7 @@ class _Reading:
                     yield records, part.flags
         except (TopicError, OffsetOutOfRange) as error:
             failure = error
+        # after the read: a topic that was deleted and created again may have answered for the old one
         now = self._link.bounds(one.topic, self._options.isolation)
         if now is None or now.topic_id != planned.topic_id:
             self._lost([replaced(one.topic, now)])
@@ -378,7 +381,7 @@ class _Reading:
 
 
 class GoQueueReader(_Reading, DataSourceReader):
-    """Reads ranges of topics once."""
+    """Reads fixed ranges of topics: a batch read."""
 
     def __init__(self, options: SourceOptions, schema: StructType, parser: TypedValues | None = None) -> None:
         super().__init__(options, schema, parser)
@@ -386,7 +389,7 @@ class GoQueueReader(_Reading, DataSourceReader):
         self._conditions: list[Condition] = []
 
     def partitions(self) -> list[InputPartition]:
-        """The tasks, planned now: what is published later is not read."""
+        """The tasks, planned now: messages published later are not read."""
         _settle_in()
         with readable_errors():
             world = self._link.world(self._options)
@@ -402,7 +405,7 @@ class GoQueueReader(_Reading, DataSourceReader):
     def _not_before(self, start: Positions, end: Positions) -> Positions:
         """The end, but not before the start: a reader that has passed the end has nothing to read."""
         if isinstance(self._options.start, TopicOffsets):
-            return end  # a mistake, then
+            return end  # offsets that the user gave: `between` reports a start after the end
         return latest_of(start, end)
 
     def _narrowed(self, ranges: Sequence[OffsetRange]) -> list[OffsetRange]:
@@ -417,10 +420,10 @@ class GoQueueReader(_Reading, DataSourceReader):
 
 
 class PushdownReader(GoQueueReader):
-    """The same, for a session in which Spark tells sources of its filters."""
+    """A batch reader for a session in which Spark pushes filters to sources."""
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:  # noqa: N802
-        """Remember what narrows the ranges. All filters are Spark's to apply still."""
+        """Keep the filters that narrow the ranges. All are returned: Spark still has to apply them."""
         self._conditions = [
             Condition(found.attribute[0], _OPERATORS[type(found)], found.value)  # type: ignore[attr-defined]
             for found in filters
@@ -440,13 +443,13 @@ class GoQueueStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvail
         self._turn = 0
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
-        """Where a query begins that has no checkpoint."""
+        """The start of a query without a checkpoint."""
         with readable_errors():
             self._options.check_stream()
             return to_json(self._start(self._link.world(self._options), Edge.LATEST))
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """The end of the next micro-batch; the start itself, if there is nothing new."""
+        """The end of the next micro-batch; equal to the start if there is nothing new."""
         with readable_errors():
             self._options.check_stream()
             positions = from_json(start)
@@ -459,7 +462,7 @@ class GoQueueStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvail
             return to_json(matured(positions, end, self._waiting(positions, end), limit=self._limit_of(limit)))
 
     def _waiting(self, start: Positions, end: Positions) -> dict[TopicPartition, Spans]:
-        """What is not due of the pending and of the new offsets; with `delayed=include` nothing waits."""
+        """The pending and new offsets that are not due; none with `delayed=include`."""
         found: dict[TopicPartition, Spans] = {}
         if self._options.delayed is DelayedMessages.INCLUDE:
             return found
@@ -477,14 +480,14 @@ class GoQueueStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvail
         return found
 
     def _not_due(self, one: OffsetRange) -> Spans:
-        return ()  # positions say what is left out, so that a micro-batch that is repeated is the same
+        return ()  # the positions have what is left out, so that a repeated micro-batch reads the same
 
     def _limit_of(self, limit: ReadLimit) -> int | None:
-        """How many of the pending messages one micro-batch takes."""
+        """The most pending messages per micro-batch."""
         return None if isinstance(limit, ReadAllAvailable) else self._options.max_offsets_per_trigger
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """What the options allow for one micro-batch."""
+        """The limit of one micro-batch that the options set."""
         if self._options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
         if self._options.max_bytes_per_trigger is not None:
@@ -492,12 +495,12 @@ class GoQueueStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvail
         return ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Read what is there now, and then no more."""
+        """Fix the end of the query: messages published later are not read."""
         with readable_errors():
             self._target = ends(self._link.world(self._options, missing_ok=True))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """How far the topics reached when that was last asked."""
+        """The end of the topics at the last call of `latestOffset`."""
         return None if self._latest is None else to_json(self._latest)
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
@@ -512,11 +515,11 @@ class GoQueueStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvail
             return self._tasks(judged.ranges, world, may_cut=may_cut, skips=skipped(first, last))
 
     def stop(self) -> None:
-        """Hang up."""
+        """Close the connection of this process to the broker."""
         self._link.close()
 
     def _admitted(self, ahead: Sequence[OffsetRange], world: World, limit: ReadLimit) -> Sequence[OffsetRange]:
-        """As much of it as one micro-batch takes. Of two limits both hold, whichever Spark was told of."""
+        """The part of the backlog that one micro-batch reads. Spark passes one limit, but both options hold."""
         if isinstance(limit, ReadAllAvailable) or not ahead:
             return ahead
         self._turn += 1
@@ -539,19 +542,19 @@ class GoQueueStreamReader(_Reading, DataSourceStreamReader, SupportsTriggerAvail
         return ahead
 
     def _tell_group(self, positions: Positions, world: World) -> None:
-        """Report progress, unless it was; a broker that is away is told the next time."""
+        """Commit progress to the group, unless it is committed; if the broker is unavailable, the next call does."""
         if self._options.group is None or positions == self._told:
             return
         try:
             self._link.commit(self._options.group, positions, world)
         except AvailabilityError as error:
-            logger.warning("the progress of group %s could not be reported: %s", self._options.group, error)
+            logger.warning("group=%s: the positions were not committed: %s", self._options.group, error)
         else:
             self._told = positions
 
 
 class RefusedStream(DataSourceStreamReader):
-    """Stands in for a reader that cannot be made: Spark loses what is raised where it asks for one."""
+    """Raises the error of a reader that cannot be made: Spark loses an error that is raised where it asks for one."""
 
     def __init__(self, error: GoQueueError) -> None:
         self._error = error

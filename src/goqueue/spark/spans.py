@@ -1,7 +1,7 @@
 """Sets of offsets as spans: sorted pairs [first, end) that neither touch nor overlap.
 
-A position is an offset and the few offsets before it that are still to come; these are spans, so that a checkpoint
-stays small and readable: `"10,17-19"`. All of this is linear in the number of spans, never in that of offsets.
+A position is an offset and the few offsets before it that are still to be read. These are stored as spans, so that a
+checkpoint is small and readable: `"10,17-19"`. All functions are linear in the number of spans, never of offsets.
 """
 
 import re
@@ -18,7 +18,7 @@ _TEXT = re.compile(r"(\d{1,19}(-\d{1,19})?(,\d{1,19}(-\d{1,19})?)*)?", re.ASCII)
 
 
 def union(*several: Iterable[Span]) -> Spans:
-    """What is in any of them."""
+    """The offsets in any of them; the input need not be sorted."""
     merged: list[Span] = []
     for first, end in sorted(span for spans in several for span in spans):
         if first >= end:
@@ -32,12 +32,12 @@ def union(*several: Iterable[Span]) -> Spans:
 
 
 def minus(one: Iterable[Span], other: Sequence[Span]) -> Spans:
-    """What is in the first and not in the second."""
+    """The offsets in the first and not in the second."""
     left: list[Span] = []
     place = 0
     for first, end in one:
         at = first
-        while place and other[place - 1][1] > at:
+        while place and other[place - 1][1] > at:  # a span of `other` may cover several spans of `one`
             place -= 1
         while place < len(other) and other[place][1] <= at:
             place += 1
@@ -54,18 +54,18 @@ def minus(one: Iterable[Span], other: Sequence[Span]) -> Spans:
 
 
 def within(one: Iterable[Span], other: Sequence[Span]) -> Spans:
-    """What is in both."""
+    """The offsets in both."""
     of_one = tuple(one)
     return minus(of_one, minus(of_one, other))
 
 
 def offset_count(spans: Iterable[Span]) -> int:
-    """How many offsets these are."""
+    """The number of offsets, not of spans."""
     return sum(end - first for first, end in spans)
 
 
 def first_of(spans: Iterable[Span], count_max: int) -> Spans:
-    """The first so many offsets of them."""
+    """The first `count_max` offsets."""
     taken: list[Span] = []
     for first, end in spans:
         if count_max <= 0:
@@ -76,7 +76,7 @@ def first_of(spans: Iterable[Span], count_max: int) -> Spans:
 
 
 def covering(spans: Iterable[Span], gap: int) -> Spans:
-    """Fewer spans that hold all of them: those that are close are one."""
+    """Fewer spans that contain all: spans at most `gap` apart become one."""
     joined: list[Span] = []
     for first, end in spans:
         if joined and first - joined[-1][1] <= gap:
@@ -92,7 +92,7 @@ def to_text(spans: Iterable[Span]) -> str:
 
 
 def from_text(text: str) -> Spans | None:
-    """The spans; None if it is no such text."""
+    """The spans of a text that `to_text` writes; None for any other."""
     if not _TEXT.fullmatch(text):
         return None
     found = []

@@ -1,15 +1,15 @@
-"""Arrow arrays of any Spark type out of Python values.
+"""Arrow arrays of any Spark type from Python values.
 
-Arrow's own conversion of nested values looks at each of them to find out what it is. Here the type says so: a struct is
-taken apart into its fields, lists and maps into one long list of what is in them, and only at the leaves does
-Arrow convert, a whole column at a time.
+Arrow's own conversion of nested values inspects each value to find its type. Here the type is known: a struct is split
+into its fields, lists and maps into one long list of their items, and Arrow converts only the leaves, a whole column at
+a time.
 
-    struct          a tuple of its fields, or a msgspec.Struct with them, all of a column the same
+    struct          a tuple of its fields, or a msgspec.Struct with them; one kind in a column
     array, map      a list, a dict
     timestamp       a datetime, without a zone in UTC, or microseconds since 1970
     date            a date, or days since 1970
     decimal         a Decimal or an int; digits beyond the scale are rounded as Spark rounds them
-    string          a str, or all of a column msgspec.Raw: the text of a JSON value, unless that is null
+    string          a str, or in the whole column msgspec.Raw: the JSON text of the value; null is None
     any type        None
 """
 
@@ -23,7 +23,7 @@ import msgspec
 import pyarrow as pa
 
 UNFIT: Final = (ValueError, TypeError, OverflowError, ArithmeticError, pa.ArrowException)
-"""What is raised for a value that its type cannot hold."""
+"""The errors for a value that its type cannot hold."""
 
 _EXACT = Context(prec=100)
 
@@ -44,7 +44,7 @@ def typed_array(values: Sequence[Any], type: Any) -> Any:
 
 
 def columns_of(rows: Sequence[Any], types: Sequence[Any]) -> list[Any]:
-    """An array for each field of the rows, which are structs of one kind; a row of None has nulls in all of them."""
+    """An array for each field of the rows, which are structs of one kind; a row of None is null in all of them."""
     sample = next((row for row in rows if row is not None), None)
     if sample is None:
         return [pa.nulls(len(rows), type=type) for type in types]

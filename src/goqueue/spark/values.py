@@ -1,20 +1,21 @@
 """Values as typed columns: the option `valueSchema`.
 
-It is a DDL string, and values are JSON objects; or `registry`, and they are what the schema of their topic says, JSON,
-Avro or Protobuf. The columns of the schema then stand in the place of `value`, and beside them `_corrupt`: the whole
-value where it does not fit, with nulls in all of its columns. A tombstone has nulls in all of them, and is not corrupt.
+It is a DDL string for values that are JSON objects, or `registry` for values in the format of their topic's schema:
+JSON, Avro or Protobuf. The columns of the schema replace `value`. The column `_corrupt` is added: it has the whole
+value if that does not fit the schema, and then all columns of the schema are null. For a tombstone all of them are
+null, and `_corrupt`, too.
 
-All columns are nullable. A column whose name is taken, in any letter case, by one that every topic has or by one
-before it, is called `value_<name>`.
+All columns are nullable. If a column of every topic, or an earlier column, has the same name in any letter case, the
+column is called `value_<name>`.
 
 The schema is that of the subject `<topic>-value` or else `<topic>`, in its latest version when the query is planned.
-Several topics may be read at once if their schemas have the same columns. A value may begin with the registry's prefix,
-a zero byte and the schema's id in four, or come without it; the header `schema-id` counts as well. JSON and
-Protobuf are read with the latest schema whatever they name. Avro has to be read with the one it was written with: all
-versions of the subject are known from the start, and others are asked for when they are met. Avro that names none is
-read with the version that was the latest when the broker stored it, which is what the broker checked it against.
+Several topics may be read at once if their schemas have the same columns. A value may start with the registry's prefix:
+a zero byte and four bytes with the id of its schema. The header `schema-id` can name the schema, too. JSON and Protobuf
+are always read with the latest schema. Avro has to be read with the schema that wrote it: all versions of the subject
+are fetched at the start, and other ids when they occur. An Avro value that names no schema is read with the version
+that was the latest when the broker stored it, against which the broker has checked it.
 
-What is planned is pickled and sent to where values are read, so a parser is made of texts, and compiled there.
+A parser is pickled and sent to the tasks, so it holds the texts of schemas, and each task compiles them.
 """
 
 from bisect import bisect_right
@@ -43,17 +44,17 @@ from goqueue.spark.typed_arrays import UNFIT, columns_of
 from goqueue.wire.schema_reports import SchemaInfo
 
 History = tuple[tuple[int, int], ...]
-"""When the versions of a subject were registered, in microseconds since 1970, and their ids."""
+"""The versions of a subject: the time of registration in microseconds since 1970, and the id."""
 REGISTRY: Final = "registry"
 _NS_PER_US: Final = 1_000
 PREFIX_BYTES: Final = 5
 
 DOES_NOT_FIT: Final = (*UNFIT, LookupError, AttributeError, RecursionError, msgspec.MsgspecError, DecodeError)
-"""What decoders raise for a value that is not what its schema says."""
+"""The errors of decoders for a value that does not fit its schema."""
 
 
 class SchemaSource(Protocol):
-    """Where schemas are asked for: a `Client`."""
+    """The source of schemas: a `Client`."""
 
     def schema(
         self, id: int | None = None, *, subject: str | None = None, version: int | str = "latest", deleted: bool = False
@@ -65,7 +66,7 @@ class SchemaSource(Protocol):
 
 
 class SchemaText(NamedTuple):
-    """A schema and all that it refers to, by name; a schema comes after those that it refers to."""
+    """A schema and its references by name, also indirect ones; each is listed after the schemas that it refers to."""
 
     type: str
     text: str
@@ -90,7 +91,7 @@ class ValueParser:
         self._decoders: dict[str, _Decoder] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"_decoders": {}}
+        return vars(self) | {"_decoders": {}}  # compiled decoders cannot be pickled
 
     @property
     def uses_ids(self) -> bool:
@@ -106,10 +107,10 @@ class ValueParser:
         times_us: Any = None,
         registry: SchemaSource | None = None,
     ) -> dict[str, Any]:
-        """The columns of an Arrow array of binary values, `_corrupt` with them, by name.
+        """The columns of an Arrow array of binary values by name, `_corrupt` included.
 
-        `ids` are schema ids from headers, by row, and `times_us` an Arrow array of when each value was stored;
-        `registry` is asked for ids that are not known yet.
+        `ids` are schema ids from headers, by row, and `times_us` is an Arrow array of the time when each value was
+        stored. `registry` is the client that fetches unknown ids.
         """
         types = [field.type for field in to_arrow_schema(self.fields, timezone="UTC")]
         decode = self._decoder(topic).decoding(ids or {}, times_us, registry)
@@ -126,7 +127,7 @@ class ValueParser:
                 corrupt.append(row)
         try:
             columns = columns_of(rows, types)
-        except UNFIT:
+        except UNFIT:  # Arrow does not say which row it was: convert them one by one, which is slow but rare
             corrupt += _unfit(rows, types)
             for row in corrupt:
                 rows[row] = None
@@ -151,7 +152,7 @@ class ValueParser:
 def value_parser(option: str, *, client: SchemaSource | None, topics: Sequence[str]) -> ValueParser:
     """The parser that the option asks for; `registry` needs a client and at least one topic.
 
-    Raises `InvalidConfig` for what is no schema, for one without columns, and for topics with different columns.
+    Raises `InvalidConfig` for an invalid schema, for one without columns, and for topics with different columns.
     """
     if option.strip().lower() != REGISTRY:
         columns = nullable(parse_ddl(option))
@@ -231,7 +232,7 @@ def _renamed(columns: StructType) -> StructType:
 
 
 def _only(values: Any, rows: Sequence[int]) -> Any:
-    """The values of these rows; nulls elsewhere."""
+    """The values of these rows; the other rows are null."""
     if not rows:
         return pa.nulls(len(values), type=pa.binary())
     kept: list[bytes | None] = [None] * len(values)
@@ -241,7 +242,7 @@ def _only(values: Any, rows: Sequence[int]) -> Any:
 
 
 def _unfit(rows: Sequence[Any], types: Sequence[Any]) -> list[int]:
-    """The rows that have a value which its type cannot hold."""
+    """The rows with a value that its type cannot hold."""
     unfit = []
     for row, value in enumerate(rows):
         try:
@@ -262,7 +263,7 @@ class _Decoder(Protocol):
     def decoding(
         self, ids: Mapping[int, int], times_us: Any, registry: SchemaSource | None
     ) -> Callable[[int, bytes], Any]:
-        """What makes a row of a value, given its number."""
+        """A function from the number of a row and its value to the decoded row."""
 
 
 def _compiled(schema: SchemaText, known: Mapping[int, SchemaText], history: "History" = ()) -> _Decoder:
@@ -306,11 +307,14 @@ class _ProtobufDecoder:
 
 
 def _message_of(value: bytes) -> bytes:
-    """What follows the prefix and the place of the first message. No message begins with a zero byte."""
-    for place in (b"\0", b"\x02\0"):  # the short form, and a list of one place
+    """The encoded message after the prefix and the message index, which must be that of the first message.
+
+    A message never starts with a zero byte, so a value without prefix is not mistaken for one with it.
+    """
+    for place in (b"\0", b"\x02\0"):  # the short form of the index, and a list with one index
         if value.startswith(place, PREFIX_BYTES):
             return value[PREFIX_BYTES + len(place) :]
-    raise ValueError("is another message of the schema")
+    raise ValueError("is not the first message of the schema")
 
 
 class _AvroDecoder:
@@ -345,12 +349,12 @@ class _AvroDecoder:
         return decode
 
     def _current(self, time_us: int) -> "_AvroWriting":
-        """The version that was the latest at that time; the first one before there was any."""
+        """The version that was the latest at that time; the first one if the time is before all."""
         number = max(0, bisect_right(self._history, time_us, key=itemgetter(0)) - 1)
         return self._writer(self._history[number][1], None) or self._latest
 
     def _writer(self, schema_id: int, registry: SchemaSource | None) -> "_AvroWriting | None":
-        """The schema of that id, if there is one of Avro."""
+        """The Avro schema with that id; None if there is none."""
         if schema_id not in self._writers and len(self._writers) < _WRITERS_MAX:
             schema = self._known.get(schema_id) or _looked_up(schema_id, registry)
             is_avro = schema is not None and schema.type == AVRO_NAME
@@ -359,7 +363,7 @@ class _AvroDecoder:
 
 
 class _AvroWriting:
-    """A schema that values were written with."""
+    """The validator and the decoder of one writer's schema."""
 
     def __init__(self, schema: SchemaText) -> None:
         parsed = AVRO.parse(schema.text, _references(schema, AVRO))
@@ -374,7 +378,7 @@ class _AvroWriting:
 
 
 _WRITERS_MAX: Final = 10_000
-"""Ids that are remembered: bytes that look like a prefix can name any."""
+"""The most ids that are kept: in values without prefix, random bytes may look like one."""
 
 
 def _is_framed(value: bytes) -> bool:
@@ -391,12 +395,12 @@ def _looked_up(schema_id: int, registry: SchemaSource | None) -> SchemaText | No
 
 
 def _documents(schema: SchemaText) -> tuple[object, list[object]]:
-    """The schema and what it refers to, as JSON."""
+    """The schema and its references, as JSON."""
     return _document(schema.text), [_document(text) for _, text in schema.references]
 
 
 def _document(text: str) -> object:
-    """The JSON of an Avro schema that was found good; a name may stand there without quotes."""
+    """The JSON of a valid Avro schema, which may be a bare name without quotes."""
     try:
         return msgspec.json.decode(text)
     except msgspec.DecodeError:

@@ -292,7 +292,7 @@ def _shown(value: object) -> str:
 
 @contextmanager
 def _broker(server: str) -> Iterator[str]:
-    """The address of the broker to measure."""
+    """The address of the broker to measure; `embedded` starts one for the block."""
     if server != EMBEDDED:
         yield server
         return
@@ -312,4 +312,4 @@ def _broker(server: str) -> Iterator[str]:
             yield ready.split("native=")[1].split()[0]
         finally:
             process.terminate()
-            process.communicate(timeout=30)
+            process.communicate(timeout=30)  # not `wait`: a broker with a full pipe of stderr would not end

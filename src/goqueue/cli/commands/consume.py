@@ -20,7 +20,7 @@ from goqueue.cli.output import complain
 from goqueue.cli.rendering import Render, renderer
 
 if TYPE_CHECKING:
-    from goqueue.record.message import Message
+    from goqueue.client.received import Message
 
 
 class IsolationLevel(StrEnum):
@@ -89,8 +89,8 @@ def consume(
     ack: Annotated[
         Ack | None,
         typer.Option(
-            help="each: every message that is printed, which is the default. auto: the position behind what is "
-            "printed, without leases and retries. none: only look, and give all back at the end."
+            help="each (default): acknowledge every printed message. auto: commit the position after the printed "
+            "messages, without leases and retries. none: acknowledge nothing, and release all messages at the end."
         ),
     ] = None,
     stop: Annotated[
@@ -158,13 +158,13 @@ def consume(
                 wanted: dict[str, Any] = given({**membership, "ack": how.of_consumer, "stop": None})
                 with client.consumer(topics, group=group, **wanted) as consumer:
                     take(consumer, renderer(format, topics=len(topics)), ack=how, limit=limit, follow=follow)
-    except Terminated:
+    except Terminated:  # first, for it is a KeyboardInterrupt
         raise typer.Exit(EXIT_TERMINATED) from None
-    except KeyboardInterrupt:
+    except KeyboardInterrupt:  # the usual end of --follow, and no error
         pass
     except OSError as error:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still in the buffer goes nowhere
-        if not isinstance(error, BrokenPipeError):  # otherwise the reader of the pipe has ended
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the flush at exit fails, too
+        if not isinstance(error, BrokenPipeError):  # that is `| head`, and no error
             complain(f"cannot write to standard output: {error.strerror or error}")
             raise typer.Exit(1) from None
 

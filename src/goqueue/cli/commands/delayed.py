@@ -51,7 +51,7 @@ def list_(
         wanted = arguments.given({"partition": partition, "key": _bytes(key)})
         found = client.delayed(topic, state=state.value, limit=limit, skip=skip, **wanted)
         if not found:
-            client.describe_topic(topic)
+            client.describe_topic(topic)  # an empty list must not hide that there is no such topic
     _show(found, output, f"no message of {topic} is {state}")
 
 

@@ -1,10 +1,10 @@
-"""`goqueue demo`: the main job, end to end, on a real broker in a process of its own.
+"""`goqueue demo`: the main features, end to end, on a real broker in a process of its own.
 
-Orders are published one by one, in batches and over HTTP, read back by offset and by time, followed as they come; a
-group consumes them, some fail, are dead-lettered and redriven; reminders are delivered when they are due; charges
-become receipts exactly once; Spark archives a topic, finds out why shipments failed, and has them redriven; the broker
-is killed with SIGKILL under load and started again; a bit is flipped on its disk. Every number that is shown is counted
-in this run, and a check that fails ends the demo with an error.
+Orders are published one by one, in batches and over HTTP, read by offset and by time, and followed. A group consumes
+jobs; some fail, are dead-lettered and redriven. Reminders are delivered when they are due. Charges become receipts
+exactly once. Spark archives a topic, groups failed shipments by cause, and redrives them. The broker is killed with
+SIGKILL under load and started again. A bit is flipped on its disk. Every number that is shown is counted in this run,
+and a check that fails ends the demo with an error.
 """
 
 import json
@@ -62,7 +62,7 @@ def demo() -> None:
             _spark(client, broker.native, temporary)
             _kill(client, broker)
         _damage(directory)
-    console.print(Panel("[green]all of it held[/]"))
+    console.print(Panel("[green]all checks passed[/]"))
 
 
 class _Broker:
@@ -99,7 +99,7 @@ class _Broker:
 
 
 def _publish(client: "Client") -> None:
-    _step("publish: one and wait, many at once, as fast as it goes")
+    _step("publish: one message, several in one call, many with a producer")
     client.create_topic("orders", partitions=3, segment_bytes=8 * 1024 * 1024)
     done = client.publish("orders", {"id": 0, "total": 12}, key="customer-0", headers={"source": "demo"})
     _say(f"one order: {done.topic}-{done.partition} offset {done.offset}, on the disk at {done.timestamp:%H:%M:%S.%f}")
@@ -133,7 +133,7 @@ def _read(client: "Client") -> None:
 
 
 def _follow(client: "Client") -> None:
-    _step("follow: the broker pushes what comes")
+    _step("follow: the broker pushes new messages")
     client.create_topic("ticks", partitions=1, flush="interval")
     seen: list[int] = []
     followed = client.follow("ticks", start="earliest", limit=20)
@@ -146,7 +146,7 @@ def _follow(client: "Client") -> None:
     for _ in range(20):
         client.publish("ticks", _clock.monotonic_ns())
     follower.join()
-    _say(f"20 ticks, from publish to the follower's hand in {sorted(seen)[10] / 1e6:.2f} ms (median)")
+    _say(f"20 ticks, from publish to receipt in {sorted(seen)[10] / 1e6:.2f} ms (median)")
 
 
 def _work(client: "Client") -> None:
@@ -181,7 +181,7 @@ def _work(client: "Client") -> None:
 
 
 def _delay(client: "Client") -> None:
-    _step("delay: a message comes when it is due, unless it is cancelled")
+    _step("delay: a message is delivered when it is due, unless it is cancelled")
     client.create_topic("reminders", partitions=1)
     began = _clock.monotonic_ns()
     for delay in ("500ms", "100ms", "300ms"):
@@ -196,7 +196,7 @@ def _delay(client: "Client") -> None:
     _say(", ".join(came))
     _check([text.split()[0] for text in came] == ["100ms", "300ms", "500ms"], "reminders came in another order")
     (waiting,) = client.delayed("reminders")
-    _say(f"one was cancelled and never came; one waits at offset {waiting.offset}, for a year")
+    _say(f"one was cancelled and never delivered; one at offset {waiting.offset} is due in a year")
 
 
 def _transact(client: "Client") -> None:
@@ -217,7 +217,7 @@ def _transact(client: "Client") -> None:
                 transaction.send("receipts", {"paid": message.json()["amount"]}, key=message.key)
             transaction.ack(batch)
             raise _Stumbled
-        _say(f"{len(batch)} were half done when the worker stumbled: aborted, {_count(client, 'receipts')} are seen")
+        _say(f"a worker failed in a batch of {len(batch)}: aborted, readers see {_count(client, 'receipts')} receipts")
         while seen < 100:
             batch = consumer.poll(max_messages=30, timeout="5s")
             with client.transaction("receipts-1") as transaction:
@@ -226,7 +226,7 @@ def _transact(client: "Client") -> None:
                 transaction.ack(batch)
             seen += len(batch)
     paid = sorted(message.json()["paid"] for message in client.read("receipts"))
-    _say(f"then all went through: {len(paid)} receipts, {len(set(paid))} different ones")
+    _say(f"then all are committed: {len(paid)} receipts, {len(set(paid))} different ones")
     _check(paid == list(range(1, 101)), "a receipt is missing, or there twice")
     try:
         client.publish("receipts", {"paid": -5})
@@ -235,7 +235,7 @@ def _transact(client: "Client") -> None:
     else:
         _check(False, "a value that does not fit was stored")
     spans = client.trace(batch[0]).spans
-    _say("the life of one charge: " + " -> ".join(span.event_type for span in spans))
+    _say("the trace of one charge: " + " -> ".join(span.event_type for span in spans))
     _check(spans[-1].event_type == "consume.acked", "the trace does not end with the ack")
 
 
@@ -251,7 +251,7 @@ def _spark(client: "Client", address: str, directory: str) -> None:
     from goqueue.spark.pipelines.archive import ArchiveConfig
     from goqueue.spark.pipelines.job import JobConfig, running
 
-    _step("the data pipeline: the same topics as tables, to Spark")
+    _step("the data pipeline: topics as tables in Spark")
     client.create_topic("shipments", partitions=3, max_deliveries=1)
     client.publish_many("shipments", ((_customer(number), _shipment(number)) for number in range(SHIPMENTS)))
     for message in client.consume("shipments", group="carriers", stop="empty", visibility="5m"):
@@ -262,12 +262,12 @@ def _spark(client: "Client", address: str, directory: str) -> None:
         _say(f"Spark {job.spark.version} is up, as {job.spark.sparkContext.master}")
         _archived(job, ArchiveConfig(topic="shipments", directory=f"{directory}/archive"))
         _redriven(job)
-    _say(f"all of that in {starting():.0f} s, from the start of the Java machine to its end")
+    _say(f"all of that in {starting():.0f} s, from the start of the JVM to its end")
     left = 0
     for message in client.consume("shipments", group="carriers", stop="empty"):
         with message:
             left += 1
-    _say(f"the carriers took a bigger van, and the {left} redriven shipments")
+    _say(f"the carriers processed the {left} redriven shipments")
     _check(left == _heavy() and not client.describe_dead_letters("shipments").messages, "shipments are missing")
 
 
@@ -281,7 +281,7 @@ def _archived(job: "PipelineJob", config: "ArchiveConfig") -> None:
     _check(again.messages == 0, "what was archived was archived again")
     verdict = archive.verify(job, config)
     _check(verdict.is_good and not verdict.behind_count, "archive and topic are not the same")
-    _say("run again it finds nothing to do, and `--verify` finds archive and topic the same, row by row")
+    _say("a second run archives nothing, and `--verify` finds archive and topic equal, row by row")
     rows = archive.read(job.spark, config.directory).selectExpr("get_json_object(cast(value as string), '$.weight') kg")
     ((heaviest, count),) = rows.selectExpr("max(cast(kg as int))", "count(*)").collect()
     _say(f"SELECT max(weight), count(*) FROM archive -> {heaviest} kg, {count:,} rows")
@@ -292,7 +292,7 @@ def _redriven(job: "PipelineJob") -> None:
 
     with dead_letters.report(job, "shipments", dead_letters.DeadLetterReportConfig()) as tables:
         (failure,) = tables["failures"].collect()
-        _say(f"shipments.dlq, by what went wrong: {failure['messages']} times {failure['fingerprint']!r}")
+        _say(f"shipments.dlq, by cause: {failure['messages']} times {failure['fingerprint']!r}")
         _check(failure["messages"] == _heavy(), "dead letters are missing")
         put_back = dead_letters.redrive(tables["letters"], job, "shipments", dead_letters.RedriveConfig())
     _say(f"Spark chose {put_back.chosen} of them, the broker redrove {put_back.redriven}, each once")
@@ -328,11 +328,12 @@ def _kill(client: "Client", broker: _Broker) -> None:
     sender = threading.Thread(target=fire)
     sender.start()
     for kill in range(KILLS):
+        # kill under load: some of the messages in flight are stored, others are not
         while sum(handle.is_done for handle in handles[-50_000:]) < 1_000 and not stopped.is_set():
             stopped.wait(0.05)
         pid = broker.stop(signal.SIGKILL)
         broker.start()
-        _say(f"process {pid} killed, {'started again' if kill == 0 else 'and again'}; the producer goes on by itself")
+        _say(f"process {pid} killed, {'started again' if kill == 0 else 'and again'}; the producer retries by itself")
     sender.join()
     found: dict[bytes, list[int]] = {}
     for message in client.read("payments"):
@@ -345,7 +346,7 @@ def _kill(client: "Client", broker: _Broker) -> None:
 
 
 def _damage(directory: str) -> None:
-    _step("flip one bit on the disk of the stopped broker, and look")
+    _step("flip one bit on the disk of the stopped broker, and verify")
     path = min(Path(directory, "topics", "orders", "0", "log").glob("*.log"))
     position = path.stat().st_size // 2
     with path.open("r+b") as file:
@@ -369,7 +370,7 @@ def _request(method: str, url: str, body: object = None) -> Any:
 
 @contextmanager
 def _timed() -> Iterator[Callable[[], float]]:
-    started, ended = _clock.monotonic_ns(), 0
+    started, ended = _clock.monotonic_ns(), 0  # the function is called after the block, when `ended` is set
     yield lambda: (ended - started) / SECOND
     ended = _clock.monotonic_ns()
 

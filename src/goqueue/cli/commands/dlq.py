@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from goqueue.client.sync import Client
-    from goqueue.record.message import Message
+    from goqueue.record.message import StoredMessage
     from goqueue.wire.reports import DeadLetter, DeadLetterQueue, RedriveInfo
 
 app = typer.Typer(help="Inspect dead letters and redrive them.", no_args_is_help=True)
@@ -318,13 +318,13 @@ def _show_plan(client: "Client", topic: str, options: dict[str, Any], output: Ou
         "dry_run": True,
         "matched": plan.matched,
         "skipped_loop": plan.skipped_loop,
-        "sample": [_letter(one, _message(topic, one)) for one in plan.sample],
+        "sample": [_letter(one, _message(one)) for one in plan.sample],
     }
-    show(data, output, plain(text), *(_text(topic, one) for one in plan.sample))
+    show(data, output, plain(text), *(_text(one) for one in plan.sample))
 
 
 def _followed(client: "Client", begun: "RedriveInfo") -> "RedriveInfo":
-    """The redrive at its end. Ctrl-C ends the command, not the redrive, and it says so."""
+    """The redrive after its end. Ctrl-C ends the command, not the redrive, and a warning says so."""
     pause = threading.Event()
     now = begun
     try:
@@ -395,18 +395,18 @@ def _redrive(one: "RedriveInfo") -> dict[str, object]:
     }
 
 
-# --- letters -----------------------------------------------------------------------------------
+# --- dead letters -----------------------------------------------------------------------------------
 
 
 def _show_letters(topic: str, found: "list[DeadLetter]", output: OutputFormat) -> None:
-    data = [_letter(one, _message(topic, one)) for one in found]
-    shown = [_text(topic, one) for one in found] or [plain(f"no dead letter of {topic} matches")]
+    data = [_letter(one, _message(one)) for one in found]
+    shown = [_text(one) for one in found] or [plain(f"no dead letter of {topic} matches")]
     show(data, output, *shown)
 
 
-def _text(topic: str, one: "DeadLetter") -> Text:
-    """A letter in up to three lines: its place and reason, its error, and its key and value."""
-    message = _message(topic, one)
+def _text(one: "DeadLetter") -> Text:
+    """A dead letter in up to three lines: its place and reason, its error, and its key and value."""
+    message = _message(one)
     back = f", redriven {number(one.redrives, 'time')}" if one.redrives else ""
     origin = f"{one.origin_topic}-{one.origin_partition}:{one.origin_offset}"
     lines = [
@@ -420,22 +420,21 @@ def _text(topic: str, one: "DeadLetter") -> Text:
     return Text("\n").join(plain(cut(line, SHOWN_CHARACTERS)) for line in lines)
 
 
-def _message(topic: str, one: "DeadLetter") -> "Message":
-    """The message as it was; a value that cannot be decompressed stays what it is."""
-    from goqueue.delivery.dead_letter import dead_letter_topic
+def _message(one: "DeadLetter") -> "StoredMessage":
+    """The original message. A value that cannot be decompressed is shown compressed."""
     from goqueue.record import kernel
     from goqueue.record.header import Flags
-    from goqueue.record.message import Message, decode_messages
+    from goqueue.record.message import StoredMessage, decode_messages
 
-    origin = TopicPartition(dead_letter_topic(topic), one.partition)
+    origin = TopicPartition(one.dlq_topic, one.partition)
     try:
         (message,) = decode_messages(one.record, origin, flags=Flags.COMPRESSED)
     except GoQueueError:
-        (message,) = kernel.decode(one.record, origin, Message)
+        (message,) = kernel.decode(one.record, origin, StoredMessage)
     return message
 
 
-def _letter(one: "DeadLetter", message: "Message") -> dict[str, object]:
+def _letter(one: "DeadLetter", message: "StoredMessage") -> dict[str, object]:
     """With the field names of the HTTP API."""
     return {
         **as_data(message),

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 app = typer.Typer(help="Inspect, reset and delete consumer groups.", no_args_is_help=True)
 
 GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", help="The group.")]
-TopicOption = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only this one.")]
+TopicOption = Annotated[str | None, typer.Option("--topic", metavar="TOPIC", help="Only this topic.")]
 
 
 @app.command("list")
@@ -76,7 +76,7 @@ def describe(
         "expired leases": f"{found.expired_leases:,}",
         "created": when(found.created_at_ns),
     }
-    columns = ("member", "partitions", "in flight", "joined", "heard of")
+    columns = ("member", "partitions", "in flight", "joined", "last heartbeat")
     rows = (
         (
             one.member_id,
@@ -90,7 +90,7 @@ def describe(
     members = (
         table(columns, rows, numbers=("in flight",), whole=("member",))
         if found.members
-        else plain("it has no members now")
+        else plain("the group has no members")
     )
     data = {**_connection(found), "members": [_member(one) for one in found.members]}
     data |= {
@@ -123,10 +123,10 @@ def lag(
     with connected(server) as client:
         positions = client.group_positions(group, topic=topic)
         if not positions:
-            client.describe_group(group)
+            client.describe_group(group)  # an empty table must not hide that there is no such group or topic
             if topic is not None:
                 client.describe_topic(topic)
-    columns = ("topic", "partition", "position", "end", "lag", "behind", "metadata")
+    columns = ("topic", "partition", "position", "end", "lag", "time lag", "metadata")
     rows = (
         (
             one.topic,
@@ -173,6 +173,7 @@ def reset(
     if not dry_run:
         confirmation.check(yes, "moves the group: messages are delivered again, or never")
     with connected(server) as client:
+        # without --yes this first request changes nothing: it shows the moves that the question is about
         resets = client.reset_group(group, target, topic=topic, partition=partition, dry_run=dry_run or not yes)
         if not dry_run and not yes:
             errors.print(_moves(resets))
@@ -270,7 +271,7 @@ def _target(text: str) -> str | int:
         return text
     if text.isascii() and text.isdigit():
         if int(text) > OFFSET_MAX:
-            raise typer.BadParameter(f"{text} is no offset", param_hint="--to")
+            raise typer.BadParameter(f"{text} is not an offset; the largest is {OFFSET_MAX}", param_hint="--to")
         return int(text)
     with suppress(typer.BadParameter):
         if not text.startswith("-"):
@@ -318,7 +319,7 @@ def _member(member: "MemberInfo") -> dict[str, object]:
 
 
 def _partitions(member: "MemberInfo") -> str:
-    """The partitions topic by topic, those that follow each other together: `orders 0-3 7`."""
+    """The partitions by topic, consecutive ones as a range: `orders 0-3 7`."""
     by_topic: dict[str, list[list[int]]] = {}
     for name in sorted(member.partitions, key=lambda one: (one.topic, one.partition)):
         runs = by_topic.setdefault(name.topic, [])

@@ -106,7 +106,7 @@ def stats(
     goqueue pipeline stats orders --since '2h ago' --plot orders.png
     """
     every_ns = _positive_ns(every, "--every")
-    with connected(server) as client:  # before Spark takes its time to start
+    with connected(server) as client:  # before Spark, which takes seconds to start
         client.describe_topic(topic)
     with started("stats", server, master=master, conf=conf, spark_log=spark_log, plots=plot is not None) as job:
         from goqueue.spark.pipelines import reports
@@ -490,7 +490,7 @@ def _between(since: str | None, until: str | None) -> dict[str, str]:
 def _positive_ns(text: str, option: str) -> int:
     duration_ns = parse_duration(text)
     if duration_ns < MS:
-        raise typer.BadParameter(f"{text} is too short", param_hint=option)
+        raise typer.BadParameter(f"{text} is too short; the minimum is 1ms", param_hint=option)
     return duration_ns
 
 

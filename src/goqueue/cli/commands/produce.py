@@ -71,6 +71,10 @@ def produce(
         str | None,
         typer.Option(metavar="DURATION", parser=arguments.ttl, help="Do not deliver after this, such as 1h."),
     ] = None,
+    created_at: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", parser=arguments.moment, help="When the message was made, such as 5m ago."),
+    ] = None,
     compression: Annotated[
         str | None, typer.Option(help="none, zstd or lz4; default: that of the topic.", metavar="KIND")
     ] = None,
@@ -113,6 +117,7 @@ def produce(
         "partition": partition,
         "delay": delay,
         "ttl": ttl,
+        "created_at": created_at,
     }
     message = {name: content for name, content in given.items() if content is not None}
     separator = None if key_separator is None else os.fsencode(key_separator)
@@ -140,7 +145,7 @@ def _publish_one(sender: "Sender", topic: str, value: bytes, message: dict[str, 
         if _was_committed(producer, output):
             return
         handle = producer.send(topic, value, **message)
-    stored = handle.result()
+    stored = handle.result()  # after the block: a producer is flushed, a transaction is committed
     data = {
         "topic": stored.topic,
         "partition": stored.partition,
@@ -187,17 +192,18 @@ def _publish_lines(
 
 
 def _was_committed(sender: "Sender", output: OutputFormat) -> bool:
-    """Whether the marker is committed already; if so, it says that."""
+    """Whether the marker is committed already; if so, print that."""
     from goqueue.client.transactions import Transaction
 
     if not isinstance(sender, Transaction) or not sender.already_committed:
         return False
-    show({"already_committed": True}, output, plain("it was committed before; nothing is stored"))
+    text = "a transaction with this marker is committed already; nothing is stored"
+    show({"already_committed": True}, output, plain(text))
     return True
 
 
 def _without_key(sender: "Sender", line: int, separator: bytes) -> _NoKey:
-    """The error to raise. The lines that the producer took before are stored all the same."""
+    """The error to raise. A producer stores the lines before it; a transaction stores nothing."""
     from goqueue.client.producer import Producer
 
     if isinstance(sender, Producer):

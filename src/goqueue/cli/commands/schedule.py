@@ -121,7 +121,7 @@ def list_(
     with connected(server) as client:
         found = client.schedules(topic)
         if not found:
-            client.describe_topic(topic)
+            client.describe_topic(topic)  # an empty list must not hide that there is no such topic
     columns = ("name", "when", "next", "last", "runs", "missed")
     rows = (
         (

@@ -281,7 +281,7 @@ def set_policy(
     server: ServerOption = DEFAULT_SERVER,
     output: FormatOption = OutputFormat.TABLE,
 ) -> None:
-    """Set the compatibility policy of JSON Schemas. LENIENT lets optional properties come and go.
+    """Set the compatibility policy of JSON Schemas. LENIENT allows adding and removing optional properties.
 
     goqueue schema policy set LENIENT orders-value
     goqueue schema policy set LENIENT
@@ -315,7 +315,7 @@ def set_mode(
         ),
     ],
     subject: MaybeSubjectArgument = None,
-    force: Annotated[bool, typer.Option("--force", help="Set IMPORT although there are schemas.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Set IMPORT even if there are schemas.")] = False,
     server: ServerOption = DEFAULT_SERVER,
     output: FormatOption = OutputFormat.TABLE,
 ) -> None:
@@ -343,7 +343,7 @@ def validate(
         faults = client.validate(topic, values)
     bad = [(place, fault) for place, fault in enumerate(faults, 1) if fault is not None]
     data = {"topic": topic, "valid": len(faults) - len(bad), "refused": [{"line": at, "error": why} for at, why in bad]}
-    show(data, output, plain(f"{len(faults) - len(bad):,} of {number(len(faults), 'message')} would be taken"))
+    show(data, output, plain(f"{len(faults) - len(bad):,} of {number(len(faults), 'message')} would be accepted"))
     if bad:
         for place, fault in bad:
             complain(f"line {place}: {fault}" if lines else fault)
@@ -403,7 +403,7 @@ def _content(path: Path) -> str:
     try:
         return _content_bytes(path).decode()
     except UnicodeDecodeError:
-        raise typer.BadParameter(f"{path} is no text in UTF-8", param_hint="FILE") from None
+        raise typer.BadParameter(f"{path} is not UTF-8 text", param_hint="FILE") from None
 
 
 def _content_bytes(path: Path) -> bytes:
@@ -416,7 +416,7 @@ def _content_bytes(path: Path) -> bytes:
 
 
 def _wanted(type: SchemaType | None, references: list[str] | None) -> dict[str, Any]:
-    """The schema to register: its text, type and references."""
+    """The type and the references of a schema, as the client takes them."""
     return {
         "type": None if type is None else type.value.upper(),
         "references": [_reference(text) for text in references or ()],
@@ -424,7 +424,7 @@ def _wanted(type: SchemaType | None, references: list[str] | None) -> dict[str, 
 
 
 def _reference(text: str) -> tuple[str, str, int]:
-    """`name:subject:version`; the name may have colons, as those of URLs have."""
+    """`name:subject:version`; the name may contain colons, as URLs do."""
     head, _, version = text.rpartition(":")
     name, _, subject = head.rpartition(":")
     if not (name and subject and version.isascii() and version.isdecimal()):

@@ -1,17 +1,18 @@
-"""`goqueue topic`: create, list, describe, alter and delete topics."""
+"""`goqueue topic`: create, list, describe, alter, truncate and delete topics."""
 
 import sys
 from typing import Annotated, Any
+from uuid import UUID
 
 import typer
 from rich.text import Text
 
-from goqueue.cli import arguments
+from goqueue.cli import arguments, confirmation
 from goqueue.cli.broker import DEFAULT_SERVER, ServerOption, connected
 from goqueue.cli.output import FormatOption, OutputFormat, plain, show, size, table
 from goqueue.times import format_time
 
-app = typer.Typer(help="Create, list, describe, alter and delete topics.", no_args_is_help=True)
+app = typer.Typer(help="Create, list, describe, alter, truncate and delete topics.", no_args_is_help=True)
 
 NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The topic.")]
 SetOption = Annotated[
@@ -90,20 +91,42 @@ def alter(
 @app.command()
 def delete(
     name: NameArgument,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    yes: confirmation.YesOption = False,
     server: ServerOption = DEFAULT_SERVER,
     output: FormatOption = OutputFormat.TABLE,
 ) -> None:
     """Delete a topic and all messages in it."""
-    if not yes and not sys.stdin.isatty():
-        raise typer.BadParameter(
-            "this deletes all messages of the topic; pass --yes when there is no terminal to confirm on"
-        )
+    confirmation.check(yes, "deletes all messages of the topic")
     with connected(server) as client:
         if not yes:
-            typer.confirm(f"Delete topic {name} and all messages in it?", abort=True)
+            confirmation.ask(f"Delete topic {name} and all messages in it?")
         client.delete_topic(name)
     show({"name": name, "deleted": True}, output, plain(f"topic {name} is deleted"))
+
+
+@app.command()
+def truncate(
+    name: NameArgument,
+    partition: Annotated[int, typer.Option("--partition", min=0, help="The partition.")],
+    before: Annotated[
+        str, typer.Option("--before", metavar="OFFSET", help="The first offset to keep, or latest to delete all.")
+    ],
+    yes: confirmation.YesOption = False,
+    server: ServerOption = DEFAULT_SERVER,
+    output: FormatOption = OutputFormat.TABLE,
+) -> None:
+    """Delete the messages of a partition before an offset."""
+    if before != "latest" and not before.isdecimal():
+        raise typer.BadParameter(f"{before!r} is neither an offset nor latest", param_hint="--before")
+    confirmation.check(yes, "deletes messages of the partition")
+    before_offset = -1 if before == "latest" else int(before)
+    with connected(server) as client:
+        if not yes:
+            which = "all messages" if before == "latest" else f"the messages before offset {before}"
+            confirmation.ask(f"Delete {which} of {name}-{partition}?")
+        start = client.truncate_topic(name, partition=partition, before_offset=before_offset)
+    data = {"topic": name, "partition": partition, "log_start_offset": start}
+    show(data, output, plain(f"{name}-{partition} starts at offset {start}"))
 
 
 def _show(state: Any, output: OutputFormat) -> None:
@@ -114,7 +137,7 @@ def _show(state: Any, output: OutputFormat) -> None:
         ("setting", "value", ""),
         ((name, value, "default" if name in state.defaults else "") for name, value in state.settings.items()),
     )
-    title = Text.assemble((state.name, "bold"), f", created {data['created_at']}, id {state.topic_id}")
+    title = Text.assemble((state.name, "bold"), f", created {data['created_at']}, id {UUID(state.topic_id)}")
     show(data, output, title, partitions, settings)
 
 
@@ -126,7 +149,7 @@ def _data(state: Any) -> dict[str, object]:
     """With the field names of the HTTP API, and one entry for each partition."""
     return {
         "name": state.name,
-        "topic_id": state.topic_id,
+        "topic_id": str(UUID(state.topic_id)),
         "replication_factor": state.replication_factor,
         "created_at": format_time(state.created_at_ns),
         "partitions": [

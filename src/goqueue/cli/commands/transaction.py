@@ -66,7 +66,7 @@ def describe(
         "state": found.state,
         "begun": f"{when(found.started_at_ns)}, {lasting(_age_ns(found, now_ns))} ago",
         "last used": f"{lasting(max(0, now_ns - found.updated_at_ns))} ago",
-        "aborted by itself in": lasting(_left_ns(found, now_ns)),
+        "times out in": lasting(_left_ns(found, now_ns)),
         "acks and positions of": ", ".join(found.groups) or "-",
     }
     rows = [(topic, partition, f"{count:,}") for (topic, partition), count in waiting.items()]
@@ -145,8 +145,8 @@ def _hint(oldest: "TransactionInfo", now_ns: int) -> str:
     more = f" and {len(names) - SHOWN_PARTITIONS_MAX} more" if len(names) > SHOWN_PARTITIONS_MAX else ""
     return (
         f"{oldest.transaction_id} blocks readers of {', '.join(names[:SHOWN_PARTITIONS_MAX])}{more} "
-        f"for {lasting(_age_ns(oldest, now_ns))}; it is aborted by itself in {lasting(_left_ns(oldest, now_ns))}, "
-        f"or now with `goqueue transaction abort {oldest.transaction_id}`"
+        f"for {lasting(_age_ns(oldest, now_ns))}; it times out in {lasting(_left_ns(oldest, now_ns))}; "
+        f"abort it now with `goqueue transaction abort {oldest.transaction_id}`"
     )
 
 

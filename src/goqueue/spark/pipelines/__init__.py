@@ -1,14 +1,14 @@
-"""Work that outgrows one broker, as Spark jobs. Each module is one pipeline, and is named as its command is.
+"""Jobs on Spark for work that is too large for one broker. Each module is one pipeline, named as its command.
 
 A pipeline is a plain function from rows to rows, for use in any job, and a thin job around it for `goqueue pipeline`:
 
     from goqueue.spark import pipelines
 
-    pipelines.archive.read(spark, "/archive/orders")        # the rows of an archive, those that count
+    pipelines.archive.read(spark, "/archive/orders")        # the committed rows of an archive
     pipelines.compact.latest(rows)                          # the last row of each key
     pipelines.replay.selected(rows, ReplayConfig(target="again", topic="orders", where="priority = 0"))
 
-Each is imported when it is first asked for.
+Each is imported at its first use.
 """
 
 from types import ModuleType

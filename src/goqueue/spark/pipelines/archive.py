@@ -1,17 +1,17 @@
 """A topic as Parquet files, by day, each message exactly once.
 
-The job is a loop: look how far the manifest goes and how far the topic, read the next offsets as one batch, write them
-below staging, commit. The manifest is the only state (see `manifest.py`), so a job that is killed anywhere is started
-again and goes on. The consumer group `pipeline-archive-<topic>` follows it, for people to look at.
+The job is a loop: compare the manifest with the end of the topic, read the next offsets as one batch, write them below
+staging, commit. The manifest is the only state (see `manifest.py`), so a job that is killed at any point continues when
+it is started again. The positions of the consumer group `pipeline-archive-<topic>` show the progress to users.
 
-The rows are those of the source, headers included, and their day in UTC is the folder they are in. Days are written
-side by side and not sorted first, because messages come in the order of their time: a task sees one day, or two.
+The rows are those of the source, headers included; their folder is their day in UTC. The files of several days are
+written at the same time, without sorting first, because messages are in the order of time: a task sees one or two days.
 
-To verify, both sides are reduced to a count and two checksums per partition, by the same expression of Spark's: the xor
-and the sum of a hash over all columns of each row, so the order does not matter, and a row that is there twice is not
-taken for one that is not. Where they differ, it is looked up row by row which are missing, changed, twice, or only in
-the archive. The last is no fault where the topic forgets: compaction and cancelled delays remove what was archived, and
-so does damage. Offsets that are damaged in the topic and not in the archive are missing, though both sides agree.
+To verify, both sides are reduced to a count and two checksums per partition, by the same Spark expression: the xor and
+the sum of a hash over all columns of each row. The order of rows does not matter, and a row that is there twice does
+not cancel itself out. If the checksums differ, rows are compared one by one: missing, changed, repeated, or only in the
+archive. The last is no fault if the topic removes messages: by compaction, by cancelled delays, or by damage. Offsets
+that are damaged in the topic and absent in the archive count as missing, although both sides agree.
 """
 
 from collections.abc import Iterator, Sequence
@@ -52,7 +52,7 @@ DAY = "date"
 COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "priority", "deliver_at", "headers")
 _NULLABLE = ("key", "value", "deliver_at")
 _DAY_MICROSECONDS = 86_400_000_000
-_UNCHECKED = {  # the manifest has checksums; Spark need not write files with others beside
+_UNCHECKED = {  # without Hadoop's .crc files: the manifest has checksums
     "fs.file.impl": "org.apache.hadoop.fs.RawLocalFileSystem",
     "fs.file.impl.disable.cache": "true",
 }
@@ -61,20 +61,20 @@ _FAULTS = ("missing", "changed", "repeated", "unknown")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveConfig:
-    """What is archived, where, and in which portions."""
+    """The topic, the directory, and the sizes of batches, tasks and files."""
 
     topic: str
     directory: str
     is_continuous: bool = False
-    pause_s: float = 10.0  # how long a continuous job lets messages gather: each batch makes a file
+    pause_s: float = 10.0  # how long a continuous job waits between batches: each writes at least one file
     offsets_per_batch: int = 10_000_000
-    bytes_per_batch: int = 4 * 1024**3  # what a kill costs at most
+    bytes_per_batch: int = 4 * 1024**3  # the most work that is repeated after a kill
     bytes_per_task: int = 256 * 1024**2
     compression: str = "snappy"
     accept_loss: bool = False
-    merge_below_bytes: int = 32 * 1024**2  # a file is small below
-    merge_files_min: int = 10  # so many small ones of a day are merged without being asked
-    file_bytes: int = 256 * 1024**2  # what merged files come to
+    merge_below_bytes: int = 32 * 1024**2  # a file below this size is small
+    merge_files_min: int = 10  # a run merges the small files of a day if there are this many
+    file_bytes: int = 256 * 1024**2  # the target size of merged files
 
     def __post_init__(self) -> None:
         for name in ("offsets_per_batch", "bytes_per_batch", "bytes_per_task", "merge_files_min", "file_bytes"):
@@ -83,7 +83,7 @@ class ArchiveConfig:
 
 
 class ArchiveSummary(NamedTuple):
-    """What a run did, and what there is now."""
+    """The results of a run, and the totals of the archive."""
 
     topic: str
     directory: str
@@ -91,7 +91,7 @@ class ArchiveSummary(NamedTuple):
     batches: int
     merged_files: int
     elapsed_ns: int
-    archived_messages: int  # all in all
+    archived_messages: int  # in the whole archive
     files: int
     size_bytes: int
     lost: list[PartitionSpan]  # of this run
@@ -103,32 +103,32 @@ class ArchiveSummary(NamedTuple):
 
 
 class PartitionVerdict(NamedTuple):
-    """What a comparison of archive and topic found in one partition, in numbers of messages."""
+    """The differences between archive and topic in one partition, in numbers of messages."""
 
     partition: int
-    start: int  # compared was [start, end)
+    start: int  # [start, end) was compared
     end: int
     archive_count: int
     topic_count: int
     missing_count: int = 0  # in the topic only
-    changed_count: int = 0  # in both, and not the same
+    changed_count: int = 0  # in both, and different
     repeated_count: int = 0  # more than once in the archive
-    unknown_count: int = 0  # in the archive only, and nothing explains it
-    forgotten_count: int = 0  # in the archive only, because the topic forgot them: no fault
+    unknown_count: int = 0  # in the archive only, without an explanation
+    forgotten_count: int = 0  # in the archive only, because the topic removed them: no fault
     first_fault: int | None = None  # the offset
     damaged_count: int = 0  # in neither: damaged in the topic, and not archived before that
 
     @property
     def is_good(self) -> bool:
-        """Whether the archive holds what the topic does."""
+        """Whether the archive holds all that the topic holds."""
         return self.first_fault is None
 
 
 class Verification(NamedTuple):
-    """What a comparison of archive and topic found."""
+    """The result of the comparison of archive and topic."""
 
     partitions: list[PartitionVerdict]
-    damaged_files: list[str]  # missing, or not what was written
+    damaged_files: list[str]  # missing, or with another checksum
     behind_count: int  # offsets of the topic that are not archived yet
 
     @property
@@ -138,7 +138,7 @@ class Verification(NamedTuple):
 
 
 def archived(rows: "DataFrame", config: ArchiveConfig | None = None) -> "DataFrame":
-    """The rows of a topic with the day that they are archived under, whatever time zone the session has."""
+    """The rows of a topic with their day in UTC, in any time zone of the session."""
     del config
     micros, length = "unix_micros(timestamp)", _DAY_MICROSECONDS
     day = F.expr(f"date_from_unix_date(int(({micros} - pmod({micros}, {length})) div {length}))")
@@ -153,14 +153,14 @@ def schema(*, has_header_map: bool = False) -> StructType:
 def read(
     spark: "SparkSession", directory: str, *, first_day: str | None = None, last_day: str | None = None
 ) -> "DataFrame":
-    """The rows of an archive that count, of the days given if there are some: 2026-11-15."""
+    """The committed rows of an archive, optionally only from the first to the last day, such as 2026-11-15."""
     return rows_of(spark, looked_at(LocalStore(directory)), first_day=first_day, last_day=last_day)
 
 
 def rows_of(
     spark: "SparkSession", archive: Archive, *, first_day: str | None = None, last_day: str | None = None
 ) -> "DataFrame":
-    """The same, of an archive that is open."""
+    """The committed rows of an open archive."""
     days = (first_day or "", last_day or "9999-12-31")
     files = [file for path, file in archive.manifest.files.items() if days[0] <= _day(path) <= days[1]]
     paths = [file.path for file in files if file.headers != MAP]
@@ -172,7 +172,7 @@ def rows_of(
 
 
 def run(job: PipelineJob, config: ArchiveConfig, *, store: Store | None = None) -> ArchiveSummary:
-    """Archive what the topic holds when the job starts, or, if it is continuous, whatever comes until it is ended."""
+    """Archive what the topic holds when the job starts; a continuous job also archives what comes until it is ended."""
     store = store or LocalStore(config.directory)
     began_ns = job.clock.monotonic_ns()
     state = job.client.describe_topic(config.topic)
@@ -200,7 +200,7 @@ def run(job: PipelineJob, config: ArchiveConfig, *, store: Store | None = None) 
 
 
 def merge(job: PipelineJob, config: ArchiveConfig, *, store: Store | None = None) -> int:
-    """Merge the small files of each day that has more than one; says how many files were merged."""
+    """Merge the small files of each day that has several; returns the number of merged files."""
     store = store or LocalStore(config.directory)
     known = looked_at(store).manifest
     with opened(store, topic=config.topic, topic_id=known.topic_id, is_compacted=known.is_compacted) as archive:
@@ -208,7 +208,7 @@ def merge(job: PipelineJob, config: ArchiveConfig, *, store: Store | None = None
 
 
 def verify(job: PipelineJob, config: ArchiveConfig, *, store: Store | None = None) -> Verification:
-    """Compare the archive with the topic, and its files with what was written."""
+    """Compare the archive with the topic, and its files with their checksums."""
     archive = looked_at(store or LocalStore(config.directory))
     manifest = archive.manifest
     state = job.client.describe_topic(config.topic)
@@ -235,7 +235,7 @@ def verify(job: PipelineJob, config: ArchiveConfig, *, store: Store | None = Non
 
 
 def damaged_files(archive: Archive) -> Iterator[str]:
-    """Which files of an archive are missing, or are not what was written, and why."""
+    """The files of an archive that are missing, or have another checksum, with the reason."""
     for file in archive.manifest.files.values():
         try:
             size_bytes, crc32c = archive.store.summed(archive.place(file.path))
@@ -243,33 +243,33 @@ def damaged_files(archive: Archive) -> Iterator[str]:
             yield f"{file.path} is missing"
             continue
         if (size_bytes, crc32c) != (file.size_bytes, file.crc32c):
-            yield f"{file.path} is not what was written: {size_bytes} bytes with CRC-32C {crc32c:08x}"
+            yield f"{file.path} has changed: {size_bytes} bytes with CRC-32C {crc32c:08x}"
 
 
 def checksums(rows: "DataFrame", *, is_text: bool = False) -> "DataFrame":
-    """Count, xor and sum of the hashes of all rows, per partition: the same for the same rows in any order."""
+    """Count, xor and sum of the hashes of all rows, per partition: equal for equal rows in any order."""
     return (
         rows.select("partition", fingerprint(is_text=is_text).alias("hash"))
         .groupBy("partition")
         .agg(
             F.count(F.lit(1)).alias("count"),
             F.bit_xor("hash").alias("xor"),
-            F.sum(F.shiftrightunsigned("hash", 32)).alias("sum"),  # of the upper half, because a sum must not overflow
+            F.sum(F.shiftrightunsigned("hash", 32)).alias("sum"),  # the upper half: the sum must not overflow
         )
     )
 
 
 def fingerprint(*, is_text: bool = False) -> "Column":
-    """A hash over all columns of a row, of headers only their texts if so asked. Which columns are null counts too: by
-    itself it would not. The time of a delayed message may change after it was archived, by a reschedule; the one that
-    it was published with is among its headers.
+    """A hash over all columns of a row; with `is_text`, of headers only their texts. `xxhash64` ignores nulls, so the
+    null columns are hashed, too. `deliver_at` is left out: a reschedule after the archiving changes it, and the headers
+    have the original time.
     """
     plain = [F.col(name) for name in COLUMNS if name not in ("headers", "deliver_at")]
     return F.xxhash64(*plain, comparable(is_text=is_text), *(F.isnull(F.col(name)) for name in _NULLABLE))
 
 
 class _ArchiveRun:
-    """One run of the job: where it stands, and the next step."""
+    """One run of the job: its totals, and the next step."""
 
     def __init__(self, job: PipelineJob, config: ArchiveConfig, archive: Archive, state: "TopicState") -> None:
         self._job = job
@@ -283,11 +283,11 @@ class _ArchiveRun:
         self._publish_positions()
 
     def look(self) -> None:
-        """See how far the topic goes by now."""
+        """Update the end of the topic."""
         self._state = self._job.client.describe_topic(self._config.topic)
 
     def step(self) -> bool:
-        """Archive the next batch, or merge; False if there is nothing to do."""
+        """Archive the next batch; if there is none, merge small files and return False."""
         config, manifest = self._config, self._archive.manifest
         asked = self._plan()
         if asked.lost and not config.accept_loss:
@@ -334,10 +334,11 @@ class _ArchiveRun:
             days = archived(rows, config).write.partitionBy(DAY).options(compression=config.compression, **_UNCHECKED)
             with archive.store.filling(archive.staging):
                 days.mode("overwrite").parquet(archive.store.url(archive.staging))
+        # before the commit: a topic that was created again meanwhile has other messages at the same offsets
         state = job.client.describe_topic(config.topic)
         if state.topic_id != self._state.topic_id:
             raise ForeignArchive(
-                archive.store.directory, f"is the archive of {config.topic}, which was deleted just now"
+                archive.store.directory, f"is the archive of {config.topic}, which was deleted during the run"
             )
         archive.commit(
             NAME,
@@ -371,7 +372,7 @@ def topic_rows(
     bytes_per_task: int | None = None,
     accept_loss: bool = False,
 ) -> "DataFrame":
-    """The rows of a topic in those spans, none of them empty, as they are archived."""
+    """The rows of a topic in the spans, none of which is empty, with the columns of an archive."""
     options: dict[str, object] = {} if bytes_per_task is None else {"maxBytesPerPartition": bytes_per_task}
     return job.topics(
         assign=_json({topic: [span.partition for span in spans]}),
@@ -393,7 +394,7 @@ def _parquet(spark: "SparkSession", urls: Sequence[str], *, has_header_map: bool
 
 
 def staged_files(archive: Archive) -> list[str]:
-    """What Spark wrote for the next commit."""
+    """The files that Spark wrote for the next commit."""
     return [path for path in archive.store.files(archive.staging) if path.endswith(".parquet")]
 
 
@@ -404,7 +405,7 @@ def _day(path: str) -> str:
 def small_files(
     files: Sequence[ArchivedFile], *, below_bytes: int, files_min: int
 ) -> dict[tuple[str, str], list[ArchivedFile]]:
-    """The small files of each folder and form of headers, where there are so many that merging pays."""
+    """The small files of each folder and form of headers, if there are at least `files_min`, and two."""
     found: dict[tuple[str, str], list[ArchivedFile]] = {}
     for file in files:
         if file.size_bytes < below_bytes:
@@ -449,8 +450,8 @@ def _compared(
     total = sum(span.end - span.start for span in wanted)
     job.report("compares", 0, total, pending=total)
     kept = rows_of(job.spark, archive).where(within(wanted))
-    logged = topic_rows(job, config.topic, wanted, accept_loss=True)  # which is told below
-    is_text = any(file.headers == MAP for file in archive.manifest.files.values())  # there is no more to compare then
+    logged = topic_rows(job, config.topic, wanted, accept_loss=True)  # losses are part of the result
+    is_text = any(file.headers == MAP for file in archive.manifest.files.values())  # older files have only texts
     mine, its = checksums(kept, is_text=is_text), checksums(logged, is_text=is_text)
     sides = mine.withColumn("side", F.lit(0)).unionByName(its.withColumn("side", F.lit(1)))
     sums: dict[tuple[int, int], tuple[int, int, int]] = {
@@ -465,7 +466,7 @@ def _compared(
     damage = [
         gap
         for span, verdict in verdicts.items()
-        if verdict.topic_count < span.end - span.start  # else nothing can be damaged
+        if verdict.topic_count < span.end - span.start  # otherwise no offset is missing
         for gap in _damage(job, config.topic, span)
     ]
     doubted = [span for span, (kept_sums, logged_sums) in pairs.items() if kept_sums != logged_sums]
@@ -495,13 +496,13 @@ def _compared(
 
 
 def _damage(job: PipelineJob, topic: str, span: PartitionSpan) -> list[PartitionSpan]:
-    """The offsets of the span whose records are damaged in the topic."""
+    """The offsets of the span that are damaged in the topic."""
     parts = job.client.scan(topic, *span, delayed="include", without=("key", "value", "headers"), on_damage="skip")
     return [PartitionSpan(span.partition, gap.first_offset, gap.next_offset) for part in parts for gap in part.gaps]
 
 
 def _with_damage(verdict: PartitionVerdict, damage: Sequence[PartitionSpan], saved: set[int]) -> PartitionVerdict:
-    """The verdict with the offsets that are damaged in the topic and that the archive does not have either."""
+    """The verdict, with the offsets that are damaged in the topic and absent in the archive."""
     spans = [one for one in damage if one.partition == verdict.partition]
     count = sum(one.end - one.start for one in spans) - len(saved)
     if count <= 0:

@@ -1,6 +1,6 @@
-"""What the charts of a report show: their data, labels and form, without a library that draws.
+"""The charts of a report as data: values, labels and kind, without a plotting library.
 
-A report makes its charts of the rows of its tables, so that a test reads them as data. `plots.py` draws them.
+A report makes its charts from the rows of its tables, so that a test reads them as data. `plots.py` draws them.
 """
 
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, NamedTuple
 
-FORMATS = (".png", ".html", ".svg")  # of files that charts are drawn to
+FORMATS = (".png", ".html", ".svg")  # of the files that `plots.py` writes
 
 
 class Series(NamedTuple):

@@ -1,16 +1,17 @@
-"""The last message of each key, and nothing of keys whose last message is a tombstone.
+"""The last message of each key, except for keys whose last message is a tombstone.
 
-It is what a broker does to a topic with `cleanup=compact`, for more keys than one broker can hold in mind, and from an
-archive, too. Messages without a key all stay, as they do there. The last one is the one with the highest offset; where
-a key moved to another partition, as happens when partitions are added, the one with the latest time.
+A broker does the same to a topic with `cleanup=compact`. This job handles more keys than the memory of one broker
+holds, and also reads archives. Messages without a key are all kept, as in the broker. The last message of a key is the
+one with the latest time, and of equal times the one with the highest offset; so it is also found if the key moved to
+another partition because partitions were added.
 
-Which messages stay is found by looking at keys and places only. Then all are read once more and joined with that list,
-so values are not sent around and sorted.
+The messages to keep are found by keys and offsets only. Then all messages are read again and joined with that list, so
+values are not shuffled and sorted.
 
-Into a directory, the result is an archive with a manifest: made in one commit, and when it is made again, it takes the
-place of the one before in one commit. Into a topic, messages come in parts, by the hash of their key, each in one
-transaction (see `runs.py`). A run has settled how far it reads. Started again it goes on until that is done; then, if
-the source has more by now, the next one begins, which publishes the last messages of all keys again.
+Into a directory, the result is an archive with a manifest, written in one commit; a later run replaces it in one
+commit. Into a topic, messages are published in parts, by the hash of their key, each in one transaction (see
+`runs.py`). The plan of a run fixes how far it reads. A restart continues the run until that is done; then, if the
+source has grown, it starts the next run, which publishes the last messages of all keys again.
 """
 
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ NAME = "compact"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompactConfig:
-    """What is compacted, and into what."""
+    """The source, a topic or an archive, and the target, a topic or a directory."""
 
     topic: str | None = None  # one of these two
     archive: str | None = None
@@ -54,11 +55,11 @@ class CompactConfig:
         if (self.target_topic is None) == (self.target_directory is None):
             raise InvalidRequest("compact either into a topic or into a directory")
         if self.topic is not None and self.topic == self.target_topic:
-            raise InvalidRequest("compact a topic into another one: a log is not rewritten by publishing to it")
+            raise InvalidRequest("compact a topic into another topic: publishing to a log does not rewrite it")
 
 
 class CompactPlan(msgspec.Struct, frozen=True):
-    """What a run publishes, settled once."""
+    """What a run publishes, fixed at its first start."""
 
     arguments: str
     topic: str
@@ -66,11 +67,11 @@ class CompactPlan(msgspec.Struct, frozen=True):
     spans: list[PartitionSpan]
     part_count: int
     settled_at_ns: int
-    target_id: str = ""  # of plans that were settled before it was noted it is not known
+    target_id: str = ""  # empty in plans of earlier versions
 
 
 class CompactSummary(NamedTuple):
-    """What a run did."""
+    """The results of one start of a run."""
 
     target: str
     looked_at: int
@@ -86,7 +87,7 @@ class CompactSummary(NamedTuple):
 
 
 def latest(rows: "DataFrame", config: CompactConfig | None = None) -> "DataFrame":
-    """Of all rows with one key the last; those without a key; and of tombstones none, unless they are to be kept."""
+    """The last row of each key, and all rows without a key. Tombstones are left out, unless `keep_tombstones`."""
     place = F.struct("timestamp", "offset", "partition")
     last = rows.where("key IS NOT NULL").groupBy("topic", "key").agg(F.max(place).alias("place"))
     chosen = last.select("topic", "place.partition", "place.offset")
@@ -97,8 +98,8 @@ def latest(rows: "DataFrame", config: CompactConfig | None = None) -> "DataFrame
 
 
 def run(job: PipelineJob, config: CompactConfig, *, directory: str, name: str | None = None) -> CompactSummary:
-    """Compact what there is when the run begins; started again, it goes on. Without a name, what came to the source
-    since the last run makes another one.
+    """Compact what the source holds when the run starts; a restart continues the run. Without a name, a source that has
+    grown since the last run starts another one.
     """
     if config.target_directory is not None:
         return _into_directory(job, config, config.target_directory)
@@ -107,7 +108,7 @@ def run(job: PipelineJob, config: CompactConfig, *, directory: str, name: str | 
 
 
 def _next_name(job: PipelineJob, config: CompactConfig, directory: str) -> str:
-    """The run that is not done yet; or the last one if it has read all that there is now; or the next."""
+    """The unfinished run; else the last run if the source has not grown since; else the next run."""
     assert config.target_topic is not None
     _, topic_id, spans = _source(job, config)
     source = topic_id if config.archive is None else archive_identity(config.archive)
@@ -129,7 +130,7 @@ def _into_directory(job: PipelineJob, config: CompactConfig, target: str) -> Com
     topic, topic_id, spans = _source(job, config)
     store = LocalStore(target)
     if config.archive is not None and store.directory == LocalStore(config.archive).directory:
-        raise InvalidRequest("compact an archive into another directory: this one is what is read")
+        raise InvalidRequest("compact an archive into another directory: this one is the source")
     with opened(store, topic=topic, topic_id=topic_id, is_compacted=True) as archive:
         total = sum(span.end - span.start for span in spans)
         job.report("compacts", 0, total, pending=total)
@@ -161,7 +162,7 @@ def _into_topic(job: PipelineJob, config: CompactConfig, target: str, directory:
         topic, topic_id, spans = _source(job, config)
         if plan is None:
             total = sum(span.end - span.start for span in spans)
-            part_count = -(-max(1, total) // config.part_messages)  # as if every message had a key of its own
+            part_count = -(-max(1, total) // config.part_messages)  # at most: as if every message had another key
             now_ns = job.clock.wall_ns()
             plan = going.settle(CompactPlan(arguments, topic, topic_id, spans, part_count, now_ns, target_id))
         elif (plan.arguments, plan.topic_id) != (arguments, topic_id) or plan.target_id not in ("", target_id):
@@ -190,7 +191,7 @@ def _into_topic(job: PipelineJob, config: CompactConfig, target: str, directory:
 
 
 def _source(job: PipelineJob, config: CompactConfig) -> tuple[str, str, list[PartitionSpan]]:
-    """Topic, its id, and what of it there is."""
+    """The topic, its id, and the offsets that it holds."""
     if config.archive is not None:
         manifest = looked_at(LocalStore(config.archive)).manifest
         return manifest.topic, manifest.topic_id, sorted(manifest.archived.values())

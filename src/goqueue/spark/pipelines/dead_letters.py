@@ -1,15 +1,15 @@
-"""Dead letters: why messages fail, since when, of which keys; and redriving the chosen ones.
+"""Dead letters: why messages fail, since when and with which keys; and the redrive of selected ones.
 
     <topic>.dlq ──letters──> one row each ──┬──> failures, over_time, top_keys, samples
                                             └──where──> chosen ──> the broker's own redrive, by partition and offsets
 
-Errors that differ only in numbers, ids or what is quoted are one failure: its fingerprint is the text without these.
-The tables count all dead letters that the topic still holds, also those that were redriven since.
+Errors that differ only in numbers, ids or quoted text are one failure: its fingerprint is the text without these. The
+tables count all dead letters that the topic still holds, also those that were redriven since.
 
-Spark only chooses; the broker redrives. To the broker, publishing a dead letter again and removing it are one step, and
-it skips a message that is no longer dead-lettered. So a redrive that is killed and run again redrives nothing twice,
-and two at once share the dead letters between them. Chosen offsets are handed over in portions: when a driver is
-killed, the broker still redrives its last portion, which is a few seconds of work at the given rate.
+Spark only selects; the broker redrives. For the broker, publishing a dead letter again and removing it are one step,
+and it skips a message that is no longer dead-lettered. So a redrive that is killed and run again redrives no message
+twice, and two redrives at the same time share the dead letters. Selected offsets are sent in chunks: if the driver is
+killed, the broker still redrives the last chunk, which is a few seconds of work at the given rate.
 """
 
 from collections import Counter
@@ -34,14 +34,14 @@ from goqueue.wire.reports import RedriveInfo
 DLQ_SUFFIX: Final = ".dlq"
 FINGERPRINT_CHARACTERS_MAX = 200
 CHUNK_MAX = 10_000
-"""Letters that are handed to the broker at once."""
+"""The most dead letters in one request to the broker."""
 CHUNK_SECONDS = 5
-"""How much work that is at most, where there is a rate."""
+"""The most work in one request, if there is a rate."""
 LOOK_SECONDS = 0.1
 
 _NORMAL_FORMS = (
     (r'"[^"]*"|`[^`]*`', "<text>"),
-    (r"(?<![A-Za-z0-9])'.*?'(?![A-Za-z0-9])", "<text>"),  # an apostrophe within a word quotes nothing
+    (r"(?<![A-Za-z0-9])'.*?'(?![A-Za-z0-9])", "<text>"),  # an apostrophe within a word is not a quote
     (r"(<text>)+", "<text>"),
     (r"(?i)\b[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b", "<id>"),
     (r"(?i)\b0x[0-9a-f]+\b", "<id>"),
@@ -55,11 +55,11 @@ _PLACE = r"^([^:]+):([0-9]{1,19}):([0-9]{1,19})$"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterReportConfig:
-    """How fine the tables are."""
+    """The time windows and the sizes of the tables."""
 
     every_ns: int = 3600 * SECOND
     top: int = 20  # failures and keys, the most frequent first
-    samples: int = 3  # letters shown of each failure
+    samples: int = 3  # dead letters shown of each failure
     sample_characters: int = 200
 
     def __post_init__(self) -> None:
@@ -73,19 +73,19 @@ class RedriveConfig:
     """How dead letters are redriven, as the arguments of `Client.redrive`."""
 
     rate: float = 0  # per second; 0 is no limit
-    limit: int = 0  # the most altogether; 0 is no limit
-    target_topic: str | None = None  # instead of where they come from
+    limit: int = 0  # of all requests together; 0 is no limit
+    target_topic: str | None = None  # instead of the topic that they come from
     max_redrives: int = 3  # messages redriven this often already are skipped
     to: Literal["group", "all"] | None = None  # which groups they are delivered to; None: the default of the broker
 
     @property
     def chunk_size(self) -> int:
-        """How many letters are handed over at once."""
+        """The number of dead letters in one request."""
         return min(CHUNK_MAX, max(1, int(self.rate * CHUNK_SECONDS))) if self.rate else CHUNK_MAX
 
 
 class RedriveResult(NamedTuple):
-    """What became of the letters that were chosen; those of them that are not dead any more are not matched."""
+    """The outcome for the selected dead letters; `matched` are those that were still dead-lettered."""
 
     chosen: int  # by Spark
     matched: int = 0
@@ -93,19 +93,21 @@ class RedriveResult(NamedTuple):
     skipped_loop: int = 0
     failed: int = 0
     error: str = ""
-    is_complete: bool = True  # else a limit was reached, or an error, before all of them were looked at
+    is_complete: bool = True  # False: a limit or an error ended it before all were handled
 
 
 @contextmanager
 def report(
     job: PipelineJob, topic: str, config: DeadLetterReportConfig, *, condition: str | None = None, **options: object
 ) -> Iterator[Tables]:
-    """All tables of the dead letters of a topic, or of those for which a condition in SQL over the columns of `letters`
-    holds. They are read once; the last table is the letters themselves.
+    """All tables of the dead letters of a topic, or of those that match an SQL condition over the columns of `letters`.
+    The topic is read once; the last table is the dead letters themselves.
     """
-    dlq_topic = dead_letter_topic(topic)
-    found = letters(job.read(dlq_topic, includeHeaders=True, **options))
-    with kept(job, dlq_topic, found if condition is None else where(found, condition)) as chosen:
+    queue = job.client.describe_dead_letters(topic)
+    found = letters(job.read(queue.dlq_topic, includeHeaders=True, **options))
+    if queue.dlq_topic not in (queue.topic, queue.topic + DLQ_SUFFIX):  # other topics may have theirs there, too
+        found = found.where(sql.col("origin_topic") == queue.topic)
+    with kept(job, queue.dlq_topic, found if condition is None else where(found, condition)) as chosen:
         yield {
             "failures": failures(chosen, config),
             "over_time": over_time(chosen, config),
@@ -115,16 +117,11 @@ def report(
         }
 
 
-def dead_letter_topic(topic: str) -> str:
-    """Where the dead letters of a topic are."""
-    return topic if topic.endswith(DLQ_SUFFIX) else topic + DLQ_SUFFIX
-
-
 # --- tables ------------------------------------------------------------------------------------
 
 
 def letters(source: DataFrame) -> DataFrame:
-    """One row per dead letter, of a source with headers: where it is, what it holds, and what it tells of its death."""
+    """One row per dead letter of a source with headers: its place, its content, and why it was dead-lettered."""
     source = source.withColumn("headers", texts(source))
     origin = _header("gq-origin")
     return source.select(
@@ -150,7 +147,7 @@ def letters(source: DataFrame) -> DataFrame:
 
 
 def fingerprint(error: Column) -> Column:
-    """What errors of the same kind have in common: the text without quotes, ids, hex and numbers."""
+    """The text of an error without quoted text, ids, hex and numbers: equal for errors of the same kind."""
     text = error
     for pattern, replacement in _NORMAL_FORMS:
         text = sql.regexp_replace(text, pattern, replacement)
@@ -158,7 +155,7 @@ def fingerprint(error: Column) -> Column:
 
 
 def failures(of_letters: DataFrame, config: DeadLetterReportConfig) -> DataFrame:
-    """Each kind of failure: how many messages, of how many keys, from when to when, and its last error in full."""
+    """Each kind of failure: messages, keys, groups, first and last time, and the last error in full."""
     return (
         of_letters.groupBy("reason", "fingerprint")
         .agg(
@@ -175,7 +172,7 @@ def failures(of_letters: DataFrame, config: DeadLetterReportConfig) -> DataFrame
 
 
 def over_time(of_letters: DataFrame, config: DeadLetterReportConfig) -> DataFrame:
-    """How many messages failed, and how, in each stretch of time that has any."""
+    """The number of messages by failure in each time window that has any."""
     stretch = sql.window("dead_at", f"{max(1, config.every_ns // 1_000)} microseconds")
     return (
         of_letters.groupBy(stretch.alias("stretch"), "reason", "fingerprint")
@@ -186,7 +183,7 @@ def over_time(of_letters: DataFrame, config: DeadLetterReportConfig) -> DataFram
 
 
 def top_keys(of_letters: DataFrame, config: DeadLetterReportConfig) -> DataFrame:
-    """The keys that fail most."""
+    """The keys with the most dead letters."""
     return (
         of_letters.where(sql.col("key").isNotNull())
         .groupBy("key")
@@ -201,7 +198,7 @@ def top_keys(of_letters: DataFrame, config: DeadLetterReportConfig) -> DataFrame
 
 
 def samples(of_letters: DataFrame, config: DeadLetterReportConfig) -> DataFrame:
-    """The latest letters of each kind of failure."""
+    """The latest dead letters of each kind of failure."""
     latest = Window.partitionBy("reason", "fingerprint").orderBy(sql.desc("dead_at"), "partition", sql.desc("offset"))
     return (
         of_letters.withColumn("rank", sql.row_number().over(latest))
@@ -221,7 +218,7 @@ def samples(of_letters: DataFrame, config: DeadLetterReportConfig) -> DataFrame:
 
 
 def charts(topic: str, tables: Mapping[str, Rows]) -> list[Chart]:
-    """How many messages failed over time, for each reason, as a picture made of rows of the tables."""
+    """A chart of dead letters over time by reason, from rows of the tables."""
     times = sorted({row["from"] for row in tables["over_time"]})
     counts = Counter[tuple[str, datetime]]()
     for row in tables["over_time"]:
@@ -243,7 +240,7 @@ def charts(topic: str, tables: Mapping[str, Rows]) -> list[Chart]:
 
 
 def plan(chosen: DataFrame, client: Client, topic: str, config: RedriveConfig) -> RedriveResult:
-    """What `redrive` would do now, apart from its limit."""
+    """What `redrive` would do now, without its limit."""
     total = RedriveResult(0)
     for partition, offsets in _chunks(chosen, CHUNK_MAX):
         found = client.plan_redrive(
@@ -262,10 +259,10 @@ def plan(chosen: DataFrame, client: Client, topic: str, config: RedriveConfig) -
 
 
 def redrive(chosen: DataFrame, job: PipelineJob, topic: str, config: RedriveConfig) -> RedriveResult:
-    """Put the chosen letters back, each exactly once however often this is run; stops at the first error.
+    """Redrive the selected dead letters, each exactly once however often this is run; stops at the first error.
 
-    A broker that restarts in between goes on with the redrive. If it has forgotten the redrive, which it does only when
-    very many came after it, it is asked again, and what it did since it was last seen is not counted.
+    A broker that restarts meanwhile continues the redrive. If it has forgotten the redrive, which happens only after
+    very many others, the redrive is requested again; what it did since the last look is not counted.
     """
     chunks = list(_chunks(chosen, config.chunk_size))
     total = RedriveResult(sum(len(offsets) for _, offsets in chunks))
@@ -291,7 +288,7 @@ def redrive(chosen: DataFrame, job: PipelineJob, topic: str, config: RedriveConf
 def _put_back(
     job: PipelineJob, topic: str, places: dict[str, object], config: RedriveConfig, limit: int
 ) -> Generator[RedriveResult, None, None]:
-    """A redrive of the broker, as it is seen until it is over."""
+    """Run one redrive in the broker; yields its progress until it ends."""
     client = job.client
     before = RedriveResult(0)
     while True:
@@ -309,7 +306,7 @@ def _put_back(
                 yield _added(before, _seen(info))
                 is_wanted = job.rest(LOOK_SECONDS)
                 info = (client.describe_redrive if is_wanted else client.stop_redrive)(topic, info.id)
-        except NotFound:
+        except NotFound:  # the broker has forgotten the redrive: request the rest
             before = RedriveResult(0, before.redriven + info.redriven, before.redriven + info.redriven)
             if limit and before.redriven >= limit:
                 yield before
@@ -340,7 +337,7 @@ def _added(one: RedriveResult, other: RedriveResult) -> RedriveResult:
 
 
 def _chunks(chosen: DataFrame, size: int) -> Iterator[tuple[int, list[int]]]:
-    """The places of the letters by partition, in order, some at a time."""
+    """The offsets of the dead letters by partition, in order, at most `size` at a time."""
     places = (
         chosen.select("partition", "offset").toArrow().sort_by([("partition", "ascending"), ("offset", "ascending")])
     )

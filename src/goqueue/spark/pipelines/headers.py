@@ -1,7 +1,7 @@
-"""The column `headers` in its two forms: pairs of a name and bytes, and a map of texts.
+"""The column `headers` in its two forms: pairs of a name and bytes, and a map of strings.
 
-The source has pairs, and so do archives. A map comes from `headersFormat=map`, and from archives that were written when
-there was nothing else. The functions here take rows with either.
+The source and archives have pairs. `headersFormat=map` and archives of earlier versions have a map. The functions here
+accept rows with either.
 """
 
 from typing import TYPE_CHECKING
@@ -27,14 +27,14 @@ def with_pairs(rows: "DataFrame") -> "DataFrame":
 
 
 def texts(rows: "DataFrame") -> "Column":
-    """The headers of the rows as a map<string,string>; of several with one name the last counts."""
+    """The headers of the rows as a map<string,string>; of several headers with one name the last one counts."""
     if isinstance(rows.schema[HEADERS].dataType, MapType):
         return F.col(HEADERS)
     return F.map_from_entries(_texts_of_pairs())
 
 
 def comparable(*, is_text: bool) -> "Column":
-    """What of headers, which are pairs, is compared: all, or only what a map of texts would have of them."""
+    """The part of headers, which are pairs, that is compared: all of it, or only what a map of strings would hold."""
     return F.array_sort(_texts_of_pairs()) if is_text else F.col(HEADERS)
 
 

@@ -1,12 +1,12 @@
-"""What every pipeline runs in: a session, a client, a reporter of progress, and readable errors.
+"""The environment of a pipeline: a session, a client, a reporter of progress, and readable errors.
 
-A job is given a session, or starts one and stops it at the end; its settings are its own, in a session within. It
-reports its progress to a `Reporter`, such as a progress bar. An error of Spark or of the broker comes out as
-one sentence: Spark wraps what went wrong on an executor in the stack of each process that it passed, and of those two
-hundred lines the last of Python's is the cause.
+A job gets a session, or starts one and stops it at the end; its settings are in an inner session. It reports its
+progress to a `Reporter`, such as a progress bar. An error of Spark or of the broker becomes one sentence: Spark wraps
+an error on an executor in the stack of each process that it passes, and the last line of Python's traceback among
+those 200 lines is the cause.
 
-A job that is killed is started again with the same arguments. None keeps state in memory that would be missed: what is
-done stands in a manifest or in a transaction, and is shown as the position of the consumer group `group_of(...)`.
+A job that is killed is started again with the same arguments. No job keeps its only state in memory: what is done is in
+a manifest or in a transaction, and is shown as the position of the consumer group `group_of(...)`.
 """
 
 import re
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 REASON_CHARACTERS = 600
 SETTINGS = EVERYWHERE | {
-    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # the default has no statistics to skip files by
-    "spark.sql.maxConcurrentOutputFileWriters": "16",  # days are written side by side, instead of sorted
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # the default has no statistics for skipping
+    "spark.sql.maxConcurrentOutputFileWriters": "16",  # several days are written at the same time, instead of sorted
 }
 _ERROR_LINE = re.compile(r"^(?:[\w.]+\.)?([A-Z]\w*): (\S.*)$")
 _PYTHON_ERROR_LINE = re.compile(r"^(?:[a-z_]\w*\.)*[A-Z]\w*(?:: \S.*)?$")
@@ -37,7 +37,7 @@ _SQLSTATE = re.compile(r"\s*SQLSTATE: \w+\s*$")
 
 
 class PipelineFailed(GoQueueError):
-    """A pipeline stopped before it was done; started again, it goes on where it stood."""
+    """A pipeline failed before it was done; a restart continues it."""
 
     code = "PIPELINE_FAILED"
 
@@ -48,22 +48,22 @@ class PipelineFailed(GoQueueError):
 
 
 class JobProgress(NamedTuple):
-    """How far a job is, in messages."""
+    """The progress of a job, in messages."""
 
-    phase: str  # what it does, in a word or two
-    done: int  # and not to be done again, whatever happens
-    pending: int  # being worked on
-    total: int  # as far as is known by now
+    phase: str  # what the job does, in one or two words
+    done: int  # durably: never done again
+    pending: int  # in progress
+    total: int  # as known now
     elapsed_ns: int  # since the first report
 
     @property
     def lag(self) -> int:
-        """How many are not done yet."""
+        """The messages that are not done yet."""
         return max(0, self.total - self.done)
 
     @property
     def rate(self) -> float:
-        """Messages per second, all in all."""
+        """Messages per second since the first report."""
         return self.done * SECOND / self.elapsed_ns if self.elapsed_ns else 0.0
 
 
@@ -71,21 +71,21 @@ Reporter = Callable[[JobProgress], None]
 
 
 def _nobody(_: JobProgress) -> None:
-    """The reporter of a job that is not watched."""
+    """The default reporter, which ignores progress."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobConfig:
-    """Where a job runs, and whom it talks to."""
+    """The broker and the Spark master of a job, and its settings."""
 
     server: str
     master: str = DEFAULT_MASTER
-    conf: Mapping[str, str] = field(default_factory=dict)  # settings of Spark, over ours
-    log_path: str | None = None  # where Spark's own words go; None leaves them on standard error
+    conf: Mapping[str, str] = field(default_factory=dict)  # Spark settings, which override ours
+    log_path: str | None = None  # the file for the log of Spark; None: standard error
 
 
 class PipelineJob:
-    """A pipeline that runs. Made by `running`."""
+    """A running pipeline. Made by `running`."""
 
     def __init__(
         self, name: str, config: JobConfig, spark: "SparkSession", client: Client, reporter: Reporter, clock: Clock
@@ -104,26 +104,26 @@ class PipelineJob:
         return self.topics(subscribe=topic, **options)
 
     def topics(self, **options: object) -> "DataFrame":
-        """The rows of whatever the options of the source say."""
+        """The rows that the options of the source select."""
         reader = self.spark.read.format("goqueue")
         for name, value in {**self.connection(), **options}.items():
             reader = reader.option(name, _text(value))
         return reader.load()
 
     def connection(self) -> dict[str, str]:
-        """The options by which source and sink find the broker, wherever they run."""
+        """The options of source and sink for the broker: executors do not have the environment of the driver."""
         key = default_api_key()
         return {"server": self.config.server} | ({"apiKey": key} if key else {})
 
     def report(self, phase: str, done: int, total: int, *, pending: int = 0) -> None:
-        """Tell how far the job is."""
+        """Report the progress of the job to its reporter."""
         now_ns = self.clock.monotonic_ns()
         if self._began_ns is None:
             self._began_ns = now_ns
         self._reporter(JobProgress(phase, done, pending, total, now_ns - self._began_ns))
 
     def tasks(self) -> tuple[int, int]:
-        """How many tasks of what Spark works on now are done, and how many there are."""
+        """The number of finished tasks in Spark's active stages, and of all their tasks."""
         done = total = 0
         tracker = self.spark.sparkContext.statusTracker()
         for stage_id in tracker.getActiveStageIds():
@@ -134,11 +134,11 @@ class PipelineJob:
         return done, total
 
     def rest(self, seconds: float) -> bool:
-        """Wait that long for more to do; False if the job is to end instead."""
+        """Wait; False if the job has to end."""
         return not self._is_over.wait(seconds)
 
     def end(self) -> None:
-        """Let a job that would go on for ever come to its end."""
+        """End a continuous job after its current step."""
         self._is_over.set()
 
 
@@ -151,7 +151,7 @@ def running(
     reporter: Reporter = _nobody,
     clock: Clock | None = None,
 ) -> Iterator[PipelineJob]:
-    """A job with its session and its client, both ended with it unless the session was given."""
+    """A job with its client and its session; both are closed after the block, except a session that was passed in."""
     check_installed()
     from py4j.protocol import Py4JError  # type: ignore[import-untyped]
     from pyspark.errors import PySparkException
@@ -181,7 +181,7 @@ def running(
 
 
 def _hush() -> None:
-    """Let PySpark not print an error as JSON that is about to be told in a sentence."""
+    """Keep PySpark from printing errors as JSON: the job reports them as one sentence."""
     from pyspark.logger import PySparkLogger
 
     for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
@@ -189,12 +189,12 @@ def _hush() -> None:
 
 
 def group_of(pipeline: str, topic: str) -> str:
-    """The consumer group that shows how far a pipeline is in a topic."""
+    """The consumer group whose positions show the progress of a pipeline in a topic."""
     return f"pipeline-{pipeline}-{topic}"
 
 
 def reason_of(text: str) -> str:
-    """The one sentence of an error of Spark's that says what went wrong."""
+    """The sentence of a Spark error that names the cause."""
     lines = [line.strip() for line in text.splitlines()]
     reason = _cause(lines) or next(filter(None, lines), "Spark says nothing")
     reason = _SQLSTATE.sub("", _CONDITION.sub("", reason))
@@ -202,7 +202,7 @@ def reason_of(text: str) -> str:
 
 
 def _cause(lines: list[str]) -> str | None:
-    """What the last traceback of Python's ends with; without one, what the innermost exception of Java's says."""
+    """The error at the end of the last Python traceback; without one, the message of the innermost Java exception."""
     tracebacks = [number for number, line in enumerate(lines) if line.endswith("Traceback (most recent call last):")]
     if tracebacks:
         for line in lines[tracebacks[-1] + 1 :]:

@@ -1,4 +1,4 @@
-"""Journeys: what became of each message, how long each stage of its way took, and where it was held up.
+"""Journeys: the outcome of each message, and the latency of each stage from publish to ack.
 
     __traces ──events──> one row per event and message ──journeys──> one row per message and group
                                                                         │
@@ -9,9 +9,9 @@ The stages are those between the moments that the broker records:
     received ──persist──> persisted ──wait──> fetched ... fetched again ──work──> acked
     └────────────────────────────────── total ────────────────────────────────────┘
 
-A delayed message waits, and its total counts, from when it was due. A wait ends with the first fetch, work begins with
-the last. What was not recorded, because it was sampled out or is older than the topic of traces, is null, and no
-latency is made of it. A row of the table that stands for scattered messages without naming them is passed over.
+The wait and the total of a delayed message start when it is due. A wait ends with the first fetch, work starts with the
+last one. An event that was not recorded, because it was sampled out or is older than the topic of traces, is null, and
+so are the latencies that need it. A row of the topic that covers scattered messages without naming them is skipped.
 """
 
 from collections.abc import Iterator, Mapping
@@ -41,7 +41,7 @@ _MESSAGE = ("topic", "partition", "offset")
 
 
 class TracesNotKept(GoQueueError):
-    """The broker has written no traces to a topic, now or ever."""
+    """The broker has never written traces to a topic."""
 
     code = "TRACES_NOT_KEPT"
 
@@ -52,7 +52,7 @@ class TracesNotKept(GoQueueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JourneyConfig:
-    """Which messages, and how many of the slowest."""
+    """The messages to report on, and the number of the slowest."""
 
     topic: str | None = None
     group: str | None = None
@@ -65,7 +65,7 @@ class JourneyConfig:
 
 @contextmanager
 def report(job: PipelineJob, config: JourneyConfig, **options: object) -> Iterator[Tables]:
-    """All tables of the journeys that the topic of traces tells of; options as those of the source."""
+    """All tables of the journeys in the topic of traces; options as those of the source."""
     if TRACES_TOPIC not in job.client.topics(internal=True):
         raise TracesNotKept(job.config.server)
     source = job.read(TRACES_TOPIC, columns="value", **options)
@@ -80,7 +80,7 @@ def report(job: PipelineJob, config: JourneyConfig, **options: object) -> Iterat
 
 
 def events(source: DataFrame) -> DataFrame:
-    """The events of the topic of traces, one row for each message that they speak of."""
+    """The events of the topic of traces, one row for each message of an event."""
     event = sql.from_json(sql.col("value").cast("string"), EVENT_FIELDS)
     step = sql.col("offset") - sql.col("first_offset")
     return (
@@ -96,7 +96,7 @@ def events(source: DataFrame) -> DataFrame:
 
 
 def journeys(of_messages: DataFrame, config: JourneyConfig) -> DataFrame:
-    """The way of each message, once for each group that got it; without a group if none did."""
+    """One row for each message and each group that received it; one without a group if none did."""
     if config.topic is not None:
         of_messages = of_messages.where(sql.col("topic") == config.topic)
     consumed = _consumed(of_messages)
@@ -147,7 +147,7 @@ def latencies(of_journeys: DataFrame, config: JourneyConfig) -> DataFrame:
 
 
 def latency_histogram(of_journeys: DataFrame, config: JourneyConfig) -> DataFrame:
-    """How many messages took up to 1, 2, 5, 10, 20, 50 ... of a microsecond and up, by topic and stage."""
+    """The number of messages that took at most 1, 2, 5, 10, 20, 50 ... microseconds, by topic and stage."""
     exact = sql.greatest(sql.col("ms"), sql.lit(0.001))
     unit = sql.pow(sql.lit(10.0), sql.floor(sql.log10(exact)))
     bound = sql.when(exact <= unit, unit).when(exact <= 2 * unit, 2 * unit).when(exact <= 5 * unit, 5 * unit)
@@ -160,7 +160,7 @@ def latency_histogram(of_journeys: DataFrame, config: JourneyConfig) -> DataFram
 
 
 def redeliveries(of_journeys: DataFrame, config: JourneyConfig) -> DataFrame:
-    """How often messages had to be delivered, by topic and group, and how they ended."""
+    """The number of deliveries and the outcomes, by topic and group."""
     return (
         of_journeys.where(sql.col("group").isNotNull())
         .groupBy("topic", "group")
@@ -181,7 +181,7 @@ def redeliveries(of_journeys: DataFrame, config: JourneyConfig) -> DataFrame:
 
 
 def slowest(of_journeys: DataFrame, config: JourneyConfig) -> DataFrame:
-    """The messages that took longest until they were acked."""
+    """The messages with the longest time to their ack."""
     return (
         of_journeys.where(sql.col("total_ms").isNotNull())
         .orderBy(sql.desc("total_ms"), *_MESSAGE, "group")
@@ -190,7 +190,7 @@ def slowest(of_journeys: DataFrame, config: JourneyConfig) -> DataFrame:
 
 
 def charts(tables: Mapping[str, Rows]) -> list[Chart]:
-    """Of each topic how its latencies are spread, and their percentiles, as pictures made of rows of its tables."""
+    """For each topic a histogram of latencies and their percentiles, from rows of the tables."""
     made: list[Chart] = []
     for topic in dict.fromkeys(row["topic"] for row in tables["latencies"]):
         counts = {
@@ -226,7 +226,7 @@ def charts(tables: Mapping[str, Rows]) -> list[Chart]:
 
 
 def _published(of_messages: DataFrame) -> DataFrame:
-    """What happened to each message, independent of groups."""
+    """The events of each message that belong to no group."""
     return of_messages.groupBy(*_MESSAGE).agg(
         sql.max(sql.nullif("trace_id", sql.lit(""))).alias("trace_id"),
         sql.min(_at("publish.received")).alias("received_ns"),
@@ -239,7 +239,7 @@ def _published(of_messages: DataFrame) -> DataFrame:
 
 
 def _consumed(of_messages: DataFrame) -> DataFrame:
-    """What each group did with each message."""
+    """The events of each message and group."""
     is_fetch = sql.col("event_type") == "consume.fetched"
     failed_ns = sql.greatest(_at("consume.nacked"), _at("visibility.timeout"))
     return (
@@ -279,9 +279,9 @@ def _outcome() -> Column:
 
 
 def _by_stage(of_journeys: DataFrame) -> DataFrame:
-    """A row for each stage of each journey that is known."""
+    """A row for each stage of each journey whose latency is known."""
     pairs = ", ".join(f"'{stage}', {stage}_ms" for stage in STAGES)
-    # A message that several groups got was persisted once.
+    # A message that several groups received was persisted once.
     once = sql.col("stage") != "persist"
     stages = of_journeys.select(*_MESSAGE, "group", sql.expr(f"stack({len(STAGES)}, {pairs}) as (stage, ms)"))
     stages = stages.where(sql.col("ms").isNotNull())
@@ -290,7 +290,7 @@ def _by_stage(of_journeys: DataFrame) -> DataFrame:
 
 
 def _bounds(lowest_ms: float, highest_ms: float) -> list[float]:
-    """Those of the histogram from one to another, also those that no message has."""
+    """The bounds of the histogram from the lowest to the highest, also those without messages."""
     steps = (round(factor * 10.0**power, 3) for power in range(-3, 16) for factor in (1, 2, 5))
     return [bound for bound in steps if lowest_ms <= bound <= highest_ms]
 
@@ -300,7 +300,7 @@ def _rank_of_stage() -> Column:
 
 
 def _at(event_type: str) -> Column:
-    """When it happened, if it is this."""
+    """The time of the event if it has this type, else null."""
     return sql.when(sql.col("event_type") == event_type, sql.col("time_ns"))
 
 

@@ -1,15 +1,17 @@
-"""Lag: how much each group has before it, how old that is, and when it will be through.
+"""Lag: the backlog of each group, its age, and when it will be consumed.
 
     client ──observe──> observations, at two moments or more ──forecast──> one row per group and topic
 
-A group has done everything below the end of a partition but its backlog, whether it acks one by one or commits
-positions; so what it did between two observations is how far `end - backlog` moved, and its rate is that by the time
-between them. What comes in is counted by the topic's own time index, over a window that ends now. The forecast is
+A group has done all messages below the end of a partition except its backlog, whether it acks single messages or
+commits positions. So the number of messages that it consumed between two observations is the difference of
+`end - backlog`, and its rate is that divided by the time between them. Published messages are counted with the topic's
+time index, over a window that ends now. The forecast is
 
     backlog / (consumed per second - produced per second)
 
-and only where both are known and more goes out than comes in. Otherwise the state says why there is none: `unknown`
-(one observation, or the group was reset meanwhile), `stalled` (nothing goes out), `growing` (more comes in).
+if both rates are known and the first is larger. Otherwise the state says why there is no forecast: `unknown` (one
+observation, or the group was reset meanwhile), `stalled` (no message is consumed), `growing` (more messages are
+published than consumed).
 """
 
 from collections.abc import Sequence
@@ -37,8 +39,8 @@ _PARTITION = ("group", "topic", "partition")
 class LagConfig:
     """How rates are measured."""
 
-    window_ns: int = 300 * SECOND  # of what comes in
-    over_ns: int = 5 * SECOND  # between two observations, of what goes out; 0 makes one observation only
+    window_ns: int = 300 * SECOND  # for the rate of publishing
+    over_ns: int = 5 * SECOND  # between two observations, for the rate of consumption; 0: one observation
     by_partition: bool = False
 
     def __post_init__(self) -> None:
@@ -49,7 +51,10 @@ class LagConfig:
 
 
 class Observation(NamedTuple):
-    """Where a group stands in a partition at a moment, and what came in lately; None where that is not known."""
+    """The position and backlog of a group in a partition at one time, and the messages published in the window.
+
+    `produced` is None if it is not known.
+    """
 
     group: str
     topic: str
@@ -64,14 +69,14 @@ class Observation(NamedTuple):
 
 
 class _Intake(NamedTuple):
-    """What came into the partitions of a topic, and in which time."""
+    """The messages published to the partitions of a topic, and the time that it took."""
 
     produced: Sequence[int | None]
     seconds: float
 
 
 def report(job: PipelineJob, config: LagConfig, *, groups: Sequence[str] | None = None) -> Tables:
-    """Backlog, age and forecast of the groups that are asked for, or of all, once their rates are measured."""
+    """Backlog, age and forecast of the given groups, or of all; waits `over_ns` to measure their rates."""
     found = observe(job.client, config, now_ns=job.clock.wall_ns(), groups=groups)
     if config.over_ns and found and job.rest(config.over_ns / SECOND):
         found += observe(job.client, config, now_ns=job.clock.wall_ns(), groups=groups)
@@ -82,7 +87,7 @@ def report(job: PipelineJob, config: LagConfig, *, groups: Sequence[str] | None 
 def observe(
     client: Client, config: LagConfig, *, now_ns: int, groups: Sequence[str] | None = None
 ) -> list[Observation]:
-    """Where groups stand now. One that is asked for and not there is an error, one that just went is none."""
+    """The current state of groups. A given group that does not exist is an error; one deleted meanwhile is skipped."""
     found: list[Observation] = []
     intakes: dict[str, _Intake] = {}
     for group in client.groups() if groups is None else groups:
@@ -117,7 +122,7 @@ def observe(
 
 
 def forecast(observations: DataFrame, config: LagConfig) -> DataFrame:
-    """Of each group and topic, or partition: backlog, age, what goes in and out per second, and when it is done."""
+    """By group and topic, or partition: backlog, age, both rates, the state, and the time until it is consumed."""
     rated = _rated(observations)
     keys = _PARTITION if config.by_partition else _PARTITION[:2]
     summed = rated.groupBy(*keys).agg(
@@ -146,7 +151,10 @@ def forecast(observations: DataFrame, config: LagConfig) -> DataFrame:
 
 
 def _intake(client: Client, topic: str, window_ns: int, now_ns: int) -> _Intake:
-    """What came in during the window, or since the topic was made; None where retention may have taken some of it."""
+    """The messages published in the window, or since the creation of the topic.
+
+    None for a partition where retention may have removed some of them.
+    """
     try:
         known = client.describe_topic(topic)
         since_ns = max(now_ns - window_ns, known.created_at_ns)
@@ -180,5 +188,5 @@ def _rated(observations: DataFrame) -> DataFrame:
 
 
 def _sum_of_known(column: str) -> Column:
-    """The sum, or null if a part of it is not known."""
+    """The sum; null if a part of it is not known."""
     return sql.when(sql.count_if(sql.col(column).isNull()) == 0, sql.sum(column)).alias(column)

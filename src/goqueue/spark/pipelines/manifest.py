@@ -1,4 +1,4 @@
-"""What an archive holds: a log of commits beside the Parquet files, and nothing counts that is not in it.
+"""The manifest of an archive: a log of commits beside the Parquet files. A file that is in no commit does not count.
 
     <archive>/
       date=2026-11-15/00000000000000000007-00000.parquet    sequence of its commit, number within it
@@ -6,20 +6,20 @@
       _goqueue/00000000000000000007.json                    one commit: what came, what went, which offsets are in
       _goqueue/staging/8/...                                what Spark is writing for the next one
 
-A commit is one file that appears at once, or not at all, and never twice under one sequence. It says which offsets of
-which partitions are now in the archive, so the manifest is also the checkpoint: the next run begins where it ends,
-and there is no second place that could disagree.
+A commit is one file that appears atomically, and never twice with one sequence. It names the offsets of each partition
+that are now in the archive, so the manifest is also the checkpoint: the next run starts where the last commit ends, and
+no second state can disagree with it.
 
-    1. Spark writes files below staging/<sequence>.                          killed here: they are thrown away
-    2. Their rows are counted, their bytes summed, and the commit written.   from here on they count
-    3. What they replace is removed, and they are moved to their places.     killed here: the next job does it
+    1. Spark writes files below staging/<sequence>.                            killed here: they are discarded
+    2. Their rows are counted, their checksums computed, the commit written.   from here on they count
+    3. Replaced files are removed, and new ones moved to their places.         killed here: the next job does it
 
-So a directory that is read by something that knows of no manifest never shows a row twice, or one that does not count;
-at worst it lacks those that are on their way. Every `WHOLE_EVERY` commits one says all that the archive holds, and
-those before it are removed.
+So a reader of the directory that ignores the manifest never sees a row twice, or a row that does not count; at worst it
+misses rows that are not moved yet. Every `WHOLE_EVERY` commits, one commit names all that the archive holds, and the
+commits before it are removed.
 
-The checksum of a file is over its bytes: it says years later, when the topic has long forgotten the messages, whether
-the archive is what was written.
+The checksum of a file covers its bytes: years later, when the topic no longer has the messages, it shows whether the
+file has changed.
 """
 
 import re
@@ -33,7 +33,7 @@ import msgspec
 from goqueue.spark.pipelines.store import ArchiveBusy, ArchiveDamaged, ArchiveError, ForeignArchive, Store
 
 FORMAT = 1
-OWN = "_goqueue"  # Spark, like Hive, passes over names that begin with an underscore
+OWN = "_goqueue"  # Spark and Hive ignore names that start with an underscore
 STAGING = f"{OWN}/staging"
 LOCK = f"{OWN}/lock"
 WHOLE_EVERY = 100
@@ -53,7 +53,7 @@ class OffsetsLost(ArchiveError):
     def __init__(self, topic: str, lost: "Sequence[PartitionSpan]") -> None:
         names = ", ".join(f"{topic}-{one.partition} [{one.start}, {one.end})" for one in lost)
         super().__init__(
-            f"retention removed these offsets before they were archived: {names}; --accept-loss goes on without them"
+            f"retention removed these offsets before they were archived: {names}; --accept-loss continues without them"
         )
         self.topic = topic
         self.lost = [tuple(one) for one in lost]
@@ -74,29 +74,29 @@ class ArchivedFile(msgspec.Struct, frozen=True):
     record_count: int
     size_bytes: int
     crc32c: int
-    headers: str = MAP  # the form of that column; files from before there was another do not say it
+    headers: str = MAP  # the form of that column; files of earlier versions do not name it
 
 
 class Commit(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One step of an archive, as it stands in its file."""
+    """One commit of an archive, as stored."""
 
     sequence: int
     topic: str
     topic_id: str
     job: str  # archive, merge or compact
     committed_at: str
-    archived: list[PartitionSpan] = []  # in order; each goes on where the one before it ended
+    archived: list[PartitionSpan] = []  # in order; each starts where the previous one of its partition ends
     lost: list[PartitionSpan] = []  # by retention, with the user's consent
-    files: list[ArchivedFile] = []  # that came
-    removed: list[str] = []  # that went
-    moves: dict[str, str] = {}  # from where Spark wrote it to its place
-    is_whole: bool = False  # says all; what came before does not matter
-    is_compacted: bool = False  # has only the last message of each key
+    files: list[ArchivedFile] = []  # added
+    removed: list[str] = []  # paths of files that do not count any more
+    moves: dict[str, str] = {}  # from the path below staging to the final path
+    is_whole: bool = False  # holds the whole state; earlier commits are not needed
+    is_compacted: bool = False  # the archive holds only the last message of each key
     format: int = FORMAT
 
 
 class Manifest:
-    """All commits of an archive, taken together."""
+    """The state of an archive: the sum of its commits."""
 
     def __init__(self) -> None:
         self.topic = ""
@@ -110,7 +110,7 @@ class Manifest:
 
     @classmethod
     def of(cls, commits: Iterable[Commit]) -> Self:
-        """What the commits, which are in their order, make together."""
+        """The state after the commits, which are in order."""
         manifest = cls()
         for commit in commits:
             manifest.apply(commit)
@@ -118,16 +118,16 @@ class Manifest:
 
     @property
     def record_count(self) -> int:
-        """How many messages are in the archive."""
+        """The number of messages in the archive."""
         return sum(file.record_count for file in self.files.values())
 
     @property
     def size_bytes(self) -> int:
-        """How large its files are."""
+        """The size of all files."""
         return sum(file.size_bytes for file in self.files.values())
 
     def apply(self, commit: Commit) -> None:
-        """Take one more commit in. Raises `ArchiveDamaged` if it cannot be the next one."""
+        """Apply the next commit. Raises `ArchiveDamaged` if it cannot be the next one."""
         name = commit_path(commit.sequence)
         if commit.is_whole:
             self.archived, self.lost, self.files = {}, [], {}
@@ -146,19 +146,19 @@ class Manifest:
             if span.partition in passed and passed[span.partition].start == begins:
                 begins = passed[span.partition].end
             if span.start != begins or span.end < span.start:
-                raise ArchiveDamaged(name, f"begins at {span.start} of partition {span.partition}, and not at {begins}")
+                raise ArchiveDamaged(name, f"starts at {span.start} of partition {span.partition}, and not at {begins}")
             start = span.start if before is None else before.start
             self.archived[span.partition] = PartitionSpan(span.partition, start, span.end)
         for path in commit.removed:
             if self.files.pop(path, None) is None:
-                raise ArchiveDamaged(name, f"removes {path}, which is not there")
+                raise ArchiveDamaged(name, f"removes {path}, which does not exist")
         for file in commit.files:
             if file.path in self.files:
-                raise ArchiveDamaged(name, f"brings {file.path}, which is there")
+                raise ArchiveDamaged(name, f"adds {file.path}, which exists")
             self.files[file.path] = file
 
     def onwards(self, spans: Sequence[PartitionSpan]) -> list[PartitionSpan]:
-        """The part of the spans that is after what is archived."""
+        """The parts of the spans after what is archived."""
         found = []
         for span in spans:
             known = self.archived.get(span.partition)
@@ -167,7 +167,7 @@ class Manifest:
         return found
 
     def whole(self, commit: Commit) -> Commit:
-        """That commit, which is taken in already, in the form that says all."""
+        """The last applied commit as one that holds the whole state."""
         return msgspec.structs.replace(
             commit,
             archived=sorted(self.archived.values()),
@@ -179,7 +179,7 @@ class Manifest:
 
 
 class Archive:
-    """A directory with a manifest. Made by `opened`, which holds it against others, or by `looked_at`."""
+    """A directory with a manifest. Made by `opened`, which locks it, or by `looked_at`, for reading."""
 
     def __init__(self, store: Store, commits: Sequence[Commit]) -> None:
         self.store = store
@@ -208,9 +208,9 @@ class Archive:
         record_count: int | None = None,
         headers: str = PAIRS,
     ) -> Commit:
-        """Make files that lie below `staging` count, and those that are `removed` not any more, in one step.
+        """Add the files below `staging` to the archive and remove others from it, atomically.
 
-        Raises `ArchiveDamaged` if they do not have as many rows as they should, where that is known.
+        Raises `ArchiveDamaged` if the number of rows is not `record_count`, if that is given.
         """
         sequence = self.manifest.sequence + 1
         moves: dict[str, str] = {}
@@ -257,10 +257,10 @@ class Archive:
         self._staged = {place: path for path, place in commit.moves.items()}
 
     def settle(self, removed: Sequence[str] = ()) -> None:
-        """Bring the files to where the last commit has them; safe to do again."""
+        """Move the files of the last commit to their final paths; idempotent."""
         if self._last is None:
             return
-        for path in removed:
+        for path in removed:  # before the moves: a reader without the manifest must not see a row twice
             self.store.remove(path)
         for path, place in self._last.moves.items():
             if self.store.exists(path):
@@ -272,25 +272,25 @@ class Archive:
                     self.store.remove(path)
 
     def sweep(self) -> list[str]:
-        """Finish what a killed job began, and remove its files that do not count; says which those were."""
+        """Finish the commit of a killed job, and remove files that do not count; returns their paths."""
         stray = [path for path in self.store.files("") if _DATA.fullmatch(path) and path not in self.manifest.files]
         self.settle(stray)
         self.store.remove(STAGING)
         return stray
 
     def urls(self, paths: Iterable[str] | None = None) -> list[str]:
-        """The files that count, as Spark calls them, wherever they are on their way."""
+        """The URLs of files that count, also of those that are not moved yet."""
         return [self.store.url(self.place(path)) for path in (self.manifest.files if paths is None else paths)]
 
     def place(self, path: str) -> str:
-        """Where a file that counts is: not yet in its place, if a job was killed just after its commit."""
+        """The path of a file that counts: still below staging if a job was killed just after its commit."""
         staged = self._staged.get(path)
         return staged if staged is not None and self.store.exists(staged) else path
 
 
 @contextmanager
 def opened(store: Store, *, topic: str, topic_id: str, is_compacted: bool) -> Iterator[Archive]:
-    """The archive of that topic, locked against other writers, and created if the directory is empty."""
+    """The archive of the topic, locked against other writers; created if the directory is empty."""
     check_is_ours(store)
     with store.locked(LOCK):
         archive = Archive(store, load(store))
@@ -298,9 +298,7 @@ def opened(store: Store, *, topic: str, topic_id: str, is_compacted: bool) -> It
         if known.sequence and known.topic != topic:
             raise ForeignArchive(store.directory, f"holds the archive of topic {known.topic}, not of {topic}")
         if known.sequence and topic_id and known.topic_id != topic_id:
-            reason = (
-                f"holds the archive of another topic of the name {topic}, which was deleted since ({known.topic_id})"
-            )
+            reason = f"holds the archive of another topic of the name {topic}, deleted since ({known.topic_id})"
             raise ForeignArchive(store.directory, reason)
         if known.sequence and known.is_compacted != is_compacted:
             holds = "the last message of each key only" if known.is_compacted else "all messages, and is not compacted"
@@ -310,7 +308,7 @@ def opened(store: Store, *, topic: str, topic_id: str, is_compacted: bool) -> It
 
 
 def looked_at(store: Store) -> Archive:
-    """The archive as it is, for readers; it takes no lock."""
+    """The archive for readers, without a lock."""
     archive = Archive(store, load(store))
     if not archive.manifest.sequence:
         raise ForeignArchive(store.directory, "holds no archive")
@@ -330,12 +328,12 @@ def load(store: Store) -> list[Commit]:
     for path in names:
         try:
             commit = msgspec.json.decode(store.read(path), type=Commit)
-        except FileNotFoundError:  # a whole one came meanwhile, and this is not needed any more
+        except FileNotFoundError:  # a commit with the whole state has replaced this one meanwhile
             return load(store)
         except msgspec.DecodeError as error:
-            raise ArchiveDamaged(store.url(path), f"is no commit of format {FORMAT}: {error}") from None
+            raise ArchiveDamaged(store.url(path), f"is not a commit of format {FORMAT}: {error}") from None
         if commit.format != FORMAT or commit_path(commit.sequence) != path:
-            raise ArchiveDamaged(store.url(path), f"is no commit of format {FORMAT}")
+            raise ArchiveDamaged(store.url(path), f"is not a commit of format {FORMAT}")
         if commit.is_whole:
             commits.clear()
         commits.append(commit)
@@ -343,12 +341,12 @@ def load(store: Store) -> list[Commit]:
 
 
 def commit_path(sequence: int) -> str:
-    """Where a commit stands."""
+    """The path of a commit."""
     return f"{OWN}/{sequence:020d}.json"
 
 
 class ReadableOffsets(NamedTuple):
-    """What of a partition can be read now: [start, end)."""
+    """The offsets [start, end) of a partition that can be read now."""
 
     partition: int
     start: int
@@ -356,24 +354,24 @@ class ReadableOffsets(NamedTuple):
 
 
 class ArchivePlan(NamedTuple):
-    """The offsets to archive next, and those that are gone before they were."""
+    """The offsets to archive next, and those that were removed before they were archived."""
 
     spans: list[PartitionSpan]
     lost: list[PartitionSpan]
 
     @property
     def offset_count(self) -> int:
-        """How many offsets that are."""
+        """The number of offsets to archive."""
         return sum(span.end - span.start for span in self.spans)
 
 
 def plan(
     archived: Mapping[int, PartitionSpan], bounds: Sequence[ReadableOffsets], *, offsets_max: int, is_first: bool
 ) -> ArchivePlan:
-    """The next offsets of each partition, in proportion to what it has waiting, at most `offsets_max` or one of each.
+    """The next offsets of each partition, in proportion to its backlog, at most `offsets_max` or one of each.
 
-    The first commit begins where the log begins. From then on what is not there any more is lost; and a partition that
-    came later should be there from its first offset on.
+    The first commit starts at the start of the log. From then on, offsets that are gone are lost; a partition that was
+    added later must be there from offset 0 on.
     """
     lost, waiting = [], []
     for bound in bounds:

@@ -1,7 +1,7 @@
 """Charts as files: matplotlib draws them one below the other, as PNG, SVG, or a page of HTML that holds the SVG.
 
 A figure is made without pyplot, hence without a display, a global figure or a setting of the user's own matplotlib.
-A value that is None, or no finite number, is a gap. Text is never read as TeX.
+A value that is None or not finite is a gap. Text is never read as TeX.
 """
 
 from collections.abc import Iterator, Sequence
@@ -25,10 +25,10 @@ from goqueue.spark.pipelines.charts import FORMATS, Chart, Series, short
 
 WIDTH_IN, HEIGHT_IN = 10.0, 3.6  # of a chart
 DPI = 150
-CHARTS_MAX = 60  # a picture of matplotlib has at most 65,535 pixels from top to bottom
-LEGEND_MAX = 12  # more names than that are taller than a chart
-MARKED_MAX = 40  # points of a line that get a dot each
-LABELED_MAX = 16  # bars that get their value written on top
+CHARTS_MAX = 60  # matplotlib limits the height of an image to 65,535 pixels
+LEGEND_MAX = 12  # a longer legend is taller than a chart
+MARKED_MAX = 40  # lines with at most this many points get a dot at each
+LABELED_MAX = 16  # charts with at most this many bars show the value of each
 LABEL_CHARACTERS = 100  # about as many fit below a chart
 
 INK, GREY, PALE = "#1f2933", "#616e7c", "#e4e7eb"
@@ -74,16 +74,16 @@ def as_svg(charts: Sequence[Chart]) -> str:
 
 
 def as_html(charts: Sequence[Chart]) -> str:
-    """The charts as a page that needs nothing else."""
+    """The charts as a page without external resources."""
     title = escape(_printable(charts[0].title if charts else ""))
     svg = as_svg(charts)
-    drawing = svg[svg.index("<svg") :]  # HTML has no room for the declarations that XML starts with
+    drawing = svg[svg.index("<svg") :]  # HTML does not allow the XML declarations
     head = f'<meta charset="utf-8"><title>{title}</title><style>svg {{ max-width: 100%; height: auto }}</style>'
     return f'<!doctype html>\n<html lang="en">{head}\n{drawing}</html>\n'
 
 
 def figure(charts: Sequence[Chart]) -> Figure:
-    """The charts one below the other, as far as a picture can hold them."""
+    """The charts one below the other, at most `CHARTS_MAX`."""
     drawn = charts[:CHARTS_MAX]
     count = max(1, len(drawn))
     with rc_context(_SETTINGS):
@@ -101,7 +101,7 @@ def figure(charts: Sequence[Chart]) -> Figure:
 def _rendered(charts: Sequence[Chart], file_format: str, metadata: dict[str, Any]) -> bytes:
     file = BytesIO()
     made = figure(charts)
-    with rc_context(_SETTINGS):  # what is known only now: how text is written into a file
+    with rc_context(_SETTINGS):  # `svg.fonttype` and others are read when the file is written
         made.savefig(file, format=file_format, metadata=metadata)
     return file.getvalue()
 
@@ -141,7 +141,7 @@ def _draw(chart: Chart, axes: Axes) -> None:
 def _lines(chart: Chart, axes: Axes, positions: Sequence[float]) -> Iterator[Any]:
     for number, one in enumerate(chart.series):
         values = list(_numbers(one))
-        # A value between two gaps is no line: without a dot it would not be seen.
+        # A value between two gaps makes no line: without a dot it would be invisible.
         marked = [index for index in range(len(values)) if len(values) <= MARKED_MAX or _is_alone(values, index)]
         (line,) = axes.plot(
             positions, values, color=_color(number), linewidth=1.8, marker="o", markersize=4, markevery=marked
@@ -164,7 +164,7 @@ def _bars(chart: Chart, axes: Axes, positions: Sequence[float]) -> Iterator[Any]
 
 
 def _stacks(chart: Chart, axes: Axes, positions: Sequence[float]) -> Iterator[Any]:
-    """Bars on top of each other: their sum is seen, too."""
+    """Bars on top of each other, which show their sum, too."""
     floor = [0.0] * len(positions)
     width = _room(chart, positions) * (0.8 if len(positions) > 4 else BAR_MAX)
     for number, one in enumerate(chart.series):
@@ -174,7 +174,7 @@ def _stacks(chart: Chart, axes: Axes, positions: Sequence[float]) -> Iterator[An
 
 
 def _explain(chart: Chart, axes: Axes, shown: Sequence[Any]) -> None:
-    """Say which color is which, beside the chart, where it covers nothing."""
+    """Draw the legend beside the chart, where it covers nothing."""
     names = [_printable(one.name) for one in chart.series]
     legend = axes.legend(
         shown[:LEGEND_MAX], names[:LEGEND_MAX], loc="upper left", bbox_to_anchor=(1, 1.03), frameon=False
@@ -187,7 +187,7 @@ def _explain(chart: Chart, axes: Axes, shown: Sequence[Any]) -> None:
 
 
 def _positions(chart: Chart) -> list[float]:
-    """Where the places are: moments in days, names one apart from each other."""
+    """The x positions: times in days, names at distance 1."""
     return [
         float(date2num(place)) if isinstance(place, datetime) else float(index)
         for index, place in enumerate(chart.places)
@@ -218,7 +218,7 @@ def _room(chart: Chart, positions: Sequence[float]) -> float:
 
 
 def _numbers(series: Series) -> Iterator[float]:
-    """The values, with gaps as matplotlib has them."""
+    """The values, with NaN for gaps."""
     return (nan if value is None or not isfinite(value) else float(value) for value in series.values)
 
 
@@ -232,5 +232,5 @@ def _color(number: int) -> str:
 
 
 def _printable(text: str) -> str:
-    """The text without what XML cannot hold."""
+    """The text without control characters, which XML cannot hold."""
     return "".join(character if character.isprintable() else "?" for character in text)

@@ -1,15 +1,14 @@
-"""Messages once more: chosen from an archive, a topic, or both, and published to a topic, each exactly once.
+"""Replay: publish selected messages of an archive, a topic, or both again to a topic, each exactly once.
 
-From both, the archive is read as far as it goes, and the topic from there on. What is chosen comes in the order of its
-partition: one task has all of a partition, so that messages with one key keep their order. The priority is kept; a
-time to be delivered at only if it is still to come. Headers are kept, but for those of GoQueue itself; `gq-origin`
-says where the message was: topic:partition:offset. A predicate sees the columns of the source, and beside them
-`header`, which is the headers as a map<string,string>.
+With both, the archive is read up to its end, and the topic from there on. Messages keep the order of their partition:
+one task has all of a partition, so messages with one key keep their order. The priority is kept; the delivery time only
+if it is in the future. Headers are kept, except those of GoQueue itself; `gq-origin` names the original place:
+topic:partition:offset. A predicate sees the columns of the source, and the column `header`, which is the headers as a
+map<string,string>.
 
-First everything that is chosen is counted, by stretches of offsets. Out of that come the total and the parts in which
-it is published: one transaction each, at the rate that was asked for. The plan
-is settled before the first part (see `runs.py`), so a run that is killed goes on with the same parts, and publishes
-none of them twice. What comes to the topic after that belongs to another run.
+First the selected messages are counted, in stretches of offsets. The counts give the total and the parts: each part is
+published in one transaction, at the given rate. The plan is fixed before the first part (see `runs.py`), so a restart
+continues with the same parts, and publishes none of them twice. Messages that arrive after that belong to another run.
 """
 
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812
 
 from goqueue.clock import SECOND
 from goqueue.errors import InvalidConfig, InvalidRequest, TopicNotFound
+from goqueue.record.headers import CREATED
 from goqueue.spark.pipelines.archive import rows_of, topic_rows, within
 from goqueue.spark.pipelines.headers import texts, with_pairs
 from goqueue.spark.pipelines.job import PipelineJob, group_of
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 NAME = "replay"
-PART_S = 300  # how long a part takes at the rate that was asked for: readers see it when it is whole
+PART_S = 300  # at the given rate: readers see a part only when all of it is published
 PART_MESSAGES = 2_000_000
 STRETCH_OFFSETS = 10_000
 ORIGIN = "gq-origin"
@@ -42,7 +42,7 @@ RESERVED_PREFIX = "gq-"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplayConfig:
-    """What is published again, and where."""
+    """The source, the selection and the target."""
 
     target: str
     topic: str | None = None  # one of these two, or both
@@ -50,7 +50,7 @@ class ReplayConfig:
     from_time_ns: int | None = None
     to_time_ns: int | None = None
     partition: int | None = None
-    from_offset: int | None = None  # of each partition that is asked for
+    from_offset: int | None = None  # of each selected partition
     to_offset: int | None = None
     keys: tuple[bytes, ...] = ()
     where: str | None = None  # SQL over the columns of the source, and `header`
@@ -68,39 +68,39 @@ class ReplayConfig:
 
 
 class ReplayPart(NamedTuple):
-    """What one transaction publishes: of some partitions the chosen messages in [start, end)."""
+    """The messages of one transaction: the selected ones in the spans."""
 
     spans: list[PartitionSpan]
     message_count: int
 
 
 class ReplayPlan(msgspec.Struct, frozen=True):
-    """What a run publishes, settled once."""
+    """What a run publishes, fixed at its first start."""
 
     arguments: str
     topic: str
     topic_id: str
-    spans: list[PartitionSpan]  # what is looked at
-    archived: list[PartitionSpan]  # as far as this comes from the archive
+    spans: list[PartitionSpan]  # all offsets that are read
+    archived: list[PartitionSpan]  # the offsets that come from the archive
     parts: list[ReplayPart]
     settled_at_ns: int
     from_time_ns: int | None
     to_time_ns: int | None
-    target_id: str = ""  # of plans that were settled before it was noted it is not known
+    target_id: str = ""  # empty in plans of earlier versions
 
     @property
     def message_count(self) -> int:
-        """How many messages were chosen."""
+        """The number of selected messages."""
         return sum(part.message_count for part in self.parts)
 
     @property
     def looked_at_count(self) -> int:
-        """Out of how many offsets."""
+        """The number of offsets that are read to select them."""
         return sum(span.end - span.start for span in self.spans)
 
 
 class ReplaySummary(NamedTuple):
-    """What a run did."""
+    """The results of one start of a run."""
 
     run: str
     target: str
@@ -117,7 +117,7 @@ class ReplaySummary(NamedTuple):
 
 
 def selected(rows: "DataFrame", config: ReplayConfig) -> "DataFrame":
-    """Those rows that are to be published again."""
+    """The rows that match the selection."""
     conditions: list[Column] = []
     if config.partition is not None:
         conditions.append(F.col("partition") == config.partition)
@@ -139,35 +139,38 @@ def selected(rows: "DataFrame", config: ReplayConfig) -> "DataFrame":
 
 
 def republished(rows: "DataFrame", config: ReplayConfig, *, now_ns: int) -> "DataFrame":
-    """The rows as the sink takes them, in the order of their partitions, with a note where they come from."""
+    """The rows as the sink takes them, in the order of their partitions, with the header `gq-origin`."""
     rows = with_pairs(rows)
     own = F.filter("headers", lambda pair: ~pair["key"].startswith(RESERVED_PREFIX))
     origin = F.concat_ws(":", F.col("topic"), F.col("partition"), F.col("offset"))
     note = F.struct(F.lit(ORIGIN).alias("key"), origin.cast("binary").alias("value"))
     due = F.timestamp_micros(F.lit(now_ns // 1_000))
+    created = F.filter("headers", lambda pair: pair["key"] == CREATED)
+    created_ns = F.get(created, F.size(created) - 1)["value"].cast("string").try_cast("decimal(19,0)")
     columns = [
         F.col("key"),
         F.col("value"),
         F.concat(own, F.array(note)).alias("headers"),
         F.col("priority"),
         F.when(F.col("deliver_at") > due, F.col("deliver_at")).alias("deliver_at"),
+        F.timestamp_micros(F.floor(created_ns / 1_000).cast("long")).alias("created_at"),
     ]
     if config.keep_partitions:
         columns.append(F.col("partition"))
-    # a rate is shared out over tasks, whether or not they have rows: so one has all
+    # tasks cannot share a rate, so one task has all rows
     together = rows.repartition(1) if config.rate is not None else rows.repartition("topic", "partition")
     ordered = together.sortWithinPartitions("topic", "partition", "offset")
     return ordered.select(*columns)
 
 
 def count(job: PipelineJob, config: ReplayConfig) -> ReplayPlan:
-    """What a run would publish if it began now."""
+    """What a run would publish if it started now."""
     job.client.describe_topic(config.target)
     return _plan(job, config)
 
 
 def default_name(job: PipelineJob, config: ReplayConfig, times: Sequence[str | None] = ()) -> str:
-    """The name of a run that was given none; `times` are those of the command, as they were typed."""
+    """The default name of a run; `times` are those of the command as typed: `2h ago` must name the same run later."""
     described = job.client.describe_topic
     sources = (
         None if config.topic is None else described(config.topic).topic_id,
@@ -179,7 +182,7 @@ def default_name(job: PipelineJob, config: ReplayConfig, times: Sequence[str | N
 
 
 def run(job: PipelineJob, config: ReplayConfig, *, directory: str, name: str) -> ReplaySummary:
-    """Publish what is chosen, or go on with that; a run that is done does nothing."""
+    """Publish the selected messages, or continue the run; a run that is done does nothing."""
     began_ns = job.clock.monotonic_ns()
     job.client.describe_topic(config.target)
     messages = 0
@@ -208,7 +211,7 @@ def run(job: PipelineJob, config: ReplayConfig, *, directory: str, name: str) ->
 def write_part(
     job: PipelineJob, rows: "DataFrame", target: str, *, run: str, part: int, rate: float | None = None
 ) -> None:
-    """Publish the rows in one transaction, which happens once, however often it is tried."""
+    """Publish the rows in one transaction, exactly once however often it is repeated."""
     writer = rows.write.format("goqueue").mode("append")
     for name, value in {**job.connection(), "topic": target, "transactionalId": run, "marker": str(part)}.items():
         writer = writer.option(name, value)
@@ -222,8 +225,8 @@ def parts_of(
 ) -> list[ReplayPart]:
     """Cut the spans where stretches of offsets end, so that no part has many more than `messages_max` messages.
 
-    `counts` has how many are chosen, by partition and number of the stretch. Partitions go forward side by side; a
-    stretch without any is in no part.
+    `counts` has the number of selected messages by partition and stretch. A part has stretches of all partitions, from
+    the first on; a stretch without selected messages is in no part.
     """
     waiting = {span: sorted(number for partition, number in counts if partition == span.partition) for span in spans}
     parts: list[ReplayPart] = []
@@ -271,7 +274,7 @@ def _settled(job: PipelineJob, config: ReplayConfig, going: PipelineRun[ReplayPl
 
 
 def _arguments(config: ReplayConfig) -> str:
-    """What must be the same when a run goes on; times are left out, they were settled in the plan."""
+    """What must not change when a run is continued; times are left out, since the plan has fixed them."""
     chosen = (config.target, config.topic, config.archive, config.partition, config.from_offset, config.to_offset)
     return repr((*chosen, config.keys, config.where, config.keep_partitions))
 
@@ -295,7 +298,7 @@ def _plan(job: PipelineJob, config: ReplayConfig) -> ReplayPlan:
 
 
 def _sources(job: PipelineJob, config: ReplayConfig) -> tuple[str, str, list[PartitionSpan], list[PartitionSpan]]:
-    """Topic and id, what is looked at, and as far as what of it comes from the archive."""
+    """The topic, its id, the offsets to read, and the offsets that come from the archive."""
     kept = looked_at(LocalStore(config.archive)).manifest if config.archive is not None else None
     archived = dict(kept.archived) if kept else {}
     if config.topic is None:
@@ -325,7 +328,7 @@ def _sources(job: PipelineJob, config: ReplayConfig) -> tuple[str, str, list[Par
 
 
 def _cut(spans: Sequence[PartitionSpan], config: ReplayConfig) -> list[PartitionSpan]:
-    """As much of the spans as the offsets and the partition leave."""
+    """The parts of the spans within the selected offsets and partition."""
     found = []
     for span in sorted(spans):
         start = max(span.start, config.from_offset or 0)
@@ -336,7 +339,7 @@ def _cut(spans: Sequence[PartitionSpan], config: ReplayConfig) -> list[Partition
 
 
 def _between(job: PipelineJob, config: ReplayConfig, spans: Sequence[PartitionSpan]) -> list[PartitionSpan]:
-    """The part of the spans that lies between the times, as the broker finds it in its time index."""
+    """The parts of the spans between the selected times, by the time index of the broker."""
     assert config.topic is not None
     starts: dict[int, int] = {}
     ends: dict[int, int] = {}
@@ -360,7 +363,7 @@ def _chosen(job: PipelineJob, config: ReplayConfig, plan: ReplayPlan, spans: Seq
 
 
 def _rows(job: PipelineJob, config: ReplayConfig, plan: ReplayPlan, spans: Sequence[PartitionSpan]) -> "DataFrame":
-    """The rows of the spans, from the archive as far as it went when the run was settled."""
+    """The rows of the spans: from the archive up to its end in the plan, and from the topic after that."""
     ends = {span.partition: span.end for span in plan.archived}
     kept = [PartitionSpan(one.partition, one.start, min(one.end, ends.get(one.partition, 0))) for one in spans]
     kept = [span for span in kept if span.start < span.end]
@@ -381,7 +384,7 @@ def _rows(job: PipelineJob, config: ReplayConfig, plan: ReplayPlan, spans: Seque
 def _archive(directory: str, plan: ReplayPlan) -> Archive:
     archive = looked_at(LocalStore(directory))
     if archive.manifest.topic_id != plan.topic_id:
-        raise ForeignArchive(directory, f"is not the archive any more that the run began with, of topic {plan.topic}")
+        raise ForeignArchive(directory, f"is not the archive that the run started with, of topic {plan.topic}")
     return archive
 
 

@@ -1,7 +1,7 @@
-"""What the pipelines that only look have in common: read a topic once, make tables of it, keep them.
+"""The common part of reports: read a topic once, make tables of it, write them.
 
-A report is a set of named tables over the same rows. These are read from the broker once and stay with Spark as long as
-the report is open, on its disks where memory does not suffice. Tables are small, unless they hold a row per message.
+A report is a set of named tables over the same rows. The rows are read from the broker once, and Spark keeps them while
+the report is open, on disk if memory does not suffice. Tables are small, unless they hold a row per message.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ Rows = list[dict[str, Any]]
 
 @contextmanager
 def kept(job: PipelineJob, topic: str, frame: DataFrame) -> Iterator[DataFrame]:
-    """What was made of a topic, read now and not again until the end."""
+    """The rows of a frame over a topic, read now and kept in Spark during the block."""
     known = job.client.describe_topic(topic).partitions
     total = sum(one.last_stable_offset - one.start_offset for one in known)
     job.report("reading", 0, total, pending=total)
@@ -37,7 +37,7 @@ def kept(job: PipelineJob, topic: str, frame: DataFrame) -> Iterator[DataFrame]:
 
 
 def frame_of(spark: SparkSession, rows: Iterable[Sequence[object]], fields: str) -> DataFrame:
-    """Rows of this process as a table, with fields as SQL has them; no Python worker is needed to read it."""
+    """Rows of this process as a table; `fields` is DDL. No Python worker is needed to read it."""
     schema = StructType.fromDDL(fields)
     assert isinstance(schema, StructType)
     names = schema.fieldNames()
@@ -54,13 +54,13 @@ def rows(frame: DataFrame) -> Rows:
 
 
 def write(tables: Tables, directory: str) -> None:
-    """Keep each table as Parquet in a folder of its name, in place of what is there."""
+    """Write each table as Parquet to a folder of its name, and replace what is there."""
     for name, frame in tables.items():
         frame.write.mode("overwrite").parquet(f"{directory.rstrip('/')}/{name}")
 
 
 def where(frame: DataFrame, condition: str) -> DataFrame:
-    """The rows for which a condition in SQL holds."""
+    """The rows that match an SQL condition. Raises `InvalidRequest` if it is malformed."""
     try:
         return frame.where(condition)
     except (AnalysisException, ParseException) as error:

@@ -1,17 +1,16 @@
-"""What a run of a pipeline that publishes has to remember: what it is to do, and which part of that is done.
+"""The state of a run of a pipeline that publishes: its plan, and the parts of it that are done.
 
-A sink's transaction cannot stay open for long, so much work is done in parts, each in one transaction with a marker
-of its own. For a part to be the same when it is done again, what the run is to do is settled once, before the first
-part, and written down: where "latest" was, what "two hours ago" meant. Then each part that is done is noted, after its
-transaction; what happened in between a broker recognizes by the marker.
+A transaction of the sink cannot stay open for long, so a run publishes in parts, each in one transaction with its own
+marker. A part must be the same when it is repeated. So the plan is fixed and stored before the first part: which offset
+"latest" was, which time "2h ago" was. Each part is recorded as done after its transaction. If a run dies between the
+two, the broker recognizes the repeated part by its marker.
 
-    <directory>/<run>/plan.json         what is to be done; written once
+    <directory>/<run>/plan.json         the plan; written once
     <directory>/<run>/parts/000007      that part is done
 
-A run has a name. Unless it is given one, that is made of what it reads, what it writes and how: so the same command,
-started again, is the same run and goes on, and once it is done does nothing. A topic counts by its id there and an
-archive by its real path and the id of its topic: a target that was deleted and made again is another one, and so is
-`./archive` in another directory.
+A run has a name. The default name is a hash of source, target and options: the same command, started again, continues
+the same run, and does nothing once it is done. The hash has the id of a topic, and the real path of an archive with the
+id of its topic: a target that was deleted and created again is another run, and so is `./archive` in another directory.
 """
 
 import hashlib
@@ -35,28 +34,28 @@ PlanType = TypeVar("PlanType", bound=msgspec.Struct)
 
 
 class RunChanged(Conflict):
-    """A run of that name was begun with other arguments."""
+    """A run of that name was started with other arguments."""
 
     code = "RUN_CHANGED"
 
     def __init__(self, run: str) -> None:
-        super().__init__(f"run {run} was begun with other arguments; give this one another name")
+        super().__init__(f"run {run} was started with other arguments; pass another name with --run")
         self.run = run
 
 
 class RunBusy(Conflict):
-    """A run of that name is going on."""
+    """Another process executes the run of that name."""
 
     code = "RUN_BUSY"
     retryable = True
 
     def __init__(self, run: str) -> None:
-        super().__init__(f"run {run} is going on already")
+        super().__init__(f"run {run} is already running in another process")
         self.run = run
 
 
 class PipelineRun(Generic[PlanType]):
-    """A run that goes on. Made by `resumed`."""
+    """A new or continued run. Made by `resumed`."""
 
     def __init__(self, name: str, store: LocalStore, kind: type[PlanType]) -> None:
         self.name = name
@@ -64,7 +63,7 @@ class PipelineRun(Generic[PlanType]):
         self._kind = kind
 
     def plan(self) -> PlanType | None:
-        """What is to be done, if that is settled."""
+        """The plan; None if it is not fixed yet."""
         try:
             return msgspec.json.decode(self._store.read(PLAN), type=self._kind)
         except FileNotFoundError:
@@ -73,22 +72,22 @@ class PipelineRun(Generic[PlanType]):
             raise InvalidConfig("run", self.name, f"its plan cannot be read: {error}") from None
 
     def settle(self, plan: PlanType) -> PlanType:
-        """Settle what is to be done, for as often as the run is started."""
+        """Store the plan, which never changes after that."""
         self._store.publish(PLAN, msgspec.json.encode(plan))
         return plan
 
     def done(self) -> dict[int, int]:
-        """The parts that are, with the number of their messages."""
+        """The parts that are done, with the number of their messages."""
         return {int(path.rpartition("/")[2]): int(self._store.read(path)) for path in self._store.files("parts")}
 
     def note(self, part: int, message_count: int) -> None:
-        """That part is done, and its transaction is committed."""
+        """Record that the transaction of the part is committed."""
         self._store.publish(f"parts/{part:06d}", str(message_count).encode())
 
 
 @contextmanager
 def resumed(directory: str, name: str, kind: type[PlanType]) -> Iterator[PipelineRun[PlanType]]:
-    """The run of that name, new or continued, locked against other processes."""
+    """The run of that name, new or continued, locked against other processes. Raises `RunBusy`."""
     if not _NAME.fullmatch(name):
         raise InvalidConfig("run", name, "must be up to 80 letters, digits, dots, dashes and underscores")
     store = LocalStore(os.path.join(directory, name))
@@ -102,17 +101,17 @@ def resumed(directory: str, name: str, kind: type[PlanType]) -> Iterator[Pipelin
 
 
 def run_name(pipeline: str, *arguments: object) -> str:
-    """The name of the run with those arguments."""
+    """The default name of the run with those arguments."""
     return f"{pipeline}-{hashlib.sha256(repr(arguments).encode()).hexdigest()[:12]}"
 
 
 def archive_identity(directory: str) -> tuple[str, str]:
-    """Which archive that is, wherever the command is started: its real path, and the id of its topic."""
+    """The identity of an archive, independent of the working directory: its real path, and the id of its topic."""
     store = LocalStore(directory)
     return os.path.realpath(store.directory), looked_at(store).manifest.topic_id
 
 
 def runs_directory(pipeline: str) -> str:
-    """Where the runs of a user are noted."""
+    """The directory of the runs of this user."""
     base = os.environ.get("XDG_STATE_HOME") or os.path.join(os.path.expanduser("~"), ".local", "state")
     return os.path.join(base, "goqueue", pipeline)

@@ -1,10 +1,10 @@
-"""Statistics of topics: how much comes in, how it is spread over keys and partitions, and how large messages are.
+"""Statistics of topics: rates, skew over keys and partitions, and sizes of messages.
 
     topic ──measured──> topic, partition, key, time, size ──> rates, key_skew, partition_skew, sizes, size_histogram
 
-The size of a message is that of its key and its value as they are read, headers left out. Messages without a key are in
-no row of the table of keys, but in what its shares are shares of. Rates are of stretches of time, a minute unless told
-otherwise; the first and the last stretch are seldom whole, and one without messages has no row.
+The size of a message is that of its key and its decompressed value, without headers. Messages without a key have no row
+in the table of keys, but count in the total of its shares. Rates are per time window, one minute by default; the first
+and the last window are rarely complete, and a window without messages has no row.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,17 +26,17 @@ from goqueue.times import format_duration
 COLUMNS: Final = "topic,partition,key,value,timestamp"
 PERCENTILES: Final = (0.5, 0.9, 0.99)
 PLACES_MAX = 10_000
-"""Stretches of time that a chart has room for; beyond it those without messages are left out."""
+"""The most time windows of a chart; if there are more, those without messages are left out."""
 _ACCURACY = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StatsConfig:
-    """How fine the tables are."""
+    """The time windows and the sizes of the tables."""
 
     every_ns: int = 60 * SECOND
-    top: int = 20  # keys of each topic, the hottest first
-    partition_counts: Mapping[str, int] = field(default_factory=dict)  # by topic, so that empty ones are seen
+    top: int = 20  # keys of each topic, the most frequent first
+    partition_counts: Mapping[str, int] = field(default_factory=dict)  # by topic, so that empty partitions have a row
 
     def __post_init__(self) -> None:
         for name in ("every_ns", "top"):
@@ -60,13 +60,13 @@ def report(job: PipelineJob, topic: str, config: StatsConfig, **options: object)
 
 
 def measured(source: DataFrame) -> DataFrame:
-    """What the tables are made of: no more of each message than its place, its time, its key and its size."""
+    """The input of the tables: partition, time, key and size of each message, without its value."""
     size = (_length("key") + _length("value")).cast("long")
     return source.select("topic", "partition", "timestamp", "key", size.alias("size"))
 
 
 def rates(messages: DataFrame, config: StatsConfig) -> DataFrame:
-    """Messages and bytes of each stretch of time, and what that is per second."""
+    """Messages and bytes of each time window, in total and per second."""
     seconds = config.every_ns / SECOND
     stretch = sql.window("timestamp", f"{max(1, config.every_ns // 1_000)} microseconds")
     return (
@@ -85,7 +85,7 @@ def rates(messages: DataFrame, config: StatsConfig) -> DataFrame:
 
 
 def key_skew(messages: DataFrame, config: StatsConfig) -> DataFrame:
-    """The hottest keys of each topic, their share of all its messages, and how many keys there are."""
+    """The most frequent keys of each topic, their share of all messages, and the number of keys."""
     counted = messages.groupBy("topic", "key").agg(*_amounts())
     totals = counted.groupBy("topic").agg(sql.sum("messages").alias("total"), sql.count("key").alias("keys"))
     hottest = Window.partitionBy("topic").orderBy(sql.desc("messages"), "key")
@@ -107,7 +107,7 @@ def key_skew(messages: DataFrame, config: StatsConfig) -> DataFrame:
 
 
 def partition_skew(messages: DataFrame, config: StatsConfig) -> DataFrame:
-    """What each partition holds, its share, and how many times an even share that is."""
+    """Messages and bytes of each partition, its share, and the ratio to an even share."""
     counted = messages.groupBy("topic", "partition").agg(*_amounts())
     expected = [(topic, number) for topic, count in config.partition_counts.items() for number in range(count)]
     if expected:
@@ -122,7 +122,7 @@ def partition_skew(messages: DataFrame, config: StatsConfig) -> DataFrame:
 
 
 def sizes(messages: DataFrame, config: StatsConfig) -> DataFrame:
-    """How large the messages of each topic are."""
+    """The sizes of the messages of each topic: mean, percentiles, largest."""
     percentiles = (
         sql.percentile_approx("size", share, _ACCURACY).alias(f"p{round(share * 100)}_bytes") for share in PERCENTILES
     )
@@ -141,7 +141,7 @@ def sizes(messages: DataFrame, config: StatsConfig) -> DataFrame:
 
 
 def size_histogram(messages: DataFrame, config: StatsConfig) -> DataFrame:
-    """How many messages are up to 0, 1, 2, 4, 8 ... bytes, and more than half of that."""
+    """The number of messages of at most 0, 1, 2, 4, 8 ... bytes that are larger than the bound before."""
     bound = sql.when(sql.col("size") == 0, sql.lit(0)).otherwise(sql.pow(sql.lit(2), sql.ceil(sql.log2("size"))))
     return (
         messages.groupBy("topic", bound.cast("long").alias("up_to_bytes"))
@@ -151,7 +151,7 @@ def size_histogram(messages: DataFrame, config: StatsConfig) -> DataFrame:
 
 
 def charts(topic: str, tables: Mapping[str, Rows], config: StatsConfig) -> list[Chart]:
-    """Rates over time, sizes and partitions of a topic as pictures, made of rows of its tables."""
+    """Charts of rates over time, sizes and partitions of a topic, from rows of its tables."""
     by_time = {row["from"]: row for row in tables["rates"]}
     times = _stretches(sorted(by_time), timedelta(microseconds=config.every_ns // 1_000))
     over_time = (
@@ -186,7 +186,7 @@ def charts(topic: str, tables: Mapping[str, Rows], config: StatsConfig) -> list[
 
 
 def _stretches(times: Sequence[datetime], step: timedelta) -> Sequence[datetime]:
-    """All stretches from the first to the last, also those without messages, if that are not too many."""
+    """All time windows from the first to the last, also those without messages, unless there are too many."""
     count = (times[-1] - times[0]) // step + 1 if times and step else 0
     return [times[0] + index * step for index in range(count)] if 0 < count <= PLACES_MAX else times
 

@@ -1,8 +1,8 @@
-"""Where archives lie: the few things that a manifest asks of a file system, and a directory that does them.
+"""The storage of archives: the few operations that a manifest needs of a file system, and a local directory.
 
-The directory is one that the driver and the executors see under the same path: a local disk for a local session, a
-shared mount for a cluster. What was published stays so when the power fails: files are synced before the commit that
-makes them count, and the commit is synced before anything is done because of it.
+The driver and the executors see the directory under the same path: a local disk for a local session, a shared mount for
+a cluster. Commits survive a power cut: files are synced before the commit that names them, and the commit is synced
+before anything depends on it.
 """
 
 import errno
@@ -26,13 +26,13 @@ _PATTERN = "*?[]{}"
 
 
 class ArchiveError(GoQueueError):
-    """An archive is not what a job takes it for."""
+    """An archive is not in the state that a job expects."""
 
     code = "ARCHIVE_ERROR"
 
 
 class ForeignArchive(ArchiveError):
-    """The directory holds something else than the archive of this topic."""
+    """The directory holds something other than the archive of this topic."""
 
     code = "FOREIGN_ARCHIVE"
 
@@ -43,7 +43,7 @@ class ForeignArchive(ArchiveError):
 
 
 class ArchiveDamaged(ArchiveError):
-    """The manifest or a file that it names is missing or is not what it was."""
+    """The manifest or a file that it names is missing or has changed."""
 
     code = "ARCHIVE_DAMAGED"
 
@@ -54,7 +54,7 @@ class ArchiveDamaged(ArchiveError):
 
 
 class ArchiveBusy(ArchiveError):
-    """Another job changes the archive at this moment."""
+    """Another job is writing the archive."""
 
     code = "ARCHIVE_BUSY"
     retryable = True
@@ -72,48 +72,46 @@ class Store(Protocol):
     def exists(self, path: str) -> bool: ...
 
     def files(self, folder: str) -> list[str]:
-        """All files below it, hidden ones left out; none if it is not there."""
+        """All files below the folder, without hidden ones; empty if there is no such folder."""
         ...
 
     def read(self, path: str) -> bytes: ...
 
     def publish(self, path: str, data: bytes) -> None:
-        """Make a file appear at once, whole and durable. Raises `FileExistsError`."""
+        """Create a file atomically and durably. Raises `FileExistsError`."""
         ...
 
     def move(self, path: str, place: str) -> None: ...
 
     def remove(self, path: str) -> None:
-        """A file, or a folder with all in it; it need not be there."""
+        """Remove a file, or a folder with its content; no error if it does not exist."""
         ...
 
     @contextmanager
     def filling(self, folder: str) -> Iterator[None]:
-        """Meanwhile others write below the folder: what they have written goes to the disk by and by, so that there is
-        little left to wait for in the end.
-        """
+        """Sync files below the folder in the background while others write them, so that the final syncs are short."""
         ...
 
     def summed(self, path: str) -> tuple[int, int]:
-        """Size and CRC-32C of a file, which is durable afterwards."""
+        """Sync the file, and return its size and CRC-32C."""
         ...
 
     def row_count(self, path: str) -> int:
-        """How many rows a Parquet file says it has."""
+        """The number of rows in the metadata of a Parquet file."""
         ...
 
     def url(self, path: str) -> str:
-        """What Spark calls it."""
+        """The path for Spark."""
         ...
 
     @contextmanager
     def locked(self, path: str) -> Iterator[None]:
-        """Hold the directory against others, until the process ends at the latest. Raises `ArchiveBusy`."""
+        """Lock the directory for the block, at most until the process ends. Raises `ArchiveBusy`."""
         ...
 
 
 class LocalStore:
-    """A directory of this machine, or one that is mounted on all."""
+    """A local directory, or one that is mounted on all machines."""
 
     def __init__(self, directory: str) -> None:
         self.directory = os.path.abspath(local_path(directory))
@@ -143,7 +141,7 @@ class LocalStore:
             file.flush()
             os.fsync(file.fileno())
         try:
-            os.link(draft, place)
+            os.link(draft, place)  # unlike a rename, a link fails if the file exists
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
@@ -205,7 +203,7 @@ class LocalStore:
         place = self._at(path)
         try:
             os.makedirs(os.path.dirname(place), exist_ok=True)
-            opened = open(place, "ab")  # noqa: SIM115  # closed below; an error of the body is not one of these
+            opened = open(place, "ab")  # noqa: SIM115  # closed below; errors of the body must not be caught here
         except OSError as error:
             reason = f"cannot be written to: {error.strerror}"
             raise InvalidConfig("directory", self.directory, reason) from None
@@ -223,7 +221,7 @@ class LocalStore:
 def local_path(directory: str) -> str:
     """The path of a directory that may be written as a URL."""
     if found := set(directory) & set(_PATTERN):
-        raise InvalidConfig("directory", directory, f"{min(found)} would mean several directories to Spark")
+        raise InvalidConfig("directory", directory, f"must not contain {min(found)}, which Spark reads as a pattern")
     scheme, separator, _ = directory.partition("://")
     if not separator and not directory.startswith("file:"):
         return directory
@@ -233,7 +231,7 @@ def local_path(directory: str) -> str:
 
 
 def _sync_until(is_full: Event, folder: str) -> None:
-    """Sync what is below the folder again and again; what cannot be synced now is not ours to complain about."""
+    """Sync the files below the folder repeatedly. Errors are ignored: the final sync in `summed` reports them."""
     while not is_full.wait(SYNC_PAUSE_S):
         for at, _, names in os.walk(folder):
             for name in names:

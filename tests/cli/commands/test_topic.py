@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from goqueue.testing import EmbeddedBroker
-from tests.cli.commands import fail, goqueue, succeed
+from tests.cli.command_line import fail, goqueue, succeed
 
 
 @pytest.fixture
@@ -79,7 +79,7 @@ def test_a_topic_that_exists_is_fine_only_if_that_is_said(server: str) -> None:
         (("create", "x", "--set", "flush"), 2, "'flush' is not NAME=VALUE"),
         (("create", "x", "--retention", "soon"), 2, "'soon' is not a duration"),
         (("create", "x", "--partitions", "0"), 2, "'--partitions'"),
-        (("create", "x", "--set", "partitions=3"), 2, "partitions is no setting of a topic"),
+        (("create", "x", "--set", "partitions=3"), 2, "partitions is not a setting of a topic"),
         (("alter", "x"), 2, "pass --set NAME=VALUE or --reset NAME"),
         (("list", "-o", "xml"), 2, "'xml' is not one of"),
     ],
@@ -120,3 +120,20 @@ def test_the_next_server_is_tried_if_one_is_not_there(server: str) -> None:
         nobody = broker.address
 
     assert succeed("topic", "list", "--server", f"{nobody},{server}", "-o", "json") == "[]\n"
+
+
+def test_messages_before_an_offset_are_deleted(server: str) -> None:
+    succeed("topic", "create", "orders", "--partitions", "1", server=server)
+    for value in "abc":
+        succeed("produce", "orders", value, server=server)
+
+    _, unconfirmed = fail("topic", "truncate", "orders", "--partition", "0", "--before", "2", server=server)
+    assert "--yes" in unconfirmed
+    _, bad = fail("topic", "truncate", "orders", "--partition", "0", "--before", "soon", "--yes", server=server)
+    assert "neither an offset nor latest" in bad
+
+    done = succeed("topic", "truncate", "orders", "--partition", "0", "--before", "2", "--yes", server=server)
+    assert done == "orders-0 starts at offset 2\n"
+    assert succeed("consume", "orders", server=server).split()[-1:] == ["c"]
+    done = succeed("topic", "truncate", "orders", "--partition", "0", "--before", "latest", "-y", server=server)
+    assert done == "orders-0 starts at offset 3\n"

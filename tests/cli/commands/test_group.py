@@ -13,7 +13,7 @@ import yaml
 
 from goqueue import Client
 from goqueue.testing import EmbeddedBroker
-from tests.cli.commands import fail, run, succeed, tidied
+from tests.cli.command_line import fail, run, succeed, tidied
 
 RESET = ("group", "reset", "billing")
 
@@ -63,7 +63,7 @@ def test_that_there_are_no_groups_is_said(server: str, client: Client) -> None:
 
 
 def test_a_group_is_described_with_its_members(server: str, client: Client) -> None:
-    assert "it has no members now" in succeed("group", "describe", "billing", server=server)
+    assert "the group has no members" in succeed("group", "describe", "billing", server=server)
 
     with client.consumer("orders", group="billing") as consumer:
         consumer.poll(2)
@@ -256,7 +256,7 @@ def test_json_and_yaml_hold_the_same(server: str) -> None:
         (("reset", "billing"), 2, "Missing option '--to'"),
         (("reset", "billing", "--to", "yesterday", "-y"), 2, "'yesterday' is none of earliest, latest, an offset"),
         (("reset", "billing", "--to=-1", "-y"), 2, "'-1' is none of earliest"),
-        (("reset", "billing", "--to", "9" * 20, "-y"), 2, "is no offset"),
+        (("reset", "billing", "--to", "9" * 20, "-y"), 2, "is not an offset"),
         (("reset", "billing", "--to", "0", "-p", "-1", "-y"), 2, "'--partition'"),
     ],
 )

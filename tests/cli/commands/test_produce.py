@@ -14,7 +14,7 @@ import yaml
 
 from goqueue import Client
 from goqueue.testing import EmbeddedBroker
-from tests.cli.commands import fail, goqueue, run, succeed
+from tests.cli.command_line import fail, goqueue, run, succeed
 from tests.client.damaged import flip
 
 LINES = [b"line %d" % number for number in range(1_000)]
@@ -47,7 +47,9 @@ def test_one_message_is_published_and_said_to_be_stored(server: str) -> None:
 def test_a_message_has_what_was_given_to_it(server: str) -> None:
     headers = ("-H", "source=web", "-H", "equation=a=b")
     succeed(
-        "produce", "orders", "x", "--key", "c-42", "--priority", "high", *headers, "--acks", "leader", server=server
+        *("produce", "orders", "x", "--key", "c-42", "--priority", "high", *headers, "--acks", "leader"),
+        *("--created-at", "2026-11-18T20:00:00.5Z"),
+        server=server,
     )
 
     (line,) = consumed(server, format="json")
@@ -56,6 +58,17 @@ def test_a_message_has_what_was_given_to_it(server: str) -> None:
     assert message["key"] == "c-42"
     assert message["priority"] == "high"
     assert message["headers"] == {"source": "web", "equation": "a=b"}
+    assert message["created_at"] == "2026-11-18T20:00:00.500000Z"
+
+
+def test_an_empty_key_is_a_key(server: str) -> None:
+    succeed("produce", "orders", "x", "--key", "", server=server)
+    succeed("produce", "orders", "y", server=server)
+
+    keyed, plain = map(json.loads, consumed(server, format="json"))
+
+    assert keyed["key"] == ""
+    assert "key" not in plain
 
 
 def test_bytes_that_are_no_text_go_through(server: str) -> None:
@@ -130,7 +143,7 @@ def test_text_and_yaml_are_formats_too(server: str) -> None:
     [
         (("consume", "nothing"), 1, "error topic not found: nothing"),
         (("consume", "orders", "--partition", "9"), 1, "error partition not found: orders-9"),
-        (("consume", "orders", "--format", "{colour}"), 2, "{colour} is no field of a message"),
+        (("consume", "orders", "--format", "{colour}"), 2, "{colour} is not a field of a message"),
         (("consume", "orders", "--from", "yesterday"), 2, "'yesterday' is not a time"),
         (("consume", "orders", "--offset", "-1"), 2, "'--offset'"),
         (("consume", "orders", "-f", "--to", "now"), 2, "--follow never ends by itself; press Ctrl-C"),

@@ -13,7 +13,7 @@ import yaml
 
 from goqueue import Client
 from goqueue.testing import EmbeddedBroker
-from tests.cli.commands import fail, run, succeed, tidied
+from tests.cli.command_line import fail, run, succeed, tidied
 
 MESSAGES = ("dlq", "messages", "orders")
 REDRIVE = ("dlq", "redrive", "orders")
@@ -57,6 +57,19 @@ def test_topics_with_dead_letters_are_listed(server: str, client: Client) -> Non
     assert (queue["topic"], queue["dlq_topic"], queue["messages"]) == ("orders", "orders.dlq", 6)
     assert queue["by_group"] == {"billing": 3, "shipping": 3}
     assert queue["oldest"] <= queue["newest"]
+
+
+def test_dead_letters_are_found_in_the_topic_that_is_set(server: str, client: Client) -> None:
+    succeed("topic", "create", "jobs", "--set", "dead_letter_topic=graveyard", server=server)
+    client.publish("jobs", "lost")
+    with client.consumer("jobs", group="billing") as consumer:
+        consumer.reject(consumer.poll(1, timeout="2s"))
+
+    (letter,) = json.loads(succeed("dlq", "messages", "jobs", "-o", "json", server=server))
+
+    assert (letter["topic"], letter["value"]) == ("graveyard", "lost")
+    assert "graveyard" in succeed("dlq", "describe", "jobs", server=server)
+    assert json.loads(succeed("dlq", "redrive", "jobs", "--follow", "-o", "json", server=server))["redriven"] == 1
 
 
 def test_that_nothing_is_dead_is_said(server: str, client: Client) -> None:

@@ -70,7 +70,7 @@ def run(*arguments: str, server: str | None = None, stdin: bytes = b"") -> Outco
 def succeed(*arguments: str, server: str | None = None, stdin: bytes = b"") -> str:
     """Standard output of a command that has nothing to complain about."""
     outcome = run(*arguments, server=server, stdin=stdin)
-    assert (outcome.code, outcome.complaint) == (0, "")
+    assert (outcome.code, outcome.complaint) == (0, ""), outcome
     return outcome.output.decode()
 
 

@@ -8,7 +8,7 @@ import yaml
 
 from goqueue import Client
 from goqueue.testing import EmbeddedBroker
-from tests.cli.commands import fail, run, succeed
+from tests.cli.command_line import fail, run, succeed
 from tests.client.test_consumer import eventually
 
 TRACE_ID = "0af7651916cd43dd8448eb211c80319c"

@@ -8,7 +8,7 @@ import yaml
 
 from goqueue import Client
 from goqueue.testing import EmbeddedBroker
-from tests.cli.commands import fail, goqueue, succeed, tidied
+from tests.cli.command_line import fail, goqueue, succeed, tidied
 
 COUNTS = {"critical": 1, "high": 0, "normal": 3, "low": 0, "background": 2}
 

@@ -4,7 +4,7 @@ import json
 
 import yaml
 
-from tests.cli.commands import fail, goqueue, succeed
+from tests.cli.command_line import fail, goqueue, succeed
 
 
 def test_show_config_lists_every_setting_with_its_value_and_source() -> None:

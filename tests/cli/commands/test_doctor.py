@@ -8,7 +8,7 @@ import pytest
 
 from goqueue import Client
 from goqueue.testing import EmbeddedBroker
-from tests.cli.commands import fail, run, succeed
+from tests.cli.command_line import fail, run, succeed
 
 
 @pytest.fixture

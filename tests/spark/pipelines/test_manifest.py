@@ -140,7 +140,7 @@ def test_another_topic_is_refused(store: LocalStore) -> None:
 
     for topic, topic_id, is_compacted, reason in (
         ("payments", "id-1", False, "holds the archive of topic orders, not of payments"),
-        ("orders", "id-2", False, "another topic of the name orders, which was deleted"),
+        ("orders", "id-2", False, "another topic of the name orders, deleted since"),
         ("orders", "id-1", True, "not compacted"),
     ):
         with (
@@ -229,9 +229,9 @@ def test_files_without_rows_do_not_count(store: LocalStore) -> None:
     [
         ({"sequence": 3}, "the commit before it is 1"),
         ({"topic": "other"}, "is of topic other"),
-        ({"archived": [PartitionSpan(0, 11, 12)]}, "begins at 11 of partition 0, and not at 10"),
-        ({"archived": [PartitionSpan(0, 10, 9)]}, "begins at 10"),
-        ({"removed": ["nothing"]}, "removes nothing, which is not there"),
+        ({"archived": [PartitionSpan(0, 11, 12)]}, "starts at 11 of partition 0, and not at 10"),
+        ({"archived": [PartitionSpan(0, 10, 9)]}, "starts at 10"),
+        ({"removed": ["nothing"]}, "removes nothing, which does not exist"),
     ],
 )
 def test_commits_that_do_not_fit_together_are_damage(changes: dict[str, object], reason: str) -> None:
@@ -250,7 +250,7 @@ def test_a_commit_that_cannot_be_read_is_damage(store: LocalStore, content: str)
     data |= {"newer": {"format": 2}, "renamed": {"sequence": 3}}.get(content, {})
     path.write_text(json.dumps(data) if content in ("newer", "renamed") else content)
 
-    with pytest.raises(ArchiveDamaged, match="is no commit of format 1"):
+    with pytest.raises(ArchiveDamaged, match="is not a commit of format 1"):
         looked_at(store)
 
 

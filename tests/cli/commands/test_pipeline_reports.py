@@ -9,7 +9,7 @@ import pytest
 
 from goqueue.client.sync import Client
 from goqueue.testing import EmbeddedBroker
-from tests.cli.commands import fail, goqueue, run, tidied
+from tests.cli.command_line import fail, goqueue, run, tidied
 from tests.spark.conftest import spark  # noqa: F401
 from tests.spark.traces import read_until_told
 

@@ -9,7 +9,7 @@ import yaml
 
 from goqueue import Client
 from goqueue.testing import EmbeddedBroker
-from tests.cli.commands import fail, run, succeed
+from tests.cli.command_line import fail, run, succeed
 
 ORDER = {
     "type": "object",
@@ -162,9 +162,9 @@ def test_messages_are_checked_before_they_are_published(server: str, client: Cli
     client.register_schema("orders-value", ORDER)
     good = written(tmp_path / "good.json", {"id": 1})
 
-    assert succeed("schema", "validate", "orders", good, server=server) == "1 of 1 message would be taken\n"
+    assert succeed("schema", "validate", "orders", good, server=server) == "1 of 1 message would be accepted\n"
     outcome = run("schema", "validate", "orders", "-", server=server, stdin=b'{"id": "one"}')
-    assert (outcome.code, outcome.output) == (1, b"0 of 1 message would be taken\n")
+    assert (outcome.code, outcome.output) == (1, b"0 of 1 message would be accepted\n")
     assert "/id" in outcome.complaint
     lines = b'{"id": 1}\n{}\n{"id": 2}\n'
     outcome = run("schema", "validate", "orders", "-", "--lines", "-o", "json", server=server, stdin=lines)
@@ -198,7 +198,7 @@ def test_complaints_are_for_people(server: str, client: Client, order: str, tmp_
         (("get", "--id", "4711"), 1, "schema not found"),
         (("lookup", "none", order), 1, "subject not found: none"),
         (("register", "a", str(tmp_path / "missing")), 2, "No such file"),
-        (("register", "a", str(binary)), 2, "is no text in UTF-8"),
+        (("register", "a", str(binary)), 2, "is not UTF-8 text"),
         (("register", "a", order, "--type", "xml"), 2, "xml"),
         (("delete", "orders-value", "--permanent"), 2, "pass --yes when there is no terminal"),
         (("delete", "orders-value", "--permanent", "--yes"), 1, "subject not found: orders-value"),

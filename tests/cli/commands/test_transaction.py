@@ -12,7 +12,7 @@ from goqueue.cli.commands import transaction as commands
 from goqueue.testing import EmbeddedBroker
 from goqueue.wire.reports import PartitionName
 from goqueue.wire.transaction_reports import TransactionInfo
-from tests.cli.commands import fail, run, succeed, tidied
+from tests.cli.command_line import fail, run, succeed, tidied
 
 SECOND = 10**9
 
@@ -62,7 +62,7 @@ def test_one_that_holds_up_readers_for_long_is_hinted_at() -> None:
     hint = commands._hint(found, 42 * SECOND)
     assert hint == (
         "a:7 blocks readers of orders-0, orders-1, orders-2, orders-3, orders-4 and 2 more for 42s; "
-        "it is aborted by itself in 18s, or now with `goqueue transaction abort a:7`"
+        "it times out in 18s; abort it now with `goqueue transaction abort a:7`"
     )
 
 
@@ -192,7 +192,8 @@ def test_what_goes_wrong_in_one_line_takes_all_of_them_back(client: Client, serv
 def test_what_has_a_marker_is_stored_once(client: Client, server: str) -> None:
     command = ("produce", "orders", "--transactional-id", "import", "--marker", "2026-01-31")
     assert succeed(*command, server=server, stdin=b"a\nb\n").startswith("2 messages")
-    assert succeed(*command, server=server, stdin=b"a\nb\n") == "it was committed before; nothing is stored\n"
+    again = succeed(*command, server=server, stdin=b"a\nb\n")
+    assert again == "a transaction with this marker is committed already; nothing is stored\n"
     assert json.loads(succeed(*command, "v", "-o", "json", server=server)) == {"already_committed": True}
     assert values(client) == [b"a", b"b"]
 

@@ -132,7 +132,7 @@ def test_a_run_is_not_gone_on_with_as_another(topics: Client, job: PipelineJob, 
     nothing = ReplayConfig(target="again", topic="orders", from_offset=1_000)
     run(job, nothing, tmp_path)
 
-    with pytest.raises(RunChanged, match="june was begun with other arguments"):
+    with pytest.raises(RunChanged, match="june was started with other arguments"):
         run(job, ReplayConfig(target="again", topic="orders", from_offset=1_001), tmp_path)
     topics.delete_topic("orders")
     topics.create_topic("orders", partitions=2)
@@ -168,6 +168,11 @@ def test_only_what_is_still_to_come_is_delayed_and_headers_of_ours_are_left_out(
         "t:0:2": True,
     }
     assert {"own": "1", "gq-origin": "t:1:1"} in headers
+    assert {origin: row["created_at"].timestamp() for origin, row in by_origin.items()} == {
+        "t:0:0": 1_700_000_000.123456,
+        "t:1:1": 1_700_000_001.123456,
+        "t:0:2": 1_700_000_002.123456,
+    }
 
 
 def table(spark: "SparkSession", offsets: list[tuple[int, int]]) -> "DataFrame":
@@ -176,7 +181,8 @@ def table(spark: "SparkSession", offsets: list[tuple[int, int]]) -> "DataFrame":
     return spark.sql(
         "SELECT CAST(concat('k', o) AS BINARY) key, CAST('v' AS BINARY) value, 't' topic, o % 2 partition,"
         " CAST(o AS LONG) offset, timestamp_seconds(s) timestamp, 2 priority, timestamp_seconds(s) deliver_at,"
-        f" map('own', '1', 'gq-redrives', '2', 'gq-origin', 'x:0:0') headers FROM VALUES {values} AS v(o, s)"
+        " map('own', '1', 'gq-redrives', '2', 'gq-origin', 'x:0:0',"
+        f" 'gq-created', concat('170000000', o, '123456789')) headers FROM VALUES {values} AS v(o, s)"
     )
 
 

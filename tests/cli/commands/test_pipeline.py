@@ -10,7 +10,7 @@ from goqueue import Client
 from goqueue.cli.commands.pipeline import Watcher
 from goqueue.spark.pipelines.job import JobProgress
 from goqueue.testing import EmbeddedBroker
-from tests.cli.commands import fail, run
+from tests.cli.command_line import fail, run
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +40,7 @@ def test_all_pipelines_are_listed() -> None:
         (("replay", "orders", "--topic", "orders", "--from", "yesterday"), 2, "'yesterday' is not a time"),
         (("replay", "orders", "--topic", "orders", "--rate", "0"), 2, "'--rate'"),
         (("compact", "--topic", "orders"), 1, "error compact either into a topic or into a directory"),
-        (("compact", "--topic", "orders", "--to-topic", "orders"), 1, "error compact a topic into another one"),
+        (("compact", "--topic", "orders", "--to-topic", "orders"), 1, "error compact a topic into another topic"),
     ],
 )
 def test_what_goes_wrong_is_said_in_one_line(

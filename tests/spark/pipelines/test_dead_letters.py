@@ -14,6 +14,7 @@ from goqueue.spark.pipelines.job import JobConfig, JobProgress, PipelineJob, run
 from goqueue.spark.pipelines.reports import frame_of, rows, where
 from goqueue.testing import EmbeddedBroker
 from goqueue.times import format_time
+from goqueue.topics.config import DLQ_SUFFIX
 from goqueue.wire.reports import RedriveInfo
 
 if TYPE_CHECKING:
@@ -115,8 +116,7 @@ def test_the_headers_are_those_that_the_broker_writes() -> None:
         dead_letter.REDRIVES,
     ):
         assert f'_header("{name}")' in source
-    assert dead_letters.dead_letter_topic("orders") == dead_letter.dead_letter_topic("orders")
-    assert dead_letters.dead_letter_topic("orders.dlq") == dead_letter.dead_letter_topic("orders.dlq")
+    assert dead_letters.DLQ_SUFFIX == DLQ_SUFFIX
 
 
 # --- fingerprints ------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import yaml
 
 from goqueue import Client
 from goqueue.testing import EmbeddedBroker
-from tests.cli.commands import fail, run, succeed, tidied
+from tests.cli.command_line import fail, run, succeed, tidied
 
 
 @pytest.fixture
