@@ -14,14 +14,13 @@ import fastavro
 
 from benchmarks.harness import Result, main
 from goqueue.broker.schemas import Schemas
-from goqueue.clock import SystemClock
-from goqueue.events import ignore
 from goqueue.names import TopicPartition
 from goqueue.record import kernel
 from goqueue.schemas.registry import Registry
-from goqueue.service.pending import Pending
+from goqueue.testing import ManualClock, MemoryDisk
 from goqueue.topics.config import SchemaValidation
 from goqueue.wire.schema_reports import NewSchema
+from tests.broker.brokers import Node
 
 RECORDS = 500
 ROUNDS = {"small": 3, "full": 300}
@@ -139,7 +138,7 @@ def _registered(rounds: int) -> float:
 
 
 def _schemas() -> Schemas:
-    return Schemas(Pending, validation_of=lambda _: None, clock=SystemClock(), observe=ignore)
+    return Node(MemoryDisk(), ManualClock()).broker.schemas
 
 
 def _avro_order() -> bytes:

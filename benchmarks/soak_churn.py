@@ -30,7 +30,7 @@ GROWTH_MB_MAX = 5
 SMALL = {"warm_up": 110, "rounds": 60}
 TRACE_ROWS = 100  # of the ring in the small run: it has to be full when the first count is taken
 CONTAINERS = (dict, list, set, OrderedDict, deque)
-SEQUENCES = {"array.array", "entries of dict"}  # one array per producer and partition, in one dict
+SEQUENCES = {"entries of dict"}  # one entry per producer and partition
 BOUNDED = {  # by number; what a producer or a transaction leaves behind is remembered for days
     "producers": SEQUENCES,
     "transactions": {*SEQUENCES, "goqueue.transactions.producers.ProducerEntry", "entries of OrderedDict"},
@@ -94,7 +94,7 @@ KINDS: dict[str, Callable[[Client, int], None]] = {
 }
 
 DELETED = ("groups", "topics", "producers", "schedules")
-"""Of these nothing is to be left, but for 250 bytes for each producer id. The others are remembered, as is promised:
+"""Of these nothing is to be left, but for 140 bytes for each producer id. The others are remembered, as is promised:
 transactional ids for seven days, the last 10,000 delayed messages of a partition.
 """
 

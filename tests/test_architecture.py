@@ -1,6 +1,7 @@
 """The architecture, as far as a test can see it: who imports whom, and which calls are nobody's business."""
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -91,6 +92,12 @@ BUILTINS_ONLY_IN: dict[str, set[str]] = {
 }
 WALL_CLOCK = {"now", "utcnow", "today"}  # of datetime and date
 WALL_CLOCK_ONLY_IN = {"clock", "cli"}
+
+# The tests of a module of these packages are in a file of its name, in the same place below tests/.
+MIRRORED = {"broker", "client"}
+TESTED_ELSEWHERE = {
+    "client.sync_admin": "scripts/derive-client writes it along with sync.py; tests/client/test_sync.py checks both",
+}
 
 # A test waits for a fact, not for a time; and it has the fakes of goqueue.testing.
 NOT_IN_TESTS = ("sleep", "mock", "monkeypatch")
@@ -267,6 +274,15 @@ def test_no_import_goes_round_in_a_circle() -> None:
         visit(name, ())
 
 
+def test_a_class_name_is_defined_in_one_module() -> None:
+    homes: dict[str, set[str]] = defaultdict(set)
+    for path in SOURCES:
+        for node in ast.walk(parse(path)):
+            if isinstance(node, ast.ClassDef):
+                homes[node.name].add(module_name(path))
+    assert {name: sorted(modules) for name, modules in homes.items() if len(modules) > 1} == {}
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=module_name)
 def test_every_module_opens_with_its_theory(path: Path) -> None:
     assert ast.get_docstring(parse(path))
@@ -277,6 +293,29 @@ def test_inner_packages_hold_a_docstring_and_no_code(path: Path) -> None:
     if module_name(path) in ("", "testing", "spark", "spark.pipelines"):
         return
     assert len(parse(path).body) == 1
+
+
+def file_of_tests(name: str) -> Path:
+    """Where the tests of the module are: tests/storage/test_log.py for `storage.log`."""
+    *folders, module = name.split(".")
+    return ROOT.joinpath("tests", *folders, f"test_{module}.py")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name for path in SOURCES if path.name != "__init__.py" and belongs(name := module_name(path), MIRRORED)],
+)
+def test_a_module_has_tests_of_its_name_in_the_same_place(name: str) -> None:
+    path = file_of_tests(name)
+    if name in TESTED_ELSEWHERE:
+        assert not path.exists(), "it is no exception any more"
+        return
+    assert path in TESTS, f"{path} is missing"
+    assert any(isinstance(node, ast.FunctionDef) and node.name.startswith("test_") for node in ast.walk(parse(path)))
+
+
+def test_an_exception_is_a_module_that_exists() -> None:
+    assert TESTED_ELSEWHERE.keys() <= {module_name(path) for path in SOURCES}
 
 
 def shortcuts(tree: ast.AST) -> list[str]:

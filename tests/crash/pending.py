@@ -37,10 +37,11 @@ class PendingConfig:
     holders: int = 3  # of each kind
     collectors: int = 2
     flush: str = "group"
-    short_s: float = 2.5
+    kept_s: float = 3_600.0  # lease and session of a holder: no machine is so slow that they run out
+    short_s: float = 4.0
     collected_s: float = 2.0  # lease of a collector
     window_s: float = 5.0  # in which delays and retries fall due
-    timeout_s: float = 30.0
+    timeout_s: float = 120.0
     seed: int = 1
 
 
@@ -77,17 +78,18 @@ class PendingReport(NamedTuple):
 class Collector(Thread):
     """Acknowledges whatever comes."""
 
-    def __init__(self, gq: Client, lease_s: float) -> None:
+    def __init__(self, gq: Client, *, lease_s: float, session_s: float) -> None:
         super().__init__(daemon=True)
         self._gq = gq
         self._lease_s = lease_s
+        self._session_s = session_s
         self._is_over = Event()
         self.deliveries: list[tuple[Place, Delivery]] = []
         self.acked: list[tuple[Place, int]] = []
         self.failure: BaseException | None = None
 
     def run(self) -> None:
-        consumer = joined(self._gq, self._lease_s)
+        consumer = joined(self._gq, self._lease_s, self._session_s)
         try:
             while not self._is_over.is_set():
                 try:
@@ -120,9 +122,16 @@ def place_of(message: Message) -> Place:
     return message.partition, message.offset
 
 
-def joined(gq: Client, lease_s: float) -> Consumer:
+def joined(gq: Client, lease_s: float, session_s: float) -> Consumer:
+    """A member whose session does not end by itself: a loaded machine keeps heartbeats back for long."""
     return gq.consumer(
-        TOPIC, group=GROUP, mode="shared", visibility=lease_s, max_in_flight=1_000_000, auto_extend=False
+        TOPIC,
+        group=GROUP,
+        mode="shared",
+        visibility=lease_s,
+        session_timeout=session_s,
+        max_in_flight=1_000_000,
+        auto_extend=False,
     )
 
 
@@ -171,7 +180,7 @@ class Scene:
         config, expected = self._config, self._expected
         left = config.in_flight // 2 if is_kept else config.in_flight - config.in_flight // 2
         for holders in range(config.holders, 0, -1):
-            consumer = joined(self._gq, 60 if is_kept else config.short_s)
+            consumer = joined(self._gq, config.kept_s if is_kept else config.short_s, config.kept_s)
             held = self._polled(consumer, left // holders)
             left -= len(held)
             for one in held:
@@ -184,7 +193,7 @@ class Scene:
 
     def _refuse(self) -> None:
         """Send some back, to be tried at different times."""
-        consumer = joined(self._gq, 60)
+        consumer = joined(self._gq, self._config.kept_s, self._config.kept_s)
         batch = self._polled(consumer, self._config.retries)
         for first in range(0, len(batch), 10):
             delay_s = self._rng.uniform(0.5, self._config.window_s)
@@ -218,7 +227,8 @@ class Scene:
 
     @contextmanager
     def _collectors(self) -> Iterator[list[Collector]]:
-        started = [Collector(self._gq, self._config.collected_s) for _ in range(self._config.collectors)]
+        lease_s, session_s = self._config.collected_s, self._config.kept_s
+        started = [Collector(self._gq, lease_s=lease_s, session_s=session_s) for _ in range(self._config.collectors)]
         for one in started:
             one.start()
         try:

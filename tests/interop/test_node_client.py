@@ -90,26 +90,39 @@ def test_its_msgpack_and_hashes_are_ours() -> None:
     ]
     script = """
         import { decode, encode } from "./msgpack.mjs";
-        import { crc32c, murmur3 } from "./hashes.mjs";
-        import { encodeRecord } from "./records.mjs";
-        const values = JSON.parse(process.argv[1]);
+        import { crc32c, murmur2, murmur3 } from "./hashes.mjs";
+        import { decodeRecords, encodeRecord } from "./records.mjs";
+        const values = JSON.parse(process.argv[1]), hashes = [crc32c, murmur3, murmur2];
         const big = decode(Buffer.from("cf0123456789abcdef", "hex"));
         console.log(JSON.stringify({
           same: JSON.stringify(decode(encode(values))) === JSON.stringify(values),
           values: encode(values).toString("hex"),
           big: encode(big).toString("hex"),
-          hashes: ["", "a", "order-7", "Zürich"].map((text) => [crc32c(Buffer.from(text)), murmur3(Buffer.from(text))]),
+          hashes: ["", "a", "order-7", "Zürich"].map((text) => hashes.map((hash) => hash(Buffer.from(text)))),
           tombstone: encodeRecord({ key: "order-7", value: null }).toString("hex"),
+          keys: [null, "", "k"].map((key) => encodeRecord({ key, value: "v", headers: { a: null, b: "" } })),
+          decoded: [...decodeRecords(Buffer.from(process.argv[2], "hex"))].map(({ key, headers }) => [key, headers]),
         }));
     """
 
-    said = json.loads(node("--input-type=module", "--eval", script, json.dumps(values)))
+    keyed = kernel.encode([b"v"] * 3, keys=[None, b"", b"k"], headers=[{"a": None, "b": ""}] * 3)
+    stored = bytearray(keyed)
+    kernel.stamp(stored, first_offset=0, timestamp=1)
+
+    said = json.loads(node("--input-type=module", "--eval", script, json.dumps(values), stored.hex()))
 
     assert said["same"]
     assert msgspec.msgpack.decode(bytes.fromhex(said["values"])) == values
     assert said["big"] == "cf0123456789abcdef"
     assert said["hashes"] == [
-        [kernel.crc32c(text.encode()), partition_of_key(text.encode(), 2**32)]
+        [
+            kernel.crc32c(text.encode()),
+            partition_of_key(text.encode(), 2**32),
+            partition_of_key(text.encode(), 2**32, "murmur2"),
+        ]
         for text in ("", "a", "order-7", "Zürich")
     ]
+    assert b"".join(bytes(one["data"]) for one in said["keys"]) == keyed
+    assert [key and bytes(key["data"]) for key, _ in said["decoded"]] == [None, b"", b"k"]
+    assert [headers for _, headers in said["decoded"]] == [{"a": None, "b": ""}] * 3
     assert said["tombstone"] == kernel.encode([None], keys=[b"order-7"]).hex()

@@ -7,7 +7,7 @@ from pyroaring import BitMap64
 
 from goqueue.names import TopicPartition
 from goqueue.record import kernel
-from goqueue.record.message import Message
+from goqueue.record.message import StoredMessage
 from goqueue.tracing.context import TraceContext, explicit_context
 from goqueue.tracing.explicit import FEW_BYTES, NO_CONTEXTS, ExplicitTraces, contexts_in
 from goqueue.tracing.rows import MessageLocation
@@ -36,8 +36,8 @@ def stamped(headers: list[dict[str, str] | None], value: bytes, *, first_offset:
 def test_a_batch_names_what_each_of_its_records_names(value: bytes, headers: list[dict[str, str] | None]) -> None:
     records = stamped(headers, value, first_offset=100)
     expected = {}
-    for message in kernel.decode(records, HERE, Message):
-        found = explicit_context(message.raw_headers)
+    for message in kernel.decode(records, HERE, StoredMessage):
+        found = explicit_context(message.encoded_headers)
         if found is not None:
             expected[message.offset] = found
 
@@ -58,10 +58,10 @@ def test_a_name_that_stands_twice_counts_by_its_last_value() -> None:
         stamped([{"traceparent": GOOD, "Xraceparent": GOOD.replace(TRACES[0], TRACES[3])}], b"v", first_offset=0)
     )
     doubled = bytes(raw).replace(b"Xraceparent", b"traceparent")
-    (message,) = kernel.decode(doubled, HERE, Message, verify=False)
+    (message,) = kernel.decode(doubled, HERE, StoredMessage, verify=False)
 
     found = contexts_in(doubled, 0)
-    assert found == {0: explicit_context(message.raw_headers)}
+    assert found == {0: explicit_context(message.encoded_headers)}
     assert found[0].trace_id == TRACES[3]
 
 
