@@ -2,7 +2,7 @@
 // It does not reconnect, subscribe or decompress; the page says how.
 
 import net from "node:net";
-import { crc32c, murmur3 } from "./hashes.mjs";
+import { crc32c, murmur2, murmur3 } from "./hashes.mjs";
 import { decode, encode } from "./msgpack.mjs";
 import { decodeRecords, encodeRecord } from "./records.mjs";
 
@@ -64,10 +64,10 @@ export class Client {
   /** Publish messages, in one batch per partition. `repeat` of an answer sends its batch again. */
   async publish(topic, messages) {
     this.#producer ??= (await this.request(INIT_PRODUCER, {})).meta;
-    const { topics: [{ leaders, error }] } = (await this.request(METADATA, { topics: [topic] })).meta;
+    const { topics: [{ leaders, partitioner, error }] } = (await this.request(METADATA, { topics: [topic] })).meta;
     if (error) throw failure(error);
-    const turn = this.#turn++;
-    const partitionOf = ({ key }) => (key ? murmur3(Buffer.from(key)) : turn) % leaders.length;
+    const turn = this.#turn++, hash = partitioner === "murmur2" ? murmur2 : murmur3;
+    const partitionOf = ({ key }) => (key == null ? turn : hash(Buffer.from(key))) % leaders.length;
     const batches = [...groupBy(messages, partitionOf)];
     return Promise.all(batches.map(([partition, batch]) => this.#publish(topic, partition, batch)));
   }
