@@ -143,6 +143,9 @@ PUBLIC = {
     "TransactionStats",
     "UnsupportedFormat",
     "__version__",
+    "ClusterError",
+    "MetadataDamaged",
+    "MetadataTrimmed",
 }
 
 

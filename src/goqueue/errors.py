@@ -55,6 +55,9 @@
     │   ├── BrokerUnavailable
     │   ├── MetadataUnavailable  nothing can be created, changed or elected; publish, poll and ack work
     │   └── RequestTimeout       the outcome of the request is unknown
+    ├── ClusterError             the metadata of the cluster, or what this node is in it
+    │   ├── MetadataTrimmed      entries of the metadata log are gone; a snapshot covers them
+    │   └── MetadataDamaged      bytes of the metadata log are not what was written
     ├── InternalError            a bug
     └── StorageError             the logs on the disk
         ├── OffsetOutOfRange
@@ -688,6 +691,29 @@ class MetadataUnavailable(AvailabilityError):
     def __init__(self, reason: str) -> None:
         super().__init__(f"metadata unavailable: {reason}")
         self.reason = reason
+
+
+class ClusterError(GoQueueError):
+    """The metadata of the cluster, or what this node is in it."""
+
+    code = "INTERNAL"
+
+
+class MetadataDamaged(ClusterError):
+    """Bytes of the metadata log are not what was written, or are of a newer version."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the metadata log cannot be read: {reason}")
+        self.reason = reason
+
+
+class MetadataTrimmed(ClusterError):
+    """Entries of the metadata log below `first` are gone: a snapshot covers them."""
+
+    def __init__(self, asked: int, first: int) -> None:
+        super().__init__(f"metadata entry {asked} was trimmed; the log begins at {first}")
+        self.asked = asked
+        self.first = first
 
 
 class RequestTimeout(AvailabilityError):

@@ -70,7 +70,8 @@ SAMPLES: list[GoQueueError] = [
     errors.ForeignFile("/data/x", "not ours"),
     errors.UnsupportedFormat("/data/x", "version 9"),
 ]
-STAYS_AT_HOME = {errors.InvalidConfig}  # raised where a configuration is read, which is nobody's request
+# Raised where a configuration is read, or where a node reads the metadata log: nobody's request.
+STAYS_AT_HOME = {errors.InvalidConfig, *errors.ClusterError.__subclasses__()}
 SHARES_A_CODE = {
     errors.ReadFailed,
     errors.TopicQuarantined,
