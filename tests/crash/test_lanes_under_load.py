@@ -73,17 +73,20 @@ def test_lanes_that_are_full_get_their_shares(
 
 def test_in_strict_mode_background_is_served_within_its_bound(tmp_path: Path) -> None:
     with phoenix(tmp_path / "data") as broker, Client(broker.address) as gq:
-        fill(gq, "work", [200_000, 0, 0, 0, 30], priority_mode="strict", priority_boost="300ms")
+        fill(gq, "work", [200_000, 0, 0, 0, 30], priority_mode="strict", priority_boost="100ms")
 
-        began_s = monotonic()
+        began_s = 0.0
         times = []
+        latest_s = slowest_s = 0.0
         for message in delivered(gq, "work", "partitioned", [100]):
+            began_s = began_s or monotonic()  # the machine may be busy while the member joins
+            now_s = monotonic() - began_s
+            slowest_s, latest_s = max(slowest_s, now_s - latest_s), now_s
             if message.priority is Priority.BACKGROUND:
-                times.append(monotonic() - began_s)
+                times.append(now_s)
             if len(times) == 9:  # three boosts of three
                 break
 
-    print([f"{at_s:.2f} s" for at_s in times])
+    print([f"{at_s:.2f} s" for at_s in times], f"the slowest poll took {slowest_s:.2f} s")
     waits = [times[0], *(after - before for before, after in zip(times[2::3], times[3::3], strict=False))]
-    assert times[2] >= 0.3
-    assert all(0.25 <= wait <= 1.0 for wait in waits), times
+    assert all(0.08 <= wait <= 0.3 + 2 * slowest_s for wait in waits), (times, slowest_s)
