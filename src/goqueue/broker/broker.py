@@ -259,7 +259,7 @@ class Broker:
     def _topic_facts(self, name: str) -> TopicFacts:
         found = self.partitions.topic(name)
         config = found.topic.config
-        return TopicFacts(found.topic.id, len(found.replicas), config.max_message_bytes, config.partitioner)
+        return TopicFacts(found.topic.id, found.partition_count, config.max_message_bytes, config.partitioner)
 
     def _topic_configured(self, topic: Topic) -> None:
         self.traces.configured(topic.name, topic.config.trace_sample_rate)

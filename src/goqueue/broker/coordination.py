@@ -170,9 +170,9 @@ class Coordinators:
         """Read the journals of a topic at the start of the node. Raises `StorageError`."""
         found = self._partitions.find(topic)
         if topic in self._journals and found is not None:
-            if len(found.replicas) != PARTITION_COUNTS[topic]:
+            if found.partition_count != PARTITION_COUNTS[topic]:
                 raise DirectoryUnusable(
-                    found.replicas[0].log.directory,
+                    self._partitions.catalog.directory(topic),
                     f"{topic} could not be spread over {PARTITION_COUNTS[topic]} partitions",
                 )
             self._journals[topic].read(found.leaders)

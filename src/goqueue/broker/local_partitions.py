@@ -16,48 +16,55 @@ from typing import TypeVar
 from uuid import UUID
 
 from goqueue import events
+from goqueue.broker.authority import Authority, PartitionRoles
 from goqueue.broker.config import BrokerConfig
 from goqueue.broker.delivery.partition_delivery import PartitionDelivery
 from goqueue.broker.housekeeping import Housekeeping
 from goqueue.broker.partition.leader import PartitionLeader
 from goqueue.broker.partition.log_jobs import Flushable, Workers
 from goqueue.broker.partition.publishing import MessagePublisher
-from goqueue.broker.partition.replica import Replica
+from goqueue.broker.partition.replica import Replica, Replicas
 from goqueue.clock import Clock
 from goqueue.errors import (
     GoQueueError,
     InvalidPartition,
+    InvalidTopic,
     PartitionNotFound,
     StorageError,
+    TopicExists,
     TopicNotFound,
     TopicQuarantined,
 )
 from goqueue.runtime.entropy import Entropy
 from goqueue.service.pending import Pending, after
-from goqueue.topics.catalog import AlterTopicJob, Catalog, CreateTopicJob, DeleteTopicJob, Topic
+from goqueue.service.topics import NO_LEADER
+from goqueue.topics.catalog import AlterTopicJob, Catalog, Topic, TopicJob
 from goqueue.topics.config import TRACES_TOPIC, default_dead_letter_topic, is_internal, refuse_internal
+from goqueue.topics.partition import Partition
 
 TOPIC_ID_BYTES = 16
 
 T = TypeVar("T")
-TopicJob = CreateTopicJob | AlterTopicJob | DeleteTopicJob
 MakeDelivery = Callable[[PartitionLeader, Topic], PartitionDelivery]
 
 
 class LocalTopic:
-    """A topic and its partitions while the broker runs."""
+    """A topic while the broker runs, and those of its partitions of which this node has a replica."""
 
-    __slots__ = ("publisher", "replicas", "topic")
+    __slots__ = ("partition_count", "publisher", "replicas", "topic")
 
-    def __init__(self, topic: Topic, replicas: Sequence[Replica]) -> None:
+    def __init__(self, topic: Topic, replicas: Replicas) -> None:
         self.topic = topic
+        self.partition_count = topic.partition_count
         self.replicas = replicas
-        self.publisher = MessagePublisher(replicas, topic=topic.name, config=topic.config)
+        self.publisher = MessagePublisher(
+            replicas, topic=topic.name, partition_count=topic.partition_count, config=topic.config
+        )
 
     @property
     def leaders(self) -> list[PartitionLeader]:
         """The partitions that this node leads."""
-        return [replica.leader for replica in self.replicas if replica.leader is not None]
+        return [replica.leader for replica in self.replicas.values() if replica.leader is not None]
 
     def configured(self) -> None:
         """Apply changed settings."""
@@ -105,7 +112,9 @@ class LocalPartitions:
         self._unflushed = unflushed
         self._observe = observe
         self._configured = configured
+        self.authority: Authority | None = None  # who decides, in a cluster; set before the first use
         self._deliveries: dict[PartitionLeader, PartitionDelivery] = {}
+        self._awaited: dict[str, list[Pending[LocalTopic]]] = {}  # topics that another node has created
         self._opening: dict[str, Pending[LocalTopic]] = {}  # internal and dead-letter topics that are being created
         self._topics: dict[str, LocalTopic] = {}
         for topic in catalog:
@@ -145,13 +154,14 @@ class LocalPartitions:
     def local_leader(self, topic: str, topic_id: str, partition: int) -> PartitionLeader | None:
         """One partition; None if the topic is not the one of that id any more. Raises `NotLeader`."""
         found = self._topics.get(topic) if not is_internal(topic) else None
-        if found is None or found.topic.id != topic_id or partition >= len(found.replicas):
+        if found is None or found.topic.id != topic_id or partition >= found.partition_count:
             return None
         return found.replicas[partition].leading
 
     def leaders(self, topic: str) -> list[PartitionLeader]:
         """All partitions of a topic. Raises as `leader`."""
-        return [replica.leading for replica in self.topic(topic).replicas]
+        found = self.topic(topic)
+        return [found.replicas[number].leading for number in range(found.partition_count)]
 
     def all_leaders(self) -> Iterator[PartitionLeader]:
         """The partitions of all topics that this node leads."""
@@ -159,7 +169,7 @@ class LocalPartitions:
 
     def all_replicas(self) -> Iterator[Replica]:
         """The partitions of all topics, whatever their role."""
-        return (replica for topic in self._topics.values() for replica in topic.replicas)
+        return (replica for topic in self._topics.values() for replica in topic.replicas.values())
 
     def user_leaders(self) -> Iterator[PartitionLeader]:
         """The partitions that this node leads, without those of internal topics."""
@@ -168,7 +178,7 @@ class LocalPartitions:
 
     def partition_counts(self) -> Mapping[str, int]:
         """The number of partitions by topic, without internal topics."""
-        return {name: len(topic.replicas) for name, topic in self._topics.items() if not is_internal(name)}
+        return {name: topic.partition_count for name, topic in self._topics.items() if not is_internal(name)}
 
     def has_topic(self, topic: str) -> bool:
         """Whether there is such a topic; raises `Forbidden` for an internal one, and `TopicQuarantined`."""
@@ -186,6 +196,15 @@ class LocalPartitions:
         found = self.topic(topic)
         replica_of(found, partition)
         return found.topic.id
+
+    def roles(self, topic: LocalTopic, partition: int) -> PartitionRoles:
+        """Which nodes have the partition. Without a cluster it is this one alone."""
+        if self.authority is not None:
+            roles = self.authority.roles(topic.topic.id, partition)
+            return PartitionRoles(NO_LEADER, 0, 0, (), (), ()) if roles is None else roles
+        replica, node = topic.replicas[partition], (self._config.node_id,)
+        leader = NO_LEADER if replica.leader is None else self._config.node_id
+        return PartitionRoles(leader, replica.epoch, replica.epoch, node, node, ())
 
     def created_at_ns(self, topic: str) -> int:
         """When the topic was created."""
@@ -214,7 +233,7 @@ class LocalPartitions:
         """
         if topic not in self._topics and like is None:
             return Pending.failed(self.quarantined(topic) or TopicNotFound(topic))
-        count = len(self._topics[like].replicas) if like in self._topics else self._config.default_partitions
+        count = self._topics[like].partition_count if like in self._topics else self._config.default_partitions
         return self.ensure(topic, partitions=count, settings=self._config.settings_for(topic))
 
     def dead_letter_topic(self, topic: str) -> str:
@@ -241,7 +260,8 @@ class LocalPartitions:
     def stored_traces(self) -> PartitionLeader | None:
         """The partition of `__traces`, if there is one."""
         found = self._topics.get(TRACES_TOPIC)
-        return None if found is None else found.replicas[0].leader
+        replica = None if found is None else found.replicas.get(0)
+        return None if replica is None else replica.leader
 
     def trace_log(self, settings: Mapping[str, object]) -> Pending[PartitionLeader]:
         """The partition of `__traces`, which is created on first use."""
@@ -252,7 +272,7 @@ class LocalPartitions:
 
     def lead(self, name: str) -> None:
         """Lead all partitions of a topic that was opened. Raises `StorageError` if its files cannot be used."""
-        for replica in self._topics[name].replicas:
+        for replica in self._topics[name].replicas.values():
             self._lead(replica, replica.epoch)
 
     def begin_deliveries(self, name: str) -> None:
@@ -296,9 +316,24 @@ class LocalPartitions:
     # --- creation and deletion ------------------------------------------------------------------
 
     def create(
-        self, topic: str, *, partitions: int, settings: Mapping[str, object], internal_ok: bool = False
+        self,
+        topic: str,
+        *,
+        partitions: int,
+        settings: Mapping[str, object],
+        replication_factor: int | None = None,
+        internal_ok: bool = False,
     ) -> Pending[LocalTopic]:
         """Create a topic; done when it is durable. Raises if its name or settings are invalid."""
+        if self.authority is not None:
+            explicit = self.catalog.check(topic, partitions=partitions, settings=settings, internal_ok=internal_ok)
+            created = self.authority.create_topic(
+                topic, partitions=partitions, replication_factor=replication_factor, settings=explicit
+            )
+            return after(created, lambda _: self.any_topic(topic))
+        if replication_factor not in (None, 1):
+            reason = f"must be 1 on a single node, not {replication_factor}"
+            raise InvalidTopic(topic, reason, setting="replication_factor")
         job = self.catalog.begin_create(
             topic,
             partitions=partitions,
@@ -313,12 +348,53 @@ class LocalPartitions:
         """Store a change of settings, and apply it."""
         return self._administer(job, self._altered)
 
+    def alter_by_authority(self, name: str, changes: Mapping[str, object | None]) -> Pending[LocalTopic]:
+        """Have the cluster change settings. Raises if they are invalid."""
+        assert self.authority is not None
+        self.catalog.check_alter(name, changes)
+        return after(self.authority.alter_topic(name, changes), lambda _: self.topic(name))
+
     def delete(self, name: str) -> Pending[None]:
         """Stop serving the topic, and delete its files. Raises as `topic`."""
-        job = self.catalog.begin_delete(name)
+        if self.authority is not None:
+            self.topic(name)
+            return self.authority.delete_topic(name)
+        return self.drop(name)
+
+    # --- decisions of the cluster ---------------------------------------------------------------
+
+    def place(
+        self,
+        name: str,
+        *,
+        topic_id: str,
+        created_at_ns: int,
+        partitions: int,
+        replicas: Sequence[int],
+        settings: Mapping[str, object],
+    ) -> Pending[LocalTopic]:
+        """Have a topic that was created elsewhere, with these replicas, which have no role yet."""
+        job = self.catalog.begin_create(
+            name,
+            partitions=partitions,
+            settings=settings,
+            topic_id=topic_id,
+            now_ns=created_at_ns,
+            replicas=replicas,
+            internal_ok=True,
+        )
+        return self._administer(job, self._placed)
+
+    def host(self, name: str, numbers: Sequence[int]) -> Pending[LocalTopic]:
+        """Have replicas of these partitions, too."""
+        return self._administer(self.catalog.begin_host(name, numbers), partial(self._hosts, numbers))
+
+    def drop(self, name: str, *, internal_ok: bool = False) -> Pending[None]:
+        """Stop serving the topic, and delete its files."""
+        job = self.catalog.begin_delete(name, internal_ok=internal_ok)
         topic = self._topics.pop(name)
         self.topic_deleted(name)
-        for replica in topic.replicas:
+        for replica in topic.replicas.values():
             replica.end(TopicNotFound(name))
         self._forget(topic)
         return self._administer(job, lambda _: None)
@@ -327,13 +403,13 @@ class LocalPartitions:
         """Stop serving the topic: its files cannot be used."""
         topic = self._topics.pop(name)
         self.catalog.quarantine(name, error)
-        for replica in topic.replicas:
+        for replica in topic.replicas.values():
             replica.end(self.catalog.quarantined[name])
         self._forget(topic)
 
     def _forget(self, topic: LocalTopic) -> None:
         name = topic.topic.name
-        self._housekeeping.forget(topic.replicas)
+        self._housekeeping.forget(list(topic.replicas.values()))
         for delivery in [one for one in self._deliveries.values() if one.leader.origin.topic == name]:
             del self._deliveries[delivery.leader]
         # Last: its series leave the metrics, and an event about the topic after this one would bring them back.
@@ -348,13 +424,39 @@ class LocalPartitions:
             return Pending.of(self._topics[name])
         if name not in self._opening:
             try:
-                opening = self.create(name, partitions=partitions, settings=settings, internal_ok=True)
+                opening = self._create_once(name, partitions=partitions, settings=settings)
             except GoQueueError as error:
                 return Pending.failed(error)
             self._opening[name] = opening
             opening.then(lambda _: self._forget_opening(name))
             return opening
         return self._opening[name]
+
+    def _create_once(self, name: str, *, partitions: int, settings: Mapping[str, object]) -> Pending[LocalTopic]:
+        """Create the topic, unless another node does so at the same time."""
+        created = self.create(name, partitions=partitions, settings=settings, internal_ok=True)
+        if self.authority is None:
+            return created
+        there: Pending[LocalTopic] = Pending()
+
+        def look(done: Pending[LocalTopic]) -> None:
+            if isinstance(done.error, TopicExists):
+                self.when_placed(name).then(lambda placed: there.resolve(placed.result()))
+            elif done.error is not None:
+                there.fail(done.error)
+            else:
+                there.resolve(done.result())
+
+        created.then(look)
+        return there
+
+    def when_placed(self, name: str) -> Pending[LocalTopic]:
+        """The topic, once this node has it."""
+        if name in self._topics:
+            return Pending.of(self._topics[name])
+        placed: Pending[LocalTopic] = Pending()
+        self._awaited.setdefault(name, []).append(placed)
+        return placed
 
     def _forget_opening(self, name: str) -> None:
         self._opening.pop(name, None)
@@ -380,8 +482,22 @@ class LocalPartitions:
             self.leader_began(leader)
         return opened
 
+    def _placed(self, topic: Topic) -> LocalTopic:
+        opened = self._open(topic)
+        self.topics_changed()
+        for waiting in self._awaited.pop(topic.name, ()):
+            waiting.resolve(opened)
+        return opened
+
+    def _hosts(self, numbers: Sequence[int], topic: Topic) -> LocalTopic:
+        found = self.any_topic(topic.name)
+        opened = [self._replica(partition) for partition in topic.partitions if partition.number in numbers]
+        found.replicas.update((replica.origin.partition, replica) for replica in opened)
+        self._housekeeping.watch(opened)
+        return found
+
     def _altered(self, topic: Topic) -> LocalTopic:
-        altered = self.topic(topic.name)
+        altered = self.any_topic(topic.name)
         altered.configured()
         self._configured(topic)
         for leader in altered.leaders:
@@ -390,21 +506,18 @@ class LocalPartitions:
         return altered
 
     def _open(self, topic: Topic) -> LocalTopic:
-        self._observe(events.TopicCreated(topic.name, len(topic.partitions), topic.is_internal))
+        self._observe(events.TopicCreated(topic.name, topic.partition_count, topic.is_internal))
         self._configured(topic)
-        replicas = [
-            Replica(
-                partition,
-                clock=self._clock,
-                workers=self._workers,
-                unflushed=self._unflushed,
-                observe=self._observe,
-            )
-            for partition in topic.partitions
-        ]
+        replicas = [self._replica(partition) for partition in topic.partitions]
         self._housekeeping.watch(replicas)
-        opened = self._topics[topic.name] = LocalTopic(topic, replicas)
+        numbered = Replicas(topic.name, {replica.origin.partition: replica for replica in replicas})
+        opened = self._topics[topic.name] = LocalTopic(topic, numbered)
         return opened
+
+    def _replica(self, partition: Partition) -> Replica:
+        return Replica(
+            partition, clock=self._clock, workers=self._workers, unflushed=self._unflushed, observe=self._observe
+        )
 
 
 def leader_of(topic: LocalTopic, partition: int) -> PartitionLeader:
@@ -413,9 +526,9 @@ def leader_of(topic: LocalTopic, partition: int) -> PartitionLeader:
 
 
 def replica_of(topic: LocalTopic, partition: int) -> Replica:
-    """One partition of the topic, whatever its role."""
+    """One partition of the topic, whatever its role. Raises `NotLeader` if this node has no replica of it."""
     if partition < 0:
         raise InvalidPartition(partition)
-    if partition >= len(topic.replicas):
+    if partition >= topic.partition_count:
         raise PartitionNotFound(topic.topic.name, partition)
     return topic.replicas[partition]

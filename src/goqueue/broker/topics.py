@@ -6,13 +6,12 @@ from functools import partial
 from goqueue.broker.config import BrokerConfig
 from goqueue.broker.local_partitions import LocalPartitions, LocalTopic
 from goqueue.broker.partition.record_deletion import delete_records
-from goqueue.broker.partition.replica import Replica
 from goqueue.broker.stopping import Stopping
 from goqueue.broker.timers import Timers
 from goqueue.clock import MS, SECOND, Clock
-from goqueue.errors import GoQueueError, InvalidRequest, InvalidTopic, StorageFull
+from goqueue.errors import GoQueueError, InvalidRequest, StorageFull
 from goqueue.service.pending import Pending, after
-from goqueue.service.topics import NO_LEADER, PartitionInfo, TopicInfo
+from goqueue.service.topics import PartitionInfo, TopicInfo
 from goqueue.topics.catalog import AlterTopicJob
 from goqueue.topics.config import TopicConfig
 
@@ -43,12 +42,10 @@ class Topics:
     ) -> Pending[TopicInfo]:
         """A new topic, once it is durable."""
         self._stopping.check()
-        if replication_factor not in (None, 1):
-            reason = f"must be 1 on a single node, not {replication_factor}"
-            raise InvalidTopic(topic, reason, setting="replication_factor")
         created = self._partitions.create(
             topic,
             partitions=self._config.default_partitions if partitions is None else partitions,
+            replication_factor=replication_factor,
             settings={**self._config.settings_for(topic), **(settings or {})},
         )
         return after(created, self._info)
@@ -67,6 +64,9 @@ class Topics:
         self._stopping.check()
         altered: Pending[TopicInfo] = Pending()
         give_up_ns = self._clock.monotonic_ns() + MAKE_ROOM_NS
+
+        if self._partitions.authority is not None:
+            return after(self._partitions.alter_by_authority(topic, changes), self._info)
 
         def attempt() -> None:
             job = self._partitions.catalog.begin_alter(topic, changes)
@@ -116,7 +116,8 @@ class Topics:
 
     def offsets(self, topic: str, *, time_ns: int | None = None, at: str = "latest") -> Sequence[int]:
         """By partition: the first offset at or after a time, or `earliest`, or `latest` (the high watermark)."""
-        leaders = [replica.leading for replica in self._partitions.readable(topic).replicas]
+        found = self._partitions.readable(topic)
+        leaders = [found.replicas[number].leading for number in range(found.partition_count)]
         if time_ns is not None:
             return [min(leader.log.offset_at_time(time_ns), leader.high_watermark) for leader in leaders]
         if at not in ("earliest", "latest"):
@@ -131,29 +132,37 @@ class Topics:
     def _info(self, found: LocalTopic) -> TopicInfo:
         topic = found.topic
         settings = topic.config.settings()
+        partitions = [self._partition_info(found, number) for number in range(found.partition_count)]
         settings["dead_letter_topic"] = topic.config.dead_letter_topic_of(topic.name)
         return TopicInfo(
             name=topic.name,
             topic_id=topic.id,
-            replication_factor=1,
+            replication_factor=max(len(partition.replicas) for partition in partitions),
             created_at_ns=topic.created_at_ns,
             settings=settings,
             defaults=[name for name in settings if name not in topic.settings],
-            partitions=[self._partition_info(replica) for replica in found.replicas],
+            partitions=partitions,
         )
 
-    def _partition_info(self, replica: Replica) -> PartitionInfo:
+    def _partition_info(self, found: LocalTopic, number: int) -> PartitionInfo:
+        replica, roles = found.replicas.get(number), self._partitions.roles(found, number)
+        if replica is None:  # its size is known where it is
+            return PartitionInfo(number, 0, 0, 0, 0, 0, roles.leader, roles.leader_epoch, 0, *roles[2:])
         log, committed = replica.log, replica.high_watermark
         return PartitionInfo(
-            partition=replica.origin.partition,
+            partition=number,
             start_offset=log.start_offset,
             end_offset=log.next_offset,
             high_watermark=committed,
             last_stable_offset=replica.producers.stable_below(committed),
             size_bytes=log.size,
-            leader=NO_LEADER if replica.leader is None else self._config.node_id,
-            leader_epoch=replica.epoch,
+            leader=roles.leader,
+            leader_epoch=roles.leader_epoch,
             message_count=replica.producers.message_count,
+            version=roles.version,
+            replicas=roles.replicas,
+            isr=roles.isr,
+            elr=roles.elr,
         )
 
 

@@ -22,6 +22,10 @@ class PartitionInfo(NamedTuple):
     leader: int  # a node, or `NO_LEADER`
     leader_epoch: int
     message_count: int = 0  # without control records, and without what compaction has removed
+    version: int = 0  # grows with each change of the leader, the replicas or who is in sync
+    replicas: Sequence[int] = ()  # nodes; the first is the preferred leader
+    isr: Sequence[int] = ()  # the replicas that are in sync
+    elr: Sequence[int] = ()  # not in sync, but with every committed record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,11 +17,13 @@ at all can be opened, the catalog does not open.
 Like the logs, the catalog has one owner, which makes all calls, and no locks.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import cast
+
+import msgspec
 
 from goqueue import events
 from goqueue.errors import (
@@ -56,6 +58,8 @@ from goqueue.topics.config import (
 from goqueue.topics.description import DESCRIPTION, Description
 from goqueue.topics.partition import Partition
 
+LogConfigs = tuple[LogConfig, LogConfig]
+"""Of the log and of the ledger."""
 _DELETED = "~deleted~"
 _NAME_BYTES_KEPT = 200
 """How much of its name the directory of a deleted topic keeps; file systems allow 255 bytes in all."""
@@ -63,13 +67,16 @@ _NAME_BYTES_KEPT = 200
 
 @dataclass(slots=True, eq=False)
 class Topic:
-    """A topic. `settings` are those that were set explicitly, in their public form."""
+    """A topic. `settings` are those that were set explicitly, in their public form. Of `partitions` this
+    node has a replica: all, unless it is one node of several.
+    """
 
     name: str
     id: str
     created_at_ns: int
     settings: dict[str, object]
     config: TopicConfig
+    partition_count: int
     partitions: list[Partition]
 
     @property
@@ -80,12 +87,10 @@ class Topic:
 class CreateTopicJob:
     """Creates the logs of a new topic, and then its description, which makes it a topic."""
 
-    def __init__(
-        self, disk: Disk, directory: str, described: Description, log_configs: tuple[LogConfig, LogConfig]
-    ) -> None:
+    def __init__(self, disk: Disk, directory: str, described: Description, log_configs: "LogConfigs") -> None:
         self._disk = disk
         self._directory = directory
-        self._log_configs = log_configs  # of the log and of the ledger
+        self._log_configs = log_configs
         self.described = described
 
     @property
@@ -95,10 +100,8 @@ class CreateTopicJob:
     def run(self) -> None:
         _remove_remains(self._disk, self._directory)
         try:
-            for number in range(self.described.partitions):
-                for kind, config in zip(KINDS, self._log_configs, strict=True):
-                    log = Log.open(self._disk, f"{self._directory}/{number}/{kind}", config)
-                    log.abandon()  # opening made it durable; the catalog opens it again
+            for number in self.described.hosted():
+                _create_logs(self._disk, f"{self._directory}/{number}", self._log_configs)
             description.store(self._disk, self._directory, self.described)
         except (OSError, GoQueueError):
             self.discard()
@@ -108,6 +111,31 @@ class CreateTopicJob:
         """Remove what was created; what cannot be removed now goes at the next attempt, or the next start."""
         with suppress(OSError, GoQueueError):
             _remove_remains(self._disk, self._directory)
+
+
+class HostReplicasJob:
+    """Creates the logs of more replicas of a topic that is there, and then the description that names them."""
+
+    def __init__(
+        self, disk: Disk, directory: str, described: Description, numbers: Sequence[int], configs: "LogConfigs"
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._log_configs = configs
+        self.described = described
+        self.numbers = numbers
+
+    @property
+    def topic(self) -> str:
+        return self.described.name
+
+    def run(self) -> None:
+        for number in self.numbers:
+            path = f"{self._directory}/{number}"
+            if _entries(self._disk, path):  # left by a crash, and empty; records would not be those of this replica
+                _check_empty(self._disk, path)
+            _create_logs(self._disk, path, self._log_configs)
+        description.store(self._disk, self._directory, self.described)
 
 
 class AlterTopicJob(CancellableJob):
@@ -147,6 +175,9 @@ class DeleteTopicJob:
         self._disk.sync_directory(self._topics_path)
 
 
+TopicJob = CreateTopicJob | AlterTopicJob | HostReplicasJob | DeleteTopicJob
+
+
 class Catalog:
     """All topics of a data directory. Made by `Catalog.open`; its logs are closed with the data directory."""
 
@@ -156,7 +187,7 @@ class Catalog:
         self._observe = observe
         self._topics: dict[str, Topic] = {}
         self._creating: set[str] = set()
-        self._altering: dict[str, AlterTopicJob] = {}
+        self._altering: dict[str, AlterTopicJob | HostReplicasJob] = {}
         self._deleted_count = 0
         self.quarantined: dict[str, TopicQuarantined] = {}
 
@@ -190,10 +221,10 @@ class Catalog:
         return topic
 
     def partition(self, name: str, number: int) -> Partition:
-        partitions = self.get(name).partitions
-        if not 0 <= number < len(partitions):
-            raise PartitionNotFound(name, number)
-        return partitions[number]
+        for partition in self.get(name).partitions:
+            if partition.number == number:
+                return partition
+        raise PartitionNotFound(name, number)
 
     def begin_create(
         self,
@@ -203,9 +234,29 @@ class Catalog:
         settings: Mapping[str, object],
         topic_id: str,
         now_ns: int,
+        replicas: Sequence[int] | None = None,
         internal_ok: bool = False,
     ) -> CreateTopicJob:
-        """A job that creates the topic. The name is reserved until the job is completed."""
+        """A job that creates the topic, with these `replicas` (all partitions) on this node. The name is reserved until
+        the job is completed.
+        """
+        explicit = self.check(name, partitions=partitions, settings=settings, internal_ok=internal_ok)
+        described = Description(
+            name=name,
+            id=topic_id,
+            created_at_ns=now_ns,
+            partitions=partitions,
+            replicas=msgspec.UNSET if replicas is None else sorted(replicas),
+            settings=_storable(explicit),
+        )
+        self._creating.add(name)
+        config = TopicConfig.parse(explicit, topic=name)
+        return CreateTopicJob(self._disk, self.directory(name), described, log_configs(config))
+
+    def check(
+        self, name: str, *, partitions: int, settings: Mapping[str, object], internal_ok: bool = False
+    ) -> dict[str, object]:
+        """The settings of a new topic that are not defaults. Raises if it cannot be created."""
         validate_topic_name(name, internal_ok=internal_ok)
         if type(partitions) is not int or not 1 <= partitions <= PARTITIONS_MAX:
             reason = f"must be a whole number from 1 to {PARTITIONS_MAX}, not {partitions!r}"
@@ -217,14 +268,20 @@ class Catalog:
             raise self.quarantined[name]
         if name in self._topics or name in self._creating:
             raise TopicExists(name)
-        described = Description(
-            name=name, id=topic_id, created_at_ns=now_ns, partitions=partitions, settings=_storable(explicit)
-        )
-        self._creating.add(name)
-        return CreateTopicJob(self._disk, self._directory(name), described, log_configs(config))
+        return explicit
 
     def begin_alter(self, name: str, changes: Mapping[str, object | None]) -> AlterTopicJob:
         """A job that changes these settings; None resets one to its default. One job at a time per topic."""
+        self.check_alter(name, changes)
+        topic = self.get(name)
+        return self._begin_alter(topic, merge(topic.settings, changes, topic=name))
+
+    def begin_replace_settings(self, name: str, settings: Mapping[str, object]) -> AlterTopicJob:
+        """A job that gives the topic exactly these settings, which were decided elsewhere."""
+        return self._begin_alter(self.get(name), settings)
+
+    def check_alter(self, name: str, changes: Mapping[str, object | None]) -> None:
+        """Raise if the settings of the topic cannot be changed like this."""
         refuse_internal(name)
         topic = self.get(name)
         explicit = merge(topic.settings, changes, topic=name)
@@ -233,18 +290,30 @@ class Catalog:
         if config.partitioner != topic.config.partitioner:
             reason = "cannot be changed: messages of a key would be in two partitions, without an order between them"
             raise InvalidTopic(name, reason, setting="partitioner")
-        if name in self._altering:
-            raise Conflict(f"another change of the topic {name} is under way; retry when it is done")
-        described = Description(
-            name=name,
-            id=topic.id,
-            created_at_ns=topic.created_at_ns,
-            partitions=len(topic.partitions),
-            settings=_storable(explicit),
-        )
-        job = AlterTopicJob(self._disk, self._directory(name), described, config)
+        self._check_free(name)
+
+    def _begin_alter(self, topic: Topic, explicit: Mapping[str, object]) -> AlterTopicJob:
+        self._check_free(topic.name)
+        config = TopicConfig.parse(explicit, topic=topic.name)
+        described = _described(topic, settings=explicit)
+        job = AlterTopicJob(self._disk, self.directory(topic.name), described, config)
+        self._altering[topic.name] = job
+        return job
+
+    def begin_host(self, name: str, numbers: Sequence[int]) -> HostReplicasJob:
+        """A job that makes replicas of these partitions of the topic, which this node has not had."""
+        self._check_free(name)
+        topic = self.get(name)
+        hosted = {partition.number for partition in topic.partitions}
+        assert not hosted & set(numbers)
+        described = _described(topic, replicas=sorted(hosted | set(numbers)))
+        job = HostReplicasJob(self._disk, self.directory(name), described, numbers, log_configs(topic.config))
         self._altering[name] = job
         return job
+
+    def _check_free(self, name: str) -> None:
+        if name in self._altering:
+            raise Conflict(f"another change of the topic {name} is under way; retry when it is done")
 
     def begin_delete(self, name: str, *, internal_ok: bool = False) -> DeleteTopicJob:
         """Delete the topic at once and cancel its jobs; the job makes that durable and removes the files.
@@ -257,12 +326,12 @@ class Catalog:
         remains = f"{self._data.topics_path}/{name[:_NAME_BYTES_KEPT]}{_DELETED}{self._deleted_count}"
         self._deleted_count += 1
         try:
-            self._disk.rename(self._directory(name), remains)
+            self._disk.rename(self.directory(name), remains)
         except OSError as error:
-            raise unusable(self._directory(name), error) from error
+            raise unusable(self.directory(name), error) from error
         del self._topics[name]
         altering = self._altering.pop(name, None)
-        if altering:
+        if isinstance(altering, AlterTopicJob):
             with suppress(OSError):
                 altering.cancel()
         self._abandon(topic.partitions)
@@ -282,20 +351,22 @@ class Catalog:
             known = self._topics.get(target)
             topic, target = target, (known.config if known else TopicConfig()).dead_letter_topic_of(target)
 
-    def complete(self, job: CreateTopicJob | AlterTopicJob | DeleteTopicJob, error: Exception | None = None) -> Topic:
+    def complete(self, job: TopicJob, error: Exception | None = None) -> Topic:
         """Let a job that has run take effect, and return the topic; `error` is what the job raised."""
         match job:
             case CreateTopicJob():
                 return self._created(job, error)
             case AlterTopicJob():
                 return self._altered(job, error)
+            case HostReplicasJob():
+                return self._hosts(job, error)
             case DeleteTopicJob():
                 _check(error, self._data.topics_path)
                 return job.deleted
 
     def _created(self, job: CreateTopicJob, error: Exception | None) -> Topic:
         self._creating.discard(job.topic)
-        _check(error, self._directory(job.topic))
+        _check(error, self.directory(job.topic))
         try:
             return self._open_topic(job.described)
         except GoQueueError:
@@ -306,7 +377,7 @@ class Catalog:
         if self._altering.get(job.topic) is not job:
             raise TopicNotFound(job.topic)
         del self._altering[job.topic]
-        _check(error, self._directory(job.topic))
+        _check(error, self.directory(job.topic))
         topic = self.get(job.topic)
         topic.settings = dict(job.described.settings)
         topic.config = job.config
@@ -315,12 +386,23 @@ class Catalog:
             partition.configure(log_config, ledger_config)
         return topic
 
+    def _hosts(self, job: HostReplicasJob, error: Exception | None) -> Topic:
+        if self._altering.get(job.topic) is not job:
+            raise TopicNotFound(job.topic)
+        del self._altering[job.topic]
+        _check(error, self.directory(job.topic))
+        topic = self.get(job.topic)
+        opened: list[Partition] = []
+        self._open_partitions(topic, job.numbers, opened)
+        topic.partitions = sorted(topic.partitions + opened, key=lambda one: one.number)
+        return topic
+
     def quarantine(self, name: str, error: Exception) -> None:
         """Stop serving the topic because of the error; its files are left as they are."""
         topic = self._topics.pop(name, None)
         if topic is not None:
             self._abandon(topic.partitions)
-        directory = self._directory(name)
+        directory = self.directory(name)
         reason = str(unusable(directory, error) if isinstance(error, OSError) else error)
         self.quarantined[name] = TopicQuarantined(name, directory, reason)
         self._observe(events.QuarantineStarted(log=directory, topic=name, reason=reason))
@@ -361,18 +443,25 @@ class Catalog:
         name = described.name
         settings: dict[str, object] = dict(described.settings)
         config = TopicConfig.parse(settings, topic=name)
-        topic = Topic(name, described.id, described.created_at_ns, settings, config, [])
-        log_config, ledger_config = log_configs(config)
+        topic = Topic(name, described.id, described.created_at_ns, settings, config, described.partitions, [])
+        self._open_partitions(topic, described.hosted(), topic.partitions)
+        self._topics[name] = topic
+        return topic
+
+    def _open_partitions(self, topic: Topic, numbers: Sequence[int], opened: list[Partition]) -> None:
+        """Add these partitions of the topic to `opened`."""
+        name = topic.name
+        log_config, ledger_config = log_configs(topic.config)
         open_log, observe = self._data.open_log, self._observe
         try:
-            for number in range(described.partitions):
+            for number in numbers:
                 log = open_log(name, number, log_config, observe=observe)
                 open_ledger = partial(open_log, name, number, kind="ledger", observe=observe)
-                directory = f"{self._directory(name)}/{number}"
+                directory = f"{self.directory(name)}/{number}"
                 names = {entry.name for entry in _entries(self._disk, directory)}
                 if "ledger" in names:  # it is opened on first use, so foreign files in it have to be found now
                     sort_out(f"{directory}/ledger", self._disk.entries(f"{directory}/ledger"))
-                topic.partitions.append(
+                opened.append(
                     Partition(
                         name,
                         number,
@@ -384,10 +473,8 @@ class Catalog:
                     )
                 )
         except (OSError, GoQueueError):
-            self._abandon(topic.partitions)
+            self._abandon(opened)
             raise
-        self._topics[name] = topic
-        return topic
 
     def _abandon(self, partitions: list[Partition]) -> None:
         for partition in partitions:
@@ -395,7 +482,8 @@ class Catalog:
             for log in partition.open_logs:
                 self._data.forget(log)
 
-    def _directory(self, name: str) -> str:
+    def directory(self, name: str) -> str:
+        """Where the files of the topic are."""
         return f"{self._data.topics_path}/{name}"
 
 
@@ -410,6 +498,27 @@ def _check(error: Exception | None, path: str) -> None:
         raise unusable(path, error) from error
     if error:
         raise error
+
+
+def _described(
+    topic: Topic, *, settings: Mapping[str, object] | None = None, replicas: list[int] | None = None
+) -> Description:
+    """The description of the topic, with other settings or replicas."""
+    hosted = [partition.number for partition in topic.partitions] if replicas is None else replicas
+    return Description(
+        name=topic.name,
+        id=topic.id,
+        created_at_ns=topic.created_at_ns,
+        partitions=topic.partition_count,
+        replicas=msgspec.UNSET if len(hosted) == topic.partition_count else hosted,
+        settings=_storable(topic.settings if settings is None else settings),
+    )
+
+
+def _create_logs(disk: Disk, directory: str, configs: LogConfigs) -> None:
+    for kind, config in zip(KINDS, configs, strict=True):
+        log = Log.open(disk, f"{directory}/{kind}", config)
+        log.abandon()  # opening made it durable; the catalog opens it again
 
 
 def _storable(explicit: Mapping[str, object]) -> dict[str, str | int | float | bool]:

@@ -25,8 +25,14 @@ class Description(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     id: str
     created_at_ns: int
     partitions: int
+    replicas: list[int] | msgspec.UnsetType = msgspec.UNSET
+    """The partitions that this node has a replica of; all of them if absent, as on a node that is alone."""
     settings: dict[str, str | int | float | bool]
     crc: int = 0
+
+    def hosted(self) -> list[int]:
+        """The partitions that this node has a replica of, in order."""
+        return list(range(self.partitions)) if isinstance(self.replicas, msgspec.UnsetType) else sorted(self.replicas)
 
 
 class _AnyFormat(msgspec.Struct):

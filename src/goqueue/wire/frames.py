@@ -100,7 +100,7 @@ class FrameReader:
     """Takes frames out of a byte stream that the caller receives into its buffers."""
 
     def __init__(self, *, frame_bytes_max: int = FRAME_BYTES_MAX, trusts: bool = False) -> None:
-        self._frame_bytes_max = frame_bytes_max
+        self.frame_bytes_max = frame_bytes_max
         self._trusts = trusts
         self._spares: list[bytearray] = []  # of large frames; views of them may still exist
         self._buffer = bytearray()
@@ -137,8 +137,8 @@ class FrameReader:
         while self._end - self._start >= HEADER_BYTES:
             length, kind, flags, meta_size, correlation, crc = HEADER.unpack_from(self._buffer, self._start)
             end = self._start + LENGTH_BYTES + length
-            if length + LENGTH_BYTES > self._frame_bytes_max:
-                text = f"frame of {length} bytes is over the limit of {self._frame_bytes_max}"
+            if length + LENGTH_BYTES > self.frame_bytes_max:
+                text = f"frame of {length} bytes is over the limit of {self.frame_bytes_max}"
                 raise BadFrame("too_long", text)
             if length < HEADER_BYTES - LENGTH_BYTES + meta_size:
                 raise BadFrame("truncated", f"frame of {length} bytes cannot hold its header and {meta_size} of meta")

@@ -94,4 +94,4 @@ class LocalTargets:
             return LocalTarget(self._partitions, topic, found_id, number % partition_count)
 
         opened = self._partitions.target(topic, like=like)
-        return after(opened, lambda found: target(found.topic.id, len(found.replicas)))
+        return after(opened, lambda found: target(found.topic.id, found.partition_count))

@@ -157,7 +157,7 @@ class DeadLetterWriter:
         found = self._partitions.find(topic)
         if found is None:
             return BitMap64()
-        leader = found.replicas[number % len(found.replicas)].leading
+        leader = found.replicas[number % found.partition_count].leading
         wanted = {origin_of(*origin, offset): offset for offset in ledger.offsets_of(change.offsets)}
         stored = BitMap64()
         reader = leader.log.reader(max(leader.log.start_offset, min(change.target_offset, leader.log.next_offset)))

@@ -146,7 +146,7 @@ class DeadLetterQueues:
     def leader_began(self, leader: PartitionLeader) -> None:
         """A partition has a leader again: redrives of its dead letters continue when all partitions have one."""
         found = self._topics.find(leader.origin.topic)
-        if found is None or found.topic.is_internal or len(found.leaders) < len(found.replicas):
+        if found is None or found.topic.is_internal or len(found.leaders) < found.partition_count:
             return
         if any(one.partition.has_ledger for one in found.leaders):
             with suppress(StorageError):
@@ -453,7 +453,7 @@ class DeadLetterQueues:
             return None
         target = self._topics.topic(topic)
         fits = _fits(found.message, target.topic.config.max_message_bytes)
-        return (topic, partition % len(target.replicas)) if fits else None
+        return (topic, partition % target.partition_count) if fits else None
 
     def _check_topics(self, redrive: Redrive) -> None:
         """Raise `TopicNotFound` unless the dead-letter topic and the wanted target exist."""

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 
 from goqueue import events
 from goqueue.broker.partition.leader import PartitionLeader
-from goqueue.broker.partition.replica import Replica
+from goqueue.broker.partition.replica import Replicas
 from goqueue.errors import (
     CorruptRecord,
     GoQueueError,
@@ -120,8 +120,9 @@ class Batch(NamedTuple):
 class MessagePublisher:
     """Publishes messages to the partitions of one topic."""
 
-    def __init__(self, replicas: Sequence[Replica], *, topic: str, config: TopicConfig) -> None:
+    def __init__(self, replicas: Replicas, *, topic: str, partition_count: int, config: TopicConfig) -> None:
         self._replicas = replicas
+        self._partition_count = partition_count
         self._topic = topic
         self._turn = 0  # which partition the next message without a key goes to
         self.config = config
@@ -176,7 +177,7 @@ class MessagePublisher:
         self, messages: Sequence[NewMessage], results: list[Stored | GoQueueError | None]
     ) -> dict[int, list[int]]:
         """The indexes of the messages by partition; errors of the others are in `results`."""
-        count, limit, turn = len(self._replicas), self.config.max_message_bytes, self._turn
+        count, limit, turn = self._partition_count, self.config.max_message_bytes, self._turn
         hashed = key_hash(self.config.partitioner)
         chosen: dict[int, list[int]] = {}
         for index, message in enumerate(messages):

@@ -18,7 +18,7 @@ leads in, an earlier one. One such fence is enough for both logs, because a role
 the log.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 
 from goqueue import events
@@ -40,6 +40,17 @@ from goqueue.topics.partition import Partition
 from goqueue.transactions.sequences import identities
 
 LOAD_BYTES = 4 * 1024 * 1024
+
+
+class Replicas(dict[int, "Replica"]):
+    """The replicas of one topic on this node, by partition. To ask for one that is elsewhere raises `NotLeader`."""
+
+    def __init__(self, topic: str, replicas: Mapping[int, "Replica"]) -> None:
+        super().__init__(replicas)
+        self._topic = topic
+
+    def __missing__(self, partition: int) -> "Replica":
+        raise NotLeader(self._topic, partition)
 
 
 class Replica:

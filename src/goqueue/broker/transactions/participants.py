@@ -118,9 +118,8 @@ class LocalParticipants:
     def was_recovered(self, place: DecidedPartition) -> bool:
         """Whether the log had all records below the end when this process opened it."""
         found = self._partitions.find(place.topic) if not is_internal(place.topic) else None
-        if found is None or found.topic.id != place.topic_id or place.partition >= len(found.replicas):
-            return True
-        return found.replicas[place.partition].opened_end >= place.end_offset
+        replica = found.replicas.get(place.partition) if found and found.topic.id == place.topic_id else None
+        return replica is None or replica.opened_end >= place.end_offset
 
     # --- after the decision --------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from goqueue.doors.http.context import SHOWS_INTERNAL, Shared
 from goqueue.doors.http.shapes import Client, is_true, one_of, parse_partition, parse_time_query, time_text
 from goqueue.doors.http.strictness import Body, is_lenient
 from goqueue.errors import InvalidTopic
-from goqueue.service.topics import PartitionInfo, TopicInfo
+from goqueue.service.topics import NO_LEADER, PartitionInfo, TopicInfo
 from goqueue.times import format_duration, parse_duration
 from goqueue.topics.config import is_setting
 
@@ -297,18 +297,17 @@ def _settings(topic: TopicInfo) -> ShownTopicSettings:
 
 
 def _partition(partition: PartitionInfo) -> ShownPartition:
-    """A partition of a single node: the leader is the only replica."""
     return ShownPartition(
         partition=partition.partition,
         leader=partition.leader,
-        replicas=[partition.leader],
-        isr=[partition.leader],
-        elr=[],
-        version=partition.leader_epoch,
+        replicas=list(partition.replicas),
+        isr=list(partition.isr),
+        elr=list(partition.elr),
+        version=partition.version,
         leader_epoch=partition.leader_epoch,
         high_watermark=partition.high_watermark,
         log_start_offset=partition.start_offset,
         log_end_offset=partition.end_offset,
         size_bytes=partition.size_bytes,
-        state="online",
+        state="offline" if partition.leader == NO_LEADER else "online",
     )
