@@ -4,6 +4,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from goqueue.broker.authority import Authority
 from goqueue.broker.broker import Broker
 from goqueue.broker.config import BrokerConfig
 from goqueue.broker.delivery.dead_letter_target import DeadLetterTargets, LocalTargets
@@ -70,6 +71,7 @@ class Node:
         entropy: Entropy | None = None,
         path: str = ROOT,
         dead_letter_targets: Callable[[LocalPartitions], DeadLetterTargets] = LocalTargets,
+        authority: Authority | None = None,
     ) -> None:
         self.disk = disk
         self.clock = clock
@@ -82,6 +84,7 @@ class Node:
             config=config,
             entropy=entropy,
             dead_letter_targets=dead_letter_targets,
+            authority=authority,
         )
 
     def create(self, topic: str = "orders", *, partitions: int = 1, **settings: object) -> None:

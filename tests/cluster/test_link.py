@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from goqueue.cluster import link
-from goqueue.cluster.link import Greeting, Peer, PeerLinks, PeerRefused, PeerServer, PeerUnreachable
+from goqueue.cluster.link import CallingNode, Greeting, PeerLinks, PeerRefused, PeerServer, PeerUnreachable
 from goqueue.errors import GoQueueError, InvalidRequest, RequestTimeout
 from tests.cluster.certificates import Certificates
 
@@ -18,7 +18,7 @@ ONE = Greeting(cluster="c1", node=1, incarnation="first")
 TWO = Greeting(cluster="c1", node=2, incarnation="second")
 
 
-async def echo(peer: Peer, request: bytes) -> bytes:
+async def echo(peer: CallingNode, request: bytes) -> bytes:
     if request == b"refuse":
         raise InvalidRequest("no", path="x")
     if request == b"hang":
@@ -87,7 +87,7 @@ async def test_a_call_is_answered_and_names_who_calls() -> None:
 async def test_calls_overtake_each_other() -> None:
     released = asyncio.Event()
 
-    async def answer(peer: Peer, request: bytes) -> bytes:
+    async def answer(peer: CallingNode, request: bytes) -> bytes:
         if request == b"slow":
             await released.wait()
         return request

@@ -11,6 +11,7 @@ holds the broker.
 from collections.abc import Callable, Sequence
 
 from goqueue import events
+from goqueue.broker.authority import Authority
 from goqueue.broker.config import BrokerConfig
 from goqueue.broker.conversion import convert
 from goqueue.broker.coordination import (
@@ -74,8 +75,10 @@ class Broker:
         traces: TraceConfig,
         trace_sinks: Sequence[Sink],
         dead_letter_targets: Callable[[LocalPartitions], DeadLetterTargets],
+        authority: Authority | None,
     ) -> None:
         self._data = data
+        self._authority = authority
         self._clock = clock
         self._entropy = entropy
         self.wake_at: Callable[[int], None] = _wake_nobody  # called with the monotonic time of the next work
@@ -99,6 +102,7 @@ class Broker:
             unflushed=unflushed,
             observe=self.observe,
             configured=self._topic_configured,
+            authority=authority,
         )
         self.traces.topics = partitions
         self.coordinators = Coordinators(partitions)
@@ -186,8 +190,12 @@ class Broker:
         traces: TraceConfig | None = None,
         trace_sinks: Sequence[Sink] = (),
         dead_letter_targets: Callable[[LocalPartitions], DeadLetterTargets] = LocalTargets,
+        authority: Authority | None = None,
     ) -> "Broker":
-        """Lock the directory, and recover all topics in it. Dead letters may go to partitions of other nodes."""
+        """Lock the directory, and recover all topics in it. Dead letters may go to partitions of other nodes.
+
+        A broker that is alone leads all partitions. With an authority it leads nothing until it is told to.
+        """
         config = config or BrokerConfig()
         TopicConfig.parse(config.topic_defaults)
         data = DataDirectory.open(disk, data_path)
@@ -204,6 +212,7 @@ class Broker:
                 traces=traces or TraceConfig(),
                 trace_sinks=trace_sinks,
                 dead_letter_targets=dead_letter_targets,
+                authority=authority,
             )
         except BaseException:
             data.close()
@@ -220,14 +229,15 @@ class Broker:
                 except StorageError as error:
                     first = first or error
                     partitions.quarantine(name, error)
-        if first is not None and not any(True for _ in partitions.all_leaders()):
+        if first is not None and not any(True for _ in partitions.all_replicas()):
             raise first
         self.coordinators.begin()
         self.transactions.start()
         self.dead_letters.resume()
 
     def _begin_topic(self, name: str) -> None:
-        self.partitions.lead(name)
+        if self._authority is None:
+            self.partitions.lead(name)
         self.coordinators.read(name)
 
     # --- what the parts need of each other -----------------------------------------------------
@@ -249,6 +259,8 @@ class Broker:
         self.wake_at(time_ns)  # looked up at each call: the server sets it after the broker is open
 
     def _take_producer_numbers(self) -> range:
+        if self._authority is not None:
+            return self._authority.take_producer_numbers()
         number = self._entropy.bits(NUMBER_BITS)
         return range(number, number + 1)
 

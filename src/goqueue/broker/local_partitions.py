@@ -102,6 +102,7 @@ class LocalPartitions:
         unflushed: set[Flushable],
         observe: events.Observer,
         configured: Callable[[Topic], None],
+        authority: Authority | None = None,
     ) -> None:
         self.catalog = catalog
         self._clock = clock
@@ -112,7 +113,7 @@ class LocalPartitions:
         self._unflushed = unflushed
         self._observe = observe
         self._configured = configured
-        self.authority: Authority | None = None  # who decides, in a cluster; set before the first use
+        self.authority = authority  # who decides, in a cluster
         self._deliveries: dict[PartitionLeader, PartitionDelivery] = {}
         self._awaited: dict[str, list[Pending[LocalTopic]]] = {}  # topics that another node has created
         self._opening: dict[str, Pending[LocalTopic]] = {}  # internal and dead-letter topics that are being created

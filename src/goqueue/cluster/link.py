@@ -49,14 +49,14 @@ class Greeting(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     refusal: str = ""  # of the side that was called: why it ends the connection
 
 
-class Peer(NamedTuple):
+class CallingNode(NamedTuple):
     """Who calls."""
 
     node: int
     incarnation: str
 
 
-Answerer = Callable[[Peer, bytes], Awaitable[bytes]]
+Answerer = Callable[[CallingNode, bytes], Awaitable[bytes]]
 """Answers a call. What it raises as `GoQueueError` reaches the caller as `PeerRefused`."""
 
 
@@ -203,7 +203,7 @@ class _Called(_Connection):
     def __init__(self, server: PeerServer) -> None:
         super().__init__()
         self._server = server
-        self._peer: Peer | None = None
+        self._peer: CallingNode | None = None
         self._deadline = asyncio.get_running_loop().call_later(server.greeting_s, self.abort)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -242,7 +242,7 @@ class _Called(_Connection):
             self.refuse(f"this is node {own.node}, not {greeting.wanted}: one of two addresses is wrong")
         else:
             self._deadline.cancel()
-            self._peer = Peer(greeting.node, greeting.incarnation)
+            self._peer = CallingNode(greeting.node, greeting.incarnation)
             self.greeted()
             self.send(_GREETING, 0, _encode(own), flags=FrameFlags.RESPONSE)
 
@@ -252,7 +252,7 @@ class _Called(_Connection):
         self.send(_GREETING, 0, _encode(refusal), flags=FrameFlags.RESPONSE | FrameFlags.ERROR)
         self.close()
 
-    async def _answer(self, peer: Peer, correlation: int, request: bytes) -> None:
+    async def _answer(self, peer: CallingNode, correlation: int, request: bytes) -> None:
         try:
             answer, flags = await self._server.answer(peer, request), FrameFlags.RESPONSE
         except GoQueueError as error:

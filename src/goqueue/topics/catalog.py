@@ -100,6 +100,7 @@ class CreateTopicJob:
     def run(self) -> None:
         _remove_remains(self._disk, self._directory)
         try:
+            self._disk.make_directory(self._directory)
             for number in self.described.hosted():
                 _create_logs(self._disk, f"{self._directory}/{number}", self._log_configs)
             description.store(self._disk, self._directory, self.described)
