@@ -144,7 +144,9 @@ PUBLIC = {
     "UnsupportedFormat",
     "__version__",
     "ClusterError",
+    "MetadataContradiction",
     "MetadataDamaged",
+    "MetadataTooNew",
     "MetadataTrimmed",
 }
 

@@ -57,7 +57,9 @@
     │   └── RequestTimeout       the outcome of the request is unknown
     ├── ClusterError             the metadata of the cluster, or what this node is in it
     │   ├── MetadataTrimmed      entries of the metadata log are gone; a snapshot covers them
-    │   └── MetadataDamaged      bytes of the metadata log are not what was written
+    │   ├── MetadataDamaged      bytes of the metadata log are not what was written
+    │   ├── MetadataTooNew       the metadata log has records that only a newer version knows
+    │   └── MetadataContradiction  a record of the metadata log does not fit what came before it
     ├── InternalError            a bug
     └── StorageError             the logs on the disk
         ├── OffsetOutOfRange
@@ -714,6 +716,23 @@ class MetadataTrimmed(ClusterError):
         super().__init__(f"metadata entry {asked} was trimmed; the log begins at {first}")
         self.asked = asked
         self.first = first
+
+
+class MetadataTooNew(ClusterError):
+    """The metadata log has a record, a field or a feature level that this version does not know."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(f"the metadata log was written by a newer version of GoQueue ({what}): update this node")
+        self.what = what
+
+
+class MetadataContradiction(ClusterError):
+    """A record of the metadata log does not fit the state before it: a bug, or versions that disagree."""
+
+    def __init__(self, reason: str, index: int) -> None:
+        super().__init__(f"entry {index} of the metadata log contradicts the state before it: {reason}")
+        self.reason = reason
+        self.index = index
 
 
 class RequestTimeout(AvailabilityError):
