@@ -157,7 +157,15 @@ def test_the_package_exports_exactly_its_public_names() -> None:
 
 
 def test_the_test_doubles_are_public() -> None:
-    assert set(goqueue.testing.__all__) == {"EmbeddedBroker", "FaultyDisk", "ManualClock", "MemoryDisk", "PowerLoss"}
+    assert set(goqueue.testing.__all__) == {
+        "EmbeddedBroker",
+        "FaultyDisk",
+        "ManualClock",
+        "MemoryDisk",
+        "PowerLoss",
+        "SimulatedEngine",
+        "SimulatedMetadataLog",
+    }
     assert all(hasattr(goqueue.testing, name) for name in goqueue.testing.__all__)
 
 

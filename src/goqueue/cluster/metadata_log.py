@@ -34,6 +34,8 @@ NO_ID: Final = bytes(ID_BYTES)
 FORMAT: Final = 1
 BATCH_BYTES_MAX: Final = 1024 * 1024
 """Below etcd's limit of 1.5 MiB for a request."""
+PAGE_BYTES_MAX: Final = 8 * 1024 * 1024
+"""What the batches of one `read` have at most, together: a bound on the memory of a node that catches up."""
 
 #  0       4       6      8       16      24     28    44            60     64
 #  | magic | format| node | index | epoch | size | id  | previous id | crc  | batch ...
@@ -81,6 +83,7 @@ class MetadataEntry:
         """The bytes that are stored, with a checksum over all of them."""
         head = bytearray(HEADER_BYTES)
         size = len(self.batch)
+        assert size <= BATCH_BYTES_MAX
         _HEADER.pack_into(
             head, 0, _MAGIC, FORMAT, self.node, self.index, self.epoch, size, self.id, self.previous_id, 0
         )
@@ -136,21 +139,28 @@ class MetadataLog(Protocol):
     """
 
     async def append(self, entry: MetadataEntry) -> AppendOutcome:
-        """Append the entry if the log ends at `entry.after`. To be repeated with the same entry only."""
+        """Append the entry if the log ends at `entry.after`. To be repeated with the same entry only.
+
+        An entry that was appended and then trimmed is `EntryUnknown`: nothing tells it from one that lost. Raises
+        `MetadataUnavailable` only if this call wrote nothing: the log is closed, full or failed. A call that is
+        cancelled may take effect, as after `EntryUnknown`.
+        """
 
     async def tail(self) -> MetadataPosition:
         """Where the log ends now. Linearizable: it includes every append that was answered before this call."""
 
     async def read(self, first: int, limit: int) -> list[MetadataEntry]:
-        """Up to `limit` entries from index `first`, in order; empty at the end. Linearizable.
+        """Up to `limit` entries from index `first`, in order; empty only at the end. Linearizable.
 
-        Raises `MetadataTrimmed` if `first` is gone.
+        Fewer than `limit` if their batches are large (`PAGE_BYTES_MAX`). Raises `MetadataTrimmed` if `first` is gone,
+        and `MetadataDamaged` if its bytes are not what was written; entries before damaged ones are returned.
         """
 
     def watch(self, first: int) -> AsyncIterator[MetadataEntry]:
-        """All entries from index `first`, in order and without a gap, for ever: it reconnects by itself.
+        """All entries from index `first`, in order and without a gap, until `close`: it reconnects by itself.
 
         Raises `MetadataTrimmed` if `first` is gone: at once, or after an outage in which the log was trimmed past it.
+        Raises `MetadataDamaged` as `read` does.
         """
 
     async def load_snapshot(self) -> MetadataSnapshot | None:
@@ -160,7 +170,10 @@ class MetadataLog(Protocol):
         """Replace the snapshot, unless there is a newer one. All of it or nothing is stored."""
 
     async def trim(self, below: int) -> None:
-        """Forget entries with a lower index. Never those that no snapshot covers, and never the last one."""
+        """Forget entries with a lower index. Never those that no snapshot covers, and never the last one.
+
+        The oldest go first, so what is left has no gap. A log may keep more than it was asked to.
+        """
 
     async def close(self) -> None:
-        """End all watches and connections."""
+        """End all watches and connections. Every other call then raises `MetadataUnavailable`."""
