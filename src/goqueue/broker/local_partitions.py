@@ -20,6 +20,7 @@ from goqueue.broker.authority import Authority, PartitionRoles
 from goqueue.broker.config import BrokerConfig
 from goqueue.broker.delivery.partition_delivery import PartitionDelivery
 from goqueue.broker.housekeeping import Housekeeping
+from goqueue.broker.partition.commit_gate import InSync
 from goqueue.broker.partition.leader import PartitionLeader
 from goqueue.broker.partition.log_jobs import Flushable, Workers
 from goqueue.broker.partition.publishing import MessagePublisher
@@ -284,24 +285,28 @@ class LocalPartitions:
             if leader.search.has_delays:
                 self.delivery(leader)
 
-    def become_leader(self, topic: str, partition: int, epoch: int | None = None) -> None:
-        """Lead a partition, in the next epoch if none is given; nothing changes if this node leads it already.
+    def become_leader(
+        self, topic: str, partition: int, epoch: int | None = None, *, in_sync: InSync | None = None
+    ) -> None:
+        """Lead a partition, in the next epoch if none is given; nothing changes if this node leads it already. With
+        `in_sync` there are followers.
 
         Raises as `any_topic`, and `StorageError` if its files cannot be used.
         """
         replica = replica_of(self.any_topic(topic), partition)
         if replica.leader is not None:
             return
-        leader = self._lead(replica, replica.epoch + 1 if epoch is None else epoch)
+        leader = self._lead(replica, replica.epoch + 1 if epoch is None else epoch, in_sync)
         if leader.search.has_delays or (leader.partition.has_ledger and not is_internal(topic)):
             self.delivery(leader)
         self.leader_began(leader)
 
     def resign(self, topic: str, partition: int) -> None:
-        """Lead a partition no longer; nothing changes if this node does not lead it."""
+        """Lead or follow a partition no longer; nothing changes if this node does neither."""
         replica = replica_of(self.any_topic(topic), partition)
         leader = replica.leader
         if leader is None:
+            replica.resign()
             return
         delivery = self._deliveries.pop(leader, None)
         if delivery is not None:
@@ -309,8 +314,12 @@ class LocalPartitions:
         replica.resign()
         self.leader_ended(leader)
 
-    def _lead(self, replica: Replica, epoch: int) -> PartitionLeader:
-        leader = replica.become_leader(epoch)
+    def become_follower(self, topic: str, partition: int, epoch: int) -> None:
+        """Follow the leader of that epoch. Raises as `become_leader`."""
+        replica_of(self.any_topic(topic), partition).become_follower(epoch)
+
+    def _lead(self, replica: Replica, epoch: int, in_sync: InSync | None = None) -> PartitionLeader:
+        leader = replica.become_leader(epoch, replica=self._config.node_id, in_sync=in_sync)
         leader.begin_delivery = partial(self.delivery, leader)
         return leader
 
@@ -399,6 +408,15 @@ class LocalPartitions:
             replica.end(TopicNotFound(name))
         self._forget(topic)
         return self._administer(job, lambda _: None)
+
+    def set_aside(self, name: str) -> str:
+        """Stop serving a topic that the cluster does not know, and move its files away; where they are."""
+        topic = self._topics.pop(name)
+        for replica in topic.replicas.values():
+            replica.end(TopicNotFound(name))
+        path = self.catalog.set_aside(name)
+        self._forget(topic)
+        return path
 
     def quarantine(self, name: str, error: StorageError) -> None:
         """Stop serving the topic: its files cannot be used."""

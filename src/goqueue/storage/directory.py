@@ -38,7 +38,19 @@ _TOPIC = re.compile(r"[A-Za-z0-9._-]{1,249}", re.ASCII)
 _FORMAT_FILE = "format"
 _FORMAT_TEXT = "goqueue-data "
 _PORTS_FILE = "ports.json"
-_OWN_NAMES = frozenset({*(name + end for name in (_FORMAT_FILE, _PORTS_FILE) for end in ("", NEW)), "lock", "topics"})
+STRAY = "stray"
+"""The directory of topics that the cluster does not know."""
+METADATA = "metadata"
+"""The directory of what a node of a cluster keeps of its metadata."""
+_OWN_NAMES = frozenset(
+    {
+        *(name + end for name in (_FORMAT_FILE, _PORTS_FILE) for end in ("", NEW)),
+        "lock",
+        "topics",
+        STRAY,
+        METADATA,
+    }
+)
 TOLERATED = frozenset({"lost+found"})  # the file system makes it in a mount point
 
 

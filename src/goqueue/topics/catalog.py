@@ -40,7 +40,7 @@ from goqueue.errors import (
 from goqueue.storage.config import LogConfig
 from goqueue.storage.delay_file import NAME as DELAYS
 from goqueue.storage.delay_file import DelayFile
-from goqueue.storage.directory import KINDS, TOLERATED, DataDirectory, is_topic_name
+from goqueue.storage.directory import KINDS, STRAY, TOLERATED, DataDirectory, is_topic_name
 from goqueue.storage.file import Disk, Entry, unusable
 from goqueue.storage.jobs import CancellableJob
 from goqueue.storage.layout import FOREIGN, LOG, NEW, sort_out
@@ -337,6 +337,23 @@ class Catalog:
                 altering.cancel()
         self._abandon(topic.partitions)
         return DeleteTopicJob(self._disk, self._data.topics_path, remains, topic)
+
+    def set_aside(self, name: str) -> str:
+        """Stop serving the topic, and move its directory to `stray/`, where nothing looks at it; its path there."""
+        topic = self._topics.pop(name)
+        self._abandon(topic.partitions)
+        stray = f"{self._data.path}/{STRAY}"
+        self._disk.make_directory(stray)
+        taken = {entry.name for entry in self._disk.entries(stray)}
+        numbered = (f"{name[:_NAME_BYTES_KEPT]}~{topic.id}~{number}" for number in range(len(taken) + 1))
+        path = f"{stray}/{next(one for one in numbered if one not in taken)}"
+        try:
+            self._disk.rename(self.directory(name), path)
+            for directory in (stray, self._data.topics_path):
+                self._disk.sync_directory(directory)
+        except OSError as error:
+            raise unusable(path, error) from error
+        return path
 
     def _check_dead_letter_topic(self, name: str, config: TopicConfig) -> None:
         """Raise `InvalidTopic` if dead letters of the topic, when they fail again and again, would come back to it."""
