@@ -7,9 +7,17 @@ one of them before it fences them.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from goqueue.clock import MS
 from goqueue.errors import InvalidConfig
+
+
+class Now(NamedTuple):
+    """The time of a node: durations are measured with `monotonic_ns`, and records are dated with `wall_ns`."""
+
+    monotonic_ns: int
+    wall_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
