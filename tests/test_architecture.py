@@ -46,6 +46,7 @@ PURE = {
     "cluster.metadata_log",
     "cluster.messages",
     "cluster.records",
+    "cluster.reports",
     "cluster.timing",
     "spark.plan",
     "times",
