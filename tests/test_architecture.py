@@ -47,6 +47,7 @@ PURE = {
     "cluster.metadata_log",
     "cluster.messages",
     "cluster.records",
+    "cluster.reports",
     "cluster.timing",
     "spark.plan",
     "times",

@@ -89,6 +89,9 @@ if TYPE_CHECKING:
     from goqueue.client.client import (
         AsyncClient,
     )
+    from goqueue.client.cluster_admin import (
+        AsyncClusterAdmin,
+    )
     from goqueue.client.consumer import (
         AsyncConsumer,
         AsyncConsumption,
@@ -134,9 +137,22 @@ if TYPE_CHECKING:
         Client,
         Messages,
     )
+    from goqueue.client.sync_admin import (
+        ClusterAdmin,
+    )
     from goqueue.client.transactions import (
         AsyncTransaction,
         Transaction,
+    )
+    from goqueue.wire.cluster_reports import (
+        ClusterHealth,
+        ClusterNode,
+        ClusterState,
+        ElectionResult,
+        FeatureLevel,
+        NodeDetails,
+        PartitionPlacement,
+        RemovalProgress,
     )
     from goqueue.wire.reports import (
         BlockedKey,
@@ -188,6 +204,7 @@ __version__ = VERSION
 __all__ = [
     "AlreadyExists",
     "AsyncClient",
+    "AsyncClusterAdmin",
     "AsyncConsumer",
     "AsyncConsumption",
     "AsyncDelivered",
@@ -202,7 +219,11 @@ __all__ = [
     "BlockedKey",
     "BrokerUnavailable",
     "Client",
+    "ClusterAdmin",
     "ClusterError",
+    "ClusterHealth",
+    "ClusterNode",
+    "ClusterState",
     "Compatibility",
     "Conflict",
     "Consumer",
@@ -220,6 +241,8 @@ __all__ = [
     "DirectoryUnusable",
     "DoneAbove",
     "DueTime",
+    "ElectionResult",
+    "FeatureLevel",
     "Forbidden",
     "ForeignFile",
     "GoQueueError",
@@ -254,6 +277,7 @@ __all__ = [
     "MetadataTrimmed",
     "MetadataUnavailable",
     "MethodNotAllowed",
+    "NodeDetails",
     "NodeHealth",
     "NotFound",
     "NotGroupMember",
@@ -263,6 +287,7 @@ __all__ = [
     "PartitionName",
     "PartitionNotAssigned",
     "PartitionNotFound",
+    "PartitionPlacement",
     "Piece",
     "Position",
     "PositionReset",
@@ -282,6 +307,7 @@ __all__ = [
     "RedriveInfo",
     "RedrivePlan",
     "ReliabilityReport",
+    "RemovalProgress",
     "RequestError",
     "RequestTimeout",
     "RequestTooLarge",
@@ -328,6 +354,16 @@ __all__ = [
 
 
 _LAZY = {
+    "AsyncClusterAdmin": "client.cluster_admin",
+    "ClusterAdmin": "client.sync_admin",
+    "ClusterHealth": "wire.cluster_reports",
+    "ClusterNode": "wire.cluster_reports",
+    "ClusterState": "wire.cluster_reports",
+    "ElectionResult": "wire.cluster_reports",
+    "FeatureLevel": "wire.cluster_reports",
+    "NodeDetails": "wire.cluster_reports",
+    "PartitionPlacement": "wire.cluster_reports",
+    "RemovalProgress": "wire.cluster_reports",
     "AsyncClient": "client.client",
     "AsyncConsumer": "client.consumer",
     "AsyncConsumption": "client.consumer",

@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol
 
 from goqueue import events
 from goqueue.broker.broker import Broker
+from goqueue.broker.cluster_of_one import ListeningAddresses
 from goqueue.broker.config import BrokerConfig
 from goqueue.broker.local_service import LocalService
 from goqueue.clock import MS, SECOND, Clock
@@ -26,6 +27,7 @@ from goqueue.runtime.adaptive_spin import spin_budget_ns
 from goqueue.server.build import build_facts
 from goqueue.server.config import ServerConfig
 from goqueue.server.exporting import ExporterThread, close_all
+from goqueue.server.loop_lag import LoopLag
 from goqueue.server.settings import Address
 from goqueue.server.ticker import Ticker
 from goqueue.server.workers import ThreadWorkers
@@ -109,11 +111,15 @@ async def running(config: ServerConfig, *, clock: Clock, observe: events.Observe
         metrics.delivery.watch(broker.groups.standings, lambda: broker.delays.stats().by_topic)
         metrics.tracing.watch(broker.traces.recorder.tallies, lambda: broker.traces.recorder.ring.event_count)
         metrics.storage.watch(broker.node.space)
+        metrics.cluster.watch(broker.cluster.gauges)
+        metrics.event_loop.watch(lambda: len(asyncio.all_tasks(loop)))
+        opened.callback(LoopLag(loop, clock, metrics.event_loop.observe_lag).stop)
         metrics.watch_connections({"native": lambda: len(native_door.connections)})
         native = await _listen("native", native_door, config.native, doors)
         http = None
         if config.http and http_door:
             http = await _listen("http", http_door, config.http, doors)
+        broker.alone.addresses = ListeningAddresses(str(native), str(http or ""))
 
         yield Server(native, http, data, broker)
 

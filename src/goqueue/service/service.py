@@ -11,6 +11,7 @@ knows its caller.
 from typing import Protocol
 
 from goqueue.service.caller import Caller
+from goqueue.service.cluster import ClusterVerbs
 from goqueue.service.dead_letters import DeadLetterVerbs
 from goqueue.service.delays import DelayVerbs
 from goqueue.service.groups import GroupVerbs
@@ -49,6 +50,8 @@ class Service(Protocol):
     def scans(self) -> ScanVerbs: ...
     @property
     def node(self) -> NodeVerbs: ...
+    @property
+    def cluster(self) -> ClusterVerbs: ...
 
     @property
     def is_ready(self) -> bool:
