@@ -21,7 +21,6 @@ else:
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SHOWN_BYTES_MAX = 64
-_COMPRESSED = int(Flags.COMPRESSED)
 
 
 class StoredMessage(RecordBase):
@@ -180,12 +179,12 @@ def decode_messages(
     others. Without that list it raises `CorruptRecord`.
     """
     decoded = kernel.decode(records, origin, message_type, verify=verify)
-    if not flags & _COMPRESSED:  # a plain number: arithmetic of `Flags` takes longer than to decode a message
+    if not flags & Flags.COMPRESSED:
         return decoded
     readable: list[StoredMessage] = []
     decompressor = compression.Decompressor()
     for message in decoded:
-        if not message.flags & _COMPRESSED:
+        if not message.flags & Flags.COMPRESSED:
             readable.append(message)
             continue
         try:
@@ -203,7 +202,7 @@ def _decompressed(message: StoredMessage, decompressor: compression.Decompressor
         message.offset,
         message.timestamp_ns,
         message.priority_code,
-        message.flags & ~_COMPRESSED,
+        message.flags & ~Flags.COMPRESSED,
         message.key,
         decompressor.decompress(message.value),
         message.encoded_headers,
