@@ -77,6 +77,10 @@ class Connections:
 
     async def any(self) -> Session:
         """A session to any broker."""
+        if self.reach.is_up and not self._is_closed:
+            session = self._opened(self.addresses[self._preferred])
+            if session is not None:
+                return session
         failure: GoQueueError = BrokerUnavailable("no address")
         for step in range(len(self.addresses)):
             index = (self._preferred + step) % len(self.addresses)
@@ -166,7 +170,7 @@ class Connections:
         began = loop.time()
         deadline = began + self.timeout_s + extra_s
         failure: GoQueueError | None = None
-        retries = self.retries(began, deadline)
+        retries: Retries | None = None
         while True:
             try:
                 if not self.reach.was_reached:
@@ -180,6 +184,7 @@ class Connections:
             except GoQueueError as error:
                 failure = error
                 self.forget_leader(error)
+                retries = retries or self.retries(began, deadline)
                 may_repeat = not self._is_closed and (not only_unsent or isinstance(error, CannotConnect | NotLeader))
                 await asyncio.sleep(retries.wait_s(error, now_s=loop.time(), may_repeat=may_repeat))
 
