@@ -136,6 +136,8 @@ class Connections:
         session = await self.any()
         answer = await session.ask(Verb.METADATA, verbs.MetadataRequest([name]), verbs.MetadataAnswer)
         self._nodes = answer.nodes
+        if len(answer.nodes) > 1:  # a node alone may have several addresses: any of those given will do
+            self._nodes = {node: address or session.address for node, address in answer.nodes.items()}
         (metadata,) = answer.topics
         if metadata.error:
             raise codes.restore(metadata.error.code, metadata.error.text, metadata.error.facts)
@@ -149,9 +151,13 @@ class Connections:
         self._topics.pop(name, None)
 
     def forget_leader(self, error: GoQueueError) -> None:
-        """If a broker has refused a request because it is not the leader, ask for the leader before the next one."""
+        """If a broker has refused a request because it is not the leader, or a node cannot be reached, ask for the
+        leader before the next one.
+        """
         if isinstance(error, NotLeader):
             self._topics.pop(getattr(error, "topic", ""), None)  # a broker may tell an error without its facts
+        elif isinstance(error, BrokerUnavailable) and len(self._nodes) > 1:  # a node is gone: others lead by now
+            self._topics.clear()
 
     def retries(self, began_s: float, deadline_s: float) -> Retries:
         """The attempts of one request; both times are of the clock that its caller waits by."""

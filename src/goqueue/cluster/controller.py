@@ -12,9 +12,7 @@ Heartbeats and connections say only *when* to decide (R6). All decisions are com
 every node applies records with, so a wrong belief about a broker costs an election, nothing else.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Final
 
 from goqueue.cluster.drafts import Drafts
 from goqueue.cluster.messages import (
@@ -23,9 +21,9 @@ from goqueue.cluster.messages import (
     ControlledShutdown,
     Decide,
     Heartbeat,
+    RefusalReason,
     Refused,
     Register,
-    RefusalReason,
 )
 from goqueue.cluster.metadata import Metadata
 from goqueue.cluster.metadata_log import MetadataEntry

@@ -19,19 +19,11 @@ then.
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
 
-from goqueue import events
-from goqueue.cluster.formation import NOTHING, OwnData
-from goqueue.cluster.link import CallingNode, Peers
-from goqueue.cluster.local_copy import LocalCopy
+from goqueue.cluster.link import CallingNode
 from goqueue.cluster.messages import AnyAdminAnswer, AnyAdminRequest
-from goqueue.cluster.metadata_log import MetadataLog
-from goqueue.cluster.node_time import NodeTime
 from goqueue.cluster.records import BrokerAddresses, Record
-from goqueue.cluster.timing import ClusterTiming
 from goqueue.errors import GoQueueError
-from goqueue.runtime.entropy import Entropy
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,9 @@ Any node answers. Only the controller knows which nodes are silent, so only its 
 """
 
 import threading
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -12,7 +15,21 @@ from rich.console import RenderableType
 from goqueue.cli import confirmation
 from goqueue.cli.broker import DEFAULT_SERVER, ServerOption, connected
 from goqueue.cli.confirmation import YesOption
-from goqueue.cli.output import FormatOption, OutputFormat, facts, lasting, number, plain, say, show, size, table, when
+from goqueue.cli.interrupts import termination_raised
+from goqueue.cli.output import (
+    FormatOption,
+    OutputFormat,
+    console,
+    facts,
+    lasting,
+    number,
+    plain,
+    say,
+    show,
+    size,
+    table,
+    when,
+)
 from goqueue.times import format_duration, format_time
 
 if TYPE_CHECKING:
@@ -62,6 +79,40 @@ def info(server: ServerOption = DEFAULT_SERVER, output: FormatOption = OutputFor
         "updated_at": format_time(state.updated_at_ns),
     }
     show(data, output, facts(known), _node_table(state.nodes))
+
+
+@app.command("start-local")
+def start_local(
+    count: Annotated[int, typer.Argument(min=1, max=64, help="How many nodes.")] = 3,
+    data: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Where the nodes keep their data; without it they are deleted at the end."),
+    ] = None,
+    native: Annotated[
+        int, typer.Option(metavar="PORT", help="Native port of the first node; the others count up. 0: free ones.")
+    ] = 7000,
+    http: Annotated[int, typer.Option(metavar="PORT", help="The same for HTTP.")] = 8080,
+    peer: Annotated[int, typer.Option(metavar="PORT", help="The same for connections between the nodes.")] = 7100,
+    log_level: Annotated[
+        str, typer.Option(metavar="LEVEL", help="Lowest level to log: debug, info, warning or error.")
+    ] = "warning",
+) -> None:
+    """Run a cluster on this machine, a process per node, until Ctrl-C. Nothing else has to be installed.
+
+    It is also how one machine with many cores is used. The logs are in the data directory, a file per node.
+    """
+    from goqueue.cli.local_cluster import local_cluster, wait_for_end
+
+    with termination_raised(), suppress(KeyboardInterrupt), ExitStack() as opened:
+        directory = data or Path(opened.enter_context(TemporaryDirectory(prefix="goqueue-cluster-")))
+        ports = {"native": native, "http": http, "peer": peer}
+        nodes = opened.enter_context(local_cluster(directory.absolute(), count, **ports, log_level=log_level))
+        rows = ((node.node, node.process.pid, node.native, node.http, node.peer) for node in nodes)
+        console.print(table(("node", "pid", "clients", "http", "peers"), rows))
+        say(f"export GOQUEUE_SERVER={','.join(node.native for node in nodes)}")
+        say(f"data and logs in {directory}; Ctrl-C stops all nodes")
+        for node in wait_for_end(nodes):
+            say(f"node {node.node} has ended with exit code {node.process.returncode}")
 
 
 @app.command()

@@ -37,6 +37,20 @@ def serve(
         Path | None, typer.Option(metavar="FILE", envvar="GOQUEUE_CONFIG", help="A TOML file with settings.")
     ] = None,
     node_id: Annotated[str | None, typer.Option(metavar="N", help="The id of this node; default: 0.")] = None,
+    metadata: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LOCATION",
+            help="The metadata log of a cluster: file:DIR, or etcd://HOST:PORT,.../PREFIX; default: off, no cluster.",
+        ),
+    ] = None,
+    peer: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Address for the other nodes of the cluster; default: 127.0.0.1:7001."),
+    ] = None,
+    rack: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The rack or zone: replicas go to different ones.")
+    ] = None,
     log_level: Annotated[
         str | None, typer.Option(metavar="LEVEL", help="Lowest level to log: debug, info, warning or error.")
     ] = None,
@@ -60,6 +74,9 @@ def serve(
         "native": native,
         "http": http,
         "node_id": node_id,
+        "metadata": metadata,
+        "cluster.peer": peer,
+        "cluster.rack": rack,
         "log.level": log_level,
         "log.format": log_format,
     }
