@@ -111,7 +111,8 @@ class Controller:
         broker = self._caller(message)
         if isinstance(broker, Refused):
             return Pending.of(broker)
-        self._sessions.hear(broker.node, now.monotonic_ns)
+        if not self._has_stopped(broker):
+            self._sessions.hear(broker.node, now.monotonic_ns)
         match message:
             case Heartbeat():
                 return self._heartbeat(message, broker)
@@ -178,7 +179,7 @@ class Controller:
         return not (has_same_disk and self._sessions.is_doubtful(asked.node))
 
     def _heartbeat(self, message: Heartbeat, broker: BrokerState) -> Pending[AnyNodeMessage]:
-        if broker.is_fenced and not message.wants_shutdown and self._stopped.get(broker.node) != broker.broker_epoch:
+        if broker.is_fenced and not message.wants_shutdown and not self._has_stopped(broker):
             required = self._must_apply.get(broker.node, self._must_apply_others)
             if message.applied_index >= required:
                 put_online(self._drafts, broker)
@@ -236,6 +237,10 @@ class Controller:
         self._stopped[broker.node] = broker.broker_epoch
         self._sessions.end(broker.node)
         return self._drafts.answer(ShutdownProgress(epoch, 0, may_stop=True))
+
+    def _has_stopped(self, broker: BrokerState) -> bool:
+        """Whether the process was told that it may stop."""
+        return self._stopped.get(broker.node) == broker.broker_epoch
 
     # What the node observes
 
