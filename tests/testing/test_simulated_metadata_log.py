@@ -32,7 +32,7 @@ from tests.cluster.metadata_log_contract import (
     take,
     until_settled,
 )
-from tests.cluster.virtual_time import VirtualTimeLoop
+from goqueue.testing.virtual_time import VirtualTimeLoop
 
 DEADLINE_S = 0.05
 
