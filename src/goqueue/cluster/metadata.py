@@ -183,9 +183,13 @@ class Metadata:
         for record in records:
             self.change(record, entry.index)
         self._check_topics_are_whole(records, entry.index)
+        self.reach(entry)
+        return records
+
+    def reach(self, entry: MetadataEntry) -> None:
+        """Move on to an entry whose records have taken effect: one by one, in a controller's copy of the state."""
         self.position = entry.position
         self.chain = blake2b(self.chain + entry.index.to_bytes(8, "big") + entry.id, digest_size=ID_BYTES).digest()
-        return records
 
     def _taking_effect(self, entry: MetadataEntry) -> list[Record]:
         if entry.previous_id != self.position.id or self.sealed_to is not None:

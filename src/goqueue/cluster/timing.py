@@ -7,9 +7,17 @@ one of them before it fences them.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from goqueue.clock import MS
 from goqueue.errors import InvalidConfig
+
+
+class Now(NamedTuple):
+    """What the clocks of a node say: durations are measured with the first, records carry the second."""
+
+    monotonic_ns: int
+    wall_ns: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
