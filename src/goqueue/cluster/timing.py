@@ -14,7 +14,7 @@ from goqueue.errors import InvalidConfig
 
 
 class Now(NamedTuple):
-    """What the clocks of a node say: durations are measured with the first, records carry the second."""
+    """The time of a node: durations are measured with `monotonic_ns`, and records are dated with `wall_ns`."""
 
     monotonic_ns: int
     wall_ns: int
