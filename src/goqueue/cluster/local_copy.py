@@ -18,21 +18,15 @@ that can still be recognized here. That position is the floor. Without its ident
 and refuses to start.
 """
 
-import posixpath
 from collections.abc import Callable, Iterable, Sequence
-from errno import ENOENT
-from typing import Final
+from contextlib import suppress
+from typing import Final, NamedTuple
 
 import msgspec
 
 from goqueue.broker.partition.log_jobs import Workers
 from goqueue.cluster.metadata import Metadata
-from goqueue.cluster.metadata_log import (
-    EMPTY,
-    HEADER_BYTES,
-    MetadataEntry,
-    MetadataPosition,
-)
+from goqueue.cluster.metadata_log import EMPTY, HEADER_BYTES, MetadataEntry, MetadataPosition
 from goqueue.cluster.records import PartitionChanged, Record
 from goqueue.errors import ClusterError, CorruptRecord, MetadataDamaged, StorageFailed, StorageFull
 from goqueue.runtime.entropy import Entropy
@@ -43,13 +37,24 @@ from goqueue.storage.file import NO_ROOM, Disk, File, read_file, sync_ancestors,
 SNAPSHOT_BYTES_MIN: Final = 4 * 1024 * 1024
 """Entries are replaced by a snapshot when they take more than that, and more than the last snapshot did."""
 
-_IDENTITY: Final = ("identity", b"GQNI")
-_FORMING: Final = ("forming", b"GQNF")
-_SNAPSHOT: Final = ("snapshot", b"GQNS")
-_CLEAN: Final = ("clean", b"GQNC")
+
+class _SmallFile(NamedTuple):
+    name: str
+    kind: bytes
+
+
+_IDENTITY: Final = _SmallFile("identity", b"GQNI")
+_FORMING: Final = _SmallFile("forming", b"GQNF")
+_SNAPSHOT: Final = _SmallFile("snapshot", b"GQNS")
+_CLEAN: Final = _SmallFile("clean", b"GQNC")
 _ENTRIES: Final = "entries"
 _MAGIC: Final = b"GQML"
 _SIZE_AT: Final = slice(24, 28)  # the length of the batch, in the header of an entry
+_EPOCH_BYTES: Final = 8
+_CURE: Final = (
+    "If other nodes have replicas of everything, or nothing of this node is needed, start it with an empty data "
+    "directory; else restore the file from a backup"
+)
 
 
 class _Identity(msgspec.Struct, frozen=True):
@@ -65,7 +70,7 @@ _encode_identity = msgspec.msgpack.Encoder().encode
 _decode_identity = msgspec.msgpack.Decoder(_Identity).decode
 
 
-class _Work:
+class _CopyJob:
     """A job of the copy, for a worker thread."""
 
     def __init__(self, run: Callable[[], None]) -> None:
@@ -149,7 +154,7 @@ class LocalCopy:
         if not self.cluster_id:
             self._put_identity(msgspec.structs.replace(self._identity, cluster_id=cluster_id))
         if self.forming is not None:
-            self._disk.remove(f"{self._directory}/{_FORMING[0]}")
+            self._disk.remove(f"{self._directory}/{_FORMING.name}")
             self.forming = None
 
     def begin_again(self) -> None:
@@ -160,7 +165,7 @@ class LocalCopy:
                 self._identity, floor_index=floor.index, floor_id=floor.id, leader_epoch=self.leader_epoch
             )
         )
-        self._disk.remove(f"{self._directory}/{_SNAPSHOT[0]}")
+        self._disk.remove(f"{self._directory}/{_SNAPSHOT.name}")
         self._entries_file().truncate(0)
         self._entries_file().sync()
         self._disk.sync_directory(self._directory)
@@ -183,11 +188,30 @@ class LocalCopy:
 
         Fails with `StorageFull`, after which it may be tried again, or with `StorageFailed`.
         """
-        raise NotImplementedError
+        raw = b"".join(entry.encode() for entry in entries)
+
+        def write() -> None:
+            file = self._entries_file()
+            file.truncate(self.entries_bytes)  # nothing, unless the last write failed halfway
+            file.append(raw)
+            file.sync()
+            self.entries_bytes += len(raw)
+
+        return self._run(write)
 
     def store(self, metadata: Metadata) -> Pending[None]:
         """Replace the copy by a snapshot of this state, which must not change before it is done."""
-        raise NotImplementedError
+
+        def write() -> None:
+            payload = self.leader_epoch.to_bytes(_EPOCH_BYTES, "big") + metadata.encode()
+            self._replace(_SNAPSHOT, payload)
+            # A crash here leaves entries that the snapshot covers; they are skipped.
+            file = self._entries_file()
+            file.truncate(0)
+            file.sync()
+            self.entries_bytes, self._snapshot_bytes = 0, len(payload)
+
+        return self._run(write)
 
     def heard(self, records: Iterable[Record]) -> None:
         """These records took effect."""
@@ -199,3 +223,169 @@ class LocalCopy:
     def wants_snapshot(self) -> bool:
         """Whether the entries have become so many that a snapshot is smaller."""
         return self.entries_bytes > max(SNAPSHOT_BYTES_MIN, self._snapshot_bytes)
+
+    # --- reading it ----------------------------------------------------------------------------------
+
+    def _open_identity(self, node: int, entropy: Entropy) -> None:
+        raw = self._read_or_refuse(_IDENTITY)
+        if raw is None:
+            for name in (_SNAPSHOT.name, _FORMING.name, _CLEAN.name, _ENTRIES):
+                if self._exists(name):
+                    raise ClusterError(
+                        f"{self._directory} has {name}, but no identity: nobody can tell which node it belongs to. "
+                        f"{_CURE}"
+                    )
+            sync_ancestors(self._disk, self._directory)
+            self._put_identity(_Identity(node, entropy.bytes(16).hex()))
+            return
+        try:
+            self._identity = _decode_identity(raw)
+        except msgspec.DecodeError as error:
+            raise ClusterError(f"{self._directory}/{_IDENTITY.name} cannot be read: {error}. {_CURE}") from error
+        if self._identity.node != node:
+            raise ClusterError(
+                f"{self._directory} belongs to node {self._identity.node}, not to node {node}: start it as node "
+                f"{self._identity.node}, or give node {node} a directory of its own"
+            )
+
+    def _load(self) -> None:
+        self.leader_epoch = self._identity.leader_epoch
+        forming = self._read_or_refuse(_FORMING)
+        self.forming = MetadataEntry.decode(forming) if forming else None
+        with suppress(CorruptRecord):  # nobody can tell that it was stopped cleanly
+            clean = self._read(_CLEAN)
+            self.clean_epoch = int.from_bytes(clean, "big") if clean else None
+        entries, whole_bytes = self._read_entries()
+        try:
+            self._load_snapshot()
+            self._load_entries(entries)
+        except (MetadataDamaged, CorruptRecord) as error:
+            self.damage = str(error)
+        self.entries_bytes = whole_bytes
+        if self.damage:
+            known = [self.metadata.position, *(entry.position for entry in entries)]
+            newest = max(known, key=lambda position: position.index)
+            self.metadata = Metadata()
+            if newest.index > self._identity.floor_index:
+                self._identity = msgspec.structs.replace(self._identity, floor_index=newest.index, floor_id=newest.id)
+
+    def _load_snapshot(self) -> None:
+        raw = self._read(_SNAPSHOT)
+        if raw is None:
+            return
+        self.metadata = Metadata.decode(raw[_EPOCH_BYTES:])
+        self.leader_epoch = max(self.leader_epoch, int.from_bytes(raw[:_EPOCH_BYTES], "big"))
+        self._snapshot_bytes = len(raw)
+
+    def _load_entries(self, entries: Iterable[MetadataEntry]) -> None:
+        for entry in entries:
+            if entry.index <= self.metadata.position.index:
+                continue
+            if entry.after != self.metadata.position:
+                raise MetadataDamaged(f"entry {entry.index} of {self._directory} does not follow the one before it")
+            self.heard(self.metadata.apply(entry))
+
+    def _read_entries(self) -> tuple[list[MetadataEntry], int]:
+        """All entries that can be recognized, and how many bytes those before the first torn one have."""
+        if not self._exists(_ENTRIES):
+            return [], 0
+        raw = read_file(self._disk, f"{self._directory}/{_ENTRIES}")
+        entries, whole_bytes = _whole_entries(raw)
+        later = _entries_after_damage(raw, whole_bytes)
+        if later:
+            self.damage = f"{self._directory}/{_ENTRIES} is damaged at byte {whole_bytes}"
+        return entries + later, whole_bytes
+
+    def _read(self, file: _SmallFile) -> bytes | None:
+        """The payload of a small file; None if there is none. Raises `CorruptRecord`."""
+        if not self._exists(file.name):
+            return None
+        return small_file.load(self._disk, self._directory, file.name, file.kind)
+
+    def _read_or_refuse(self, file: _SmallFile) -> bytes | None:
+        """The same for a file without which nothing can be done."""
+        try:
+            return self._read(file)
+        except CorruptRecord as error:
+            raise ClusterError(f"{self._directory}/{file.name} is damaged. {_CURE}") from error
+
+    def _exists(self, name: str) -> bool:
+        return any(entry.name == name for entry in self._disk.entries(self._directory))
+
+    # --- writing it ----------------------------------------------------------------------------------
+
+    def _put_identity(self, identity: _Identity) -> None:
+        self._replace(_IDENTITY, _encode_identity(identity))
+        self._identity = identity
+
+    def _replace(self, file: _SmallFile, payload: bytes) -> None:
+        small_file.replace(self._disk, self._directory, file.name, file.kind, payload)
+
+    def _entries_file(self) -> File:
+        if self._file is None:
+            is_new = not self._exists(_ENTRIES)
+            self._file = self._disk.open(f"{self._directory}/{_ENTRIES}", create=True)
+            if is_new:
+                self._disk.sync_directory(self._directory)
+        return self._file
+
+    def _run(self, work: Callable[[], None]) -> Pending[None]:
+        pending: Pending[None] = Pending()
+
+        def done(error: Exception | None) -> None:
+            if isinstance(error, OSError):
+                pending.fail(self._failure(error))
+            elif error is not None:
+                pending.fail(error)
+            else:
+                pending.resolve(None)
+
+        if self._workers is not None:
+            self._workers.submit(_CopyJob(work), done)
+            return pending
+        try:
+            work()
+        except OSError as error:
+            done(error)
+        else:
+            done(None)
+        return pending
+
+    def _failure(self, error: OSError) -> StorageFull | StorageFailed:
+        reason = error.strerror or str(error)
+        if error.errno in NO_ROOM:
+            return StorageFull(self._directory, reason)
+        return StorageFailed(self._directory, "writing", reason)
+
+
+def _whole_entries(raw: bytes) -> tuple[list[MetadataEntry], int]:
+    """The entries from the beginning, until one cannot be read."""
+    entries: list[MetadataEntry] = []
+    position = 0
+    while position < len(raw):
+        entry = _entry_at(raw, position)
+        if entry is None:
+            break
+        entries.append(entry)
+        position += HEADER_BYTES + len(entry.batch)
+    return entries, position
+
+
+def _entries_after_damage(raw: bytes, position: int) -> list[MetadataEntry]:
+    """What can be recognized after the first entry that cannot be read: nothing if that is only torn."""
+    entries: list[MetadataEntry] = []
+    while (position := raw.find(_MAGIC, position + 1)) >= 0:
+        entry = _entry_at(raw, position)
+        if entry is not None:
+            entries.append(entry)
+            position += HEADER_BYTES + len(entry.batch) - 1
+    return entries
+
+
+def _entry_at(raw: bytes, position: int) -> MetadataEntry | None:
+    head = raw[position : position + HEADER_BYTES]
+    size = HEADER_BYTES + int.from_bytes(head[_SIZE_AT], "big")
+    try:
+        return MetadataEntry.decode(raw[position : position + size])
+    except MetadataDamaged:
+        return None

@@ -14,7 +14,7 @@ from goqueue.errors import InvalidConfig
 
 
 class Now(NamedTuple):
-    """The time of a node: durations are measured with `monotonic_ns`, and records are dated with `wall_ns`."""
+    """What the clocks of a node say: durations are measured with the first, records carry the second."""
 
     monotonic_ns: int
     wall_ns: int
