@@ -120,10 +120,8 @@ class SimulatedChaos:
         if number is None:
             return
         applied = self.cluster.node(number).metadata
-        changes: list[IsrChange] = []
-        for key in list(applied.led_by(number)):
-            if self._chance(0.5) and (change := self._isr_change(applied, applied.partitions[key])) is not None:
-                changes.append(change)
+        wanted = [self._isr_change(applied, applied.partitions[key]) for key in applied.led_by(number)]
+        changes = [change for change in wanted if change is not None and self._chance(0.5)]
         broker = applied.broker(number)
         if not changes or broker is None or applied.controller is None:
             return

@@ -16,7 +16,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, NoReturn, Self
 
 from goqueue.clock import SECOND
 from goqueue.cluster.controller import ClusterDefaults
@@ -427,7 +427,7 @@ class SimulatedCluster:
         if self.checks.broken:
             self.fail()
 
-    def fail(self, *broken: str) -> None:
+    def fail(self, *broken: str) -> NoReturn:
         """End the run. Raises `SimulationFailed`."""
         for sentence in broken:
             self.transcript.note(f"BROKEN {sentence}")

@@ -78,9 +78,7 @@ class SimulatedNetwork:
         self._retransmitted: list[tuple[str, str, Callable[[], None]]] = []
         self._context = copy_context()  # what is on its way belongs to no process
 
-    def listen(
-        self, address: Address, caller: CallingNode, process: SimulatedProcess, answer: Answerer
-    ) -> None:
+    def listen(self, address: Address, caller: CallingNode, process: SimulatedProcess, answer: Answerer) -> None:
         """Let a process answer calls to this address, for as long as it lives."""
         assert address not in self._listeners
         listener = self._listeners[address] = _Listener(self, address, caller, process, answer)
@@ -221,9 +219,7 @@ class _Listener:
         self._network.observer.requested(connection.peers.caller, self.node, request)
         self.process.spawn(self._answered(connection, request, answered))
 
-    async def _answered(
-        self, connection: "_PeerConnection", request: bytes, answered: "asyncio.Future[bytes]"
-    ) -> None:
+    async def _answered(self, connection: "_PeerConnection", request: bytes, answered: "asyncio.Future[bytes]") -> None:
         answer: bytes | GoQueueError
         try:
             answer = await self._answer(connection.peers.caller, request)
@@ -343,7 +339,7 @@ class SimulatedPeers:
 
     async def _connected(self, node: int) -> _PeerConnection:
         address = self._addresses.get(node)
-        if self._is_closed or address is None:
+        if address is None:
             raise PeerUnreachable(node, "its address is not known")
         where = f"{address[0]}:{address[1]}"
         if not await self._network.round_trip(self.host, address[0]):
@@ -354,7 +350,7 @@ class SimulatedPeers:
             raise PeerUnreachable(node, f"nothing listens at {where}", was_refused=True)
         if listener.node != node:
             raise PeerRefused(node, f"this is node {listener.node}, not {node}: one of two addresses is wrong")
-        if self._is_closed or self._addresses.get(node) != address:
+        if self._addresses.get(node) != address:
             raise PeerUnreachable(node, "it is no member any more")
         connection = self._connections.get(node)  # another call may have made one meanwhile
         if connection is None:

@@ -15,7 +15,7 @@ What happens outside of processes (a message that travels, the metadata log itse
 import asyncio
 import heapq
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, ContextVar, copy_context
 from typing import Any, TypeVar
 
@@ -115,6 +115,7 @@ class _ProcessTimer(asyncio.TimerHandle):
 
     __slots__ = ("process",)
     process: SimulatedProcess
+    _scheduled: bool
 
     def _run(self) -> None:
         if self.process.is_stopped:
@@ -135,13 +136,13 @@ class ProcessLoop(VirtualTimeLoop):
 
     def create_task(
         self,
-        coro: "Coroutine[Any, Any, T] | Awaitable[T]",
+        coro: "Generator[Any, None, T] | Coroutine[Any, Any, T]",
         *,
         name: object = None,
         context: Context | None = None,
     ) -> "asyncio.Task[T]":
         """A task of the process in whose context it runs."""
-        task: asyncio.Task[T] = super().create_task(coro, name=name, context=context)  # type: ignore[arg-type]
+        task: asyncio.Task[T] = super().create_task(coro, name=name, context=context)
         process = _current.get() if context is None else context.get(_current)
         if process is not None:
             process.started(task)

@@ -1,22 +1,20 @@
 """An event loop on which waiting takes no time: when nothing is to do, its clock jumps to the next timer."""
 
 import asyncio
-import selectors
 from typing import Final
 
 ROUNDS_MAX: Final = 100_000
 """So many rounds of the loop at one instant mean that a task waits for nothing, again and again."""
 
 
-class _JumpingSelector(selectors.SelectSelector):
-    """Lets time pass instead of waiting for it. It watches no sockets: code without threads needs none."""
+class _JumpingSelector:
+    """Lets time pass instead of waiting for it. There is nothing to select from."""
 
     def __init__(self) -> None:
-        super().__init__()
         self.now = 0.0
         self._rounds = 0
 
-    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+    def select(self, timeout: float | None) -> list[object]:
         if timeout is None:
             raise RuntimeError("every task waits, and no timer is set")
         if timeout > 0:
@@ -28,12 +26,18 @@ class _JumpingSelector(selectors.SelectSelector):
         return []
 
 
-class VirtualTimeLoop(asyncio.SelectorEventLoop):
-    """For code without threads and sockets."""
+class VirtualTimeLoop(asyncio.BaseEventLoop):
+    """For code without threads and sockets. It has no descriptors."""
 
     def __init__(self) -> None:
-        self._jumping = _JumpingSelector()
-        super().__init__(self._jumping)
+        super().__init__()
+        self._selector = _JumpingSelector()
 
     def time(self) -> float:
-        return self._jumping.now
+        return self._selector.now
+
+    def _process_events(self, events: list[object]) -> None:
+        """Of the base class: what was selected."""
+
+    def _write_to_self(self) -> None:
+        """Of the base class: wake the loop, which never waits."""
