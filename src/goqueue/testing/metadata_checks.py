@@ -15,7 +15,7 @@ The checks have a state of their own, which applies each entry as soon as it is 
 an author, because an error there may leave no trace in the log: an `ObservedLog` is between each node and its log.
 """
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from goqueue.cluster.link import CallingNode
@@ -43,7 +43,6 @@ from goqueue.cluster.records import (
     BrokerRegistered,
     ControllerElected,
     PartitionChanged,
-    ProducerIdsTaken,
     Record,
     RequestDone,
     TopicAdded,
@@ -206,8 +205,6 @@ class MetadataChecks:
                     broker = self.state.broker(node)
                     if broker is None or broker.is_fenced:
                         self._break("M6", f"entry {index} has node {node} in sync, which is fenced")
-            case ProducerIdsTaken():
-                pass
             case _:
                 pass
 
@@ -255,8 +252,8 @@ class MetadataChecks:
         if not isinstance(decided, PartitionsAltered):
             return
         for change, result in zip(message.changes, decided.results, strict=True):
-            if result.refusal is not None:
-                continue
+            if result.refusal is not None or result.partition_epoch == change.partition_epoch:
+                continue  # nothing was changed
             index = self._partitions.get((change.topic_id, change.partition, result.partition_epoch))
             if index is None:
                 self._break("M5", f"partition_epoch {result.partition_epoch} was answered, and is not in the log")
@@ -269,10 +266,11 @@ class MetadataChecks:
         """The broker epoch was that of the node when the entry was appended."""
         registered = self._incarnations.get(node, {})
         newest = max((epoch for epoch in registered if epoch < index), default=0)
-        if newest != broker_epoch:
+        # It may have been registered by the same entry.
+        if broker_epoch != newest and (broker_epoch != index or index not in registered):
             self._break("M6", f"entry {index} counts on node {node} as {broker_epoch}, which is {newest}")
-        elif incarnation not in (None, registered[newest]):
-            self._break("M6", f"{incarnation} acts under broker epoch {broker_epoch} of {registered[newest]}")
+        elif incarnation not in (None, registered[broker_epoch]):
+            self._break("M6", f"{incarnation} acts under broker epoch {broker_epoch} of {registered[broker_epoch]}")
 
     def carried_out(self, request: AnyAdminRequest, answer: AnyAdminAnswer, applied: Metadata) -> None:
         """A: an administrator is told that this was done, by a node that has applied this."""
@@ -350,9 +348,6 @@ class ObservedLog:
     def _check_is_alive(self) -> None:
         if not self._author.process.is_alive:
             raise MetadataUnavailable("the process has ended")
-
-
-Described = Callable[[Record], str]
 
 
 def describe(records: list[Record]) -> str:

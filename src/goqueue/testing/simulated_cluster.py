@@ -53,7 +53,7 @@ class SimulationFailed(AssertionError):
     def __init__(self, seed: int, nodes: int, steps: int | None, broken: list[str], transcript: str) -> None:
         lines = transcript.splitlines()
         shown = lines if len(lines) <= _SHOWN_LINES else [lines[0], "...", *lines[-_SHOWN_LINES:]]
-        again = "" if steps is None else f"again: make simulate SEEDS={seed}\n"
+        again = "" if steps is None else f"again: make simulate SEEDS={seed},\n"
         super().__init__("\n".join((f"seed {seed}, {nodes} nodes", *broken, "", *shown, again)))
         self.seed = seed
         self.broken = broken
@@ -63,8 +63,10 @@ class SimulationFailed(AssertionError):
 class SimulatedMachine:
     """What a node runs on: a disk, clocks, and at most one process."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, number: int) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, number: int, node_id: int) -> None:
         self.number = number
+        self.node_id = node_id
+        """The same as `number`, but for a clone."""
         self.host = f"host-{number}"
         self.disk = MemoryDisk()
         self.time = SimulatedTime(loop)
@@ -93,7 +95,7 @@ class SimulatedMachine:
 
     @property
     def caller(self) -> CallingNode:
-        return CallingNode(self.number, self.incarnation)
+        return CallingNode(self.node_id, self.incarnation)
 
     def peer_lost(self, node: int, was_refused: bool) -> None:
         """Of the network: a connection of the process broke."""
@@ -121,7 +123,7 @@ class SimulatedCluster:
         self.log_faults = MetadataFaults(delay_s=(0.000_5, 0.003))
         self.checks = MetadataChecks(self.engine, self.transcript)
         self.network = SimulatedNetwork(self.loop, SeededEntropy(self.entropy.bits(64)), self)
-        self.machines = {number: SimulatedMachine(self.loop, number) for number in range(1, nodes + 1)}
+        self.machines = {number: SimulatedMachine(self.loop, number, number) for number in range(1, nodes + 1)}
         self.timing = timing or ClusterTiming()
         self.steps: int | None = None  # of `run`
         self._node_type = node_type
@@ -155,8 +157,12 @@ class SimulatedCluster:
 
     def advance(self, seconds: float) -> None:
         """Let time pass, then check everything. Raises `SimulationFailed`."""
-        self.loop.run_until_complete(asyncio.sleep(seconds))
+        self.loop.run_until_complete(self.passed(seconds))
         self.check()
+
+    async def passed(self, seconds: float) -> None:
+        """Return after so long."""
+        await asyncio.sleep(seconds)
 
     def until(self, holds: Callable[[], bool], within_s: float, what: str) -> float:
         """Let time pass until this holds; returns how long that took. Raises `SimulationFailed`."""
@@ -253,6 +259,18 @@ class SimulatedCluster:
         self.transcript.note(f"machine {number} has an empty disk")
         machine.disk = MemoryDisk()
         machine.is_wiped = True
+
+    def clone(self, number: int) -> int:
+        """Another machine with a copy of the disk, as from a backup or an image; returns its number. It has the same
+        node id, until it is told otherwise.
+        """
+        original = self.machines[number]
+        clone = SimulatedMachine(self.loop, 100 + number, number)
+        for path in original.disk.paths():
+            clone.disk.write(path, original.disk.read(path))
+        self.machines[clone.number] = clone
+        self.transcript.note(f"machine {clone.number} is a clone of {number}")
+        return clone.number
 
     def cut(self, source: int, target: int) -> None:
         """Let nothing arrive that the one node sends to the other."""
@@ -470,9 +488,9 @@ class SimulatedCluster:
 
     async def _run_node(self, machine: SimulatedMachine, process: SimulatedProcess) -> None:
         """What a server does with a node."""
-        author = MetadataAuthor(machine.number, machine.incarnation, process)
+        author = MetadataAuthor(machine.node_id, machine.incarnation, process)
         entropy = SeededEntropy(self.entropy.bits(64))
-        log = machine.log = self.engine.connect(machine.number)
+        log = machine.log = self.engine.connect(machine.node_id)
         log.faults = self.log_faults
         if machine.is_log_cut:
             log.cut()
@@ -480,10 +498,10 @@ class SimulatedCluster:
         peers = machine.peers = self.network.connect(machine.host, caller, process, machine.time, machine.peer_lost)
         error: GoQueueError
         try:
-            copy = LocalCopy.open(machine.disk, DIRECTORY, node=machine.number, entropy=entropy)
+            copy = LocalCopy.open(machine.disk, DIRECTORY, node=machine.node_id, entropy=entropy)
             node = self._node_type(
                 NodeIdentity(
-                    node=machine.number,
+                    node=machine.node_id,
                     incarnation=machine.incarnation,
                     addresses=BrokerAddresses(client=f"{machine.host}:7000", peer=f"{machine.host}:{PEER_PORT}"),
                     version="1",
