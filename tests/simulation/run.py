@@ -1,8 +1,8 @@
 """Run the simulator for any number of seeds: `make simulate SEEDS=1000`, or one seed with its transcript.
 
-    python -m tests.simulation.run --seeds 1000          # 1 to 1000
-    python -m tests.simulation.run --seeds 5000-6000
-    python -m tests.simulation.run --seeds 41,57 --transcript
+python -m tests.simulation.run --seeds 1000          # 1 to 1000
+python -m tests.simulation.run --seeds 5000-6000
+python -m tests.simulation.run --seeds 41,57 --transcript
 """
 
 import argparse

@@ -29,9 +29,10 @@ def test_a_seed_is_one_run() -> None:
 
 
 def test_a_run_that_fails_says_what_happened_and_how_to_repeat_it() -> None:
-    with SimulatedCluster(seed=7, nodes=3) as cluster, pytest.raises(SimulationFailed) as failed:
+    with SimulatedCluster(seed=7, nodes=3) as cluster:
         cluster.run(steps=3)
-        cluster.fail("M7: for the sake of this test")
+        with pytest.raises(SimulationFailed) as failed:
+            cluster.fail("M7: for the sake of this test")
 
     said = str(failed.value)
     assert said.startswith("seed 7, 3 nodes\nM7: for the sake of this test\n")

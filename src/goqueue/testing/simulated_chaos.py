@@ -24,7 +24,7 @@ from goqueue.cluster.messages import (
 from goqueue.cluster.metadata import Metadata
 from goqueue.cluster.records import PartitionChanged
 from goqueue.errors import GoQueueError
-from goqueue.testing.simulated_cluster import PEER_PORT, SimulatedCluster
+from goqueue.testing.simulated_nodes import PEER_PORT, SimulatedNodes
 
 T = TypeVar("T")
 
@@ -36,7 +36,7 @@ TOPICS_MAX: Final = 6
 class SimulatedChaos:
     """Chance, for one cluster."""
 
-    def __init__(self, cluster: SimulatedCluster) -> None:
+    def __init__(self, cluster: SimulatedNodes) -> None:
         self.cluster = cluster
         self.random = Random(cluster.entropy.bits(64))
         self._ends: dict[asyncio.TimerHandle, None] = {}

@@ -6,6 +6,22 @@ transcripts are.
 
 import asyncio
 from hashlib import blake2b
+from typing import Final
+
+_SHOWN_LINES: Final = 150
+
+
+class SimulationFailed(AssertionError):
+    """Something did not hold. `transcript` says what happened."""
+
+    def __init__(self, seed: int, nodes: int, steps: int | None, broken: list[str], transcript: str) -> None:
+        lines = transcript.splitlines()
+        shown = lines if len(lines) <= _SHOWN_LINES else [lines[0], "...", *lines[-_SHOWN_LINES:]]
+        again = "" if steps is None else f"again: make simulate SEEDS={seed},\n"
+        super().__init__("\n".join((f"seed {seed}, {nodes} nodes", *broken, "", *shown, again)))
+        self.seed = seed
+        self.broken = broken
+        self.transcript = transcript
 
 
 class SimulationTranscript:
