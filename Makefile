@@ -1,12 +1,13 @@
-# make demo | test | quick | check | bench: each sets up .venv by itself if it is missing, broken or stale.
+# make demo | test | quick | check | bench | simulate: each sets up .venv by itself if it is missing, broken or stale.
 
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
 SIZE   ?= full
+SEEDS  ?= 1000
 
-.PHONY: demo test quick check bench format clean
+.PHONY: demo test quick check bench simulate format clean
 .DEFAULT_GOAL := demo
 
 # Commands run as modules: the scripts in bin/ name their interpreter by its path, and a tree may be moved.
@@ -29,6 +30,10 @@ check: $(READY)
 
 bench: $(READY)
 	$(BIN)/python -m benchmarks --size $(SIZE)
+
+# Clusters in virtual time: SEEDS=1000 (how many), SEEDS=41-60 or SEEDS=41, (which); TRANSCRIPT=1 prints what happened.
+simulate: $(READY)
+	$(BIN)/python -m tests.simulation.run --seeds $(SEEDS) $(if $(TRANSCRIPT),--transcript)
 
 format: $(READY)
 	$(BIN)/python -m ruff format .

@@ -173,8 +173,10 @@ def test_the_test_doubles_are_public() -> None:
         "ManualClock",
         "MemoryDisk",
         "PowerLoss",
+        "SimulatedCluster",
         "SimulatedEngine",
         "SimulatedMetadataLog",
+        "SimulationFailed",
     }
     assert all(hasattr(goqueue.testing, name) for name in goqueue.testing.__all__)
 

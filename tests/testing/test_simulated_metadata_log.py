@@ -19,6 +19,7 @@ from goqueue.cluster.metadata_log import (
 from goqueue.errors import MetadataUnavailable
 from goqueue.runtime.entropy import SeededEntropy
 from goqueue.testing import SimulatedEngine, SimulatedMetadataLog
+from goqueue.testing.virtual_time import VirtualTimeLoop
 from tests.cluster.metadata_log_contract import (
     MetadataLogContract,
     NewLog,
@@ -32,7 +33,6 @@ from tests.cluster.metadata_log_contract import (
     take,
     until_settled,
 )
-from tests.cluster.virtual_time import VirtualTimeLoop
 
 DEADLINE_S = 0.05
 

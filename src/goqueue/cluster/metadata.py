@@ -546,6 +546,10 @@ class Metadata:
         twin._led_by = {node: dict(keys) for node, keys in self._led_by.items()}
         return twin
 
+    def become(self, other: "Metadata") -> None:
+        """Take over the state of another one, which is of no use any more. Whoever has this object goes on with it."""
+        vars(self).update(vars(other))
+
     def encode(self) -> bytes:
         """The snapshot of the state; equal states make equal bytes."""
         topics = [

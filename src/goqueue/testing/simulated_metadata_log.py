@@ -18,6 +18,7 @@ Entries are stored encoded, so they pass through the same format as on a disk, a
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
+from contextvars import copy_context
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, TypeVar
 
@@ -61,7 +62,8 @@ class SimulatedEngine:
         self._tail = EMPTY
         self._first = 1
         self._snapshot: MetadataSnapshot | None = None
-        self._changed: set[asyncio.Future[None]] = set()
+        self._changed: dict[asyncio.Future[None], None] = {}  # in order, so that a run can be repeated
+        self.context = copy_context()  # what is on its way belongs to no process
 
     def connect(self, node: int, *, deadline_s: float = 2.0) -> "SimulatedMetadataLog":
         """A handle on the log, as one process has it."""
@@ -71,6 +73,10 @@ class SimulatedEngine:
     def history(self) -> list[MetadataEntry]:
         """Every entry that was ever appended, in order, trimmed or not."""
         return [MetadataEntry.decode(raw) for raw in self._stored]
+
+    def history_from(self, first: int) -> list[MetadataEntry]:
+        """The entries of `history` from index `first`."""
+        return [MetadataEntry.decode(raw) for raw in self._stored[first - 1 :]]
 
     def flip_bit(self, index: int, bit: int = 0) -> None:
         """Damage the last byte of the entry where it is stored."""
@@ -143,8 +149,8 @@ class SimulatedEngine:
     def changed(self) -> "asyncio.Future[None]":
         """Done as soon as there may be something new for a watch or a waiting request."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._changed.add(future)
-        future.add_done_callback(self._changed.discard)
+        self._changed[future] = None
+        future.add_done_callback(lambda future: self._changed.pop(future, None))
         return future
 
     def notify(self) -> None:
@@ -242,7 +248,7 @@ class SimulatedMetadataLog:
         self, operation: Callable[[], T], fault: AppendFault | None, deadline: float | None
     ) -> "asyncio.Future[T]":
         """Let the request travel, independently of whoever waits for the answer."""
-        loop = asyncio.get_running_loop()
+        loop, context = asyncio.get_running_loop(), self._engine.context
         answer: asyncio.Future[T] = loop.create_future()
 
         def arrive() -> None:
@@ -251,10 +257,10 @@ class SimulatedMetadataLog:
             try:
                 result = operation()
             except (MetadataTrimmed, MetadataDamaged) as error:
-                loop.call_later(self._between(self.faults.delay_s), deliver_error, error)
+                loop.call_later(self._between(self.faults.delay_s), deliver_error, error, context=context)
                 return
             if fault is None:
-                loop.call_later(self._between(self.faults.delay_s), deliver, result)
+                loop.call_later(self._between(self.faults.delay_s), deliver, result, context=context)
 
         def deliver(result: T) -> None:
             if not self._is_cut and not answer.done():
@@ -266,9 +272,9 @@ class SimulatedMetadataLog:
 
         if fault == "append_late":
             assert deadline is not None
-            loop.call_at(deadline + self._between(self.faults.late_s), arrive)
+            loop.call_at(deadline + self._between(self.faults.late_s), arrive, context=context)
         else:
-            loop.call_later(self._between(self.faults.delay_s), arrive)
+            loop.call_later(self._between(self.faults.delay_s), arrive, context=context)
         return answer
 
     def _drawn_fault(self) -> AppendFault | None:

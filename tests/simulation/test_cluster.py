@@ -1,0 +1,393 @@
+"""A cluster of real nodes agrees, whatever happens to machines, network, clocks and metadata log.
+
+First many seeds, in which faults come by chance. Then faults by their names, with what each may cost: an election costs
+about a second without decisions, so a fault that a cluster can bear must not cause one, and others only one.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from goqueue.testing.simulated_cluster import SimulatedCluster, SimulationFailed
+from tests.simulation.run import nodes_of, run_seed
+
+SEEDS = 200
+CHUNK = 5
+DETECTED_S = 2.5
+"""After so long a node that is silent, or a controller, is replaced."""
+
+
+@pytest.mark.parametrize("first", range(1, SEEDS + 1, CHUNK))
+def test_nothing_that_chance_does_breaks_the_cluster(first: int) -> None:
+    for seed in range(first, first + CHUNK):
+        run_seed(seed)
+
+
+def test_a_seed_is_one_run() -> None:
+    assert run_seed(3) == run_seed(3)
+    assert run_seed(3) != run_seed(4)
+
+
+def test_a_run_that_fails_says_what_happened_and_how_to_repeat_it() -> None:
+    with SimulatedCluster(seed=7, nodes=3) as cluster:
+        cluster.run(steps=3)
+        with pytest.raises(SimulationFailed) as failed:
+            cluster.fail("M7: for the sake of this test")
+
+    said = str(failed.value)
+    assert said.startswith("seed 7, 3 nodes\nM7: for the sake of this test\n")
+    assert "node 1 starts as 1.1" in said
+    assert said.rstrip().endswith("again: make simulate SEEDS=7,")
+
+
+@pytest.fixture
+def cluster() -> Iterator[SimulatedCluster]:
+    """Three nodes that know each other, and two topics on all of them."""
+    with SimulatedCluster(seed=1, nodes=3) as cluster:
+        cluster.start()
+        cluster.until_whole()
+        cluster.create_topic("orders")
+        cluster.create_topic("payments")
+        cluster.advance(1)
+        yield cluster
+
+
+def controller_of(cluster: SimulatedCluster) -> int:
+    controller = cluster.controller
+    assert controller is not None
+    return controller
+
+
+def others_of(cluster: SimulatedCluster) -> tuple[int, int]:
+    one, other = (number for number in cluster.machines if number != controller_of(cluster))
+    return one, other
+
+
+def is_online(cluster: SimulatedCluster, number: int) -> bool:
+    broker = cluster.checks.state.broker(number)
+    return broker is not None and broker.is_online
+
+
+def leaders(cluster: SimulatedCluster) -> set[int | None]:
+    return {partition.leader for partition in cluster.checks.state.partitions.values()}
+
+
+def test_three_nodes_form_one_cluster(cluster: SimulatedCluster) -> None:
+    assert cluster.epoch == 1
+    assert sorted(cluster.checks.state.brokers) == [1, 2, 3]
+    assert leaders(cluster) <= {1, 2, 3}
+
+
+def test_a_cluster_that_is_left_alone_writes_nothing(cluster: SimulatedCluster) -> None:
+    before = len(cluster.checks.entries)
+
+    cluster.advance(60)
+
+    assert len(cluster.checks.entries) == before
+
+
+@pytest.mark.parametrize("turn", range(5))
+def test_a_controller_that_is_killed_is_replaced_in_a_second(cluster: SimulatedCluster, turn: int) -> None:
+    for _ in range(turn):
+        cluster.advance(0.1)
+    killed = controller_of(cluster)
+
+    cluster.kill(killed)
+
+    took_s = cluster.until(lambda: cluster.controller not in (None, killed), 2.0, "another controller")
+    assert took_s <= 1.0
+    cluster.until(lambda: not is_online(cluster, killed), 1.0, "the dead node is fenced")
+    assert killed not in leaders(cluster)
+    cluster.recover()
+    assert cluster.epoch == 2
+
+
+def test_a_broker_that_is_killed_is_fenced_at_once(cluster: SimulatedCluster) -> None:
+    broker, _ = others_of(cluster)
+
+    cluster.kill(broker)
+
+    cluster.until(lambda: not is_online(cluster, broker), 0.5, "the dead node is fenced")
+    assert broker not in leaders(cluster)
+    cluster.recover()
+    assert cluster.epoch == 1
+
+
+def test_a_controller_whose_machine_has_lost_its_power_is_missed_by_its_silence(cluster: SimulatedCluster) -> None:
+    lost = controller_of(cluster)
+
+    cluster.power_off(lost)
+
+    cluster.until(lambda: cluster.controller not in (None, lost), DETECTED_S, "another controller")
+    cluster.until(lambda: not is_online(cluster, lost), DETECTED_S, "the lost node is fenced")
+    cluster.recover()
+    assert cluster.epoch == 2
+
+
+def test_a_controlled_shutdown_costs_no_election_of_another_node(cluster: SimulatedCluster) -> None:
+    broker, _ = others_of(cluster)
+
+    cluster.shut_down(broker)
+
+    cluster.until(lambda: broker not in cluster.running(), 3.0, "the node has ended")
+    assert broker not in leaders(cluster)
+    assert None not in leaders(cluster)
+    cluster.recover()
+    assert cluster.epoch == 1
+
+
+@pytest.mark.parametrize("is_answer", [False, True], ids=["requests", "answers"])
+def test_a_broker_that_is_cut_off_from_the_controller_in_one_direction(
+    cluster: SimulatedCluster, is_answer: bool
+) -> None:
+    controller, (broker, _) = controller_of(cluster), others_of(cluster)
+
+    cluster.cut(*((controller, broker) if is_answer else (broker, controller)))
+    cluster.advance(30)
+
+    assert cluster.epoch == 1  # its peers hear the controller, and say so
+    cluster.recover()
+    assert cluster.epoch == 1
+
+
+def test_a_ring_in_which_one_broker_and_the_controller_do_not_hear_each_other(cluster: SimulatedCluster) -> None:
+    controller, (broker, _) = controller_of(cluster), others_of(cluster)
+
+    cluster.cut(controller, broker)
+    cluster.cut(broker, controller)
+    cluster.until(lambda: not is_online(cluster, broker), DETECTED_S, "the broker is fenced")
+    entries = len(cluster.checks.entries)
+    cluster.advance(30)
+
+    assert cluster.epoch == 1
+    assert len(cluster.checks.entries) == entries  # nothing flaps
+    assert None not in leaders(cluster)
+    cluster.recover()
+    assert cluster.epoch == 1
+
+
+def test_a_ring_in_which_two_brokers_do_not_hear_each_other(cluster: SimulatedCluster) -> None:
+    one, other = others_of(cluster)
+    entries = len(cluster.checks.entries)
+
+    cluster.cut(one, other)
+    cluster.cut(other, one)
+    cluster.advance(30)
+
+    assert len(cluster.checks.entries) == entries
+
+
+@pytest.mark.parametrize("directions", ["to the brokers", "from the brokers", "both"])
+def test_a_controller_that_is_cut_off_from_the_brokers_but_not_from_the_log(
+    cluster: SimulatedCluster, directions: str
+) -> None:
+    deposed = controller_of(cluster)
+    for broker in others_of(cluster):
+        if directions != "from the brokers":
+            cluster.cut(deposed, broker)
+        if directions != "to the brokers":
+            cluster.cut(broker, deposed)
+
+    cluster.until(lambda: cluster.controller not in (None, deposed), 5.0, "another controller")
+    assert deposed in cluster.running()
+    cluster.advance(5)
+    entries = len(cluster.checks.entries)
+    cluster.advance(30)
+
+    assert cluster.epoch == 2  # no duel
+    assert len(cluster.checks.entries) == entries
+    assert None not in leaders(cluster)
+    cluster.recover()
+    assert cluster.epoch == 2
+
+
+def test_a_minority_that_is_cut_off_altogether(cluster: SimulatedCluster) -> None:
+    deposed = controller_of(cluster)
+    cluster.cut_log(deposed)
+    for broker in others_of(cluster):
+        cluster.cut(deposed, broker)
+        cluster.cut(broker, deposed)
+
+    cluster.until(lambda: cluster.controller not in (None, deposed), 5.0, "another controller")
+    cluster.advance(10)
+
+    assert cluster.epoch == 2
+    cluster.recover()
+    assert cluster.epoch == 2
+
+
+def test_an_outage_of_the_metadata_log_for_a_minute(cluster: SimulatedCluster) -> None:
+    cluster.cut_log()
+    cluster.advance(60)
+    assert cluster.controller is not None
+
+    cluster.recover()
+
+    assert cluster.epoch == 1  # the controller was heard all the time
+
+
+def test_a_controller_that_is_killed_while_the_log_is_out_of_reach(cluster: SimulatedCluster) -> None:
+    cluster.cut_log()
+    cluster.advance(1)
+    killed = controller_of(cluster)
+    cluster.kill(killed)
+    cluster.advance(60)
+
+    cluster.mend_log()
+
+    cluster.until(lambda: cluster.controller not in (None, killed), 5.0, "another controller")
+    cluster.recover()
+
+
+def test_the_loss_of_all_power(cluster: SimulatedCluster) -> None:
+    topics = cluster.checks.state.topics
+    cluster.power_off()
+    cluster.advance(10)
+
+    cluster.recover()
+
+    assert cluster.checks.state.topics == topics
+    assert None not in leaders(cluster)
+
+
+@pytest.mark.parametrize(("seconds", "elections"), [(0.5, 0), (2.0, 1), (30.0, 1)])
+def test_a_controller_that_stands_still(cluster: SimulatedCluster, seconds: float, elections: int) -> None:
+    stopped = controller_of(cluster)
+
+    cluster.stop(stopped)
+    cluster.advance(seconds)
+    cluster.resume(stopped)
+    cluster.advance(5)
+
+    assert cluster.epoch == 1 + elections
+    assert cluster.what_is_wrong() is None
+    cluster.recover()
+
+
+@pytest.mark.parametrize("seconds", [0.5, 2.0, 30.0])
+def test_a_broker_that_stands_still(cluster: SimulatedCluster, seconds: float) -> None:
+    stopped, _ = others_of(cluster)
+
+    cluster.stop(stopped)
+    cluster.advance(seconds)
+    assert is_online(cluster, stopped) == (seconds < 1)
+    cluster.resume(stopped)
+    cluster.advance(5)
+
+    assert cluster.epoch == 1
+    assert cluster.what_is_wrong() is None
+
+
+def test_event_loops_that_stall_for_three_seconds_one_after_the_other(cluster: SimulatedCluster) -> None:
+    stalled = 0
+    for _ in range(2):
+        for number in cluster.machines:
+            stalled += number == cluster.controller
+            cluster.stop(number)
+            cluster.advance(3)
+            cluster.resume(number)
+            cluster.advance(5)
+            assert cluster.what_is_wrong() is None
+
+    assert cluster.epoch == 1 + stalled
+
+
+def test_event_loops_that_all_stall_at_once(cluster: SimulatedCluster) -> None:
+    cluster.stop(*cluster.machines)
+    cluster.advance(3)
+    cluster.resume()
+    cluster.advance(5)
+
+    assert cluster.what_is_wrong() is None
+    assert cluster.epoch <= 2
+
+
+@pytest.mark.parametrize("seconds", [3600, -3600])
+def test_wall_clocks_that_jump_by_an_hour(cluster: SimulatedCluster, seconds: int) -> None:
+    entries = len(cluster.checks.entries)
+
+    for number in cluster.machines:
+        cluster.jump(number, seconds)
+        cluster.advance(5)
+    cluster.create_topic("after")
+    cluster.advance(5)
+
+    assert cluster.epoch == 1
+    assert len(cluster.checks.entries) == entries + 1
+
+
+@pytest.mark.parametrize("rates", [(0.8, 1.2, 1.0), (1.2, 0.8, 1.2)])
+def test_clocks_that_run_wrong_by_a_fifth(cluster: SimulatedCluster, rates: tuple[float, ...]) -> None:
+    entries = len(cluster.checks.entries)
+
+    for number, rate in zip(cluster.machines, rates, strict=True):
+        cluster.set_rate(number, rate)
+    cluster.advance(60)
+
+    assert cluster.epoch == 1
+    assert len(cluster.checks.entries) == entries
+
+
+def test_a_lossy_network_with_a_long_delay(cluster: SimulatedCluster) -> None:
+    faults = cluster.network.faults
+    faults.loss, faults.duplicate, faults.late = 0.1, 0.1, 0.1
+    faults.delay_s = (0.05, 0.1)
+
+    cluster.advance(60)
+
+    assert cluster.epoch <= 3
+    faults.delay_s = (0.000_2, 0.002)
+    cluster.recover()
+
+
+def test_a_log_that_takes_half_a_second(cluster: SimulatedCluster) -> None:
+    cluster.log_faults.delay_s = (0.2, 0.5)
+
+    cluster.create_topic("slow")
+    cluster.kill(controller_of(cluster))
+    cluster.advance(10)
+
+    assert cluster.epoch == 2
+    cluster.recover()
+
+
+def test_a_log_that_leaves_every_second_append_in_doubt(cluster: SimulatedCluster) -> None:
+    cluster.log_faults.answer_lost = 0.5
+
+    for number in range(5):
+        cluster.create_topic(f"doubtful-{number}")
+
+    assert len(cluster.checks.state.topics) == 7
+    assert cluster.epoch == 1
+    cluster.recover()
+
+
+def test_a_node_with_an_empty_disk_is_another_incarnation(cluster: SimulatedCluster) -> None:
+    broker, _ = others_of(cluster)
+    cluster.power_off(broker)
+    cluster.wipe(broker)
+    cluster.advance(3)
+
+    cluster.recover()
+
+    assert is_online(cluster, broker)
+
+
+def test_nodes_whose_log_went_back_refuse_to_go_on() -> None:
+    with SimulatedCluster(seed=1, nodes=3) as cluster:
+        cluster.start()
+        cluster.until_whole()
+        cluster.kill(*cluster.machines)
+        cluster.engine.go_back(2)
+        halted: list[str] = []
+        cluster.halted = lambda number, error: halted.append(str(error))  # type: ignore[method-assign]
+
+        cluster.start()
+        cluster.loop.run_until_complete(cluster.passed(5))
+
+        assert len(halted) == 3
+        assert all("went back" in sentence for sentence in halted)
+
+
+def test_clusters_of_all_sizes_are_tried() -> None:
+    assert {nodes_of(seed) for seed in range(1, SEEDS + 1)} == {1, 2, 3, 4, 5}
