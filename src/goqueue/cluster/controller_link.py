@@ -118,8 +118,9 @@ class ControllerLink:
 
     # --- registration and heartbeats ---------------------------------------------------------------
 
-    async def run(self) -> None:
-        """Tell the controller that this node lives, for ever."""
+    async def run(self, identity: NodeIdentity) -> None:
+        """Tell the controller that this node lives, endlessly. By now it is known where the node listens."""
+        self._identity = identity
         while True:
             if self._metadata.controller is not None and self._in_flight < IN_FLIGHT_MAX:
                 request = self._next()

@@ -127,7 +127,7 @@ def _adopted(copy: LocalCopy, identity: NodeIdentity, own: OwnData, now: Now) ->
     node = identity.node
     yield BrokerRegistered(
         node=node,
-        incarnation=identity.incarnation,
+        incarnation=f"{identity.incarnation}-alone",  # it registers by itself, once it listens for others
         directories=(copy.directory_id,),
         addresses=identity.addresses,
         version=identity.version,

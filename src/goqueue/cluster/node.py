@@ -19,6 +19,7 @@ then.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from goqueue import events
@@ -51,7 +52,7 @@ from goqueue.cluster.metadata_log import MetadataEntry, MetadataLog, MetadataPos
 from goqueue.cluster.metadata_writer import MetadataWriter
 from goqueue.cluster.node_identity import NodeIdentity
 from goqueue.cluster.node_time import NodeTime
-from goqueue.cluster.records import BrokerChanged, BrokerRegistered, BrokerRemoved, LogSealed, Record
+from goqueue.cluster.records import BrokerAddresses, BrokerChanged, BrokerRegistered, BrokerRemoved, LogSealed, Record
 from goqueue.cluster.reign import Reign
 from goqueue.cluster.takeover import Takeover
 from goqueue.cluster.timing import ClusterTiming
@@ -118,6 +119,7 @@ class Node:
         self._reign: Reign | None = None
         self._elected = self._last_election()
         self._confirmed_ns: int | None = None
+        self._has_formed = False
         self._has_handed_over = False
         self._follower = LogFollower(log, self.metadata, copy, time=time, applied=self._entry_applied)
         self._follower.stored = self._copy_stored
@@ -171,7 +173,12 @@ class Node:
     # --- start and stop ----------------------------------------------------------------------------
 
     async def start(self, *, within_ns: int | None = None) -> None:
-        """Check that this is the right log, form or join the cluster, read to the end, and begin to take part.
+        """Enter the cluster, and begin to take part."""
+        await self.enter(within_ns=within_ns)
+        self.take_part()
+
+    async def enter(self, *, within_ns: int | None = None) -> None:
+        """Check that this is the right log, form or join the cluster, and read to the end; then go on reading.
 
         Waits for a metadata log that does not answer, for ever unless `within_ns` says how long: then it raises
         `MetadataUnavailable`. Raises `ClusterError`, one sentence, for what halts a node. `applied` is called for
@@ -179,9 +186,9 @@ class Node:
         """
         try:
             if within_ns is None:
-                await self._start()
+                await self._enter()
             else:
-                await within(self._time, within_ns, self._start())
+                await within(self._time, within_ns, self._enter())
         except TimeoutError:
             self.abandon()
             raise MetadataUnavailable(
@@ -191,8 +198,8 @@ class Node:
             self.abandon()
             raise
 
-    async def _start(self) -> None:
-        has_formed = await self._once_available(self._enter)
+    async def _enter(self) -> None:
+        self._has_formed = await self._once_available(self._form_or_join)
         for broker in self.metadata.brokers.values():
             self._learn_address(broker.registration)
         self._refuse_sealed()
@@ -200,14 +207,19 @@ class Node:
         self._spawn(self._follower.apply())
         tail = await self._once_available(self._log.tail)
         await self._unless_halted(self._follower.wait_applied(tail.index))
+
+    def take_part(self, addresses: BrokerAddresses | None = None) -> None:
+        """Register, with these addresses if they were not known before, send heartbeats, and be a candidate."""
+        if addresses is not None:
+            self.identity = replace(self.identity, addresses=addresses)
         now_ns = self._now_ns()
         self._candidate.began(now_ns)
-        if has_formed or self.metadata.controller == self.identity.node:
+        if self._has_formed or self.metadata.controller == self.identity.node:
             self._candidate.controller_died(now_ns)  # the last process of this node, if it was any
-        self._spawn(self._link.run())
+        self._spawn(self._link.run(self.identity))
         self._spawn(self._takeover.run())
 
-    async def _enter(self) -> bool:
+    async def _form_or_join(self) -> bool:
         return await enter(
             self._log, self._copy, self.identity, own=self._own, entropy=self._entropy, now=self._time.now()
         )
