@@ -208,7 +208,20 @@ def _named_types(annotation: object) -> set[str]:
     return {name for inside in get_args(annotation) for name in _named_types(inside)}
 
 
-@pytest.mark.parametrize("name", ["Client", "AsyncClient", "ClusterAdmin", "AsyncClusterAdmin", "Consumer", "Producer", "Transaction", "Scan", "Staging"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Client",
+        "AsyncClient",
+        "ClusterAdmin",
+        "AsyncClusterAdmin",
+        "Consumer",
+        "Producer",
+        "Transaction",
+        "Scan",
+        "Staging",
+    ],
+)
 def test_every_type_that_a_public_method_returns_is_public(name: str) -> None:
     public = getattr(goqueue, name)
     inside = {"blocking_publisher", "connection_pool", "kept_by", "end", "unstored", "publisher", "blocking", "course"}

@@ -13,7 +13,8 @@ The mark is not synced. It never names what is not on the disk, so it may be old
 be wrong. Two things follow:
 
 - What is behind the mark was never answered, and nobody has read it. The next author looks at it under the lock: whole
-  entries are synced and become part of the log, a torn end is cut off. `kill -9` at any byte leaves no more than that.
+  entries are written again, synced, and become part of the log; a torn end is cut off. `kill -9` at any byte leaves no
+  more than that.
 - What is before the mark was answered. If it is not there, that is damage, never a torn end, and nothing is cut off.
   Damage that has whole entries behind it is never cut off either, with or without a mark.
 
@@ -236,6 +237,7 @@ class MetadataFiles:
             covered = snapshot.position.index if snapshot else 0
             first = max(mark.first, min(below, covered + 1, mark.tail.index))
             if first > mark.first:
+                self._disk.sync_directory(self._directory)  # the snapshot, if its author was killed before it did that
                 self._set_mark(mark._replace(first=first))
             segments = self._list_segments()
             for segment, following in pairwise(segments):
@@ -346,7 +348,8 @@ class MetadataFiles:
         else:  # there was no mark, or it is so old that segments were begun after it
             end, tail = SEGMENT_HEAD_BYTES, MetadataPosition(last.first - 1, b"")
         start = end
-        for entry in walk(file.pread(start, last.size - start), tail.index + 1):
+        raw = file.pread(start, last.size - start)
+        for entry in walk(raw, tail.index + 1):
             if entry.index == tail.index + 1 and tail.id and entry.previous_id != tail.id:
                 raise MetadataDamaged(f"entry {entry.index} in {file.path} does not follow the one before it; {CURE}")
             end, tail = start + entry.end, MetadataPosition(entry.index, entry.id)
@@ -355,6 +358,9 @@ class MetadataFiles:
         try:
             if end < last.size:
                 file.truncate(end)
+            # If its author had a failed sync and could not cut the entry off, Linux takes the pages for clean. So the
+            # same bytes are written once more, and this sync is about them.
+            file.pwrite(start, raw[: end - start])
             file.sync()
             self._disk.sync_directory(self._directory)
         except OSError as error:
@@ -380,18 +386,21 @@ class MetadataFiles:
 
     def _current_mark(self) -> TailMark:
         """The mark as it is now; if it was lost, it is made again under the lock."""
-        for _ in range(_TORN_READS_MAX):
-            if (mark := self._read_mark()) is not None:
-                return mark
+        if (mark := self._read_mark()) is not None:
+            return mark
         with self._locked():
             return self._settle()
 
     def _read_mark(self) -> TailMark | None:
+        """The mark; None if it was lost. One that is half written is read again."""
         assert self._mark_file is not None
         try:
-            return TailMark.decode(self._mark_file.pread(0, MARK_BYTES))
+            for _ in range(_TORN_READS_MAX):
+                if (mark := TailMark.decode(self._mark_file.pread(0, MARK_BYTES))) is not None:
+                    return mark
         except WrongFormat as error:
             raise UnsupportedFormat(self.mark_path, str(error)) from error
+        return None
 
     def _page(self, first: int, limit: int, mark: TailMark) -> list[MetadataEntry]:
         """Entries from this index on, which is at or before the end. Stops before damaged ones, or raises."""
