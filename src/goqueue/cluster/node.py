@@ -170,6 +170,13 @@ class Node:
             return not self._reign.is_stuck
         return self._candidate.hears_controller(self._now_ns())
 
+    @property
+    def is_metadata_available(self) -> bool:
+        """Whether decisions can be made, as far as this node knows: a controller that cannot reach the log answers no
+        heartbeats.
+        """
+        return self.hears_controller
+
     # --- start and stop ----------------------------------------------------------------------------
 
     async def start(self, *, within_ns: int | None = None) -> None:
