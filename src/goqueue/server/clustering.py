@@ -40,10 +40,9 @@ from goqueue.server.config import ServerConfig
 from goqueue.server.metadata_place import kind_of, open_log, shown_endpoints
 from goqueue.server.settings import Address
 from goqueue.server.workers import ThreadWorkers
+from goqueue.storage.directory import METADATA
 from goqueue.storage.file import OsDisk
 
-DIRECTORY: Final = "cluster"
-"""Below the data directory: what the node keeps of the metadata."""
 INCARNATION_BYTES: Final = 8
 TICK_S: Final = 0.1
 
@@ -113,7 +112,7 @@ class ClusteredServer:
         """The broker is open, and leads nothing yet."""
         config = self._config
         copy = self._copy = LocalCopy.open(
-            OsDisk(), str(data / DIRECTORY), node=config.node_id, entropy=self._entropy, workers=workers
+            OsDisk(), str(data / METADATA), node=config.node_id, entropy=self._entropy, workers=workers
         )
         timing = ClusterTiming()
         nowhere = BrokerAddresses(client="", peer="")  # it is told when it takes part

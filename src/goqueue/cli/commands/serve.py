@@ -15,7 +15,8 @@ BAD_CONFIGURATION_EXIT_CODE = 2
 EXIT_CODES = (
     "Exit codes: 0 stopped, all data are on disk; 1 failed while running; 2 the configuration is wrong; "
     "3 stored data are damaged; 4 the data directory cannot be used, or another process has it; "
-    "5 an address cannot be listened on; 6 the node cannot be a part of its cluster; 130, 143 a second Ctrl-C or SIGTERM."
+    "5 an address cannot be listened on; 6 the node cannot be a part of its cluster; "
+    "130, 143 a second Ctrl-C or SIGTERM."
 )
 
 
