@@ -56,8 +56,10 @@ from goqueue.cluster.reign import Reign
 from goqueue.cluster.takeover import Takeover
 from goqueue.cluster.timing import ClusterTiming
 from goqueue.cluster.waiting import settled, within
-from goqueue.errors import ClusterError, GoQueueError, InvalidRequest, MetadataUnavailable
+from goqueue.errors import ClusterError, GoQueueError, InvalidRequest, MetadataContradiction, MetadataUnavailable
 from goqueue.runtime.entropy import Entropy
+
+__all__ = ["Node", "NodeIdentity"]
 
 T = TypeVar("T")
 
@@ -114,7 +116,7 @@ class Node:
         self._applied = applied
         self._observe = observe
         self._own = own
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._reign: Reign | None = None
         self._elected = self._last_election()
         self._confirmed_ns: int | None = None
@@ -279,7 +281,12 @@ class Node:
         reign = self._reign
         if reign is None:
             return self._not_controller()
-        pending = reign.controller.handle(message, self._time.now())
+        try:
+            pending = reign.controller.handle(message, self._time.now())
+        except MetadataContradiction as error:
+            _log.error("a bug in the controller, which gives up", exc_info=error)
+            reign.end()
+            return self._not_controller()
         reign.touched()
         answer = await settled(pending)
         if isinstance(answer, HeartbeatReply) and reign.is_stuck:
@@ -444,11 +451,11 @@ class Node:
 
     def _spawn(self, work: Coroutine[object, object, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._ended)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, GoQueueError):
             self._halt(error)

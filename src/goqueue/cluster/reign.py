@@ -20,6 +20,7 @@ from goqueue.cluster.metadata_log import MetadataEntry
 from goqueue.cluster.metadata_writer import MetadataWriter
 from goqueue.cluster.node_time import NodeTime
 from goqueue.cluster.timing import ClusterTiming
+from goqueue.errors import MetadataContradiction
 from goqueue.runtime.entropy import Entropy
 
 TICK_NS: Final = 75 * MS
@@ -106,7 +107,11 @@ class Reign:
                     "the controller hears too few brokers and resigns", extra={"epoch": controller.state.epoch}
                 )
                 return True
-            controller.tick(now)
+            try:
+                controller.tick(now)
+            except MetadataContradiction as error:
+                _log.error("a bug in the controller, which gives up", exc_info=error)
+                return True
             self.touched()
 
     async def _write(self) -> None:
