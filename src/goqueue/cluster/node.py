@@ -100,6 +100,7 @@ class Node:
         observe: events.Observer = events.ignore,
         own: OwnData = NOTHING,
         unproven: Unproven = _all_unproven,
+        is_disk_replaced: bool = False,
     ) -> None:
         self.identity = identity
         self.metadata = copy.metadata
@@ -148,6 +149,7 @@ class Node:
             spawn=self._spawn,
             controller_died=self._controller_died,
             unproven=unproven,
+            is_disk_replaced=is_disk_replaced,
             time=time,
             timing=timing,
             observe=observe,
