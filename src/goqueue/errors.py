@@ -718,6 +718,17 @@ class MetadataTrimmed(ClusterError):
         self.first = first
 
 
+class MetadataWentBack(ClusterError):
+    """The metadata log does not have what this node has applied already."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"the metadata log went back (restored or re-created): {reason}. "
+            f"This node does not serve; see `goqueue cluster recover`"
+        )
+        self.reason = reason
+
+
 class MetadataTooNew(ClusterError):
     """The metadata log has a record, a field or a feature level that this version does not know."""
 

@@ -531,6 +531,46 @@ class AbortCompleted(TransactionEvent):
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class ControllerChanged(Event):
+    """The cluster has another controller, as far as this node has applied the metadata log; None: nobody is."""
+
+    epoch: int
+    controller: int | None
+    is_here: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerStatusChanged(Event):
+    """A broker of the cluster is `online`, `fenced` or `stopping` now, as this node has applied it."""
+
+    node: int
+    status: str
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataAppended(Event):
+    """An append to the metadata log by this node was `appended`, `lost`, or is `unknown` so far."""
+
+    outcome: str
+    bytes: int
+    duration_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataApplied(Event):
+    """This node has applied the metadata log up to an index."""
+
+    index: int
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatMissed(Event):
+    """The controller did not answer a heartbeat of this node."""
+
+    controller: int
+
+
 Observer = Callable[[Event], None]
 
 

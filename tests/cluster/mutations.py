@@ -18,6 +18,14 @@ class Modules:
     """The modules of the cluster that are tested; a module stands after those that it imports."""
 
     metadata: ModuleType
+    drafts: ModuleType
+    elections: ModuleType
+    leadership: ModuleType
+    placement: ModuleType
+    registrations: ModuleType
+    sessions: ModuleType
+    administration: ModuleType
+    controller: ModuleType
 
 
 ORDER = tuple(field.name for field in fields(Modules))

@@ -39,7 +39,8 @@ def indices(state: Any) -> object:
     """What is derived, without its order."""
     names = ("_replicas_on", "_led_by")
     by_node = [{node: set(keys) for node, keys in getattr(state, name).items() if keys} for name in names]
-    return [*by_node, set(state._misplaced), dict(sorted(state._topic_ids.items()))]
+    preferred = {node: count for node, count in state._preferred_on.items() if count}
+    return [*by_node, preferred, set(state._misplaced), dict(sorted(state._topic_ids.items()))]
 
 
 # Who may write

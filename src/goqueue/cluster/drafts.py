@@ -10,12 +10,15 @@ all of its drafts is done.
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
+from goqueue.cluster.messages import AnyNodeMessage
 from goqueue.cluster.metadata import Metadata
 from goqueue.cluster.metadata_log import MetadataEntry
 from goqueue.cluster.records import BrokerRegistered, Record, encode_record, join_batch
+from goqueue.errors import ClusterError
+from goqueue.service.pending import Pending
 
 ENTRY_BYTES: Final = 128 * 1024
 """A decision that is larger has an entry of its own."""
@@ -24,17 +27,21 @@ ENTRY_BYTES: Final = 128 * 1024
 class EntryDraft:
     """One entry to be."""
 
-    __slots__ = ("index", "records", "size", "when_applied")
+    __slots__ = ("answers", "index", "records", "size")
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.records: list[bytes] = []
         self.size = 0
-        self.when_applied: list[Callable[[], None]] = []
+        self.answers: list[tuple[Pending[AnyNodeMessage], AnyNodeMessage]] = []
 
 
 class Drafts:
-    """The entries that a controller has decided on, and its copy of the state with all of them."""
+    """The entries that a controller has decided on, and its copy of the state with all of them.
+
+    A decision that contradicts the state is a bug: `add` raises `MetadataContradiction`. A part of it may have changed
+    the copy, so nothing that was computed on the copy is written any more.
+    """
 
     def __init__(self, metadata: Metadata) -> None:
         self.state = metadata.copy()
@@ -42,6 +49,8 @@ class Drafts:
         self._is_in_flight = False  # the first of them
         self.size = 0
         """The bytes of all drafts."""
+        self.is_broken = False
+        """Whether a decision has contradicted the state."""
 
     @property
     def last_index(self) -> int:
@@ -58,8 +67,12 @@ class Drafts:
         encoded = [encode_record(record) for record in records]
         size = sum(map(len, encoded))
         draft = self._draft_for(size, records)
-        for record in records:
-            self.state.change(record, draft.index)
+        try:
+            for record in records:
+                self.state.change(record, draft.index)
+        except ClusterError:
+            self.is_broken = True
+            raise
         draft.records += encoded
         draft.size += size
         self.size += size
@@ -70,16 +83,17 @@ class Drafts:
         for record in records:
             self.add((record,))
 
-    def when_applied(self, call: Callable[[], None]) -> None:
-        """Call once all that is decided now is applied; at once if it is."""
-        if self._drafts:
-            self._drafts[-1].when_applied.append(call)
-        else:
-            call()
+    def answer(self, message: AnyNodeMessage) -> Pending[AnyNodeMessage]:
+        """The answer, once all that is decided now is applied; at once if it is."""
+        if not self._drafts:
+            return Pending.of(message)
+        pending: Pending[AnyNodeMessage] = Pending()
+        self._drafts[-1].answers.append((pending, message))
+        return pending
 
     def next_entry(self, entry_id: bytes) -> MetadataEntry | None:
-        """The first draft as an entry, which is in flight from now on; None if there is none, or one is in flight."""
-        if self._is_in_flight or not self._drafts:
+        """The first draft as an entry, which is in flight from now on; None if there is none that can be written."""
+        if self._is_in_flight or not self._drafts or self.is_broken:
             return None
         self._is_in_flight = True
         draft, state = self._drafts[0], self.state
@@ -95,20 +109,24 @@ class Drafts:
 
     def applied(self, entry: MetadataEntry) -> None:
         """The entry in flight is in the log, and applied."""
-        assert self._is_in_flight and entry.index == self._drafts[0].index
+        assert self._is_in_flight
+        assert entry.index == self._drafts[0].index
         draft = self._drafts.popleft()
         self._is_in_flight = False
         self.size -= draft.size
         self.state.reach(entry)
-        for call in draft.when_applied:
-            call()
+        for pending, answer in draft.answers:
+            pending.resolve(answer)
 
-    def drop(self) -> list[Callable[[], None]]:
-        """Forget all drafts; returns what waits for them."""
-        waiting = [call for draft in self._drafts for call in draft.when_applied]
+    def drop(self, answer: AnyNodeMessage) -> None:
+        """Forget all drafts; who waits for them gets this answer."""
+        drafts = list(self._drafts)
         self._drafts.clear()
+        self._is_in_flight = False
         self.size = 0
-        return waiting
+        for draft in drafts:
+            for pending, _ in draft.answers:
+                pending.resolve(answer)
 
     def _draft_for(self, size: int, records: Sequence[Record]) -> EntryDraft:
         """The last draft, if it is not in flight and has room, else a new one."""

@@ -20,7 +20,8 @@ and refuses to start.
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from typing import Final, NamedTuple
+from dataclasses import dataclass
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 
@@ -34,8 +35,7 @@ from goqueue.service.pending import Pending
 from goqueue.storage import small_file
 from goqueue.storage.file import NO_ROOM, Disk, File, read_file, sync_ancestors, unusable
 
-SNAPSHOT_BYTES_MIN: Final = 4 * 1024 * 1024
-"""Entries are replaced by a snapshot when they take more than that, and more than the last snapshot did."""
+T = TypeVar("T")
 
 
 class _SmallFile(NamedTuple):
@@ -64,31 +64,63 @@ class _Identity(msgspec.Struct, frozen=True):
     floor_index: int = 0
     floor_id: bytes = EMPTY.id
     leader_epoch: int = 0
+    is_removed: bool = False
 
 
 _encode_identity = msgspec.msgpack.Encoder().encode
 _decode_identity = msgspec.msgpack.Decoder(_Identity).decode
 
 
-class _CopyJob:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotPolicy:
+    """When a node replaces the entries of its copy by a snapshot. The controller also gives that to the shared log."""
+
+    entries: int = 4_096
+    bytes: int = 4 * 1024 * 1024  # or more, if the last snapshot had more: so snapshots cost no more than entries
+    entries_kept: int = 1_000  # in the shared log, before the snapshot: so that few nodes need it to catch up
+
+    def is_due(self, entries: int, entry_bytes: int, snapshot_bytes: int) -> bool:
+        """Whether so many entries call for a snapshot."""
+        return entries >= self.entries or entry_bytes > max(self.bytes, snapshot_bytes)
+
+
+DEFAULT_POLICY: Final = SnapshotPolicy()
+
+
+class _CopyJob(Generic[T]):
     """A job of the copy, for a worker thread."""
 
-    def __init__(self, run: Callable[[], None]) -> None:
-        self.run = run
+    def __init__(self, work: Callable[[], T]) -> None:
+        self._work = work
+        self.result: T
+
+    def run(self) -> None:
+        self.result = self._work()
+
+
+def removed_sentence(node: int) -> str:
+    """Why a node that was removed does not start."""
+    return (
+        f"node {node} was removed from the cluster with this data directory: start it with an empty one to let it join "
+        f"again"
+    )
 
 
 class LocalCopy:
     """The copy of one node. Made by `open`. One job at a time: `append` and `store` before the last one is done."""
 
-    def __init__(self, disk: Disk, directory: str, workers: Workers | None) -> None:
+    def __init__(self, disk: Disk, directory: str, workers: Workers | None, policy: SnapshotPolicy) -> None:
         self._disk = disk
         self._directory = directory
         self._workers = workers
         self._identity = _Identity(0, "")
         self._file: File | None = None
+        self._running = 0
+        self._is_closing = False
         self._snapshot_bytes = 0
-        self.entries_bytes = 0
-        """Of the entries after the snapshot."""
+        self._entries = 0
+        self._entries_bytes = 0
+        self.policy = policy
         self.metadata = Metadata()
         """The state after the last entry of the copy, when it was opened; its reader goes on with it."""
         self.forming: MetadataEntry | None = None
@@ -102,14 +134,21 @@ class LocalCopy:
 
     @classmethod
     def open(
-        cls, disk: Disk, directory: str, *, node: int, entropy: Entropy, workers: Workers | None = None
+        cls,
+        disk: Disk,
+        directory: str,
+        *,
+        node: int,
+        entropy: Entropy,
+        workers: Workers | None = None,
+        policy: SnapshotPolicy = DEFAULT_POLICY,
     ) -> "LocalCopy":
         """Read the copy, or begin one for this node. Blocks. Without `workers` everything else blocks as well.
 
         Raises `ClusterError` with a sentence if it is of another node or cannot be recognized, `MetadataTooNew`,
         `UnsupportedFormat`, and `DirectoryUnusable` or `StorageFull`.
         """
-        copy = cls(disk, directory, workers)
+        copy = cls(disk, directory, workers, policy)
         try:
             disk.make_directory(directory)
             copy._open_identity(node, entropy)
@@ -169,16 +208,21 @@ class LocalCopy:
         self._entries_file().truncate(0)
         self._entries_file().sync()
         self._disk.sync_directory(self._directory)
-        self.entries_bytes = self._snapshot_bytes = 0
-        self.metadata, self.damage = Metadata(), ""
+        self._entries = self._entries_bytes = self._snapshot_bytes = 0
+        self.damage = ""
+
+    def mark_removed(self) -> None:
+        """The node was removed from the cluster: it must not come back by a mere restart."""
+        self._put_identity(msgspec.structs.replace(self._identity, is_removed=True))
 
     def mark_clean(self, broker_epoch: int) -> None:
         """The node stops now, and all logs of its directory are closed and synced."""
         self._replace(_CLEAN, broker_epoch.to_bytes(8, "big"))
 
     def close(self) -> None:
-        """Close the files."""
-        if self._file is not None:
+        """Close the files, after the job that may be under way."""
+        self._is_closing = True
+        if self._file is not None and not self._running:
             self._file.close()
 
     # --- while the node runs -------------------------------------------------------------------------
@@ -192,24 +236,30 @@ class LocalCopy:
 
         def write() -> None:
             file = self._entries_file()
-            file.truncate(self.entries_bytes)  # nothing, unless the last write failed halfway
+            file.truncate(self._entries_bytes)  # nothing, unless the last write failed halfway
             file.append(raw)
             file.sync()
-            self.entries_bytes += len(raw)
+            self._entries_bytes += len(raw)
+            self._entries += len(entries)
 
         return self._run(write)
 
-    def store(self, metadata: Metadata) -> Pending[None]:
-        """Replace the copy by a snapshot of this state, which must not change before it is done."""
+    def store(self, metadata: Metadata) -> Pending[bytes]:
+        """Replace the copy by a snapshot of this state, which must not change before it is done. The bytes of the state
+        are returned. Fails as `append` does.
+        """
 
-        def write() -> None:
-            payload = self.leader_epoch.to_bytes(_EPOCH_BYTES, "big") + metadata.encode()
+        def write() -> bytes:
+            state = metadata.encode()
+            payload = self.leader_epoch.to_bytes(_EPOCH_BYTES, "big") + state
             self._replace(_SNAPSHOT, payload)
             # A crash here leaves entries that the snapshot covers; they are skipped.
             file = self._entries_file()
             file.truncate(0)
             file.sync()
-            self.entries_bytes, self._snapshot_bytes = 0, len(payload)
+            self._entries = self._entries_bytes = 0
+            self._snapshot_bytes = len(payload)
+            return state
 
         return self._run(write)
 
@@ -221,8 +271,8 @@ class LocalCopy:
 
     @property
     def wants_snapshot(self) -> bool:
-        """Whether the entries have become so many that a snapshot is smaller."""
-        return self.entries_bytes > max(SNAPSHOT_BYTES_MIN, self._snapshot_bytes)
+        """Whether it is time to replace the entries by a snapshot."""
+        return self.policy.is_due(self._entries, self._entries_bytes, self._snapshot_bytes)
 
     # --- reading it ----------------------------------------------------------------------------------
 
@@ -247,6 +297,8 @@ class LocalCopy:
                 f"{self._directory} belongs to node {self._identity.node}, not to node {node}: start it as node "
                 f"{self._identity.node}, or give node {node} a directory of its own"
             )
+        if self._identity.is_removed:
+            raise ClusterError(removed_sentence(node))
 
     def _load(self) -> None:
         self.leader_epoch = self._identity.leader_epoch
@@ -261,7 +313,7 @@ class LocalCopy:
             self._load_entries(entries)
         except (MetadataDamaged, CorruptRecord) as error:
             self.damage = str(error)
-        self.entries_bytes = whole_bytes
+        self._entries, self._entries_bytes = len(entries), whole_bytes
         if self.damage:
             known = [self.metadata.position, *(entry.position for entry in entries)]
             newest = max(known, key=lambda position: position.index)
@@ -329,22 +381,27 @@ class LocalCopy:
                 self._disk.sync_directory(self._directory)
         return self._file
 
-    def _run(self, work: Callable[[], None]) -> Pending[None]:
-        pending: Pending[None] = Pending()
+    def _run(self, work: Callable[[], T]) -> Pending[T]:
+        pending: Pending[T] = Pending()
+        job = _CopyJob(work)
 
         def done(error: Exception | None) -> None:
+            self._running -= 1
+            if self._is_closing:
+                self.close()
             if isinstance(error, OSError):
                 pending.fail(self._failure(error))
             elif error is not None:
                 pending.fail(error)
             else:
-                pending.resolve(None)
+                pending.resolve(job.result)
 
+        self._running += 1
         if self._workers is not None:
-            self._workers.submit(_CopyJob(work), done)
+            self._workers.submit(job, done)
             return pending
         try:
-            work()
+            job.run()
         except OSError as error:
             done(error)
         else:

@@ -65,6 +65,7 @@ class Register(NodeMessage, frozen=True):
     last_clean_epoch: Number | None
     unproven: dict[ShortText, Annotated[tuple[Number, ...], Meta(max_length=CHANGES_MAX)]] | None = None
     rack: ShortText = ""
+    is_disk_replaced: bool = False  # an operator says so: the replicas that the node had are gone for good
 
 
 class Registered(NodeMessage, frozen=True):
@@ -320,6 +321,7 @@ class RefusalReason(StrEnum):
     STALE_BROKER_EPOCH = "stale_broker_epoch"  # another process is this node now: stop
     NODE_ID_TAKEN = "node_id_taken"  # the process that is this node may still be alive
     DIRECTORY_TAKEN = "directory_taken"  # the data directory was cloned, or moved from another node: stop
+    DISK_MISSING = "disk_missing"  # this data directory is not the one that the replicas of the node are on
     TOO_OLD = "too_old"  # update this node
     TOO_NEW = "too_new"  # update the cluster first
     OVERLOADED = "overloaded"  # the metadata log does not keep up

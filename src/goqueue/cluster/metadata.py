@@ -144,7 +144,7 @@ _decode_state = msgspec.msgpack.Decoder(_StoredState).decode
 class Metadata:
     """The state after the entry at `position`. After an error of `apply` it is of no use any more."""
 
-    # 41 methods: one per record type, and the lookups of its many readers; state and lookups share their indices.
+    # 43 methods: one per record type, and the lookups of its many readers; state and lookups share their indices.
 
     def __init__(self) -> None:
         self.position: MetadataPosition = EMPTY
@@ -168,6 +168,7 @@ class Metadata:
         # Derived
         self._replicas_on: dict[int, dict[PartitionKey, None]] = {}
         self._led_by: dict[int, dict[PartitionKey, None]] = {}
+        self._preferred_on: dict[int, int] = {}
         self._misplaced: dict[PartitionKey, None] = {}
 
     # The fold
@@ -364,6 +365,7 @@ class Metadata:
             partition = self._partitions.pop(key, None)
             if partition is not None:
                 self._misplaced.pop(key, None)
+                self._preferred_on[partition.replicas[0]] -= 1
                 for node in partition.replicas:
                     del self._replicas_on[node][key]
                 if partition.leader is not None:
@@ -393,8 +395,11 @@ class Metadata:
         key = after.key
         self._partitions[key] = after
         if before is None or before.replicas != after.replicas:
-            for node in before.replicas if before else ():
-                del self._replicas_on[node][key]
+            if before is not None:
+                self._preferred_on[before.replicas[0]] -= 1
+                for node in before.replicas:
+                    del self._replicas_on[node][key]
+            self._preferred_on[after.replicas[0]] = self.preferred_count(after.replicas[0]) + 1
             for node in after.replicas:
                 self._replicas_on.setdefault(node, {})[key] = None
         if before is not None and before.leader is not None and before.leader != after.leader:
@@ -509,6 +514,10 @@ class Metadata:
     def leader_count(self, node: int) -> int:
         return len(self._led_by.get(node, _NONE))
 
+    def preferred_count(self, node: int) -> int:
+        """How many partitions have the node as their preferred leader."""
+        return self._preferred_on.get(node, 0)
+
     def misplaced(self) -> Iterable[PartitionKey]:
         """The partitions that their preferred leader does not lead; not to be iterated while partitions change."""
         return self._misplaced.keys()
@@ -536,6 +545,10 @@ class Metadata:
         twin._replicas_on = {node: dict(keys) for node, keys in self._replicas_on.items()}
         twin._led_by = {node: dict(keys) for node, keys in self._led_by.items()}
         return twin
+
+    def become(self, other: "Metadata") -> None:
+        """Take over the state of another one, which is of no use any more. Whoever has this object goes on with it."""
+        vars(self).update(vars(other))
 
     def encode(self) -> bytes:
         """The snapshot of the state; equal states make equal bytes."""

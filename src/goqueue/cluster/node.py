@@ -17,98 +17,459 @@ then.
 """
 
 import asyncio
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Protocol
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Final, TypeVar
 
 from goqueue import events
-from goqueue.cluster.formation import NOTHING, OwnData
+from goqueue.clock import MS, SECOND
+from goqueue.cluster.candidate import Candidate
+from goqueue.cluster.controller import ClusterDefaults, Controller, ControllerRequest
+from goqueue.cluster.controller_link import ControllerLink, Unproven
+from goqueue.cluster.formation import NOTHING, OwnData, enter
 from goqueue.cluster.link import CallingNode, Peers
 from goqueue.cluster.local_copy import LocalCopy
-from goqueue.cluster.messages import AnyAdminAnswer, AnyAdminRequest
-from goqueue.cluster.metadata_log import MetadataLog
+from goqueue.cluster.log_follower import LogFollower
+from goqueue.cluster.messages import (
+    AlterPartitions,
+    AnyAdminAnswer,
+    AnyAdminRequest,
+    AnyNodeMessage,
+    ControlledShutdown,
+    Decide,
+    Heartbeat,
+    HeartbeatReply,
+    PreVote,
+    PreVoteReply,
+    RefusalReason,
+    Refused,
+    Register,
+    decode_message,
+    encode_message,
+)
+from goqueue.cluster.metadata_log import MetadataEntry, MetadataLog, MetadataPosition, MetadataSnapshot
+from goqueue.cluster.metadata_writer import MetadataWriter
+from goqueue.cluster.node_identity import NodeIdentity
 from goqueue.cluster.node_time import NodeTime
-from goqueue.cluster.records import BrokerAddresses, Record
+from goqueue.cluster.records import BrokerChanged, BrokerRegistered, BrokerRemoved, LogSealed, Record
+from goqueue.cluster.reign import Reign
+from goqueue.cluster.takeover import Takeover
 from goqueue.cluster.timing import ClusterTiming
-from goqueue.errors import GoQueueError
+from goqueue.cluster.waiting import settled, within
+from goqueue.errors import ClusterError, GoQueueError, InvalidRequest, MetadataContradiction, MetadataUnavailable
 from goqueue.runtime.entropy import Entropy
 
+__all__ = ["Node", "NodeIdentity"]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NodeIdentity:
-    """What a process says about itself when it becomes a node."""
+T = TypeVar("T")
 
-    node: int
-    incarnation: str  # of the process: a new one after every start
-    addresses: BrokerAddresses
-    version: str
-    rack: str = ""
+DECIDE_NS: Final = 10 * SECOND
+HAND_OVER_NS: Final = 10 * SECOND
+CONFIRMED_NS: Final = 300 * MS
+"""The controller answers from its state if it was the controller so long ago; else it reads the log first (Z4)."""
+START_RETRY_NS: Final = 500 * MS
+
+Applied = Callable[[Sequence[Record]], None]
+
+_log = logging.getLogger(__name__)
 
 
-Applied = Callable[[list[Record]], None]
+def _nobody(records: Sequence[Record]) -> None:
+    """Takes no roles."""
+
+
+def _all_unproven() -> None:
+    """Knows nothing about the logs of this node."""
 
 
 class Node:
-    """One node. All calls in one event loop.
+    """One node. All calls in one event loop, which runs already. After `stop` it is of no use any more."""
 
-    Constructor, next commit:
-        Node(identity, log: MetadataLog, peers: Peers, copy: LocalCopy, *, time: NodeTime, entropy: Entropy,
-             timing: ClusterTiming, defaults: ClusterDefaults, applied: Applied = ignore, observe=events.ignore,
-             own: OwnData = NOTHING, unproven: Callable[[], dict[str, tuple[int, ...]] | None] = none_known,
-             snapshots: SnapshotPolicy = SnapshotPolicy())
+    def __init__(
+        self,
+        identity: NodeIdentity,
+        log: MetadataLog,
+        peers: Peers,
+        copy: LocalCopy,
+        *,
+        time: NodeTime,
+        entropy: Entropy,
+        timing: ClusterTiming,
+        defaults: ClusterDefaults,
+        applied: Applied = _nobody,
+        observe: events.Observer = events.ignore,
+        own: OwnData = NOTHING,
+        unproven: Unproven = _all_unproven,
+        is_disk_replaced: bool = False,
+    ) -> None:
+        self.identity = identity
+        self.metadata = copy.metadata
+        """The applied state. The object stays the same one."""
+        self.halted: asyncio.Future[GoQueueError] = asyncio.get_running_loop().create_future()
+        """Done with the reason when this node must not go on."""
+        self._log = log
+        self._peers = peers
+        self._copy = copy
+        self._time = time
+        self._entropy = entropy
+        self._timing = timing
+        self._defaults = defaults
+        self._applied = applied
+        self._observe = observe
+        self._own = own
+        self._tasks: dict[asyncio.Task[None], None] = {}
+        self._reign: Reign | None = None
+        self._elected = self._last_election()
+        self._confirmed_ns: int | None = None
+        self._has_handed_over = False
+        self._follower = LogFollower(log, self.metadata, copy, time=time, applied=self._entry_applied)
+        self._follower.stored = self._copy_stored
+        self._writer = MetadataWriter(log, self._follower, time=time, observe=observe)
+        self._candidate = Candidate(identity.node, timing=timing, entropy=entropy, now_ns=time.now().monotonic_ns)
+        self._takeover = Takeover(
+            identity,
+            self.metadata,
+            self._candidate,
+            self._writer,
+            self._follower,
+            peers,
+            reigns=lambda: self._reign is not None,
+            time=time,
+            timing=timing,
+            entropy=entropy,
+        )
+        self._link = ControllerLink(
+            identity,
+            self.metadata,
+            copy,
+            self._follower,
+            self._candidate,
+            peers,
+            here=self._handle,
+            spawn=self._spawn,
+            controller_died=self._controller_died,
+            unproven=unproven,
+            is_disk_replaced=is_disk_replaced,
+            time=time,
+            timing=timing,
+            observe=observe,
+        )
 
-    `copy` is `LocalCopy.open(disk, directory, node=..., entropy=...)`: without `workers` it writes synchronously, for a
-    loop with virtual time. Every object may be used once: after a crash make a new log handle, copy and node, with a
-    new incarnation. To crash a node, call `abandon()`: it cancels all tasks and says nothing to anybody.
+    @property
+    def controller(self) -> Controller | None:
+        """The controller, while it is this node."""
+        return None if self._reign is None else self._reign.controller
 
-    Attributes:
-        metadata: Metadata               the applied state; the object stays the same one for ever
-        controller: Controller | None    while this node is the controller
-        halted: asyncio.Future[GoQueueError]   why the node must not go on
-        broker_epoch: int | None         of this process, once its registration is applied
-        hears_controller: bool
-    """
+    @property
+    def broker_epoch(self) -> int | None:
+        """The broker epoch of this process, once its registration is applied."""
+        return self._link.broker_epoch
 
-    halted: "asyncio.Future[GoQueueError]"
+    @property
+    def hears_controller(self) -> bool:
+        """Whether this node is the controller, or has heard it lately."""
+        if self._reign is not None:
+            return not self._reign.is_stuck
+        return self._candidate.hears_controller(self._now_ns())
+
+    # --- start and stop ----------------------------------------------------------------------------
 
     async def start(self, *, within_ns: int | None = None) -> None:
         """Check that this is the right log, form or join the cluster, read to the end, and begin to take part.
 
         Waits for a metadata log that does not answer, for ever unless `within_ns` says how long: then it raises
-        `MetadataUnavailable`. Raises `ClusterError` (one sentence) for everything that halts a node.
+        `MetadataUnavailable`. Raises `ClusterError`, one sentence, for what halts a node. `applied` is called for
+        everything that is newer than the local copy.
         """
-        raise NotImplementedError
+        try:
+            if within_ns is None:
+                await self._start()
+            else:
+                await within(self._time, within_ns, self._start())
+        except TimeoutError:
+            self.abandon()
+            raise MetadataUnavailable(
+                f"the metadata log did not answer within {(within_ns or 0) / SECOND:g} s"
+            ) from None
+        except BaseException:
+            self.abandon()
+            raise
 
-    async def hand_over(self, *, within_ns: int) -> bool:
+    async def _start(self) -> None:
+        has_formed = await self._once_available(self._enter)
+        for broker in self.metadata.brokers.values():
+            self._learn_address(broker.registration)
+        self._refuse_sealed()
+        self._spawn(self._follower.read())
+        self._spawn(self._follower.apply())
+        tail = await self._once_available(self._log.tail)
+        await self._unless_halted(self._follower.wait_applied(tail.index))
+        now_ns = self._now_ns()
+        self._candidate.began(now_ns)
+        if has_formed or self.metadata.controller == self.identity.node:
+            self._candidate.controller_died(now_ns)  # the last process of this node, if it was any
+        self._spawn(self._link.run())
+        self._spawn(self._takeover.run())
+
+    async def _enter(self) -> bool:
+        return await enter(
+            self._log, self._copy, self.identity, own=self._own, entropy=self._entropy, now=self._time.now()
+        )
+
+    async def _once_available(self, call: Callable[[], Awaitable[T]]) -> T:
+        while True:
+            try:
+                return await call()
+            except MetadataUnavailable as error:
+                _log.warning("waiting for the metadata log", extra={"reason": str(error)})
+                await self._time.sleep(START_RETRY_NS)
+
+    async def _unless_halted(self, work: Awaitable[T]) -> T:
+        working = asyncio.ensure_future(work)
+        await asyncio.wait((working, self.halted), return_when=asyncio.FIRST_COMPLETED)
+        if self.halted.done():
+            working.cancel()
+            raise self.halted.result()
+        return working.result()
+
+    async def hand_over(self, *, within_ns: int = HAND_OVER_NS) -> bool:
         """Let others lead what this node leads; whether the controller has said that it may stop."""
-        raise NotImplementedError
+        self._has_handed_over = True
+        return await self._link.hand_over(within_ns)
 
     async def stop(self, *, controlled: bool) -> None:
-        """Stop taking part. With `controlled`, hand over first (unless that was done), and mark the copy as cleanly
-        stopped: the logs of the broker have to be closed by then.
+        """Stop taking part. With `controlled`, hand over first, unless that was done, and mark the copy as cleanly
+        stopped: the logs of the broker have to be closed by then. The log and the peers belong to the caller.
         """
-        raise NotImplementedError
+        if controlled and not self._has_handed_over:
+            await self.hand_over()
+        broker_epoch = self.broker_epoch
+        self.abandon()
+        if controlled and broker_epoch is not None:
+            self._copy.mark_clean(broker_epoch)
+        self._copy.close()
 
     def abandon(self) -> None:
-        """End everything at once, as a crash does. For simulations."""
-        raise NotImplementedError
+        """End everything at once, as a crash does: nothing is written and nobody is told."""
+        self._end_reign()
+        for task in list(self._tasks):
+            task.cancel()
+
+    # --- requests ----------------------------------------------------------------------------------
 
     async def answer(self, peer: CallingNode, request: bytes) -> bytes:
         """The answer to a request of another node: the `Answerer` of a `PeerServer`."""
-        raise NotImplementedError
+        message = decode_message(request)
+        match message:
+            case PreVote():
+                hears = self.hears_controller and self.metadata.epoch >= message.epoch
+                return encode_message(PreVoteReply(self.identity.node, self.metadata.epoch, hears))
+            case Register() | Heartbeat() | AlterPartitions() | ControlledShutdown():
+                if message.node != peer.node:
+                    raise InvalidRequest(f"node {peer.node} speaks for node {message.node}")
+                return encode_message(await self._handle(message))
+            case Decide():
+                return encode_message(await self._handle(message))
+            case _:
+                raise InvalidRequest("this message is an answer")
+
+    async def _handle(self, message: ControllerRequest) -> AnyNodeMessage:
+        """What the controller says, if it is this node."""
+        if message.controller_epoch > self.metadata.epoch:
+            self._follower.heard_of(self.metadata.position.index + 1)
+            return self._not_controller()
+        if isinstance(message, Decide) and self._reign is not None and not await self._is_confirmed():
+            return Refused(RefusalReason.OVERLOADED, "the metadata log does not answer", self.metadata.epoch)
+        reign = self._reign
+        if reign is None:
+            return self._not_controller()
+        try:
+            pending = reign.controller.handle(message, self._time.now())
+        except MetadataContradiction as error:
+            _log.error("a bug in the controller, which gives up", exc_info=error)
+            reign.end()
+            return self._not_controller()
+        reign.touched()
+        answer = await settled(pending)
+        if isinstance(answer, HeartbeatReply) and reign.is_stuck:
+            return Refused(RefusalReason.NOT_CONTROLLER, "the metadata log cannot be reached from here", 0)
+        return answer
+
+    def _not_controller(self) -> Refused:
+        controller = self.metadata.controller
+        text = "there is none yet" if controller is None else f"it was node {controller}, as far as is known here"
+        return Refused(
+            RefusalReason.NOT_CONTROLLER,
+            f"node {self.identity.node} is not the controller; {text}",
+            self.metadata.epoch,
+        )
+
+    async def _is_confirmed(self) -> bool:
+        """Whether this node was the controller a moment ago: then what it refuses now is refused on its true state."""
+        now_ns = self._now_ns()
+        if self._confirmed_ns is not None and now_ns - self._confirmed_ns < CONFIRMED_NS:
+            return True
+        try:
+            await self.barrier()
+        except MetadataUnavailable:
+            return False
+        self._confirmed_ns = now_ns
+        return True
 
     def peer_lost(self, node: int, was_refused: bool) -> None:
         """The connection to a node broke, and could not be made again: the `lost` of `PeerLinks`."""
-        raise NotImplementedError
+        if self._reign is not None:
+            self._reign.controller.connection_lost(node, was_refused, self._time.now())
+            self._reign.touched()
+        elif was_refused and node == self.metadata.controller:
+            self._controller_died()
 
-    async def decide(self, request: AnyAdminRequest, *, within_ns: int | None = None) -> AnyAdminAnswer:
+    def _controller_died(self) -> None:
+        if self._reign is None:
+            self._candidate.controller_died(self._now_ns())
+            self._takeover.changed.set()
+
+    async def decide(self, request: AnyAdminRequest, *, within_ns: int = DECIDE_NS) -> AnyAdminAnswer:
         """Have the controller carry this out; returns when its effect is applied here.
 
         Raises the error of the verb, or `MetadataUnavailable` if nobody could decide in time: the same request, with
         the same id, may be tried again.
         """
-        raise NotImplementedError
+        return await self._unless_halted(self._link.decide(request, within_ns))
 
     async def barrier(self) -> None:
         """Return when everything that was in the log at this call is applied here. Raises `MetadataUnavailable`."""
-        raise NotImplementedError
+        tail = await self._log.tail()
+        self._follower.heard_of(tail.index)
+        await self._unless_halted(self._follower.wait_applied(tail.index))
+
+    # --- what is applied ---------------------------------------------------------------------------
+
+    def _entry_applied(self, entry: MetadataEntry | None, records: Sequence[Record]) -> None:
+        """Called after each entry, before the next one."""
+        metadata = self.metadata
+        for record in records:
+            self._heed(record)
+        elected = self._last_election()
+        if elected != self._elected:
+            self._elected = elected
+            self._controller_changed()
+        elif self._reign is not None and entry is not None and self._reign.is_author_of(entry):
+            self._confirmed_ns = self._now_ns()
+            self._reign.applied(entry)
+        self._observe(events.MetadataApplied(metadata.position.index))
+        if records:
+            self._applied(records)
+
+    def _heed(self, record: Record) -> None:
+        match record:
+            case BrokerRegistered():
+                self._learn_address(record)
+                if record.node == self.identity.node:
+                    self._link.registered(record)
+            case BrokerRemoved(node=node):
+                self._peers.forget(node)
+                if node == self.identity.node:
+                    self._link.removed()
+            case BrokerChanged(node=node, status=status):
+                self._observe(events.BrokerStatusChanged(node, status))
+            case LogSealed():
+                self._refuse_sealed()
+
+    def _learn_address(self, registration: BrokerRegistered) -> None:
+        host, _, port = registration.addresses.peer.rpartition(":")
+        if registration.node != self.identity.node and port.isdigit():
+            self._peers.set_address(registration.node, host.strip("[]"), int(port))
+
+    def _refuse_sealed(self) -> None:
+        if self.metadata.sealed_to is not None:
+            raise ClusterError(
+                f"this metadata log was moved to {self.metadata.sealed_to}: start the node with --metadata "
+                f"{self.metadata.sealed_to}"
+            )
+
+    def _last_election(self) -> tuple[int, int | None, str]:
+        return self.metadata.epoch, self.metadata.controller, self.metadata.controller_incarnation
+
+    def _controller_changed(self) -> None:
+        metadata = self.metadata
+        self._end_reign()
+        self._candidate.epoch_began(self._now_ns())
+        is_here = (metadata.controller, metadata.controller_incarnation) == (
+            self.identity.node,
+            self.identity.incarnation,
+        )
+        _log.info(
+            "controller elected", extra={"epoch": metadata.epoch, "controller": metadata.controller, "is_here": is_here}
+        )
+        self._observe(events.ControllerChanged(metadata.epoch, metadata.controller, is_here))
+        if is_here:
+            self._begin_reign()
+        self._takeover.changed.set()
+        self._link.due.set()
+
+    # --- the controller on this node ---------------------------------------------------------------
+
+    def _begin_reign(self) -> None:
+        """The election is applied, and nothing after it: what the controller decides comes after this state (R3)."""
+        controller = Controller(
+            self.metadata,
+            node=self.identity.node,
+            timing=self._timing,
+            defaults=self._defaults,
+            entropy=self._entropy,
+            now=self._time.now(),
+        )
+        self._confirmed_ns = self._now_ns()
+        self._reign = Reign(
+            controller, self._writer, self._follower, time=self._time, timing=self._timing, entropy=self._entropy
+        )
+        self._spawn(self._run_reign(self._reign))
+
+    async def _run_reign(self, reign: Reign) -> None:
+        was_futile = await reign.run()
+        if self._reign is reign:
+            self._end_reign()
+            self._candidate.reign_ended(self._now_ns(), was_futile=was_futile)
+            self._takeover.changed.set()
+
+    def _end_reign(self) -> None:
+        reign, self._reign = self._reign, None
+        if reign is not None:
+            reign.end()
+
+    def _copy_stored(self, position: MetadataPosition, state: bytes) -> None:
+        if self._reign is not None:
+            self._spawn(self._share_snapshot(MetadataSnapshot(position, state)))
+
+    async def _share_snapshot(self, snapshot: MetadataSnapshot) -> None:
+        try:
+            await self._log.store_snapshot(snapshot)
+            await self._log.trim(snapshot.position.index - self._copy.policy.entries_kept)
+        except MetadataUnavailable as error:  # the next one will do
+            _log.warning("cannot store a snapshot of the metadata", extra={"reason": str(error)})
+
+    # --- tasks -------------------------------------------------------------------------------------
+
+    def _spawn(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[task] = None
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[None]") -> None:
+        self._tasks.pop(task, None)
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, GoQueueError):
+            self._halt(error)
+        elif isinstance(error, Exception):
+            _log.error("a bug in the node", exc_info=error)
+            self._halt(ClusterError(f"a bug: {error!r}; the log of this node has the details"))
+
+    def _halt(self, error: GoQueueError) -> None:
+        if not self.halted.done():
+            _log.error("the node halts", extra={"reason": str(error)})
+            self.halted.set_result(error)
+        self.abandon()
+
+    def _now_ns(self) -> int:
+        return self._time.now().monotonic_ns

@@ -47,12 +47,14 @@ from goqueue.storage.layout import FOREIGN, LOG, NEW, sort_out
 from goqueue.storage.log import Log
 from goqueue.topics import description
 from goqueue.topics.config import (
-    PARTITIONS_MAX,
     TopicConfig,
     is_internal,
     log_configs,
     merge,
     refuse_internal,
+    validate_alteration,
+    validate_dead_letter_topic,
+    validate_partition_count,
     validate_topic_name,
 )
 from goqueue.topics.description import DESCRIPTION, Description
@@ -259,9 +261,7 @@ class Catalog:
     ) -> dict[str, object]:
         """The settings of a new topic that are not defaults. Raises if it cannot be created."""
         validate_topic_name(name, internal_ok=internal_ok)
-        if type(partitions) is not int or not 1 <= partitions <= PARTITIONS_MAX:
-            reason = f"must be a whole number from 1 to {PARTITIONS_MAX}, not {partitions!r}"
-            raise InvalidTopic(name, reason, setting="num_partitions")
+        validate_partition_count(name, partitions)
         explicit = merge({}, settings, topic=name)
         config = TopicConfig.parse(explicit, topic=name)
         self._check_dead_letter_topic(name, config)
@@ -288,9 +288,7 @@ class Catalog:
         explicit = merge(topic.settings, changes, topic=name)
         config = TopicConfig.parse(explicit, topic=name)
         self._check_dead_letter_topic(name, config)
-        if config.partitioner != topic.config.partitioner:
-            reason = "cannot be changed: messages of a key would be in two partitions, without an order between them"
-            raise InvalidTopic(name, reason, setting="partitioner")
+        validate_alteration(name, topic.config, config)
         self._check_free(name)
 
     def _begin_alter(self, topic: Topic, explicit: Mapping[str, object]) -> AlterTopicJob:
@@ -356,18 +354,8 @@ class Catalog:
         return path
 
     def _check_dead_letter_topic(self, name: str, config: TopicConfig) -> None:
-        """Raise `InvalidTopic` if dead letters of the topic, when they fail again and again, would come back to it."""
-        if config.dead_letter_topic == name:
-            raise InvalidTopic(name, "must be another topic, not the topic itself", setting="dead_letter_topic")
-        topic, target = name, config.dead_letter_topic_of(name)
-        path = [name]
-        while target != topic:  # a topic that ends with .dlq and sets none is its own
-            path.append(target)
-            if target in path[:-1]:
-                reason = f"its dead letters would come back to it: {' -> '.join(path)}"
-                raise InvalidTopic(name, reason, setting="dead_letter_topic")
-            known = self._topics.get(target)
-            topic, target = target, (known.config if known else TopicConfig()).dead_letter_topic_of(target)
+        topics = self._topics
+        validate_dead_letter_topic(name, config, lambda other: topics[other].config if other in topics else None)
 
     def complete(self, job: TopicJob, error: Exception | None = None) -> Topic:
         """Let a job that has run take effect, and return the topic; `error` is what the job raised."""

@@ -9,7 +9,7 @@ A topic stores only settings that were set explicitly. So a default that changes
 topic that did not set it.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
@@ -110,6 +110,13 @@ def refuse_internal(name: str) -> None:
 def is_internal(name: str) -> bool:
     """Whether the name is that of an internal topic."""
     return name.startswith(INTERNAL_PREFIX)
+
+
+def validate_partition_count(name: str, partitions: object) -> None:
+    """Raise `InvalidTopic` if no topic may have so many partitions."""
+    if type(partitions) is not int or not 1 <= partitions <= PARTITIONS_MAX:
+        reason = f"must be a whole number from 1 to {PARTITIONS_MAX}, not {partitions!r}"
+        raise InvalidTopic(name, reason, setting="num_partitions")
 
 
 def default_dead_letter_topic(topic: str) -> str:
@@ -221,6 +228,30 @@ def merge(
     for name in changes:
         _known(name, topic)
     return {name: value for name, value in {**explicit, **changes}.items() if value is not None}
+
+
+def validate_dead_letter_topic(name: str, config: TopicConfig, config_of: Callable[[str], TopicConfig | None]) -> None:
+    """Raise `InvalidTopic` if dead letters of the topic, when they fail again and again, would come back to it.
+
+    `config_of` returns the settings of another topic, None if it does not exist.
+    """
+    if config.dead_letter_topic == name:
+        raise InvalidTopic(name, "must be another topic, not the topic itself", setting="dead_letter_topic")
+    topic, target = name, config.dead_letter_topic_of(name)
+    path = [name]
+    while target != topic:  # a topic that ends with .dlq and sets none is its own
+        path.append(target)
+        if target in path[:-1]:
+            reason = f"its dead letters would come back to it: {' -> '.join(path)}"
+            raise InvalidTopic(name, reason, setting="dead_letter_topic")
+        topic, target = target, (config_of(target) or TopicConfig()).dead_letter_topic_of(target)
+
+
+def validate_alteration(name: str, before: TopicConfig, after: TopicConfig) -> None:
+    """Raise `InvalidTopic` if a setting changes that is fixed when the topic is created."""
+    if after.partitioner != before.partitioner:
+        reason = "cannot be changed: messages of a key would be in two partitions, without an order between them"
+        raise InvalidTopic(name, reason, setting="partitioner")
 
 
 class _Setting(Protocol):

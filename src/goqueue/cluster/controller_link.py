@@ -1,0 +1,302 @@
+"""How a broker speaks with the controller: it registers, sends heartbeats, and has things decided.
+
+    metadata has this process as a broker?   no ──> Register, until the record is applied
+                                            yes ──> Heartbeat every 300 ms
+
+What counts is what is applied: a broker whose answer got lost finds its registration in the log. Heartbeats do not wait
+for each other, so a slow network makes them late, and not rare. A request for a decision goes to whichever node is the
+controller, again and again with the same id, until it is answered or its time is over.
+
+Some refusals end the process: another one is this node, its data directory is a clone, or its version does not fit.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from typing import Final
+
+from goqueue import events
+from goqueue.clock import MS, SECOND
+from goqueue.cluster.candidate import Candidate
+from goqueue.cluster.controller import ControllerRequest
+from goqueue.cluster.link import PeerRefused, Peers, PeerUnreachable
+from goqueue.cluster.local_copy import LocalCopy, removed_sentence
+from goqueue.cluster.log_follower import LogFollower
+from goqueue.cluster.messages import (
+    AnyAdminAnswer,
+    AnyAdminRequest,
+    AnyNodeMessage,
+    ControlledShutdown,
+    Decide,
+    DecisionFailed,
+    Done,
+    Heartbeat,
+    HeartbeatReply,
+    RefusalReason,
+    Refused,
+    Register,
+    Registered,
+    ShutdownProgress,
+    decode_message,
+    encode_message,
+)
+from goqueue.cluster.metadata import Metadata
+from goqueue.cluster.node_identity import NodeIdentity
+from goqueue.cluster.node_time import NodeTime
+from goqueue.cluster.records import FEATURE_LEVEL, FEATURE_LEVEL_MIN, BrokerRegistered
+from goqueue.cluster.timing import ClusterTiming
+from goqueue.cluster.waiting import within
+from goqueue.errors import ClusterError, InvalidRequest, MetadataUnavailable, RequestTimeout
+from goqueue.wire import codes
+
+IN_FLIGHT_MAX: Final = 4
+REGISTER_NS: Final = 2 * SECOND
+"""A registration is answered when it is in the log."""
+NODE_ID_TAKEN_NS: Final = 10 * SECOND
+"""How long a node id may be taken: a process that has died is fenced before that."""
+RETRY_NS: Final = 50 * MS
+ATTEMPT_NS: Final = 5 * SECOND
+"""Of a request for a decision. Its controller may be gone without a word."""
+
+_log = logging.getLogger(__name__)
+
+Unproven = Callable[[], Mapping[str, tuple[int, ...]] | None]
+"""The replicas whose logs may have lost records in an unclean stop, as `Register` has them; None: all of them."""
+
+
+class ControllerLink:
+    """The broker of this node, as the controller sees it."""
+
+    def __init__(
+        self,
+        identity: NodeIdentity,
+        metadata: Metadata,
+        copy: LocalCopy,
+        follower: LogFollower,
+        candidate: Candidate,
+        peers: Peers,
+        *,
+        here: Callable[[ControllerRequest], Awaitable[AnyNodeMessage]],
+        spawn: Callable[[Coroutine[object, object, None]], object],
+        controller_died: Callable[[], None],
+        unproven: Unproven,
+        is_disk_replaced: bool,
+        time: NodeTime,
+        timing: ClusterTiming,
+        observe: events.Observer,
+    ) -> None:
+        self._identity = identity
+        self._metadata = metadata
+        self._copy = copy
+        self._follower = follower
+        self._candidate = candidate
+        self._peers = peers
+        self._here = here
+        self._spawn = spawn
+        self._controller_died = controller_died
+        self._unproven = unproven
+        self._is_disk_replaced = is_disk_replaced
+        self._time = time
+        self._timing = timing
+        self._observe = observe
+        self._in_flight = 0
+        self._is_registering = False
+        self._was_registered = False
+        self._must_register = False
+        known = metadata.broker(identity.node)
+        self._is_of_this_directory = known is not None and copy.directory_id in known.registration.directories
+        self._taken_since_ns: int | None = None
+        self.wants_shutdown = False
+        self.due = asyncio.Event()
+        """To be set when the controller should hear of this node at once."""
+
+    @property
+    def broker_epoch(self) -> int | None:
+        """The broker epoch of this process, once its registration is applied."""
+        broker = self._metadata.broker(self._identity.node)
+        if broker is None or broker.registration.incarnation != self._identity.incarnation:
+            return None
+        return broker.broker_epoch
+
+    # --- registration and heartbeats ---------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Tell the controller that this node lives, for ever."""
+        while True:
+            if self._metadata.controller is not None and self._in_flight < IN_FLIGHT_MAX:
+                request = self._next()
+                if request is not None:
+                    self._spawn(self._tell(request))
+            self.due.clear()
+            try:
+                await within(self._time, self._timing.heartbeat_ns, self.due.wait())
+            except TimeoutError:
+                continue
+
+    def _next(self) -> Register | Heartbeat | None:
+        epoch, node, broker_epoch = self._metadata.epoch, self._identity.node, self.broker_epoch
+        if broker_epoch is not None and not self._must_register:
+            applied_index = self._metadata.position.index
+            return Heartbeat(epoch, node, broker_epoch, applied_index, wants_shutdown=self.wants_shutdown)
+        return None if self._is_registering else self._registration()
+
+    def _registration(self) -> Register:
+        identity = self._identity
+        unproven = {} if self._was_registered else self._unproven()  # a process that lives on has lost nothing
+        return Register(
+            controller_epoch=self._metadata.epoch,
+            node=identity.node,
+            incarnation=identity.incarnation,
+            directories=(self._copy.directory_id,),
+            addresses=identity.addresses,
+            version=identity.version,
+            feature_level_min=FEATURE_LEVEL_MIN,
+            feature_level_max=FEATURE_LEVEL,
+            last_clean_epoch=self._copy.clean_epoch,
+            unproven=None if unproven is None else dict(unproven),
+            rack=identity.rack,
+            is_disk_replaced=self._is_disk_replaced,
+        )
+
+    async def _tell(self, request: Register | Heartbeat) -> None:
+        is_registration = isinstance(request, Register)
+        self._in_flight += 1
+        self._is_registering |= is_registration
+        try:
+            answer = await self._ask(request, REGISTER_NS if is_registration else self._timing.silence_ns)
+        finally:
+            self._in_flight -= 1
+            if is_registration:
+                self._is_registering = False
+        if answer is not None:
+            self._answered(request, answer)
+
+    def _answered(self, request: Register | Heartbeat, answer: AnyNodeMessage) -> None:
+        """Raises `ClusterError` if this process cannot be the node."""
+        match answer:
+            case Registered(controller_epoch=epoch, broker_epoch=index):
+                self._heard(epoch)
+                self._follower.heard_of(index)
+                self._was_registered, self._must_register, self._taken_since_ns = True, False, None
+            case HeartbeatReply(controller_epoch=epoch, committed_index=index):
+                self._heard(epoch)
+                self._follower.heard_of(index)
+                self._was_registered = True
+            case Refused(reason=reason, controller_epoch=epoch):
+                self._refused(request, answer)
+                if reason is RefusalReason.NOT_CONTROLLER:
+                    self._heard_of_epoch(epoch)
+                else:
+                    self._heard(epoch)
+
+    def _refused(self, request: Register | Heartbeat, refusal: Refused) -> None:
+        now_ns = self._time.now().monotonic_ns
+        if isinstance(request, Heartbeat) and (self._is_registering or request.broker_epoch != self.broker_epoch):
+            return  # of an earlier registration of this process
+        match refusal.reason:
+            case RefusalReason.NOT_CONTROLLER | RefusalReason.OVERLOADED:
+                return
+            case RefusalReason.NOT_REGISTERED:
+                self._must_register = True
+                self.due.set()
+                return
+            case RefusalReason.NODE_ID_TAKEN:
+                if self._taken_since_ns is None:
+                    self._taken_since_ns = now_ns
+                if now_ns - self._taken_since_ns < NODE_ID_TAKEN_NS:
+                    return
+        raise ClusterError(refusal.text)
+
+    def _heard(self, epoch: int) -> None:
+        if epoch >= self._metadata.epoch:
+            self._candidate.heard(self._time.now().monotonic_ns)
+        self._heard_of_epoch(epoch)
+
+    def _heard_of_epoch(self, epoch: int) -> None:
+        if epoch > self._metadata.epoch:  # there is at least the entry that begins it
+            self._follower.heard_of(self._metadata.position.index + 1)
+
+    # --- what is applied ---------------------------------------------------------------------------
+
+    def registered(self, record: BrokerRegistered) -> None:
+        """This node was registered. Raises `ClusterError` if this process is not it any more."""
+        self._is_of_this_directory = self._copy.directory_id in record.directories
+        if record.incarnation == self._identity.incarnation:
+            self._was_registered, self._must_register = True, False
+            self.due.set()
+        elif self._was_registered:
+            raise ClusterError(
+                f"another process is node {record.node} now, at {record.addresses.peer}: this one stops. Give every "
+                f"process a node id of its own"
+            )
+
+    def removed(self) -> None:
+        """This node id was removed from the cluster. Raises `ClusterError` if that was this data directory."""
+        if self._is_of_this_directory:
+            self._copy.mark_removed()
+            raise ClusterError(removed_sentence(self._identity.node))
+
+    # --- requests ----------------------------------------------------------------------------------
+
+    async def decide(self, request: AnyAdminRequest, duration_ns: int) -> AnyAdminAnswer:
+        """Have it decided and applied here. Raises the error of the verb, or `MetadataUnavailable`."""
+        try:
+            return await within(self._time, duration_ns, self._decide(request))
+        except TimeoutError:
+            raise MetadataUnavailable(
+                f"nobody could decide within {duration_ns / SECOND:g} s; the same request may be tried again"
+            ) from None
+
+    async def _decide(self, request: AnyAdminRequest) -> AnyAdminAnswer:
+        while True:
+            answer = await self._ask(Decide(self._metadata.epoch, request), ATTEMPT_NS)
+            match answer:
+                case Done(index=index, answer=result):
+                    self._follower.heard_of(index)
+                    await self._follower.wait_applied(index)
+                    return result
+                case DecisionFailed(code=code, text=text, facts=facts):
+                    raise codes.restore(code, text, facts)
+                case Refused(reason=reason, text=text) if not reason.is_retryable:
+                    raise ClusterError(text)
+            await self._time.sleep(RETRY_NS)
+
+    async def hand_over(self, duration_ns: int) -> bool:
+        """Let others lead what this node leads; whether the controller lets it stop."""
+        self.wants_shutdown = True
+        try:
+            await within(self._time, duration_ns, self._until_it_may_stop())
+        except TimeoutError:
+            return False
+        return True
+
+    async def _until_it_may_stop(self) -> None:
+        while (broker_epoch := self.broker_epoch) is not None:
+            request = ControlledShutdown(self._metadata.epoch, self._identity.node, broker_epoch)
+            answer = await self._ask(request, ATTEMPT_NS)
+            if isinstance(answer, ShutdownProgress) and answer.may_stop:
+                return
+            await self._time.sleep(RETRY_NS)
+
+    async def _ask(self, request: ControllerRequest, duration_ns: int) -> AnyNodeMessage | None:
+        """The answer of the controller, on this node or on another one; None if there is none."""
+        controller, epoch = self._metadata.controller, self._metadata.epoch
+        if controller is None:
+            return None
+        try:
+            if controller == self._identity.node:
+                return await within(self._time, duration_ns, self._here(request))
+            timeout_s = duration_ns / SECOND
+            return decode_message(await self._peers.call(controller, encode_message(request), timeout_s=timeout_s))
+        except PeerUnreachable as error:
+            if error.was_refused and self._metadata.epoch == epoch:
+                self._controller_died()
+            reason = str(error)
+        except TimeoutError:
+            reason = "no answer"
+        except (PeerRefused, RequestTimeout, InvalidRequest) as error:
+            reason = str(error)
+        if isinstance(request, Heartbeat):
+            self._observe(events.HeartbeatMissed(controller))
+        _log.debug("the controller does not answer", extra={"controller": controller, "reason": reason})
+        return None

@@ -1,0 +1,104 @@
+"""Writes entries of this node to the metadata log: one append in flight, and none forgotten (R4, R5).
+
+    write(entry) ──> append ──> appended             -> it is offered to the follower, which applies it
+                       ▲   └──> lost                 -> another entry is there
+                       │   └──> unknown, unavailable -> the same entry again, until its index is occupied
+                       └───────────────┘
+
+An append whose answer was lost may take effect much later. Until its index is occupied, by it or by another entry, this
+node computes nothing new on that position: `settle` comes first. That holds when the writer was cancelled as well.
+"""
+
+import asyncio
+import logging
+from typing import Final
+
+from goqueue import events
+from goqueue.clock import MS
+from goqueue.cluster.log_follower import LogFollower
+from goqueue.cluster.metadata_log import (
+    AppendOutcome,
+    EntryAppended,
+    EntryLost,
+    EntryUnknown,
+    MetadataEntry,
+    MetadataLog,
+)
+from goqueue.cluster.node_time import NodeTime
+from goqueue.errors import MetadataUnavailable
+
+RETRY_NS: Final = 100 * MS
+
+_log = logging.getLogger(__name__)
+
+
+class MetadataWriter:
+    """The one writer of a node."""
+
+    def __init__(
+        self, log: MetadataLog, follower: LogFollower, *, time: NodeTime, observe: events.Observer = events.ignore
+    ) -> None:
+        self._log = log
+        self._follower = follower
+        self._time = time
+        self._observe = observe
+        self._open: MetadataEntry | None = None
+        self._opened_ns = 0
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the outcome of an append is not known."""
+        return self._open is not None
+
+    def waits_ns(self) -> int:
+        """How long the append that is under way has taken so far."""
+        return self._time.now().monotonic_ns - self._opened_ns if self._open is not None else 0
+
+    async def settle(self) -> None:
+        """Find out what became of the last entry, if that is not known."""
+        if self._open is not None:
+            await self.write(self._open)
+
+    async def write(self, entry: MetadataEntry) -> bool:
+        """Append the entry; whether it is in the log. Returns as soon as that is known, however long it takes."""
+        assert self._open is None or self._open.id == entry.id
+        if self._open is None:
+            self._open, self._opened_ns = entry, self._time.now().monotonic_ns
+        occupied = self._follower.occupant(entry.index)
+        try:
+            while not occupied.done():
+                outcome = await self._attempt(entry, occupied)
+                if not isinstance(outcome, EntryUnknown):
+                    return self._close(entry, outcome)
+                self._tell("unknown", entry)
+                await self._time.sleep(RETRY_NS)
+            return self._close(entry, EntryAppended(entry.position) if occupied.result() == entry.id else EntryLost())
+        finally:
+            occupied.cancel()
+
+    async def _attempt(self, entry: MetadataEntry, occupied: "asyncio.Future[bytes | None]") -> AppendOutcome:
+        """One call. The follower may find out first: then there is nothing to wait for."""
+        appending = asyncio.ensure_future(self._log.append(entry))
+        try:
+            await asyncio.wait((appending, occupied), return_when=asyncio.FIRST_COMPLETED)
+            if appending.done():
+                return appending.result()
+        except MetadataUnavailable as error:
+            _log.warning("cannot write to the metadata log", extra={"index": entry.index, "reason": str(error)})
+        finally:
+            appending.cancel()
+        return EntryUnknown(entry.position)
+
+    def _close(self, entry: MetadataEntry, outcome: EntryAppended | EntryLost) -> bool:
+        is_appended = isinstance(outcome, EntryAppended)
+        if self._open is not None and self._open.id == entry.id:  # not if somebody has settled that meanwhile
+            if is_appended:
+                self._follower.offer(entry)
+            self._tell("appended" if is_appended else "lost", entry)
+            self._open = None
+        return is_appended
+
+    def _tell(self, outcome: str, entry: MetadataEntry) -> None:
+        if outcome != "appended":
+            _log.info("metadata entry %s", outcome, extra={"index": entry.index, "epoch": entry.epoch})
+        self._observe(events.MetadataAppended(outcome, len(entry.batch), self.waits_ns()))
