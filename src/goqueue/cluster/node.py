@@ -422,7 +422,13 @@ class Node:
         )
         self._confirmed_ns = self._now_ns()
         self._reign = Reign(
-            controller, self._writer, self._follower, time=self._time, timing=self._timing, entropy=self._entropy
+            controller,
+            self._writer,
+            self._follower,
+            node=self.identity.node,
+            time=self._time,
+            timing=self._timing,
+            entropy=self._entropy,
         )
         self._spawn(self._run_reign(self._reign))
 

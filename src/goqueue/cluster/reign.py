@@ -37,6 +37,7 @@ class Reign:
         writer: MetadataWriter,
         follower: LogFollower,
         *,
+        node: int,
         time: NodeTime,
         timing: ClusterTiming,
         entropy: Entropy,
@@ -44,6 +45,7 @@ class Reign:
         self.controller = controller
         self._writer = writer
         self._follower = follower
+        self._node = node
         self._time = time
         self._timing = timing
         self._entropy = entropy
@@ -99,7 +101,7 @@ class Reign:
             slept_ns = time.now().monotonic_ns
             await time.sleep(TICK_NS)
             now = time.now()
-            if now.monotonic_ns - slept_ns > self._timing.silence_ns:
+            if now.monotonic_ns - slept_ns > self._timing.silence_ns and self._has_others():
                 _log.warning("the controller stood still and gives up", extra={"epoch": controller.state.epoch})
                 return False
             if controller.should_resign(now):
@@ -113,6 +115,11 @@ class Reign:
                 _log.error("a bug in the controller, which gives up", exc_info=error)
                 return True
             self.touched()
+
+    def _has_others(self) -> bool:
+        return any(
+            not broker.is_fenced and node != self._node for node, broker in self.controller.state.brokers.items()
+        )
 
     async def _write(self) -> None:
         await self._writer.settle()  # its own election, if the answer to that was lost
