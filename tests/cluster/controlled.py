@@ -167,7 +167,7 @@ class ControlledCluster:
         topic_id: str = answer.topic_id
         return topic_id
 
-    def decide(self, kind: type[AdminRequest], **fields: Any) -> Any:
+    def decide(self, kind: type[AdminRequest], /, **fields: Any) -> Any:
         """The answer to a request of an administrator; raises its error."""
         self._request_count += 1
         answer = self.ask(Decide(0, kind(**{"request_id": f"q{self._request_count}"} | fields)))  # type: ignore[arg-type]

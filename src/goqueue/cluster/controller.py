@@ -98,7 +98,7 @@ class Controller:
         """Answer a request: at once if it changes nothing, else when the entry with the decision is applied.
 
         Raises `MetadataContradiction`, as all that decides does, if a decision does not fit the state. That is a bug:
-        the controller is of no use then, and nothing of the decision was written.
+        nothing of the decision is written, nor any later one, and `should_resign` says so.
         """
         refused = self._refusal(message)
         if refused is not None:
@@ -126,7 +126,7 @@ class Controller:
         epoch = self.state.epoch
         if message.controller_epoch > epoch:
             self._higher_epoch = max(self._higher_epoch, message.controller_epoch)
-        if self._is_over or self._higher_epoch:
+        if self._is_over or self._higher_epoch or self._drafts.is_broken:
             return Refused(RefusalReason.NOT_CONTROLLER, "this node is not the controller any more", epoch)
         if self._drafts.size >= QUEUED_BYTES_MAX and not isinstance(message, Heartbeat):
             text = f"decisions of {self._drafts.size} bytes wait for the metadata log, which does not keep up"
@@ -247,7 +247,7 @@ class Controller:
     def connection_lost(self, node: int, was_refused: bool, now: Now) -> None:
         """The connection to a broker broke; `was_refused` if its host also refuses a new one: its process is dead."""
         broker = self.state.broker(node)
-        if broker is None or node == self._node or self._is_over:
+        if broker is None or node == self._node or self._is_over or self._drafts.is_broken:
             return
         self._sessions.reset(node, now.monotonic_ns)
         if was_refused:
@@ -265,9 +265,9 @@ class Controller:
 
     def should_resign(self, now: Now) -> bool:
         """Whether the node should give up the epoch: it hears fewer than half of the live brokers that it has heard in
-        this epoch, or a broker knows a later controller.
+        this epoch, or a broker knows a later controller, or a decision has contradicted the state.
         """
-        return bool(self._higher_epoch) or not self._hears_half(self._timing.silence_ns, now)
+        return self._drafts.is_broken or bool(self._higher_epoch) or not self._hears_half(self._timing.silence_ns, now)
 
     def last_heard_ns(self, node: int) -> int | None:
         """When the broker was last heard in this epoch."""

@@ -80,6 +80,7 @@ class ControllerLink:
         spawn: Callable[[Coroutine[object, object, None]], object],
         controller_died: Callable[[], None],
         unproven: Unproven,
+        is_disk_replaced: bool,
         time: NodeTime,
         timing: ClusterTiming,
         observe: events.Observer,
@@ -94,6 +95,7 @@ class ControllerLink:
         self._spawn = spawn
         self._controller_died = controller_died
         self._unproven = unproven
+        self._is_disk_replaced = is_disk_replaced
         self._time = time
         self._timing = timing
         self._observe = observe
@@ -154,6 +156,7 @@ class ControllerLink:
             last_clean_epoch=self._copy.clean_epoch,
             unproven=None if unproven is None else dict(unproven),
             rack=identity.rack,
+            is_disk_replaced=self._is_disk_replaced,
         )
 
     async def _tell(self, request: Register | Heartbeat) -> None:

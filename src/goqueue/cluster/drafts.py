@@ -17,6 +17,7 @@ from goqueue.cluster.messages import AnyNodeMessage
 from goqueue.cluster.metadata import Metadata
 from goqueue.cluster.metadata_log import MetadataEntry
 from goqueue.cluster.records import BrokerRegistered, Record, encode_record, join_batch
+from goqueue.errors import ClusterError
 from goqueue.service.pending import Pending
 
 ENTRY_BYTES: Final = 128 * 1024
@@ -38,7 +39,8 @@ class EntryDraft:
 class Drafts:
     """The entries that a controller has decided on, and its copy of the state with all of them.
 
-    A decision that contradicts the state is a bug: `add` raises `MetadataContradiction`, and the copy is of no use.
+    A decision that contradicts the state is a bug: `add` raises `MetadataContradiction`. A part of it may have changed
+    the copy, so nothing that was computed on the copy is written any more.
     """
 
     def __init__(self, metadata: Metadata) -> None:
@@ -47,6 +49,8 @@ class Drafts:
         self._is_in_flight = False  # the first of them
         self.size = 0
         """The bytes of all drafts."""
+        self.is_broken = False
+        """Whether a decision has contradicted the state."""
 
     @property
     def last_index(self) -> int:
@@ -63,8 +67,12 @@ class Drafts:
         encoded = [encode_record(record) for record in records]
         size = sum(map(len, encoded))
         draft = self._draft_for(size, records)
-        for record in records:
-            self.state.change(record, draft.index)
+        try:
+            for record in records:
+                self.state.change(record, draft.index)
+        except ClusterError:
+            self.is_broken = True
+            raise
         draft.records += encoded
         draft.size += size
         self.size += size
@@ -84,8 +92,8 @@ class Drafts:
         return pending
 
     def next_entry(self, entry_id: bytes) -> MetadataEntry | None:
-        """The first draft as an entry, which is in flight from now on; None if there is none, or one is in flight."""
-        if self._is_in_flight or not self._drafts:
+        """The first draft as an entry, which is in flight from now on; None if there is none that can be written."""
+        if self._is_in_flight or not self._drafts or self.is_broken:
             return None
         self._is_in_flight = True
         draft, state = self._drafts[0], self.state

@@ -97,13 +97,15 @@ class LogFollower:
         """Return when the log is applied up to this index."""
         await self.occupant(index)
 
-    async def occupant(self, index: int) -> bytes | None:
+    def occupant(self, index: int) -> "asyncio.Future[bytes | None]":
         """The id of the entry at this index, when it is applied; None if it was applied before, or with a snapshot."""
-        if self._metadata.position.index >= index:
-            return self._metadata.position.id if self._metadata.position.index == index else None
         waiter: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
-        self._waiting.append((index, waiter))
-        return await waiter
+        position = self._metadata.position
+        if position.index < index:
+            self._waiting.append((index, waiter))
+        else:
+            waiter.set_result(position.id if position.index == index else None)
+        return waiter
 
     def _wake(self, entry: MetadataEntry | None) -> None:
         index = self._metadata.position.index

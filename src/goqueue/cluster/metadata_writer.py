@@ -16,7 +16,14 @@ from typing import Final
 from goqueue import events
 from goqueue.clock import MS
 from goqueue.cluster.log_follower import LogFollower
-from goqueue.cluster.metadata_log import EntryAppended, EntryLost, EntryUnknown, MetadataEntry, MetadataLog
+from goqueue.cluster.metadata_log import (
+    AppendOutcome,
+    EntryAppended,
+    EntryLost,
+    EntryUnknown,
+    MetadataEntry,
+    MetadataLog,
+)
 from goqueue.cluster.node_time import NodeTime
 from goqueue.errors import MetadataUnavailable
 
@@ -57,42 +64,38 @@ class MetadataWriter:
         assert self._open is None or self._open.id == entry.id
         if self._open is None:
             self._open, self._opened_ns = entry, self._time.now().monotonic_ns
-        occupied = asyncio.ensure_future(self._follower.occupant(entry.index))
+        occupied = self._follower.occupant(entry.index)
         try:
-            while True:
+            while not occupied.done():
                 outcome = await self._attempt(entry, occupied)
                 if not isinstance(outcome, EntryUnknown):
-                    return self._closed(entry, outcome)
+                    return self._close(entry, outcome)
+                self._tell("unknown", entry)
                 await self._time.sleep(RETRY_NS)
+            return self._close(entry, EntryAppended(entry.position) if occupied.result() == entry.id else EntryLost())
         finally:
             occupied.cancel()
 
-    async def _attempt(
-        self, entry: MetadataEntry, occupied: "asyncio.Future[bytes | None]"
-    ) -> EntryAppended | EntryLost | EntryUnknown:
+    async def _attempt(self, entry: MetadataEntry, occupied: "asyncio.Future[bytes | None]") -> AppendOutcome:
         """One call. The follower may find out first: then there is nothing to wait for."""
         appending = asyncio.ensure_future(self._log.append(entry))
         try:
             await asyncio.wait((appending, occupied), return_when=asyncio.FIRST_COMPLETED)
             if appending.done():
-                outcome = appending.result()
-                if not isinstance(outcome, EntryUnknown):
-                    return outcome
+                return appending.result()
         except MetadataUnavailable as error:
             _log.warning("cannot write to the metadata log", extra={"index": entry.index, "reason": str(error)})
         finally:
             appending.cancel()
-        if occupied.done():
-            return EntryAppended(entry.position) if occupied.result() == entry.id else EntryLost()
-        self._tell("unknown", entry)
         return EntryUnknown(entry.position)
 
-    def _closed(self, entry: MetadataEntry, outcome: EntryAppended | EntryLost) -> bool:
+    def _close(self, entry: MetadataEntry, outcome: EntryAppended | EntryLost) -> bool:
         is_appended = isinstance(outcome, EntryAppended)
-        if is_appended:
-            self._follower.offer(entry)
-        self._tell("appended" if is_appended else "lost", entry)
-        self._open = None
+        if self._open is not None and self._open.id == entry.id:  # not if somebody has settled that meanwhile
+            if is_appended:
+                self._follower.offer(entry)
+            self._tell("appended" if is_appended else "lost", entry)
+            self._open = None
         return is_appended
 
     def _tell(self, outcome: str, entry: MetadataEntry) -> None:

@@ -57,8 +57,10 @@ from goqueue.cluster.reign import Reign
 from goqueue.cluster.takeover import Takeover
 from goqueue.cluster.timing import ClusterTiming
 from goqueue.cluster.waiting import settled, within
-from goqueue.errors import ClusterError, GoQueueError, InvalidRequest, MetadataUnavailable
+from goqueue.errors import ClusterError, GoQueueError, InvalidRequest, MetadataContradiction, MetadataUnavailable
 from goqueue.runtime.entropy import Entropy
+
+__all__ = ["Node", "NodeIdentity"]
 
 T = TypeVar("T")
 
@@ -99,6 +101,7 @@ class Node:
         observe: events.Observer = events.ignore,
         own: OwnData = NOTHING,
         unproven: Unproven = _all_unproven,
+        is_disk_replaced: bool = False,
     ) -> None:
         self.identity = identity
         self.metadata = copy.metadata
@@ -115,7 +118,7 @@ class Node:
         self._applied = applied
         self._observe = observe
         self._own = own
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._reign: Reign | None = None
         self._elected = self._last_election()
         self._confirmed_ns: int | None = None
@@ -148,6 +151,7 @@ class Node:
             spawn=self._spawn,
             controller_died=self._controller_died,
             unproven=unproven,
+            is_disk_replaced=is_disk_replaced,
             time=time,
             timing=timing,
             observe=observe,
@@ -298,7 +302,12 @@ class Node:
         reign = self._reign
         if reign is None:
             return self._not_controller()
-        pending = reign.controller.handle(message, self._time.now())
+        try:
+            pending = reign.controller.handle(message, self._time.now())
+        except MetadataContradiction as error:
+            _log.error("a bug in the controller, which gives up", exc_info=error)
+            reign.end()
+            return self._not_controller()
         reign.touched()
         answer = await settled(pending)
         if isinstance(answer, HeartbeatReply) and reign.is_stuck:
@@ -432,7 +441,13 @@ class Node:
         )
         self._confirmed_ns = self._now_ns()
         self._reign = Reign(
-            controller, self._writer, self._follower, time=self._time, timing=self._timing, entropy=self._entropy
+            controller,
+            self._writer,
+            self._follower,
+            node=self.identity.node,
+            time=self._time,
+            timing=self._timing,
+            entropy=self._entropy,
         )
         self._spawn(self._run_reign(self._reign))
 
@@ -463,11 +478,11 @@ class Node:
 
     def _spawn(self, work: Coroutine[object, object, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._ended)
 
     def _ended(self, task: "asyncio.Task[None]") -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         error = None if task.cancelled() else task.exception()
         if isinstance(error, GoQueueError):
             self._halt(error)

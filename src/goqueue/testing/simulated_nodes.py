@@ -483,6 +483,7 @@ class SimulatedNodes:
                 timing=self.timing,
                 defaults=ClusterDefaults(partitions=2, replication_factor=min(3, len(self.machines))),
                 unproven=lambda: {},
+                is_disk_replaced=machine.is_wiped,
             )
             machine.node = node
             author.applied = node.metadata
