@@ -101,6 +101,7 @@ MODULES_ONLY_IN: dict[str, set[str]] = {
     "secrets": {"runtime.entropy"},
     "fcntl": {"storage.file", "spark.pipelines.store"},  # a lock that ends with its holder
     "socket": {"doors", "client", "cluster.link", "server", "spark.daemon"},
+    "grpc": {"cluster.etcd_client"},  # an extra: a single node, and a client, run without it
     "importlib": {"record.kernel", "spark.python", ""},  # this file sees only imports that are statements
     "builtins": set(),
     "goqueue": {"cli"},  # the package as a whole: it stands above all that it exports

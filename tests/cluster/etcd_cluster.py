@@ -45,11 +45,16 @@ message AlarmRequest {
 }
 message DefragmentRequest {}
 message AuthEnableRequest {}
-message UserAddRequest { string name = 1; string password = 2; }
-message UserGrantRoleRequest { string user = 1; string role = 2; }
-message RoleAddRequest { string name = 1; }
-message RoleGrantPermissionRequest { string name = 1; Permission perm = 2; }
-message Permission { enum Type { READ = 0; WRITE = 1; READWRITE = 2; } Type type = 1; bytes key = 2; bytes end = 3; }
+message AuthUserAddRequest { string name = 1; string password = 2; }
+message AuthUserGrantRoleRequest { string user = 1; string role = 2; }
+message AuthRoleAddRequest { string name = 1; }
+message AuthRoleGrantPermissionRequest { string name = 1; Permission perm = 2; }
+message Permission {
+  enum Type { READ = 0; WRITE = 1; READWRITE = 2; }
+  Type type = 1;
+  bytes key = 2;
+  bytes range_end = 3;
+}
 """)
 
 
@@ -231,12 +236,12 @@ class EtcdCluster:
 
 async def administer(options: EtcdOptions, path: str, **fields: Any) -> None:
     """Call a method of etcd such as `KV/Compact`, at the first endpoint."""
-    names = {"KV/Compact": "CompactionRequest", "Maintenance/Alarm": "AlarmRequest"}
-    name = names.get(path) or path.partition("/")[2] + "Request"
+    service, _, verb = path.partition("/")
+    name = {"Compact": "Compaction", "AuthEnable": "AuthEnable"}.get(verb, ("Auth" * (service == "Auth")) + verb)
     method = EtcdMethod(f"/etcdserverpb.{path}", ADMIN["Done"])
     client = EtcdClient(options, entropy=SystemEntropy())
     try:
-        await client.call(method, ADMIN[name](**fields), timeout_s=10.0)
+        await client.call(method, ADMIN[name + "Request"](**fields), timeout_s=10.0)
     finally:
         await client.close()
 

@@ -202,19 +202,24 @@ _STATUSES: Final[Sequence[tuple[str, type[MetadataUnavailable], str]]] = (
         "the certificate of etcd at {endpoint} is for another host: use a name or an address that it contains",
     ),
     (
-        "ssl.*alert|certificate required|bad certificate",
+        "unwrap failed|ssl.*alert|certificate required|bad certificate",  # TLS 1.3 tells of it after the handshake
         EtcdUnreachable,
         "etcd at {endpoint} refuses the client certificate: give one that was signed by its --trusted-ca-file",
     ),
     (
-        "wrong_version_number|wrong version number",
+        "handshake read failed|wrong_version_number",
         EtcdUnreachable,
-        "etcd at {endpoint} does not speak TLS: remove the CA file, or start it with --cert-file",
+        "etcd at {endpoint} does not speak TLS: start it with --cert-file, or connect without a CA file",
     ),
     (
         "connection refused",
         EtcdUnreachable,
         "etcd at {endpoint} cannot be reached (connection refused): check that it runs and that the address is right",
+    ),
+    (
+        "socket closed|connection reset|end of tcp stream|endpoint closing|frame",
+        EtcdUnreachable,
+        "etcd at {endpoint} has ended the connection: check that it runs; if it speaks TLS, give its CA file",
     ),
 )
 
