@@ -101,8 +101,8 @@ class SimulatedChaos:
 
     def alter_topic(self) -> None:
         if name := self._topic():
-            changes = {"retention_ms": self.random.choice((None, 60_000, 3_600_000))}
-            self._decide(AlterTopic(self.cluster.new_request_id(), name, changes))
+            retention = self.random.choice((None, "1h", "7d"))
+            self._decide(AlterTopic(self.cluster.new_request_id(), name, {"retention": retention}))
 
     def delete_topic(self) -> None:
         if name := self._topic():
