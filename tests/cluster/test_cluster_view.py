@@ -288,6 +288,7 @@ def test_it_knows_when_the_metadata_changed_and_since_when_there_is_this_control
     viewed.view.applied([])
     assert viewed.view.state().updated_at_ns == viewed.clock.wall_ns() - 10 * SECOND
 
+    viewed.history.elect(2)
     viewed.view.applied([ControllerElected(2, 2, "2a")])
     viewed.clock.advance(3)
     viewed.view.applied([BrokerChanged(1, 1, BrokerStatus.ONLINE)])

@@ -202,22 +202,34 @@ def test_an_election_says_why_the_wanted_replica_does_not_lead(
 ) -> None:
     history = with_topic(**changes)
 
-    result = reports.election_result(history.metadata, ("t1", 0), "orders", 1, wanted)
+    result = reports.election_result(history.metadata, ("t1", 0), "orders", before=1, wanted=wanted, is_unclean=False)
 
     assert (result.error, result.changed) == (error, False)
 
 
 def test_an_election_has_changed_a_partition_if_its_leader_epoch_is_another() -> None:
-    result = reports.election_result(with_topic().metadata, ("t1", 0), "orders", 0, 1)
+    result = reports.election_result(with_topic().metadata, ("t1", 0), "orders", before=0, wanted=1, is_unclean=False)
 
     assert (result.leader, result.changed, result.error) == (1, True, "")
+
+
+@pytest.mark.parametrize(("is_unclean", "error"), [(False, ""), (True, "node 3 is not in sync")])
+def test_an_unclean_election_may_end_with_a_clean_leader_but_not_with_another_unclean_one(
+    is_unclean: bool, error: str
+) -> None:
+    history = with_topic(leader=None, isr=(), elr=(2,))
+    history.append(partition(leader=2, isr=(2,), leader_epoch=2, partition_epoch=1, is_unclean=is_unclean))
+
+    result = reports.election_result(history.metadata, ("t1", 0), "orders", before=1, wanted=3, is_unclean=True)
+
+    assert (result.leader, result.changed, result.error) == (2, True, error)
 
 
 def test_an_election_of_a_partition_that_is_deleted_meanwhile_is_no_error_of_the_others() -> None:
     history = with_topic()
     history.append(TopicRemoved("t1", 0))
 
-    result = reports.election_result(history.metadata, ("t1", 0), "orders", 1, 1)
+    result = reports.election_result(history.metadata, ("t1", 0), "orders", before=1, wanted=1, is_unclean=False)
 
     assert (result.leader, result.changed, result.error) == (-1, False, "the partition does not exist any more")
 

@@ -13,7 +13,7 @@ from goqueue.cluster import reports
 from goqueue.cluster.messages import AnyAdminAnswer, AnyAdminRequest, ElectLeaders, NodeRemoval, RemoveNode
 from goqueue.cluster.messages import SetFeatureLevel as SetFeatureLevelRequest
 from goqueue.cluster.metadata import Metadata
-from goqueue.cluster.records import ControllerElected, PartitionKey, Record
+from goqueue.cluster.records import PartitionKey, Record
 from goqueue.cluster.reports import Sight
 from goqueue.cluster.timing import ClusterTiming
 from goqueue.errors import Conflict, NotFound, PartitionNotFound, TopicNotFound
@@ -77,14 +77,14 @@ class ClusterView:
         self._entropy = entropy
         self._updated_at_ns = clock.wall_ns()
         self._controller_since_ns = clock.monotonic_ns()
+        self._epoch = member.metadata.epoch
         self._counted: tuple[Metadata, int, PartitionCounts] | None = None
 
     def applied(self, records: Sequence[Record]) -> None:
         """The node has applied these records; to be called each time that it has."""
         if records:
             self._updated_at_ns = self._clock.wall_ns()
-        if any(isinstance(record, ControllerElected) for record in records):
-            self._controller_since_ns = self._clock.monotonic_ns()
+        self._notice_controller()
 
     # --- the verbs -------------------------------------------------------------------------------
 
@@ -141,8 +141,9 @@ class ClusterView:
                     self._metadata,
                     key,
                     names[key[0]],
-                    partition.leader_epoch,
-                    replica if is_unclean else partition.replicas[0],
+                    before=partition.leader_epoch,
+                    wanted=replica if is_unclean else partition.replicas[0],
+                    is_unclean=is_unclean,
                 )
                 for key, partition in before.items()
             ]
@@ -201,7 +202,13 @@ class ClusterView:
     def _metadata(self) -> Metadata:
         return self._member.metadata
 
+    def _notice_controller(self) -> None:
+        if self._epoch != self._metadata.epoch:  # by a record, or by a snapshot that covers it
+            self._epoch = self._metadata.epoch
+            self._controller_since_ns = self._clock.monotonic_ns()
+
     def _sight(self) -> Sight:
+        self._notice_controller()
         controller = self._member.controller
         return Sight(
             node=self._node,

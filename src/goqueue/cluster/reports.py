@@ -163,15 +163,19 @@ def feature_level(metadata: Metadata) -> wire.FeatureLevel:
 
 
 def election_result(
-    metadata: Metadata, key: PartitionKey, topic: str, before: int | None, wanted: int | None
+    metadata: Metadata, key: PartitionKey, topic: str, *, before: int, wanted: int | None, is_unclean: bool
 ) -> wire.ElectionResult:
-    """What an election has come to: `before` is the leader epoch until then, `wanted` who should lead, None anyone."""
+    """What an election has come to: `before` is the leader epoch until then, `wanted` who should lead, None anyone.
+
+    A clean leader is as good as the one that an unclean election has asked for: nothing was lost.
+    """
     partition = metadata.partition(*key)
     if partition is None:
         return wire.ElectionResult(topic, key[1], NO_NODE, False, "the partition does not exist any more")
     leader = NO_NODE if partition.leader is None else partition.leader
+    is_other = wanted is not None and leader != wanted and (partition.is_unclean or not is_unclean)
     error = ""
-    if leader == NO_NODE or (wanted is not None and leader != wanted):
+    if leader == NO_NODE or is_other:
         error = "no replica can lead" if wanted is None else _why_not(metadata, partition, wanted)
     return wire.ElectionResult(topic, partition.partition, leader, partition.leader_epoch != before, error)
 
