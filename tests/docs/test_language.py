@@ -25,6 +25,26 @@ RETIRED_WORDS = re.compile(
     re.IGNORECASE,
 )
 
+SMALL_WORDS = {
+    "a",
+    "an",
+    "the",
+    "of",
+    "to",
+    "is",
+    "are",
+    "by",
+    "for",
+    "in",
+    "on",
+    "with",
+    "and",
+    "that",
+    "it",
+    "th",
+    "ar",
+}
+
 
 def names_in(tree: ast.AST) -> Iterator[str]:
     """Every name that is defined or used, without leading underscores."""
@@ -39,6 +59,33 @@ def names_in(tree: ast.AST) -> Iterator[str]:
                 | ast.AsyncFunctionDef(name=name)
             ):
                 yield name.lstrip("_")
+
+
+def stems(text: str) -> set[str]:
+    """The words of a name or a sentence, without the small ones and without endings."""
+    words = re.findall("[a-z]+", re.sub("([A-Z])", r" \1", text).lower())
+    return {re.sub("(ing|ed|es|s|e)$", "", word) for word in words} - SMALL_WORDS
+
+
+def repeating(source: str) -> Iterator[str]:
+    """Functions whose docstring has no word that their name has not."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            told = stems(ast.get_docstring(node) or "")
+            if told and told <= stems(node.name):
+                yield node.name
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=name_of)
+def test_no_docstring_only_repeats_the_name(path: Path) -> None:
+    if path.parent.name == "commands":  # these are the texts of --help
+        return
+    assert list(repeating(path.read_text())) == []
+
+
+def test_a_docstring_that_only_repeats_the_name_is_found() -> None:
+    assert list(repeating('def order_key():\n    """The key of the order."""')) == ["order_key"]
+    assert list(repeating('def order_key():\n    """The key, sorted by time."""')) == []
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=name_of)

@@ -100,7 +100,6 @@ class PartitionDelays:
 
     @property
     def average_delay_ns(self) -> int:
-        """The average delay of messages."""
         return max(0, self.total_delay_ns) // max(1, self.delay_count)
 
     @property
@@ -298,7 +297,6 @@ class PartitionDelays:
 
     @property
     def snapshot_bytes(self) -> int:
-        """The most bytes of a snapshot."""
         entries = len(self.waiting) + len(self._settled)
         return HEADER_BYTES + ENTRY_BYTES * (entries + entries // BLOCK_ENTRIES + len(DelayState))
 

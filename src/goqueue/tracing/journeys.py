@@ -39,7 +39,7 @@ _OF_DELAY: Mapping[str, str] = {
 
 
 class Journey(NamedTuple):
-    """One trace."""
+    """All events of one trace, as the way of a message and its copies."""
 
     trace_id: str
     start: MessageLocation
