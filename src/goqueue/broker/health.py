@@ -23,7 +23,7 @@ NAMES_MAX = 5
 
 
 class Health:
-    """The health of one broker."""
+    """What keeps a broker from serving: disks, failed logs, refused writes, topics in quarantine."""
 
     def __init__(
         self,
@@ -60,7 +60,6 @@ class Health:
             return None
 
     def checks(self) -> dict[str, Check]:
-        """The checks by name."""
         broker = Check("fail", "stopping") if self._stopping.has_begun else Check("pass")
         return {"broker": broker, "storage": self._storage(), "cluster": self._cluster()}
 

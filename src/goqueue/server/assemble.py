@@ -114,7 +114,7 @@ async def running(config: ServerConfig, *, clock: Clock, observe: events.Observe
         if cluster is not None:
             cluster.attach(broker, data, workers, observe=broker.observe)
 
-        # Built before the ticker runs: the imports behind it take up to a second, and would be taken for a stall.
+        # Built before the ticker runs: the imports that it needs take up to a second, and would be taken for a stall.
         service = LocalService.of(broker)
         http_door = _http_door(service, clock, config, metrics) if config.http else None
         ticker = Ticker(loop, clock, broker.tick, interval_ns=config.housekeeping.tick_interval_ns)

@@ -1,4 +1,4 @@
-"""Everything that can be asked of a broker: the one seam between the doors and what lies behind them.
+"""Everything that can be asked of a broker: the one seam between the doors and the broker or node.
 
 A door translates its protocol into verbs and their results back; it decides nothing. One broker and a node of a cluster
 look the same from here: a verb that another node answers returns the same `Pending` as one that this node answers.

@@ -111,7 +111,7 @@ class PartitionShare(Protocol):
 
 
 class GroupDelivery:
-    """One group on one partition."""
+    """One group on one partition: each transition of a message goes to the ledger, and to the cursor."""
 
     # More than 40 methods: each transition of a message (deliver, settle, fail, expire, hold, dead-letter, redrive) is
     # a write to the ledger and then the same change of the cursor. All of them share the cursor, the order of keys and
