@@ -22,7 +22,7 @@ from goqueue.broker.broker import Broker
 from goqueue.clock import SECOND, Clock
 from goqueue.cluster.administration import ClusterDefaults
 from goqueue.cluster.cluster_view import ClusterView
-from goqueue.cluster.formation import OwnData, OwnTopic
+from goqueue.cluster.formation import NOTHING, OwnData, OwnTopic
 from goqueue.cluster.link import CallingNode, Greeting, PeerLinks, PeerServer
 from goqueue.cluster.local_copy import LocalCopy
 from goqueue.cluster.metadata_log import MetadataLog
@@ -136,7 +136,7 @@ class ClusteredServer:
             ),
             applied=self._applied,
             observe=observe,
-            own=_own_data(broker),
+            own=NOTHING if copy.cluster_id else _own_data(broker),
             unproven=lambda: _unproven(broker),
         )
         self._reconciler = Reconciler(
