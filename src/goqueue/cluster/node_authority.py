@@ -146,6 +146,8 @@ class NodeAuthority:
                     block = await self._node.decide(TakeProducerIds(self._node.identity.node))
                     break
                 except GoQueueError as error:
+                    if self._node.halted.done():
+                        return
                     _log.warning("cannot fetch numbers for producers", extra={"reason": str(error)})
                     await self._time.sleep(FETCH_RETRY_NS)
         finally:
