@@ -184,6 +184,11 @@ class MetadataChecks:
         done = [record for record in records if isinstance(record, RequestDone)]
         for record in records:
             self._learn(record, entry.index, author)
+        for key, partition in self.state.partitions.items():
+            for node in partition.isr:
+                broker = self.state.broker(node)
+                if broker is None or broker.is_fenced:
+                    self._break("M6", f"after entry {entry.index} node {node} is in sync with {key}, and fenced")
         decided = sum(isinstance(record, TopicAdded | TopicRemoved) for record in records)
         if decided > len(done):
             self._break("A", f"entry {entry.index} adds or removes {decided} topics for {len(done)} requests")
@@ -201,10 +206,6 @@ class MetadataChecks:
                 self._done[record.request_id] = (index, record)
             case PartitionChanged():
                 self._partitions[record.topic_id, record.partition, record.partition_epoch] = index
-                for node in record.isr:
-                    broker = self.state.broker(node)
-                    if broker is None or broker.is_fenced:
-                        self._break("M6", f"entry {index} has node {node} in sync, which is fenced")
             case _:
                 pass
 
