@@ -5,6 +5,7 @@ from benchmarks import (
     bench_delivery,
     bench_kernel,
     bench_log,
+    bench_metadata,
     bench_schemas,
     bench_spark,
     bench_tracing,
@@ -20,6 +21,7 @@ ALL = (
     bench_schemas,
     bench_tracing,
     bench_transactions,
+    bench_metadata,
     bench_spark,
 )
 

@@ -24,6 +24,7 @@ BENCHMARKS = (
     "bench_schemas",
     "bench_tracing",
     "bench_transactions",
+    "bench_metadata",
     "bench_spark",
 )
 MORE_IS_BETTER = ("/s", "%")

@@ -48,6 +48,7 @@ PURE = {
     "cluster.elections",
     "cluster.leadership",
     "cluster.metadata",
+    "cluster.metadata_file_format",
     "cluster.metadata_log",
     "cluster.messages",
     "cluster.placement",
@@ -77,7 +78,16 @@ SYSTEM = {
     "client.forks",
     "runtime",
 }
-THREADS = {"storage.jobs", "testing", "client", "server", "doors", "cli", "spark.pipelines"}
+THREADS = {
+    "storage.jobs",
+    "testing",
+    "client",
+    "server",
+    "doors",
+    "cli",
+    "spark.pipelines",
+    "cluster.file_log",  # waits for the disk outside the event loop
+}
 
 # Which modules are whose. What is in no table is anyone's.
 MODULES_ONLY_IN: dict[str, set[str]] = {

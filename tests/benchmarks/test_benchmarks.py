@@ -7,6 +7,7 @@ from benchmarks import (
     bench_delivery,
     bench_kernel,
     bench_log,
+    bench_metadata,
     bench_schemas,
     bench_spark,
     bench_tracing,
@@ -19,7 +20,16 @@ from tests.spark.conftest import spark  # noqa: F401
 
 @pytest.mark.parametrize(
     "benchmark",
-    [bench_broker, bench_delivery, bench_kernel, bench_log, bench_schemas, bench_tracing, bench_transactions],
+    [
+        bench_broker,
+        bench_delivery,
+        bench_kernel,
+        bench_log,
+        bench_metadata,
+        bench_schemas,
+        bench_tracing,
+        bench_transactions,
+    ],
     ids=lambda module: module.__name__,
 )
 def test_a_benchmark_runs_at_its_small_size(benchmark) -> None:  # type: ignore[no-untyped-def]

@@ -9,10 +9,11 @@ leads, unless an operator says so (P8). The machine keeps the set of those that 
 enough others were, and those whose disk was replaced, or whose log is not proven after a crash.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -111,7 +112,7 @@ class ControllerMachine(RuleBasedStateMachine):
         if isinstance(answer, Registered):
             process.broker_epoch = answer.broker_epoch
             self.processes[number] = process
-            is_clean = clean is not None and clean == before.broker_epoch
+            is_clean = before is not None and clean == before.broker_epoch
             for key in self.cluster.metadata.replicas_on(number):
                 is_alone = len(self.cluster.metadata.partitions[key].replicas) == 1
                 if replaced or not (is_clean or is_proven or is_alone):
@@ -323,12 +324,12 @@ class ControllerMachine(RuleBasedStateMachine):
         self.whoever_can_lead_does()
 
 
-def run_machine(modules: Modules, *, examples: int) -> None:
+def run_machine(modules: Modules, *, examples: int, phases: Sequence[Phase] = tuple(Phase)) -> None:
     machine = type("Machine", (ControllerMachine,), {"modules": modules})
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=examples, stateful_step_count=30, deadline=None, derandomize=True, database=None
+            max_examples=examples, stateful_step_count=30, deadline=None, phases=phases, derandomize=True, database=None
         ),
     )
 

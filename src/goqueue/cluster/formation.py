@@ -25,7 +25,6 @@ from goqueue.cluster.records import (
     BrokerRegistered,
     ClusterCreated,
     PartitionChanged,
-    ProducerIdsTaken,
     Record,
     TopicAdded,
     decode_batch,
@@ -54,7 +53,6 @@ class OwnData:
     """What a node brings into the cluster that it forms."""
 
     topics: Sequence[OwnTopic] = ()
-    producer_numbers: int = 0  # numbers below this were given to producers already
 
 
 NOTHING: Final = OwnData()
@@ -109,7 +107,7 @@ def _cluster_in(entry: MetadataEntry) -> str:
 
 def _first_entry(copy: LocalCopy, identity: NodeIdentity, own: OwnData, entropy: Entropy, now: Now) -> MetadataEntry:
     records: list[Record] = [ClusterCreated(entropy.bytes(16).hex(), FEATURE_LEVEL, now.wall_ns)]
-    if own.topics or own.producer_numbers:
+    if own.topics:
         records += _adopted(copy, identity, own, now)
     batch = encode_batch(records)
     if len(batch) > BATCH_BYTES_MAX:
@@ -148,5 +146,3 @@ def _adopted(copy: LocalCopy, identity: NodeIdentity, own: OwnData, now: Now) ->
                 isr=(),
                 elr=(node,),
             )
-    if own.producer_numbers:
-        yield ProducerIdsTaken(node, 0, own.producer_numbers)

@@ -49,6 +49,7 @@ class Reconciler:
         self._names: dict[str, str] = {}  # of the topics on this node, by id
         self._retry_ns = 0
         self._in_sync: dict[tuple[str, int], InSync] = {}  # of the partitions led here
+        self._waiting: dict[str, list[Pending[None]]] = {}  # for a topic to be what it should be, by its id
         self.follows: dict[tuple[str, int], PartitionChanged] = {}
         """What this node follows, by topic id and partition."""
         self.changed: Callable[[], None] = lambda: None
@@ -93,6 +94,14 @@ class Reconciler:
             for topic_id in failed:
                 self._look(topic_id)
 
+    def settled(self, topic_id: str) -> Pending[None]:
+        """Done when this node is what the metadata says about the topic; at once if it is already."""
+        done: Pending[None] = Pending()
+        self._waiting.setdefault(topic_id, []).append(done)
+        if topic_id not in self._failed:
+            self._look(topic_id)
+        return done
+
     def topic_name(self, topic_id: str) -> str | None:
         """The name of a topic that this node has."""
         return self._names.get(topic_id)
@@ -116,6 +125,9 @@ class Reconciler:
         if step is not None:
             self._busy.add(topic_id)
             step.then(partial(self._done, topic_id))
+        elif topic_id not in self._busy and topic_id not in self._failed:
+            for waiting in self._waiting.pop(topic_id, ()):
+                waiting.resolve(None)
 
     def _done(self, topic_id: str, step: Pending[LocalTopic] | Pending[None]) -> None:
         self._busy.discard(topic_id)

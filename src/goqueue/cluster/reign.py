@@ -20,6 +20,7 @@ from goqueue.cluster.metadata_log import MetadataEntry
 from goqueue.cluster.metadata_writer import MetadataWriter
 from goqueue.cluster.node_time import NodeTime
 from goqueue.cluster.timing import ClusterTiming
+from goqueue.cluster.waiting import drop
 from goqueue.errors import MetadataContradiction
 from goqueue.runtime.entropy import Entropy
 
@@ -37,6 +38,7 @@ class Reign:
         writer: MetadataWriter,
         follower: LogFollower,
         *,
+        node: int,
         time: NodeTime,
         timing: ClusterTiming,
         entropy: Entropy,
@@ -44,6 +46,7 @@ class Reign:
         self.controller = controller
         self._writer = writer
         self._follower = follower
+        self._node = node
         self._time = time
         self._timing = timing
         self._entropy = entropy
@@ -90,8 +93,8 @@ class Reign:
                 return False
             return ticking.result()
         finally:
-            ticking.cancel()
-            writing.cancel()
+            drop(ticking)
+            drop(writing)
 
     async def _tick(self) -> bool:
         controller, time = self.controller, self._time
@@ -99,7 +102,7 @@ class Reign:
             slept_ns = time.now().monotonic_ns
             await time.sleep(TICK_NS)
             now = time.now()
-            if now.monotonic_ns - slept_ns > self._timing.silence_ns:
+            if now.monotonic_ns - slept_ns > self._timing.silence_ns and self._has_others():
                 _log.warning("the controller stood still and gives up", extra={"epoch": controller.state.epoch})
                 return False
             if controller.should_resign(now):
@@ -113,6 +116,11 @@ class Reign:
                 _log.error("a bug in the controller, which gives up", exc_info=error)
                 return True
             self.touched()
+
+    def _has_others(self) -> bool:
+        return any(
+            not broker.is_fenced and node != self._node for node, broker in self.controller.state.brokers.items()
+        )
 
     async def _write(self) -> None:
         await self._writer.settle()  # its own election, if the answer to that was lost
