@@ -15,7 +15,7 @@ from typing import Final
 
 from goqueue.testing.simulated_cluster import SimulatedCluster, SimulationFailed
 
-STEPS: Final = 40
+STEPS: Final = 120
 SIZES: Final = (3, 3, 5, 3, 2, 3, 4, 1)
 """How many nodes the cluster of a seed has."""
 

@@ -25,6 +25,7 @@ from goqueue.cluster.metadata_log import (
     MetadataLog,
 )
 from goqueue.cluster.node_time import NodeTime
+from goqueue.cluster.waiting import drop
 from goqueue.errors import MetadataUnavailable
 
 RETRY_NS: Final = 100 * MS
@@ -70,8 +71,9 @@ class MetadataWriter:
                 outcome = await self._attempt(entry, occupied)
                 if not isinstance(outcome, EntryUnknown):
                     return self._close(entry, outcome)
-                self._tell("unknown", entry)
-                await self._time.sleep(RETRY_NS)
+                if not occupied.done():
+                    self._tell("unknown", entry)
+                    await self._time.sleep(RETRY_NS)
             return self._close(entry, EntryAppended(entry.position) if occupied.result() == entry.id else EntryLost())
         finally:
             occupied.cancel()
@@ -86,7 +88,7 @@ class MetadataWriter:
         except MetadataUnavailable as error:
             _log.warning("cannot write to the metadata log", extra={"index": entry.index, "reason": str(error)})
         finally:
-            appending.cancel()
+            drop(appending)
         return EntryUnknown(entry.position)
 
     def _close(self, entry: MetadataEntry, outcome: EntryAppended | EntryLost) -> bool:

@@ -22,7 +22,7 @@ from goqueue.cluster.node_identity import NodeIdentity
 from goqueue.cluster.node_time import NodeTime
 from goqueue.cluster.records import ControllerElected, encode_batch
 from goqueue.cluster.timing import ClusterTiming
-from goqueue.cluster.waiting import set_or_later
+from goqueue.cluster.waiting import drop, set_or_later
 from goqueue.errors import GoQueueError
 from goqueue.runtime.entropy import Entropy
 
@@ -135,10 +135,10 @@ class Takeover:
                     return None
                 looking = asyncio.ensure_future(self._time.sleep(self._timing.heartbeat_ns))
                 await asyncio.wait((working, looking), return_when=asyncio.FIRST_COMPLETED)
-                looking.cancel()
+                drop(looking)
             return working.result()
         finally:
-            working.cancel()
+            drop(working)
 
     def _now_ns(self) -> int:
         return self._time.now().monotonic_ns
