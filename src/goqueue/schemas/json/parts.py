@@ -1,7 +1,7 @@
 """JSON Schemas as conjunctions: what the comparison reasons about.
 
-A `SchemaNode` is a set of `Part`s, and a value fits the node if it fits every part. A part says one thing, about one kind of
-value, and holds for all values of other kinds, as keywords do. `type: integer` is `Kinds`, `minimum` and
+A `SchemaNode` is a set of `Part`s, and a value fits the node if it fits every part. A part says one thing, about one
+kind of value, and holds for all values of other kinds, as keywords do. `type: integer` is `Kinds`, `minimum` and
 `exclusiveMinimum` are both `Least`, a `Reference` leads to what stands elsewhere, and so on. What annotates (`title`,
 `format`, `default`) is no part.
 
