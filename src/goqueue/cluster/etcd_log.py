@@ -296,6 +296,33 @@ class EtcdMetadataLog:
             if answer.succeeded:
                 return
 
+    async def replace(self, snapshot: MetadataSnapshot) -> None:
+        assert snapshot.position.index > 0
+        old = await self._directories()
+        raw = _encode_manifest(await self._store_chunks(snapshot))
+        # It is another log from now on: who has opened the old one can neither read nor append.
+        meta = self._new_meta()
+        answer = await self._ask(
+            messages.TxnRequest(
+                compare=[_compare_value(self._meta_key, self._meta)],
+                success=[
+                    _put(self._meta_key, meta),
+                    _put(self._manifest_key, raw),
+                    _put(self._tail_key, _TAIL.pack(snapshot.position.index, snapshot.position.id)),
+                    _delete(self._log_key),
+                    *(_delete(self._directory_key(name)) for name in sorted(old)[:_DIRECTORIES_MAX]),
+                ],
+                failure=[_get(self._manifest_key)],
+            ),
+            timeout_s=_BULKY_ATTEMPT_S,
+        )
+        # Refused and there: an attempt that was not answered has done it.
+        if not answer.succeeded and _value_in(answer.responses[0]) != raw:
+            raise MetadataUnavailable(
+                "somebody else has replaced the log in etcd at the same time: look, and try again"
+            )
+        self._meta = meta
+
     async def close(self) -> None:
         await self._client.close()
 
@@ -324,7 +351,7 @@ class EtcdMetadataLog:
 
     async def _create(self) -> None:
         """Find the log, or create it where there is nothing."""
-        meta = _META.format(format=_FORMAT, id=self._entropy.bytes(16).hex()).encode()
+        meta = self._new_meta()
         nothing_there = messages.Compare(
             result=_EQUAL, target=_CREATE, key=self._root, range_end=_end_of(self._root), create_revision=0
         )
@@ -348,6 +375,9 @@ class EtcdMetadataLog:
                 f" this version reads {_FORMAT}: update GoQueue"
             )
         self._meta = meta
+
+    def _new_meta(self) -> bytes:
+        return _META.format(format=_FORMAT, id=self._entropy.bytes(16).hex()).encode()
 
     def _check_meta(self, response: Message) -> None:
         if _value_in(response) != self._meta:
@@ -421,6 +451,10 @@ class EtcdMetadataLog:
                 self._page_entries = max(_PAGE_ENTRIES_MIN, self._page_entries // 4)
                 continue
             read = self._page_in(answer, first)
+            if not read.entries and first <= read.tail.index:
+                if (await self._manifest()).covered >= read.tail.index:  # the log was replaced by it
+                    raise MetadataTrimmed(first, read.tail.index + 1)
+                raise MetadataDamaged(f"entry {first} is missing in etcd, but the log ends at {read.tail.index}")
             if 4 * sum(len(entry.batch) for entry in read.entries) < PAGE_BYTES_MAX:
                 self._page_entries = min(_PAGE_ENTRIES_MAX, 2 * self._page_entries)
             return read
@@ -442,8 +476,6 @@ class EtcdMetadataLog:
                 if not entries:
                     raise MetadataDamaged(f"entry {index} in etcd: {error.reason}") from None
                 return _Page(entries, False, tail, answer.header.revision)
-        if not entries and first <= tail.index:
-            raise MetadataDamaged(f"entry {first} is missing in etcd, but the log ends at {tail.index}")
         return _Page(entries, not range_response.range.more, tail, answer.header.revision)
 
     async def _stream(self, after: MetadataPosition, revision: int) -> AsyncGenerator[MetadataEntry, None]:
