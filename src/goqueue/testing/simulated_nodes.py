@@ -19,7 +19,14 @@ from goqueue.clock import SECOND
 from goqueue.cluster.controller import ClusterDefaults
 from goqueue.cluster.link import CallingNode
 from goqueue.cluster.local_copy import LocalCopy, SnapshotPolicy
-from goqueue.cluster.messages import AnyAdminAnswer, AnyAdminRequest, CreateTopic
+from goqueue.cluster.messages import (
+    AnyAdminAnswer,
+    AnyAdminRequest,
+    AnyNodeMessage,
+    CreateTopic,
+    decode_message,
+    encode_message,
+)
 from goqueue.cluster.node import Node, NodeIdentity
 from goqueue.cluster.records import BrokerAddresses
 from goqueue.cluster.timing import ClusterTiming
@@ -113,6 +120,10 @@ class SimulatedNodes:
         self.machines = {number: SimulatedMachine(self.loop, number, number) for number in range(1, nodes + 1)}
         self.timing = timing or ClusterTiming()
         self.steps: int | None = None  # of `run`
+        self.may_halt = False
+        """Whether a node may end by itself. What chance does is no reason for that."""
+        self.halts: dict[int, str] = {}
+        """Why nodes have ended by themselves."""
         self._node_type = node_type
         self._requests = 0
         self._seen_roles: dict[int, tuple[int, bool]] = {}
@@ -334,6 +345,19 @@ class SimulatedNodes:
             self.fail(f"topic {name} could not be created: {answer}")
         return answer
 
+    def ask_controller(self, caller: CallingNode, message: AnyNodeMessage) -> AnyNodeMessage:
+        """What the controller answers to this process, whatever the network does."""
+        number = self.controller
+        assert number is not None
+        machine = self.machines[number]
+        assert machine.process is not None
+        assert machine.node is not None
+        request = encode_message(message)
+        answer = self.loop.run_until_complete(machine.process.spawn(machine.node.answer(caller, request)))
+        self.answered(caller, number, request, answer)
+        self.check()
+        return decode_message(answer)
+
     async def _decide(
         self, request: AnyAdminRequest, through: list[int], within_s: float
     ) -> AnyAdminAnswer | GoQueueError | None:
@@ -527,12 +551,10 @@ class SimulatedNodes:
             error = refused
         if process.is_alive:
             self.transcript.note(f"node {machine.number} halts: {error}")
-            self.halted(machine.number, error)
+            self.halts[machine.number] = str(error)
+            if not self.may_halt:
+                self.checks.broken.append(f"node {machine.number} halts: {error}")
             self._end(machine)
-
-    def halted(self, number: int, error: GoQueueError) -> None:
-        """A node ended by itself. Nothing in a run is a reason for that."""
-        self.checks.broken.append(f"node {number} halts: {error}")
 
     async def _shut_down(self, machine: SimulatedMachine, process: SimulatedProcess) -> None:
         assert machine.node is not None
