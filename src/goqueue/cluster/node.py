@@ -59,7 +59,7 @@ from goqueue.cluster.waiting import drop, settled, within
 from goqueue.errors import ClusterError, GoQueueError, InvalidRequest, MetadataContradiction, MetadataUnavailable
 from goqueue.runtime.entropy import Entropy
 
-__all__ = ["Node", "NodeIdentity"]
+__all__ = ["ClusterNode", "NodeIdentity"]
 
 T = TypeVar("T")
 
@@ -82,7 +82,7 @@ def _all_unproven() -> None:
     """Knows nothing about the logs of this node."""
 
 
-class Node:
+class ClusterNode:
     """One node. All calls in one event loop, which runs already. After `stop` it is of no use any more."""
 
     def __init__(
