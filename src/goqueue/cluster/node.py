@@ -122,7 +122,6 @@ class Node:
         self._reign: Reign | None = None
         self._elected = self._last_election()
         self._confirmed_ns: int | None = None
-        self._has_formed = False
         self._is_log_away = False
         self._has_handed_over = False
         self._follower = LogFollower(log, self.metadata, copy, time=time, applied=self._entry_applied)
@@ -211,7 +210,7 @@ class Node:
             raise
 
     async def _enter(self) -> None:
-        self._has_formed = await self._once_available(self._form_or_join)
+        await self._once_available(self._form_or_join)
         for broker in self.metadata.brokers.values():
             self._learn_address(broker.registration)
         self._refuse_sealed()
@@ -226,15 +225,13 @@ class Node:
             self.identity = replace(self.identity, addresses=addresses)
         now_ns = self._now_ns()
         self._candidate.began(now_ns)
-        if self._has_formed or self.metadata.controller == self.identity.node:
-            self._candidate.controller_died(now_ns)  # the last process of this node, if it was any
+        if self.metadata.controller == self.identity.node or (self._copy.has_formed and not self.metadata.epoch):
+            self._candidate.controller_died(now_ns)  # it was a process of this node, or there never was one
         self._spawn(self._link.run(self.identity))
         self._spawn(self._takeover.run())
 
-    async def _form_or_join(self) -> bool:
-        return await enter(
-            self._log, self._copy, self.identity, own=self._own, entropy=self._entropy, now=self._time.now()
-        )
+    async def _form_or_join(self) -> None:
+        await enter(self._log, self._copy, self.identity, own=self._own, entropy=self._entropy, now=self._time.now())
 
     async def _once_available(self, call: Callable[[], Awaitable[T]]) -> T:
         while True:

@@ -133,6 +133,5 @@ class Reign:
             self._in_flight = entry
             if not await self._writer.write(entry):
                 _log.warning("the controller lost its place in the metadata log", extra={"index": entry.index})
-                await self._follower.verify()
                 return
             await self._follower.wait_applied(entry.index)
