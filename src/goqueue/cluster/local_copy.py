@@ -125,6 +125,8 @@ class LocalCopy:
         """The state after the last entry of the copy, when it was opened; its reader goes on with it."""
         self.forming: MetadataEntry | None = None
         """The first entry of the cluster that this node began to form."""
+        self.has_formed = False
+        """Whether this process has formed the cluster."""
         self.clean_epoch: int | None = None
         """The broker epoch under which the node was last stopped cleanly."""
         self.leader_epoch = 0
@@ -187,8 +189,9 @@ class LocalCopy:
         self._replace(_FORMING, entry.encode())
         self.forming = entry
 
-    def join(self, cluster_id: str) -> None:
+    def join(self, cluster_id: str, *, has_formed: bool = False) -> None:
         """The node belongs to this cluster from now on."""
+        self.has_formed = has_formed
         assert self.cluster_id in ("", cluster_id)
         if not self.cluster_id:
             self._put_identity(msgspec.structs.replace(self._identity, cluster_id=cluster_id))

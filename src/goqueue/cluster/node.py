@@ -197,7 +197,7 @@ class Node:
             raise
 
     async def _start(self) -> None:
-        has_formed = await self._once_available(self._enter)
+        await self._once_available(self._enter)
         for broker in self.metadata.brokers.values():
             self._learn_address(broker.registration)
         self._refuse_sealed()
@@ -207,15 +207,13 @@ class Node:
         await self._unless_halted(self._follower.wait_applied(tail.index))
         now_ns = self._now_ns()
         self._candidate.began(now_ns)
-        if has_formed or self.metadata.controller == self.identity.node:
-            self._candidate.controller_died(now_ns)  # the last process of this node, if it was any
+        if self.metadata.controller == self.identity.node or (self._copy.has_formed and not self.metadata.epoch):
+            self._candidate.controller_died(now_ns)  # it was a process of this node, or there never was one
         self._spawn(self._link.run())
         self._spawn(self._takeover.run())
 
-    async def _enter(self) -> bool:
-        return await enter(
-            self._log, self._copy, self.identity, own=self._own, entropy=self._entropy, now=self._time.now()
-        )
+    async def _enter(self) -> None:
+        await enter(self._log, self._copy, self.identity, own=self._own, entropy=self._entropy, now=self._time.now())
 
     async def _once_available(self, call: Callable[[], Awaitable[T]]) -> T:
         while True:
