@@ -65,7 +65,7 @@ BUGS = [
         "reign",
         "        await self._writer.settle()  # its own election, if the answer to that was lost\n",
         "",
-        "halts",
+        faults.test_an_election_that_takes_effect_when_its_author_has_given_it_up,
     ),
     Bug(
         "a candidate skips an epoch",
@@ -73,13 +73,6 @@ BUGS = [
         "position, epoch, node = self._metadata.position, self._metadata.epoch + 1,",
         "position, epoch, node = self._metadata.position, self._metadata.epoch + 2,",
         "M3",
-    ),
-    Bug(
-        "an election does not follow what was applied",
-        "takeover",
-        "        entry = self._election()\n",
-        "        entry = self._election()\n        await self._follower.wait_applied(entry.index)\n",
-        "R",
     ),
     Bug(
         "the pre-vote of the peers is ignored",
@@ -96,17 +89,10 @@ BUGS = [
         cut_off_from_the_controller,
     ),
     Bug(
-        "a controller goes on after a higher epoch",
-        "node",
-        "        metadata = self.metadata\n        self._end_reign()\n",
-        "        metadata = self.metadata\n",
-        "M3",
-    ),
-    Bug(
         "a controller that hears nobody does not resign",
         "controller",
-        "        return bool(self._higher_epoch) or not self._hears_half(self._timing.silence_ns, now)\n",
-        "        return bool(self._higher_epoch)\n",
+        " or not self._hears_half(self._timing.silence_ns, now)\n",
+        "\n",
         cut_off_from_the_brokers,
     ),
     Bug(
@@ -128,7 +114,7 @@ BUGS = [
         "drafts",
         "        if not self._drafts:\n            return Pending.of(message)\n",
         "        return Pending.of(message)\n",
-        "A",
+        "M5",
     ),
     Bug(
         "a request is carried out, and not remembered",
@@ -142,7 +128,7 @@ BUGS = [
         "log_follower",
         "        if entry.after == self._received:\n",
         "        if True:\n",
-        "halts",
+        "node",
     ),
     Bug(
         "a snapshot is of another position than it says",
@@ -154,14 +140,15 @@ BUGS = [
 ]
 
 
-def by_chance(node_type: type[Node]) -> str:
-    """What the first seed that fails reports."""
+def reported_by_chance(rule: str, node_type: type[Node]) -> bool:
+    """Whether one of the seeds breaks this rule."""
     for seed in range(1, SEEDS + 1):
         try:
             run_seed(seed, node_type=node_type)
         except SimulationFailed as failed:
-            return "\n".join(str(failed).splitlines()[1:5])
-    return "nothing"
+            if any(sentence.startswith(rule) for sentence in failed.broken):
+                return True
+    return False
 
 
 @pytest.mark.parametrize("bug", BUGS, ids=lambda bug: f"{bug.module}-{bug.what}")
@@ -169,7 +156,7 @@ def test_a_seeded_bug_is_caught(bug: Bug) -> None:
     node_type = mutated_node(bug.module, bug.old, bug.new)
 
     if isinstance(bug.caught, str):
-        assert bug.caught in by_chance(node_type)
+        assert reported_by_chance(bug.caught, node_type)
     else:
         with pytest.raises(AssertionError), three_nodes(node_type) as cluster:
             bug.caught(cluster)
