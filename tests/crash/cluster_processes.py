@@ -108,7 +108,9 @@ class Witness:
     @property
     def elections(self) -> list[tuple[float, ControllerElected]]:
         """When which controller was elected."""
-        return [(at_s, record) for at_s, _, records in list(self.seen) for record in of_kind(records, ControllerElected)]
+        return [
+            (at_s, record) for at_s, _, records in list(self.seen) for record in of_kind(records, ControllerElected)
+        ]
 
     def wait_for(self, fact: Callable[[Metadata], object], what: str, *, patience_s: float = PATIENCE_S) -> None:
         """Wait until the applied state is so."""
@@ -154,9 +156,7 @@ class Witness:
 
     def created(self) -> Counter[str]:
         """How often each topic was created."""
-        return Counter(
-            record.name for _, _, records in list(self.seen) for record in of_kind(records, TopicAdded)
-        )
+        return Counter(record.name for _, _, records in list(self.seen) for record in of_kind(records, TopicAdded))
 
 
 def of_kind(records: Sequence[Record], kind: type[T]) -> list[T]:
@@ -453,5 +453,3 @@ def check_creations(witness: Witness, started: Sequence[Creator]) -> None:
         assert one.created, "nothing was created"
         assert [name for name in one.created if counts[name] != 1] == []
         assert [name for name in one.in_doubt if counts[name] > 1] == []
-
-
