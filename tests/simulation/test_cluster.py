@@ -11,7 +11,8 @@ import pytest
 from goqueue.cluster.messages import AlterPartitions, IsrChange, IsrMember, PartitionsAltered, RefusalReason, Refused
 from goqueue.cluster.metadata import Metadata
 from goqueue.cluster.records import PartitionChanged
-from goqueue.testing.simulated_cluster import SimulatedCluster, SimulationFailed
+from goqueue.testing import SimulatedCluster, SimulationFailed
+from tests.simulation.clusters import three_nodes
 from tests.simulation.run import nodes_of, run_seed
 
 SEEDS = 200
@@ -45,13 +46,7 @@ def test_a_run_that_fails_says_what_happened_and_how_to_repeat_it() -> None:
 
 @pytest.fixture
 def cluster() -> Iterator[SimulatedCluster]:
-    """Three nodes that know each other, and two topics on all of them."""
-    with SimulatedCluster(seed=1, nodes=3) as cluster:
-        cluster.start()
-        cluster.until_whole()
-        cluster.create_topic("orders")
-        cluster.create_topic("payments")
-        cluster.advance(1)
+    with three_nodes() as cluster:
         yield cluster
 
 
@@ -143,6 +138,20 @@ def test_a_controller_that_is_killed_is_replaced_in_a_second(cluster: SimulatedC
     assert killed not in leaders(cluster)
     cluster.recover()
     assert cluster.epoch == 2
+
+
+def test_a_new_controller_fences_only_the_dead(cluster: SimulatedCluster) -> None:
+    one, other = others_of(cluster)
+    epochs = [broker_epoch(cluster, number) for number in (one, other)]
+    cluster.log_faults.delay_s = (0.1, 0.3)  # so the others hear of it late
+
+    cluster.kill(controller_of(cluster))
+    for _ in range(30):
+        cluster.advance(0.1)
+        assert is_online(cluster, one)
+        assert is_online(cluster, other)
+
+    assert [broker_epoch(cluster, number) for number in (one, other)] == epochs
 
 
 def test_a_broker_that_is_killed_is_fenced_at_once(cluster: SimulatedCluster) -> None:
@@ -280,6 +289,27 @@ def test_a_controller_that_is_killed_while_the_log_is_out_of_reach(cluster: Simu
 
     cluster.until(lambda: cluster.controller not in (None, killed), 5.0, "another controller")
     cluster.recover()
+
+
+def test_an_election_that_takes_effect_when_its_author_has_given_it_up(cluster: SimulatedCluster) -> None:
+    controller, brokers = controller_of(cluster), others_of(cluster)
+    cluster.log_faults.append_late, cluster.log_faults.late_s = 1.0, (3.0, 3.0)
+    for broker in brokers:
+        cluster.cut(controller, broker)
+    cluster.advance(1.6)
+    for broker in brokers:
+        cluster.mend(controller, broker)
+    cluster.log_faults.append_late = 0.0
+    cluster.advance(1)
+    assert cluster.epoch == 1
+
+    cluster.until(lambda: cluster.epoch == 2, 10.0, "the election takes effect")
+
+    cluster.advance(1)
+    assert controller_of(cluster) in brokers
+    cluster.create_topic("decided")
+    cluster.recover()
+    assert cluster.epoch == 2
 
 
 def test_the_loss_of_all_power(cluster: SimulatedCluster) -> None:
