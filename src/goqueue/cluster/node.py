@@ -29,7 +29,7 @@ from goqueue.cluster.controller import ClusterDefaults, Controller
 from goqueue.cluster.controller_host import ControllerHost
 from goqueue.cluster.controller_link import ControllerLink, Unproven
 from goqueue.cluster.formation import NOTHING, OwnData, enter
-from goqueue.cluster.link import CallingNode, Peers
+from goqueue.cluster.link import CallingNode, Peers, PeerUnreachable
 from goqueue.cluster.local_copy import LocalCopy
 from goqueue.cluster.log_follower import LogFollower
 from goqueue.cluster.messages import (
@@ -49,7 +49,15 @@ from goqueue.cluster.metadata_log import MetadataEntry, MetadataLog, MetadataPos
 from goqueue.cluster.metadata_writer import MetadataWriter
 from goqueue.cluster.node_identity import NodeIdentity
 from goqueue.cluster.node_time import NodeTime
-from goqueue.cluster.records import BrokerAddresses, BrokerChanged, BrokerRegistered, BrokerRemoved, LogSealed, Record
+from goqueue.cluster.records import (
+    BrokerAddresses,
+    BrokerChanged,
+    BrokerRegistered,
+    BrokerRemoved,
+    BrokerStatus,
+    LogSealed,
+    Record,
+)
 from goqueue.cluster.takeover import Takeover
 from goqueue.cluster.timing import ClusterTiming
 from goqueue.cluster.waiting import drop, within
@@ -106,6 +114,7 @@ class Node:
         self._peers = peers
         self._copy = copy
         self._time = time
+        self._timing = timing
         self._entropy = entropy
         self._applied = applied
         self._observe = observe
@@ -356,6 +365,8 @@ class Node:
                     self._link.removed()
             case BrokerChanged(node=node, status=status):
                 self._observe(events.BrokerStatusChanged(node, status))
+                if status is BrokerStatus.ONLINE and self._host.reigns:
+                    self._watch(node)
             case LogSealed():
                 self._refuse_sealed()
 
@@ -388,8 +399,26 @@ class Node:
         self._observe(events.ControllerChanged(metadata.epoch, metadata.controller, is_here))
         if is_here:
             self._host.begin()
+            for broker in self.metadata.brokers.values():
+                if not broker.is_fenced:
+                    self._watch(broker.node)
         self._takeover.changed.set()
         self._link.due.set()
+
+    def _watch(self, node: int) -> None:
+        """Have a connection to the broker: it breaks when its process dies, which is known at once then."""
+        if node != self.identity.node:
+            self._spawn(self._greet(node))
+
+    async def _greet(self, node: int) -> None:
+        question = encode_message(PreVote(self.identity.node, self.metadata.epoch))
+        try:
+            await self._peers.call(node, question, timeout_s=self._timing.heartbeat_ns / SECOND)
+        except PeerUnreachable as error:
+            if error.was_refused:  # as the last controller is, if it has died
+                self.peer_lost(node, True)
+        except GoQueueError:  # that it does not answer is found out by its silence
+            return
 
     def _copy_stored(self, position: MetadataPosition, state: bytes) -> None:
         self._host.share(MetadataSnapshot(position, state), self._copy.policy.entries_kept)
