@@ -386,13 +386,15 @@ class Node:
         return self.metadata.epoch, self.metadata.controller, self.metadata.controller_incarnation
 
     def _controller_changed(self) -> None:
-        metadata = self.metadata
+        metadata, was_here = self.metadata, self._host.reigns
         self._host.end()
         is_here = (metadata.controller, metadata.controller_incarnation) == (
             self.identity.node,
             self.identity.incarnation,
         )
         self._candidate.epoch_began(self._now_ns(), is_here=is_here)
+        if was_here and not is_here:
+            self._candidate.deposed(self._now_ns())
         _log.info(
             "controller elected", extra={"epoch": metadata.epoch, "controller": metadata.controller, "is_here": is_here}
         )
