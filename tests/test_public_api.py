@@ -71,6 +71,7 @@ PUBLIC = {
     "MessageOptions",
     "MessageTooLarge",
     "MetadataUnavailable",
+    "MetadataWentBack",
     "Messages",
     "MethodNotAllowed",
     "NodeHealth",

@@ -64,13 +64,14 @@ async def test_what_is_appended_is_applied_without_the_watch() -> None:
 
 
 @in_virtual_time
-async def test_what_is_lost_is_not_written() -> None:
-    author = Author()
+async def test_what_is_lost_is_not_written_and_what_took_its_place_is_applied_first() -> None:
+    author = Author(follows=True)
     author.engine.append(entry_after(EMPTY, node=2))
 
     assert not await author.writer.write(entry_after(EMPTY))
 
     assert author.outcomes == ["lost"]
+    assert author.applied == 1
     assert [entry.node for entry in author.engine.history] == [2]
     author.end()
 

@@ -27,7 +27,7 @@ from goqueue.cluster.messages import (
     encode_message,
 )
 from goqueue.cluster.metadata import Metadata
-from goqueue.cluster.node import Node
+from goqueue.cluster.node import ClusterNode
 from goqueue.cluster.records import (
     BrokerRemoved,
     BrokerStatus,
@@ -65,7 +65,7 @@ def records_of(engine: SimulatedEngine, kind: type[object]) -> list[object]:
     return found
 
 
-async def topic(node: Node, name: str = "orders", request_id: str = "r1") -> TopicDecided:
+async def topic(node: ClusterNode, name: str = "orders", request_id: str = "r1") -> TopicDecided:
     answer = await node.decide(CreateTopic(request_id, name, 2, 1))
     assert isinstance(answer, TopicDecided)
     return answer
@@ -579,20 +579,9 @@ async def test_a_node_speaks_for_itself_only() -> None:
 # --- several nodes -----------------------------------------------------------------------------------
 
 
-class Watched(SimulatedCluster):
-    """Keeps why nodes halt, where that is what the test is about."""
-
-    def __init__(self, nodes: int = 3) -> None:
-        super().__init__(seed=5, nodes=nodes)
-        self.reasons: dict[int, str] = {}
-
-    def halted(self, number: int, error: GoQueueError) -> None:
-        self.reasons[number] = str(error)
-
-
 @pytest.fixture
-def cluster() -> Iterator[Watched]:
-    with Watched() as cluster:
+def cluster() -> Iterator[SimulatedCluster]:
+    with SimulatedCluster(seed=5, nodes=3) as cluster:
         cluster.start()
         cluster.until_whole()
         cluster.create_topic("orders")
@@ -600,18 +589,18 @@ def cluster() -> Iterator[Watched]:
         yield cluster
 
 
-def fenced(cluster: Watched) -> list[int]:
+def fenced(cluster: SimulatedCluster) -> list[int]:
     return [node for node, broker in cluster.checks.state.brokers.items() if broker.is_fenced]
 
 
-def test_three_nodes_that_start_together_form_one_cluster(cluster: Watched) -> None:
+def test_three_nodes_that_start_together_form_one_cluster(cluster: SimulatedCluster) -> None:
     assert len({cluster.node(number).metadata.cluster_id for number in (1, 2, 3)}) == 1
     assert cluster.epoch == 1
     assert fenced(cluster) == []
 
 
 @pytest.mark.parametrize(("fault", "most_s"), [("kill", 0.6), ("power_off", 2.0), ("stop", 2.0)])
-def test_a_controller_that_is_gone_is_replaced(cluster: Watched, fault: str, most_s: float) -> None:
+def test_a_controller_that_is_gone_is_replaced(cluster: SimulatedCluster, fault: str, most_s: float) -> None:
     old = cluster.controller
     assert old is not None
 
@@ -623,7 +612,7 @@ def test_a_controller_that_is_gone_is_replaced(cluster: Watched, fault: str, mos
     assert cluster.controller not in (None, old)
 
 
-def test_while_the_metadata_log_is_away_nobody_is_fenced(cluster: Watched) -> None:
+def test_while_the_metadata_log_is_away_nobody_is_fenced(cluster: SimulatedCluster) -> None:
     before = cluster.checks.state.position.index
 
     cluster.cut_log()
@@ -640,7 +629,9 @@ def test_while_the_metadata_log_is_away_nobody_is_fenced(cluster: Watched) -> No
     cluster.create_topic("afterwards")
 
 
-def test_a_controller_that_alone_cannot_reach_the_log_is_replaced_once_it_has_to_write(cluster: Watched) -> None:
+def test_a_controller_that_alone_cannot_reach_the_log_is_replaced_once_it_has_to_write(
+    cluster: SimulatedCluster,
+) -> None:
     old = cluster.controller
     assert old is not None
     other = next(number for number in cluster.machines if number != old)
@@ -656,25 +647,27 @@ def test_a_controller_that_alone_cannot_reach_the_log_is_replaced_once_it_has_to
     assert cluster.controller != old
 
 
-def test_a_clone_of_a_disk_is_refused(cluster: Watched) -> None:
+def test_a_clone_of_a_disk_is_refused(cluster: SimulatedCluster) -> None:
     number = next(number for number in cluster.machines if number != cluster.controller)
     clone = cluster.clone(number)
 
+    cluster.may_halt = True
     cluster.start(clone)
-    cluster.until(lambda: clone in cluster.reasons, 30.0, "the clone halts")
+    cluster.until(lambda: clone in cluster.halts, 30.0, "the clone halts")
 
-    assert f"node {number} is another process at host-{number}:7001" in cluster.reasons[clone]
+    assert f"node {number} is another process at host-{number}:7001" in cluster.halts[clone]
     assert cluster.epoch == 1
-    assert list(cluster.reasons) == [clone]
+    assert list(cluster.halts) == [clone]
 
 
-def test_an_empty_disk_under_an_old_id_is_refused(cluster: Watched) -> None:
+def test_an_empty_disk_under_an_old_id_is_refused(cluster: SimulatedCluster) -> None:
     number = next(number for number in cluster.machines if number != cluster.controller)
     cluster.power_off(number)
     cluster.wipe(number)
     cluster.machines[number].is_wiped = False  # nobody says that the disk was replaced
 
+    cluster.may_halt = True
     cluster.start(number)
-    cluster.until(lambda: number in cluster.reasons, 30.0, "the node halts")
+    cluster.until(lambda: number in cluster.halts, 30.0, "the node halts")
 
-    assert "partitions on another data directory: start it with that one" in cluster.reasons[number]
+    assert "partitions on another data directory: start it with that one" in cluster.halts[number]

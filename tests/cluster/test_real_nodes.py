@@ -10,7 +10,7 @@ from goqueue.cluster.formation import NOTHING, enter
 from goqueue.cluster.link import Greeting, PeerLinks, PeerServer
 from goqueue.cluster.local_copy import LocalCopy
 from goqueue.cluster.messages import CreateTopic, TopicDecided
-from goqueue.cluster.node import Node, NodeIdentity
+from goqueue.cluster.node import ClusterNode, NodeIdentity
 from goqueue.cluster.node_time import SystemTime
 from goqueue.cluster.records import BrokerAddresses
 from goqueue.cluster.timing import ClusterTiming
@@ -48,7 +48,7 @@ class Server:
         greeting = Greeting(cluster=copy.cluster_id, node=self.number, incarnation=self.incarnation)
         calls.greeting = greeting
         self.links = PeerLinks(greeting, lost=self._lost)
-        self.node = Node(
+        self.node = ClusterNode(
             identity,
             self.log,
             self.links,

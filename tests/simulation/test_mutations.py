@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import pytest
 
-from goqueue.cluster.node import Node
+from goqueue.cluster.node import ClusterNode as Node
 from goqueue.testing import SimulatedCluster, SimulationFailed
 from tests.simulation import test_cluster as faults
 from tests.simulation.clusters import three_nodes
@@ -56,8 +56,8 @@ BUGS = [
     Bug(
         "an append in doubt is taken for a lost one",
         "metadata_writer",
-        "                if not isinstance(outcome, EntryUnknown):\n",
-        "                if True:\n",
+        '                    self._tell("unknown", entry)\n',
+        "                    return self._close(entry, is_appended=False)\n",
         "R5",
     ),
     Bug(

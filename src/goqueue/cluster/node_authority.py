@@ -24,7 +24,7 @@ from goqueue.cluster.messages import (
     TakeProducerIds,
     TopicDecided,
 )
-from goqueue.cluster.node import Node
+from goqueue.cluster.node import ClusterNode
 from goqueue.cluster.node_time import NodeTime
 from goqueue.cluster.waiting import settled
 from goqueue.errors import BrokerUnavailable, GoQueueError, MetadataUnavailable
@@ -44,7 +44,7 @@ class NodeAuthority:
     """The `Authority` of one node. `reconciled` is `Reconciler.settled`."""
 
     def __init__(
-        self, node: Node, *, reconciled: Callable[[str], Pending[None]], time: NodeTime, entropy: Entropy
+        self, node: ClusterNode, *, reconciled: Callable[[str], Pending[None]], time: NodeTime, entropy: Entropy
     ) -> None:
         self._node = node
         self._reconciled = reconciled

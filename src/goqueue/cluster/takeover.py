@@ -95,8 +95,6 @@ class Takeover:
         is_elected = await self._while_silent(self._writer.write(entry))
         if is_elected:
             await self._follower.wait_applied(entry.index)
-        elif is_elected is False:
-            await self._follower.verify()
         self._candidate.held_back(self._now_ns())
 
     def _is_superseded(self, epoch: int) -> bool:
