@@ -52,7 +52,7 @@ from goqueue.cluster.metadata_log import MetadataEntry, MetadataLog, MetadataPos
 from goqueue.cluster.metadata_writer import MetadataWriter
 from goqueue.cluster.node_identity import NodeIdentity
 from goqueue.cluster.node_time import NodeTime
-from goqueue.cluster.records import BrokerAddresses, BrokerChanged, BrokerRegistered, BrokerRemoved, LogSealed, Record
+from goqueue.cluster.records import BrokerAddresses, BrokerChanged, BrokerRegistered, BrokerRemoved, Record
 from goqueue.cluster.reign import Reign
 from goqueue.cluster.takeover import Takeover
 from goqueue.cluster.timing import ClusterTiming
@@ -213,7 +213,6 @@ class Node:
         self._has_formed = await self._once_available(self._form_or_join)
         for broker in self.metadata.brokers.values():
             self._learn_address(broker.registration)
-        self._refuse_sealed()
         self._spawn(self._follower.read())
         self._spawn(self._follower.apply())
         tail = await self._once_available(self._log.tail)
@@ -392,20 +391,11 @@ class Node:
                     self._link.removed()
             case BrokerChanged(node=node, status=status):
                 self._observe(events.BrokerStatusChanged(node, status))
-            case LogSealed():
-                self._refuse_sealed()
 
     def _learn_address(self, registration: BrokerRegistered) -> None:
         host, _, port = registration.addresses.peer.rpartition(":")
         if registration.node != self.identity.node and port.isdigit():
             self._peers.set_address(registration.node, host.strip("[]"), int(port))
-
-    def _refuse_sealed(self) -> None:
-        if self.metadata.sealed_to is not None:
-            raise ClusterError(
-                f"this metadata log was moved to {self.metadata.sealed_to}: start the node with --metadata "
-                f"{self.metadata.sealed_to}"
-            )
 
     def _last_election(self) -> tuple[int, int | None, str]:
         return self.metadata.epoch, self.metadata.controller, self.metadata.controller_incarnation
