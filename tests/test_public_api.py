@@ -81,6 +81,7 @@ PUBLIC = {
     "MessageOptions",
     "MessageTooLarge",
     "MetadataUnavailable",
+    "MetadataWentBack",
     "Messages",
     "MethodNotAllowed",
     "NodeHealth",

@@ -58,6 +58,7 @@
     ├── ClusterError             the metadata of the cluster, or what this node is in it
     │   ├── MetadataTrimmed      entries of the metadata log are gone; a snapshot covers them
     │   ├── MetadataDamaged      bytes of the metadata log are not what was written
+    │   ├── MetadataWentBack     the metadata log does not have what a node has applied
     │   ├── MetadataTooNew       the metadata log has records that only a newer version knows
     │   └── MetadataContradiction  a record of the metadata log does not fit what came before it
     ├── InternalError            a bug

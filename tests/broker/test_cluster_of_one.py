@@ -55,7 +55,7 @@ def test_it_leads_all_partitions(node: Node, clock: ManualClock) -> None:
     assert details.disk_total_bytes == details.disk_free_bytes == 2**40
     placed = node.broker.alone.partitions("orders")[1]
     assert (placed.topic, placed.partition, placed.leader, placed.status) == ("orders", 1, 7, "online")
-    assert (placed.replicas, placed.isr, placed.elr) == ([7], [7], [])
+    assert (placed.replicas, placed.isr, placed.elr) == ((7,), (7,), ())
 
 
 def test_internal_topics_are_shown_too(node: Node) -> None:

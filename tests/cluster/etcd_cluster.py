@@ -59,15 +59,11 @@ message Permission {
 
 
 @cache
-def etcd_program() -> str | None:
-    """Its path; None if there is none, after printing why."""
-    got = subprocess.run(
-        [ROOT / "scripts" / "get-etcd", sys.prefix], capture_output=True, text=True, check=False, timeout=600
-    )
-    if got.returncode:
-        print(got.stderr)
-        return None
-    return got.stdout.strip()
+def etcd_program() -> tuple[str, str]:
+    """Its path; empty if there is none, and then why."""
+    script = [ROOT / "scripts" / "get-etcd", sys.prefix]
+    got = subprocess.run(script, capture_output=True, text=True, check=False, timeout=600)
+    return ("", got.stderr.strip().rpartition("\n")[2]) if got.returncode else (got.stdout.strip(), "")
 
 
 def free_ports(count: int) -> list[int]:
@@ -159,9 +155,9 @@ class EtcdCluster:
         is_durable: bool = True,
         certificates: Certificates | None = None,
     ) -> None:
-        program = etcd_program()
-        if program is None:
-            pytest.skip("no etcd: set GOQUEUE_ETCD to one, or put it in PATH")
+        program, reason = etcd_program()
+        if not program:
+            pytest.skip(reason)
         self.certificates = certificates
         ports = free_ports(3 * count)
         self.members = [Member(number, directory, ports[3 * number : 3 * number + 3]) for number in range(count)]

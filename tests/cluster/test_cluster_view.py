@@ -109,7 +109,7 @@ def test_it_answers_from_what_the_node_has_applied() -> None:
     assert viewed.view.state().version == len(viewed.history.entries)
     assert [node.id for node in viewed.view.nodes()] == [1, 2, 3]
     assert viewed.view.node(2).followers == ["orders-0"]
-    assert viewed.view.partitions("orders")[0].isr == [1, 2, 3]
+    assert viewed.view.partitions("orders")[0].isr == (1, 2, 3)
     assert viewed.view.metadata() == "\n".join(viewed.history.metadata.dump())
     assert viewed.asked == []
 

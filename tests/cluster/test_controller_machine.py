@@ -9,10 +9,11 @@ leads, unless an operator says so (P8). The machine keeps the set of those that 
 enough others were, and those whose disk was replaced, or whose log is not proven after a crash.
 """
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hypothesis import settings
+from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -84,8 +85,20 @@ class ControllerMachine(RuleBasedStateMachine):
         for number in range(1, brokers + 1):
             self.start(number, replaced=False, is_proven=True)
             self.heartbeat(number)
+        self.create("a", partitions=4, replicas=min(3, brokers), least=3)
+
+    def one_of(self, data: st.DataObject, numbers: Iterable[int]) -> int | None:
+        choice = sorted(numbers)
+        return data.draw(st.sampled_from(choice)) if choice else None
 
     # Processes
+
+    @rule(data=st.data(), replaced=st.sampled_from([False, False, True]), is_proven=st.booleans())
+    def come_back(self, data: st.DataObject, replaced: bool, is_proven: bool) -> None:
+        number = self.one_of(data, set(NODES) - self.processes.keys())
+        if number is not None:
+            self.start(number, replaced=replaced, is_proven=is_proven)
+            self.heartbeat(number)
 
     @rule(number=node, replaced=st.booleans(), is_proven=st.booleans())
     def start(self, number: int, replaced: bool, is_proven: bool) -> None:
@@ -111,7 +124,7 @@ class ControllerMachine(RuleBasedStateMachine):
         if isinstance(answer, Registered):
             process.broker_epoch = answer.broker_epoch
             self.processes[number] = process
-            is_clean = clean is not None and clean == before.broker_epoch
+            is_clean = before is not None and clean == before.broker_epoch
             for key in self.cluster.metadata.replicas_on(number):
                 is_alone = len(self.cluster.metadata.partitions[key].replicas) == 1
                 if replaced or not (is_clean or is_proven or is_alone):
@@ -124,15 +137,27 @@ class ControllerMachine(RuleBasedStateMachine):
             index = len(self.cluster.history.entries)
             self.cluster.ask(Heartbeat(0, number, process.broker_epoch, index, process.may_stop))
 
-    @rule(number=node, was_refused=st.booleans())
-    def kill(self, number: int, was_refused: bool) -> None:
-        if number != self.cluster.metadata.controller and self.processes.pop(number, None):
+    @rule(data=st.data(), was_refused=st.booleans())
+    def kill(self, data: st.DataObject, was_refused: bool) -> None:
+        number = self.one_of(data, self.processes.keys() - {self.cluster.metadata.controller})
+        if number is not None:
+            del self.processes[number]
             self.cluster.lose(number, was_refused=was_refused)
 
-    @rule(number=node)
-    def shut_down(self, number: int) -> None:
-        process = self.processes.get(number)
-        if process is not None:
+    @rule(data=st.data())
+    def kill_the_controller(self, data: st.DataObject) -> None:
+        dead = self.cluster.metadata.controller
+        successor = self.one_of(data, self.processes.keys() - {dead})
+        if successor is not None:
+            self.processes.pop(dead, None)
+            self.cluster.elect(successor)
+            self.cluster.lose(dead)
+
+    @rule(data=st.data())
+    def shut_down(self, data: st.DataObject) -> None:
+        number = self.one_of(data, self.processes)
+        if number is not None:
+            process = self.processes[number]
             answer = self.cluster.ask(ControlledShutdown(0, number, process.broker_epoch))
             if getattr(answer, "may_stop", False) and number != self.cluster.metadata.controller:
                 self.clean[number] = process.broker_epoch
@@ -169,6 +194,17 @@ class ControllerMachine(RuleBasedStateMachine):
         cluster.write()
 
     # Partitions
+
+    @rule(keep=st.integers(1, 2))
+    def followers_are_slow(self, keep: int) -> None:
+        """They leave the ISR of all partitions, one after another."""
+        for partition in list(self.cluster.metadata.partitions.values()):
+            leader, isr = partition.leader, partition.isr
+            while leader in self.processes and len(isr) > keep:
+                slow = next(number for number in reversed(isr) if number != leader)
+                isr = tuple(number for number in isr if number != slow)
+                change = self.cluster.isr_change(partition.topic_id, *isr, number=partition.partition)
+                self.cluster.ask(AlterPartitions(0, leader, self.processes[leader].broker_epoch, (change,)))
 
     @rule(data=st.data())
     def change_the_isr(self, data: st.DataObject) -> None:
@@ -323,12 +359,12 @@ class ControllerMachine(RuleBasedStateMachine):
         self.whoever_can_lead_does()
 
 
-def run_machine(modules: Modules, *, examples: int) -> None:
+def run_machine(modules: Modules, *, examples: int, phases: Sequence[Phase] = tuple(Phase)) -> None:
     machine = type("Machine", (ControllerMachine,), {"modules": modules})
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=examples, stateful_step_count=30, deadline=None, derandomize=True, database=None
+            max_examples=examples, stateful_step_count=30, deadline=None, phases=phases, derandomize=True, database=None
         ),
     )
 

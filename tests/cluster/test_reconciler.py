@@ -176,6 +176,33 @@ def test_after_a_restart_no_role_is_taken_before_the_process_is_registered(recon
     assert reconciled.roles() == {0: "leads 3"}
 
 
+def test_whoever_waits_for_a_topic_is_told_when_it_is_what_it_should_be(
+    reconciled: Reconciled, disk: MemoryDisk, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert reconciled.reconciler.settled("unknown").is_done
+    reconciled.create()
+    created = reconciled.reconciler.settled("t1")
+    assert not created.is_done
+    reconciled.settle()
+    assert created.is_done
+
+    disk.capacity_bytes = disk.used_bytes
+    reconciled.append(TopicAltered("t1", {"compression": "zstd"}))
+    altered = reconciled.reconciler.settled("t1")
+    with caplog.at_level(logging.ERROR):
+        reconciled.settle()
+    assert not altered.is_done, "it is tried again"
+    disk.capacity_bytes = None
+    reconciled.settle()
+    assert altered.is_done
+
+    reconciled.append(TopicRemoved("t1", 9))
+    removed = reconciled.reconciler.settled("t1")
+    reconciled.settle()
+    assert removed.is_done
+    assert reconciled.node.broker.topics.list() == []
+
+
 def test_settings_follow_the_metadata(reconciled: Reconciled) -> None:
     reconciled.create(retention="1h")
     reconciled.append(TopicAltered("t1", {"compression": "zstd"}))

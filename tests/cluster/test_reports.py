@@ -155,7 +155,7 @@ def test_partitions_are_shown_by_topic_and_number() -> None:
     placed = reports.partitions(history.metadata)
 
     assert [(one.topic, one.partition) for one in placed] == [("invoices", 0), ("invoices", 1), ("orders", 0)]
-    assert (placed[1].replicas, placed[1].leader, placed[1].leader_epoch) == ([2, 1, 3], 1, 1)
+    assert (placed[1].replicas, placed[1].leader, placed[1].leader_epoch) == ((2, 1, 3), 1, 1)
     assert [one.topic for one in reports.partitions(history.metadata, "orders")] == ["orders"]
     with pytest.raises(TopicNotFound):
         reports.partitions(history.metadata, "nothing")

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import goqueue.cluster
-from goqueue.cluster.node import Node
+from goqueue.cluster.node import Node as Node
 
 PACKAGE = "goqueue.cluster"
 FOLDER = Path(str(goqueue.cluster.__file__)).parent
@@ -50,7 +50,7 @@ def mutated_node(name: str, old: str, new: str) -> type[Node]:
             sys.modules[module.__name__] = module  # what is compiled after it imports this one
             exec(compile(source, f"<{module_name} with a bug>", "exec"), module.__dict__)
     finally:
-        for module_name, original in originals.items():
+        for original in originals.values():
             sys.modules[original.__name__] = original
     assert name in changed, f"no node uses {name}"
     mutated: type[Node] = changed["node"].Node

@@ -13,9 +13,10 @@ from concurrent.futures import ProcessPoolExecutor
 from time import perf_counter
 from typing import Final
 
-from goqueue.testing.simulated_cluster import SimulatedCluster, SimulationFailed
+from goqueue.cluster.node import Node
+from goqueue.testing import SimulatedCluster, SimulationFailed
 
-STEPS: Final = 40
+STEPS: Final = 120
 SIZES: Final = (3, 3, 5, 3, 2, 3, 4, 1)
 """How many nodes the cluster of a seed has."""
 
@@ -24,9 +25,9 @@ def nodes_of(seed: int) -> int:
     return SIZES[seed % len(SIZES)]
 
 
-def run_seed(seed: int, steps: int = STEPS) -> str:
+def run_seed(seed: int, steps: int = STEPS, *, node_type: type[Node] = Node) -> str:
     """The transcript of this seed. Raises `SimulationFailed`."""
-    with SimulatedCluster(seed, nodes_of(seed)) as cluster:
+    with SimulatedCluster(seed, nodes_of(seed), node_type=node_type) as cluster:
         return cluster.run(steps).transcript.text
 
 

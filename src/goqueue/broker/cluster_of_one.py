@@ -213,11 +213,11 @@ class ClusterOfOne:
                 leader=roles.leader,
                 leader_epoch=roles.leader_epoch,
                 partition_epoch=roles.version,
-                replicas=list(roles.replicas),
-                isr=list(roles.isr),
-                elr=list(roles.elr),
-                adding=[],
-                removing=[],
+                replicas=tuple(roles.replicas),
+                isr=tuple(roles.isr),
+                elr=tuple(roles.elr),
+                adding=(),
+                removing=(),
                 status=partition_status(roles.leader, missing=0, in_sync=1, min_insync=1),
             )
 

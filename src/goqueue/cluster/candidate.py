@@ -52,9 +52,11 @@ class Candidate:
         self._has_heard = True
         self._died_ns = None
 
-    def epoch_began(self, now_ns: int) -> None:
-        """There is another controller; it has as long to be heard as any other."""
+    def epoch_began(self, now_ns: int, *, is_here: bool) -> None:
+        """There is a new controller, on this node or another; it has as long to be heard as any other."""
         self.heard(now_ns)
+        if not is_here:
+            self._futile = 0
         self._jitter_ns = self._draw_jitter()
 
     def controller_died(self, now_ns: int) -> None:

@@ -297,7 +297,7 @@ class Controller:
         for node, broker in sorted(self.state.brokers.items()):
             if broker.is_leaving and left:
                 left -= drain(self._drafts, node, limit=left)
-        self._may_move = not left
+        self._may_move = left < MOVES_PER_TICK  # what was drained may have another preferred leader now
 
     def _movable(self) -> Iterator[PartitionKey]:
         """Partitions that another broker may lead rather."""

@@ -1,7 +1,7 @@
 """A client of etcd: one attempt of a call at a time, and watch streams. `etcd_log.py` decides what an error means.
 
-`EtcdClient.call` sends a request to one endpoint, with a deadline. Whatever goes wrong, the next call goes to the next
-endpoint, so a loop around `call` is a failover. Errors come as one of
+`EtcdClient.call` sends a request to one endpoint, with a deadline. After `EtcdUnreachable` the next call goes to the
+next endpoint, so a loop around `call` is a failover. Errors come as one of
 
     MetadataUnavailable
     ├── EtcdUnreachable     no answer, or one that leaves open whether the request was carried out
@@ -9,7 +9,8 @@ endpoint, so a loop around `call` is a failover. Errors come as one of
     ├── EtcdRefused         the request was refused before it was carried out, and always will be
     └── EtcdAnswerTooLarge  a read matched more than fits in memory
 
-each with a sentence that says what to do. Which one it is, is read from etcd's status and text, in one table.
+each with a sentence that says what to do. One table tells them by the text of etcd; a text that is not in it is
+`EtcdUnreachable`, so a mistake there costs a repetition and never an entry.
 
 A user's token expires after some minutes without use, at each member on its own, and all tokens may be gone after a
 restart. A call that is refused for its token gets a new one and is sent again, unchanged.
@@ -169,7 +170,7 @@ _STATUSES: Final[Sequence[tuple[str, type[MetadataUnavailable], str]]] = (
         " --quota-backend-bytes; then run `etcdctl alarm disarm`",
     ),
     (
-        "request is too large|trying to send message larger than max",
+        "request is too large",
         EtcdRefused,
         "etcd at {endpoint} refuses a request for its size: start its members with --max-request-bytes 1572864"
         " (the default) or more",
@@ -264,7 +265,7 @@ class EtcdClient:
         return not self._is_closed
 
     async def call(self, method: EtcdMethod, request: Message, *, timeout_s: float) -> Message:
-        """The answer of one endpoint. After an error, the next call goes to the next one."""
+        """The answer of one endpoint. After `EtcdUnreachable` the next call goes to the next one."""
         endpoint = self.endpoint
         try:
             return await self._call_at(endpoint, method, request, timeout_s)

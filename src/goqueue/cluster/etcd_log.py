@@ -184,7 +184,7 @@ class EtcdMetadataLog:
         while (left := deadline - loop.time()) > 0:
             try:
                 answer = await self._client.call(TXN, request, timeout_s=min(ATTEMPT_S, left))
-            except EtcdUnreachable:
+            except (EtcdUnreachable, EtcdAnswerTooLarge):
                 is_in_doubt = True
                 await self._client.pause()
                 continue

@@ -60,15 +60,15 @@ NOTHING: Final = OwnData()
 
 async def enter(
     log: MetadataLog, copy: LocalCopy, identity: NodeIdentity, *, own: OwnData, entropy: Entropy, now: Now
-) -> bool:
-    """Make the node part of the cluster that the log belongs to; whether it has formed it just now.
+) -> None:
+    """Make the node part of the cluster that the log belongs to; then the copy knows its id.
 
     Raises `ClusterError` if it cannot be part of it, and `MetadataUnavailable`, after which the same call goes on.
     """
     found = await cluster_of(log)
     if copy.cluster_id:
         await _go_on(log, copy, found)
-        return False
+        return
     if not found:
         if copy.forming is None:
             copy.begin_forming(_first_entry(copy, identity, own, entropy, now))
@@ -83,9 +83,8 @@ async def enter(
             f"{len(own.topics)} topics of its own, which that cluster does not know: start the node with an empty data "
             f"directory and copy the messages, or give it a metadata log of its own"
         )
-    copy.join(found)
+    copy.join(found, has_formed=has_formed)
     _log.info("formed a cluster" if has_formed else "joined a cluster", extra={"cluster": found})
-    return has_formed
 
 
 async def _go_on(log: MetadataLog, copy: LocalCopy, found: str) -> None:

@@ -28,7 +28,7 @@ import msgspec
 from goqueue.broker.partition.log_jobs import Workers
 from goqueue.cluster.metadata import Metadata
 from goqueue.cluster.metadata_log import EMPTY, HEADER_BYTES, MetadataEntry, MetadataPosition
-from goqueue.cluster.records import PartitionChanged, Record
+from goqueue.cluster.records import PartitionChanged, Record, decode_batch
 from goqueue.errors import ClusterError, CorruptRecord, MetadataDamaged, StorageFailed, StorageFull
 from goqueue.runtime.entropy import Entropy
 from goqueue.service.pending import Pending
@@ -125,6 +125,8 @@ class LocalCopy:
         """The state after the last entry of the copy, when it was opened; its reader goes on with it."""
         self.forming: MetadataEntry | None = None
         """The first entry of the cluster that this node began to form."""
+        self.has_formed = False
+        """Whether this process has formed the cluster."""
         self.clean_epoch: int | None = None
         """The broker epoch under which the node was last stopped cleanly."""
         self.leader_epoch = 0
@@ -203,8 +205,9 @@ class LocalCopy:
         self._replace(_FORMING, entry.encode())
         self.forming = entry
 
-    def join(self, cluster_id: str) -> None:
+    def join(self, cluster_id: str, *, has_formed: bool = False) -> None:
         """The node belongs to this cluster from now on."""
+        self.has_formed = has_formed
         assert self.cluster_id in ("", cluster_id)
         if not self.cluster_id:
             self._put_identity(msgspec.structs.replace(self._identity, cluster_id=cluster_id))
@@ -332,14 +335,18 @@ class LocalCopy:
         entries, whole_bytes = self._read_entries()
         try:
             self._load_snapshot()
-            self._load_entries(entries)
+            if not self.damage:
+                self._load_entries(entries)
         except (MetadataDamaged, CorruptRecord) as error:
-            self.damage = str(error)
+            self.damage = self.damage or f"{self._directory}/{_SNAPSHOT.name}: {error}"
         self._entries, self._entries_bytes = len(entries), whole_bytes
         if self.damage:
             known = [self.metadata.position, *(entry.position for entry in entries)]
             newest = max(known, key=lambda position: position.index)
             self.metadata = Metadata()
+            for entry in entries:
+                with suppress(ClusterError):
+                    self.heard(decode_batch(entry.batch))
             if newest.index > self._identity.floor_index:
                 self._identity = msgspec.structs.replace(self._identity, floor_index=newest.index, floor_id=newest.id)
 
@@ -356,7 +363,8 @@ class LocalCopy:
             if entry.index <= self.metadata.position.index:
                 continue
             if entry.after != self.metadata.position:
-                raise MetadataDamaged(f"entry {entry.index} of {self._directory} does not follow the one before it")
+                self.damage = f"{self._directory}/{_ENTRIES}: entry {entry.index} does not follow the one before it"
+                return
             self.heard(self.metadata.apply(entry))
 
     def _read_entries(self) -> tuple[list[MetadataEntry], int]:

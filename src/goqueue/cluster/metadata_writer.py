@@ -25,6 +25,7 @@ from goqueue.cluster.metadata_log import (
     MetadataLog,
 )
 from goqueue.cluster.node_time import NodeTime
+from goqueue.cluster.waiting import drop
 from goqueue.errors import MetadataUnavailable
 
 RETRY_NS: Final = 100 * MS
@@ -60,7 +61,9 @@ class MetadataWriter:
             await self.write(self._open)
 
     async def write(self, entry: MetadataEntry) -> bool:
-        """Append the entry; whether it is in the log. Returns as soon as that is known, however long it takes."""
+        """Append the entry; whether it is in the log. Returns when that is known, however long it takes; if it is lost,
+        when the entry that took its place is applied: nothing can be decided before that.
+        """
         assert self._open is None or self._open.id == entry.id
         if self._open is None:
             self._open, self._opened_ns = entry, self._time.now().monotonic_ns
@@ -68,11 +71,15 @@ class MetadataWriter:
         try:
             while not occupied.done():
                 outcome = await self._attempt(entry, occupied)
-                if not isinstance(outcome, EntryUnknown):
-                    return self._close(entry, outcome)
-                self._tell("unknown", entry)
-                await self._time.sleep(RETRY_NS)
-            return self._close(entry, EntryAppended(entry.position) if occupied.result() == entry.id else EntryLost())
+                if isinstance(outcome, EntryAppended):
+                    return self._close(entry, is_appended=True)
+                if isinstance(outcome, EntryLost):
+                    await self._follower.verify()
+                    await occupied
+                elif not occupied.done():
+                    self._tell("unknown", entry)
+                    await self._time.sleep(RETRY_NS)
+            return self._close(entry, is_appended=occupied.result() == entry.id)
         finally:
             occupied.cancel()
 
@@ -86,11 +93,10 @@ class MetadataWriter:
         except MetadataUnavailable as error:
             _log.warning("cannot write to the metadata log", extra={"index": entry.index, "reason": str(error)})
         finally:
-            appending.cancel()
+            drop(appending)
         return EntryUnknown(entry.position)
 
-    def _close(self, entry: MetadataEntry, outcome: EntryAppended | EntryLost) -> bool:
-        is_appended = isinstance(outcome, EntryAppended)
+    def _close(self, entry: MetadataEntry, *, is_appended: bool) -> bool:
         if self._open is not None and self._open.id == entry.id:  # not if somebody has settled that meanwhile
             if is_appended:
                 self._follower.offer(entry)

@@ -56,7 +56,7 @@ from goqueue.cluster.records import BrokerAddresses, BrokerChanged, BrokerRegist
 from goqueue.cluster.reign import Reign
 from goqueue.cluster.takeover import Takeover
 from goqueue.cluster.timing import ClusterTiming
-from goqueue.cluster.waiting import settled, within
+from goqueue.cluster.waiting import drop, settled, within
 from goqueue.errors import ClusterError, GoQueueError, InvalidRequest, MetadataContradiction, MetadataUnavailable
 from goqueue.runtime.entropy import Entropy
 
@@ -122,7 +122,7 @@ class Node:
         self._reign: Reign | None = None
         self._elected = self._last_election()
         self._confirmed_ns: int | None = None
-        self._has_formed = False
+        self._is_log_away = False
         self._has_handed_over = False
         self._follower = LogFollower(log, self.metadata, copy, time=time, applied=self._entry_applied)
         self._follower.stored = self._copy_stored
@@ -171,7 +171,7 @@ class Node:
     def hears_controller(self) -> bool:
         """Whether this node is the controller, or has heard it lately."""
         if self._reign is not None:
-            return not self._reign.is_stuck
+            return not self._is_stuck
         return self._candidate.hears_controller(self._now_ns())
 
     @property
@@ -210,7 +210,7 @@ class Node:
             raise
 
     async def _enter(self) -> None:
-        self._has_formed = await self._once_available(self._form_or_join)
+        await self._once_available(self._form_or_join)
         for broker in self.metadata.brokers.values():
             self._learn_address(broker.registration)
         self._spawn(self._follower.read())
@@ -224,15 +224,13 @@ class Node:
             self.identity = replace(self.identity, addresses=addresses)
         now_ns = self._now_ns()
         self._candidate.began(now_ns)
-        if self._has_formed or self.metadata.controller == self.identity.node:
-            self._candidate.controller_died(now_ns)  # the last process of this node, if it was any
+        if self.metadata.controller == self.identity.node or (self._copy.has_formed and not self.metadata.epoch):
+            self._candidate.controller_died(now_ns)  # it was a process of this node, or there never was one
         self._spawn(self._link.run(self.identity))
         self._spawn(self._takeover.run())
 
-    async def _form_or_join(self) -> bool:
-        return await enter(
-            self._log, self._copy, self.identity, own=self._own, entropy=self._entropy, now=self._time.now()
-        )
+    async def _form_or_join(self) -> None:
+        await enter(self._log, self._copy, self.identity, own=self._own, entropy=self._entropy, now=self._time.now())
 
     async def _once_available(self, call: Callable[[], Awaitable[T]]) -> T:
         while True:
@@ -244,11 +242,13 @@ class Node:
 
     async def _unless_halted(self, work: Awaitable[T]) -> T:
         working = asyncio.ensure_future(work)
-        await asyncio.wait((working, self.halted), return_when=asyncio.FIRST_COMPLETED)
-        if self.halted.done():
-            working.cancel()
-            raise self.halted.result()
-        return working.result()
+        try:
+            await asyncio.wait((working, self.halted), return_when=asyncio.FIRST_COMPLETED)
+            if self.halted.done():
+                raise self.halted.result()
+            return working.result()
+        finally:
+            drop(working)
 
     async def hand_over(self, *, within_ns: int = HAND_OVER_NS) -> bool:
         """Let others lead what this node leads; whether the controller has said that it may stop."""
@@ -309,7 +309,7 @@ class Node:
             return self._not_controller()
         reign.touched()
         answer = await settled(pending)
-        if isinstance(answer, HeartbeatReply) and reign.is_stuck:
+        if isinstance(answer, HeartbeatReply) and self._is_stuck:
             return Refused(RefusalReason.NOT_CONTROLLER, "the metadata log cannot be reached from here", 0)
         return answer
 
@@ -330,9 +330,21 @@ class Node:
         try:
             await self.barrier()
         except MetadataUnavailable:
+            if not self._is_log_away:
+                self._is_log_away = True
+                self._spawn(self._until_log_is_back())
             return False
         self._confirmed_ns = now_ns
         return True
+
+    async def _until_log_is_back(self) -> None:
+        await self._once_available(self.barrier)
+        self._is_log_away = False
+
+    @property
+    def _is_stuck(self) -> bool:
+        """Whether this controller does not reach the log: its brokers are to look for another one, which may."""
+        return self._is_log_away or (self._reign is not None and self._reign.is_stuck)
 
     def peer_lost(self, node: int, was_refused: bool) -> None:
         """The connection to a node broke, and could not be made again: the `lost` of `PeerLinks`."""
@@ -403,11 +415,11 @@ class Node:
     def _controller_changed(self) -> None:
         metadata = self.metadata
         self._end_reign()
-        self._candidate.epoch_began(self._now_ns())
         is_here = (metadata.controller, metadata.controller_incarnation) == (
             self.identity.node,
             self.identity.incarnation,
         )
+        self._candidate.epoch_began(self._now_ns(), is_here=is_here)
         _log.info(
             "controller elected", extra={"epoch": metadata.epoch, "controller": metadata.controller, "is_here": is_here}
         )
@@ -446,7 +458,8 @@ class Node:
         if self._reign is reign:
             self._end_reign()
             self._candidate.reign_ended(self._now_ns(), was_futile=was_futile)
-            self._takeover.changed.set()
+            if not was_futile:
+                self._controller_died()  # if nobody else is, this node can be it again
 
     def _end_reign(self) -> None:
         reign, self._reign = self._reign, None

@@ -20,6 +20,7 @@ from goqueue.cluster.metadata_log import MetadataEntry
 from goqueue.cluster.metadata_writer import MetadataWriter
 from goqueue.cluster.node_time import NodeTime
 from goqueue.cluster.timing import ClusterTiming
+from goqueue.cluster.waiting import drop
 from goqueue.errors import MetadataContradiction
 from goqueue.runtime.entropy import Entropy
 
@@ -92,8 +93,8 @@ class Reign:
                 return False
             return ticking.result()
         finally:
-            ticking.cancel()
-            writing.cancel()
+            drop(ticking)
+            drop(writing)
 
     async def _tick(self) -> bool:
         controller, time = self.controller, self._time
@@ -132,6 +133,5 @@ class Reign:
             self._in_flight = entry
             if not await self._writer.write(entry):
                 _log.warning("the controller lost its place in the metadata log", extra={"index": entry.index})
-                await self._follower.verify()
                 return
             await self._follower.wait_applied(entry.index)

@@ -121,11 +121,11 @@ def partitions(metadata: Metadata, topic: str | None = None) -> list[wire.Partit
             leader=NO_NODE if partition.leader is None else partition.leader,
             leader_epoch=partition.leader_epoch,
             partition_epoch=partition.partition_epoch,
-            replicas=list(partition.replicas),
-            isr=list(partition.isr),
-            elr=list(partition.elr),
-            adding=list(partition.adding),
-            removing=list(partition.removing),
+            replicas=partition.replicas,
+            isr=partition.isr,
+            elr=partition.elr,
+            adding=partition.adding,
+            removing=partition.removing,
             status=status_of(metadata, partition),
         )
         for one in found

@@ -22,7 +22,7 @@ from goqueue.cluster.node_identity import NodeIdentity
 from goqueue.cluster.node_time import NodeTime
 from goqueue.cluster.records import ControllerElected, encode_batch
 from goqueue.cluster.timing import ClusterTiming
-from goqueue.cluster.waiting import set_or_later
+from goqueue.cluster.waiting import drop, set_or_later
 from goqueue.errors import GoQueueError
 from goqueue.runtime.entropy import Entropy
 
@@ -95,8 +95,6 @@ class Takeover:
         is_elected = await self._while_silent(self._writer.write(entry))
         if is_elected:
             await self._follower.wait_applied(entry.index)
-        elif is_elected is False:
-            await self._follower.verify()
         self._candidate.held_back(self._now_ns())
 
     def _is_superseded(self, epoch: int) -> bool:
@@ -135,10 +133,10 @@ class Takeover:
                     return None
                 looking = asyncio.ensure_future(self._time.sleep(self._timing.heartbeat_ns))
                 await asyncio.wait((working, looking), return_when=asyncio.FIRST_COMPLETED)
-                looking.cancel()
+                drop(looking)
             return working.result()
         finally:
-            working.cancel()
+            drop(working)
 
     def _now_ns(self) -> int:
         return self._time.now().monotonic_ns

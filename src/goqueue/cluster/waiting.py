@@ -19,6 +19,12 @@ async def settled(pending: Pending[T]) -> T:
     return pending.result()
 
 
+def drop(task: "asyncio.Future[T]") -> None:
+    """Cancel what nobody waits for any more, and whatever comes of it."""
+    task.cancel()
+    task.add_done_callback(lambda done: None if done.cancelled() else done.exception())
+
+
 async def within(time: NodeTime, duration_ns: int, awaitable: Awaitable[T]) -> T:
     """The result, or `TimeoutError` if it does not come in so long by the clock of the node; it is cancelled then."""
     waiting = asyncio.ensure_future(awaitable)
@@ -29,8 +35,8 @@ async def within(time: NodeTime, duration_ns: int, awaitable: Awaitable[T]) -> T
             return waiting.result()
         raise TimeoutError
     finally:
-        for task in (waiting, sleeping):
-            task.cancel()
+        drop(waiting)
+        drop(sleeping)
 
 
 async def set_or_later(time: NodeTime, duration_ns: int | None, event: asyncio.Event) -> None:

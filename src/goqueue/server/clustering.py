@@ -22,7 +22,7 @@ from goqueue.broker.broker import Broker
 from goqueue.clock import SECOND, Clock
 from goqueue.cluster.administration import ClusterDefaults
 from goqueue.cluster.cluster_view import ClusterView
-from goqueue.cluster.formation import OwnData, OwnTopic
+from goqueue.cluster.formation import NOTHING, OwnData, OwnTopic
 from goqueue.cluster.link import CallingNode, Greeting, PeerLinks, PeerServer
 from goqueue.cluster.local_copy import LocalCopy
 from goqueue.cluster.metadata_log import MetadataLog
@@ -33,7 +33,7 @@ from goqueue.cluster.node_time import SystemTime
 from goqueue.cluster.reconciler import Reconciler
 from goqueue.cluster.records import BrokerAddresses, Record, TopicRemoved
 from goqueue.cluster.timing import ClusterTiming
-from goqueue.errors import GoQueueError, InvalidConfig
+from goqueue.errors import ClusterError, GoQueueError, InvalidConfig
 from goqueue.names import VERSION
 from goqueue.runtime.entropy import Entropy
 from goqueue.server.config import ServerConfig
@@ -136,7 +136,7 @@ class ClusteredServer:
             ),
             applied=self._applied,
             observe=observe,
-            own=_own_data(broker),
+            own=NOTHING if copy.cluster_id else _own_data(broker),
             unproven=lambda: _unproven(broker),
         )
         self._reconciler = Reconciler(
@@ -227,11 +227,20 @@ class ClusteredServer:
 
 
 def _own_data(broker: Broker) -> OwnData:
-    """What the broker has. It matters only if the node forms the cluster: then its topics are those of the cluster."""
+    """What a broker has that was in no cluster until now: if the node forms one, its topics are those of the cluster.
+
+    Raises `ClusterError` if it has parts of topics only: then it was in a cluster, and knows nothing of it any more.
+    """
     found = {topic.id: topic for topic in broker.partitions.catalog}
     topics = []
     for topic in found.values():
         replicas = broker.partitions.any_topic(topic.name).replicas
+        if len(replicas) < topic.partition_count:
+            raise ClusterError(
+                f"this data directory has {len(replicas)} of the {topic.partition_count} partitions of {topic.name}, "
+                f"and no metadata of the cluster that it belongs to: restore its directory {METADATA!r} from a backup, or "
+                f"start the node with an empty data directory"
+            )
         epochs = [replicas[number].epoch for number in range(topic.partition_count)]
         topics.append(
             OwnTopic(

@@ -25,7 +25,7 @@ from goqueue.server.settings import (
     FilePath,
     HostPort,
     Kind,
-    Metadata,
+    LogLocation,
     MetadataLocation,
     OneOf,
     Origins,
@@ -195,7 +195,7 @@ class ServerConfig:
     node_id: Annotated[int, WholeNumber(0, 65_535)] = 0
     cors_origins: Annotated[tuple[str, ...], Origins()] = ()
     drain_grace_ns: Annotated[int, Duration(0, 3600 * SECOND)] = 10 * SECOND  # then connections are cut
-    metadata: Annotated[MetadataLocation | None, Metadata()] = None  # off: this node is in no cluster
+    metadata: Annotated[MetadataLocation | None, LogLocation()] = None  # off: this node is in no cluster
     topics: TopicDefaults = field(default_factory=TopicDefaults)
     limits: LimitSettings = field(default_factory=LimitSettings)
     housekeeping: HousekeepingSettings = field(default_factory=HousekeepingSettings)

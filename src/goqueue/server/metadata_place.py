@@ -13,7 +13,7 @@ from pathlib import Path
 
 from goqueue.cluster.file_log import FileMetadataLog
 from goqueue.cluster.metadata_log import MetadataLog
-from goqueue.errors import MetadataUnavailable
+from goqueue.errors import InvalidConfig, MetadataUnavailable
 from goqueue.runtime.entropy import Entropy
 from goqueue.server.config import EtcdSettings
 from goqueue.server.settings import Address, EtcdLocation, FileLocation, MetadataLocation
@@ -60,13 +60,19 @@ async def open_log(
     from goqueue.cluster.etcd_log import EtcdMetadataLog
 
     tls = None
-    if etcd.ca_file is not None:
-        certificate = Path(etcd.cert_file).read_bytes() if etcd.cert_file else None
-        key = Path(etcd.key_file).read_bytes() if etcd.key_file else None
-        tls = EtcdTls(Path(etcd.ca_file).read_bytes(), certificate, key)
+    authority = _pem("etcd.ca_file", etcd.ca_file)
+    if authority is not None:
+        tls = EtcdTls(authority, _pem("etcd.cert_file", etcd.cert_file), _pem("etcd.key_file", etcd.key_file))
     endpoints = await _members(location, keep_names=tls is not None)
     options = EtcdOptions(endpoints=endpoints, tls=tls, user=etcd.user, password=etcd.password)
     return await EtcdMetadataLog.open(options, location.prefix, entropy=entropy)
+
+
+def _pem(setting: str, path: str | None) -> bytes | None:
+    try:
+        return Path(path).read_bytes() if path is not None else None
+    except OSError as error:
+        raise InvalidConfig(setting, path, f"cannot be read: {error.strerror}") from error
 
 
 async def _members(location: EtcdLocation, *, keep_names: bool) -> tuple[str, ...]:

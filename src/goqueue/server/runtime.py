@@ -43,6 +43,7 @@ from goqueue.errors import (
     DamagedFile,
     DataDirectoryError,
     GoQueueError,
+    InvalidConfig,
     MetadataUnavailable,
     StorageFull,
 )
@@ -115,6 +116,8 @@ def _exit_code(error: GoQueueError) -> ExitCode:
             return ExitCode.CANNOT_LISTEN
         case ClusterError() | MetadataUnavailable():
             return ExitCode.CLUSTER
+        case InvalidConfig():
+            return ExitCode.BAD_CONFIGURATION
         case _:
             return ExitCode.FAILED
 

@@ -94,7 +94,7 @@ class EtcdLocation(NamedTuple):
 MetadataLocation = FileLocation | EtcdLocation
 
 
-class Metadata(Kind):
+class LogLocation(Kind):
     """Where the metadata log of a cluster is; `off` for a node that is in no cluster."""
 
     allowed = "file:DIR, etcd://HOST:PORT[,HOST:PORT...]/PREFIX, or off"

@@ -30,6 +30,9 @@ T = TypeVar("T")
 
 PAUSE_S: Final = (0.02, 0.6)
 """Between two steps."""
+QUIET: Final = 0.05
+QUIET_S: Final = (1.0, 4.0)
+"""In which a cluster may recover, so that the next fault finds it at work."""
 TOPICS_MAX: Final = 6
 
 
@@ -47,7 +50,7 @@ class SimulatedChaos:
             (3, self.delete_topic),
             (3, self.take_producer_ids),
             (1, self.elect_leaders),
-            (10, self.change_isr),
+            (14, self.change_isr),
             (6, self.kill_controller),
             (4, self.kill),
             (2, self.power_off),
@@ -74,7 +77,7 @@ class SimulatedChaos:
         weights = [weight for weight, _ in self._actions]
         ((_, action),) = self.random.choices(self._actions, weights)
         action()
-        self.cluster.advance(self._between(*PAUSE_S))
+        self.cluster.advance(self._between(*(QUIET_S if self._chance(QUIET) else PAUSE_S)))
 
     def end(self) -> None:
         """No fault that is under way ends by itself any more: `heal` ends them all."""
@@ -95,7 +98,7 @@ class SimulatedChaos:
                 self.cluster.new_request_id(),
                 name,
                 partitions=self.random.randint(1, 3),
-                replication_factor=self.random.randint(1, min(nodes, 3)),
+                replication_factor=min(self.random.choice((1, 2, 3, 3)), nodes),
             )
         )
 
@@ -116,7 +119,9 @@ class SimulatedChaos:
 
     def change_isr(self) -> None:
         """A leader lets a replica into the ISR or out of it, as far as it knows."""
-        number = self._ready_node()
+        state = self.cluster.checks.state
+        leading = [number for number in self._ready_nodes() if state.leader_count(number)]
+        number = self._one_of(leading if self._chance(0.8) else self._ready_nodes())
         if number is None:
             return
         applied = self.cluster.node(number).metadata
@@ -130,9 +135,10 @@ class SimulatedChaos:
             self._send(number, applied.controller, encode_message(request))
 
     def _isr_change(self, applied: Metadata, partition: PartitionChanged) -> IsrChange | None:
-        node = self.random.choice(partition.replicas)
-        if node == partition.leader:
+        followers = [node for node in partition.replicas if node != partition.leader]
+        if not followers:
             return None
+        node = self.random.choice(followers)
         isr = set(partition.isr) ^ {node}
         members = []
         for member in sorted(isr):
@@ -208,7 +214,7 @@ class SimulatedChaos:
         self._later(seconds, lambda: self.cluster.resume(number))
 
     def shut_down(self) -> None:
-        number = self._ready_node()
+        number = self._one_of(self._ready_nodes())
         if number is not None:
             self.cluster.shut_down(number)
             self._later(self._between(1.0, 4.0), lambda: self.cluster.kill(number))
@@ -327,8 +333,8 @@ class SimulatedChaos:
     def _node(self) -> int | None:
         return self._one_of(self.cluster.running())
 
-    def _ready_node(self) -> int | None:
-        return self._one_of([number for number in self.cluster.running() if self.cluster.machines[number].is_ready])
+    def _ready_nodes(self) -> list[int]:
+        return [number for number in self.cluster.running() if self.cluster.machines[number].is_ready]
 
     def _topic(self) -> str | None:
         names = sorted(topic.name for topic in self.cluster.checks.state.topics.values())

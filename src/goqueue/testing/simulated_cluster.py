@@ -20,7 +20,7 @@ __all__ = ["SimulatedCluster", "SimulationFailed"]
 class SimulatedCluster(SimulatedNodes):
     """Nodes 1 to `nodes`. `start` starts them all; `run` does that and all the rest."""
 
-    def run(self, steps: int = 40) -> Self:
+    def run(self, steps: int = 120) -> Self:
         """Let chance have its way for so many steps, then recover."""
         self.steps = steps
         self.start()

@@ -80,7 +80,7 @@ class ClusterHealth(WireStruct):
     nodes: list[NodeLiveness]
 
 
-class PartitionPlacement(WireStruct):
+class PartitionPlacement(WireStruct, gc=False):
     """Which nodes have a partition; the first of the replicas is the preferred leader."""
 
     topic: str
@@ -88,11 +88,11 @@ class PartitionPlacement(WireStruct):
     leader: int  # -1: there is none
     leader_epoch: int
     partition_epoch: int  # grows with each change of the partition
-    replicas: list[int]
-    isr: list[int]  # in sync
-    elr: list[int]  # not in sync, but with every committed record
-    adding: list[int]
-    removing: list[int]
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]  # in sync
+    elr: tuple[int, ...]  # not in sync, but with every committed record
+    adding: tuple[int, ...]
+    removing: tuple[int, ...]
     status: str  # online, under_replicated, under_min_isr, offline
 
 

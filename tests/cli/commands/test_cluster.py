@@ -46,7 +46,7 @@ class PretendCluster:
         )
 
     def partitions(self, topic: str | None = None) -> list[PartitionPlacement]:
-        return [PartitionPlacement("orders", 0, -1, 4, 9, [1, 0], [], [0], [], [], "offline")] if topic else []
+        return [PartitionPlacement("orders", 0, -1, 4, 9, (1, 0), (), (0,), (), (), "offline")] if topic else []
 
     def remove_node(self, node_id: int) -> RemovalProgress:
         self.removed.append(node_id)

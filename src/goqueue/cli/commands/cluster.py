@@ -308,7 +308,7 @@ def _shown(node: int) -> str:
     return "none" if node == NO_NODE else str(node)
 
 
-def _nodes(ids: list[int]) -> str:
+def _nodes(ids: tuple[int, ...]) -> str:
     return ",".join(map(str, ids)) or "-"
 
 
@@ -375,10 +375,10 @@ def _partition(one: "PartitionPlacement") -> dict[str, object]:
         "leader": one.leader,
         "leader_epoch": one.leader_epoch,
         "partition_epoch": one.partition_epoch,
-        "replicas": one.replicas,
-        "isr": one.isr,
-        "elr": one.elr,
-        "adding": one.adding,
-        "removing": one.removing,
+        "replicas": list(one.replicas),
+        "isr": list(one.isr),
+        "elr": list(one.elr),
+        "adding": list(one.adding),
+        "removing": list(one.removing),
         "status": one.status,
     }
