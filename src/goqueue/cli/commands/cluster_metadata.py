@@ -225,11 +225,11 @@ async def _check_stopped(metadata: "Metadata") -> None:
 
 
 def _location(option: str, text: str) -> "MetadataLocation":
-    from goqueue.server.settings import Metadata as MetadataKind
+    from goqueue.server.settings import LogLocation
 
     location: MetadataLocation | None = None
     with suppress(ValueError):
-        location = MetadataKind().parse(text)
+        location = LogLocation().parse(text)
     if location is None:
         raise typer.BadParameter(f"{text!r} is none; it is file:DIR, or etcd://HOST:PORT,.../PREFIX", param_hint=option)
     return location
