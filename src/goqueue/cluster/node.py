@@ -55,7 +55,6 @@ from goqueue.cluster.records import (
     BrokerRegistered,
     BrokerRemoved,
     BrokerStatus,
-    LogSealed,
     Record,
 )
 from goqueue.cluster.takeover import Takeover
@@ -227,7 +226,6 @@ class Node:
         await self._once_available(self._form_or_join)
         for broker in self.metadata.brokers.values():
             self._learn_address(broker.registration)
-        self._refuse_sealed()
         self._spawn(self._follower.read())
         self._spawn(self._follower.apply())
         tail = await self._once_available(self._log.tail)
@@ -367,20 +365,11 @@ class Node:
                 self._observe(events.BrokerStatusChanged(node, status))
                 if status is BrokerStatus.ONLINE and self._host.reigns:
                     self._watch(node)
-            case LogSealed():
-                self._refuse_sealed()
 
     def _learn_address(self, registration: BrokerRegistered) -> None:
         host, _, port = registration.addresses.peer.rpartition(":")
         if registration.node != self.identity.node and port.isdigit():
             self._peers.set_address(registration.node, host.strip("[]"), int(port))
-
-    def _refuse_sealed(self) -> None:
-        if self.metadata.sealed_to is not None:
-            raise ClusterError(
-                f"this metadata log was moved to {self.metadata.sealed_to}: start the node with --metadata "
-                f"{self.metadata.sealed_to}"
-            )
 
     def _last_election(self) -> tuple[int, int | None, str]:
         return self.metadata.epoch, self.metadata.controller, self.metadata.controller_incarnation

@@ -7,6 +7,7 @@ there are, not which of them are up.
 """
 
 import asyncio
+import os
 import socket
 from pathlib import Path
 
@@ -33,10 +34,28 @@ def shown_endpoints(location: MetadataLocation) -> list[str]:
     return [str(endpoint) for endpoint in location.endpoints]
 
 
-async def open_log(location: MetadataLocation, etcd: EtcdSettings, *, entropy: Entropy) -> MetadataLog:
-    """Open the log. Raises `ClusterError`, `DataDirectoryError` or `MetadataUnavailable`, each with its cure."""
+def from_anywhere(location: MetadataLocation) -> MetadataLocation:
+    """The location as it can be given in any directory."""
+    return FileLocation(os.path.realpath(location.directory)) if isinstance(location, FileLocation) else location
+
+
+def may_be_same(one: MetadataLocation, other: MetadataLocation) -> bool:
+    """Whether two locations can be of one log, as far as their names tell."""
+    if isinstance(one, EtcdLocation) and isinstance(other, EtcdLocation):
+        return one.prefix == other.prefix and not set(one.endpoints).isdisjoint(other.endpoints)
+    return from_anywhere(one) == from_anywhere(other)
+
+
+async def open_log(
+    location: MetadataLocation, etcd: EtcdSettings, *, entropy: Entropy, may_be_damaged: bool = False
+) -> MetadataLog:
+    """Open the log. Raises `ClusterError`, `DataDirectoryError` or `MetadataUnavailable`, each with its cure.
+
+    One that `may_be_damaged` is opened to be replaced.
+    """
     if isinstance(location, FileLocation):
-        return await FileMetadataLog.open(OsDisk(), str(Path(location.directory).absolute()))
+        directory = str(Path(location.directory).absolute())
+        return await FileMetadataLog.open(OsDisk(), directory, may_be_damaged=may_be_damaged)
     from goqueue.cluster.etcd_client import EtcdOptions, EtcdTls  # grpcio is an extra
     from goqueue.cluster.etcd_log import EtcdMetadataLog
 

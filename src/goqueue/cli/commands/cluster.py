@@ -14,6 +14,7 @@ from rich.console import RenderableType
 
 from goqueue.cli import confirmation
 from goqueue.cli.broker import DEFAULT_SERVER, ServerOption, connected
+from goqueue.cli.commands import cluster_metadata
 from goqueue.cli.confirmation import YesOption
 from goqueue.cli.interrupts import termination_raised
 from goqueue.cli.output import (
@@ -281,6 +282,10 @@ def remove(
     if left:
         text = f"node {node} is leaving; {number(left, 'partition')} still to move"
     show({"node": node, "partitions_left": left, "removed": not left}, output, plain(text))
+
+
+app.command("move-metadata")(cluster_metadata.move_metadata)
+app.command("recover")(cluster_metadata.recover)
 
 
 def _node_table(listed: "list[ClusterNode] | list[NodeDetails]") -> RenderableType:

@@ -68,9 +68,7 @@ def serve(
     Settings come from the file, then the environment (GOQUEUE_LOG_LEVEL), then flags; the later wins. Once the broker
     is ready, it prints its addresses in one line to standard output. The log goes to standard error.
     """
-    from goqueue.server.config import InvalidServerConfig, load
-
-    flags = {
+    flags: dict[str, object] = {
         "data": data,
         "native": native,
         "http": http,
@@ -81,17 +79,24 @@ def serve(
         "log.level": log_level,
         "log.format": log_format,
     }
-    try:
-        loaded = load(flags=flags, env=os.environ, file=_read(config) if config else None)
-    except InvalidServerConfig as error:
-        complain(str(error))
-        raise typer.Exit(BAD_CONFIGURATION_EXIT_CODE) from None
+    loaded = load_or_exit(flags, config)
     if show_config:
         _show(loaded, output)
         return
     from goqueue.server import runtime
 
     raise typer.Exit(runtime.serve(loaded))
+
+
+def load_or_exit(flags: dict[str, object], config: Path | None) -> "ServerConfig":
+    """The settings of a server; if they are wrong, complain and exit."""
+    from goqueue.server.config import InvalidServerConfig, load
+
+    try:
+        return load(flags=flags, env=os.environ, file=_read(config) if config else None)
+    except InvalidServerConfig as error:
+        complain(str(error))
+        raise typer.Exit(BAD_CONFIGURATION_EXIT_CODE) from None
 
 
 def _show(config: "ServerConfig", output: OutputFormat) -> None:
