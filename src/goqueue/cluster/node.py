@@ -338,6 +338,8 @@ class Node:
     def peer_lost(self, node: int, was_refused: bool) -> None:
         """The connection to a node broke, and could not be made again: the `lost` of `PeerLinks`."""
         if self._reign is not None:
+            if node == self.identity.node:  # the process that was this node before
+                return
             self._reign.controller.connection_lost(node, was_refused, self._time.now())
             self._reign.touched()
         elif was_refused and node == self.metadata.controller:
@@ -396,8 +398,11 @@ class Node:
                 self._refuse_sealed()
 
     def _learn_address(self, registration: BrokerRegistered) -> None:
+        """Of this node, too, if another process is it: that one may be the controller, and refuse this one."""
         host, _, port = registration.addresses.peer.rpartition(":")
-        if registration.node != self.identity.node and port.isdigit():
+        if registration.incarnation == self.identity.incarnation:
+            self._peers.forget(registration.node)
+        elif port.isdigit():
             self._peers.set_address(registration.node, host.strip("[]"), int(port))
 
     def _refuse_sealed(self) -> None:
