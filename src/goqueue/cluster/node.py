@@ -367,8 +367,11 @@ class Node:
                     self._watch(node)
 
     def _learn_address(self, registration: BrokerRegistered) -> None:
+        """Of this node, too, if another process is it: that one may be the controller, and refuse this one."""
         host, _, port = registration.addresses.peer.rpartition(":")
-        if registration.node != self.identity.node and port.isdigit():
+        if registration.incarnation == self.identity.incarnation:
+            self._peers.forget(registration.node)
+        elif port.isdigit():
             self._peers.set_address(registration.node, host.strip("[]"), int(port))
 
     def _last_election(self) -> tuple[int, int | None, str]:
