@@ -48,16 +48,16 @@ BUGS = [
     Bug(
         "a retry has a new id",
         "metadata_writer",
-        "                    await self._time.sleep(RETRY_NS)\n",
-        "                    await self._time.sleep(RETRY_NS)\n"
-        "                    entry = type(entry)(entry.index, entry.id[::-1], entry.previous_id, entry.epoch, entry.node, entry.batch)\n",
+        "                await self._time.sleep(RETRY_NS)\n",
+        "                await self._time.sleep(RETRY_NS)\n"
+        "                entry = type(entry)(entry.index, entry.id[::-1], entry.previous_id, entry.epoch, entry.node, entry.batch)\n",
         "R5",
     ),
     Bug(
         "an append in doubt is taken for a lost one",
         "metadata_writer",
-        '                    self._tell("unknown", entry)\n',
-        "                    return self._close(entry, is_appended=False)\n",
+        '                self._tell("unknown", entry)\n',
+        "                return False\n",
         "R5",
     ),
     Bug(
