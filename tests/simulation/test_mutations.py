@@ -44,16 +44,16 @@ BUGS = [
     Bug(
         "a retry has a new id",
         "metadata_writer",
-        "                    await self._time.sleep(RETRY_NS)\n",
-        "                    await self._time.sleep(RETRY_NS)\n"
-        '                    entry = __import__("dataclasses").replace(entry, id=entry.id[::-1])\n',
+        "                await self._time.sleep(RETRY_NS)\n",
+        "                await self._time.sleep(RETRY_NS)\n"
+        '                entry = __import__("dataclasses").replace(entry, id=entry.id[::-1])\n',
         "R5",
     ),
     Bug(
         "an append in doubt is taken for a lost one",
         "metadata_writer",
-        '                    self._tell("unknown", entry)\n',
-        "                    return self._close(entry, is_appended=False)\n",
+        '                self._tell("unknown", entry)\n',
+        "                return False\n",
         "R5",
     ),
     Bug(
