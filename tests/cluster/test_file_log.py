@@ -111,14 +111,14 @@ async def test_a_call_waits_for_a_lock_that_is_soon_free(tmp_path: Path) -> None
 
 @in_a_real_loop
 async def test_a_lock_that_stays_taken_ends_every_wait_at_the_deadline(tmp_path: Path) -> None:
-    log = await opened(tmp_path, deadline_s=0.02)
+    log = await opened(tmp_path, deadline_s=0.4)
     entry = entry_after(EMPTY)
     lock = OsDisk().lock(f"{tmp_path}/log/lock")
     snapshot_lock = OsDisk().lock(f"{tmp_path}/log/snapshot.lock")
 
     assert await log.append(entry) == EntryUnknown(entry.position)
-    for call in (log.trim(1), log.store_snapshot(MetadataSnapshot(EMPTY, b"")), opened(tmp_path, deadline_s=0.02)):
-        with pytest.raises(MetadataUnavailable, match=r"did not answer within 0.02 s"):
+    for call in (log.trim(1), log.store_snapshot(MetadataSnapshot(EMPTY, b"")), opened(tmp_path, deadline_s=0.4)):
+        with pytest.raises(MetadataUnavailable, match=r"did not answer within 0.4 s"):
             await call
 
     lock.release()
@@ -156,7 +156,7 @@ class SlowFile(OsFile):
 @in_a_real_loop
 async def test_an_append_on_a_disk_that_hangs_is_in_doubt_and_the_loop_goes_on(tmp_path: Path) -> None:
     disk = SlowDisk()
-    log = await FileMetadataLog.open(disk, f"{tmp_path}/log", deadline_s=0.05)
+    log = await FileMetadataLog.open(disk, f"{tmp_path}/log", deadline_s=0.5)
     other = await opened(tmp_path)
     (first,) = await append(log, b"first")
     watch = other.watch(2)
