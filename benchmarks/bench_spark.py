@@ -1,7 +1,7 @@
 """Topics as tables of Spark, beside Parquet files with the same rows, in the same session.
 
 Run as `python -m benchmarks.bench_spark`; the data go to `GOQUEUE_BENCH_DIR`, or to the temporary directory. The broker
-is a process of its own, Spark has two threads. Rounds of a topic and of its Parquet twin alternate, behind four of each
+is a process of its own, Spark has two threads. Rounds of a topic and of its Parquet twin alternate, after four of each
 that are not counted, and medians are compared: the machine is noisy, and the noise should hit both. What is read goes
 into Spark's `noop` sink, which asks for every column of every row and keeps nothing.
 """

@@ -57,7 +57,7 @@ def main(run: Callable[[str], list[Result]]) -> None:
     """The command line of a benchmark."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--size", choices=SIZES, default="full")
-    parser.add_argument("--json", type=Path, metavar="PATH", help="write the JSON there instead of behind the table")
+    parser.add_argument("--json", type=Path, metavar="PATH", help="write the JSON there instead of after the table")
     options = parser.parse_args()
 
     results = run(options.size)

@@ -1,7 +1,8 @@
 """Clients on partitions that change their leaders all the time: `python -m benchmarks.soak_roles [--seconds 60]`.
 
-Every partition, those of coordinators included, loses its leader at random after 50 to 500 ms and has another one a
-moment later. Meanwhile producers, transactions, delays, a schedule, a follower, and groups in each mode work on them.
+Every partition, those of coordinators and of dead letters included, loses its leader at random after 50 to 500 ms and
+has another one a moment later. Meanwhile producers, transactions, delays, a schedule, schemas, a follower, and groups
+in each mode work on them.
 Whatever is lost, doubled, early or stuck, or any error that a client sees, ends it with what was seen. The tests run
 the same for a few seconds.
 """

@@ -1,6 +1,7 @@
 """The architecture, as far as a test can see it: who imports whom, and which calls are nobody's business."""
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -53,6 +54,7 @@ PURE = {
     "cluster.messages",
     "cluster.placement",
     "cluster.records",
+    "cluster.reports",
     "cluster.registrations",
     "cluster.sessions",
     "cluster.timing",
@@ -96,10 +98,10 @@ MODULES_ONLY_IN: dict[str, set[str]] = {
     "multiprocessing": {"cli"},
     "time": {"clock"},  # everyone else is told the time
     "random": {"testing", "runtime.entropy"},  # a run that draws its own numbers cannot be replayed
-    # The broker and the command line still draw ids of their own.
     "secrets": {"runtime.entropy"},
     "fcntl": {"storage.file", "spark.pipelines.store"},  # a lock that ends with its holder
     "socket": {"doors", "client", "cluster.link", "server", "spark.daemon"},
+    "grpc": {"cluster.etcd_client"},  # an extra: a single node, and a client, run without it
     "importlib": {"record.kernel", "spark.python", ""},  # this file sees only imports that are statements
     "builtins": set(),
     "goqueue": {"cli"},  # the package as a whole: it stands above all that it exports
@@ -121,6 +123,12 @@ MIRRORED = {"broker", "client"}
 TESTED_ELSEWHERE = {
     "client.sync_admin": "scripts/derive-client writes it along with sync.py; tests/client/test_sync.py checks both",
 }
+
+# What is larger says at its top why it has to be.
+LINES_MAX = 800
+METHODS_MAX = 40
+WHY_SO_LONG = re.compile(r"\bOver 800 lines\b")
+WHY_SO_MANY = re.compile(r"# .*\b\d+ methods\b")
 
 # A test waits for a fact, not for a time; and it has the fakes of goqueue.testing.
 NOT_IN_TESTS = ("sleep", "mock", "monkeypatch")
@@ -339,6 +347,43 @@ def test_a_module_has_tests_of_its_name_in_the_same_place(name: str) -> None:
 
 def test_an_exception_is_a_module_that_exists() -> None:
     assert TESTED_ELSEWHERE.keys() <= {module_name(path) for path in SOURCES}
+
+
+def is_too_long(source: str) -> bool:
+    """Whether the file is long, and its first hundred lines do not say why."""
+    lines = source.splitlines()
+    return len(lines) > LINES_MAX and not WHY_SO_LONG.search("\n".join(lines[:100]))
+
+
+def too_large_classes(source: str) -> Iterator[str]:
+    """Classes with many methods, where no comment above or at the top of the class says why."""
+    lines = source.splitlines()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ClassDef):
+            methods = [one for one in node.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)]
+            if len(methods) > METHODS_MAX:
+                above = lines[max(0, node.lineno - 4) : node.lineno - 1]
+                if not WHY_SO_MANY.search("\n".join(above + lines[node.lineno : methods[0].lineno])):
+                    yield node.name
+
+
+@pytest.mark.parametrize("path", [*SOURCES, PACKAGE / "record" / "_kernel.c"], ids=lambda path: path.name)
+def test_a_long_file_and_a_large_class_say_why_they_have_to_be(path: Path) -> None:
+    source = path.read_text()
+
+    assert not is_too_long(source)
+    if path.suffix == ".py":
+        assert list(too_large_classes(source)) == []
+
+
+def test_a_file_or_a_class_that_does_not_say_why_it_is_large_is_found() -> None:
+    methods = "".join(f"    def method_{number}(self): ...\n" for number in range(METHODS_MAX + 1))
+
+    assert is_too_long("x = 1\n" * (LINES_MAX + 1))
+    assert not is_too_long("# Over 800 lines, because\n" + "x = 1\n" * LINES_MAX)
+    assert list(too_large_classes(f"class Large:\n{methods}")) == ["Large"]
+    assert list(too_large_classes(f"class Large:\n    # More than 40 methods: because\n{methods}")) == []
+    assert list(too_large_classes(f"# More than 40 methods: because\nclass Large:\n{methods}")) == []
 
 
 def shortcuts(tree: ast.AST) -> list[str]:

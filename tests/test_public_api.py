@@ -10,6 +10,16 @@ import goqueue.testing
 from goqueue import errors
 
 PUBLIC = {
+    "AsyncClusterAdmin",
+    "ClusterAdmin",
+    "ClusterHealth",
+    "ClusterNode",
+    "ClusterState",
+    "ElectionResult",
+    "FeatureLevel",
+    "NodeDetails",
+    "PartitionPlacement",
+    "RemovalProgress",
     "AlreadyExists",
     "AsyncClient",
     "AsyncConsumer",
@@ -199,7 +209,20 @@ def _named_types(annotation: object) -> set[str]:
     return {name for inside in get_args(annotation) for name in _named_types(inside)}
 
 
-@pytest.mark.parametrize("name", ["Client", "AsyncClient", "Consumer", "Producer", "Transaction", "Scan", "Staging"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Client",
+        "AsyncClient",
+        "ClusterAdmin",
+        "AsyncClusterAdmin",
+        "Consumer",
+        "Producer",
+        "Transaction",
+        "Scan",
+        "Staging",
+    ],
+)
 def test_every_type_that_a_public_method_returns_is_public(name: str) -> None:
     public = getattr(goqueue, name)
     inside = {"blocking_publisher", "connection_pool", "kept_by", "end", "unstored", "publisher", "blocking", "course"}

@@ -9,29 +9,24 @@ import { decodeRecords, encodeRecord } from "./records.mjs";
 const HELLO = 1, METADATA = 3, CREATE_TOPIC = 10, INIT_PRODUCER = 20, PUBLISH = 21;
 const JOIN = 50, HEARTBEAT = 51, POLL = 52, SETTLE = 53, CALL = 60;
 const ERROR = 0x02, SELF_CHECKED = 0x04;
+
 const NOTHING = Buffer.alloc(0);
-
 const failure = (told) => Object.assign(new Error(told.text), told);
-
 function groupBy(items, key) {
-  const groups = new Map();
-  for (const item of items) groups.set(key(item), [...(groups.get(key(item)) ?? []), item]);
-  return groups;
+  return items.reduce((map, item) => map.set(key(item), [...(map.get(key(item)) ?? []), item]), new Map());
 }
 
 export class Client {
   #received = NOTHING;
   #open = new Map(); // requests that are not answered, by correlation
-  #correlation = 0;
-  #producer = null;
   #sequences = new Map(); // the next one, by topic and partition
-  #turn = 0;
+  #producer = null;
+  #correlation = 0; #turn = 0;
 
   constructor(socket) {
     this.socket = socket;
     socket.on("data", (data) => this.#take(data));
-    socket.on("error", (error) => this.#end(error));
-    socket.on("close", () => this.#end(new Error("the connection is closed")));
+    for (const event of ["error", "close"]) socket.on(event, (e) => this.#end(e || new Error("the connection closed")));
   }
 
   static async connect(host, port) {
@@ -57,9 +52,7 @@ export class Client {
     return decode((await this.request(CALL, { name }, encode(args))).payload);
   }
 
-  async createTopic(name, partitions, settings = {}) {
-    return (await this.request(CREATE_TOPIC, { name, partitions, settings })).meta;
-  }
+  createTopic = (name, partitions, settings = {}) => this.request(CREATE_TOPIC, { name, partitions, settings });
 
   /** Publish messages, in one batch per partition. `repeat` of an answer sends its batch again. */
   async publish(topic, messages) {
@@ -68,13 +61,11 @@ export class Client {
     if (error) throw failure(error);
     const turn = this.#turn++, hash = partitioner === "murmur2" ? murmur2 : murmur3;
     const partitionOf = ({ key }) => (key == null ? turn : hash(Buffer.from(key))) % leaders.length;
-    const batches = [...groupBy(messages, partitionOf)];
-    return Promise.all(batches.map(([partition, batch]) => this.#publish(topic, partition, batch)));
+    return Promise.all(Array.from(groupBy(messages, partitionOf), (batch) => this.#publish(topic, ...batch)));
   }
 
   async #publish(topic, partition, [first, ...others]) {
-    const count = 1 + others.length, place = `${topic}/${partition}`;
-    const sequence = this.#sequences.get(place) ?? 0;
+    const count = 1 + others.length, place = `${topic}/${partition}`, sequence = this.#sequences.get(place) ?? 0;
     this.#sequences.set(place, sequence + count);
     const { producer_id, epoch } = this.#producer;
     const headers = { "gq-producer": `${producer_id}:${epoch}:${sequence}:${count}`, ...first.headers };
@@ -85,12 +76,8 @@ export class Client {
 
   /** Become a member of a group. */
   async join(group, topics, options = {}) {
-    const { payload } = await this.request(JOIN, { group, client_id: "node", topics, ...options });
-    return new Member(this, group, decode(payload));
-  }
-
-  close() {
-    this.socket.end();
+    const asked = { group, client_id: "node", topics, ...options };
+    return new Member(this, group, decode((await this.request(JOIN, asked)).payload));
   }
 
   #take(data) {
@@ -98,31 +85,30 @@ export class Client {
     while (this.#received.length >= 16) {
       const end = 4 + this.#received.readUInt32BE(0);
       if (this.#received.length < end) return;
-      const frame = this.#received.subarray(0, end);
+      this.#answer(this.#received.subarray(0, end));
       this.#received = this.#received.subarray(end);
-      const flags = frame[5], payloadAt = 16 + frame.readUInt16BE(6), correlation = frame.readUInt32BE(8);
-      const covered = frame.subarray(16, flags & SELF_CHECKED ? payloadAt : end);
-      if (crc32c(frame.subarray(0, 12), covered) !== frame.readUInt32BE(12)) {
-        return this.#end(new Error("a frame fails its checksum"));
-      }
-      const meta = decode(frame.subarray(16, payloadAt));
-      if (!correlation) return this.#end(failure(meta));
-      const { resolve, reject } = this.#open.get(correlation);
-      this.#open.delete(correlation);
-      flags & ERROR ? reject(failure(meta)) : resolve({ meta, payload: frame.subarray(payloadAt) });
     }
+  }
+
+  #answer(frame) {
+    const flags = frame[5], payloadAt = 16 + frame.readUInt16BE(6), correlation = frame.readUInt32BE(8);
+    const covered = frame.subarray(16, flags & SELF_CHECKED ? payloadAt : frame.length);
+    const sum = crc32c(frame.subarray(0, 12), covered);
+    if (sum !== frame.readUInt32BE(12)) return this.#end(new Error("a frame fails its checksum"));
+    const meta = decode(frame.subarray(16, payloadAt)), { resolve, reject } = this.#open.get(correlation) ?? {};
+    if (!resolve) return this.#end(failure(meta)); // it concerns the connection
+    this.#open.delete(correlation);
+    flags & ERROR ? reject(failure(meta)) : resolve({ meta, payload: frame.subarray(payloadAt) });
   }
 
   #end(error) {
     this.socket.destroy();
     for (const { reject } of this.#open.values()) reject(error);
-    this.#open.clear();
   }
 }
 
 class Member {
-  #client;
-  #name;
+  #client; #name;
   #number = 0; // of the last poll
 
   constructor(client, group, { member_id, generation, partitions }) {
@@ -132,22 +118,19 @@ class Member {
   }
 
   /** Messages, each with the delivery that it came with. */
-  async poll(maxMessages = 100, waitMs = 1000) {
-    const number = ++this.#number, generation = this.generation;
-    const asked = { ...this.#name, generation, max_messages: maxMessages, wait_ms: waitMs, number };
+  async poll(max_messages = 100, wait_ms = 1000) {
+    const asked = { ...this.#name, generation: this.generation, number: ++this.#number, max_messages, wait_ms };
     const { meta, payload } = await this.#client.request(POLL, asked);
-    if (meta.rebalance_required || meta.generation !== generation) await this.heartbeat();
+    if (meta.rebalance_required || meta.generation !== asked.generation) await this.heartbeat();
     let at = 0;
-    return meta.batches.flatMap((delivery) => {
-      const records = decodeRecords(payload.subarray(at, (at += delivery.bytes)));
-      return Array.from(records, (record) => ({ ...record, delivery }));
-    });
+    const records = ({ bytes }) => decodeRecords(payload.subarray(at, (at += bytes)));
+    return meta.batches.flatMap((delivery) => Array.from(records(delivery), (record) => ({ ...record, delivery })));
   }
 
   /** Stay a member, and revoke what has to go. */
   async heartbeat(revoked = []) {
-    const asked = { ...this.#name, generation: this.generation };
-    const { payload } = await this.#client.request(HEARTBEAT, asked, revoked.length ? encode(revoked) : NOTHING);
+    const asked = { ...this.#name, generation: this.generation }, given = revoked.length ? encode(revoked) : NOTHING;
+    const { payload } = await this.#client.request(HEARTBEAT, asked, given);
     const { generation, partitions_assigned: partitions, partitions_to_revoke: leaving } = decode(payload);
     Object.assign(this, { generation, partitions });
     if (leaving.length) await this.heartbeat(leaving);
@@ -155,17 +138,13 @@ class Member {
 
   /** Settle messages by ack, nack, reject, extend or release; throws for the first that is refused. */
   async settle(messages, settlement = { action: "ack" }) {
-    const deliveries = [...groupBy(messages, (message) => message.delivery)];
-    // little-endian, as this machine is if it runs Node
-    const offsets = new BigUint64Array(deliveries.flatMap(([, those]) => those.map(({ offset }) => offset)));
-    const parts = deliveries.map(([{ topic, partition, nonce }, { length: count }]) => ({ topic, partition, nonce, count }));
+    const those = [...groupBy(messages, (message) => message.delivery)];
+    const offsets = new BigUint64Array(those.flatMap(([, all]) => all.map((one) => one.offset))); // little-endian
+    const parts = those.map(([{ topic, partition, nonce }, all]) => ({ topic, partition, nonce, count: all.length }));
     const { payload } = await this.#client.request(SETTLE, { settlement, parts }, Buffer.from(offsets.buffer));
-    for (const [settled, error] of decode(payload)) {
-      if (error ?? settled.refused[0]) throw failure(error ?? settled.refused[0]);
-    }
+    const refused = decode(payload).map(([settled, error]) => error ?? settled.refused[0]).find(Boolean);
+    if (refused) throw failure(refused);
   }
 
-  leave() {
-    return this.#client.call("groups.leave", this.#name);
-  }
+  leave = () => this.#client.call("groups.leave", this.#name);
 }

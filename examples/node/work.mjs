@@ -25,7 +25,7 @@ while (received.length < messages.length) {
 const refused = await member.settle(received.slice(0, 1)).catch((error) => error.code);
 const positions = await client.call("groups.positions", { group: "node-workers" });
 await member.leave();
-client.close();
+client.socket.end();
 
 console.log(JSON.stringify({
   stored: stored.map(({ partition, first_offset, record_count }) => ({ partition, first_offset, record_count })),

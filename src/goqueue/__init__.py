@@ -90,6 +90,9 @@ if TYPE_CHECKING:
     from goqueue.client.client import (
         AsyncClient,
     )
+    from goqueue.client.cluster_admin import (
+        AsyncClusterAdmin,
+    )
     from goqueue.client.consumer import (
         AsyncConsumer,
         AsyncConsumption,
@@ -135,9 +138,22 @@ if TYPE_CHECKING:
         Client,
         Messages,
     )
+    from goqueue.client.sync_admin import (
+        ClusterAdmin,
+    )
     from goqueue.client.transactions import (
         AsyncTransaction,
         Transaction,
+    )
+    from goqueue.wire.cluster_reports import (
+        ClusterHealth,
+        ClusterNode,
+        ClusterState,
+        ElectionResult,
+        FeatureLevel,
+        NodeDetails,
+        PartitionPlacement,
+        RemovalProgress,
     )
     from goqueue.wire.reports import (
         BlockedKey,
@@ -189,6 +205,7 @@ __version__ = VERSION
 __all__ = [
     "AlreadyExists",
     "AsyncClient",
+    "AsyncClusterAdmin",
     "AsyncConsumer",
     "AsyncConsumption",
     "AsyncDelivered",
@@ -203,7 +220,11 @@ __all__ = [
     "BlockedKey",
     "BrokerUnavailable",
     "Client",
+    "ClusterAdmin",
     "ClusterError",
+    "ClusterHealth",
+    "ClusterNode",
+    "ClusterState",
     "Compatibility",
     "Conflict",
     "Consumer",
@@ -221,6 +242,8 @@ __all__ = [
     "DirectoryUnusable",
     "DoneAbove",
     "DueTime",
+    "ElectionResult",
+    "FeatureLevel",
     "Forbidden",
     "ForeignFile",
     "GoQueueError",
@@ -256,6 +279,7 @@ __all__ = [
     "MetadataUnavailable",
     "MetadataWentBack",
     "MethodNotAllowed",
+    "NodeDetails",
     "NodeHealth",
     "NotFound",
     "NotGroupMember",
@@ -265,6 +289,7 @@ __all__ = [
     "PartitionName",
     "PartitionNotAssigned",
     "PartitionNotFound",
+    "PartitionPlacement",
     "Piece",
     "Position",
     "PositionReset",
@@ -284,6 +309,7 @@ __all__ = [
     "RedriveInfo",
     "RedrivePlan",
     "ReliabilityReport",
+    "RemovalProgress",
     "RequestError",
     "RequestTimeout",
     "RequestTooLarge",
@@ -330,6 +356,16 @@ __all__ = [
 
 
 _LAZY = {
+    "AsyncClusterAdmin": "client.cluster_admin",
+    "ClusterAdmin": "client.sync_admin",
+    "ClusterHealth": "wire.cluster_reports",
+    "ClusterNode": "wire.cluster_reports",
+    "ClusterState": "wire.cluster_reports",
+    "ElectionResult": "wire.cluster_reports",
+    "FeatureLevel": "wire.cluster_reports",
+    "NodeDetails": "wire.cluster_reports",
+    "PartitionPlacement": "wire.cluster_reports",
+    "RemovalProgress": "wire.cluster_reports",
     "AsyncClient": "client.client",
     "AsyncConsumer": "client.consumer",
     "AsyncConsumption": "client.consumer",

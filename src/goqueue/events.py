@@ -448,7 +448,7 @@ class GroupChanged(GroupEvent):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupStateChanged(GroupEvent):
-    """The group changed its state."""
+    """The group is in another state: Empty, Stable, Rebalancing or Dead."""
 
     state: str
 

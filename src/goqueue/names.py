@@ -10,7 +10,7 @@ _ALIKE = 0.6
 
 
 class TopicPartition(NamedTuple):
-    """One partition of one topic."""
+    """One partition of one topic: what positions and assignments are about."""
 
     topic: str
     partition: int

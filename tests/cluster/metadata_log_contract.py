@@ -432,6 +432,7 @@ class MetadataLogContract:
             log.load_snapshot(),
             log.store_snapshot(MetadataSnapshot(EMPTY, b"")),
             log.trim(1),
+            log.replace(MetadataSnapshot(MetadataPosition(1, ids.bytes(16)), b"")),
         ):
             with pytest.raises(MetadataUnavailable):
                 await call
@@ -588,6 +589,61 @@ class MetadataLogContract:
         except MetadataTrimmed:
             seen = []
         assert seen in ([], [*entries[1:], *later])
+
+        await under_test.close()
+
+    # Replacing
+
+    @in_a_loop
+    async def test_a_log_that_is_replaced_has_the_snapshot_and_nothing_else(self, new_log: NewLog) -> None:
+        under_test = new_log()
+        old = await under_test.connect()
+        entries = await numbered(old, 10)
+        await old.store_snapshot(MetadataSnapshot(entries[3].position, b"older"))
+        await old.trim(3)
+        for snapshot in (
+            MetadataSnapshot(entries[6].position, b"state of before"),
+            MetadataSnapshot(MetadataPosition(20, ids.bytes(16)), b"state of an operator"),
+            MetadataSnapshot(MetadataPosition(5, ids.bytes(16)), ids.bytes(2 * BATCH_BYTES_MAX)),
+        ):
+            await (await under_test.connect()).replace(snapshot)
+
+            log, other = await under_test.connect(), await under_test.connect()
+            index = snapshot.position.index
+            assert await log.tail() == snapshot.position
+            assert await log.load_snapshot() == snapshot
+            assert await log.read(index + 1, 10) == []
+            for gone in (1, index):
+                with pytest.raises(MetadataTrimmed) as caught:
+                    await log.read(gone, 10)
+                assert (caught.value.asked, caught.value.first) == (gone, index + 1)
+            with pytest.raises(MetadataTrimmed):
+                await anext(log.watch(index))
+            waiting = asyncio.create_task(take(other.watch(index + 1), 3))
+            assert not isinstance(await log.append(entry_after(entries[-1].position)), EntryAppended)
+            later = await numbered(log, 3)
+            assert await waiting == later == await read_all(other, index + 1)
+            assert later[0].after == snapshot.position
+
+        await under_test.close()
+
+    @in_a_loop
+    async def test_an_empty_log_is_replaced_as_well(self, new_log: NewLog) -> None:
+        under_test = new_log()
+        snapshot = MetadataSnapshot(MetadataPosition(7, ids.bytes(16)), b"state")
+
+        await (await under_test.connect()).replace(snapshot)
+
+        log = await under_test.connect()
+        assert (await log.tail(), await log.load_snapshot()) == (snapshot.position, snapshot)
+        assert not isinstance(await log.append(entry_after(EMPTY)), EntryAppended)
+        later = await numbered(log, 2)
+        assert await read_all(await under_test.connect(), 8) == later
+        await log.store_snapshot(MetadataSnapshot(later[-1].position, b"later"))
+        await log.trim(9)
+        with pytest.raises(MetadataTrimmed):
+            await log.read(8, 1)
+        assert await log.read(9, 10) == later[1:]
 
         await under_test.close()
 

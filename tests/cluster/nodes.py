@@ -8,7 +8,7 @@ from goqueue.cluster.controller import ClusterDefaults
 from goqueue.cluster.link import PeerUnreachable
 from goqueue.cluster.local_copy import DEFAULT_POLICY, LocalCopy, SnapshotPolicy
 from goqueue.cluster.metadata_log import MetadataEntry
-from goqueue.cluster.node import ClusterNode, NodeIdentity
+from goqueue.cluster.node import Node, NodeIdentity
 from goqueue.cluster.records import BrokerAddresses, Record, encode_batch
 from goqueue.cluster.timing import ClusterTiming
 from goqueue.events import Event
@@ -53,16 +53,16 @@ class Machine:
         self.log: SimulatedMetadataLog
         self.copy: LocalCopy
         self.peers: NoPeers
-        self.node: ClusterNode
+        self.node: Node
 
-    def make(self, **more: Any) -> ClusterNode:
+    def make(self, **more: Any) -> Node:
         """A new process."""
         self.starts += 1
         entropy = SeededEntropy(100 * self.number + self.starts)
         self.log = self.engine.connect(self.number)
         self.copy = LocalCopy.open(self.disk, PATH, node=self.number, entropy=entropy, policy=self.policy)
         self.peers = NoPeers()
-        self.node = ClusterNode(
+        self.node = Node(
             NodeIdentity(
                 node=self.number,
                 incarnation=f"{self.number}.{self.starts}",
@@ -83,12 +83,12 @@ class Machine:
         )
         return self.node
 
-    async def start(self, **more: Any) -> ClusterNode:
+    async def start(self, **more: Any) -> Node:
         node = self.make(**more)
         await node.start()
         return node
 
-    async def online(self, **more: Any) -> ClusterNode:
+    async def online(self, **more: Any) -> Node:
         """Start, and wait until the controller has let the broker in."""
         node = await self.start(**more)
         await until(lambda: self.is_online)

@@ -33,7 +33,7 @@ async def serving(
     tls: ssl.SSLContext | None = None,
     greeting_s: float = link.GREETING_S,
 ) -> AsyncIterator[tuple[PeerServer, int]]:
-    server = PeerServer(greeting, answer, greeting_s=greeting_s)
+    server = PeerServer(lambda: greeting, answer, greeting_s=greeting_s)
     _, port = await server.start("127.0.0.1", 0, tls=tls)
     try:
         yield server, port
@@ -48,7 +48,7 @@ async def linked(
     tls: ssl.SSLContext | None = None,
     lost: Callable[[int, bool], None] = lambda node, was_refused: None,
 ) -> AsyncIterator[PeerLinks]:
-    links = PeerLinks(greeting, tls=tls, lost=lost)
+    links = PeerLinks(lambda: greeting, tls=tls, lost=lost)
     links.set_address(2, "127.0.0.1", port)
     try:
         yield links

@@ -16,6 +16,7 @@ from goqueue.cluster.metadata_log import (
     EntryLost,
     EntryUnknown,
     MetadataEntry,
+    MetadataPosition,
     MetadataSnapshot,
 )
 from goqueue.errors import (
@@ -153,6 +154,74 @@ def test_a_power_cut_in_the_middle_of_recovery_changes_nothing() -> None:
             assert read_all(opened(copy.crash(seed=survived))) == entries
             survived += 1
     assert survived > MARK_BYTES
+
+
+@pytest.mark.parametrize("keep", ["nothing", "everything", "random"])
+def test_a_power_cut_while_the_log_is_replaced_leaves_the_old_or_the_new_one(keep: str) -> None:
+    outcomes = set()
+    power_off_after = 1_500  # while the last entries are appended
+    while ("new", True) not in outcomes:
+        power_off_after += 7
+        disk = MemoryDisk(power_off_after=power_off_after)
+        answered: list[MetadataEntry] = []
+        snapshot: MetadataSnapshot | None = None
+        is_replaced = False
+        try:
+            files = opened(disk, segment_bytes=SMALL)
+            answered = numbered(files, 12)
+            files.snapshot.store(MetadataSnapshot(answered[4].position, b"older"))
+            snapshot = MetadataSnapshot(MetadataPosition(7, bytes(15) + b"7"), b"state of an operator")
+            files.replace(snapshot)
+            is_replaced = True
+        except (PowerLoss, MetadataUnavailable, DirectoryUnusable):
+            pass
+        survived = disk.crash(seed=power_off_after) if keep == "random" else disk.crash(keep=keep)  # type: ignore[arg-type]
+
+        found = opened(survived, segment_bytes=SMALL)
+
+        outcome = "old" if found.snapshot.load() != snapshot or snapshot is None else "new"
+        outcomes.add((outcome, is_replaced))
+        if outcome == "old":
+            assert read_all(found)[: len(answered)] == answered
+            continue
+        assert snapshot is not None
+        assert found.tail() == snapshot.position
+        assert segment_paths(survived, LOG) == []
+        with pytest.raises(MetadataTrimmed):
+            found.read(7, 1)
+        later = append_next(found)
+        survived.remove(MARK)
+        assert read_all(opened(survived.crash(), segment_bytes=SMALL), 8) == [later]
+    assert outcomes == {("old", False), ("new", False), ("new", True)}
+
+
+def test_a_replaced_log_without_a_mark_ends_at_its_snapshot() -> None:
+    disk = MemoryDisk()
+    files = opened(disk)
+    numbered(files, 3)
+    snapshot = MetadataSnapshot(MetadataPosition(9, bytes(15) + b"9"), b"state")
+    files.replace(snapshot)
+    disk.remove(MARK)
+
+    found = opened(disk)
+
+    assert found.tail() == snapshot.position
+    assert found.read(10, 1) == []
+
+
+def test_a_damaged_log_is_opened_only_to_be_replaced() -> None:
+    disk = MemoryDisk()
+    numbered(opened(disk), 3)
+    disk.write(FIRST, disk.read(FIRST)[:100])
+    with pytest.raises(MetadataDamaged):
+        opened(disk)
+    files = MetadataFiles(disk, LOG)
+    files.open(may_be_damaged=True)
+    snapshot = MetadataSnapshot(MetadataPosition(2, bytes(15) + b"2"), b"state")
+
+    files.replace(snapshot)
+
+    assert opened(disk).tail() == snapshot.position
 
 
 def test_an_entry_of_a_killed_author_is_seen_when_the_next_one_has_made_it_durable() -> None:

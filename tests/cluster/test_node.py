@@ -27,7 +27,7 @@ from goqueue.cluster.messages import (
     encode_message,
 )
 from goqueue.cluster.metadata import Metadata
-from goqueue.cluster.node import ClusterNode
+from goqueue.cluster.node import Node
 from goqueue.cluster.records import (
     BrokerRemoved,
     BrokerStatus,
@@ -65,7 +65,7 @@ def records_of(engine: SimulatedEngine, kind: type[object]) -> list[object]:
     return found
 
 
-async def topic(node: ClusterNode, name: str = "orders", request_id: str = "r1") -> TopicDecided:
+async def topic(node: Node, name: str = "orders", request_id: str = "r1") -> TopicDecided:
     answer = await node.decide(CreateTopic(request_id, name, 2, 1))
     assert isinstance(answer, TopicDecided)
     return answer

@@ -1,8 +1,9 @@
 """Partitions lose their leaders and get others at random, while everything that GoQueue can do is done to them.
 
-Producers, transactions, delays, schedules, followers, and groups in each mode work on an embedded broker with ordinary
-clients. Meanwhile each partition is without a leader for a moment, again and again. Then calm returns, and nothing may
-be lost, doubled in the log, early or stuck; and no client may have seen an error.
+Producers, transactions, delays, a schedule, the schema registry, followers, and groups in each mode work on an embedded
+broker with ordinary clients. Meanwhile each partition is without a leader for a moment, again and again: those of the
+topics, of their dead letters, and of all coordinators. Then calm returns, and nothing may be lost, doubled in the log,
+early or stuck; and no client may have seen an error.
 """
 
 import json
@@ -16,10 +17,9 @@ from threading import Event, Lock, Thread
 from time import monotonic, time
 
 from goqueue import Client, Delivered, Message, TopicNotFound, TransactionAborted
-from goqueue.broker.coordination import GROUPS_TOPIC, PARTITION_COUNTS, SCHEDULES_TOPIC, TRANSACTIONS_TOPIC
+from goqueue.broker.coordination import PARTITION_COUNTS
 from goqueue.testing import EmbeddedBroker
 
-COORDINATED = {name: PARTITION_COUNTS[name] for name in (GROUPS_TOPIC, TRANSACTIONS_TOPIC, SCHEDULES_TOPIC)}
 MODES = ("partitioned", "shared", "key-shared")
 EARLY_S = 0.02  # the tolerance of the clock of the test against that of the broker
 VISIBILITY_S = 10.0  # a busy machine keeps that
@@ -53,6 +53,7 @@ class FlappingReport:
     dead: int = 0
     delayed: int = 0
     ticks: int = 0
+    schemas: int = 0
     worst_pause_s: float = 0.0
 
 
@@ -67,6 +68,7 @@ class Ledger:
     acked: dict[str, set[str]] = field(default_factory=dict)
     early: list[str] = field(default_factory=list)
     followed: list[tuple[int, int]] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     progress_s: float = field(default_factory=monotonic)
 
@@ -99,6 +101,7 @@ class Flapping:
             gq.create_topic("ticks", partitions=1)
             gq.schedule("ticks", b"tick", name="often", every="1s")
             makers: list[Callable[[], None]] = [self._produce, self._publish_singly, self._transact, self._delay]
+            makers.append(self._register)
             takers = [lambda mode=mode: self._consume(mode) for mode in MODES for _ in range(2)]
             with self._threads([self._follow, *takers], self._stop), self._threads(makers, self._over):
                 self._flap()
@@ -194,6 +197,14 @@ class Flapping:
                 self._stored(value)
                 self._over.wait(0.03)
 
+    def _register(self) -> None:
+        """Versions of a schema, one after the other."""
+        with Client(self._broker.address) as gq:
+            while not self._over.is_set():
+                schema = {"type": "string", "description": f"schema {len(self._told.versions) + 1}"}
+                self._told.versions.append(gq.register_schema("changing", schema).version)
+                self._over.wait(0.05)
+
     def _stored(self, value: str) -> None:
         with self._told.lock:
             self._told.stored.add(value)
@@ -242,7 +253,8 @@ class Flapping:
     def _flap(self) -> None:
         """Each partition loses its leader at random times, independently of the others."""
         rng, config = Random(self._config.seed + 2), self._config
-        counts = {**dict.fromkeys(self._topics, config.partitions), "ticks": 1, **COORDINATED}
+        counts = {**dict.fromkeys(self._topics, config.partitions), "ticks": 1, **PARTITION_COUNTS}
+        counts |= {f"{topic}.dlq": config.partitions for topic in self._topics}
         places = [(topic, number) for topic, count in counts.items() for number in range(count)]
         due = [(monotonic() + rng.uniform(*config.led_s), place) for place in places]
         heapify(due)
@@ -264,7 +276,7 @@ class Flapping:
     def _resigned(self, place: tuple[str, int]) -> bool:
         try:
             self._broker.resign(*place)
-        except TopicNotFound:  # an internal topic that no client has used yet
+        except TopicNotFound:  # an internal topic that no client has used yet, or nothing is dead yet
             return False
         return True
 
@@ -303,8 +315,9 @@ class Flapping:
         rejected = {value for value in in_log if is_rejected(value)}
         assert set(dead) == rejected, f"dead: {sorted(set(dead) ^ rejected)[:5]}"
         self._check_followed(gq)
-        ticks = [message.text() for message in gq.read("ticks")]
-        report.published, report.dead, report.ticks = len(in_log), len(dead), len(ticks)
+        self._check_schedule(gq)
+        self._check_schemas(gq)
+        report.published, report.dead = len(in_log), len(dead)
         report.transactions = told.transactions
         report.delivered = sum(sum(seen.values()) for seen in told.seen.values())
         report.redelivered = report.delivered - sum(len(seen) for seen in told.seen.values())
@@ -314,15 +327,41 @@ class Flapping:
         return list(gq.read(f"{topic}.dlq")) if f"{topic}.dlq" in gq.topics() else []
 
     def _check_followed(self, gq: Client) -> None:
-        """A follower sees every message once, and those of a partition in their order, up to the end of one of them."""
+        """The follower saw every message of a partition once and in order, up to the last one that it saw.
+
+        It passes delayed messages that are not due, and it stops at the first of the messages that end the topic.
+        """
         by_partition: dict[int, list[int]] = {}
         for partition, offset in self._told.followed:
             by_partition.setdefault(partition, []).append(offset)
+        assert by_partition, "the follower saw nothing"
         for partition, offsets in by_partition.items():
-            stored = [message.offset for message in gq.read("work-shared", partition=partition)]
-            due = sorted(offsets)
-            assert len(set(offsets)) == len(offsets), f"followed twice in partition {partition}"
-            assert set(due) <= set(stored)
+            stored = {message.offset: message.text() for message in gq.read("work-shared", partition=partition)}
+            wanted = {offset for offset, text in stored.items() if offset <= offsets[-1] and not text.startswith("{")}
+            assert offsets == sorted(set(offsets)), f"followed twice or out of order in partition {partition}"
+            assert wanted <= set(offsets) <= set(stored), f"not followed: {sorted(wanted - set(offsets))[:5]}"
+
+    def _check_schedule(self, gq: Client) -> None:
+        """Each run was published once, and none before its time."""
+        gq.pause_schedule("ticks", "often")
+        info, end_s = gq.describe_schedule("ticks", "often"), monotonic() + self._config.calm_s
+        while info.runs < len(list(gq.read("ticks"))) and monotonic() < end_s:  # the last run is not noted yet
+            Event().wait(0.1)
+            info = gq.describe_schedule("ticks", "often")
+        offsets = [message.offset for message in gq.read("ticks")]
+        assert info.runs == len(offsets) > 0
+        assert sorted(run.offset for run in info.history) == offsets[-len(info.history) :]
+        assert all(run.published_at_ns >= run.due_at_ns for run in info.history), "published too early"
+        assert len({run.due_at_ns for run in info.history}) == len(info.history), "published twice"
+        self._report.ticks = len(offsets)
+
+    def _check_schemas(self, gq: Client) -> None:
+        """Every version that was registered is there; one that is registered again after an error is the same one."""
+        versions = self._told.versions
+        assert versions == list(range(1, len(versions) + 1))
+        for version in versions:
+            assert f'"schema {version}"' in gq.schema(subject="changing", version=version).schema
+        self._report.schemas = len(versions)
 
 
 class _Abort(Exception):

@@ -139,7 +139,7 @@ class House:
         self.disk = MemoryDisk()
         self.broker = Broker.open(self.disk, "/data", clock=self.clock, workers=self.workers)
         self.door = NativeDoor(
-            LocalService.of(self.broker), clock=self.clock, config=config, node_id=3, busy_poll_ns=busy_poll_ns
+            LocalService.of(self.broker), clock=self.clock, config=config, node_id=0, busy_poll_ns=busy_poll_ns
         )
         self.address = ("", 0)
         self.peers: list[Peer] = []

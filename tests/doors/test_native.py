@@ -44,7 +44,7 @@ def test_hello_says_what_both_ends_speak() -> None:
 
         welcome = await peer.ask(Verb.HELLO, hello, verbs.HelloAnswer)
 
-        assert (welcome.version, welcome.features, welcome.node_id) == (1, ("read",), 3)
+        assert (welcome.version, welcome.features, welcome.node_id) == (1, ("read",), 0)
         assert welcome.frame_bytes_max == house.door.config.frame_bytes_max
 
     at_a_door(test)
@@ -177,7 +177,7 @@ def test_every_verb_is_answered() -> None:
         altered = await peer.ask(Verb.ALTER_TOPIC, verbs.AlterTopicRequest("orders", {"acks": None}), verbs.TopicState)
         assert altered.settings["acks"] == "all"
         known = await peer.ask(Verb.METADATA, verbs.MetadataRequest(["orders", "missing"]), verbs.MetadataAnswer)
-        assert known.nodes == {3: ""}
+        assert known.nodes == {0: ""}
         assert known.topics[0].leaders == [0, 0]
         assert known.topics[0].partitioner == "murmur3"
         assert known.topics[1].error is not None

@@ -355,6 +355,8 @@ def test_every_verb_of_the_service_can_be_called_but_those_that_have_frames() ->
         *(f"scans.{name}" for name in ("pieces", "hidden", "rescheduled")),
         *(f"schemas.{name}" for name in ("by_guid", "by_id", "check", "compatibility", "delete_level")),
         "node.health",
+        *(f"cluster.{name}" for name in ("state", "health", "nodes", "node", "partitions", "metadata")),
+        *(f"cluster.{name}" for name in ("elect_leaders", "remove_node", "feature_level", "set_feature_level")),
         *(f"schemas.{name}" for name in ("delete_mode", "delete_subject", "delete_version", "find", "get")),
         *(f"schemas.{name}" for name in ("level", "lookup", "mode", "policy", "referenced_by", "register")),
         *(f"schemas.{name}" for name in ("rendered", "set_level", "set_mode", "set_policy", "stats", "subjects")),

@@ -462,6 +462,16 @@ def test_a_join_that_is_repeated_before_anything_else_is_a_retry(confirms: bool)
     assert again.heard_ns == SECOND
 
 
+def test_a_first_join_that_is_repeated_with_the_id_of_its_answer_is_a_retry() -> None:
+    group = new_group()
+    first = join(group, None)
+
+    again = join(group, first.id)
+
+    assert again is first
+    assert group.generation == 1
+
+
 def test_a_retried_join_leaves_the_member_the_generations_that_it_has() -> None:
     group = new_group()
     join(group, "a", topics=("returns",))

@@ -43,6 +43,10 @@ def node(*arguments: str) -> str:
     return done.stdout
 
 
+def test_it_takes_no_more_than_150_lines() -> None:
+    assert len((EXAMPLE / "goqueue.mjs").read_text().splitlines()) <= 150
+
+
 def test_it_gets_every_message_that_it_published_and_acknowledges_it(worked: Any) -> None:
     assert sorted(one["number"] for one in worked["received"]) == list(range(20))
     assert {(one["city"], one["source"]) for one in worked["received"]} == {("Zürich", "node")}

@@ -148,9 +148,9 @@ def test_what_is_no_address_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("file", "problem"),
     [
-        ("node_id = -1", "node_id = -1 (goqueue.toml: node_id): must be a whole number from 0 to 2147483647"),
-        ("node_id = true", "node_id = True (goqueue.toml: node_id): must be a whole number from 0 to 2147483647"),
-        ("node_id = 1.0", "node_id = 1.0 (goqueue.toml: node_id): must be a whole number from 0 to 2147483647"),
+        ("node_id = -1", "node_id = -1 (goqueue.toml: node_id): must be a whole number from 0 to 65535"),
+        ("node_id = true", "node_id = True (goqueue.toml: node_id): must be a whole number from 0 to 65535"),
+        ("node_id = 1.0", "node_id = 1.0 (goqueue.toml: node_id): must be a whole number from 0 to 65535"),
         (
             "drain_grace = 10",
             "drain_grace = 10 (goqueue.toml: drain_grace): must be a duration from 0s to 1h, such as ",

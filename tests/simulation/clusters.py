@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from goqueue.cluster.node import ClusterNode as Node
+from goqueue.cluster.node import Node
 from goqueue.testing import SimulatedCluster
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import goqueue.cluster
-from goqueue.cluster.node import ClusterNode as Node
+from goqueue.cluster.node import Node
 
 PACKAGE = "goqueue.cluster"
 FOLDER = Path(str(goqueue.cluster.__file__)).parent
@@ -53,5 +53,5 @@ def mutated_node(name: str, old: str, new: str) -> type[Node]:
         for original in originals.values():
             sys.modules[original.__name__] = original
     assert name in changed, f"no node uses {name}"
-    mutated: type[Node] = changed["node"].ClusterNode
+    mutated: type[Node] = changed["node"].Node
     return mutated

@@ -13,7 +13,7 @@ from concurrent.futures import ProcessPoolExecutor
 from time import perf_counter
 from typing import Final
 
-from goqueue.cluster.node import ClusterNode as Node
+from goqueue.cluster.node import Node
 from goqueue.testing import SimulatedCluster, SimulationFailed
 
 STEPS: Final = 120

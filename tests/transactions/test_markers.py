@@ -127,7 +127,7 @@ def test_it_takes_what_a_door_gives(records: type) -> None:
 @pytest.mark.parametrize("plain", range(3))
 def test_all_records_of_a_transactional_batch_are_transactional(plain: int) -> None:
     flags = [Flags.TRANSACTIONAL] * 3
-    flags[plain] = Flags(0)
+    flags[plain] = 0
 
     with pytest.raises(InvalidBatch, match="not all records are transactional"):
         checked(batch_of(BatchIdentity(7, 0, 0, 3, 9), flags=list(map(int, flags))))

@@ -23,9 +23,17 @@ import msgspec
 import goqueue
 from goqueue.doors.native import calls
 from goqueue.service.new_message import NewMessage
-from goqueue.wire import reports, scan_reports, schema_reports, trace_reports, transaction_reports, verbs
+from goqueue.wire import (
+    cluster_reports,
+    reports,
+    scan_reports,
+    schema_reports,
+    trace_reports,
+    transaction_reports,
+    verbs,
+)
 
-_MODULES = (verbs, reports, scan_reports, schema_reports, trace_reports, transaction_reports)
+_MODULES = (verbs, reports, scan_reports, schema_reports, trace_reports, transaction_reports, cluster_reports)
 _PLAIN = {int: "int", str: "str", bool: "bool", float: "float", bytes: "bytes", object: "any", NoneType: "null"}
 
 

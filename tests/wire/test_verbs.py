@@ -31,6 +31,8 @@ def example(struct: type[msgspec.Struct]) -> msgspec.Struct:
 def _example_of(kind: object) -> object:
     if kind in EXAMPLES:
         return EXAMPLES[kind]
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return example(kind)
     if "list" not in str(kind) and "None" in str(kind):
         return None
     return {} if "dict" in str(kind) else []

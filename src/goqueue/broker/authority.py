@@ -3,11 +3,16 @@
 A broker that is alone decides itself, and has no authority. In a cluster the controller decides, for all nodes, and the
 decision comes back to every broker through the metadata log: a broker creates, alters, deletes and leads what the log
 says, and nothing else (`cluster/reconciler.py`).
+
+What a node says of its cluster is the noun `cluster` of the service. A broker that is alone answers as a cluster of one
+(`cluster_of_one.py`); the server of a node puts `cluster/cluster_view.py` in its place.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
+from goqueue.metrics.cluster import ClusterGauges
+from goqueue.service.node import Check
 from goqueue.service.pending import Pending
 
 
@@ -44,3 +49,13 @@ class Authority(Protocol):
 
     def take_producer_numbers(self) -> range:
         """Numbers for producers that no other node gives. Raises `MetadataUnavailable`."""
+
+
+class ClusterNoun(Protocol):
+    """What answers the verbs of `service.cluster`, plainly or with a `Pending`; here is what is asked beside them."""
+
+    def check(self) -> Check:
+        """Whether this node is a part of its cluster, for health and readiness."""
+
+    def gauges(self) -> ClusterGauges:
+        """The cluster in numbers, for metrics."""

@@ -11,7 +11,8 @@ holds the broker.
 from collections.abc import Callable, Sequence
 
 from goqueue import events
-from goqueue.broker.authority import Authority
+from goqueue.broker.authority import Authority, ClusterNoun
+from goqueue.broker.cluster_of_one import ClusterOfOne
 from goqueue.broker.config import BrokerConfig
 from goqueue.broker.conversion import convert
 from goqueue.broker.coordination import (
@@ -46,6 +47,7 @@ from goqueue.broker.waits import Waits
 from goqueue.clock import MS, Clock
 from goqueue.errors import StorageError
 from goqueue.runtime.entropy import Entropy, SystemEntropy
+from goqueue.service.node import Check
 from goqueue.service.pending import Pending
 from goqueue.storage.directory import DataDirectory
 from goqueue.storage.file import Disk
@@ -161,9 +163,12 @@ class Broker:
             partitions,
             node_id=config.node_id,
             space=data.space,
+            cluster=self._check_cluster,
             stopping=self._stopping,
             clock=clock,
         )
+        self.alone = ClusterOfOne(partitions, self.node, node_id=config.node_id, stopping=self._stopping, clock=clock)
+        self.cluster: ClusterNoun = self.alone  # a server that is a node of a cluster puts its own view here
         partitions.make_delivery = self._make_delivery
         partitions.delivery_opened = self._delivery_opened
         partitions.topics_changed = self.groups.topics_changed
@@ -290,6 +295,9 @@ class Broker:
         self.coordinators.leader_ended(leader)
         self.groups.leader_ended(leader)
         self.dead_letters.leader_ended(leader)
+
+    def _check_cluster(self) -> Check:
+        return self.cluster.check()
 
     def _topic_deleted(self, name: str) -> None:
         self.groups.topic_deleted(name)

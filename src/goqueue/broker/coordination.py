@@ -128,7 +128,7 @@ class Journals:
         leader.when_stored(leader.log.next_offset, leader).then(self._attach)
 
     def leader_ended(self, leader: PartitionLeader, error: GoQueueError) -> None:
-        """Detach."""
+        """Detach the partition from its coordinator; requests that wait for it get the error."""
         self._unread.discard(leader)
         if self._attached.pop(leader.origin.partition, None) is not None:
             self.coordinator.detach(leader.origin.partition, error)

@@ -1,8 +1,10 @@
 """The health of a node, by aspect, for probes, operators and `goqueue doctor`.
 
-    fail   a log has failed: after a disk error it refuses writes until the broker is started again
+    fail   a log has failed: after a disk error it refuses writes until the broker is started again; or this node is
+           no part of its cluster at the moment
     warn   a problem that a restart does not solve, or that affects only some requests: the disk refuses writes
-           or is nearly full, stored records are damaged, a topic is quarantined, stored facts cannot be decoded
+           or is nearly full, stored records are damaged, a topic is quarantined, stored facts cannot be decoded,
+           the metadata log does not answer
 
 Every message names the topics or partitions that it is about.
 """
@@ -21,7 +23,7 @@ NAMES_MAX = 5
 
 
 class Health:
-    """The health of one broker."""
+    """What keeps a broker from serving: disks, failed logs, refused writes, topics in quarantine."""
 
     def __init__(
         self,
@@ -29,12 +31,14 @@ class Health:
         *,
         node_id: int,
         space: Callable[[], Space],
+        cluster: Callable[[], Check],
         stopping: Stopping,
         clock: Clock,
     ) -> None:
         self._partitions = partitions
         self._node_id = node_id
         self._disk_space = space
+        self._cluster = cluster
         self._stopping = stopping
         self._clock = clock
         self._started_ns = clock.monotonic_ns()
@@ -56,9 +60,8 @@ class Health:
             return None
 
     def checks(self) -> dict[str, Check]:
-        """The checks by name."""
         broker = Check("fail", "stopping") if self._stopping.has_begun else Check("pass")
-        return {"broker": broker, "storage": self._storage()}
+        return {"broker": broker, "storage": self._storage(), "cluster": self._cluster()}
 
     def health(self) -> NodeHealth:
         """The checks, quarantined topics, and the space on the disk."""

@@ -27,6 +27,8 @@ WRITES_AUDITED: Final = frozenset(("delays", "schedules", "dead_letters"))
 
 PARTS_OF_A_TOPIC: Final = ("name", "redrive_id")
 """The arguments that name a schedule and a redrive."""
+DECISIONS: Final = ("topic", "node_id", "level")
+"""The arguments that say what a decision about the cluster concerns."""
 
 
 class LocalService:
@@ -37,7 +39,7 @@ class LocalService:
         self._caller = caller
 
     def __getattr__(self, noun: str) -> object:
-        """Called once for each noun: what it returns becomes an attribute. An HTTP request needs one of eleven."""
+        """Called once for each noun: what it returns becomes an attribute. An HTTP request needs one of twelve."""
         if noun not in NOUNS:
             raise AttributeError(f"the service has no noun {noun}")
         part: object = getattr(self._broker, noun)
@@ -109,7 +111,8 @@ def _audited(
 
     def _tell(done: Pending[Any], given: Mapping[str, Any]) -> None:
         if done.error is None:
-            path = [given[name] for name in (verb.rule.argument, *PARTS_OF_A_TOPIC) if given.get(name) is not None]
+            named = (verb.rule.argument, *PARTS_OF_A_TOPIC) if verb.rule.argument else DECISIONS
+            path = [given[name] for name in named if given.get(name) is not None]
             observe(events.Administered(verb.name, "/".join(map(str, path)), str(caller), caller.door))
 
     return call

@@ -100,7 +100,7 @@ class Schemas:
         return self._registry.lookup(subject, new, deleted=deleted, normalize=normalize)
 
     def get(self, subject: str, version: str = "latest", *, deleted: bool = False) -> SchemaInfo:
-        """A version."""
+        """A version of the subject, by its number or as `latest`."""
         return self._registry.get(subject, version, deleted=deleted)
 
     def by_id(self, schema_id: int, *, subject: str | None = None) -> SchemaInfo:
@@ -108,7 +108,6 @@ class Schemas:
         return self._registry.by_id(schema_id, subject=subject)
 
     def by_guid(self, guid: str) -> SchemaInfo:
-        """A schema by its guid."""
         return self._registry.by_guid(guid)
 
     def uses(self, schema_id: int, *, subject: str | None = None, deleted: bool = False) -> list[SubjectVersion]:
@@ -142,7 +141,7 @@ class Schemas:
         return self._registry.compatibility(subject, new, version=version, normalize=normalize)
 
     def level(self, subject: str | None = None, *, default_to_global: bool = False) -> str:
-        """The compatibility level."""
+        """The compatibility level of the subject, or the global one."""
         return self._registry.level(subject, default_to_global=default_to_global)
 
     def set_level(self, subject: str | None, level: str, *, policy: str | None = None) -> Pending[str]:
@@ -162,7 +161,7 @@ class Schemas:
         return self._change(lambda: self._registry.set_policy(subject, policy))
 
     def mode(self, subject: str | None = None, *, default_to_global: bool = False) -> str:
-        """The mode."""
+        """Whether schemas can be registered in the subject, or in all: READWRITE, READONLY or IMPORT."""
         return self._registry.mode(subject, default_to_global=default_to_global)
 
     def set_mode(self, subject: str | None, mode: str, *, force: bool = False) -> Pending[str]:

@@ -21,7 +21,7 @@ MAKE_ROOM_STEP_NS = 100 * MS
 
 
 class Topics:
-    """The topics of one broker."""
+    """The verbs about topics."""
 
     def __init__(
         self, partitions: LocalPartitions, *, clock: Clock, timers: Timers, config: BrokerConfig, stopping: Stopping

@@ -7,6 +7,7 @@ import typer
 import goqueue
 from goqueue.cli.commands import (
     bench,
+    cluster,
     consume,
     delayed,
     demo,
@@ -41,6 +42,7 @@ app.add_typer(transaction.app, name="transaction")
 app.add_typer(schema.app, name="schema")
 app.add_typer(trace.app, name="trace")
 app.add_typer(pipeline_reports.app, name="pipeline")
+app.add_typer(cluster.app, name="cluster")
 app.add_typer(bench.app, name="bench")
 app.add_typer(log.app, name="log")
 app.command("doctor")(doctor.doctor)

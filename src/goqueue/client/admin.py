@@ -2,7 +2,7 @@
 
 Each method checks and converts what the application gave, calls one verb and returns its report. There is no state in
 here: `AsyncClient` inherits all of it, one class per noun. `sync_admin.py` is derived from this file, and from
-`schema_admin.py`, which has the verbs of the schema registry.
+`schema_admin.py` and `cluster_admin.py`, which have the verbs of the schema registry and of the cluster.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -25,6 +25,7 @@ from goqueue.client.admin import (
     encode_arguments,
 )
 from goqueue.client.blocking_publisher import BlockingPublisher
+from goqueue.client.cluster_admin import AsyncClusterAdmin
 from goqueue.client.connections import Connections
 from goqueue.client.consumer import AsyncConsumer, AsyncConsumption, ConsumeLimits
 from goqueue.client.consumer_core import ConsumerConfig
@@ -127,6 +128,11 @@ class AsyncClient(
         self._transactional: dict[str, TransactionalProducer] = {}
         self._opened: OpenClient | None = None
         self._connections.before_use = self._close_with_loop
+
+    @property
+    def cluster(self) -> AsyncClusterAdmin:
+        """The nodes, their health, and who leads which partition."""
+        return AsyncClusterAdmin(self)
 
     def kept_by(self, loop: asyncio.AbstractEventLoop) -> OpenClient:
         """What closes the client if the application does not, for a client whose loop has a thread of its own."""

@@ -77,6 +77,10 @@ class Connections:
 
     async def any(self) -> Session:
         """A session to any broker."""
+        if self.reach.is_up and not self._is_closed:
+            session = self._opened(self.addresses[self._preferred])
+            if session is not None:
+                return session
         failure: GoQueueError = BrokerUnavailable("no address")
         for step in range(len(self.addresses)):
             index = (self._preferred + step) % len(self.addresses)
@@ -132,6 +136,8 @@ class Connections:
         session = await self.any()
         answer = await session.ask(Verb.METADATA, verbs.MetadataRequest([name]), verbs.MetadataAnswer)
         self._nodes = answer.nodes
+        if len(answer.nodes) > 1:  # a node alone may have several addresses: any of those given will do
+            self._nodes = {node: address or session.address for node, address in answer.nodes.items()}
         (metadata,) = answer.topics
         if metadata.error:
             raise codes.restore(metadata.error.code, metadata.error.text, metadata.error.facts)
@@ -145,9 +151,13 @@ class Connections:
         self._topics.pop(name, None)
 
     def forget_leader(self, error: GoQueueError) -> None:
-        """If a broker has refused a request because it is not the leader, ask for the leader before the next one."""
+        """If a broker has refused a request because it is not the leader, or a node cannot be reached, ask for the
+        leader before the next one.
+        """
         if isinstance(error, NotLeader):
             self._topics.pop(getattr(error, "topic", ""), None)  # a broker may tell an error without its facts
+        elif isinstance(error, BrokerUnavailable) and len(self._nodes) > 1:  # a node is gone: others lead by now
+            self._topics.clear()
 
     def retries(self, began_s: float, deadline_s: float) -> Retries:
         """The attempts of one request; both times are of the clock that its caller waits by."""
@@ -166,7 +176,7 @@ class Connections:
         began = loop.time()
         deadline = began + self.timeout_s + extra_s
         failure: GoQueueError | None = None
-        retries = self.retries(began, deadline)
+        retries: Retries | None = None
         while True:
             try:
                 if not self.reach.was_reached:
@@ -180,6 +190,7 @@ class Connections:
             except GoQueueError as error:
                 failure = error
                 self.forget_leader(error)
+                retries = retries or self.retries(began, deadline)
                 may_repeat = not self._is_closed and (not only_unsent or isinstance(error, CannotConnect | NotLeader))
                 await asyncio.sleep(retries.wait_s(error, now_s=loop.time(), may_repeat=may_repeat))
 

@@ -408,7 +408,7 @@ class LoopPublisher:
         """What is not stored now, as far as the application was not told."""
         return Unstored(*self.engine.unstored())
 
-    def let_go(self) -> None:
+    def finish_dropped(self) -> None:
         """The application has dropped the producer without closing it: flush in the background, and close."""
         with suppress(RuntimeError):  # its loop is closed; the code that closed it knows what was not stored
             self._loop.call_soon_threadsafe(self._finish_alone)

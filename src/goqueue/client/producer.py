@@ -228,6 +228,6 @@ class Producer:
 def _dropped(producer: AsyncProducer | Producer, publisher: LoopPublisher) -> None:
     """The last reference to the producer is gone. One that is not closed is flushed in the background."""
     if not publisher.is_closed and publisher.fork == forks.generation:
-        publisher.let_go()
+        publisher.finish_dropped()
         text = f"unclosed {type(producer).__name__}: use it in a `with` block, or call its close()"
         warnings.warn(text, ResourceWarning, stacklevel=2, source=producer)

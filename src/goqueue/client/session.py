@@ -223,7 +223,6 @@ class Session(asyncio.BufferedProtocol):
     # --- the transport -------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The connection is open."""
         self._transport = cast("asyncio.Transport", transport)
         self._transport.set_write_buffer_limits(high=WRITE_BUFFER_BYTES)
         raw = transport.get_extra_info("socket")
@@ -231,7 +230,6 @@ class Session(asyncio.BufferedProtocol):
             raw.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is lost."""
         reason = f": {exc}" if exc else ""
         self._end(BrokerUnavailable(f"the connection to {self.address} was lost{reason}"))
 

@@ -34,6 +34,7 @@ from goqueue.client.received import Message
 from goqueue.client.scanning import SCAN_BYTES, Scan
 from goqueue.client.staging import STAGED_TIMEOUT, Keeping, Staging
 from goqueue.client.sync_admin import (
+    ClusterAdmin,
     DeadLetterAdmin,
     DelayAdmin,
     GroupAdmin,
@@ -117,6 +118,11 @@ class Client(TopicAdmin, GroupAdmin, TransactionAdmin, DelayAdmin, DeadLetterAdm
         self._blocking_publisher = self._client.blocking_publisher()
         self._connection_pool = self._client.connection_pool()
         self._loop.keep(self._client.kept_by, self._blocking_publisher.close, self._connection_pool.close)
+
+    @property
+    def cluster(self) -> ClusterAdmin:
+        """The nodes, their health, and who leads which partition."""
+        return ClusterAdmin(self._client.cluster, self._loop)
 
     def __enter__(self) -> Self:
         return self

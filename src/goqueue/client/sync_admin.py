@@ -1,6 +1,6 @@
 """Verbs of the broker that answer with a report, in their synchronous form.
 
-Derived from admin.py and schema_admin.py by scripts/derive-client; do not edit it by hand.
+Derived from admin.py, schema_admin.py and cluster_admin.py by scripts/derive-client; do not edit it by hand.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Any, Literal, Unpack
 
 from goqueue.client.client import AsyncClient
+from goqueue.client.cluster_admin import AsyncClusterAdmin
 from goqueue.client.handles import Published
 from goqueue.client.loop_thread import LoopThread
 from goqueue.client.messages import several
@@ -28,6 +29,16 @@ from goqueue.client.options import (
 from goqueue.client.received import Message
 from goqueue.record.header import Priority
 from goqueue.record.headers import Headers
+from goqueue.wire.cluster_reports import (
+    ClusterHealth,
+    ClusterNode,
+    ClusterState,
+    ElectionResult,
+    FeatureLevel,
+    NodeDetails,
+    PartitionPlacement,
+    RemovalProgress,
+)
 from goqueue.wire.reports import (
     BlockedKey,
     DeadLetter,
@@ -58,6 +69,14 @@ class SyncCalls:
 
     _loop: LoopThread
     _client: AsyncClient
+
+
+class SyncClusterCalls:
+    """Hands calls about the cluster to the event loop of the client."""
+
+    def __init__(self, client: AsyncClusterAdmin, loop: LoopThread) -> None:
+        self._client = client
+        self._loop = loop
 
 
 class TopicAdmin(SyncCalls):
@@ -534,7 +553,9 @@ class SchemaAdmin(SyncCalls):
         (name, subject, version).
         """
         return self._loop.run(
-            self._client.register_schema(subject, schema, type=type, references=references, normalize=normalize)
+            self._client.register_schema(
+                subject, schema, type=type, references=several(references), normalize=normalize
+            )
         )
 
     def schema(
@@ -556,7 +577,7 @@ class SchemaAdmin(SyncCalls):
         """The version of the subject that has this schema."""
         return self._loop.run(
             self._client.lookup_schema(
-                subject, schema, type=type, references=references, normalize=normalize, deleted=deleted
+                subject, schema, type=type, references=several(references), normalize=normalize, deleted=deleted
             )
         )
 
@@ -581,7 +602,7 @@ class SchemaAdmin(SyncCalls):
         """Whether the schema is compatible, and each reason why not; with `version`, compared to that one alone."""
         return self._loop.run(
             self._client.check_schema(
-                subject, schema, type=type, references=references, version=version, normalize=normalize
+                subject, schema, type=type, references=several(references), version=version, normalize=normalize
             )
         )
 
@@ -620,3 +641,62 @@ class SchemaAdmin(SyncCalls):
     def schema_stats(self) -> SchemaStats:
         """The registry in numbers."""
         return self._loop.run(self._client.schema_stats())
+
+
+class ClusterAdmin(SyncClusterCalls):
+    """The cluster. Any node answers, as it has applied the metadata; a broker that is alone answers with itself."""
+
+    def state(self) -> ClusterState:
+        """The nodes, the controller and the metadata log."""
+        return self._loop.run(self._client.state())
+
+    def health(self) -> ClusterHealth:
+        """Whether all nodes are online, and all partitions have a leader and all replicas in sync."""
+        return self._loop.run(self._client.health())
+
+    def nodes(self) -> list[ClusterNode]:
+        """The registered nodes by id."""
+        return self._loop.run(self._client.nodes())
+
+    def node(self, id: int) -> NodeDetails:
+        """One node, and its partitions. Only the node itself knows its disk, its uptime and what it has quarantined."""
+        return self._loop.run(self._client.node(id))
+
+    def partitions(self, topic: str | None = None) -> list[PartitionPlacement]:
+        """The leader and the replicas of each partition of a topic, or of all topics, internal ones included."""
+        return self._loop.run(self._client.partitions(topic))
+
+    def metadata(self) -> str:
+        """The metadata that the node has applied, as lines of text: nodes with equal positions have equal texts."""
+        return self._loop.run(self._client.metadata())
+
+    def elect_leaders(
+        self,
+        topic: str | None = None,
+        *,
+        partitions: Iterable[int] | None = None,
+        unclean: bool = False,
+        replica: int | None = None,
+    ) -> list[ElectionResult]:
+        """Let preferred replicas lead again, of some partitions, of a topic or of all topics.
+
+        With `unclean` a replica that is not in sync leads where there is no leader: the `replica`, or any that is
+        online. Records that only the others have are lost.
+        """
+        return self._loop.run(
+            self._client.elect_leaders(
+                topic, partitions=None if partitions is None else several(partitions), unclean=unclean, replica=replica
+            )
+        )
+
+    def remove_node(self, id: int) -> RemovalProgress:
+        """Move all replicas away from a node, then remove it. Repeat it until no partition is left."""
+        return self._loop.run(self._client.remove_node(id))
+
+    def feature_level(self) -> FeatureLevel:
+        """The feature level of the metadata, and the highest that all nodes know."""
+        return self._loop.run(self._client.feature_level())
+
+    def set_feature_level(self, level: int) -> FeatureLevel:
+        """Let the cluster use what this level brings. There is no way back."""
+        return self._loop.run(self._client.set_feature_level(level))

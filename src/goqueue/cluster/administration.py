@@ -242,7 +242,8 @@ class Administration:
         count = improve_leaders(self._drafts, keys, limit=CHANGES_MAX)
         if asked.is_unclean:
             ranked = ranks(self._state.brokers)
-            chosen = filter(None, (uncleanly(self._state.partitions[key], ranked) for key in keys))
+            partitions = (self._state.partitions[key] for key in keys)
+            chosen = filter(None, (uncleanly(one, ranked, replica=asked.replica) for one in partitions))
             for after in islice(chosen, CHANGES_MAX):
                 self._drafts.add((after,))
                 count += 1

@@ -120,8 +120,9 @@ class ControllerLink:
 
     # --- registration and heartbeats ---------------------------------------------------------------
 
-    async def run(self) -> None:
-        """Tell the controller that this node lives, for ever."""
+    async def run(self, identity: NodeIdentity) -> None:
+        """Tell the controller that this node lives, endlessly. By now it is known where the node listens."""
+        self._identity = identity
         while True:
             if self._metadata.controller is not None and self._in_flight < IN_FLIGHT_MAX:
                 request = self._next()
@@ -279,12 +280,13 @@ class ControllerLink:
             await self._time.sleep(RETRY_NS)
 
     async def _ask(self, request: ControllerRequest, duration_ns: int) -> AnyNodeMessage | None:
-        """The answer of the controller, on this node or on another one; None if there is none."""
+        """The answer of the controller, in this process or in another one; None if there is none."""
+        identity = self._identity
         controller, epoch = self._metadata.controller, self._metadata.epoch
         if controller is None:
             return None
         try:
-            if controller == self._identity.node:
+            if (controller, self._metadata.controller_incarnation) == (identity.node, identity.incarnation):
                 return await within(self._time, duration_ns, self._here(request))
             timeout_s = duration_ns / SECOND
             return decode_message(await self._peers.call(controller, encode_message(request), timeout_s=timeout_s))

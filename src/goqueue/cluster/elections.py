@@ -100,11 +100,14 @@ def without_replica(state: Metadata, partition: PartitionChanged, node: int, ran
     )
 
 
-def uncleanly(partition: PartitionChanged, ranked: Ranks) -> PartitionChanged | None:
-    """The partition led by any replica that is online, because an operator says so; the others follow it."""
-    if partition.leader is not None:
+def uncleanly(partition: PartitionChanged, ranked: Ranks, *, replica: int | None = None) -> PartitionChanged | None:
+    """The partition led by that replica, or by any that is online, because an operator says so; the others follow it.
+
+    None if it has a leader, or if no such replica is online.
+    """
+    if partition.leader is not None or (replica is not None and replica not in partition.replicas):
         return None
-    leader = _best(partition.replicas, partition.replicas, ranked)
+    leader = _best(partition.replicas, partition.replicas if replica is None else (replica,), ranked)
     if leader is None:
         return None
     return _next(partition, leader=leader, isr=(leader,), elr=(), is_unclean=True)

@@ -57,16 +57,22 @@ class FileMetadataLog:
 
     @classmethod
     async def open(
-        cls, disk: Disk, directory: str, *, deadline_s: float = DEADLINE_S, segment_bytes: int = SEGMENT_BYTES
+        cls,
+        disk: Disk,
+        directory: str,
+        *,
+        deadline_s: float = DEADLINE_S,
+        segment_bytes: int = SEGMENT_BYTES,
+        may_be_damaged: bool = False,
     ) -> Self:
-        """Open the log in this directory, which is made if it is missing.
+        """Open the log in this directory, which is made if it is missing. One that `may_be_damaged` is to be replaced.
 
         Raises `DataDirectoryError` if the directory cannot be used, has other files or is of a newer version,
         `StorageFull`, `MetadataDamaged` if a part of the log is missing, and `MetadataUnavailable` at the deadline.
         """
         log = cls(MetadataFiles(disk, directory, segment_bytes=segment_bytes), deadline_s=deadline_s)
         try:
-            await log._query(log._files.open)
+            await log._query(lambda: log._files.open(may_be_damaged=may_be_damaged))
         except BaseException:
             await log.close()
             raise
@@ -109,6 +115,9 @@ class FileMetadataLog:
 
     async def trim(self, below: int) -> None:
         await self._query(lambda: self._files.trim(below))
+
+    async def replace(self, snapshot: MetadataSnapshot) -> None:
+        await self._query(lambda: self._files.replace(snapshot))
 
     async def close(self) -> None:
         """End all watches. A call that is under way in a thread ends first, unless the disk hangs."""

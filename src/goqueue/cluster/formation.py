@@ -90,7 +90,8 @@ async def enter(
 async def _go_on(log: MetadataLog, copy: LocalCopy, found: str) -> None:
     if not found:
         raise MetadataWentBack(f"it is empty, and this node belongs to the cluster {copy.cluster_id}")
-    await check_history(log, copy.floor, copy.cluster_id)
+    is_known = copy.metadata.position == copy.floor
+    await check_history(log, copy.floor, copy.cluster_id, copy.metadata.generation if is_known else None)
     if found != copy.cluster_id:  # its history says nothing if nothing was applied yet
         raise of_another_cluster(found, copy.cluster_id)
     if copy.damage:
@@ -124,7 +125,7 @@ def _adopted(copy: LocalCopy, identity: NodeIdentity, own: OwnData, now: Now) ->
     node = identity.node
     yield BrokerRegistered(
         node=node,
-        incarnation=identity.incarnation,
+        incarnation=f"{identity.incarnation}-alone",  # it registers by itself, once it listens for others
         directories=(copy.directory_id,),
         addresses=identity.addresses,
         version=identity.version,

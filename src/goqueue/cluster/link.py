@@ -56,6 +56,11 @@ class CallingNode(NamedTuple):
     incarnation: str
 
 
+Greeter = Callable[[], Greeting]
+"""What a node says of itself, asked for each connection: a node learns its cluster only after it has begun to listen.
+Until then the cluster is empty, and the node speaks with no other.
+"""
+
 Answerer = Callable[[CallingNode, bytes], Awaitable[bytes]]
 """Answers a call. What it raises as `GoQueueError` reaches the caller as `PeerRefused`."""
 
@@ -167,7 +172,7 @@ class _Connection(asyncio.BufferedProtocol):
 class PeerServer:
     """Listens for the other nodes, and has their calls answered."""
 
-    def __init__(self, greeting: Greeting, answer: Answerer, *, greeting_s: float = GREETING_S) -> None:
+    def __init__(self, greeting: Greeter, answer: Answerer, *, greeting_s: float = GREETING_S) -> None:
         self.greeting = greeting
         self.greeting_s = greeting_s  # how long a stranger may say nothing
         self.answer = answer
@@ -233,9 +238,11 @@ class _Called(_Connection):
         if frame.kind != _GREETING:
             self.refuse("the first frame has to be a greeting")
             return
-        greeting, own = _decode_greeting(frame.payload), self._server.greeting
+        greeting, own = _decode_greeting(frame.payload), self._server.greeting()
         if greeting.protocol != PROTOCOL:
             self.refuse(f"protocol {greeting.protocol} is not spoken here, only {PROTOCOL}: update GoQueue")
+        elif not own.cluster:
+            self.refuse(f"node {own.node} has not joined its cluster yet")
         elif greeting.cluster != own.cluster:
             self.refuse(f"this is a node of the cluster {own.cluster}, not of {greeting.cluster}")
         elif greeting.wanted not in (-1, own.node):
@@ -248,7 +255,7 @@ class _Called(_Connection):
 
     def refuse(self, reason: str) -> None:
         """Tell why, and end the connection."""
-        refusal = msgspec.structs.replace(self._server.greeting, refusal=reason)
+        refusal = msgspec.structs.replace(self._server.greeting(), refusal=reason)
         self.send(_GREETING, 0, _encode(refusal), flags=FrameFlags.RESPONSE | FrameFlags.ERROR)
         self.close()
 
@@ -268,7 +275,7 @@ class PeerLinks:
 
     def __init__(
         self,
-        greeting: Greeting,
+        greeting: Greeter,
         *,
         tls: ssl.SSLContext | None = None,
         lost: Callable[[int, bool], None] = lambda node, was_refused: None,
@@ -315,13 +322,13 @@ class _Link:
         self,
         node: int,
         address: tuple[str, int],
-        greeting: Greeting,
+        greeting: Greeter,
         tls: ssl.SSLContext | None,
         lost: Callable[[int, bool], None],
     ) -> None:
         self.node = node
         self.address = address
-        self._greeting = msgspec.structs.replace(greeting, wanted=node)
+        self._greeting = greeting
         self._tls = tls
         self._lost = lost
         self._connection: _Calling | None = None
@@ -359,6 +366,9 @@ class _Link:
     async def _connect(self) -> "_Calling":
         if self._is_stopped:
             raise PeerUnreachable(self.node, "it is no member any more")
+        greeting = msgspec.structs.replace(self._greeting(), wanted=self.node)
+        if not greeting.cluster:
+            raise PeerUnreachable(self.node, "this node has not joined its cluster yet")
         loop = asyncio.get_running_loop()
         host, port = self.address
         try:
@@ -371,7 +381,7 @@ class _Link:
         except (OSError, ssl.SSLError) as error:
             raise PeerUnreachable(self.node, f"{host}:{port}: {error}") from None
         try:
-            await connection.greet(self._greeting)
+            await connection.greet(greeting)
         except BaseException:
             connection.abort()
             raise

@@ -159,6 +159,22 @@ class LocalCopy:
             raise unusable(directory, error) from error
         return copy
 
+    @classmethod
+    def find(cls, disk: Disk, directory: str) -> "LocalCopy":
+        """Read the copy that is in this directory, of whichever node. Nothing is changed.
+
+        Raises as `open` does, and `ClusterError` if there is none.
+        """
+        copy = cls(disk, directory, None, DEFAULT_POLICY)
+        try:
+            copy._read_identity()
+            if not copy.cluster_id:
+                raise ClusterError(f"{directory} has no copy of the metadata of a cluster: it was never part of one")
+            copy._load()
+        except OSError as error:
+            raise unusable(directory, error) from error
+        return copy
+
     @property
     def node(self) -> int:
         """The node that the copy belongs to."""
@@ -280,8 +296,7 @@ class LocalCopy:
     # --- reading it ----------------------------------------------------------------------------------
 
     def _open_identity(self, node: int, entropy: Entropy) -> None:
-        raw = self._read_or_refuse(_IDENTITY)
-        if raw is None:
+        if not self._read_identity():
             for name in (_SNAPSHOT.name, _FORMING.name, _CLEAN.name, _ENTRIES):
                 if self._exists(name):
                     raise ClusterError(
@@ -291,17 +306,24 @@ class LocalCopy:
             sync_ancestors(self._disk, self._directory)
             self._put_identity(_Identity(node, entropy.bytes(16).hex()))
             return
-        try:
-            self._identity = _decode_identity(raw)
-        except msgspec.DecodeError as error:
-            raise ClusterError(f"{self._directory}/{_IDENTITY.name} cannot be read: {error}. {_CURE}") from error
         if self._identity.node != node:
             raise ClusterError(
                 f"{self._directory} belongs to node {self._identity.node}, not to node {node}: start it as node "
                 f"{self._identity.node}, or give node {node} a directory of its own"
             )
+
+    def _read_identity(self) -> bool:
+        """Whether there is one. Raises `ClusterError` if it is damaged, or of a node that was removed."""
+        raw = self._read_or_refuse(_IDENTITY)
+        if raw is None:
+            return False
+        try:
+            self._identity = _decode_identity(raw)
+        except msgspec.DecodeError as error:
+            raise ClusterError(f"{self._directory}/{_IDENTITY.name} cannot be read: {error}. {_CURE}") from error
         if self._identity.is_removed:
-            raise ClusterError(removed_sentence(node))
+            raise ClusterError(removed_sentence(self._identity.node))
+        return True
 
     def _load(self) -> None:
         self.leader_epoch = self._identity.leader_epoch

@@ -13,19 +13,22 @@ has not come `LAG_NS` after that, the stream is closed and the log is read by in
 Whenever a stream is opened, and whenever an append of this node has lost, the log is compared with what was applied
 (R11): it has to go at least as far, with the same id there. Behind a trim, the snapshot is loaded and stands for all
 entries before it.
+
+At a seal the node halts, and keeps nothing of it: the log goes on elsewhere, from the entry before it.
 """
 
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Final, TypeVar
 
 from goqueue.clock import MS
 from goqueue.cluster.local_copy import LocalCopy
-from goqueue.cluster.log_history import check_history, decode_snapshot
-from goqueue.cluster.metadata import Metadata
+from goqueue.cluster.log_history import check_history, decode_snapshot, moved
+from goqueue.cluster.metadata import Metadata, may_seal
 from goqueue.cluster.metadata_log import MetadataEntry, MetadataLog, MetadataPosition
 from goqueue.cluster.node_time import NodeTime
 from goqueue.cluster.records import Record
@@ -89,7 +92,12 @@ class LogFollower:
     async def verify(self) -> None:
         """Raise `ClusterError` if the log is not the one that was applied here (R11)."""
         with suppress(MetadataUnavailable):
-            await check_history(self._log, self._received, self._copy.cluster_id)
+            await self._check_history()
+
+    async def _check_history(self) -> None:
+        is_applied = self._received == self._metadata.position
+        generation = self._metadata.generation if is_applied else None
+        await check_history(self._log, self._received, self._copy.cluster_id, generation)
 
     # --- waiting -----------------------------------------------------------------------------------
 
@@ -129,13 +137,13 @@ class LogFollower:
 
     async def _read(self) -> None:
         try:
-            await check_history(self._log, self._received, self._copy.cluster_id)
+            await self._check_history()
             await self._read_to_the_end()
             await self._watch_until_it_lags()
         except MetadataTrimmed:
             await self._skip_to_snapshot()
         except MetadataDamaged:
-            await check_history(self._log, self._received, self._copy.cluster_id)
+            await self._check_history()
             raise
 
     async def _read_to_the_end(self) -> None:
@@ -213,13 +221,16 @@ class LogFollower:
         self._incoming.clear()
         self._has_incoming.clear()
         self._has_room.set()
-        if entries:
-            await self._keep(lambda: self._copy.append(entries))
-        for entry in entries:
-            records = self._metadata.apply(entry)
-            self._copy.heard(records)
-            self._applied(entry, records)
-            self._wake(entry)
+        for together in _split_at_seals(entries):
+            moved_to = self._metadata.sealed_by(together[0])
+            if moved_to is not None:
+                raise moved(moved_to)
+            await self._keep(partial(self._copy.append, together))
+            for entry in together:
+                records = self._metadata.apply(entry)
+                self._copy.heard(records)
+                self._applied(entry, records)
+                self._wake(entry)
 
     async def _keep(self, write: Callable[[], Pending[T]]) -> T:
         """Write to the copy; wait for room on the disk if there is none."""
@@ -229,3 +240,15 @@ class LogFollower:
             except StorageFull as error:
                 _log.error("no entry of the metadata log can be applied", extra={"reason": str(error)})
                 await self._time.sleep(RETRY_NS)
+
+
+def _split_at_seals(entries: list[MetadataEntry]) -> Iterator[list[MetadataEntry]]:
+    """The entries in order, in groups; one that may be a seal is the first of its group."""
+    together: list[MetadataEntry] = []
+    for entry in entries:
+        if together and may_seal(entry):
+            yield together
+            together = []
+        together.append(entry)
+    if together:
+        yield together

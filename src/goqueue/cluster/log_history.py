@@ -16,16 +16,18 @@ ATTEMPTS: Final = 10
 """How often a snapshot may be trimmed away, between two calls."""
 
 
-async def check_history(log: MetadataLog, applied: MetadataPosition, cluster_id: str) -> None:
+async def check_history(
+    log: MetadataLog, applied: MetadataPosition, cluster_id: str, generation: int | None = None
+) -> None:
     """Raise `MetadataWentBack` unless the log has this position in its history, and `ClusterError` if it is the log of
-    another cluster.
+    another cluster. `generation` is that of the state at the position, if it is known.
     """
     if applied == EMPTY:
         return
     try:
         entries = await log.read(applied.index, 1)
     except MetadataTrimmed:
-        await _check_snapshot(log, applied, cluster_id)
+        await _check_snapshot(log, applied, cluster_id, generation)
         return
     if entries and entries[0].id == applied.id:
         return
@@ -39,13 +41,19 @@ async def check_history(log: MetadataLog, applied: MetadataPosition, cluster_id:
     )
 
 
-async def _check_snapshot(log: MetadataLog, applied: MetadataPosition, cluster_id: str) -> None:
+async def _check_snapshot(log: MetadataLog, applied: MetadataPosition, cluster_id: str, generation: int | None) -> None:
     snapshot = await log.load_snapshot()
     if snapshot is None or snapshot.position.index < applied.index:
         raise MetadataWentBack(f"neither its entries nor its snapshot have entry {applied.index}")
     if snapshot.position.index == applied.index and snapshot.position.id != applied.id:
         raise MetadataWentBack(f"its snapshot has another entry {applied.index} than this node has applied")
-    decode_snapshot(snapshot, cluster_id)
+    state = decode_snapshot(snapshot, cluster_id)
+    since = () if generation is None else state.recoveries[generation:]
+    if since and applied.index >= since[0]:
+        raise MetadataWentBack(
+            f"it was recovered at entry {since[0]}, from a node that had applied less than this one, which is at entry "
+            f"{applied.index}: start this node with an empty data directory"
+        )
 
 
 def decode_snapshot(snapshot: MetadataSnapshot, cluster_id: str) -> Metadata:
@@ -75,6 +83,11 @@ async def cluster_of(log: MetadataLog) -> str:
             return first[0].cluster_id
         break
     raise MetadataDamaged("it does not begin with the creation of a cluster")
+
+
+def moved(to: str) -> ClusterError:
+    """The error of a node that finds the log sealed."""
+    return ClusterError(f"this metadata log was moved to {to}: start the node with --metadata {to}")
 
 
 def of_another_cluster(found: str, own: str) -> ClusterError:

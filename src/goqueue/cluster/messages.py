@@ -224,14 +224,15 @@ class RemoveNode(AdminRequest, frozen=True):
 class ElectLeaders(AdminRequest, frozen=True):
     """Let preferred replicas lead.
 
-    With `is_unclean` let any replica that is online lead a partition that has no leader: records that only the others
-    have are lost.
+    With `is_unclean` let `replica`, or any that is online, lead a partition that has no leader: records that only the
+    others have are lost.
     """
 
     request_id: RequestId
     topic: str | None = None  # None: all topics
     partitions: Annotated[tuple[Number, ...], Meta(max_length=CHANGES_MAX)] | None = None  # None: all of the topic
     is_unclean: bool = False
+    replica: NodeId | None = None  # only with `is_unclean`: a partition that has no replica there stays as it is
 
 
 class PutDocument(AdminRequest, frozen=True):

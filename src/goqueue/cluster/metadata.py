@@ -63,7 +63,13 @@ REQUESTS_KEPT_MIN: Final = 1_000
 REQUESTS_KEPT_MAX: Final = 100_000
 
 _NONE: Final[Mapping[PartitionKey, None]] = {}
+_SEAL: Final = LogSealed.__name__.encode()
 _order = msgspec.msgpack.Encoder(order="deterministic")
+
+
+def may_seal(entry: MetadataEntry) -> bool:
+    """Whether the entry may have a `LogSealed`; cheap, and rarely wrong."""
+    return _SEAL in entry.batch
 
 
 class BrokerState(msgspec.Struct, frozen=True):
@@ -136,6 +142,7 @@ class _StoredState(msgspec.Struct, array_like=True, frozen=True, forbid_unknown_
     requests: list[RequestDone]
     request_time_ns: int
     documents: list[DocumentPut]
+    recoveries: tuple[int, ...] = ()
 
 
 _decode_state = msgspec.msgpack.Decoder(_StoredState).decode
@@ -144,7 +151,7 @@ _decode_state = msgspec.msgpack.Decoder(_StoredState).decode
 class Metadata:
     """The state after the entry at `position`. After an error of `apply` it is of no use any more."""
 
-    # 43 methods: one per record type, and the lookups of its many readers; state and lookups share their indices.
+    # 44 methods: one per record type, and the lookups of its many readers; state and lookups share their indices.
 
     def __init__(self) -> None:
         self.position: MetadataPosition = EMPTY
@@ -153,6 +160,8 @@ class Metadata:
         self.created_at_ns = 0
         self.feature_level = 0
         self.generation = 0
+        self.recoveries: tuple[int, ...] = ()
+        """The index of each `Recovered`: what a node applied from there on, without it, is no part of this history."""
         self.epoch = 0
         self.controller: int | None = None
         self.controller_incarnation = ""
@@ -191,6 +200,17 @@ class Metadata:
         """Move on to an entry whose records have taken effect: one by one, in a controller's copy of the state."""
         self.position = entry.position
         self.chain = blake2b(self.chain + entry.index.to_bytes(8, "big") + entry.id, digest_size=ID_BYTES).digest()
+
+    def sealed_by(self, entry: MetadataEntry) -> str | None:
+        """Where the log goes on, if the next entry is this one and says so.
+
+        A node stops before it applies or keeps a seal: the log that goes on elsewhere does not have it.
+        """
+        if not may_seal(entry):
+            return None
+        sealed = self.copy()
+        sealed.apply(entry)
+        return sealed.sealed_to
 
     def _taking_effect(self, entry: MetadataEntry) -> list[Record]:
         if entry.previous_id != self.position.id or self.sealed_to is not None:
@@ -253,7 +273,7 @@ class Metadata:
             case ClusterCreated():
                 return self._cluster_created(record)
             case Recovered():
-                return self._recovered(record)
+                return self._recovered(record, index)
             case LogSealed():
                 self.sealed_to = record.moved_to
                 return None
@@ -284,10 +304,11 @@ class Metadata:
         self.feature_level = record.level
         return None
 
-    def _recovered(self, record: Recovered) -> str | None:
+    def _recovered(self, record: Recovered, index: int) -> str | None:
         if record.generation != self.generation + 1:
             return f"the generation is {self.generation}"
         self.generation = record.generation
+        self.recoveries += (index,)
         self.epoch = max(self.epoch, record.epoch_floor)
         self.controller, self.controller_incarnation = None, ""
         for node, broker in self._brokers.items():
@@ -593,6 +614,7 @@ class Metadata:
             requests=list(self._requests.values()),
             request_time_ns=self._request_time_ns,
             documents=[document for _, document in sorted(self._documents.items())],
+            recoveries=self.recoveries,
         )
         return bytes((SNAPSHOT_FORMAT,)) + _order.encode(stored)
 
@@ -615,6 +637,7 @@ class Metadata:
         state.chain = stored.chain
         state.cluster_id, state.created_at_ns = stored.cluster_id, stored.created_at_ns
         state.feature_level, state.generation = stored.feature_level, stored.generation
+        state.recoveries = stored.recoveries
         state.epoch, state.controller = stored.epoch, stored.controller
         state.controller_incarnation = stored.controller_incarnation
         state.sealed_to = stored.sealed_to

@@ -4,6 +4,7 @@
     <directory>/00000000000000000001.entries  segments, named by their first index
     <directory>/tail                          where the log ends for readers: the mark
     <directory>/snapshot, snapshot.lock       the newest snapshot, and the lock to replace it
+    <directory>/replacement                   what the log is being replaced by
 
 An author takes the lock, compares, writes the entry behind the last one, syncs the file, and then moves the mark behind
 it. Readers take no lock: they look at the mark, and at nothing behind it. So an entry is seen only when it is on the
@@ -23,6 +24,10 @@ work between the processes, which it does on the file systems of one machine; a 
 
 Trimming moves the first index in the mark, then removes the segments that are wholly below, the oldest first. If the
 mark is lost, entries of the oldest segment are there again, which harms nobody: the snapshot covers them.
+
+An operator replaces the log by a snapshot. It is first put beside the log, as a whole: from then on the old log does
+not count, and whoever opens the directory finishes what is left. The segments are removed, the mark is set behind the
+snapshot, and the snapshot gets its name. A log without segments ends at its snapshot, whatever becomes of the mark.
 
 A write error or a failed sync ends the appends of this handle: after a failed fsync the content of the disk is unknown,
 and a second one that succeeds proves nothing. The entry is cut off again as far as possible, so that no other process
@@ -81,9 +86,13 @@ TAIL: Final = "tail"
 LOCK: Final = "lock"
 SNAPSHOT: Final = "snapshot"
 SNAPSHOT_LOCK: Final = "snapshot.lock"
+REPLACEMENT: Final = "replacement"
 CURE: Final = "restore the directory from a backup, or rebuild the log with `goqueue cluster recover`"
 
-_OWN_NAMES: Final = frozenset({TAIL, LOCK, SNAPSHOT, SNAPSHOT + NEW, SNAPSHOT_LOCK}) | TOLERATED
+_OWN_NAMES: Final = TOLERATED | {
+    *(TAIL, LOCK, SNAPSHOT_LOCK),
+    *(name + end for name in (SNAPSHOT, REPLACEMENT) for end in ("", NEW)),
+}
 _SNAPSHOT_KIND: Final = b"GQMS"
 _SNAPSHOT_HEAD: Final = struct.Struct(f">Q{ID_BYTES}s")
 _TORN_READS_MAX: Final = 20
@@ -167,6 +176,7 @@ class MetadataFiles:
         self._firsts: list[int] = []  # the first index of each segment, as of the last look into the directory
         self._mark_file: File | None = None
         self._failure: str | None = None
+        self._is_being_replaced = False  # as of the last look into the directory
         self.snapshot = SnapshotFile(disk, directory)
 
     @property
@@ -174,22 +184,30 @@ class MetadataFiles:
         """The file that is written to with every append."""
         return f"{self._directory}/{TAIL}"
 
-    def open(self) -> None:
+    def open(self, *, may_be_damaged: bool = False) -> None:
         """Make the directory if it is missing, check what is in it, and finish what an author left undone.
 
-        Raises `DataDirectoryError` or `StorageFull`, `MetadataDamaged`, and `LockHeld`.
+        Raises `DataDirectoryError` or `StorageFull`, `LockHeld`, and `MetadataDamaged` unless that `may_be`.
         """
         try:
             self._disk.make_directory(self._directory)
             sync_ancestors(self._disk, self._directory)
             with self._locked():
-                for info in self._list_segments():
-                    self._open_segment(info.first).file.close()
-                self._segments.clear()
                 self._mark_file = self._disk.open(self.mark_path, create=True)
-                self._settle()
+                try:
+                    self._check_segments()
+                except MetadataDamaged:
+                    if not may_be_damaged:
+                        raise
         except OSError as error:
             raise unusable(self._directory, error) from error
+
+    def _check_segments(self) -> None:
+        segments = self._list_segments()
+        if not self._is_being_replaced:
+            for info in segments:
+                self._open_segment(info.first).file.close()
+        self._settle()
 
     def append(self, entry: MetadataEntry, raw: bytes) -> AppendOutcome:
         """Compare and append; `raw` is the entry, encoded. Raises `LockHeld`."""
@@ -246,13 +264,42 @@ class MetadataFiles:
                 self._forget_segment(segment.first)
                 self._disk.remove(self._path(segment.first))
 
+    def replace(self, snapshot: MetadataSnapshot) -> None:
+        """As `MetadataLog.replace`. Raises `LockHeld`."""
+        assert snapshot.position.index > 0
+        with self._translated(), self._locked():
+            payload = _snapshot_payload(snapshot)
+            small_file.replace(self._disk, self._directory, REPLACEMENT, _SNAPSHOT_KIND, payload)
+            self._finish_replacement(self._list_segments())
+
+    def _finish_replacement(self, segments: list[EntryFile]) -> TailMark:
+        """The old log does not count any more: remove it, and let the log end at the new snapshot."""
+        replacement = SnapshotFile(self._disk, self._directory, REPLACEMENT).load()
+        assert replacement is not None
+        self._close_segments()
+        for segment in segments:
+            self._disk.remove(self._path(segment.first))
+        mark = _mark_at(replacement)
+        self._set_mark(mark)
+        assert self._mark_file is not None
+        self._mark_file.sync()  # an older one that came back would name segments that are gone
+        self._disk.sync_directory(self._directory)
+        with held(self._disk, f"{self._directory}/{SNAPSHOT_LOCK}"):
+            self._disk.rename(f"{self._directory}/{REPLACEMENT}", f"{self._directory}/{SNAPSHOT}")
+            self._disk.sync_directory(self._directory)
+        self._list_segments()
+        return mark
+
     def close(self) -> None:
         """Close all files. The lock is not held between calls."""
+        self._close_segments()
+        if self._mark_file is not None:
+            self._mark_file.close()
+
+    def _close_segments(self) -> None:
         for segment in self._segments.values():
             segment.file.close()
         self._segments.clear()
-        if self._mark_file is not None:
-            self._mark_file.close()
 
     # Writing, under the lock
 
@@ -323,6 +370,8 @@ class MetadataFiles:
         """The mark, after the log was made to end where the mark says."""
         mark = self._read_mark()
         segments = self._list_segments()
+        if self._is_being_replaced:
+            return self._finish_replacement(segments)
         if mark is not None:
             last = segments[-1] if segments else NO_SEGMENT
             if last == (mark.segment, mark.end):
@@ -340,7 +389,8 @@ class MetadataFiles:
             path = self._path(mark.segment)
             raise MetadataDamaged(f"{path} ended at byte {mark.end}, and a part of it is missing now; {CURE}")
         if not segments:
-            return EMPTY_MARK
+            snapshot = self.snapshot.load()
+            return EMPTY_MARK if snapshot is None else _mark_at(snapshot)
         file = self._segment(last.first).file
         first = max(mark.first if mark else 1, segments[0].first)
         if mark is not None and mark.segment == last.first:
@@ -475,7 +525,9 @@ class MetadataFiles:
     def _list_segments(self) -> list[EntryFile]:
         """The segments in order. Refuses a directory with other files in it."""
         segments = []
+        self._is_being_replaced = False
         for name, size, _ in self._disk.entries(self._directory):
+            self._is_being_replaced |= name == REPLACEMENT
             if match := SEGMENT_NAME.fullmatch(name):
                 segments.append(EntryFile(int(match[1]), size))
             elif name not in _OWN_NAMES and not SEGMENT_NAME.fullmatch(name.removesuffix(NEW)):
@@ -521,20 +573,21 @@ class MetadataFiles:
 class SnapshotFile:
     """The snapshot, replaced as a whole. It has a lock of its own, so that a large one does not delay appends."""
 
-    def __init__(self, disk: Disk, directory: str) -> None:
+    def __init__(self, disk: Disk, directory: str, name: str = SNAPSHOT) -> None:
         self._disk = disk
         self._directory = directory
+        self._name = name
 
     def load(self) -> MetadataSnapshot | None:
         """The newest snapshot."""
         try:
-            raw = small_file.load(self._disk, self._directory, SNAPSHOT, _SNAPSHOT_KIND)
+            raw = small_file.load(self._disk, self._directory, self._name, _SNAPSHOT_KIND)
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise MetadataUnavailable(f"cannot read {self._directory}/{SNAPSHOT}: {error.strerror}") from error
+            raise MetadataUnavailable(f"cannot read {self._directory}/{self._name}: {error.strerror}") from error
         except CorruptRecord as error:
-            raise MetadataDamaged(f"{self._directory}/{SNAPSHOT} is not what was written; {CURE}") from error
+            raise MetadataDamaged(f"{self._directory}/{self._name} is not what was written; {CURE}") from error
         index, id = _SNAPSHOT_HEAD.unpack_from(raw)
         return MetadataSnapshot(MetadataPosition(index, id), raw[_SNAPSHOT_HEAD.size :])
 
@@ -546,13 +599,22 @@ class SnapshotFile:
                     there = self.load()
                     if there is not None and there.position.index >= snapshot.position.index:
                         return
-                head = _SNAPSHOT_HEAD.pack(snapshot.position.index, snapshot.position.id)
-                small_file.replace(self._disk, self._directory, SNAPSHOT, _SNAPSHOT_KIND, head + snapshot.state)
+                payload = _snapshot_payload(snapshot)
+                small_file.replace(self._disk, self._directory, self._name, _SNAPSHOT_KIND, payload)
         except OSError as error:
-            path = f"{self._directory}/{SNAPSHOT}"
+            path = f"{self._directory}/{self._name}"
             raise MetadataUnavailable(
                 f"cannot write {path}: {error.strerror}; the snapshot before it is unchanged"
             ) from error
+
+
+def _snapshot_payload(snapshot: MetadataSnapshot) -> bytes:
+    return _SNAPSHOT_HEAD.pack(snapshot.position.index, snapshot.position.id) + snapshot.state
+
+
+def _mark_at(snapshot: MetadataSnapshot) -> TailMark:
+    """The mark of a log that has nothing but this snapshot."""
+    return TailMark(0, 0, snapshot.position.index + 1, snapshot.position)
 
 
 @contextmanager

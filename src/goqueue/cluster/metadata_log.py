@@ -19,6 +19,8 @@ appending it again is harmless.
 
 A log is trimmed below a snapshot of the state. `read` and `watch` raise `MetadataTrimmed` for an index that is gone:
 load the snapshot, and go on after it. Payload of users never passes through this log.
+
+An operator may `replace` a log by a snapshot: to move it to another engine, or to rebuild one that lost entries.
 """
 
 from collections.abc import AsyncIterator
@@ -173,6 +175,13 @@ class MetadataLog(Protocol):
         """Forget entries with a lower index. Never those that no snapshot covers, and never the last one.
 
         The oldest go first, so what is left has no gap. A log may keep more than it was asked to.
+        """
+
+    async def replace(self, snapshot: MetadataSnapshot) -> None:
+        """Make the log consist of this snapshot alone, whatever it was before: for an operator, while no node runs.
+
+        The log then ends at the position of the snapshot, and everything up to there counts as trimmed. After a crash
+        it is either the old log or the new one. Handles that were opened before are of no use any more.
         """
 
     async def close(self) -> None:

@@ -19,6 +19,7 @@ then.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from goqueue import events
@@ -28,7 +29,7 @@ from goqueue.cluster.controller import ClusterDefaults, Controller
 from goqueue.cluster.controller_host import ControllerHost
 from goqueue.cluster.controller_link import ControllerLink, Unproven
 from goqueue.cluster.formation import NOTHING, OwnData, enter
-from goqueue.cluster.link import CallingNode, Peers
+from goqueue.cluster.link import CallingNode, Peers, PeerUnreachable
 from goqueue.cluster.local_copy import LocalCopy
 from goqueue.cluster.log_follower import LogFollower
 from goqueue.cluster.messages import (
@@ -48,14 +49,21 @@ from goqueue.cluster.metadata_log import MetadataEntry, MetadataLog, MetadataPos
 from goqueue.cluster.metadata_writer import MetadataWriter
 from goqueue.cluster.node_identity import NodeIdentity
 from goqueue.cluster.node_time import NodeTime
-from goqueue.cluster.records import BrokerChanged, BrokerRegistered, BrokerRemoved, LogSealed, Record
+from goqueue.cluster.records import (
+    BrokerAddresses,
+    BrokerChanged,
+    BrokerRegistered,
+    BrokerRemoved,
+    BrokerStatus,
+    Record,
+)
 from goqueue.cluster.takeover import Takeover
 from goqueue.cluster.timing import ClusterTiming
 from goqueue.cluster.waiting import drop, within
 from goqueue.errors import ClusterError, GoQueueError, InvalidRequest, MetadataUnavailable
 from goqueue.runtime.entropy import Entropy
 
-__all__ = ["ClusterNode", "NodeIdentity"]
+__all__ = ["Node", "NodeIdentity"]
 
 T = TypeVar("T")
 
@@ -76,7 +84,7 @@ def _all_unproven() -> None:
     """Knows nothing about the logs of this node."""
 
 
-class ClusterNode:
+class Node:
     """One node. All calls in one event loop, which runs already. After `stop` it is of no use any more."""
 
     def __init__(
@@ -105,6 +113,7 @@ class ClusterNode:
         self._peers = peers
         self._copy = copy
         self._time = time
+        self._timing = timing
         self._entropy = entropy
         self._applied = applied
         self._observe = observe
@@ -176,10 +185,22 @@ class ClusterNode:
             return not self._host.is_stuck
         return self._candidate.hears_controller(self._now_ns())
 
+    @property
+    def is_metadata_available(self) -> bool:
+        """Whether decisions can be made, as far as this node knows: a controller that cannot reach the log answers no
+        heartbeats.
+        """
+        return self.hears_controller
+
     # --- start and stop ----------------------------------------------------------------------------
 
     async def start(self, *, within_ns: int | None = None) -> None:
-        """Check that this is the right log, form or join the cluster, read to the end, and begin to take part.
+        """Enter the cluster, and begin to take part."""
+        await self.enter(within_ns=within_ns)
+        self.take_part()
+
+    async def enter(self, *, within_ns: int | None = None) -> None:
+        """Check that this is the right log, form or join the cluster, and read to the end; then go on reading.
 
         Waits for a metadata log that does not answer, for ever unless `within_ns` says how long: then it raises
         `MetadataUnavailable`. Raises `ClusterError`, one sentence, for what halts a node. `applied` is called for
@@ -187,37 +208,41 @@ class ClusterNode:
         """
         try:
             if within_ns is None:
-                await self._start()
+                await self._enter()
             else:
-                await self._start_within(within_ns)
+                await self._enter_within(within_ns)
         except BaseException:
             self.abandon()
             self._copy.close()
             raise
 
-    async def _start_within(self, duration_ns: int) -> None:
+    async def _enter_within(self, duration_ns: int) -> None:
         try:
-            await within(self._time, duration_ns, self._start())
+            await within(self._time, duration_ns, self._enter())
         except TimeoutError:
             raise MetadataUnavailable(f"the metadata log did not answer within {duration_ns / SECOND:g} s") from None
 
-    async def _start(self) -> None:
-        await self._once_available(self._enter)
+    async def _enter(self) -> None:
+        await self._once_available(self._form_or_join)
         for broker in self.metadata.brokers.values():
             self._learn_address(broker.registration)
-        self._refuse_sealed()
         self._spawn(self._follower.read())
         self._spawn(self._follower.apply())
         tail = await self._once_available(self._log.tail)
         await self._unless_halted(self._follower.wait_applied(tail.index))
+
+    def take_part(self, addresses: BrokerAddresses | None = None) -> None:
+        """Register, with these addresses if they were not known before, send heartbeats, and be a candidate."""
+        if addresses is not None:
+            self.identity = replace(self.identity, addresses=addresses)
         now_ns = self._now_ns()
         self._candidate.began(now_ns)
         if self.metadata.controller == self.identity.node or (self._copy.has_formed and not self.metadata.epoch):
             self._candidate.controller_died(now_ns)  # it was a process of this node, or there never was one
-        self._spawn(self._link.run())
+        self._spawn(self._link.run(self.identity))
         self._spawn(self._takeover.run())
 
-    async def _enter(self) -> None:
+    async def _form_or_join(self) -> None:
         await enter(self._log, self._copy, self.identity, own=self._own, entropy=self._entropy, now=self._time.now())
 
     async def _once_available(self, call: Callable[[], Awaitable[T]]) -> T:
@@ -338,40 +363,56 @@ class ClusterNode:
                     self._link.removed()
             case BrokerChanged(node=node, status=status):
                 self._observe(events.BrokerStatusChanged(node, status))
-            case LogSealed():
-                self._refuse_sealed()
+                if status is BrokerStatus.ONLINE and self._host.reigns:
+                    self._watch(node)
 
     def _learn_address(self, registration: BrokerRegistered) -> None:
+        """Of this node, too, if another process is it: that one may be the controller, and refuse this one."""
         host, _, port = registration.addresses.peer.rpartition(":")
-        if registration.node != self.identity.node and port.isdigit():
+        if registration.incarnation == self.identity.incarnation:
+            self._peers.forget(registration.node)
+        elif port.isdigit():
             self._peers.set_address(registration.node, host.strip("[]"), int(port))
-
-    def _refuse_sealed(self) -> None:
-        if self.metadata.sealed_to is not None:
-            raise ClusterError(
-                f"this metadata log was moved to {self.metadata.sealed_to}: start the node with --metadata "
-                f"{self.metadata.sealed_to}"
-            )
 
     def _last_election(self) -> tuple[int, int | None, str]:
         return self.metadata.epoch, self.metadata.controller, self.metadata.controller_incarnation
 
     def _controller_changed(self) -> None:
-        metadata = self.metadata
+        metadata, was_here = self.metadata, self._host.reigns
         self._host.end()
         is_here = (metadata.controller, metadata.controller_incarnation) == (
             self.identity.node,
             self.identity.incarnation,
         )
         self._candidate.epoch_began(self._now_ns(), is_here=is_here)
+        if was_here and not is_here:
+            self._candidate.deposed(self._now_ns())
         _log.info(
             "controller elected", extra={"epoch": metadata.epoch, "controller": metadata.controller, "is_here": is_here}
         )
         self._observe(events.ControllerChanged(metadata.epoch, metadata.controller, is_here))
         if is_here:
             self._host.begin()
+            for broker in self.metadata.brokers.values():
+                if not broker.is_fenced:
+                    self._watch(broker.node)
         self._takeover.changed.set()
         self._link.due.set()
+
+    def _watch(self, node: int) -> None:
+        """Have a connection to the broker: it breaks when its process dies, which is known at once then."""
+        if node != self.identity.node:
+            self._spawn(self._greet(node))
+
+    async def _greet(self, node: int) -> None:
+        question = encode_message(PreVote(self.identity.node, self.metadata.epoch))
+        try:
+            await self._peers.call(node, question, timeout_s=self._timing.heartbeat_ns / SECOND)
+        except PeerUnreachable as error:
+            if error.was_refused:  # as the last controller is, if it has died
+                self.peer_lost(node, True)
+        except GoQueueError:  # that it does not answer is found out by its silence
+            return
 
     def _copy_stored(self, position: MetadataPosition, state: bytes) -> None:
         self._host.share(MetadataSnapshot(position, state), self._copy.policy.entries_kept)

@@ -1,22 +1,21 @@
-"""What the broker of a node asks of its cluster, answered by the node.
+"""The cluster, as the broker of a node asks it: the controller decides; the answer comes when this node has done it.
 
-A decision goes to the controller, comes back through the metadata log, and is carried out here by the reconciler: only
-then is it done for the broker, and a client that has created a topic can use it. Roles and addresses are looked up in
-the applied state.
+What is decided reaches this node through the metadata log, like every other node, and its reconciler carries it out. So
+a verb that creates, alters or deletes a topic has three waits: for the controller, for the log, for the disk.
 
-Numbers for producers are needed at once, and the controller may be away. So they are fetched ahead, in blocks: while
-one half is left, the next block is on its way, and an outage of the metadata log stops no producer before that is used.
+Numbers for producers are taken in blocks, ahead of their use, because a producer that begins waits for nobody: there is
+always a block in reserve. While the metadata log is away, that is what new producers live on.
 """
 
 import asyncio
-import logging
-from collections.abc import Callable, Coroutine, Mapping
-from typing import Final
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final, Protocol
 
 from goqueue.broker.authority import PartitionRoles
-from goqueue.clock import SECOND
 from goqueue.cluster.messages import (
     AlterTopic,
+    AnyAdminAnswer,
     AnyAdminRequest,
     CreateTopic,
     DeleteTopic,
@@ -24,138 +23,145 @@ from goqueue.cluster.messages import (
     TakeProducerIds,
     TopicDecided,
 )
-from goqueue.cluster.node import ClusterNode
-from goqueue.cluster.node_time import NodeTime
-from goqueue.cluster.waiting import settled
-from goqueue.errors import BrokerUnavailable, GoQueueError, MetadataUnavailable
+from goqueue.cluster.metadata import Metadata
+from goqueue.errors import GoQueueError, MetadataUnavailable
 from goqueue.runtime.entropy import Entropy
-from goqueue.service.pending import Pending
+from goqueue.service.pending import Pending, chained
 from goqueue.service.topics import NO_LEADER
 from goqueue.topics.config import is_internal
 
-NUMBERS_TAKEN: Final = 50
-"""How many numbers the broker takes at a time."""
-FETCH_RETRY_NS: Final = SECOND
+REQUEST_ID_BYTES: Final = 16
+BLOCKS_IN_RESERVE: Final = 2
 
-_log = logging.getLogger(__name__)
+
+class DecidingNode(Protocol):
+    """The node, as far as it is needed here."""
+
+    @property
+    def metadata(self) -> Metadata: ...
+
+    async def decide(self, request: AnyAdminRequest) -> AnyAdminAnswer: ...
 
 
 class NodeAuthority:
-    """The `Authority` of one node. `reconciled` is `Reconciler.settled`."""
+    """The `Authority` of the broker of one node. `attach` comes before the first use."""
 
-    def __init__(
-        self, node: ClusterNode, *, reconciled: Callable[[str], Pending[None]], time: NodeTime, entropy: Entropy
-    ) -> None:
+    _metadata: Metadata
+    _ask: Callable[[AnyAdminRequest], Awaitable[AnyAdminAnswer]]
+    _when_done: Callable[[str], Pending[None]]
+
+    def __init__(self, node: int, entropy: Entropy) -> None:
         self._node = node
-        self._reconciled = reconciled
-        self._time = time
         self._entropy = entropy
-        self._tasks: dict[asyncio.Task[None], None] = {}
-        self._numbers = range(0)
-        self._next_numbers = range(0)
-        self._block_count = 0
-        self._is_fetching = False
+        self._blocks: deque[range] = deque()
+        self._taking: asyncio.Task[None] | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    def start(self) -> None:
-        """Fetch the first numbers; the node has started."""
-        self._fetch_ahead()
+    def attach(self, node: DecidingNode, when_done: Callable[[str], Pending[None]]) -> None:
+        """The node decides; `when_done` says when a topic is here what it should be."""
+        self._metadata = node.metadata
+        self._ask = node.decide
+        self._when_done = when_done
 
-    def close(self) -> None:
-        """Give up what is not decided yet."""
-        for task in list(self._tasks):
-            task.cancel()
-
-    # --- topics ------------------------------------------------------------------------------------
+    # --- topics --------------------------------------------------------------------------------
 
     def create_topic(
         self, name: str, *, partitions: int, replication_factor: int | None, settings: Mapping[str, object]
     ) -> Pending[None]:
         """Done when this node has the topic."""
-        return self._decide(
-            CreateTopic(
-                self._request_id(), name, partitions, replication_factor, dict(settings), is_internal=is_internal(name)
-            )
+        request = CreateTopic(
+            self._new_id(),
+            name,
+            partitions=partitions,
+            replication_factor=replication_factor,
+            settings=dict(settings),
+            is_internal=is_internal(name),
         )
+        return self._carried_out(request)
 
     def alter_topic(self, name: str, changes: Mapping[str, object | None]) -> Pending[None]:
         """Done when this node has the new settings."""
-        return self._decide(AlterTopic(self._request_id(), name, dict(changes)))
+        return self._carried_out(AlterTopic(self._new_id(), name, dict(changes)))
 
     def delete_topic(self, name: str) -> Pending[None]:
         """Done when this node no longer serves the topic."""
-        return self._decide(DeleteTopic(self._request_id(), name))
+        return self._carried_out(DeleteTopic(self._new_id(), name, is_internal=is_internal(name)))
 
-    def _decide(self, request: AnyAdminRequest) -> Pending[None]:
-        done: Pending[None] = Pending()
-        self._spawn(self._carry_out(request, done))
-        return done
+    def _carried_out(self, request: AnyAdminRequest) -> Pending[None]:
+        def decided(answer: AnyAdminAnswer) -> Pending[None]:
+            assert isinstance(answer, TopicDecided), answer
+            return self._when_done(answer.topic_id)
 
-    async def _carry_out(self, request: AnyAdminRequest, done: Pending[None]) -> None:
-        try:
-            answer = await self._node.decide(request)
-            assert isinstance(answer, TopicDecided)
-            await settled(self._reconciled(answer.topic_id))
-        except asyncio.CancelledError:
-            done.fail(BrokerUnavailable("it stops"))
-            raise
-        except GoQueueError as error:
-            done.fail(error)
-        else:
-            done.resolve(None)
+        return chained(self.decide(request), decided)
 
-    def _request_id(self) -> str:
-        return self._entropy.bytes(16).hex()
+    def decide(self, request: AnyAdminRequest) -> Pending[AnyAdminAnswer]:
+        """Have the controller carry this out; done when this node has applied the decision."""
+        answered: Pending[AnyAdminAnswer] = Pending()
 
-    # --- the applied state -------------------------------------------------------------------------
+        async def ask() -> None:
+            try:
+                answered.resolve(await self._ask(request))
+            except GoQueueError as error:
+                answered.fail(error)
+            except asyncio.CancelledError:
+                answered.fail(MetadataUnavailable("this node stops"))
+                raise
+
+        task = asyncio.get_running_loop().create_task(ask())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return answered
+
+    def close(self) -> None:
+        """The node stops: what waits fails."""
+        for task in list(self._tasks):
+            task.cancel()
+
+    def _new_id(self) -> str:
+        return self._entropy.bytes(REQUEST_ID_BYTES).hex()
+
+    # --- what is known here ----------------------------------------------------------------------
 
     def roles(self, topic_id: str, partition: int) -> PartitionRoles | None:
-        """Who has the partition; None if the metadata does not know it."""
-        found = self._node.metadata.partition(topic_id, partition)
+        """Who has the partition, as far as this node has applied it."""
+        found = self._metadata.partition(topic_id, partition)
         if found is None:
             return None
         leader = NO_LEADER if found.leader is None else found.leader
         return PartitionRoles(leader, found.leader_epoch, found.partition_epoch, found.replicas, found.isr, found.elr)
 
     def address(self, node: int) -> str:
-        """Where clients reach a node; empty if it is not known."""
-        broker = self._node.metadata.broker(node)
+        """Where clients reach a node."""
+        broker = self._metadata.broker(node)
         return "" if broker is None else broker.registration.addresses.client
 
-    # --- numbers for producers ---------------------------------------------------------------------
+    # --- numbers for producers -------------------------------------------------------------------
 
     def take_producer_numbers(self) -> range:
-        """Numbers for producers that no other node gives. Raises `MetadataUnavailable`."""
-        if not self._numbers:
-            self._numbers, self._next_numbers = self._next_numbers, range(0)
-        taken, self._numbers = self._numbers[:NUMBERS_TAKEN], self._numbers[NUMBERS_TAKEN:]
-        self._fetch_ahead()
-        if not taken:
-            raise MetadataUnavailable("no numbers for producers are left, and the controller gives none")
-        return taken
+        """A block in reserve. Raises `MetadataUnavailable` if none is left."""
+        if not self._blocks:
+            self.reserve()
+            raise MetadataUnavailable("the controller has given no producer ids yet")
+        block = self._blocks.popleft()
+        self.reserve()
+        return block
 
-    def _fetch_ahead(self) -> None:
-        is_low = not self._next_numbers and 2 * len(self._numbers) <= self._block_count
-        if is_low and not self._is_fetching:
-            self._is_fetching = True
-            self._spawn(self._fetch())
+    def reserve(self) -> None:
+        """Have blocks in reserve."""
+        if self._taking is None and len(self._blocks) < BLOCKS_IN_RESERVE:
+            self._taking = asyncio.get_running_loop().create_task(self._take())
+            self._tasks.add(self._taking)
+            self._taking.add_done_callback(self._taken)
 
-    async def _fetch(self) -> None:
-        try:
-            while True:
-                try:
-                    block = await self._node.decide(TakeProducerIds(self._node.identity.node))
-                    break
-                except GoQueueError as error:
-                    if self._node.halted.done():
-                        return
-                    _log.warning("cannot fetch numbers for producers", extra={"reason": str(error)})
-                    await self._time.sleep(FETCH_RETRY_NS)
-        finally:
-            self._is_fetching = False
-        assert isinstance(block, ProducerIdBlock)
-        self._next_numbers, self._block_count = range(block.first, block.first + block.count), block.count
+    async def _take(self) -> None:
+        while len(self._blocks) < BLOCKS_IN_RESERVE:
+            try:
+                block = await self._ask(TakeProducerIds(self._node))
+            except MetadataUnavailable:
+                return  # the next producer tries again
+            assert isinstance(block, ProducerIdBlock), block
+            self._blocks.append(range(block.first, block.first + block.count))
 
-    def _spawn(self, work: Coroutine[object, object, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks[task] = None
-        task.add_done_callback(lambda done: self._tasks.pop(done, None))
+    def _taken(self, task: "asyncio.Task[None]") -> None:
+        self._taking = None
+        self._tasks.discard(task)

@@ -17,7 +17,7 @@ stays until an operator looks at it.
 """
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from functools import partial
 from typing import Final
 
@@ -49,18 +49,23 @@ class Reconciler:
         self._names: dict[str, str] = {}  # of the topics on this node, by id
         self._retry_ns = 0
         self._in_sync: dict[tuple[str, int], InSync] = {}  # of the partitions led here
-        self._waiting: dict[str, list[Pending[None]]] = {}  # for a topic to be what it should be, by its id
         self.follows: dict[tuple[str, int], PartitionChanged] = {}
         """What this node follows, by topic id and partition."""
+        self._awaited: dict[str, list[Pending[None]]] = {}  # by the id of a topic
         self.changed: Callable[[], None] = lambda: None
         """Called when `follows` has changed."""
 
     # --- what happens --------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Look at everything: once, after the log was read to its end."""
+    def start(self, removed: Container[str] = ()) -> None:
+        """Look at everything: once, after the log was read to its end. `removed` are the ids of topics that the cluster
+        removed while this node was away.
+        """
         for topic in list(self._partitions.catalog):
-            if self._metadata.topic(topic.id) is None:
+            if topic.id in removed:
+                self._names[topic.id] = topic.name
+                self._look(topic.id)
+            elif self._metadata.topic(topic.id) is None:
                 path = self._partitions.set_aside(topic.name)
                 _log.error(
                     "the cluster does not know a topic of this data directory; it was moved away",
@@ -94,13 +99,25 @@ class Reconciler:
             for topic_id in failed:
                 self._look(topic_id)
 
-    def settled(self, topic_id: str) -> Pending[None]:
-        """Done when this node is what the metadata says about the topic; at once if it is already."""
-        done: Pending[None] = Pending()
-        self._waiting.setdefault(topic_id, []).append(done)
-        if topic_id not in self._failed:
+    def when_done(self, topic_id: str) -> Pending[None]:
+        """Done when the topic is here what it should be. Fails with what keeps a step from being done, which is tried
+        again.
+        """
+        if topic_id in self._failed:
             self._look(topic_id)
+        done: Pending[None] = Pending()
+        self._awaited.setdefault(topic_id, []).append(done)
+        self._tell(topic_id)
         return done
+
+    def _tell(self, topic_id: str, error: Exception | None = None) -> None:
+        if topic_id in self._busy or topic_id not in self._awaited:
+            return
+        for waiting in self._awaited.pop(topic_id):
+            if error is None:
+                waiting.resolve(None)
+            else:
+                waiting.fail(error)
 
     def topic_name(self, topic_id: str) -> str | None:
         """The name of a topic that this node has."""
@@ -125,9 +142,6 @@ class Reconciler:
         if step is not None:
             self._busy.add(topic_id)
             step.then(partial(self._done, topic_id))
-        elif topic_id not in self._busy and topic_id not in self._failed:
-            for waiting in self._waiting.pop(topic_id, ()):
-                waiting.resolve(None)
 
     def _done(self, topic_id: str, step: Pending[LocalTopic] | Pending[None]) -> None:
         self._busy.discard(topic_id)
@@ -135,9 +149,11 @@ class Reconciler:
             self._fail(topic_id, step.error)
             return
         self._look(topic_id)
+        self._tell(topic_id)
 
     def _fail(self, topic_id: str, error: Exception) -> None:
         self._failed[topic_id] = None
+        self._tell(topic_id, error)
         _log.warning("cannot do what the metadata says; it is tried again", extra={"reason": str(error)})
 
     def _step(self, topic_id: str) -> Pending[LocalTopic] | Pending[None] | None:

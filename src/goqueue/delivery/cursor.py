@@ -143,7 +143,7 @@ class CursorState(NamedTuple):
 # More than 40 methods: each arrow of the diagram is one, and nearly every arrow changes `_busy`, the lanes and the
 # counts together. Two classes would have to share all three, and an offset could be in two states at once.
 class Cursor:
-    """One group on one partition."""
+    """The state of every message of a partition for one group."""
 
     def __init__(self, *, floor: int, lanes: LaneConfig, split: Split, now_ns: int) -> None:
         self._split = split

@@ -79,7 +79,6 @@ class Decoded(NamedTuple):
 
 
 def header(covered_offset: int) -> bytes:
-    """The header of an index."""
     crc = crc32c(_HEADER.pack(_MAGIC, VERSION, 0, covered_offset))
     return _HEADER.pack(_MAGIC, VERSION, crc, covered_offset)
 

@@ -78,7 +78,9 @@ class PartitionDelays:
         self._table = DelayTable()
         self._wheel = Wheel(start_ns=now_ns, dues_of=self._table.dues_ns)
         self._settled: OrderedDict[int, DelayEntry] = OrderedDict()
-        self._ahead: dict[int, DelayState | int] = {}  # changes in the ledger for messages that were not scheduled yet
+        self._early_changes: dict[
+            int, DelayState | int
+        ] = {}  # changes in the ledger for messages that were not scheduled yet
         self._seen_end = 0  # the log was scanned up to here
         self._known_end = 0  # no message at or after it is known
         self._counts = dict.fromkeys(DelayState, 0)
@@ -98,7 +100,6 @@ class PartitionDelays:
 
     @property
     def average_delay_ns(self) -> int:
-        """The average delay of messages."""
         return max(0, self.total_delay_ns) // max(1, self.delay_count)
 
     @property
@@ -138,8 +139,8 @@ class PartitionDelays:
             columns = columns.where([not is_known for is_known in known])
         self._seen_end = max(self._seen_end, all_offsets.max() + 1)
         self._known_end = max(self._known_end, self._seen_end)
-        if self._ahead:
-            columns = self._take_ahead(columns)
+        if self._early_changes:
+            columns = self._with_early_changes(columns)
         if columns.offsets and min(columns.dues_ns) <= now_ns:
             columns = columns.where([due_ns > now_ns for due_ns in columns.dues_ns])
         if columns.offsets:
@@ -154,11 +155,11 @@ class PartitionDelays:
         self._wheel.add_many(columns.offsets, columns.dues_ns)
         self.waiting |= BitMap64(columns.offsets)
 
-    def _take_ahead(self, columns: DelayColumns) -> DelayColumns:
+    def _with_early_changes(self, columns: DelayColumns) -> DelayColumns:
         """The messages with the due times of the ledger, without those that do not wait by the ledger."""
         wanted: list[bool] = []
         for place, offset in enumerate(columns.offsets):
-            change = self._ahead.pop(offset, None)
+            change = self._early_changes.pop(offset, None)
             wanted.append(not isinstance(change, DelayState))
             if isinstance(change, DelayState):
                 self._note_settled(DelayEntry(offset, columns.dues_ns[place], change, columns.priorities[place]))
@@ -185,8 +186,8 @@ class PartitionDelays:
 
     def drop(self, below: int) -> BitMap64:
         """The records of these and all below the offset are gone; returns those of the messages that waited."""
-        if self._ahead:
-            self._ahead = {offset: change for offset, change in self._ahead.items() if offset >= below}
+        if self._early_changes:
+            self._early_changes = {offset: change for offset, change in self._early_changes.items() if offset >= below}
         gone = BitMap64()
         if self.waiting and self.waiting.min() < below:
             gone.add_range(self.waiting.min(), below)
@@ -203,9 +204,9 @@ class PartitionDelays:
 
     def shift(self, by_ns: int, *, now_ns: int) -> None:
         """The clock was set and shows `now_ns`: move all due times by that much, later or earlier."""
-        self._ahead = {
+        self._early_changes = {
             offset: change if isinstance(change, DelayState) else _within_range(change + by_ns)
-            for offset, change in self._ahead.items()
+            for offset, change in self._early_changes.items()
         }
         self._wheel = Wheel(start_ns=now_ns, dues_of=self._table.dues_ns)
         if self.waiting:
@@ -224,9 +225,9 @@ class PartitionDelays:
                 self._move(offset, due_ns)
         elif offset >= self._seen_end and offset not in self._settled:
             if state is not None:
-                self._ahead[offset] = state
-            elif due_ns is not None and not isinstance(self._ahead.get(offset), DelayState):
-                self._ahead[offset] = _within_range(due_ns)
+                self._early_changes[offset] = state
+            elif due_ns is not None and not isinstance(self._early_changes.get(offset), DelayState):
+                self._early_changes[offset] = _within_range(due_ns)
 
     def due_ns(self, offset: int) -> int | None:
         """The due time of the message; None if it does not wait."""
@@ -296,7 +297,6 @@ class PartitionDelays:
 
     @property
     def snapshot_bytes(self) -> int:
-        """The most bytes of a snapshot."""
         entries = len(self.waiting) + len(self._settled)
         return HEADER_BYTES + ENTRY_BYTES * (entries + entries // BLOCK_ENTRIES + len(DelayState))
 

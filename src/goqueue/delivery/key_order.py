@@ -57,11 +57,9 @@ class KeyOrder:
 
     @property
     def parked(self) -> BitMap64:
-        """All parked messages."""
         return BitMap64().union(*(hold.parked for hold in self._holds.values()))
 
     def lowest_parked(self) -> int | None:
-        """The lowest parked offset."""
         return min((hold.parked.min() for hold in self._holds.values() if hold.parked), default=None)
 
     def choose(self, candidates: Iterable[tuple[int, bytes | None]], member: str, *, now_ns: int) -> Chosen:

@@ -3,7 +3,7 @@
 Counts are kept per second in a ring of sixty, so a rate is the sum of a minute and nothing has to be forgotten.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from operator import sub
 
 from pyroaring import BitMap64
@@ -57,13 +57,13 @@ class LaneStats:
         self.boosts = [0] * LANE_COUNT
         self.served_ns: list[int | None] = [None] * LANE_COUNT  # the last delivery, by the wall clock
 
-    def note_delivered(self, records: Sequence[Buffer], redelivered: BitMap64, *, wall_ns: int) -> None:
+    def note_delivered(self, records: Sequence[Buffer], redelivered: Collection[int], *, wall_ns: int) -> None:
         """Records are delivered now. Redelivered ones count as served, but their wait was counted before."""
         for part in records:
             counts, waited_us = kernel.waits(part, wall_ns)
             again: Sequence[int] = ()
             if redelivered:
-                chosen = kernel.select(part, redelivered.to_array(), max_bytes=len(part))
+                chosen = kernel.select(part, BitMap64(redelivered).to_array(), max_bytes=len(part))
                 again, waited_again_us = kernel.waits(chosen.records, wall_ns)
                 waited_us = tuple(map(sub, waited_us, waited_again_us))
             for lane, count in enumerate(counts):

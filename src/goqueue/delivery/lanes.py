@@ -150,6 +150,10 @@ class Lanes:
         if len(ready) <= count:
             taken = ready.copy()
             ready.clear()
+        elif count == 1:  # a third of the time that a slice takes
+            first = ready.min()
+            taken = BitMap64((first,))
+            ready.remove(first)
         else:
             taken = ready[:count]
             ready.remove_range(taken.min(), taken.max() + 1)

@@ -50,7 +50,7 @@ class Receipt(NamedTuple):
 
 
 def group_tag(group: str) -> bytes:
-    """A short tag of the group."""
+    """A short hash of the group: a receipt says in a few bytes which group it belongs to."""
     return hashlib.blake2b(group.encode(), digest_size=TAG_BYTES).digest()
 
 
@@ -60,6 +60,5 @@ def is_nonce(text: str) -> bool:
 
 
 def make_nonce(tag: bytes, delivery_id: int, salt: bytes) -> str:
-    """The nonce of a delivery."""
     body = tag + delivery_id.to_bytes(_ID_BYTES)
     return (body + hashlib.blake2b(body, key=salt, digest_size=_SEAL_BYTES).digest()).hex()

@@ -66,17 +66,14 @@ _decode_progress = msgspec.msgpack.Decoder(RedriveProgress).decode
 
 
 def is_about_redrives(key: bytes) -> bool:
-    """Whether the fact is about a redrive."""
     return key.startswith((ORDER_KEY, PROGRESS_KEY))
 
 
 def order_key(redrive_id: str) -> bytes:
-    """The key of the order."""
     return ORDER_KEY + redrive_id.encode()
 
 
 def progress_key(redrive_id: str) -> bytes:
-    """The key of the progress."""
     return PROGRESS_KEY + redrive_id.encode()
 
 

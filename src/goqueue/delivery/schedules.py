@@ -161,20 +161,20 @@ class RunTimes:
     def _when(self, local: datetime) -> tuple[int, int | None]:
         """The instant of a local time in the zone, and the second one if the hour is repeated."""
         before = _offset(local.replace(tzinfo=self._zone, fold=0))
-        behind = _offset(local.replace(tzinfo=self._zone, fold=1))
+        after = _offset(local.replace(tzinfo=self._zone, fold=1))
         ns = (local - _LOCAL_EPOCH) // timedelta(seconds=1) * _SECOND
-        if before == behind:
+        if before == after:
             return ns - _ns(before), None
-        if before > behind:
-            return ns - _ns(before), ns - _ns(behind)
-        return self._change(ns - _ns(behind), ns - _ns(before), behind), None
+        if before > after:
+            return ns - _ns(before), ns - _ns(after)
+        return self._change(ns - _ns(after), ns - _ns(before), after), None
 
-    def _change(self, low_ns: int, high_ns: int, behind: timedelta) -> int:
+    def _change(self, low_ns: int, high_ns: int, after: timedelta) -> int:
         """The first instant after a change of the clocks, to the second."""
         low, high = low_ns // _SECOND, high_ns // _SECOND
         while low < high:
             middle = (low + high) // 2
-            if _offset((_EPOCH + timedelta(seconds=middle)).astimezone(self._zone)) == behind:
+            if _offset((_EPOCH + timedelta(seconds=middle)).astimezone(self._zone)) == after:
                 high = middle
             else:
                 low = middle + 1

@@ -620,4 +620,5 @@ def _update(member: Member, wanted: Join) -> None:
     member.max_in_flight = wanted.max_in_flight
     member.auto_commit_interval_ms = wanted.auto_commit_interval_ms
     member.confirms_revocations = wanted.confirms_revocations
-    member.unused_join = wanted
+    # With its id: a client may repeat its first join, which had none, with the id of the answer.
+    member.unused_join = wanted._replace(member_id=member.id)

@@ -17,7 +17,9 @@ from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
 from goqueue import events
+from goqueue.metrics.cluster import ClusterMetrics
 from goqueue.metrics.delivery import DeliveryMetrics
+from goqueue.metrics.event_loop import EventLoopMetrics
 from goqueue.metrics.schemas import SchemaMetrics
 from goqueue.metrics.storage import StorageMetrics
 from goqueue.metrics.tracing import TraceMetrics
@@ -101,6 +103,8 @@ class Metrics:
         counts.update(TransactionMetrics(registry).handlers)
         self.observe = events.Handlers(counts)
         self.tracing = TraceMetrics(registry)
+        self.cluster = ClusterMetrics(registry)
+        self.event_loop = EventLoopMetrics(registry)
         build = _gauge(registry, "build_info", "This build", ("version", "python"))
         build.labels(VERSION, platform.python_version()).set(1)
         _gauge(registry, "kernel_info", "The record kernel", ("implementation",)).labels(kernel.IMPLEMENTATION).set(1)

@@ -1,7 +1,7 @@
 """What the registry has to know of a kind of schema: how to read one, compare two, and hold messages against one.
 
 A format is a table entry, not a base class: JSON Schema, Avro and Protobuf share no code. What they share are bounds.
-A schema comes from anybody, so a format refuses what is too long or nested too deep with `InvalidSchema` before it
+Any client may send a schema, so a format refuses what is too long or nested too deep with `InvalidSchema` before it
 costs anything, and fetches nothing: what a schema refers to is given to it.
 """
 

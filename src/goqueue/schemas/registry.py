@@ -126,7 +126,7 @@ class Registry:
         return numbers
 
     def get(self, subject: str, version: str = "latest", *, deleted: bool = False) -> SchemaInfo:
-        """A version."""
+        """A version of the subject, by its number or as `latest`."""
         number = parse_version(version)
         found = self._state.existing(subject)
         if number is None:
@@ -150,7 +150,6 @@ class Registry:
         return self._state.info(self._state.subjects[name], number)
 
     def by_guid(self, guid: str) -> SchemaInfo:
-        """The same by the guid."""
         schema_id = self._state.ids.get(guid.lower())
         if schema_id is None or not self._state.uses.get(schema_id):
             raise SchemaNotFound(f"guid {guid[:100]}")
@@ -226,7 +225,6 @@ class Registry:
         ]
 
     def schema(self, schema_id: int) -> StoredSchema | None:
-        """The schema of that id."""
         return self._state.schemas.get(schema_id)
 
     def parsed(self, schema_id: int) -> ParsedSchema:

@@ -10,10 +10,11 @@ import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from goqueue import events
 from goqueue.broker.broker import Broker
+from goqueue.broker.cluster_of_one import ListeningAddresses
 from goqueue.broker.config import BrokerConfig
 from goqueue.broker.local_service import LocalService
 from goqueue.clock import MS, SECOND, Clock
@@ -23,9 +24,11 @@ from goqueue.errors import GoQueueError
 from goqueue.metrics.registry import Metrics
 from goqueue.names import VERSION
 from goqueue.runtime.adaptive_spin import spin_budget_ns
+from goqueue.runtime.entropy import SystemEntropy
 from goqueue.server.build import build_facts
 from goqueue.server.config import ServerConfig
 from goqueue.server.exporting import ExporterThread, close_all
+from goqueue.server.loop_lag import LoopLag
 from goqueue.server.settings import Address
 from goqueue.server.ticker import Ticker
 from goqueue.server.workers import ThreadWorkers
@@ -36,6 +39,9 @@ from goqueue.tracing.config import TraceConfig
 from goqueue.tracing.export import Exporter
 from goqueue.tracing.jsonl import JsonlExporter
 from goqueue.tracing.stream import StreamExporter
+
+if TYPE_CHECKING:
+    from goqueue.server.clustering import ClusteredServer
 
 SETTLE_S = 1.0  # for jobs that no request waits for; a compaction that takes longer is called off
 
@@ -53,12 +59,15 @@ class CannotListen(GoQueueError):
 
 
 class Server(NamedTuple):
-    """A running server: its addresses, its data directory, and its broker, which belongs to the event loop."""
+    """A running server: its addresses, its data directory, its broker, which belongs to the event loop, and what makes
+    it a node of a cluster, if it is one.
+    """
 
     native: Address
     http: Address | None
     data: Path
     broker: Broker
+    cluster: "ClusteredServer | None" = None
 
 
 class Door(Protocol):
@@ -79,6 +88,12 @@ async def running(config: ServerConfig, *, clock: Clock, observe: events.Observe
         opened.callback(workers.close)
 
         metrics = Metrics()
+        cluster = None
+        if config.metadata is not None:
+            cluster = await _clustered(config, clock)
+            opened.push_async_callback(cluster.close)
+            opened.push_async_callback(cluster.stop_cleanly)
+
         exporters = [ExporterThread(one, loop, clock) for one in _exporters(config, clock)]
         opened.callback(close_all, exporters, clock)
         broker = Broker.open(
@@ -90,13 +105,16 @@ async def running(config: ServerConfig, *, clock: Clock, observe: events.Observe
             observe=events.Observers(observe, metrics.observe),
             traces=TraceConfig(enabled=config.traces.enabled, ring=config.traces.ring, topic=config.traces.topic),
             trace_sinks=exporters,
+            authority=cluster.authority if cluster is not None else None,
         )
         for exporter in exporters:
             exporter.tell = broker.traces.exported
         opened.callback(broker.close)
         opened.push_async_callback(workers.idle, grace_s=SETTLE_S)
+        if cluster is not None:
+            cluster.attach(broker, data, workers, observe=broker.observe)
 
-        # Built before the ticker runs: the imports behind it take up to a second, and would be taken for a stall.
+        # Built before the ticker runs: the imports that it needs take up to a second, and would be taken for a stall.
         service = LocalService.of(broker)
         http_door = _http_door(service, clock, config, metrics) if config.http else None
         ticker = Ticker(loop, clock, broker.tick, interval_ns=config.housekeeping.tick_interval_ns)
@@ -109,13 +127,32 @@ async def running(config: ServerConfig, *, clock: Clock, observe: events.Observe
         metrics.delivery.watch(broker.groups.standings, lambda: broker.delays.stats().by_topic)
         metrics.tracing.watch(broker.traces.recorder.tallies, lambda: broker.traces.recorder.ring.event_count)
         metrics.storage.watch(broker.node.space)
+        metrics.cluster.watch(broker.cluster.gauges)
+        metrics.event_loop.watch(lambda: len(asyncio.all_tasks(loop)))
+        opened.callback(LoopLag(loop, clock, metrics.event_loop.observe_lag).stop)
         metrics.watch_connections({"native": lambda: len(native_door.connections)})
+        if cluster is not None:
+            await cluster.enter()
         native = await _listen("native", native_door, config.native, doors)
         http = None
         if config.http and http_door:
             http = await _listen("http", http_door, config.http, doors)
+        broker.alone.addresses = ListeningAddresses(str(native), str(http or ""))
 
-        yield Server(native, http, data, broker)
+        if cluster is not None:
+            cluster.take_part(native=native, http=http)
+            opened.push_async_callback(cluster.hand_over, grace_s)
+
+        yield Server(native, http, data, broker, cluster)
+
+
+async def _clustered(config: ServerConfig, clock: Clock) -> "ClusteredServer":
+    from goqueue.server.clustering import ClusteredServer  # a broker that is alone starts without it
+
+    try:
+        return await ClusteredServer.open(config, clock=clock, entropy=SystemEntropy())
+    except OSError as error:
+        raise CannotListen("peer", config.cluster.peer, os.strerror(error.errno or 0)) from error
 
 
 def _broker_config(config: ServerConfig) -> BrokerConfig:

@@ -25,8 +25,12 @@ from goqueue.server.settings import (
     FilePath,
     HostPort,
     Kind,
+    LogLocation,
+    MetadataLocation,
     OneOf,
     Origins,
+    Rack,
+    Secret,
     Size,
     Switch,
     TopicSetting,
@@ -39,6 +43,7 @@ from goqueue.wire.frames import FRAME_BYTES_MAX
 
 NATIVE_ADDRESS = Address("127.0.0.1", 7000)
 HTTP_ADDRESS = Address("127.0.0.1", 8080)
+PEER_ADDRESS = Address("127.0.0.1", 7001)
 ENVIRONMENT_PREFIX = "GOQUEUE_"
 NOT_OURS = frozenset(
     {
@@ -151,20 +156,53 @@ class TraceSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterSettings:
+    """[cluster]: how this node and the other nodes of its cluster reach each other. Only with `metadata`.
+
+    What is advertised is what others use; `off` is the address that the node listens on. With certificates, a node
+    speaks only with nodes that have one of the same authority.
+    """
+
+    peer: Annotated[Address, HostPort()] = PEER_ADDRESS
+    advertised_peer: Annotated[Address | None, HostPort(can_be_off=True)] = None
+    advertised_native: Annotated[Address | None, HostPort(can_be_off=True)] = None
+    advertised_http: Annotated[Address | None, HostPort(can_be_off=True)] = None
+    rack: Annotated[str, Rack()] = ""
+    replication_factor: Annotated[int, WholeNumber(1, 64)] = 1  # of topics that are created without one
+    ca_file: Annotated[str | None, FilePath()] = None
+    cert_file: Annotated[str | None, FilePath()] = None
+    key_file: Annotated[str | None, FilePath()] = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EtcdSettings:
+    """[etcd]: how to reach etcd, if that is where the metadata log is. With `ca_file` over TLS."""
+
+    ca_file: Annotated[str | None, FilePath()] = None
+    cert_file: Annotated[str | None, FilePath()] = None
+    key_file: Annotated[str | None, FilePath()] = None
+    user: Annotated[str, Secret()] = ""
+    password: Annotated[str, Secret()] = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ServerConfig:
     """All settings, and the source of each value."""
 
     data: Annotated[str, Directory()] = "./goqueue-data"
     native: Annotated[Address, HostPort()] = NATIVE_ADDRESS
     http: Annotated[Address | None, HostPort(can_be_off=True)] = HTTP_ADDRESS
-    node_id: Annotated[int, WholeNumber(0, 2**31 - 1)] = 0
+    node_id: Annotated[int, WholeNumber(0, 65_535)] = 0
     cors_origins: Annotated[tuple[str, ...], Origins()] = ()
     drain_grace_ns: Annotated[int, Duration(0, 3600 * SECOND)] = 10 * SECOND  # then connections are cut
+    metadata: Annotated[MetadataLocation | None, LogLocation()] = None  # off: this node is in no cluster
     topics: TopicDefaults = field(default_factory=TopicDefaults)
     limits: LimitSettings = field(default_factory=LimitSettings)
     housekeeping: HousekeepingSettings = field(default_factory=HousekeepingSettings)
     log: LogSettings = field(default_factory=LogSettings)
     traces: TraceSettings = field(default_factory=TraceSettings)
+    cluster: ClusterSettings = field(default_factory=ClusterSettings)
+    etcd: EtcdSettings = field(default_factory=EtcdSettings)
 
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)
     warnings: tuple[str, ...] = field(default=(), compare=False)
@@ -183,6 +221,8 @@ SECTIONS = {
     "housekeeping": HousekeepingSettings,
     "log": LogSettings,
     "traces": TraceSettings,
+    "cluster": ClusterSettings,
+    "etcd": EtcdSettings,
 }
 
 
@@ -322,6 +362,13 @@ def _contradictions(config: ServerConfig) -> Iterator[Problem]:
 
     if config.http == config.native and config.native.port:
         yield Problem("http", str(config.http), source("http", "native"), "must not be the address of native")
+    for section, files in (("cluster", config.cluster), ("etcd", config.etcd)):
+        if (files.cert_file is None) != (files.key_file is None):
+            names = (f"{section}.cert_file", f"{section}.key_file")
+            yield Problem(names[0], files.cert_file, source(*names), f"needs {names[1]}, and the other way round")
+        elif files.cert_file and not files.ca_file:
+            name = f"{section}.cert_file"
+            yield Problem(name, files.cert_file, source(name), f"needs {section}.ca_file, to know the other side by")
     if config.limits.compactions_max >= config.limits.threads_max:
         name, other = "limits.compactions_max", "limits.threads_max"
         reason = f"must be below {other}, so that a flush always finds a thread"

@@ -16,6 +16,7 @@ way.
     3   stored data is damaged, and no topic can be served
     4   the data directory cannot be used, or another process has it open
     5   an address cannot be listened on
+    6   the node cannot be a part of its cluster, or not any more; the last line of the log says why
     130, 143   a second SIGINT or SIGTERM
 """
 
@@ -36,7 +37,16 @@ from pathlib import Path
 import uvloop
 
 from goqueue.clock import SECOND, Clock, SystemClock
-from goqueue.errors import CorruptRecord, DamagedFile, DataDirectoryError, GoQueueError, StorageFull
+from goqueue.errors import (
+    ClusterError,
+    CorruptRecord,
+    DamagedFile,
+    DataDirectoryError,
+    GoQueueError,
+    InvalidConfig,
+    MetadataUnavailable,
+    StorageFull,
+)
 from goqueue.runtime.memory import retain_freed_memory
 from goqueue.server import event_log, logs
 from goqueue.server.assemble import CannotListen, Server, running
@@ -59,6 +69,7 @@ class ExitCode(IntEnum):
     DAMAGED = 3
     DATA_UNUSABLE = 4
     CANNOT_LISTEN = 5
+    CLUSTER = 6
 
 
 def serve(config: ServerConfig) -> ExitCode:
@@ -103,6 +114,10 @@ def _exit_code(error: GoQueueError) -> ExitCode:
             return ExitCode.DAMAGED
         case CannotListen():
             return ExitCode.CANNOT_LISTEN
+        case ClusterError() | MetadataUnavailable():
+            return ExitCode.CLUSTER
+        case InvalidConfig():
+            return ExitCode.BAD_CONFIGURATION
         case _:
             return ExitCode.FAILED
 
@@ -127,15 +142,30 @@ async def _serve(
             gc.enable()
             _announce(server)
             _log.info("ready", extra={"seconds": elapsed_s, "pid": os.getpid()})
-            await stop.wait()
+            await _until_stopped(server, stop)
     summaries.stop()
     _log.info("stopped")
 
 
+async def _until_stopped(server: Server, stop: asyncio.Event) -> None:
+    """Wait for a signal. Raises why the node must not go on, if that comes first."""
+    if server.cluster is None:
+        await stop.wait()
+        return
+    stopping = asyncio.ensure_future(stop.wait())
+    await asyncio.wait((stopping, server.cluster.halted), return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    if server.cluster.halted.done():
+        raise server.cluster.halted.result()
+
+
 def _announce(server: Server) -> None:
     http = server.http or "off"
+    peer = f"peer={server.cluster.peer} " if server.cluster is not None else ""
     with suppress(OSError):  # standard output may be closed
-        print(f"goqueue ready native={server.native} http={http} data={server.data} pid={os.getpid()}", flush=True)
+        print(
+            f"goqueue ready native={server.native} http={http} {peer}data={server.data} pid={os.getpid()}", flush=True
+        )
 
 
 @contextmanager

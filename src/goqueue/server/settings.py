@@ -22,6 +22,9 @@ _PORT = re.compile(r"\d{1,5}", re.ASCII)
 _PORT_MAX = 65_535
 _URL = re.compile(r"https?://[^/\s]+(/\S*)?", re.ASCII)
 _SWITCH = {"true": True, "on": True, "yes": True, "1": True, "false": False, "off": False, "no": False, "0": False}
+_ETCD = re.compile(r"etcd://([^/\s]+)(/[A-Za-z0-9._/-]*)?", re.ASCII)
+_ETCD_PORT = 2379
+_RACK = re.compile(r"[A-Za-z0-9._-]{0,64}", re.ASCII)
 _ORIGIN = re.compile(r"https?://[^/\s,*]+|\*", re.ASCII)
 
 
@@ -66,13 +69,76 @@ class HostPort(Kind):
         return "off" if value is None else str(value)
 
     def _parse(self, raw: object) -> Address | None:
-        if self._can_be_off and raw == "off":
+        return None if self._can_be_off and raw == "off" else _address(_text(raw))
+
+
+class FileLocation(NamedTuple):
+    """A directory with the metadata log of the nodes of this machine."""
+
+    directory: str
+
+    def __str__(self) -> str:
+        return f"file:{self.directory}"
+
+
+class EtcdLocation(NamedTuple):
+    """The members of etcd, and the prefix of the keys of one cluster."""
+
+    endpoints: tuple[Address, ...]
+    prefix: str
+
+    def __str__(self) -> str:
+        return f"etcd://{','.join(map(str, self.endpoints))}{self.prefix}"
+
+
+MetadataLocation = FileLocation | EtcdLocation
+
+
+class LogLocation(Kind):
+    """Where the metadata log of a cluster is; `off` for a node that is in no cluster."""
+
+    allowed = "file:DIR, etcd://HOST:PORT[,HOST:PORT...]/PREFIX, or off"
+
+    def show(self, value: MetadataLocation | None) -> str:
+        return "off" if value is None else str(value)
+
+    def _parse(self, raw: object) -> MetadataLocation | None:
+        text = _text(raw)
+        if text == "off":
             return None
-        host, _, port = _text(raw).rpartition(":")
-        bracketed = _IPV6.fullmatch(host)
-        if not (bracketed or _NAME_OR_IPV4.fullmatch(host)) or not _PORT.fullmatch(port) or int(port) > _PORT_MAX:
+        if text.startswith("file:"):
+            return FileLocation(Directory().parse(text.removeprefix("file:")))
+        match = _ETCD.fullmatch(text)
+        if not match:
             raise ValueError(raw)
-        return Address(bracketed[1] if bracketed else host, int(port))
+        endpoints = [
+            host if _PORT.fullmatch(host.rpartition(":")[2]) else f"{host}:{_ETCD_PORT}" for host in match[1].split(",")
+        ]
+        prefix = (match[2] or "").rstrip("/")
+        return EtcdLocation(tuple(_address(endpoint) for endpoint in endpoints), prefix or "/goqueue")
+
+
+class Rack(Kind):
+    """The name of a rack or a zone; empty for none."""
+
+    allowed = "up to 64 letters, digits, dots, dashes and underscores"
+
+    def _parse(self, raw: object) -> str:
+        if not _RACK.fullmatch(_text(raw)):
+            raise ValueError(raw)
+        return _text(raw)
+
+
+class Secret(Kind):
+    """Text that is not shown."""
+
+    allowed = "text"
+
+    def show(self, value: str) -> str:
+        return "***" if value else ""
+
+    def _parse(self, raw: object) -> str:
+        return _text(raw)
 
 
 class WholeNumber(Kind):
@@ -235,6 +301,14 @@ def scalar(text: str) -> int | float | str:
         with suppress(ValueError):
             return number(text)
     return text
+
+
+def _address(text: str) -> Address:
+    host, _, port = text.rpartition(":")
+    bracketed = _IPV6.fullmatch(host)
+    if not (bracketed or _NAME_OR_IPV4.fullmatch(host)) or not _PORT.fullmatch(port) or int(port) > _PORT_MAX:
+        raise ValueError(text)
+    return Address(bracketed[1] if bracketed else host, int(port))
 
 
 def _text(raw: object) -> str:

@@ -1,4 +1,4 @@
-"""The client behind a request, as a door knows it."""
+"""The client that sent a request, as a door knows it."""
 
 from typing import Final, NamedTuple
 

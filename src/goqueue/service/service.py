@@ -1,4 +1,4 @@
-"""Everything that can be asked of a broker: the one seam between the doors and what lies behind them.
+"""Everything that can be asked of a broker: the one seam between the doors and the broker or node.
 
 A door translates its protocol into verbs and their results back; it decides nothing. One broker and a node of a cluster
 look the same from here: a verb that another node answers returns the same `Pending` as one that this node answers.
@@ -11,6 +11,7 @@ knows its caller.
 from typing import Protocol
 
 from goqueue.service.caller import Caller
+from goqueue.service.cluster import ClusterVerbs
 from goqueue.service.dead_letters import DeadLetterVerbs
 from goqueue.service.delays import DelayVerbs
 from goqueue.service.groups import GroupVerbs
@@ -49,6 +50,8 @@ class Service(Protocol):
     def scans(self) -> ScanVerbs: ...
     @property
     def node(self) -> NodeVerbs: ...
+    @property
+    def cluster(self) -> ClusterVerbs: ...
 
     @property
     def is_ready(self) -> bool:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from typing import Any, Final, NamedTuple, get_args, get_origin, get_type_hints
 
+from goqueue.service.cluster import ClusterVerbs
 from goqueue.service.dead_letters import DeadLetterVerbs
 from goqueue.service.delays import DelayVerbs
 from goqueue.service.groups import GroupVerbs
@@ -35,6 +36,7 @@ NOUNS: Final[Mapping[str, type]] = {
     "traces": TraceVerbs,
     "scans": ScanVerbs,
     "node": NodeVerbs,
+    "cluster": ClusterVerbs,
 }
 
 

@@ -4,6 +4,8 @@
     <data>/lock                                     held by the one process that has the directory open
     <data>/ports.json                               the addresses of that process; written by the server
     <data>/topics/<topic>/<partition>/{log,ledger}  see layout.py
+    <data>/metadata                                 of a node of a cluster: its copy of the metadata
+    <data>/stray                                    topics that the cluster does not know
 
 If the directory cannot be used, the error names the path and the reason, before anything in it is changed.
 

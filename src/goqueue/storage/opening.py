@@ -66,7 +66,7 @@ def open_parts(disk: Disk, directory: str, open_segments: OpenSegments, observe:
     listing = sort_out(directory, _entries(disk, directory))
     checkpoint_file = CheckpointFile(disk, f"{directory}/{CHECKPOINT}")
     checkpoint = checkpoint_file.load()
-    # A missing file is known from the listing: with thousands of logs, opening them in vain would take long.
+    # A missing file is known from the listing: with thousands of logs, an open of each that fails would take long.
     has_state = COMPACTION in listing.small_files
     state = compaction.load_state(disk, directory) if has_state else compaction.CompactionState(0)
     if state.swap or listing.cleaned:

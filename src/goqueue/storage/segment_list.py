@@ -99,7 +99,6 @@ class SegmentList:
         return self._forget(taken)
 
     def after(self, segment: Segment) -> list[Segment]:
-        """All segments after this one."""
         return self._segments[self._segments.index(segment) + 1 :]
 
     def cut(self, segment: Segment, position: int, end_offset: int) -> None:
@@ -143,7 +142,6 @@ class SegmentList:
         self._open_segments.trim()
 
     def release(self) -> None:
-        """Release all files."""
         self._forget(self._segments)
 
     def _set(self, segments: list[Segment]) -> None:

@@ -70,11 +70,9 @@ class SparseIndex:
                 self._tail = bytearray()
 
     def entry(self, index: int) -> IndexEntry:
-        """The entry with that index."""
         return IndexEntry(*self.ENTRY.unpack(self._read(index, 1)))
 
     def entries(self) -> list[IndexEntry]:
-        """All of them."""
         return [IndexEntry(*pair) for pair in self.ENTRY.iter_unpack(self._read(0, len(self)))]
 
     def count_below(self, key: int, *, guess: float = 0.5) -> int:

@@ -72,7 +72,6 @@ def head(base_offset: int) -> bytes:
 
 
 def encode(entries: Iterable[AbortedRange]) -> bytes:
-    """The encoded entries."""
     packed = (_ENTRY.pack(*entry[1:], 0, 0)[:-4] for entry in entries)
     return b"".join(raw + crc32c(raw).to_bytes(4, "big") for raw in packed)
 

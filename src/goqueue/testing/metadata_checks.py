@@ -343,6 +343,9 @@ class ObservedLog:
         self._check_is_alive()
         await self._inner.trim(below)
 
+    async def replace(self, snapshot: MetadataSnapshot) -> None:
+        raise AssertionError("no node replaces the log")
+
     async def close(self) -> None:
         await self._inner.close()
 

@@ -13,6 +13,7 @@ In the last three cases the author gets `EntryUnknown`. All chance comes from th
 is that of the running loop: on a loop with virtual time, a seed yields one run.
 
 The engine keeps every entry that was ever appended, trimmed ones too, in `history`: that is what checkers compare with.
+A log that is replaced begins a new history.
 Entries are stored encoded, so they pass through the same format as on a disk, and can be damaged.
 """
 
@@ -58,7 +59,8 @@ class SimulatedEngine:
 
     def __init__(self, entropy: Entropy) -> None:
         self.entropy = entropy
-        self._stored: list[bytes] = []  # of all entries ever; the one with index 1 first
+        self._stored: list[bytes] = []  # of all entries ever, in order; the first one has the index `_base` + 1
+        self._base = 0  # where the log began, if it was replaced by a snapshot
         self._tail = EMPTY
         self._first = 1
         self._snapshot: MetadataSnapshot | None = None
@@ -76,18 +78,19 @@ class SimulatedEngine:
 
     def history_from(self, first: int) -> list[MetadataEntry]:
         """The entries of `history` from index `first`."""
-        return [MetadataEntry.decode(raw) for raw in self._stored[first - 1 :]]
+        return [MetadataEntry.decode(raw) for raw in self._stored[max(0, first - 1 - self._base) :]]
 
     def flip_bit(self, index: int, bit: int = 0) -> None:
         """Damage the last byte of the entry where it is stored."""
-        raw = bytearray(self._stored[index - 1])
+        at = index - 1 - self._base
+        raw = bytearray(self._stored[at])
         raw[-1] ^= 1 << bit
-        self._stored[index - 1] = bytes(raw)
+        self._stored[at] = bytes(raw)
 
     def go_back(self, index: int) -> None:
         """Lose all entries after `index`, as if the engine was restored from an old backup."""
         assert self._first - 1 <= index <= self._tail.index
-        del self._stored[index:]
+        del self._stored[index - self._base :]
         self._tail = MetadataEntry.decode(self._stored[-1]).position if self._stored else EMPTY
         if self._snapshot is not None and self._snapshot.position.index > index:
             self._snapshot = None
@@ -104,7 +107,7 @@ class SimulatedEngine:
             return EntryLost()
         if entry.index < self._first:
             return EntryUnknown(entry.position)
-        there = MetadataEntry.decode(self._stored[entry.index - 1])
+        there = MetadataEntry.decode(self._stored[entry.index - 1 - self._base])
         return EntryAppended(entry.position) if there.id == entry.id else EntryLost()
 
     def tail(self) -> MetadataPosition:
@@ -115,7 +118,8 @@ class SimulatedEngine:
             raise MetadataTrimmed(first, self._first)
         entries: list[MetadataEntry] = []
         size = 0
-        for raw in self._stored[first - 1 : first - 1 + limit]:
+        start = first - 1 - self._base
+        for raw in self._stored[start : start + limit]:
             size += len(raw)
             if entries and size > PAGE_BYTES_MAX:
                 break
@@ -145,6 +149,14 @@ class SimulatedEngine:
     def trim(self, below: int) -> None:
         covered = self._snapshot.position.index if self._snapshot else 0
         self._first = max(self._first, min(below, covered + 1, self._tail.index))
+
+    def replace(self, snapshot: MetadataSnapshot) -> None:
+        self._stored.clear()
+        self._base = snapshot.position.index
+        self._first = self._base + 1
+        self._tail = snapshot.position
+        self._snapshot = snapshot
+        self.notify()
 
     def changed(self) -> "asyncio.Future[None]":
         """Done as soon as there may be something new for a watch or a waiting request."""
@@ -221,6 +233,9 @@ class SimulatedMetadataLog:
 
     async def trim(self, below: int) -> None:
         await self._query(lambda: self._engine.trim(below))
+
+    async def replace(self, snapshot: MetadataSnapshot) -> None:
+        await self._query(lambda: self._engine.replace(snapshot))
 
     async def close(self) -> None:
         self._is_closed = True

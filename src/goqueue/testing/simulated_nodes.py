@@ -27,8 +27,7 @@ from goqueue.cluster.messages import (
     decode_message,
     encode_message,
 )
-from goqueue.cluster.node import ClusterNode as Node
-from goqueue.cluster.node import NodeIdentity
+from goqueue.cluster.node import Node, NodeIdentity
 from goqueue.cluster.records import BrokerAddresses
 from goqueue.cluster.timing import ClusterTiming
 from goqueue.errors import AvailabilityError, GoQueueError

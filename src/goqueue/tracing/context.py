@@ -135,7 +135,6 @@ def context_of(
 
 
 def trace_id_of(topic: str, partition: int, offset: int, timestamp_ns: int, encoded: bytes | None = None) -> str:
-    """The id of the trace of a message."""
     return context_of(topic, partition, offset, timestamp_ns, encoded).trace_id
 
 

@@ -39,7 +39,7 @@ _OF_DELAY: Mapping[str, str] = {
 
 
 class Journey(NamedTuple):
-    """One trace."""
+    """All events of one trace, as the way of a message and its copies."""
 
     trace_id: str
     start: MessageLocation
@@ -79,7 +79,7 @@ def parent_span_id(trace_id: str, moment: Moment, context: TraceContext | None) 
 
 def _status(moments: Sequence[Moment]) -> str:
     origins: dict[str, str] = {}  # for each copy, the place it was copied from
-    letters: set[str] = set()
+    dead_letters: set[str] = set()
     by_place: dict[str, list[Moment]] = {}
     for moment in moments:
         place, attributes = str(moment.place), moment.attributes
@@ -87,16 +87,16 @@ def _status(moments: Sequence[Moment]) -> str:
         if "copied_from" in attributes:
             origins[place] = attributes["copied_from"]
         if moment.event_type == EventType.ROUTED and "dlq_offset" in attributes:
-            letter = f"{attributes['dlq_topic']}:{attributes['dlq_partition']}:{attributes['dlq_offset']}"
-            letters.add(letter)
-            origins.setdefault(letter, place)
+            dead_letter = f"{attributes['dlq_topic']}:{attributes['dlq_partition']}:{attributes['dlq_offset']}"
+            dead_letters.add(dead_letter)
+            origins.setdefault(dead_letter, place)
     moved_from: set[str] = set()
-    for place in by_place.keys() - letters:
+    for place in by_place.keys() - dead_letters:
         origin = origins.get(place)
         while origin is not None and origin not in moved_from:
             moved_from.add(origin)
             origin = origins.get(origin)
-    standing = by_place.keys() - letters - moved_from or by_place.keys()
+    standing = by_place.keys() - dead_letters - moved_from or by_place.keys()
     found = {_standing(by_place[place]) for place in standing}
     return next(status for status in STATUSES if status in found)
 

@@ -80,7 +80,6 @@ class JsonlExporter:
             raise
 
     def close(self) -> None:
-        """Close the file."""
         if self._file is not None:
             self._file.close()
             self._file = None

@@ -60,7 +60,6 @@ class OtlpExporter:
                 raise ExportRefused("the collector is unreachable or refused the spans")
 
     def close(self) -> None:
-        """Close the connection."""
         self._exporter.shutdown()  # type: ignore[no-untyped-call]
 
     def _spans(self, exports: Sequence[Export]) -> Iterator["ReadableSpan"]:

@@ -134,7 +134,7 @@ class EventRow(msgspec.Struct, eq=False):
         return 3 * self.count if self.kind == PUBLISH else max(1, self.count)
 
     def offset_set(self) -> BitMap64:
-        """All offsets."""
+        """The offsets as a bitmap, also if the row has them as a range."""
         if self.offsets is not None:
             return self.offsets
         found = BitMap64()
@@ -163,7 +163,6 @@ class EventRow(msgspec.Struct, eq=False):
         return not (self.attempts or self.deliver_at_ns or self.dead_letters or self.origin_offsets)
 
     def facts(self, offset: int) -> Facts:
-        """The facts of one message."""
         attempt = self.attempts.get(offset, 1) if self.kind == EventType.FETCHED else None
         if self.is_plain:
             return NO_FACTS if attempt is None else Facts(attempt)

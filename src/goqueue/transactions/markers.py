@@ -46,7 +46,7 @@ def marker(producer_id: int, number: int, *, commit: bool) -> bytearray:
     """The record that ends the transaction, as `Log.append` takes it with `MARKER_FLAGS`."""
     assert 0 < producer_id < 2**63
     assert 0 < number < TRANSACTION_MAX
-    flags = Flags.CONTROL | Flags.TRANSACTIONAL | (Flags.COMMIT if commit else Flags(0))
+    flags = Flags.CONTROL | Flags.TRANSACTIONAL | (Flags.COMMIT if commit else 0)
     return kernel.encode([b""], headers=[{TRANSACTION: b"%d:%d" % (producer_id, number)}], flags=flags)
 
 

@@ -44,7 +44,7 @@ class ProducerNumbers:
         self._left: Iterator[int] = iter(())
 
     def take(self) -> int:
-        """A number that nobody else gets."""
+        """A number that no other producer gets."""
         for number in self._left:
             return number
         self._left = iter(self._take_block())

@@ -108,7 +108,6 @@ class Sequences:
         return state[-4] + state[-3] if state and state[0] == epoch else 0
 
     def last_batch(self, producer_id: int) -> LastBatch | None:
-        """The last batch of a producer."""
         state = self._state(producer_id)
         return LastBatch(state[0], *state[-_BATCH:-1]) if state else None
 

@@ -24,7 +24,7 @@ class PartitionName(WireStruct):
 
 
 class JoinAnswer(WireStruct):
-    """The answer to JOIN."""
+    """What a member has to know after JOIN: its id, generation and partitions, and how often to send heartbeats."""
 
     member_id: str
     generation: int
@@ -181,7 +181,7 @@ class Gap(WireStruct):
 
 
 class PartitionGap(WireStruct):
-    """A gap, and the partition that it is in."""
+    """Offsets of a partition that were skipped, because their records are damaged."""
 
     topic: str
     partition: int
@@ -352,7 +352,7 @@ class RecurringMessage(WireStruct):
 
 
 class ScheduleRun(WireStruct):
-    """One run of a schedule."""
+    """When a run was due, when and where it was published, or why not."""
 
     due_at_ns: int
     published_at_ns: int

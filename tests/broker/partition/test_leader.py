@@ -1,10 +1,15 @@
 """The leader of a partition: what it shows to readers and when, and what it keeps for those who follow."""
 
+import pytest
+
 from goqueue.broker.partition.leader import READERS_MAX, RECENT_BYTES_MAX, RECENT_MAX
+from goqueue.errors import NotLeader
 from goqueue.names import TopicPartition
+from goqueue.record import kernel
 from goqueue.record.message import decode_messages
 from goqueue.storage.reader import Chunk
 from tests.broker.brokers import Node, values_of
+from tests.broker.flapping import flap
 
 
 def durable(node: Node) -> int:
@@ -151,3 +156,22 @@ def test_a_change_to_group_takes_back_nothing_that_was_shown(node: Node) -> None
     assert write.is_done
     assert node.values() == [b"shown", b"next"]
     assert durable(node) == 2
+
+
+# --- the end of a leader ---------------------------------------------------------------------------
+
+
+def test_a_leader_that_has_ended_writes_nothing_for_those_who_still_hold_it(node: Node) -> None:
+    node.create()
+    node.publish(b"a")
+    ended = node.leader()
+    ends = ended.log.next_offset, ended.ledger.log.next_offset
+
+    flap(node, "orders")
+
+    with pytest.raises(NotLeader):
+        ended.append(kernel.encode([b"b"]))
+    with pytest.raises(NotLeader):
+        ended.ledger.write([(b"key", b"value")])
+    assert isinstance(ended.end_transaction(1, 1, commit=True).error, NotLeader)
+    assert (ended.log.next_offset, ended.ledger.log.next_offset) == ends

@@ -13,6 +13,7 @@ from goqueue.testing import FaultyDisk, ManualClock, MemoryDisk
 from goqueue.testing.inode import Keep
 from tests.broker.brokers import Node, decoded
 from tests.broker.consumers import Consumer, restarted
+from tests.broker.flapping import flap
 from tests.broker.transactional import Owner, now_and_later, uncommitted
 
 FRESH = count()
@@ -442,6 +443,31 @@ def test_a_snapshot_that_had_to_wait_for_its_index_is_taken_later(disk: MemoryDi
 
     assert TRANSACTIONS_KEY in ledger_keys(node.leader().ledger)
     assert Node(disk.crash(keep="nothing"), clock).values() == [b"a"] * 3
+
+
+@pytest.mark.parametrize("jobs", range(5))
+def test_a_leader_that_ends_while_its_snapshot_waits_for_the_index_writes_no_snapshot(
+    disk: MemoryDisk, clock: ManualClock, jobs: int
+) -> None:
+    node = Node(disk, clock)
+    node.create()
+    owner = Owner(node)
+    owner.begin()
+    owner.publish(b"never")
+    owner.abort()
+    clock.advance(SNAPSHOT_S)
+    node.send([b"a"])
+
+    for _ in range(jobs):
+        if node.workers.jobs:
+            node.workers.run_one()
+    written = TRANSACTIONS_KEY in ledger_keys(node.leader().ledger)
+    flap(node, "orders")
+    node.workers.run_all()
+    node.publish(b"b")
+
+    assert (TRANSACTIONS_KEY in ledger_keys(node.leader().ledger)) == written
+    assert node.values() == Node(disk.crash(keep="nothing"), clock).values() == [b"a", b"b"]
 
 
 def test_no_snapshot_takes_the_place_of_a_marker_that_is_not_written_yet(disk: MemoryDisk, clock: ManualClock) -> None:

@@ -6,13 +6,16 @@ from goqueue.broker.partition.commit_gate import InSync, LocalGate
 from goqueue.broker.partition.leader import SNAPSHOT_INTERVAL_NS
 from goqueue.clock import SECOND
 from goqueue.errors import NotLeader, TopicNotFound
+from goqueue.record import kernel
 from goqueue.record.identity import BatchIdentity
 from goqueue.service.new_message import NewMessage
 from goqueue.service.topics import NO_LEADER
+from goqueue.storage.log import Log
 from goqueue.testing import ManualClock, MemoryDisk
 from tests.broker.brokers import Node, values_of
 from tests.broker.consumers import Consumer, restarted
-from tests.broker.partition.replicated import Member, records_of
+from tests.broker.partition.replicated import Member, by_offset, records_of
+from tests.broker.transactional import Owner
 
 TWO = InSync(frozenset([1, 2]), at_least=2)
 
@@ -412,6 +415,65 @@ def test_retention_keeps_what_is_not_committed(node: Node) -> None:
     node.pass_time(200, step=5)
 
     assert 0 < node.leader().log.start_offset <= 20
+
+
+@pytest.mark.parametrize("transactions", [False, True])
+def test_compaction_keeps_what_is_not_committed(node: Node, transactions: bool) -> None:
+    """A record that replaces another may be truncated: then both would be gone."""
+    node.create(segment_bytes=1024, cleanup="compact", dirty_ratio=0.01)
+    if transactions:
+        owner = Owner(node)
+        owner.begin()
+        owner.publish(b"first")
+        owner.commit()
+    gate, start = hold(node), node.leader().log.next_offset
+    for _ in range(40):
+        node.broker.messages.publish_records("orders", 0, kernel.encode([b"v" * 50], keys=[b"key"]))
+        node.workers.run_all()
+    gate.offset = start + 20
+    node.leader().committed()
+
+    compact(node)
+    held = offsets_of(node.leader().log)
+    gate.offset = start + 40
+    node.leader().committed()
+    compact(node)
+
+    assert held >= set(range(start + 20, start + 40))
+    assert not held >= set(range(start, start + 20))
+    assert not offsets_of(node.leader().log) >= set(range(start + 20, start + 40))
+
+
+def test_compaction_of_a_ledger_keeps_what_is_not_committed(node: Node) -> None:
+    node.create()
+    replica = node.broker.partitions.any_topic("orders").replicas[0]
+    replica._ledger_gate = gate = HeldGate(replica.partition.ledger)
+    flap(node)
+    for _ in range(8):
+        node.leader().ledger.write([(b"key", b"v" * 600_000)])
+        node.workers.run_all()
+    ledger = node.leader().ledger.log
+    before = offsets_of(ledger)
+    gate.offset = min(before)
+
+    compact(node)
+    held = offsets_of(ledger)
+    gate.offset = ledger.next_offset
+    compact(node)
+
+    assert held == before
+    assert offsets_of(ledger) < before
+
+
+def compact(node: Node) -> None:
+    """Compact all that may be."""
+    for _ in range(3):
+        node.leader().maintain(may_compact=True, compacted=lambda: None)
+        node.workers.run_all()
+
+
+def offsets_of(log: Log) -> set[int]:
+    return set(by_offset(records_of(log)))
 
 
 # --- among several replicas -----------------------------------------------------------------------

@@ -65,7 +65,7 @@ def test_what_waits_is_asked_at_once_when_a_leader_has_come() -> None:
     participant = Participant(NotLeader("orders", 0), Pending.of(None))
     accepted, _ = one.run([participant.ask])
 
-    one.hurry()
+    one.repeat_now()
     pass_time(timers, clock)
 
     assert accepted.is_done
@@ -99,7 +99,7 @@ def test_a_coordinator_that_has_stopped_asks_for_nothing_more() -> None:
     accepted, _ = one.run([participant.ask])
 
     one.stop()
-    one.hurry()
+    one.repeat_now()
     pass_time(timers, clock)
 
     assert participant.count == 1

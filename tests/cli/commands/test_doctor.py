@@ -36,6 +36,7 @@ def test_a_broker_and_its_disk(broker: EmbeddedBroker) -> None:
     assert [(one["check"], one["status"]) for one in findings] == [
         ("broker", "pass"),
         ("storage", "pass"),
+        ("cluster", "pass"),
         ("disk", "pass"),
         ("files", "pass"),
     ]

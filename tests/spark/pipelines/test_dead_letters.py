@@ -310,7 +310,7 @@ class Watch:
 def test_a_broker_that_forgot_a_redrive_is_asked_for_the_rest(limit: int, asked: list[int]) -> None:
     broker = ForgetfulBroker(5)
 
-    looks = list(dead_letters._put_back(Watch(broker), "orders", {}, RedriveConfig(), limit))  # type: ignore[arg-type]
+    looks = list(dead_letters._progress_of_redrive(Watch(broker), "orders", {}, RedriveConfig(), limit))  # type: ignore[arg-type]
 
     assert broker.asked == asked
     assert (looks[-1].redriven, looks[-1].matched, looks[-1].error) == (4, 4, "")

@@ -171,7 +171,6 @@ class DeadLetterWriter:
 
 
 def _headers(group_delivery: GroupDelivery, change: DeadLettering, message: StoredMessage) -> list[HeaderPair]:
-    """The headers of the copy."""
     topic, partition = group_delivery.leader.origin
     place = origin_of(topic, partition, message.offset)
     headers = message.headers

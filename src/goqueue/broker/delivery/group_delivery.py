@@ -111,7 +111,7 @@ class PartitionShare(Protocol):
 
 
 class GroupDelivery:
-    """One group on one partition."""
+    """One group on one partition: each transition of a message goes to the ledger, and to the cursor."""
 
     # More than 40 methods: each transition of a message (deliver, settle, fail, expire, hold, dead-letter, redrive) is
     # a write to the ledger and then the same change of the cursor. All of them share the cursor, the order of keys and
@@ -243,7 +243,9 @@ class GroupDelivery:
             runs = self._take(count, now_ns)
             if not runs:
                 return None
-            runs, cut = cut_redelivered(runs, self.cursor.delivered_before, redelivered_max)
+            cut: list[LaneRun] = []
+            if count > redelivered_max:
+                runs, cut = cut_redelivered(runs, self.cursor.delivered_before, redelivered_max)
             delivered = self._lease(member, runs, cut, max_bytes, lease_ns, now_ns, poll, number)
             if delivered:
                 return delivered
@@ -285,7 +287,8 @@ class GroupDelivery:
             cursor.untake([*runs, *cut])
             raise
         self._pass_over(gone)
-        cursor.untake([*left, *cut])
+        if left or cut:
+            cursor.untake([*left, *cut])
         if delivered and self.keys is not None:
             records, delivered = in_key_order(self.keys, member, records, now_ns=self._clock.wall_ns())
         if not delivered:
@@ -305,7 +308,7 @@ class GroupDelivery:
             cursor.lease(delivery_id, member, delivered, deadline_ns=now_ns + lease_ns, wall_ns=wall_ns, poll=number)
             self.partition.note_time(now_ns + lease_ns)
         made = self._delivered(delivery_id, member, delivered, records, flags, lease_ns)
-        self.lane_stats.note_delivered(records, BitMap64(made.counts), wall_ns=wall_ns)
+        self.lane_stats.note_delivered(records, made.counts, wall_ns=wall_ns)
         if cursor.lanes.boosted is not None:
             self.lane_stats.boosts[cursor.lanes.boosted] += 1
             self.leader.observe(events.LaneBoosted(self.leader.origin.topic, cursor.lanes.boosted))

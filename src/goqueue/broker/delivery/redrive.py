@@ -164,7 +164,6 @@ class Redrive:
         )
 
     def end(self, state: RedriveState, error: str, *, wall_ns: int) -> None:
-        """End the redrive."""
         totals = self.totals
         self.order = msgspec.structs.replace(
             self.order, state=state, error=error, finished_at_ns=wall_ns, totals=tuple(totals)

@@ -306,7 +306,6 @@ class Schedules:
         return self._change(self._slot(topic, name), lambda schedule: schedule.resume(now_ns=now_ns))
 
     def delete(self, topic: str, name: str) -> Pending[None]:
-        """Delete the schedule."""
         slot = self._slot(topic, name)
         written = slot.journal.put(_tombstones([slot]))
         self._remove(slot, NotFound(f"schedule {name}"))

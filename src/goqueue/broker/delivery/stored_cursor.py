@@ -63,25 +63,28 @@ class StoredCursor:
 
     def note(self, change: Change, *, flush: bool = True) -> int:
         """Write a change of the cursor; returns the offset in the ledger after it. Raises `StorageError`."""
-        return self._note([change], flush=flush)
+        return self._note((change,), flush=flush)
 
     def _note(self, changes: Sequence[Change], *, flush: bool) -> int:
         """Write changes, all or none; a crash may leave the first of them only."""
-        raws = [ledger.encode(change) for change in changes]
-        is_much = self.change_bytes > max(CHANGE_BYTES_MIN, 2 * self.snapshot_bytes) or self.changes >= CHANGES_MAX
-        if is_much or self.is_dirty:
+        is_much = self.change_bytes > CHANGE_BYTES_MIN and self.change_bytes > 2 * self.snapshot_bytes
+        if is_much or self.is_dirty or self.changes >= CHANGES_MAX:
             self.write_whole(flush=False)
-        facts: list[Fact] = [
-            (ledger.change_key(self.group, number), raw) for number, raw in enumerate(raws, start=self.changes)
-        ]
+        number, size = self.changes, 0
+        facts: list[Fact] = []
+        for change in changes:  # nearly always one: each poll and each ack comes through here
+            raw = ledger.encode(change)
+            facts.append((ledger.change_key(self.group, number), raw))
+            number += 1
+            size += len(raw) + len(self.group) + CHANGE_OVERHEAD_BYTES
         try:
             end = self._leader.ledger.write(facts, flush=flush)
         except StorageError:
             self.is_dirty = True
             raise
-        self.changes += len(raws)
-        self.change_keys = max(self.change_keys, self.changes)
-        self.change_bytes += sum(map(len, raws)) + len(raws) * (len(self.group) + CHANGE_OVERHEAD_BYTES)
+        self.changes = number
+        self.change_keys = max(self.change_keys, number)
+        self.change_bytes += size
         self._leader.wrote_ledger()
         return end
 

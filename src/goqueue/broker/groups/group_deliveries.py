@@ -64,7 +64,6 @@ class GroupDeliveries:
         return in_flight
 
     def partitions_of(self, topics: Sequence[str]) -> Iterator[TopicPartition]:
-        """All partitions of the topics."""
         counts = self._topics.partition_counts()
         return (TopicPartition(topic, number) for topic in topics for number in range(counts[topic]))
 

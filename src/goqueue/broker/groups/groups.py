@@ -49,7 +49,7 @@ SUFFIX_BYTES = 6  # of a member id that the broker makes
 
 
 class Groups:
-    """The groups of one broker."""
+    """The verbs about groups, over the coordinators that are attached to this node."""
 
     def __init__(
         self,

@@ -80,14 +80,16 @@ class Answer:
 
     def add(self, group_delivery: GroupDelivery, delivered: DeliveredMessages, lease_ns: int) -> None:
         """Put in what was delivered."""
+        topic, _ = group_delivery.leader.origin
         records = delivered.records
         raw = records[0] if len(records) == 1 else b"".join(records)
         self.batches.append(_batch(group_delivery, delivered, len(raw), lease_ns if delivered.deadline_ns else 0))
         self.records.append(raw)
         self.left -= len(delivered.offsets)
         self.bytes_left -= len(raw)
-        self.room -= BATCH_BYTES + len(group_delivery.leader.origin.topic)
-        self.room -= len(delivered.counts) * group_delivery.count_bytes
+        self.room -= BATCH_BYTES + len(topic)
+        if delivered.counts:
+            self.room -= len(delivered.counts) * group_delivery.count_bytes
         self.is_full = self.left <= 0 or self.bytes_left <= 0 or len(self.batches) >= BATCHES_MAX
 
 
@@ -246,9 +248,10 @@ class Polling:
                 return self._empty(group, poll)
         if allowance > 0 and not answer.is_full:
             self._collect(group, poll, answer, in_turn, allowance, refusals)
-        has_no_leader = any(isinstance(error, NotLeader) for error in refusals)
-        if not answer.batches and len(refusals) == len(partitions) and not has_no_leader:
-            raise refusals[0]
+        if not answer.batches and len(refusals) == len(partitions):
+            has_no_leader = any(isinstance(error, NotLeader) for error in refusals)
+            if not has_no_leader:
+                raise refusals[0]
         gaps = _take_gaps(in_turn, poll)
         if not answer.batches:
             empty = self._empty(group, poll)
@@ -281,7 +284,8 @@ class Polling:
                 break
             lease_ns = self._lease_ns(group_delivery, poll) if has_leases else None
             try:
-                group_delivery.use_key_order(is_key_shared)
+                if is_key_shared != (group_delivery.keys is not None):
+                    group_delivery.use_key_order(is_key_shared)
                 delivered = group_delivery.deliver(
                     member.id,
                     count=math.ceil(allowance / left) if is_shared else allowance,
@@ -337,9 +341,11 @@ class Polling:
         if member.max_in_flight is not None:
             return member.max_in_flight
         known = self._deliveries.of(group)
-        found = (known[partition] for partition in partitions if partition in known)
-        first = next(found, None)
-        return POLL_MESSAGES_MAX if first is None else first.partition.config.max_in_flight
+        for partition in partitions:
+            found = known.get(partition)
+            if found is not None:
+                return found.partition.config.max_in_flight
+        return POLL_MESSAGES_MAX
 
     # --- waking --------------------------------------------------------------------------------
 
@@ -484,8 +490,10 @@ def _take_gaps(in_turn: Sequence[GroupDelivery], poll: WaitingPoll) -> list[repo
     gaps: list[reports.PartitionGap] = []
     room = GAPS_BYTES
     for group_delivery in in_turn:
+        if not group_delivery.gaps:
+            continue
         gap_bytes = GAP_BYTES + len(group_delivery.leader.origin.topic)
-        if group_delivery.gaps and room >= gap_bytes:
+        if room >= gap_bytes:
             taken = group_delivery.take_gaps(room // gap_bytes, member=poll.member.id, number=poll.number)
             room -= len(taken) * gap_bytes
             gaps += taken
@@ -495,9 +503,10 @@ def _take_gaps(in_turn: Sequence[GroupDelivery], poll: WaitingPoll) -> list[repo
 def _batch(
     group_delivery: GroupDelivery, delivered: DeliveredMessages, size: int, lease_ns: int
 ) -> reports.DeliveredBatch:
+    topic, partition = group_delivery.leader.origin
     return reports.DeliveredBatch(
-        topic=group_delivery.leader.origin.topic,
-        partition=group_delivery.leader.origin.partition,
+        topic=topic,
+        partition=partition,
         nonce=group_delivery.nonce(delivered.delivery_id),
         count=len(delivered.offsets),
         bytes=size,

@@ -26,7 +26,7 @@ from goqueue.storage.log import Log
 
 
 class CommitGate(Protocol):
-    """The gate of one log."""
+    """Up to where a log is committed: acks wait for it, and readers see no further."""
 
     @property
     def offset(self) -> int:

@@ -191,5 +191,4 @@ class RecordFetcher:
 
 
 def offsets_in(records: Buffer) -> BitMap64:
-    """The offsets of the records."""
     return from_raw(kernel.columns(records, "offset", verify=False).offsets)

@@ -160,7 +160,7 @@ class Replica:
         )
         if isinstance(self._gate, ReplicatedGate) and isinstance(self._ledger_gate, ReplicatedGate):
             self.followers = Followers(leader, self._gate, self._ledger_gate)
-        if self._gate.offset < self.log.next_offset:  # records of an earlier leader that nobody has acknowledged
+        if self._gate.offset < self.log.next_offset:  # records of an earlier leader that are not committed
             self._unflushed.add(leader)
         return leader
 

@@ -106,7 +106,7 @@ class AttachedCoordinator:
         if self.ended is not None:
             return
         if isinstance(prepared.error, RecordsLost):
-            self._take_back(decision, prepared.error)
+            self._withdraw(decision, prepared.error)
         elif prepared.error is None:
             self.core.decided(decision)
             self.carry_out(decision, is_again=True)
@@ -209,7 +209,7 @@ class AttachedCoordinator:
             if self.ended is not None:
                 return
             if done.error is not None:
-                self._take_back(decision, done.error)
+                self._withdraw(decision, done.error)
             else:
                 self.core.decided(decision)
                 self.carry_out(decision)
@@ -223,7 +223,7 @@ class AttachedCoordinator:
             asks += [partial(self._participants.prepare, place) for place in part.partitions]
         return self.errands.run(asks)[1]
 
-    def _take_back(self, decision: Decision, why: Exception) -> None:
+    def _withdraw(self, decision: Decision, why: Exception) -> None:
         """A partition has lost records of it: tombstone the decision. Until that is durable, it is in doubt."""
         end = self._ends[decision]
 

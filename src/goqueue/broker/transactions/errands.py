@@ -47,7 +47,7 @@ class Errands:
         self._waiting[token] = call
         self._timers.at(self._clock.monotonic_ns() + RETRY_NS, lambda: self._call(token))
 
-    def hurry(self) -> None:
+    def repeat_now(self) -> None:
         """Repeat now what waits: a partition has a leader again."""
         for token in list(self._waiting):
             self._call(token)

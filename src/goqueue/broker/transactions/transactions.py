@@ -99,7 +99,7 @@ class Transactions:
     def leader_began(self, leader: PartitionLeader) -> None:
         """A partition has a leader again: do what waits for it, and end what has ended meanwhile."""
         for one in list(self._attached.values()):
-            one.errands.hurry()
+            one.errands.repeat_now()
         self._end_orphans(leader)
 
     def delivery_opened(self, delivery: PartitionDelivery) -> None:

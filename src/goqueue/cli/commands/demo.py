@@ -294,8 +294,8 @@ def _redriven(job: "PipelineJob") -> None:
         (failure,) = tables["failures"].collect()
         _say(f"shipments.dlq, by cause: {failure['messages']} times {failure['fingerprint']!r}")
         _check(failure["messages"] == _heavy(), "dead letters are missing")
-        put_back = dead_letters.redrive(tables["letters"], job, "shipments", dead_letters.RedriveConfig())
-    _say(f"Spark chose {put_back.chosen} of them, the broker redrove {put_back.redriven}, each once")
+        redriven = dead_letters.redrive(tables["letters"], job, "shipments", dead_letters.RedriveConfig())
+    _say(f"Spark chose {redriven.chosen} of them, the broker redrove {redriven.redriven}, each once")
 
 
 def _http(client: "Client", address: str) -> None:

@@ -15,7 +15,8 @@ BAD_CONFIGURATION_EXIT_CODE = 2
 EXIT_CODES = (
     "Exit codes: 0 stopped, all data are on disk; 1 failed while running; 2 the configuration is wrong; "
     "3 stored data are damaged; 4 the data directory cannot be used, or another process has it; "
-    "5 an address cannot be listened on; 130, 143 a second Ctrl-C or SIGTERM."
+    "5 an address cannot be listened on; 6 the node cannot be a part of its cluster; "
+    "130, 143 a second Ctrl-C or SIGTERM."
 )
 
 
@@ -37,6 +38,20 @@ def serve(
         Path | None, typer.Option(metavar="FILE", envvar="GOQUEUE_CONFIG", help="A TOML file with settings.")
     ] = None,
     node_id: Annotated[str | None, typer.Option(metavar="N", help="The id of this node; default: 0.")] = None,
+    metadata: Annotated[
+        str | None,
+        typer.Option(
+            metavar="LOCATION",
+            help="The metadata log of a cluster: file:DIR, or etcd://HOST:PORT,.../PREFIX; default: off, no cluster.",
+        ),
+    ] = None,
+    peer: Annotated[
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="Address for the other nodes of the cluster; default: 127.0.0.1:7001."),
+    ] = None,
+    rack: Annotated[
+        str | None, typer.Option(metavar="NAME", help="The rack or zone: replicas go to different ones.")
+    ] = None,
     log_level: Annotated[
         str | None, typer.Option(metavar="LEVEL", help="Lowest level to log: debug, info, warning or error.")
     ] = None,
@@ -53,27 +68,35 @@ def serve(
     Settings come from the file, then the environment (GOQUEUE_LOG_LEVEL), then flags; the later wins. Once the broker
     is ready, it prints its addresses in one line to standard output. The log goes to standard error.
     """
-    from goqueue.server.config import InvalidServerConfig, load
-
-    flags = {
+    flags: dict[str, object] = {
         "data": data,
         "native": native,
         "http": http,
         "node_id": node_id,
+        "metadata": metadata,
+        "cluster.peer": peer,
+        "cluster.rack": rack,
         "log.level": log_level,
         "log.format": log_format,
     }
-    try:
-        loaded = load(flags=flags, env=os.environ, file=_read(config) if config else None)
-    except InvalidServerConfig as error:
-        complain(str(error))
-        raise typer.Exit(BAD_CONFIGURATION_EXIT_CODE) from None
+    loaded = load_or_exit(flags, config)
     if show_config:
         _show(loaded, output)
         return
     from goqueue.server import runtime
 
     raise typer.Exit(runtime.serve(loaded))
+
+
+def load_or_exit(flags: dict[str, object], config: Path | None) -> "ServerConfig":
+    """The settings of a server; if they are wrong, complain and exit."""
+    from goqueue.server.config import InvalidServerConfig, load
+
+    try:
+        return load(flags=flags, env=os.environ, file=_read(config) if config else None)
+    except InvalidServerConfig as error:
+        complain(str(error))
+        raise typer.Exit(BAD_CONFIGURATION_EXIT_CODE) from None
 
 
 def _show(config: "ServerConfig", output: OutputFormat) -> None:

@@ -25,6 +25,12 @@ SetOption = Annotated[
 def create(
     name: NameArgument,
     partitions: Annotated[int | None, typer.Option("--partitions", "-p", min=1, help="How many partitions.")] = None,
+    replication_factor: Annotated[
+        int | None,
+        typer.Option(
+            "--replication-factor", min=1, help="How many nodes have a replica; default: that of the cluster."
+        ),
+    ] = None,
     retention: Annotated[
         str | None,
         typer.Option(metavar="DURATION", parser=arguments.duration, help="How long messages are kept, such as 7d."),
@@ -39,7 +45,9 @@ def create(
     if retention is not None:
         settings["retention"] = retention
     with connected(server) as client:
-        state = client.create_topic(name, partitions=partitions, exist_ok=exist_ok, **settings)
+        state = client.create_topic(
+            name, partitions=partitions, replication_factor=replication_factor, exist_ok=exist_ok, **settings
+        )
     count = len(state.partitions)
     show(_data(state), output, plain(f"topic {name} has {count} partition{'s' if count != 1 else ''}"))
 

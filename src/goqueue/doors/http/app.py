@@ -17,6 +17,7 @@ from goqueue.doors.http.docs_page import DOCS_PAGE, FIRST_PAGE
 from goqueue.doors.http.openapi import describe
 from goqueue.doors.http.refusals import ErrorBody, allowed_methods, body_of, encode, headers_of, understood
 from goqueue.doors.http.routes import (
+    cluster,
     dead_letters,
     delayed,
     groups,
@@ -63,6 +64,7 @@ MODULES: tuple[ModuleType, ...] = (
     producers,
     transactions,
     traces,
+    cluster,
 )
 """In the order of the reference page."""
 ROUTES: tuple[HTTPRouteHandler, ...] = tuple(

@@ -47,7 +47,6 @@ class HttpDoor:
 
     @property
     def connections_open(self) -> int:
-        """Number of open connections."""
         return self._listener.connections_open if self._listener else 0
 
     @property

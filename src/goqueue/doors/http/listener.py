@@ -84,7 +84,6 @@ class Listener:
 
     @property
     def connections_open(self) -> int:
-        """Number of open connections."""
         return len(self._state.connections)
 
     def _connect(self) -> "HttpConnection":

@@ -40,7 +40,7 @@ _LOCATED = re.compile(r"(?P<what>.*?)(?: - at `(?P<path>.*)`)?", re.DOTALL)
 
 
 class ErrorBody(msgspec.Struct, omit_defaults=True, kw_only=True):
-    """The body of an error."""
+    """An error: what is wrong, its code, and whether the same request may succeed later."""
 
     error: str
     code: str
@@ -50,7 +50,6 @@ class ErrorBody(msgspec.Struct, omit_defaults=True, kw_only=True):
 
 
 def body_of(error: GoQueueError) -> ErrorBody:
-    """The body for the error."""
     facts = {name: _plain(value) for name, value in error.facts().items()}
     return ErrorBody(
         error=str(error),

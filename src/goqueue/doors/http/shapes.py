@@ -60,7 +60,7 @@ def one_of(first: T | None, second: T | None, names: str) -> T | None:
 
 
 class ShownPartitionName(msgspec.Struct, gc=False):
-    """The name of a partition."""
+    """A partition, by its topic and number."""
 
     topic: str
     partition: int

@@ -68,7 +68,7 @@ class SharedDoor(Protocol):
 
 
 class Connection(asyncio.BufferedProtocol):
-    """One peer."""
+    """One client: its frames in, its answers and pushes out, and what it may have unanswered."""
 
     def __init__(self, door: SharedDoor, loop: asyncio.AbstractEventLoop) -> None:
         self._door = door

@@ -54,7 +54,7 @@ class NativeDoor:
         self._due: list[Callable[[], None]] = []  # pushes
         self._unsent: dict[Connection, None] = {}
         self._is_handling = False
-        self._is_coming = False
+        self._is_turn_scheduled = False
         self.is_stopped = False
         self._spin = AdaptiveSpin(busy_poll_ns)
 
@@ -155,12 +155,12 @@ class NativeDoor:
         self._come_back()
 
     def _come_back(self) -> None:
-        if not self._is_handling and not self._is_coming:
-            self._is_coming = True
+        if not self._is_handling and not self._is_turn_scheduled:
+            self._is_turn_scheduled = True
             asyncio.get_running_loop().call_soon(self._came_back)
 
     def _came_back(self) -> None:
-        self._is_coming = False
+        self._is_turn_scheduled = False
         self.handle(_nothing)
 
     def busy_poll(self) -> None:

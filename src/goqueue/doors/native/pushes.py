@@ -18,7 +18,7 @@ PUSHED_RECORDS = int(FrameFlags.RESPONSE | FrameFlags.SELF_CHECKED | FrameFlags.
 
 
 class Push:
-    """One subscription."""
+    """One subscription, with the bytes that the client will still take."""
 
     __slots__ = ("correlation", "credit", "is_scheduled", "max_bytes", "subscription")
 

@@ -101,10 +101,13 @@ class Requests:
     def _metadata(self, correlation: int, meta: memoryview, _: memoryview) -> None:
         names = _decode_metadata(meta).topics
         described = [self._service.topics.describe(name) for name in names]
+        nodes = self._service.cluster.nodes()  # every node knows them, so this is done at once
 
         def answer(_: None) -> None:
             topics = [_topic_metadata(name, done) for name, done in zip(names, described, strict=True)]
-            self._peer.answer(Verb.METADATA, correlation, verbs.MetadataAnswer({self._node_id: ""}, topics))
+            # The client has reached this node by some address, which may not be the one that it advertises.
+            addresses = {node.id: node.client_address for node in nodes.result()} | {self._node_id: ""}
+            self._peer.answer(Verb.METADATA, correlation, verbs.MetadataAnswer(addresses, topics))
 
         self._peer.later(Verb.METADATA, correlation, when_all_are_done(described), answer)
 

@@ -120,6 +120,7 @@ class _Table:
             while heap:
                 own, cost, member = heap[0]
                 chain = chains[member]
+                # Chains of one search share members: the giver may have too few by now, or a link nothing left to give.
                 if self._counts[chain[0][0]] >= own + 2 and all(kind in self._hands[giver] for giver, kind, _ in chain):
                     self._hand_along(chain)
                     heapreplace(heap, (own + 1, cost, member))
@@ -175,6 +176,7 @@ class _Table:
                 steps = [(member, cost) for member in self._takers[node - first_topic]]
             for following, total in steps:
                 known = costs[following]
+                # Costs may be negative, so a node that was searched may be reached for less, and is searched again.
                 if known is None or total < known:
                     costs[following] = total
                     came_from[following] = node

@@ -100,6 +100,7 @@ class BinaryValidator:
                     continue
             except (Misfit, IndexError, RecursionError):
                 pass
+            # The loop only has to be fast: the payload that fails is checked once more, for the path and the reason.
             fault = self.check(payload)
             assert fault
             return index, fault
@@ -212,6 +213,7 @@ class _Compiler:
             number = 0
             while data[at]:
                 raw = data[at]
+                # Nearly every count is positive and fits in one byte: then it is even (zigzag) and below 128.
                 if raw & 129 or is_empty:
                     count, at, end = _block(data, at, number, items_max)
                 else:
@@ -417,6 +419,8 @@ def _many_numbers(skip: Skip, too_long: re.Pattern[bytes], reason: str) -> SkipM
 
     def many(data: bytes, at: int, count: int) -> int:
         first = at
+        # `count` bytes hold at most `count` numbers, so nothing after the numbers is taken for one of them. Those that
+        # end here are done, and the next slice has a byte for each that is left. If none ends here, one is too long.
         while count > 16:
             ends = len(data[at : at + count].translate(None, _HIGH))
             at += count

@@ -87,6 +87,7 @@ class _Resolution:
         self._reasons.append(f"{_clipped(path) or '/'}: {_clipped(reason)}")
 
     def _resolve(self, reader: Type, writer: Type, path: str) -> None:
+        # The union of the writer first: all of its branches must be readable, while of the reader's one is enough.
         if isinstance(writer, Union):
             for branch in writer.branches:
                 self._ask(reader, branch, path)
@@ -130,6 +131,7 @@ class _Resolution:
         self._steps += len(reader.fields) + len(writer.fields)
         written = {field.name: field for field in writer.fields}
         takers = {alias: field.name for field in reader.fields for alias in field.aliases}
+        # A name goes before an alias: a field that has it takes it from a field that has it as an alias only.
         takers |= {field.name: field.name for field in reader.fields}
         for field in reader.fields:
             at = f"{path}/{field.name}"

@@ -17,7 +17,7 @@ from goqueue.schemas.json.parts import (
     ItemAt,
     ItemsFrom,
     Literal,
-    Node,
+    SchemaNode,
     SizeLeast,
     SizeMost,
     Unique,
@@ -54,10 +54,10 @@ class ArrayShape:
 
     least: int = 0
     most: float = inf
-    at: dict[int, set[tuple[bool, Node]]] = field(default_factory=dict)
-    onward: list[tuple[int, tuple[bool, Node]]] = field(default_factory=list)
-    wanted: list[tuple[int, tuple[bool, Node], int]] = field(default_factory=list)  # from where, what, how many
-    capped: list[tuple[Node, int]] = field(default_factory=list)
+    at: dict[int, set[tuple[bool, SchemaNode]]] = field(default_factory=dict)
+    onward: list[tuple[int, tuple[bool, SchemaNode]]] = field(default_factory=list)
+    wanted: list[tuple[int, tuple[bool, SchemaNode], int]] = field(default_factory=list)  # from where, what, how many
+    capped: list[tuple[SchemaNode, int]] = field(default_factory=list)
     unique: bool | None = None
     is_excluding: bool = False
 

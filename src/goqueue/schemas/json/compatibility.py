@@ -31,7 +31,7 @@ from goqueue.schemas.json.arrays import ArrayShape, shorten
 from goqueue.schemas.json.emptiness import Solver
 from goqueue.schemas.json.normal_form import Resolve, Side, Table
 from goqueue.schemas.json.objects import Properties
-from goqueue.schemas.json.parts import KINDS, Goal, Literal, Node, TooComplex, Value, kinds_of
+from goqueue.schemas.json.parts import KINDS, Goal, Literal, SchemaNode, TooComplex, Value, kinds_of
 
 REASONS_MAX: Final = 50
 """More reasons than that do not help."""
@@ -98,7 +98,7 @@ class _JsonComparison:
         self._closed_writer = self._writer.closed() if is_lenient else None
         if is_tolerant:
             self._reader = self._reader.ignoring(self._writer.optional_names())
-        self._explained: set[tuple[Goal, Node, str]] = set()
+        self._explained: set[tuple[Goal, SchemaNode, str]] = set()
 
     def reasons(self) -> list[str]:
         """All that was found, each once."""
@@ -119,10 +119,10 @@ class _JsonComparison:
             found[f"/: the writer refers to {text!r}, which is not known here: it counts as anything"] = None
         return list(found)
 
-    def _read(self, side: Side) -> Node:
+    def _read(self, side: Side) -> SchemaNode:
         return self._table.read_value(side.root.root, side.root, side, 0)
 
-    def _differs(self, writer: Goal, reader: Node, kinds: Iterable[str] = KINDS) -> bool:
+    def _differs(self, writer: Goal, reader: SchemaNode, kinds: Iterable[str] = KINDS) -> bool:
         goal = writer | {(False, reader)}
         return any(self._solver.satisfiable_as(goal, kind) for kind in kinds)
 
@@ -132,7 +132,7 @@ class _JsonComparison:
     def _with(self, goal: Goal, *wanted: parts.Part) -> Goal:
         return goal | {(True, self._table.node([part])) for part in wanted}
 
-    def _explain(self, writer: Goal, reader: Node, path: str) -> Iterator[str]:
+    def _explain(self, writer: Goal, reader: SchemaNode, path: str) -> Iterator[str]:
         """Why the reader refuses some of what the writer accepts; the caller knows that it does."""
         if (writer, reader, path) in self._explained:
             return
@@ -149,7 +149,7 @@ class _JsonComparison:
         if not is_explained:
             yield f"{path or '/'}: the writer allows what the reader does not{self._examples(writer, reader)}"
 
-    def _differing(self, writer: Goal, reader: Node, kinds: list[str]) -> Iterator[parts.Part]:
+    def _differing(self, writer: Goal, reader: SchemaNode, kinds: list[str]) -> Iterator[parts.Part]:
         """The parts of the reader that some of what the writer accepts does not fit."""
         ways = {kind: list(islice(self._solver.branches(writer, kind), WAYS_MAX + 1)) for kind in kinds}
         for part in reader.parts:
@@ -172,7 +172,7 @@ class _JsonComparison:
             return "values of every type"
         return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
-    def _examples(self, writer: Goal, reader: Node) -> str:
+    def _examples(self, writer: Goal, reader: SchemaNode) -> str:
         """Some values, where they are few."""
         found: list[str] = []
         for kind in KINDS:
@@ -239,7 +239,7 @@ class _JsonComparison:
                 yield from self._explain_properties(writer, part, path)
 
     def _explain_choice(
-        self, writer: Goal, part: parts.Part, nodes: tuple[Node, ...], path: str, kinds: list[str]
+        self, writer: Goal, part: parts.Part, nodes: tuple[SchemaNode, ...], path: str, kinds: list[str]
     ) -> Iterator[str]:
         keyword = "anyOf" if isinstance(part, parts.Some) else "oneOf"
         alone = self._table.node([part])
@@ -324,7 +324,7 @@ class _JsonComparison:
         return self._differs(writer, self._table.node([self._table.part(parts.Required, name)]), ["object"])
 
     def _explain_values(
-        self, writer: Goal, part: parts.Part, node: Node, place: str, names: list[str] | None
+        self, writer: Goal, part: parts.Part, node: SchemaNode, place: str, names: list[str] | None
     ) -> Iterator[str]:
         """For a part that speaks of the values of properties: of those of these names, or of all that it covers."""
         is_explained = False
@@ -349,7 +349,7 @@ class _JsonComparison:
         assert isinstance(part, parts.PatternProperties | parts.OtherProperties)
         return self._solver.judge.applies(part, name) is not False
 
-    def _explain_value(self, goal: Goal, node: Node, place: str, name: str, *, is_named: bool) -> Iterator[str]:
+    def _explain_value(self, goal: Goal, node: SchemaNode, place: str, name: str, *, is_named: bool) -> Iterator[str]:
         if not is_named and node is self._table.nothing:
             yield f"{place}: the writer allows the property {name!r}, the reader does not"
         elif goal:
@@ -358,7 +358,7 @@ class _JsonComparison:
             advice = "let the reader accept anything, close the writer, or set compatibilityPolicy LENIENT"
             yield f"{place}: the writer is open and allows any value for {name!r}, the reader does not ({advice})"
 
-    def _explain_others(self, properties: Properties, part: parts.Part, node: Node, place: str) -> Iterator[str]:
+    def _explain_others(self, properties: Properties, part: parts.Part, node: SchemaNode, place: str) -> Iterator[str]:
         assert isinstance(part, parts.PatternProperties | parts.OtherProperties)
         for sort in properties.sorts():
             if not sort.may_be_covered_by(part) or not self._differs(sort.goal, node):

@@ -28,7 +28,7 @@ from goqueue.schemas.json.judgement import Judge, is_prefix, language, prefix
 from goqueue.schemas.json.normal_form import Table
 from goqueue.schemas.json.numbers import few_numbers, has_number
 from goqueue.schemas.json.objects import ObjectShape, Properties
-from goqueue.schemas.json.parts import DEPTH_MAX, KINDS, Goal, Literal, Node, TooComplex, Value
+from goqueue.schemas.json.parts import DEPTH_MAX, KINDS, Goal, Literal, SchemaNode, TooComplex, Value
 
 STEPS_MAX: Final = 30_000
 """Work on goals and branches: at worst about a second. What people write takes some hundred."""
@@ -285,7 +285,7 @@ class Solver:
         sign, item = literal
         make = self.table.part
         match item:
-            case Node():
+            case SchemaNode():
                 said = item.by_kind[kind]
                 return [[(True, part) for part in said]] if sign else [[(False, part)] for part in said]
             case parts.Kinds():
@@ -333,7 +333,7 @@ class Solver:
             literals.append((sign, self.table.part(parts.Written)))
         return [literals] if sign else [[literal] for literal in literals]
 
-    def _expand_one(self, sign: bool, nodes: tuple[Node, ...], kind: str) -> Alternatives:
+    def _expand_one(self, sign: bool, nodes: tuple[SchemaNode, ...], kind: str) -> Alternatives:
         """Most often the nodes exclude each other; then there is no need to say so again."""
         possible = [node for node in nodes if self.satisfiable_as(frozenset([(True, node)]), kind)]
         overlapping = [

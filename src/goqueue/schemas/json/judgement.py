@@ -10,7 +10,7 @@ from typing import Final
 
 from goqueue.schemas.json import parts
 from goqueue.schemas.json.normal_form import Table
-from goqueue.schemas.json.parts import DEPTH_MAX, Literal, Node, TooComplex, Value
+from goqueue.schemas.json.parts import DEPTH_MAX, Literal, SchemaNode, TooComplex, Value
 
 _LISTING: Final = compile_pattern(r"\^(?:\((?:\?:)?(?P<inner>[\w :@/-]+(?:\|[\w :@/-]+)*)\)|(?P<bare>[\w :@/-]+))\$")
 
@@ -22,7 +22,7 @@ class Judge:
 
     def __init__(self, table: Table) -> None:
         self._table = table
-        self._under_way: set[tuple[Node, Value]] = set()
+        self._under_way: set[tuple[SchemaNode, Value]] = set()
         self._patterns: dict[str, Callable[[str], bool] | None] = {}
 
     def may_fit(self, literals: Iterable[Literal], value: Value) -> bool:
@@ -32,10 +32,10 @@ class Judge:
     def holds(self, literal: Literal, value: Value) -> bool | None:
         """Whether the literal holds for the value; None if that is unknown."""
         sign, item = literal
-        held = self._fits(item, value) if isinstance(item, Node) else self._holds(item, value)
+        held = self._fits(item, value) if isinstance(item, SchemaNode) else self._holds(item, value)
         return held if held is None or sign else not held
 
-    def _fits(self, node: Node, value: Value) -> bool | None:
+    def _fits(self, node: SchemaNode, value: Value) -> bool | None:
         key = (node, value)
         if key in self._under_way:
             return None

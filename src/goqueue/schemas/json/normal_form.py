@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, ParamSpec, TypeAlias, TypeVar
 from urllib.parse import unquote, urldefrag, urljoin
 
 from goqueue.schemas.json import parts
-from goqueue.schemas.json.parts import DEPTH_MAX, KINDS, Node, TooComplex, Value, exact, freeze, in_place
+from goqueue.schemas.json.parts import DEPTH_MAX, KINDS, SchemaNode, TooComplex, Value, exact, freeze, in_place
 
 Resolve: TypeAlias = Callable[[str], object]
 """The schema document of a URI; raises `LookupError` if there is none."""
@@ -230,10 +230,10 @@ class Table:
 
     def __init__(self) -> None:
         self._parts: dict[tuple[object, ...], parts.Part] = {}
-        self._nodes: dict[frozenset[parts.Part], Node] = {}
+        self._nodes: dict[frozenset[parts.Part], SchemaNode] = {}
         self._targets: dict[tuple[int, str], tuple[object, SchemaResource, Side]] = {}
-        self._read: dict[tuple[int, str], Node] = {}
-        self._found: dict[parts.Reference, Node] = {}
+        self._read: dict[tuple[int, str], SchemaNode] = {}
+        self._found: dict[parts.Reference, SchemaNode] = {}
         self.anything = self.node([])
         self.nothing = self.node([self.part(parts.Kinds, frozenset[str](), False, False)])
 
@@ -245,15 +245,15 @@ class Table:
             found = self._parts[key] = make(*fields, **none)
         return found  # type: ignore[return-value]
 
-    def node(self, said: list[parts.Part]) -> Node:
+    def node(self, said: list[parts.Part]) -> SchemaNode:
         """The node of these parts, made once."""
         key = frozenset(said)
         found = self._nodes.get(key)
         if found is None:
-            found = self._nodes[key] = Node(tuple(dict.fromkeys(said)))
+            found = self._nodes[key] = SchemaNode(tuple(dict.fromkeys(said)))
         return found
 
-    def target(self, reference: parts.Reference) -> Node:
+    def target(self, reference: parts.Reference) -> SchemaNode:
         """What the reference refers to; opaque if that is the reference itself."""
         found = self._found.get(reference)
         if found is None:
@@ -264,14 +264,14 @@ class Table:
             self._found[reference] = found
         return found
 
-    def _followed(self, reference: parts.Reference) -> Node:
+    def _followed(self, reference: parts.Reference) -> SchemaNode:
         found = self._read.get(reference.key)
         if found is None:
             schema, resource, side = self._targets[reference.key]
             found = self._read[reference.key] = self.read(schema, resource, side, 0)
         return found
 
-    def _leads_back(self, start: Node, reference: parts.Reference) -> bool:
+    def _leads_back(self, start: SchemaNode, reference: parts.Reference) -> bool:
         """Whether the reference is come by again without going into an item or a property."""
         seen, stack = {start}, [start]
         while stack:
@@ -283,7 +283,7 @@ class Table:
                 seen.update(nodes)
         return False
 
-    def read(self, schema: object, resource: SchemaResource, side: Side, depth: int) -> Node:
+    def read(self, schema: object, resource: SchemaResource, side: Side, depth: int) -> SchemaNode:
         """The normal form of a schema."""
         if depth > DEPTH_MAX:
             raise TooComplex
@@ -298,7 +298,7 @@ class Table:
             schema = {"$ref": schema["$ref"]}  # nothing beside it counts
         return self.node(list(_KeywordReader(self, resource, side, depth).read(schema)))
 
-    def read_value(self, schema: object, resource: SchemaResource, side: Side, depth: int) -> Node:
+    def read_value(self, schema: object, resource: SchemaResource, side: Side, depth: int) -> SchemaNode:
         """The normal form of a schema that speaks of a whole value: the document, an item, a property.
 
         A closed side takes all names from here on together: what `allOf` and `$ref` put in the same place is one
@@ -492,14 +492,14 @@ class _KeywordReader:
                 text = self._side.text(schema)
                 yield self._table.part(parts.Opaque, keyword, "has a value that it cannot have", f"{keyword} {text}")
 
-    def _node(self, schema: object) -> Node:
+    def _node(self, schema: object) -> SchemaNode:
         return self._table.read(schema, self._resource, self._side, self._depth + 1)
 
-    def _value(self, schema: object) -> Node:
+    def _value(self, schema: object) -> SchemaNode:
         """A schema of something inside this value."""
         return self._table.read_value(schema, self._resource, self._side, self._depth + 1)
 
-    def _exact(self, schema: object) -> Node:
+    def _exact(self, schema: object) -> SchemaNode:
         """A schema that decides what others say, or is negated: it is never read in a relaxed way."""
         return self._table.read(schema, self._resource, self._side.exact, self._depth + 1)
 
@@ -507,7 +507,7 @@ class _KeywordReader:
         """The names that a schema of all other properties passes over."""
         return names | self._side.ignored if value is False else names
 
-    def _nodes(self, schemas: object) -> tuple[Node, ...]:
+    def _nodes(self, schemas: object) -> tuple[SchemaNode, ...]:
         if not isinstance(schemas, list):
             raise TypeError(schemas)
         return tuple(map(self._node, schemas))
@@ -633,7 +633,7 @@ class _KeywordReader:
         kinds = frozenset(named - {"integer"} | ({"number"} if is_integer else set()))
         return self._table.part(parts.Kinds, kinds, is_integer, is_integer and self._draft == 4)
 
-    def _listing(self, keyword: str, nodes: tuple[Node, ...]) -> parts.Part | None:
+    def _listing(self, keyword: str, nodes: tuple[SchemaNode, ...]) -> parts.Part | None:
         """The alternatives as one list of values, if each is one: many write their enums like that."""
         counts: dict[Value, int] = {}
         for node in nodes:
@@ -644,7 +644,7 @@ class _KeywordReader:
         fitting = (each for each, count in counts.items() if count == 1 or keyword == "anyOf")
         return self._table.part(parts.Among, keyword, frozenset(fitting))
 
-    def _kind_other_than(self, kind: str) -> Node:
+    def _kind_other_than(self, kind: str) -> SchemaNode:
         return self._table.node([self._table.part(parts.Kinds, frozenset(KINDS) - {kind}, False, False)])
 
     def _bound(self, keyword: str, value: object, schema: dict[str, object]) -> Iterator[parts.Part]:

@@ -19,11 +19,11 @@ from goqueue.schemas.json.parts import (
     Literal,
     Matches,
     Names,
-    Node,
     OtherProperties,
     PatternProperties,
     Property,
     Required,
+    SchemaNode,
     SizeLeast,
     SizeMost,
     Value,
@@ -45,9 +45,9 @@ class ObjectShape:
     most: float = inf
     present: set[str] = field(default_factory=set)
     absent: set[str] = field(default_factory=set)
-    named: dict[str, set[tuple[bool, Node]]] = field(default_factory=dict)
+    named: dict[str, set[tuple[bool, SchemaNode]]] = field(default_factory=dict)
     covering: list[Covering] = field(default_factory=list)
-    names: list[tuple[bool, Node]] = field(default_factory=list)
+    names: list[tuple[bool, SchemaNode]] = field(default_factory=list)
     wanted: list[Covering | Names] = field(default_factory=list)  # a property that breaks it
     is_excluding: bool = False
 
@@ -114,7 +114,7 @@ class Properties:
             return False
         return self._answers.satisfiable(self.goal(name))
 
-    def may_break(self, name: str, node: Node) -> bool:
+    def may_break(self, name: str, node: SchemaNode) -> bool:
         """Whether there can be a property of that name that the node refuses."""
         return self.may_stand(name) and self._answers.satisfiable(self.goal(name) | {(False, node)})
 

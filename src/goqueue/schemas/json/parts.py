@@ -1,7 +1,7 @@
 """JSON Schemas as conjunctions: what the comparison reasons about.
 
-A `Node` is a set of `Part`s, and a value fits the node if it fits every part. A part says one thing, about one kind of
-value, and holds for all values of other kinds, as keywords do. `type: integer` is `Kinds`, `minimum` and
+A `SchemaNode` is a set of `Part`s, and a value fits the node if it fits every part. A part says one thing, about one
+kind of value, and holds for all values of other kinds, as keywords do. `type: integer` is `Kinds`, `minimum` and
 `exclusiveMinimum` are both `Least`, a `Reference` leads to what stands elsewhere, and so on. What annotates (`title`,
 `format`, `default`) is no part.
 
@@ -58,37 +58,37 @@ class Every(Part):
     """All of the nodes hold."""
 
     keyword: str
-    nodes: tuple["Node", ...]
+    nodes: tuple["SchemaNode", ...]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Some(Part):
     """At least one of the nodes holds."""
 
-    nodes: tuple["Node", ...]
+    nodes: tuple["SchemaNode", ...]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class One(Part):
     """Exactly one of the nodes holds; here the same node may stand twice."""
 
-    nodes: tuple["Node", ...]
+    nodes: tuple["SchemaNode", ...]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Not(Part):
     """The node does not hold."""
 
-    node: "Node"
+    node: "SchemaNode"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Conditional(Part):
     """If the one holds then the second, else the third."""
 
-    condition: "Node"
-    then: "Node"
-    otherwise: "Node"
+    condition: "SchemaNode"
+    then: "SchemaNode"
+    otherwise: "SchemaNode"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -165,7 +165,7 @@ class ItemAt(Part):
 
     keyword: str
     index: int
-    node: "Node"
+    node: "SchemaNode"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -174,14 +174,14 @@ class ItemsFrom(Part):
 
     keyword: str
     start: int
-    node: "Node"
+    node: "SchemaNode"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Contains(Part):
     """At least and at most so many of the items fit; `most` None is any number."""
 
-    node: "Node"
+    node: "SchemaNode"
     least: int
     most: int | None
 
@@ -203,7 +203,7 @@ class Property(Part):
     """The property, if there is one, fits."""
 
     name: str
-    node: "Node"
+    node: "SchemaNode"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -211,7 +211,7 @@ class PatternProperties(Part):
     """All properties whose names match fit."""
 
     pattern: str
-    node: "Node"
+    node: "SchemaNode"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -221,14 +221,14 @@ class OtherProperties(Part):
     keyword: str
     names: frozenset[str]
     patterns: frozenset[str]
-    node: "Node"
+    node: "SchemaNode"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Names(Part):
     """The name of every property fits."""
 
-    node: "Node"
+    node: "SchemaNode"
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -237,7 +237,7 @@ class Dependent(Part):
 
     keyword: str
     name: str
-    node: "Node"
+    node: "SchemaNode"
 
 
 KIND_OF: Final[dict[type[Part], str]] = {
@@ -249,7 +249,7 @@ KIND_OF: Final[dict[type[Part], str]] = {
 """The kind of value that a part speaks of; what is not here speaks of all."""
 
 
-class Node:
+class SchemaNode:
     """A schema. Compared by identity: a table makes each only once."""
 
     __slots__ = ("by_kind", "kinds", "parts")
@@ -274,7 +274,7 @@ def kinds_of(part: Part) -> tuple[str, ...]:
     return KINDS if kind is None else (kind,)
 
 
-def in_place(part: Part) -> tuple[Node, ...]:
+def in_place(part: Part) -> tuple[SchemaNode, ...]:
     """The nodes that the part holds the same value against."""
     match part:
         case Every(nodes=nodes) | Some(nodes=nodes) | One(nodes=nodes):
@@ -287,9 +287,9 @@ def in_place(part: Part) -> tuple[Node, ...]:
             return ()
 
 
-Literal: TypeAlias = tuple[bool, Node | Part]
+Literal: TypeAlias = tuple[bool, SchemaNode | Part]
 """Something that must hold, or must not."""
-Goal: TypeAlias = frozenset[tuple[bool, Node]]
+Goal: TypeAlias = frozenset[tuple[bool, SchemaNode]]
 """The nodes that a value must fit, and must not."""
 
 

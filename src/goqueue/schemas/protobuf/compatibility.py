@@ -131,6 +131,7 @@ class _ProtobufComparison:
         for oneof in reader.oneofs:
             numbers = [field.number for field in oneof.fields if field.number in written]
             self._steps += len(numbers)
+            # A field that was in no oneof counts as a oneof of its own: it could be set together with any other.
             if len(numbers) > 1 and len({homes.get(number, f"({number})") for number in numbers}) > 1:
                 names = ", ".join(f"{written[number]}({number})" for number in numbers)
                 self._refuse(f"{path}/{oneof.name}", f"{names} may have been set together, and now only one can be")
@@ -141,6 +142,7 @@ class _ProtobufComparison:
     def _is_same_type(self, reader: Descriptor | EnumDescriptor, writer: Descriptor | EnumDescriptor) -> bool:
         if reader.full_name == writer.full_name:
             return True
+        # Types of imported files go by their full names. Only within its own file a schema may rename its package.
         is_own = reader.file.name == self._reader.name and writer.file.name == self._writer.name
         return is_own and _relative(reader) == _relative(writer)
 

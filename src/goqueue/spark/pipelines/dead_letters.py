@@ -272,7 +272,9 @@ def redrive(chosen: DataFrame, job: PipelineJob, topic: str, config: RedriveConf
         limit = config.limit - before.redriven if config.limit else 0
         if config.limit and limit <= 0:
             break
-        with closing(_put_back(job, topic, {"partition": partition, "offsets": offsets}, config, limit)) as looks:
+        with closing(
+            _progress_of_redrive(job, topic, {"partition": partition, "offsets": offsets}, config, limit)
+        ) as looks:
             for seen in looks:
                 total = _added(before, seen)
                 if seen.matched < len(offsets):
@@ -285,7 +287,7 @@ def redrive(chosen: DataFrame, job: PipelineJob, topic: str, config: RedriveConf
     return total._replace(is_complete=through == total.chosen and not total.error and not is_limited)
 
 
-def _put_back(
+def _progress_of_redrive(
     job: PipelineJob, topic: str, places: dict[str, object], config: RedriveConfig, limit: int
 ) -> Generator[RedriveResult, None, None]:
     """Run one redrive in the broker; yields its progress until it ends."""

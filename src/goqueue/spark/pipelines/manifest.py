@@ -123,7 +123,6 @@ class Manifest:
 
     @property
     def size_bytes(self) -> int:
-        """The size of all files."""
         return sum(file.size_bytes for file in self.files.values())
 
     def apply(self, commit: Commit) -> None:
@@ -341,7 +340,6 @@ def load(store: Store) -> list[Commit]:
 
 
 def commit_path(sequence: int) -> str:
-    """The path of a commit."""
     return f"{OWN}/{sequence:020d}.json"
 
 

@@ -28,7 +28,7 @@ class LaneCounts(msgspec.Struct, kw_only=True):
 
 
 class TopicLanes(msgspec.Struct, kw_only=True):
-    """One topic by lane."""
+    """The messages of a topic in each lane, from critical to background."""
 
     total_by_priority: list[int]
     partitions: dict[str, LaneCounts]

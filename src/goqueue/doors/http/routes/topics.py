@@ -19,7 +19,7 @@ from goqueue.topics.config import is_setting
 
 
 class CreateTopicBody(Body, kw_only=True):
-    """A topic to create."""
+    """A topic to create. Settings that are left out have the default of the broker."""
 
     name: str
     num_partitions: int | None = None
