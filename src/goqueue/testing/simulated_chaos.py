@@ -13,16 +13,18 @@ from typing import Final, TypeVar
 from goqueue.cluster.messages import (
     AlterPartitions,
     AlterTopic,
+    AnyAdminRequest,
     CreateTopic,
     DeleteTopic,
     ElectLeaders,
     IsrChange,
     IsrMember,
+    PutDocument,
     TakeProducerIds,
     encode_message,
 )
 from goqueue.cluster.metadata import Metadata
-from goqueue.cluster.records import PartitionChanged
+from goqueue.cluster.records import DocumentKind, PartitionChanged
 from goqueue.errors import GoQueueError
 from goqueue.testing.simulated_nodes import PEER_PORT, SimulatedNodes
 
@@ -52,6 +54,7 @@ class SimulatedChaos:
             (3, self.delete_topic),
             (3, self.take_producer_ids),
             (1, self.elect_leaders),
+            (2, self.put_document),
             (14, self.change_isr),
             (6, self.kill_controller),
             (4, self.kill),
@@ -61,6 +64,7 @@ class SimulatedChaos:
             (3, self.stop),
             (3, self.shut_down),
             (1, self.wipe),
+            (1, self.damage),
             (4, self.cut_one_way),
             (2, self.cut_both_ways),
             (2, self.cut_off),
@@ -119,6 +123,11 @@ class SimulatedChaos:
     def elect_leaders(self) -> None:
         self._decide(ElectLeaders(self.cluster.new_request_id(), is_unclean=self._chance(0.3)))
 
+    def put_document(self) -> None:
+        value = None if self._chance(0.3) else self.random.randbytes(8)
+        name = self.random.choice(("one", "two"))
+        self._decide(PutDocument(self.cluster.new_request_id(), DocumentKind.QUOTA, name, value))
+
     def change_isr(self) -> None:
         """A leader lets a replica into the ISR or out of it, as far as it knows."""
         state = self.cluster.checks.state
@@ -170,7 +179,7 @@ class SimulatedChaos:
 
         process.spawn(send())
 
-    def _decide(self, request: "CreateTopic | AlterTopic | DeleteTopic | TakeProducerIds | ElectLeaders") -> None:
+    def _decide(self, request: AnyAdminRequest) -> None:
         through = list(self.cluster.machines)
         self.random.shuffle(through)
         self.cluster.decide(request, through=through, within_s=15.0)
@@ -228,6 +237,13 @@ class SimulatedChaos:
             self.cluster.power_off(number)
             self.cluster.wipe(number)
             self._restart(number, 0.5, 3.0)
+
+    def damage(self) -> None:
+        number = self._node()
+        if number is not None:
+            self.cluster.power_off(number)
+            self.cluster.damage(number)
+            self._restart(number, 0.1, 3.0)
 
     def cut_one_way(self) -> None:
         source, target = self._pair()

@@ -260,6 +260,18 @@ class SimulatedNodes:
         machine.disk = MemoryDisk()
         machine.is_wiped = True
 
+    def damage(self, number: int) -> None:
+        """Flip a bit of what the node keeps of the metadata. Its process must have ended."""
+        machine = self.machines[number]
+        assert not machine.is_running
+        kept = [path for path in machine.disk.paths() if path.rpartition("/")[2] in ("entries", "snapshot")]
+        kept = [path for path in kept if machine.disk.read(path)]
+        if kept:
+            path = kept[self.entropy.bits(16) % len(kept)]
+            position = self.entropy.bits(32) % len(machine.disk.read(path))
+            self.transcript.note(f"a bit of {path} on machine {number} is flipped, at {position}")
+            machine.disk.flip_bit(path, position)
+
     def clone(self, number: int) -> int:
         """Another machine with a copy of the disk, as from a backup or an image; returns its number. It has the same
         node id, until it is told otherwise.
