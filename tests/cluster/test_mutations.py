@@ -32,7 +32,7 @@ class Bug(NamedTuple):
 
 def any_history(modules: Modules) -> None:
     """`test_any_history_leaves_a_cluster_that_is_right`, which need not look for the shortest history."""
-    run_machine(modules, examples=60, phases=[Phase.generate])
+    run_machine(modules, examples=400, phases=[Phase.generate])
 
 
 BUGS = [

@@ -6,7 +6,6 @@ from pathlib import Path
 from goqueue.clock import SystemClock
 from goqueue.cluster.controller import ClusterDefaults
 from goqueue.cluster.file_log import FileMetadataLog
-from goqueue.cluster.formation import NOTHING, enter
 from goqueue.cluster.link import Greeting, PeerLinks, PeerServer
 from goqueue.cluster.local_copy import LocalCopy
 from goqueue.cluster.messages import CreateTopic, TopicDecided
@@ -35,7 +34,7 @@ class Server:
         self.log = await FileMetadataLog.open(OsDisk(), str(self.path / "log"))
         directory = str(self.path / f"node-{self.number}")
         copy = LocalCopy.open(OsDisk(), directory, node=self.number, entropy=entropy, workers=self.workers)
-        calls = PeerServer(Greeting(cluster="", node=self.number, incarnation=self.incarnation), self._answer)
+        calls = PeerServer(self._greeting, self._answer)
         self.server = calls
         host, port = await calls.start("127.0.0.1", 0)
         identity = NodeIdentity(
@@ -44,10 +43,8 @@ class Server:
             addresses=BrokerAddresses(client="127.0.0.1:1", peer=f"{host}:{port}"),
             version="1",
         )
-        await enter(self.log, copy, identity, own=NOTHING, entropy=entropy, now=time.now())
-        greeting = Greeting(cluster=copy.cluster_id, node=self.number, incarnation=self.incarnation)
-        calls.greeting = greeting
-        self.links = PeerLinks(greeting, lost=self._lost)
+        self.copy = copy
+        self.links = PeerLinks(self._greeting, lost=self._lost)
         self.node = Node(
             identity,
             self.log,
@@ -59,6 +56,9 @@ class Server:
             defaults=ClusterDefaults(),
         )
         await self.node.start()
+
+    def _greeting(self) -> Greeting:
+        return Greeting(cluster=self.copy.cluster_id, node=self.number, incarnation=self.incarnation)
 
     async def _answer(self, peer: object, request: bytes) -> bytes:
         return await self.node.answer(peer, request)  # type: ignore[arg-type]

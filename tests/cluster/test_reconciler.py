@@ -22,7 +22,7 @@ from goqueue.cluster.records import (
     TopicAltered,
     TopicRemoved,
 )
-from goqueue.errors import NotLeader, TopicNotFound
+from goqueue.errors import NotLeader, StorageFull, TopicNotFound
 from goqueue.testing import FaultyDisk, ManualClock, MemoryDisk
 from tests.broker.brokers import ROOT, Node
 from tests.broker.test_authority import PretendCluster
@@ -179,25 +179,27 @@ def test_after_a_restart_no_role_is_taken_before_the_process_is_registered(recon
 def test_whoever_waits_for_a_topic_is_told_when_it_is_what_it_should_be(
     reconciled: Reconciled, disk: MemoryDisk, caplog: pytest.LogCaptureFixture
 ) -> None:
-    assert reconciled.reconciler.settled("unknown").is_done
+    assert reconciled.reconciler.when_done("unknown").is_done
     reconciled.create()
-    created = reconciled.reconciler.settled("t1")
+    created = reconciled.reconciler.when_done("t1")
     assert not created.is_done
     reconciled.settle()
     assert created.is_done
 
     disk.capacity_bytes = disk.used_bytes
     reconciled.append(TopicAltered("t1", {"compression": "zstd"}))
-    altered = reconciled.reconciler.settled("t1")
+    altered = reconciled.reconciler.when_done("t1")
     with caplog.at_level(logging.ERROR):
         reconciled.settle()
-    assert not altered.is_done, "it is tried again"
+    assert isinstance(altered.error, StorageFull), "it is tried again, but the caller does not wait for that"
     disk.capacity_bytes = None
+    altered = reconciled.reconciler.when_done("t1")
     reconciled.settle()
     assert altered.is_done
+    assert altered.error is None
 
     reconciled.append(TopicRemoved("t1", 9))
-    removed = reconciled.reconciler.settled("t1")
+    removed = reconciled.reconciler.when_done("t1")
     reconciled.settle()
     assert removed.is_done
     assert reconciled.node.broker.topics.list() == []

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import goqueue.cluster
-from goqueue.cluster.node import Node as Node
+from goqueue.cluster.node import Node
 
 PACKAGE = "goqueue.cluster"
 FOLDER = Path(str(goqueue.cluster.__file__)).parent

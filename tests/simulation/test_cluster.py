@@ -253,6 +253,17 @@ def test_a_controller_that_is_cut_off_from_the_brokers_but_not_from_the_log(
     assert cluster.epoch == 2
 
 
+def test_a_controller_that_hears_nobody_resigns_and_fences_nobody(cluster: SimulatedCluster) -> None:
+    deaf, brokers = controller_of(cluster), others_of(cluster)
+    for broker in brokers:  # they cannot elect another one
+        cluster.cut(broker, deaf)
+        cluster.cut_log(broker)
+
+    cluster.until(lambda: cluster.node(deaf).controller is None, DETECTED_S, "it resigns")
+    assert all(is_online(cluster, broker) for broker in brokers)
+    cluster.recover()
+
+
 def test_a_minority_that_is_cut_off_altogether(cluster: SimulatedCluster) -> None:
     deposed = controller_of(cluster)
     cluster.cut_log(deposed)

@@ -12,8 +12,8 @@ Each node waits longer by its rank, so most elections have one candidate; if the
 of this is needed for safety: a candidate that is wrong costs an election.
 
 A node that the others cannot reach may still reach the log. It would be elected, hear nobody, resign, and be elected
-again. So elections that led to nothing are followed by pauses that double, unless enough peers have answered the
-pre-vote: then the next reign will be another one.
+again. So elections that led to nothing are followed by pauses that double, and a reign that another node has ended by a
+long one, unless enough peers have answered the pre-vote: then the next reign will be another one.
 """
 
 from collections.abc import Collection, Sequence
@@ -56,8 +56,16 @@ class Candidate:
         """There is a new controller, on this node or another; it has as long to be heard as any other."""
         self.heard(now_ns)
         if not is_here:
+            if self._futile:  # it gave up because it heard nobody, and the others go on without it
+                self.deposed(now_ns)
             self._futile = 0
         self._jitter_ns = self._draw_jitter()
+
+    def deposed(self, now_ns: int) -> None:
+        """This node was the controller, and another one was elected: so others live, and reach the log. If this node
+        does not reach half of them either, it is the one that is cut off, and would only be deposed again.
+        """
+        self._futile_until_ns = now_ns + self._timing.futile_wait_ns_max
 
     def controller_died(self, now_ns: int) -> None:
         """The process that is the controller has ended."""

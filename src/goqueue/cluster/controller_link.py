@@ -53,7 +53,7 @@ IN_FLIGHT_MAX: Final = 4
 REGISTER_NS: Final = 2 * SECOND
 """A registration is answered when it is in the log."""
 NODE_ID_TAKEN_NS: Final = 10 * SECOND
-"""How long a node id may be taken: a process that has died is fenced before that."""
+"""How long a node id may be taken in one epoch: a controller that does not hear a process fences it before that."""
 RETRY_NS: Final = 50 * MS
 ATTEMPT_NS: Final = 5 * SECOND
 """Of a request for a decision. Its controller may be gone without a word."""
@@ -105,7 +105,7 @@ class ControllerLink:
         self._must_register = False
         known = metadata.broker(identity.node)
         self._is_of_this_directory = known is not None and copy.directory_id in known.registration.directories
-        self._taken_since_ns: int | None = None
+        self._taken: tuple[int, int] | None = None  # by which epoch the node id was first found taken, and when
         self.wants_shutdown = False
         self.due = asyncio.Event()
         """To be set when the controller should hear of this node at once."""
@@ -178,7 +178,7 @@ class ControllerLink:
             case Registered(controller_epoch=epoch, broker_epoch=index):
                 self._heard(epoch)
                 self._follower.heard_of(index)
-                self._was_registered, self._must_register, self._taken_since_ns = True, False, None
+                self._was_registered, self._must_register, self._taken = True, False, None
             case HeartbeatReply(controller_epoch=epoch, committed_index=index):
                 self._heard(epoch)
                 self._follower.heard_of(index)
@@ -202,9 +202,9 @@ class ControllerLink:
                 self.due.set()
                 return
             case RefusalReason.NODE_ID_TAKEN:
-                if self._taken_since_ns is None:
-                    self._taken_since_ns = now_ns
-                if now_ns - self._taken_since_ns < NODE_ID_TAKEN_NS:
+                if self._taken is None or self._taken[0] != refusal.controller_epoch:
+                    self._taken = (refusal.controller_epoch, now_ns)
+                if now_ns - self._taken[1] < NODE_ID_TAKEN_NS:
                     return
         raise ClusterError(refusal.text)
 
@@ -280,12 +280,13 @@ class ControllerLink:
             await self._time.sleep(RETRY_NS)
 
     async def _ask(self, request: ControllerRequest, duration_ns: int) -> AnyNodeMessage | None:
-        """The answer of the controller, on this node or on another one; None if there is none."""
+        """The answer of the controller, in this process or in another one; None if there is none."""
+        identity = self._identity
         controller, epoch = self._metadata.controller, self._metadata.epoch
         if controller is None:
             return None
         try:
-            if controller == self._identity.node:
+            if (controller, self._metadata.controller_incarnation) == (identity.node, identity.incarnation):
                 return await within(self._time, duration_ns, self._here(request))
             timeout_s = duration_ns / SECOND
             return decode_message(await self._peers.call(controller, encode_message(request), timeout_s=timeout_s))

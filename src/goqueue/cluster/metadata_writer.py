@@ -45,6 +45,7 @@ class MetadataWriter:
         self._observe = observe
         self._open: MetadataEntry | None = None
         self._opened_ns = 0
+        self._one_at_a_time = asyncio.Lock()
 
     @property
     def is_open(self) -> bool:
@@ -57,31 +58,43 @@ class MetadataWriter:
 
     async def settle(self) -> None:
         """Find out what became of the last entry, if that is not known."""
-        if self._open is not None:
-            await self.write(self._open)
+        async with self._one_at_a_time:
+            if self._open is not None:
+                await self._write(self._open)
 
     async def write(self, entry: MetadataEntry) -> bool:
         """Append the entry; whether it is in the log. Returns when that is known, however long it takes; if it is lost,
         when the entry that took its place is applied: nothing can be decided before that.
         """
-        assert self._open is None or self._open.id == entry.id
-        if self._open is None:
+        async with self._one_at_a_time:
+            assert self._open is None
             self._open, self._opened_ns = entry, self._time.now().monotonic_ns
+            return await self._write(entry)
+
+    async def _write(self, entry: MetadataEntry) -> bool:
         occupied = self._follower.occupant(entry.index)
         try:
-            while not occupied.done():
-                outcome = await self._attempt(entry, occupied)
-                if isinstance(outcome, EntryAppended):
-                    return self._close(entry, is_appended=True)
-                if isinstance(outcome, EntryLost):
-                    await self._follower.verify()
-                    await occupied
-                elif not occupied.done():
-                    self._tell("unknown", entry)
-                    await self._time.sleep(RETRY_NS)
-            return self._close(entry, is_appended=occupied.result() == entry.id)
+            is_appended = await self._until_known(entry, occupied)
         finally:
             occupied.cancel()
+        if is_appended:
+            self._follower.offer(entry)
+        self._tell("appended" if is_appended else "lost", entry)
+        self._open = None
+        return is_appended
+
+    async def _until_known(self, entry: MetadataEntry, occupied: "asyncio.Future[bytes | None]") -> bool:
+        while not occupied.done():
+            outcome = await self._attempt(entry, occupied)
+            if isinstance(outcome, EntryAppended):
+                return True
+            if isinstance(outcome, EntryLost):
+                await self._follower.verify()
+                await occupied
+            elif not occupied.done():
+                self._tell("unknown", entry)
+                await self._time.sleep(RETRY_NS)
+        return occupied.result() == entry.id
 
     async def _attempt(self, entry: MetadataEntry, occupied: "asyncio.Future[bytes | None]") -> AppendOutcome:
         """One call. The follower may find out first: then there is nothing to wait for."""
@@ -95,14 +108,6 @@ class MetadataWriter:
         finally:
             drop(appending)
         return EntryUnknown(entry.position)
-
-    def _close(self, entry: MetadataEntry, *, is_appended: bool) -> bool:
-        if self._open is not None and self._open.id == entry.id:  # not if somebody has settled that meanwhile
-            if is_appended:
-                self._follower.offer(entry)
-            self._tell("appended" if is_appended else "lost", entry)
-            self._open = None
-        return is_appended
 
     def _tell(self, outcome: str, entry: MetadataEntry) -> None:
         if outcome != "appended":

@@ -4,7 +4,7 @@
          ▲                                            │
          │                                            ▼
     MetadataWriter <── Controller (here, while elected) <── requests of all nodes, through `Peers` or from this one
-         ▲                                            ▲
+         ▲             (ControllerHost, Reign)        ▲
          └── Takeover <── Candidate (silence)         └── ControllerLink: registration, heartbeats, `decide`
 
 This module puts the parts together. What they decide is in pure classes (`controller.py`, `candidate.py`, ...); here is
@@ -25,25 +25,22 @@ from typing import Final, TypeVar
 from goqueue import events
 from goqueue.clock import MS, SECOND
 from goqueue.cluster.candidate import Candidate
-from goqueue.cluster.controller import ClusterDefaults, Controller, ControllerRequest
+from goqueue.cluster.controller import ClusterDefaults, Controller
+from goqueue.cluster.controller_host import ControllerHost
 from goqueue.cluster.controller_link import ControllerLink, Unproven
 from goqueue.cluster.formation import NOTHING, OwnData, enter
-from goqueue.cluster.link import CallingNode, Peers
+from goqueue.cluster.link import CallingNode, Peers, PeerUnreachable
 from goqueue.cluster.local_copy import LocalCopy
 from goqueue.cluster.log_follower import LogFollower
 from goqueue.cluster.messages import (
     AlterPartitions,
     AnyAdminAnswer,
     AnyAdminRequest,
-    AnyNodeMessage,
     ControlledShutdown,
     Decide,
     Heartbeat,
-    HeartbeatReply,
     PreVote,
     PreVoteReply,
-    RefusalReason,
-    Refused,
     Register,
     decode_message,
     encode_message,
@@ -52,12 +49,18 @@ from goqueue.cluster.metadata_log import MetadataEntry, MetadataLog, MetadataPos
 from goqueue.cluster.metadata_writer import MetadataWriter
 from goqueue.cluster.node_identity import NodeIdentity
 from goqueue.cluster.node_time import NodeTime
-from goqueue.cluster.records import BrokerAddresses, BrokerChanged, BrokerRegistered, BrokerRemoved, Record
-from goqueue.cluster.reign import Reign
+from goqueue.cluster.records import (
+    BrokerAddresses,
+    BrokerChanged,
+    BrokerRegistered,
+    BrokerRemoved,
+    BrokerStatus,
+    Record,
+)
 from goqueue.cluster.takeover import Takeover
 from goqueue.cluster.timing import ClusterTiming
-from goqueue.cluster.waiting import drop, settled, within
-from goqueue.errors import ClusterError, GoQueueError, InvalidRequest, MetadataContradiction, MetadataUnavailable
+from goqueue.cluster.waiting import drop, within
+from goqueue.errors import ClusterError, GoQueueError, InvalidRequest, MetadataUnavailable
 from goqueue.runtime.entropy import Entropy
 
 __all__ = ["Node", "NodeIdentity"]
@@ -66,8 +69,6 @@ T = TypeVar("T")
 
 DECIDE_NS: Final = 10 * SECOND
 HAND_OVER_NS: Final = 10 * SECOND
-CONFIRMED_NS: Final = 300 * MS
-"""The controller answers from its state if it was the controller so long ago; else it reads the log first (Z4)."""
 START_RETRY_NS: Final = 500 * MS
 
 Applied = Callable[[Sequence[Record]], None]
@@ -112,22 +113,32 @@ class Node:
         self._peers = peers
         self._copy = copy
         self._time = time
-        self._entropy = entropy
         self._timing = timing
-        self._defaults = defaults
+        self._entropy = entropy
         self._applied = applied
         self._observe = observe
         self._own = own
         self._tasks: dict[asyncio.Task[None], None] = {}
-        self._reign: Reign | None = None
         self._elected = self._last_election()
-        self._confirmed_ns: int | None = None
-        self._is_log_away = False
         self._has_handed_over = False
         self._follower = LogFollower(log, self.metadata, copy, time=time, applied=self._entry_applied)
         self._follower.stored = self._copy_stored
         self._writer = MetadataWriter(log, self._follower, time=time, observe=observe)
         self._candidate = Candidate(identity.node, timing=timing, entropy=entropy, now_ns=time.now().monotonic_ns)
+        self._host = ControllerHost(
+            identity.node,
+            self.metadata,
+            log,
+            self._writer,
+            self._follower,
+            defaults=defaults,
+            time=time,
+            timing=timing,
+            entropy=entropy,
+            spawn=self._spawn,
+            barrier=self.barrier,
+            ended=self._reign_ended,
+        )
         self._takeover = Takeover(
             identity,
             self.metadata,
@@ -135,7 +146,7 @@ class Node:
             self._writer,
             self._follower,
             peers,
-            reigns=lambda: self._reign is not None,
+            reigns=lambda: self._host.reigns,
             time=time,
             timing=timing,
             entropy=entropy,
@@ -147,7 +158,7 @@ class Node:
             self._follower,
             self._candidate,
             peers,
-            here=self._handle,
+            here=self._host.answer,
             spawn=self._spawn,
             controller_died=self._controller_died,
             unproven=unproven,
@@ -160,7 +171,7 @@ class Node:
     @property
     def controller(self) -> Controller | None:
         """The controller, while it is this node."""
-        return None if self._reign is None else self._reign.controller
+        return self._host.controller
 
     @property
     def broker_epoch(self) -> int | None:
@@ -170,8 +181,8 @@ class Node:
     @property
     def hears_controller(self) -> bool:
         """Whether this node is the controller, or has heard it lately."""
-        if self._reign is not None:
-            return not self._is_stuck
+        if self._host.reigns:
+            return not self._host.is_stuck
         return self._candidate.hears_controller(self._now_ns())
 
     @property
@@ -199,15 +210,17 @@ class Node:
             if within_ns is None:
                 await self._enter()
             else:
-                await within(self._time, within_ns, self._enter())
-        except TimeoutError:
-            self.abandon()
-            raise MetadataUnavailable(
-                f"the metadata log did not answer within {(within_ns or 0) / SECOND:g} s"
-            ) from None
+                await self._enter_within(within_ns)
         except BaseException:
             self.abandon()
+            self._copy.close()
             raise
+
+    async def _enter_within(self, duration_ns: int) -> None:
+        try:
+            await within(self._time, duration_ns, self._enter())
+        except TimeoutError:
+            raise MetadataUnavailable(f"the metadata log did not answer within {duration_ns / SECOND:g} s") from None
 
     async def _enter(self) -> None:
         await self._once_available(self._form_or_join)
@@ -269,7 +282,7 @@ class Node:
 
     def abandon(self) -> None:
         """End everything at once, as a crash does: nothing is written and nobody is told."""
-        self._end_reign()
+        self._host.end()
         for task in list(self._tasks):
             task.cancel()
 
@@ -285,79 +298,27 @@ class Node:
             case Register() | Heartbeat() | AlterPartitions() | ControlledShutdown():
                 if message.node != peer.node:
                     raise InvalidRequest(f"node {peer.node} speaks for node {message.node}")
-                return encode_message(await self._handle(message))
+                return encode_message(await self._host.answer(message))
             case Decide():
-                return encode_message(await self._handle(message))
+                return encode_message(await self._host.answer(message))
             case _:
                 raise InvalidRequest("this message is an answer")
 
-    async def _handle(self, message: ControllerRequest) -> AnyNodeMessage:
-        """What the controller says, if it is this node."""
-        if message.controller_epoch > self.metadata.epoch:
-            self._follower.heard_of(self.metadata.position.index + 1)
-            return self._not_controller()
-        if isinstance(message, Decide) and self._reign is not None and not await self._is_confirmed():
-            return Refused(RefusalReason.OVERLOADED, "the metadata log does not answer", self.metadata.epoch)
-        reign = self._reign
-        if reign is None:
-            return self._not_controller()
-        try:
-            pending = reign.controller.handle(message, self._time.now())
-        except MetadataContradiction as error:
-            _log.error("a bug in the controller, which gives up", exc_info=error)
-            reign.end()
-            return self._not_controller()
-        reign.touched()
-        answer = await settled(pending)
-        if isinstance(answer, HeartbeatReply) and self._is_stuck:
-            return Refused(RefusalReason.NOT_CONTROLLER, "the metadata log cannot be reached from here", 0)
-        return answer
-
-    def _not_controller(self) -> Refused:
-        controller = self.metadata.controller
-        text = "there is none yet" if controller is None else f"it was node {controller}, as far as is known here"
-        return Refused(
-            RefusalReason.NOT_CONTROLLER,
-            f"node {self.identity.node} is not the controller; {text}",
-            self.metadata.epoch,
-        )
-
-    async def _is_confirmed(self) -> bool:
-        """Whether this node was the controller a moment ago: then what it refuses now is refused on its true state."""
-        now_ns = self._now_ns()
-        if self._confirmed_ns is not None and now_ns - self._confirmed_ns < CONFIRMED_NS:
-            return True
-        try:
-            await self.barrier()
-        except MetadataUnavailable:
-            if not self._is_log_away:
-                self._is_log_away = True
-                self._spawn(self._until_log_is_back())
-            return False
-        self._confirmed_ns = now_ns
-        return True
-
-    async def _until_log_is_back(self) -> None:
-        await self._once_available(self.barrier)
-        self._is_log_away = False
-
-    @property
-    def _is_stuck(self) -> bool:
-        """Whether this controller does not reach the log: its brokers are to look for another one, which may."""
-        return self._is_log_away or (self._reign is not None and self._reign.is_stuck)
-
     def peer_lost(self, node: int, was_refused: bool) -> None:
         """The connection to a node broke, and could not be made again: the `lost` of `PeerLinks`."""
-        if self._reign is not None:
-            self._reign.controller.connection_lost(node, was_refused, self._time.now())
-            self._reign.touched()
-        elif was_refused and node == self.metadata.controller:
+        self._host.peer_lost(node, was_refused)
+        if was_refused and node == self.metadata.controller:
             self._controller_died()
 
     def _controller_died(self) -> None:
-        if self._reign is None:
+        if not self._host.reigns:
             self._candidate.controller_died(self._now_ns())
             self._takeover.changed.set()
+
+    def _reign_ended(self, was_futile: bool) -> None:
+        self._candidate.reign_ended(self._now_ns(), was_futile=was_futile)
+        if not was_futile:
+            self._controller_died()  # if nobody else is, this node can be it again
 
     async def decide(self, request: AnyAdminRequest, *, within_ns: int = DECIDE_NS) -> AnyAdminAnswer:
         """Have the controller carry this out; returns when its effect is applied here.
@@ -384,9 +345,8 @@ class Node:
         if elected != self._elected:
             self._elected = elected
             self._controller_changed()
-        elif self._reign is not None and entry is not None and self._reign.is_author_of(entry):
-            self._confirmed_ns = self._now_ns()
-            self._reign.applied(entry)
+        elif entry is not None:
+            self._host.applied(entry)
         self._observe(events.MetadataApplied(metadata.position.index))
         if records:
             self._applied(records)
@@ -403,79 +363,59 @@ class Node:
                     self._link.removed()
             case BrokerChanged(node=node, status=status):
                 self._observe(events.BrokerStatusChanged(node, status))
+                if status is BrokerStatus.ONLINE and self._host.reigns:
+                    self._watch(node)
 
     def _learn_address(self, registration: BrokerRegistered) -> None:
+        """Of this node, too, if another process is it: that one may be the controller, and refuse this one."""
         host, _, port = registration.addresses.peer.rpartition(":")
-        if registration.node != self.identity.node and port.isdigit():
+        if registration.incarnation == self.identity.incarnation:
+            self._peers.forget(registration.node)
+        elif port.isdigit():
             self._peers.set_address(registration.node, host.strip("[]"), int(port))
 
     def _last_election(self) -> tuple[int, int | None, str]:
         return self.metadata.epoch, self.metadata.controller, self.metadata.controller_incarnation
 
     def _controller_changed(self) -> None:
-        metadata = self.metadata
-        self._end_reign()
+        metadata, was_here = self.metadata, self._host.reigns
+        self._host.end()
         is_here = (metadata.controller, metadata.controller_incarnation) == (
             self.identity.node,
             self.identity.incarnation,
         )
         self._candidate.epoch_began(self._now_ns(), is_here=is_here)
+        if was_here and not is_here:
+            self._candidate.deposed(self._now_ns())
         _log.info(
             "controller elected", extra={"epoch": metadata.epoch, "controller": metadata.controller, "is_here": is_here}
         )
         self._observe(events.ControllerChanged(metadata.epoch, metadata.controller, is_here))
         if is_here:
-            self._begin_reign()
+            self._host.begin()
+            for broker in self.metadata.brokers.values():
+                if not broker.is_fenced:
+                    self._watch(broker.node)
         self._takeover.changed.set()
         self._link.due.set()
 
-    # --- the controller on this node ---------------------------------------------------------------
+    def _watch(self, node: int) -> None:
+        """Have a connection to the broker: it breaks when its process dies, which is known at once then."""
+        if node != self.identity.node:
+            self._spawn(self._greet(node))
 
-    def _begin_reign(self) -> None:
-        """The election is applied, and nothing after it: what the controller decides comes after this state (R3)."""
-        controller = Controller(
-            self.metadata,
-            node=self.identity.node,
-            timing=self._timing,
-            defaults=self._defaults,
-            entropy=self._entropy,
-            now=self._time.now(),
-        )
-        self._confirmed_ns = self._now_ns()
-        self._reign = Reign(
-            controller,
-            self._writer,
-            self._follower,
-            node=self.identity.node,
-            time=self._time,
-            timing=self._timing,
-            entropy=self._entropy,
-        )
-        self._spawn(self._run_reign(self._reign))
-
-    async def _run_reign(self, reign: Reign) -> None:
-        was_futile = await reign.run()
-        if self._reign is reign:
-            self._end_reign()
-            self._candidate.reign_ended(self._now_ns(), was_futile=was_futile)
-            if not was_futile:
-                self._controller_died()  # if nobody else is, this node can be it again
-
-    def _end_reign(self) -> None:
-        reign, self._reign = self._reign, None
-        if reign is not None:
-            reign.end()
+    async def _greet(self, node: int) -> None:
+        question = encode_message(PreVote(self.identity.node, self.metadata.epoch))
+        try:
+            await self._peers.call(node, question, timeout_s=self._timing.heartbeat_ns / SECOND)
+        except PeerUnreachable as error:
+            if error.was_refused:  # as the last controller is, if it has died
+                self.peer_lost(node, True)
+        except GoQueueError:  # that it does not answer is found out by its silence
+            return
 
     def _copy_stored(self, position: MetadataPosition, state: bytes) -> None:
-        if self._reign is not None:
-            self._spawn(self._share_snapshot(MetadataSnapshot(position, state)))
-
-    async def _share_snapshot(self, snapshot: MetadataSnapshot) -> None:
-        try:
-            await self._log.store_snapshot(snapshot)
-            await self._log.trim(snapshot.position.index - self._copy.policy.entries_kept)
-        except MetadataUnavailable as error:  # the next one will do
-            _log.warning("cannot store a snapshot of the metadata", extra={"reason": str(error)})
+        self._host.share(MetadataSnapshot(position, state), self._copy.policy.entries_kept)
 
     # --- tasks -------------------------------------------------------------------------------------
 

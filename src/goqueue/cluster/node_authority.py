@@ -24,7 +24,7 @@ from goqueue.cluster.messages import (
     TopicDecided,
 )
 from goqueue.cluster.metadata import Metadata
-from goqueue.errors import GoQueueError, MetadataUnavailable
+from goqueue.errors import BrokerUnavailable, GoQueueError, MetadataUnavailable
 from goqueue.runtime.entropy import Entropy
 from goqueue.service.pending import Pending, chained
 from goqueue.service.topics import NO_LEADER
@@ -85,7 +85,7 @@ class NodeAuthority:
 
     def delete_topic(self, name: str) -> Pending[None]:
         """Done when this node no longer serves the topic."""
-        return self._carried_out(DeleteTopic(self._new_id(), name, is_internal=is_internal(name)))
+        return self._carried_out(DeleteTopic(self._new_id(), name))
 
     def _carried_out(self, request: AnyAdminRequest) -> Pending[None]:
         def decided(answer: AnyAdminAnswer) -> Pending[None]:
@@ -104,7 +104,7 @@ class NodeAuthority:
             except GoQueueError as error:
                 answered.fail(error)
             except asyncio.CancelledError:
-                answered.fail(MetadataUnavailable("this node stops"))
+                answered.fail(BrokerUnavailable("this node stops"))
                 raise
 
         task = asyncio.get_running_loop().create_task(ask())

@@ -53,7 +53,7 @@ class Reign:
         self._may_have_decided = asyncio.Event()
         self._may_have_decided.set()
         self._in_flight: MetadataEntry | None = None
-        self._ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._ended: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
     @property
     def is_stuck(self) -> bool:
@@ -75,10 +75,15 @@ class Reign:
         self.touched()
 
     def end(self) -> None:
-        """No decision any more; who waits for one is told to ask again."""
+        """No decision any more; whoever waits for one is told to ask again."""
         if not self._ended.done():
-            self._ended.set_result(None)
-            self.controller.deposed()
+            self._ended.set_result(False)
+        self.controller.deposed()
+
+    def give_up(self) -> None:
+        """The controller is of no use; the next one may come to the same point, so it does not come at once."""
+        if not self._ended.done():
+            self._ended.set_result(True)
 
     async def run(self) -> bool:
         """Reign until it ends; whether it was futile: the controller has heard too few brokers."""
@@ -87,7 +92,7 @@ class Reign:
         try:
             await asyncio.wait((ticking, writing, self._ended), return_when=asyncio.FIRST_COMPLETED)
             if self._ended.done():
-                return False
+                return self._ended.result()
             if writing.done():
                 writing.result()
                 return False

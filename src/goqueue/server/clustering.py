@@ -238,8 +238,8 @@ def _own_data(broker: Broker) -> OwnData:
         if len(replicas) < topic.partition_count:
             raise ClusterError(
                 f"this data directory has {len(replicas)} of the {topic.partition_count} partitions of {topic.name}, "
-                f"and no metadata of the cluster that it belongs to: restore its directory {METADATA!r} from a backup, or "
-                f"start the node with an empty data directory"
+                f"and no metadata of the cluster that it belongs to: restore its directory {METADATA!r} from a backup, "
+                f"or start the node with an empty data directory"
             )
         epochs = [replicas[number].epoch for number in range(topic.partition_count)]
         topics.append(

@@ -39,6 +39,8 @@ TOPICS_MAX: Final = 6
 class SimulatedChaos:
     """Chance, for one cluster."""
 
+    # More than 40 methods: a method for each fault and each operation that chance may choose, in a few lines each.
+
     def __init__(self, cluster: SimulatedNodes) -> None:
         self.cluster = cluster
         self.random = Random(cluster.entropy.bits(64))

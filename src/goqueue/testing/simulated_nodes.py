@@ -100,6 +100,8 @@ class SimulatedMachine:
 class SimulatedNodes:
     """Nodes 1 to `nodes`. `start` starts them all."""
 
+    # More than 40 methods: one for each thing that a test does to a cluster, or asks about it.
+
     def __init__(
         self,
         seed: int,
