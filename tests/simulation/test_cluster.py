@@ -95,6 +95,11 @@ def isr_change(state: Metadata, partition: PartitionChanged, isr: list[int]) -> 
     )
 
 
+def registered(cluster: SimulatedCluster, number: int) -> str:
+    """The process that is the node."""
+    return cluster.checks.state.brokers[number].registration.incarnation
+
+
 def catch_up(cluster: SimulatedCluster, broker: int) -> None:
     """The leaders take the node into the ISR of all partitions that it has."""
     state = cluster.checks.state
@@ -507,6 +512,29 @@ def test_a_process_that_was_replaced_changes_no_isr(cluster: SimulatedCluster) -
     assert answer.reason is RefusalReason.STALE_BROKER_EPOCH
     assert cluster.checks.state.partitions[key].partition_epoch == before.partition_epoch
     assert clone not in cluster.halts
+
+
+def test_a_process_that_learns_late_of_the_registration_of_the_one_before_it(cluster: SimulatedCluster) -> None:
+    controller, (broker, _) = controller_of(cluster), others_of(cluster)
+    machine = cluster.machines[broker]
+    cluster.kill(broker)
+    cluster.advance(0.3)
+    cluster.cut_log(controller)  # what it decides has to wait
+    for _ in range(2):
+        cluster.start(broker)
+        cluster.until(lambda: machine.is_ready, 0.3, "the node has started")
+        cluster.advance(0.1)  # it asks to be registered
+        if machine.starts == 2:
+            cluster.kill(broker)
+    cluster.cut_log(broker)
+
+    cluster.mend_log(controller)
+    cluster.until(lambda: registered(cluster, broker) == machine.incarnation, 2.0, "both processes are registered")
+    cluster.advance(0.2)
+    cluster.mend_log(broker)
+
+    cluster.recover()  # the newer one is the node, and did not halt
+    assert registered(cluster, broker) == f"{broker}.3"
 
 
 def test_a_node_with_an_empty_disk_is_another_incarnation(cluster: SimulatedCluster) -> None:

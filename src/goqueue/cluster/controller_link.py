@@ -101,7 +101,8 @@ class ControllerLink:
         self._observe = observe
         self._in_flight = 0
         self._is_registering = False
-        self._was_registered = False
+        self._registered_as: int | None = None
+        """The highest broker epoch of this process that it was told or has applied."""
         self._must_register = False
         known = metadata.broker(identity.node)
         self._is_of_this_directory = known is not None and copy.directory_id in known.registration.directories
@@ -143,7 +144,7 @@ class ControllerLink:
 
     def _registration(self) -> Register:
         identity = self._identity
-        unproven = {} if self._was_registered else self._unproven()  # a process that lives on has lost nothing
+        unproven = self._unproven() if self._registered_as is None else {}  # a process that lives on has lost nothing
         return Register(
             controller_epoch=self._metadata.epoch,
             node=identity.node,
@@ -178,11 +179,11 @@ class ControllerLink:
             case Registered(controller_epoch=epoch, broker_epoch=index):
                 self._heard(epoch)
                 self._follower.heard_of(index)
-                self._was_registered, self._must_register, self._taken = True, False, None
+                self._registered_as = max(index, self._registered_as or 0)
+                self._must_register, self._taken = False, None
             case HeartbeatReply(controller_epoch=epoch, committed_index=index):
                 self._heard(epoch)
                 self._follower.heard_of(index)
-                self._was_registered = True
             case Refused(reason=reason, controller_epoch=epoch):
                 self._refused(request, answer)
                 if reason is RefusalReason.NOT_CONTROLLER:
@@ -220,12 +221,17 @@ class ControllerLink:
     # --- what is applied ---------------------------------------------------------------------------
 
     def registered(self, record: BrokerRegistered) -> None:
-        """This node was registered. Raises `ClusterError` if this process is not it any more."""
+        """This node was registered. Raises `ClusterError` if this process is not it any more.
+
+        The answer to a registration may be here before the log is: then the process before this one may follow.
+        """
+        broker = self._metadata.broker(record.node)
+        registered_as = 0 if broker is None else broker.broker_epoch  # the same entry may have removed it
         self._is_of_this_directory = self._copy.directory_id in record.directories
         if record.incarnation == self._identity.incarnation:
-            self._was_registered, self._must_register = True, False
+            self._registered_as, self._must_register = registered_as, False
             self.due.set()
-        elif self._was_registered:
+        elif self._registered_as is not None and registered_as > self._registered_as:
             raise ClusterError(
                 f"another process is node {record.node} now, at {record.addresses.peer}: this one stops. Give every "
                 f"process a node id of its own"
