@@ -186,6 +186,12 @@ class Node:
         return self._candidate.hears_controller(self._now_ns())
 
     @property
+    def is_online(self) -> bool:
+        """Whether this process may lead, as far as it has applied the log."""
+        broker = self.metadata.broker(self.identity.node)
+        return broker is not None and broker.is_online and broker.registration.incarnation == self.identity.incarnation
+
+    @property
     def is_metadata_available(self) -> bool:
         """Whether decisions can be made, as far as this node knows: a controller that cannot reach the log answers no
         heartbeats.

@@ -140,8 +140,8 @@ async def running(config: ServerConfig, *, clock: Clock, observe: events.Observe
         broker.alone.addresses = ListeningAddresses(str(native), str(http or ""))
 
         if cluster is not None:
-            cluster.take_part(native=native, http=http)
             opened.push_async_callback(cluster.hand_over, grace_s)
+            await cluster.take_part(native=native, http=http)
 
         yield Server(native, http, data, broker, cluster)
 

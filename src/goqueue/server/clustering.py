@@ -45,6 +45,8 @@ from goqueue.storage.file import OsDisk
 
 INCARNATION_BYTES: Final = 8
 TICK_S: Final = 0.1
+ONLINE_S: Final = 5.0
+"""How long a start waits for the controller. Without one the node serves what it can, and is not ready."""
 
 
 class ClusteredServer:
@@ -67,6 +69,7 @@ class ClusteredServer:
         self._view: ClusterView | None = None
         self._ticking: asyncio.Task[None] | None = None
         self._has_looked = False
+        self._online: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._removed: set[str] = set()  # topics that the cluster removed while this node was away
         self.authority = NodeAuthority(config.node_id, entropy)
 
@@ -164,8 +167,11 @@ class ClusteredServer:
         self._has_looked = True
         self._ticking = asyncio.get_running_loop().create_task(self._tick())
 
-    def take_part(self, *, native: Address, http: Address | None) -> None:
-        """Register: the doors listen."""
+    async def take_part(self, *, native: Address, http: Address | None) -> None:
+        """Register: the doors listen. Returns when the node may lead, or later than that would take with a controller.
+
+        Raises why the node must not go on, if it is told so.
+        """
         chosen = self._config.cluster
         addresses = BrokerAddresses(
             client=str(chosen.advertised_native or native),
@@ -174,6 +180,9 @@ class ClusteredServer:
         )
         self.node.take_part(addresses)
         self.authority.reserve()
+        await asyncio.wait((self._online, self.halted), timeout=ONLINE_S, return_when=asyncio.FIRST_COMPLETED)
+        if self.halted.done():
+            raise self.halted.result()
 
     # --- the steps of an end -----------------------------------------------------------------------
 
@@ -218,6 +227,8 @@ class ClusteredServer:
         assert self._view is not None
         self._reconciler.applied(records)
         self._view.applied(records)
+        if self.node.is_online and not self._online.done():
+            self._online.set_result(None)
 
     async def _tick(self) -> None:
         assert self._reconciler is not None
