@@ -2,6 +2,7 @@
 
 from benchmarks import (
     bench_broker,
+    bench_cluster,
     bench_delivery,
     bench_kernel,
     bench_log,
@@ -22,6 +23,7 @@ ALL = (
     bench_tracing,
     bench_transactions,
     bench_metadata,
+    bench_cluster,
     bench_spark,
 )
 

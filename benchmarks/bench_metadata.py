@@ -2,6 +2,7 @@
 
 Run as `python -m benchmarks.bench_metadata`; the files go to `GOQUEUE_BENCH_DIR`, or to the temporary directory. Each
 engine in `ENGINES` is measured in the same way: it says where a new log is, and how to connect to it from any process.
+etcd has three members here, and is left out where none can be had.
 The time of an entry travels in its epoch: the monotonic clock is one for all processes of a machine.
 """
 
@@ -14,12 +15,17 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, asynccontextmanager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 from benchmarks.harness import Result, main
+from goqueue.cluster.etcd_client import EtcdOptions
+from goqueue.cluster.etcd_log import EtcdMetadataLog
 from goqueue.cluster.file_log import FileMetadataLog
 from goqueue.cluster.metadata_log import ID_BYTES, EntryAppended, MetadataEntry, MetadataLog, MetadataPosition
 from goqueue.cluster.records import PartitionChanged, decode_batch, encode_batch, encode_record, join_batch
+from goqueue.runtime.entropy import SystemEntropy
 from goqueue.storage.file import OsDisk
+from tests.cluster.etcd_cluster import EtcdCluster, etcd_program
 
 # appends one at a time, batches, entries for another process, seconds of idleness
 SIZES = {"small": (50, 5, 20, 0.2), "full": (2_000, 200, 500, 5.0)}
@@ -46,11 +52,27 @@ async def _connect_file(address: str) -> MetadataLog:
     return await FileMetadataLog.open(OsDisk(), address)
 
 
-ENGINES = {"file": Engine(_directory, _connect_file)}
+@contextmanager
+def _three_members() -> Iterator[str]:
+    """A new etcd, on the same disk, which syncs what it answers."""
+    with (
+        tempfile.TemporaryDirectory(prefix="goqueue-bench-", dir=os.environ.get("GOQUEUE_BENCH_DIR")) as directory,
+        EtcdCluster.running(Path(directory), 3) as etcd,
+    ):
+        yield ",".join(etcd.endpoints)
+
+
+async def _connect_etcd(address: str) -> MetadataLog:
+    options = EtcdOptions(endpoints=tuple(address.split(",")))
+    return await EtcdMetadataLog.open(options, "/bench", entropy=SystemEntropy())
+
+
+ENGINES = {"file": Engine(_directory, _connect_file), "etcd": Engine(_three_members, _connect_etcd)}
 
 
 def run(size: str) -> list[Result]:
-    return [result for name in ENGINES for result in asyncio.run(_engine(name, *SIZES[size]))]
+    names = [name for name in ENGINES if name != "etcd" or etcd_program() is not None]
+    return [result for name in names for result in asyncio.run(_engine(name, *SIZES[size]))]
 
 
 async def _engine(name: str, appends: int, batches: int, entries: int, idle_s: float) -> list[Result]:

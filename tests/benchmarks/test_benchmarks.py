@@ -4,6 +4,7 @@ import pytest
 
 from benchmarks import (
     bench_broker,
+    bench_cluster,
     bench_delivery,
     bench_kernel,
     bench_log,
@@ -22,6 +23,7 @@ from tests.spark.conftest import spark  # noqa: F401
     "benchmark",
     [
         bench_broker,
+        bench_cluster,
         bench_delivery,
         bench_kernel,
         bench_log,

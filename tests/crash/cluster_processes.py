@@ -20,6 +20,7 @@ from time import monotonic
 from typing import NamedTuple, Self, TypeVar
 
 from goqueue import Client
+from goqueue.clock import SECOND
 from goqueue.cluster.file_log import FileMetadataLog
 from goqueue.cluster.metadata import Metadata
 from goqueue.cluster.metadata_log import EMPTY, MetadataEntry, MetadataLog
@@ -282,9 +283,9 @@ class NodeProcess:
         return text in self.written()
 
     def cpu_s(self) -> float:
-        """The time that it has used of processors."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+        """The processor time of its threads, of those that live."""
+        threads = Path(f"/proc/{self.pid}/task").glob("*/schedstat")
+        return sum(int(thread.read_text().split()[0]) for thread in threads) / SECOND
 
     @contextmanager
     def client(self, timeout_s: float = PATIENCE_S) -> Iterator[Client]:

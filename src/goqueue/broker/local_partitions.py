@@ -382,8 +382,11 @@ class LocalPartitions:
         partitions: int,
         replicas: Sequence[int],
         settings: Mapping[str, object],
+        epochs: Mapping[int, int] | None = None,
     ) -> Pending[LocalTopic]:
-        """Have a topic that was created elsewhere, with these replicas, which have no role yet."""
+        """Have a topic that was created elsewhere, with these replicas, which have no role yet, but may have heard of
+        leader epochs by then.
+        """
         job = self.catalog.begin_create(
             name,
             partitions=partitions,
@@ -391,6 +394,7 @@ class LocalPartitions:
             topic_id=topic_id,
             now_ns=created_at_ns,
             replicas=replicas,
+            epochs=epochs,
             internal_ok=True,
         )
         return self._administer(job, self._placed)

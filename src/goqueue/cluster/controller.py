@@ -308,6 +308,11 @@ class Controller:
 
     # Writing
 
+    @property
+    def has_decided(self) -> bool:
+        """Whether there are decisions that are not applied yet."""
+        return self._drafts.has_any
+
     def next_entry(self, entry_id: bytes) -> MetadataEntry | None:
         """The next entry to append: None if nothing is decided, or if one is in flight.
 

@@ -53,6 +53,11 @@ class Drafts:
         """Whether a decision has contradicted the state."""
 
     @property
+    def has_any(self) -> bool:
+        """Whether something is decided and not applied yet."""
+        return bool(self._drafts)
+
+    @property
     def last_index(self) -> int:
         """The index of the last entry that is decided."""
         return self.state.position.index + len(self._drafts)

@@ -195,6 +195,7 @@ class Reconciler:
             partitions=wanted.partition_count,
             replicas=self._hosted(wanted.id),
             settings=wanted.settings,
+            epochs=self._epochs_to_follow(wanted.id),
         )
         self._names[wanted.id] = wanted.name
         placed.then(partial(self._placed, wanted.id))
@@ -203,6 +204,14 @@ class Reconciler:
     def _placed(self, topic_id: str, done: Pending[LocalTopic]) -> None:
         if done.error is not None:
             del self._names[topic_id]
+
+    def _epochs_to_follow(self, topic_id: str) -> dict[int, int]:
+        """The leader epochs of partitions that this node will follow: the new logs have heard of them from the
+        beginning, so that the event loop does not wait for the disk when the replicas take that role. A leader must
+        not have heard of its epoch: it leads in it once.
+        """
+        partitions = self._metadata.partitions_of(topic_id)
+        return {one.partition: one.leader_epoch for one in partitions if one.leader not in (None, self._node)}
 
     def _hosted(self, topic_id: str) -> list[int]:
         partitions = self._metadata.partitions_of(topic_id)

@@ -50,8 +50,8 @@ class Reign:
         self._time = time
         self._timing = timing
         self._entropy = entropy
-        self._may_have_decided = asyncio.Event()
-        self._may_have_decided.set()
+        self._has_decided = asyncio.Event()
+        self._has_decided.set()
         self._in_flight: MetadataEntry | None = None
         self._ended: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
 
@@ -62,7 +62,8 @@ class Reign:
 
     def touched(self) -> None:
         """The controller was called: it may have decided something."""
-        self._may_have_decided.set()
+        if self.controller.has_decided:
+            self._has_decided.set()
 
     def is_author_of(self, entry: MetadataEntry) -> bool:
         """Whether this is the entry in flight."""
@@ -132,8 +133,8 @@ class Reign:
         while True:
             entry = self.controller.next_entry(self._entropy.bytes(16))
             if entry is None:
-                self._may_have_decided.clear()
-                await self._may_have_decided.wait()
+                self._has_decided.clear()
+                await self._has_decided.wait()
                 continue
             self._in_flight = entry
             if not await self._writer.write(entry):

@@ -112,7 +112,7 @@ async def running(config: ServerConfig, *, clock: Clock, observe: events.Observe
         opened.callback(broker.close)
         opened.push_async_callback(workers.idle, grace_s=SETTLE_S)
         if cluster is not None:
-            cluster.attach(broker, data, workers, observe=broker.observe)
+            cluster.attach(broker, data, observe=broker.observe)
 
         # Built before the ticker runs: the imports that it needs take up to a second, and would be taken for a stall.
         service = LocalService.of(broker)

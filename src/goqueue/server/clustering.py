@@ -44,7 +44,7 @@ from goqueue.storage.directory import METADATA
 from goqueue.storage.file import OsDisk
 
 INCARNATION_BYTES: Final = 8
-TICK_S: Final = 0.1
+TICK_S: Final = 0.25
 ONLINE_S: Final = 5.0
 """How long a start waits for the controller. Without one the node serves what it can, and is not ready."""
 
@@ -61,6 +61,8 @@ class ClusteredServer:
         self._log = log
         self._incarnation = entropy.bytes(INCARNATION_BYTES).hex()
         self._peer_server = PeerServer(self._greeting, self._answer)
+        # A thread of its own: what the controller decides must not wait behind hundreds of topics that are created.
+        self._worker = ThreadWorkers(asyncio.get_running_loop(), threads_max=1)
         self._links = PeerLinks(self._greeting, tls=_tls(config, is_server=False), lost=self._peer_lost)
         self._peer: Address | None = None
         self._copy: LocalCopy | None = None
@@ -111,11 +113,11 @@ class ClusteredServer:
 
     # --- the steps of a start --------------------------------------------------------------------
 
-    def attach(self, broker: Broker, data: Path, workers: ThreadWorkers, *, observe: events.Observer) -> None:
+    def attach(self, broker: Broker, data: Path, *, observe: events.Observer) -> None:
         """The broker is open, and leads nothing yet."""
         config = self._config
         copy = self._copy = LocalCopy.open(
-            OsDisk(), str(data / METADATA), node=config.node_id, entropy=self._entropy, workers=workers
+            OsDisk(), str(data / METADATA), node=config.node_id, entropy=self._entropy, workers=self._worker
         )
         timing = ClusterTiming()
         nowhere = BrokerAddresses(client="", peer="")  # it is told when it takes part
@@ -205,6 +207,7 @@ class ClusteredServer:
         await self._peer_server.stop()
         await self._links.close()
         await self._log.close()
+        self._worker.close()
 
     # --- between the parts -------------------------------------------------------------------------
 

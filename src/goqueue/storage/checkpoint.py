@@ -104,11 +104,13 @@ class CheckpointFile:
     def write(self, checkpoint: Checkpoint, *, sync: bool) -> None:
         """Write the checkpoint into its slots. The data that it vouches for is durable already."""
         file = self._disk.open(self._path, create=True)
-        for index in self._synced_slots() if sync else (_UNSYNCED_SLOT,):
+        is_first = not any(self._sequences)  # then there is no slot to keep until the other one is synced
+        slots = self._synced_slots() if sync else [_UNSYNCED_SLOT]
+        for index in slots:
             sequence = max(self._sequences) + 1
             slot = _SLOT.pack(MAGIC, VERSION, checkpoint.cut, sequence, *checkpoint[:-1], 0)[:-4]
             file.pwrite(index * SLOT_STRIDE_BYTES, slot + crc32c(slot).to_bytes(4, "big"))
-            if sync:
+            if sync and (not is_first or index == slots[-1]):
                 file.sync()
             self._sequences[index] = sequence
         file.close()

@@ -132,15 +132,17 @@ class Log:
         *,
         open_segments: OpenSegments | None = None,
         observe: events.Observer = events.ignore,
+        names_path: bool = True,
     ) -> "Log":
         """Open the log in the directory, or create one there, and recover it from a crash.
 
-        The caller holds the lock of the data directory.
+        The caller holds the lock of the data directory. Who creates many logs makes their paths durable together, and
+        says so with `names_path=False`.
         """
         if open_segments is None:  # not `or`: an empty one is false
             open_segments = OpenSegments()
         try:
-            parts = open_parts(disk, directory, open_segments, observe)
+            parts = open_parts(disk, directory, open_segments, observe, names_path=names_path)
             log = cls(disk, directory, config or LogConfig(), parts, observe)
             for found in parts.damage:
                 log.report(found)

@@ -61,8 +61,13 @@ class LogParts(NamedTuple):
     must_flush: bool
 
 
-def open_parts(disk: Disk, directory: str, open_segments: OpenSegments, observe: events.Observer) -> LogParts:
-    """The parts of the log in the directory, which is made if it is missing. Raises `OSError` and `StorageError`."""
+def open_parts(
+    disk: Disk, directory: str, open_segments: OpenSegments, observe: events.Observer, *, names_path: bool = True
+) -> LogParts:
+    """The parts of the log in the directory, which is made if it is missing. Raises `OSError` and `StorageError`.
+
+    Without `names_path`, the caller makes the name of a new directory durable, and those of the directories above.
+    """
     listing = sort_out(directory, _entries(disk, directory))
     checkpoint_file = CheckpointFile(disk, f"{directory}/{CHECKPOINT}")
     checkpoint = checkpoint_file.load()
@@ -87,6 +92,8 @@ def open_parts(disk: Disk, directory: str, open_segments: OpenSegments, observe:
     is_unsettled = checkpoint is not None and not checkpoint_file.is_settled
     if checkpoint is None:
         checkpoint = _first_checkpoint(disk, directory, checkpoint_file, recovered.segments[0].base_offset)
+        if names_path:
+            sync_ancestors(disk, directory)
         if not any(listing.log_sizes.values()):  # otherwise it was lost, and is written again once all is synced
             checkpoint_file.write(checkpoint, sync=True)
     for segment in recovered.segments:
@@ -122,7 +129,6 @@ def open_parts(disk: Disk, directory: str, open_segments: OpenSegments, observe:
 def _first_checkpoint(disk: Disk, directory: str, file: CheckpointFile, start: int) -> Checkpoint:
     file.make_room()
     disk.sync_directory(directory)
-    sync_ancestors(disk, directory)
     return Checkpoint(start, 0, start, 0)
 
 

@@ -41,7 +41,7 @@ from goqueue.storage.config import LogConfig
 from goqueue.storage.delay_file import NAME as DELAYS
 from goqueue.storage.delay_file import DelayFile
 from goqueue.storage.directory import KINDS, STRAY, TOLERATED, DataDirectory, is_topic_name
-from goqueue.storage.file import Disk, Entry, unusable
+from goqueue.storage.file import Disk, Entry, sync_ancestors, unusable
 from goqueue.storage.jobs import CancellableJob
 from goqueue.storage.layout import FOREIGN, LOG, NEW, sort_out
 from goqueue.storage.log import Log
@@ -89,10 +89,18 @@ class Topic:
 class CreateTopicJob:
     """Creates the logs of a new topic, and then its description, which makes it a topic."""
 
-    def __init__(self, disk: Disk, directory: str, described: Description, log_configs: "LogConfigs") -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        described: Description,
+        log_configs: "LogConfigs",
+        epochs: Mapping[int, int],
+    ) -> None:
         self._disk = disk
         self._directory = directory
         self._log_configs = log_configs
+        self._epochs = epochs
         self.described = described
 
     @property
@@ -103,8 +111,7 @@ class CreateTopicJob:
         _remove_remains(self._disk, self._directory)
         try:
             self._disk.make_directory(self._directory)
-            for number in self.described.hosted():
-                _create_logs(self._disk, f"{self._directory}/{number}", self._log_configs)
+            _create_logs(self._disk, self._directory, self.described.hosted(), self._log_configs, self._epochs)
             description.store(self._disk, self._directory, self.described)
         except (OSError, GoQueueError):
             self.discard()
@@ -137,7 +144,7 @@ class HostReplicasJob:
             path = f"{self._directory}/{number}"
             if _entries(self._disk, path):  # left by a crash, and empty; records would not be those of this replica
                 _check_empty(self._disk, path)
-            _create_logs(self._disk, path, self._log_configs)
+        _create_logs(self._disk, self._directory, self.numbers, self._log_configs, {})
         description.store(self._disk, self._directory, self.described)
 
 
@@ -238,10 +245,11 @@ class Catalog:
         topic_id: str,
         now_ns: int,
         replicas: Sequence[int] | None = None,
+        epochs: Mapping[int, int] | None = None,
         internal_ok: bool = False,
     ) -> CreateTopicJob:
-        """A job that creates the topic, with these `replicas` (all partitions) on this node. The name is reserved until
-        the job is completed.
+        """A job that creates the topic, with these `replicas` (all partitions) on this node, which have heard of these
+        leader epochs. The name is reserved until the job is completed.
         """
         explicit = self.check(name, partitions=partitions, settings=settings, internal_ok=internal_ok)
         described = Description(
@@ -254,7 +262,7 @@ class Catalog:
         )
         self._creating.add(name)
         config = TopicConfig.parse(explicit, topic=name)
-        return CreateTopicJob(self._disk, self.directory(name), described, log_configs(config))
+        return CreateTopicJob(self._disk, self.directory(name), described, log_configs(config), epochs or {})
 
     def check(
         self, name: str, *, partitions: int, settings: Mapping[str, object], internal_ok: bool = False
@@ -521,10 +529,19 @@ def _described(
     )
 
 
-def _create_logs(disk: Disk, directory: str, configs: LogConfigs) -> None:
-    for kind, config in zip(KINDS, configs, strict=True):
-        log = Log.open(disk, f"{directory}/{kind}", config)
-        log.abandon()  # opening made it durable; the catalog opens it again
+def _create_logs(
+    disk: Disk, directory: str, numbers: Sequence[int], configs: LogConfigs, epochs: Mapping[int, int]
+) -> None:
+    """The logs of new replicas. The names above them become durable together, before the description tells of them."""
+    for number in numbers:
+        for kind, config in zip(KINDS, configs, strict=True):
+            log = Log.open(disk, f"{directory}/{number}/{kind}", config, names_path=False)
+            if kind == KINDS[0] and number in epochs:
+                log.note_epoch(epochs[number])
+            log.abandon()  # opening made it durable; the catalog opens it again
+        disk.sync_directory(f"{directory}/{number}")
+    disk.sync_directory(directory)
+    sync_ancestors(disk, directory)
 
 
 def _storable(explicit: Mapping[str, object]) -> dict[str, str | int | float | bool]:
