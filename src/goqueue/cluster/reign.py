@@ -24,7 +24,7 @@ from goqueue.cluster.waiting import drop
 from goqueue.errors import MetadataContradiction
 from goqueue.runtime.entropy import Entropy
 
-TICK_NS: Final = 75 * MS
+TICK_NS: Final = 150 * MS
 
 _log = logging.getLogger(__name__)
 
