@@ -369,7 +369,8 @@ class TestMemory:
 
         blocks_after(20)
 
-        assert abs(blocks_after(200) - blocks_after(200)) < 50
+        # A leak shows each time; what the threads of the test runner allocate does not.
+        assert min(abs(blocks_after(200) - blocks_after(200)) for _ in range(3)) < 50
 
     def test_records_keep_no_reference_behind(self):
         c, _ = raw_kernels()

@@ -240,7 +240,7 @@ def test_a_wrong_configuration_is_refused_with_everything_that_is_wrong(tmp_path
     assert errors.splitlines() == [
         "error the configuration has 3 errors",
         f"  log.levl = 'debug' ({file}: log.levl): there is no such setting; did you mean log.level?",
-        "  node_id = 'first' (GOQUEUE_NODE_ID): must be a whole number from 0 to 2147483647",
+        "  node_id = 'first' (GOQUEUE_NODE_ID): must be a whole number from 0 to 65535",
         "  native = 'off' (--native): must be HOST:PORT, such as 127.0.0.1:7000 or [::1]:7000",
     ]
     assert not (tmp_path / "d").exists()

@@ -22,6 +22,7 @@ ServerOption = Annotated[
 
 
 RETRY = "1s"  # at a terminal, an error soon is better than a long wait
+DECISION = "15s"  # what the controller of a cluster decides may have to wait for an election
 
 
 class BrokerNotReached(GoQueueError):
@@ -37,13 +38,16 @@ class BrokerNotReached(GoQueueError):
 
 
 @contextmanager
-def connected(server: str) -> Iterator["Client"]:
+def connected(server: str, *, timeout: str = RETRY) -> Iterator["Client"]:
     """A client of the broker, for one command."""
     from goqueue.client.session import CannotConnect
     from goqueue.client.sync import Client
 
     try:
-        with Client(server, client_id="goqueue-cli", timeout=RETRY) as client, _data_loss_on_stderr():
+        with (
+            Client(server, client_id="goqueue-cli", timeout=timeout, connect_timeout=RETRY) as client,
+            _data_loss_on_stderr(),
+        ):
             yield client
     except CannotConnect as error:
         raise BrokerNotReached(server, error.why.rpartition(": ")[2]) from error

@@ -13,7 +13,7 @@ import typer
 from rich.console import RenderableType
 
 from goqueue.cli import confirmation
-from goqueue.cli.broker import DEFAULT_SERVER, ServerOption, connected
+from goqueue.cli.broker import DECISION, DEFAULT_SERVER, ServerOption, connected
 from goqueue.cli.commands import cluster_metadata
 from goqueue.cli.confirmation import YesOption
 from goqueue.cli.interrupts import termination_raised
@@ -231,7 +231,7 @@ def elect(
         raise typer.BadParameter("only an unclean election names the replica", param_hint="--replica")
     if unclean:
         confirmation.check(yes, "may lose records")
-    with connected(server) as client:
+    with connected(server, timeout=DECISION) as client:
         if unclean and not yes:
             confirmation.ask("Records that only other replicas have are lost. Elect?")
         found = client.cluster.elect_leaders(topic, partitions=partition or None, unclean=unclean, replica=replica)
@@ -269,7 +269,7 @@ def remove(
     The node is removed by the call that finds no replica on it. Without --wait, run the command again.
     """
     confirmation.check(yes, f"removes node {node} from the cluster")
-    with connected(server) as client:
+    with connected(server, timeout=DECISION) as client:
         if not yes:
             confirmation.ask(f"Remove node {node} from the cluster?")
         progress = client.cluster.remove_node(node)

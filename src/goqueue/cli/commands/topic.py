@@ -8,7 +8,7 @@ import typer
 from rich.text import Text
 
 from goqueue.cli import arguments, confirmation
-from goqueue.cli.broker import DEFAULT_SERVER, ServerOption, connected
+from goqueue.cli.broker import DECISION, DEFAULT_SERVER, ServerOption, connected
 from goqueue.cli.output import FormatOption, OutputFormat, plain, show, size, table
 from goqueue.times import format_time
 
@@ -44,7 +44,7 @@ def create(
     settings: dict[str, Any] = arguments.settings(set_ or ())
     if retention is not None:
         settings["retention"] = retention
-    with connected(server) as client:
+    with connected(server, timeout=DECISION) as client:
         state = client.create_topic(
             name, partitions=partitions, replication_factor=replication_factor, exist_ok=exist_ok, **settings
         )
@@ -91,7 +91,7 @@ def alter(
     changes: dict[str, object] = {**arguments.settings(set_ or ()), **dict.fromkeys(reset or ())}
     if not changes:
         raise typer.BadParameter("pass --set NAME=VALUE or --reset NAME")
-    with connected(server) as client:
+    with connected(server, timeout=DECISION) as client:
         state = client.alter_topic(name, changes)
     _show(state, output)
 
@@ -105,7 +105,7 @@ def delete(
 ) -> None:
     """Delete a topic and all messages in it."""
     confirmation.check(yes, "deletes all messages of the topic")
-    with connected(server) as client:
+    with connected(server, timeout=DECISION) as client:
         if not yes:
             confirmation.ask(f"Delete topic {name} and all messages in it?")
         client.delete_topic(name)
