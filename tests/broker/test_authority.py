@@ -64,13 +64,18 @@ def node(disk: MemoryDisk, clock: ManualClock, authority: PretendCluster) -> Nod
     return Node(disk, clock, authority=authority)
 
 
-def place(node: Node, name: str = "orders", replicas: Sequence[int] = (0, 2), partitions: int = 4) -> None:
+def place(
+    node: Node,
+    name: str = "orders",
+    replicas: Sequence[int] = (0, 2),
+    partitions: int = 4,
+    epochs: Mapping[int, int] | None = None,
+) -> None:
     """Do what the reconciler does for a topic that the cluster has created."""
-    node.done(
-        node.broker.partitions.place(
-            name, topic_id="t-1", created_at_ns=5, partitions=partitions, replicas=replicas, settings={}
-        )
+    placed = node.broker.partitions.place(
+        name, topic_id="t-1", created_at_ns=5, partitions=partitions, replicas=replicas, settings={}, epochs=epochs
     )
+    node.done(placed)
 
 
 def test_a_topic_is_created_when_the_cluster_says_so(node: Node, authority: PretendCluster) -> None:
@@ -196,8 +201,8 @@ def test_a_node_gets_more_replicas_of_a_topic_that_it_has(
     node: Node, disk: MemoryDisk, clock: ManualClock, authority: PretendCluster
 ) -> None:
     place(node)
-    node.done(node.broker.partitions.host("orders", [3]))
-    node.broker.partitions.become_leader("orders", 3, 1)
+    node.done(node.broker.partitions.host("orders", [3], epochs={3: 7}))
+    node.broker.partitions.become_leader("orders", 3, 7)
     node.publish(b"a", partition=3)
     assert node.values(partition=3) == [b"a"]
     node.broker.close()
@@ -205,6 +210,22 @@ def test_a_node_gets_more_replicas_of_a_topic_that_it_has(
     again = Node(disk, clock, authority=authority)
 
     assert sorted(again.broker.partitions.any_topic("orders").replicas) == [0, 2, 3]
+
+
+def test_a_new_replica_has_heard_of_the_epoch_of_its_leader_from_the_beginning_and_keeps_it_for_ever(
+    node: Node, disk: MemoryDisk, clock: ManualClock, authority: PretendCluster
+) -> None:
+    place(node, epochs={0: 5, 2: 6})
+    node.done(node.broker.partitions.host("orders", [3], epochs={3: 7}))
+    node.done(node.broker.partitions.alter(node.broker.partitions.catalog.begin_alter("orders", {"retention": "1h"})))
+    steps = disk.steps
+    node.broker.partitions.become_follower("orders", 0, 5)
+    assert disk.steps == steps  # it was on the disk already
+
+    again = Node(disk.crash(), clock, authority=authority)
+
+    replicas = again.broker.partitions.any_topic("orders").replicas
+    assert {number: replica.epoch for number, replica in replicas.items()} == {0: 5, 2: 6, 3: 7}
 
 
 def test_a_topic_without_a_replica_here_is_known(node: Node) -> None:

@@ -50,9 +50,10 @@ def test_a_failed_log_fails_and_names_the_topic(clock: ManualClock) -> None:
     disk = FaultyDisk(MemoryDisk(), seed=1)
     node = Node(disk, clock)
     node.create()
+    node.publish(b"a")
     disk.fail_next("sync", EIO)
     with pytest.raises(StorageError):
-        node.publish(b"a")
+        node.publish(b"b")
 
     status, message = storage(node)
 

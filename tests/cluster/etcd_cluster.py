@@ -61,7 +61,7 @@ message Permission {
 @cache
 def etcd_program() -> tuple[str, str]:
     """Its path; empty if there is none, and then why."""
-    script = [ROOT / "scripts" / "get-etcd", sys.prefix]
+    script = [str(ROOT / "scripts" / "get-etcd"), sys.prefix]
     got = subprocess.run(script, capture_output=True, text=True, check=False, timeout=600)
     return ("", got.stderr.strip().rpartition("\n")[2]) if got.returncode else (got.stdout.strip(), "")
 

@@ -84,7 +84,6 @@ def _flipped(content: bytes, position: int) -> bytes:
     [
         (lambda disk: disk.remove(f"{TOPIC}/topic.json"), f"{TOPIC}/topic.json"),
         (lambda disk: disk.remove(f"{TOPIC}/0/log/checkpoint"), f"{TOPIC}/0/log/checkpoint"),
-        (lambda disk: disk.remove_tree(f"{TOPIC}/0"), f"{TOPIC}/0"),
         (lambda disk: disk.remove_tree(f"{TOPIC}/0/log"), f"{TOPIC}/0/log"),
         (lambda disk: disk.remove(f"{ROOT}/format"), f"{ROOT}/format"),
         (lambda disk: disk.write(f"{ROOT}/notes.txt", b"x"), f"{ROOT}/notes.txt"),
@@ -102,9 +101,22 @@ def test_what_is_missing_or_foreign_is_named(
     assert path in damaged(furnished)
 
 
+def test_a_partition_without_files_is_no_damage_and_is_said(disk: MemoryDisk, clock: ManualClock) -> None:
+    node = Node(disk, clock)
+    node.create(partitions=3)
+    node.publish(b"a", partition=1)
+    node.broker.close()
+
+    assert damaged(disk) == []
+    said = {report.path: report.content for report in verify(disk, ROOT)}
+    assert said[f"{TOPIC}/0"].startswith("no files: nothing was ever written to it")
+    assert said[f"{TOPIC}/0"].endswith("so for 2 of 3 partitions")
+
+
 def test_a_broker_that_runs_is_noticed_from_any_directory_below(disk: MemoryDisk, clock: ManualClock) -> None:
     node = Node(disk, clock)
     node.create()
+    node.publish(b"a")
 
     assert is_in_use(disk, ROOT)
     assert is_in_use(disk, f"{TOPIC}/0/log")

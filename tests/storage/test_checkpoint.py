@@ -2,7 +2,7 @@
 
 import pytest
 
-from goqueue.errors import DirectoryUnusable, StorageFailed
+from goqueue.errors import StorageFailed
 from goqueue.storage.checkpoint import SLOT_BYTES, SLOT_COUNT, SLOT_STRIDE_BYTES, Checkpoint, CheckpointFile
 from goqueue.testing import FaultyDisk, MemoryDisk
 from tests.storage.faulty import SETTINGS, check_reopened
@@ -111,8 +111,8 @@ def test_one_damaged_checkpoint_slot_costs_nothing_after_retention(disk: MemoryD
 def test_a_checkpoint_that_was_written_but_not_synced_is_not_trusted_by_the_next_process(disk: MemoryDisk) -> None:
     faulty = FaultyDisk(disk, seed=0)
     faulty.fail_next("sync", path_suffix="checkpoint")
-    with pytest.raises(DirectoryUnusable):
-        open_log(faulty, **SETTINGS)
+    with pytest.raises(StorageFailed):
+        fill(open_log(faulty, **SETTINGS), 10)
 
     log = open_log(faulty, **SETTINGS)
     fill(log, 10)

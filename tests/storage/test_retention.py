@@ -133,9 +133,9 @@ def test_retention_ahead_of_the_checkpoint_costs_no_record(disk: MemoryDisk, flu
 
 def test_retention_makes_room_on_a_disk_too_full_for_the_leader_epochs(disk: MemoryDisk) -> None:
     log = open_log(disk, **SETTINGS, retention_bytes=1_500)
-    log.epochs.assign(1, 0)
+    log.assign_epoch(1, 0)
     values = fill(log, 10)
-    log.epochs.assign(2, 10)
+    log.assign_epoch(2, 10)
     values += fill(log, 30)
     log.flush()
     disk.capacity_bytes = disk.used_bytes

@@ -468,7 +468,8 @@ class Replica(RuleBasedStateMachine):
             self.close()
             self.the_log_holds_what_the_model_holds()
             self.log.close()
-            damaged = [report for report in check_log(self.disk, DIRECTORY) if not report.is_sound]
+            reports = check_log(self.disk, DIRECTORY) if self.log.has_files else ()
+            damaged = [report for report in reports if not report.is_sound]
             assert not [
                 report for report in damaged if not report.path.endswith("checkpoint")
             ]  # it may have torn slots

@@ -157,6 +157,7 @@ def _facts(disk: Disk, directory: str, described: Description, observe: events.O
 def _store(disk: Disk, directory: str, old: Description, facts: Facts, *, now_ns: int) -> None:
     """Make the new topic, whole and durable."""
     disk.remove_tree(directory)
+    disk.make_directory(directory)
     count = PARTITION_COUNTS[old.name]
     spread: list[Facts] = [{} for _ in range(count)]
     for key, value in facts.items():

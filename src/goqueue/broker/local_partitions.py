@@ -384,8 +384,8 @@ class LocalPartitions:
         settings: Mapping[str, object],
         epochs: Mapping[int, int] | None = None,
     ) -> Pending[LocalTopic]:
-        """Have a topic that was created elsewhere, with these replicas, which have no role yet, but may have heard of
-        leader epochs by then.
+        """Have a topic that was created elsewhere, with these replicas. They have no role yet, but have heard of these
+        leader epochs.
         """
         job = self.catalog.begin_create(
             name,
@@ -399,9 +399,10 @@ class LocalPartitions:
         )
         return self._administer(job, self._placed)
 
-    def host(self, name: str, numbers: Sequence[int]) -> Pending[LocalTopic]:
-        """Have replicas of these partitions, too."""
-        return self._administer(self.catalog.begin_host(name, numbers), partial(self._hosts, numbers))
+    def host(self, name: str, numbers: Sequence[int], *, epochs: Mapping[int, int]) -> Pending[LocalTopic]:
+        """Have replicas of these partitions, too, which have heard of these leader epochs."""
+        job = self.catalog.begin_host(name, numbers, epochs=epochs)
+        return self._administer(job, partial(self._hosts, numbers))
 
     def drop(self, name: str, *, internal_ok: bool = False) -> Pending[None]:
         """Stop serving the topic, and delete its files."""
@@ -507,6 +508,8 @@ class LocalPartitions:
 
     def _placed(self, topic: Topic) -> LocalTopic:
         opened = self._open(topic)
+        for replica in opened.replicas.values():
+            replica.was_made()
         self.topics_changed()
         for waiting in self._awaited.pop(topic.name, ()):
             waiting.resolve(opened)
@@ -515,6 +518,8 @@ class LocalPartitions:
     def _hosts(self, numbers: Sequence[int], topic: Topic) -> LocalTopic:
         found = self.any_topic(topic.name)
         opened = [self._replica(partition) for partition in topic.partitions if partition.number in numbers]
+        for replica in opened:
+            replica.was_made()
         found.replicas.update((replica.origin.partition, replica) for replica in opened)
         self._housekeeping.watch(opened)
         return found

@@ -172,7 +172,7 @@ class Reconciler:
             job = self._partitions.catalog.begin_replace_settings(name, wanted.settings)
             return self._partitions.alter(job)
         missing = [number for number in self._hosted(topic_id) if number not in found.replicas]
-        return self._partitions.host(name, missing) if missing else None
+        return self._partitions.host(name, missing, epochs=self._leader_epochs(topic_id)) if missing else None
 
     def _drop(self, topic_id: str, name: str) -> Pending[None]:
         del self._names[topic_id]
@@ -195,7 +195,7 @@ class Reconciler:
             partitions=wanted.partition_count,
             replicas=self._hosted(wanted.id),
             settings=wanted.settings,
-            epochs=self._epochs_to_follow(wanted.id),
+            epochs=self._leader_epochs(wanted.id),
         )
         self._names[wanted.id] = wanted.name
         placed.then(partial(self._placed, wanted.id))
@@ -205,13 +205,11 @@ class Reconciler:
         if done.error is not None:
             del self._names[topic_id]
 
-    def _epochs_to_follow(self, topic_id: str) -> dict[int, int]:
-        """The leader epochs of partitions that this node will follow: the new logs have heard of them from the
-        beginning, so that the event loop does not wait for the disk when the replicas take that role. A leader must
-        not have heard of its epoch: it leads in it once.
+    def _leader_epochs(self, topic_id: str) -> dict[int, int]:
+        """The leader epochs of the partitions: new replicas have heard of them from the beginning, so the event loop
+        does not wait for the disk when they take their first role.
         """
-        partitions = self._metadata.partitions_of(topic_id)
-        return {one.partition: one.leader_epoch for one in partitions if one.leader not in (None, self._node)}
+        return {one.partition: one.leader_epoch for one in self._metadata.partitions_of(topic_id)}
 
     def _hosted(self, topic_id: str) -> list[int]:
         partitions = self._metadata.partitions_of(topic_id)

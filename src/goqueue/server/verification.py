@@ -21,6 +21,8 @@ from goqueue.topics import description
 from goqueue.topics.catalog import is_deleted
 from goqueue.topics.description import DESCRIPTION
 
+NO_FILES = "no files: nothing was ever written to it, or they are lost"
+
 
 def verify(disk: Disk, path: str) -> Iterator[FileReport]:
     """A report for each file below the path.
@@ -82,7 +84,7 @@ def verify_topic(disk: Disk, path: str) -> Iterator[FileReport]:
 
 
 def _topic(disk: Disk, path: str, entries: dict[str, Entry]) -> Iterator[FileReport]:
-    expected: int | None = None
+    hosted: list[int] = []
     try:
         described = description.load(disk, path)
     except FileNotFoundError:
@@ -90,18 +92,17 @@ def _topic(disk: Disk, path: str, entries: dict[str, Entry]) -> Iterator[FileRep
     except GoQueueError as error:
         yield FileReport(f"{path}/{DESCRIPTION}", "", (str(error),))
     else:
-        expected = described.partitions
+        hosted = described.hosted()
         name = path.rpartition("/")[2]
         damage = () if described.name == name else (f"it describes the topic {described.name}",)
-        yield FileReport(f"{path}/{DESCRIPTION}", f"topic {described.name}, {expected} partitions", damage)
+        yield FileReport(f"{path}/{DESCRIPTION}", f"topic {described.name}, {described.partitions} partitions", damage)
     for name in sorted(entries, key=lambda name: (len(name), name)):
         if entries[name].is_directory and name.isdecimal():
             yield from _guarded(f"{path}/{name}", _listed_partition(disk, f"{path}/{name}"))
         elif name not in (DESCRIPTION, DESCRIPTION + NEW):
             yield FileReport(f"{path}/{name}", "", (FOREIGN,))
-    for number in range(expected or 0):
-        if str(number) not in entries:
-            yield FileReport(f"{path}/{number}", "", ("missing; restore it from a backup",))
+    if missing := [str(number) for number in hosted if str(number) not in entries]:
+        yield FileReport(f"{path}/{missing[0]}", f"{NO_FILES}; so for {len(missing)} of {len(hosted)} partitions")
 
 
 def _listed_partition(disk: Disk, path: str) -> Iterator[FileReport]:
@@ -113,7 +114,8 @@ def _partition(disk: Disk, path: str, entries: dict[str, Entry]) -> Iterator[Fil
         if kind in entries:
             yield from _guarded(f"{path}/{kind}", check_log(disk, f"{path}/{kind}"))
     if "log" not in entries:
-        yield FileReport(f"{path}/log", "", ("missing; restore it from a backup",))
+        damage = ("missing, though there were delayed messages; restore it from a backup",) if DELAYS in entries else ()
+        yield FileReport(f"{path}/log", "" if damage else NO_FILES, damage)
     if DELAYS in entries:
         yield _delays(disk, f"{path}/{DELAYS}")
     for name in sorted(entries):

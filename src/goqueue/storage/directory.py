@@ -25,7 +25,7 @@ from goqueue.errors import (
     UnsupportedFormat,
 )
 from goqueue.storage.config import LogConfig
-from goqueue.storage.file import Disk, Lock, Space, unusable
+from goqueue.storage.file import Disk, Lock, Space, sync_ancestors, unusable
 from goqueue.storage.layout import NEW
 from goqueue.storage.log import Log
 from goqueue.storage.open_segments import OPEN_SEGMENTS_MAX, OpenSegments
@@ -112,9 +112,10 @@ class DataDirectory:
         config: LogConfig | None = None,
         *,
         kind: str = "log",
+        noted_epoch: int = -1,
         observe: events.Observer = events.ignore,
     ) -> Log:
-        """Open the log of a partition or, as `kind` says, its ledger."""
+        """Open the log of a partition or, as `kind` says, its ledger; the replica has heard of the leader epoch."""
         if self._closed:
             raise Conflict(f"the data directory {self.path} is closed")
         if not is_topic_name(topic):
@@ -125,7 +126,15 @@ class DataDirectory:
         known = self._logs.get(directory)
         if known and not known.is_closed:
             raise DirectoryLocked(directory, "this process has the log open already")
-        log = Log.open(self._disk, directory, config, open_segments=self._open_segments, observe=observe)
+        log = Log.open(
+            self._disk,
+            directory,
+            config,
+            open_segments=self._open_segments,
+            observe=observe,
+            within=self.path,
+            noted_epoch=noted_epoch,
+        )
         self._logs[directory] = log
         return log
 
@@ -187,6 +196,7 @@ def _format_of(disk: Disk, path: str) -> int:
         return check_format(disk, path)
     except FileNotFoundError:
         _write_format(disk, path)
+        sync_ancestors(disk, path)
         return FORMAT
 
 

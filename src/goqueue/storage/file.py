@@ -141,9 +141,11 @@ class Disk(Protocol):
         ...
 
 
-def sync_ancestors(disk: Disk, directory: str) -> None:
-    """Make the names of the directory and of all its parents durable, as far as this process may."""
-    while directory != (parent := posixpath.dirname(directory)):
+def sync_ancestors(disk: Disk, directory: str, *, within: str = "") -> None:
+    """Make the names of the directory and of its parents durable, as far as this process may: those `within` another
+    directory, or all of them.
+    """
+    while directory != within and directory != (parent := posixpath.dirname(directory)):
         with suppress(PermissionError):
             disk.sync_directory(parent or ".")
         directory = parent

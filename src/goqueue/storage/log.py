@@ -76,9 +76,9 @@ class Appended(NamedTuple):
 class Log:
     """The log in one directory. Made by `Log.open`."""
 
-    # More than 40 methods: this is the whole interface of the storage engine to the broker, and 19 of them are short
-    # properties. What could be told apart has a class of its own: `LogHealth`, `LogTransactions`, `DamageReports`,
-    # `SegmentList`, `Flusher`, `Compactor`, `Truncation`, `LogReader`.
+    # Over 800 lines and more than 40 methods: this is the whole interface of the storage engine to the broker, and 20
+    # of them are short properties. What could be told apart has a class of its own: `LogHealth`, `LogTransactions`,
+    # `DamageReports`, `SegmentList`, `NewLog`, `Flusher`, `Compactor`, `Truncation`, `LogReader`.
 
     def __init__(
         self, disk: Disk, directory: str, config: LogConfig, parts: LogParts, observe: events.Observer
@@ -118,6 +118,7 @@ class Log:
             self._health,
             observe,
         )
+        self._new = parts.new
         self._deletions: list[DeleteRecordsJob] = []  # under way
         self._last_timestamp = parts.last_timestamp
         self._is_touched = False  # since it was opened; an untouched log has nothing to write when it is closed
@@ -132,17 +133,19 @@ class Log:
         *,
         open_segments: OpenSegments | None = None,
         observe: events.Observer = events.ignore,
-        names_path: bool = True,
+        within: str = "",
+        noted_epoch: int = -1,
     ) -> "Log":
-        """Open the log in the directory, or create one there, and recover it from a crash.
+        """Open the log in the directory, and recover it from a crash. Without a directory it is empty: the directory is
+        made before the first write.
 
-        The caller holds the lock of the data directory. Who creates many logs makes their paths durable together, and
-        says so with `names_path=False`.
+        The caller holds the lock of the data directory, and has made durable the name of `within`, a directory above,
+        and that there was a leader of `noted_epoch`.
         """
         if open_segments is None:  # not `or`: an empty one is false
             open_segments = OpenSegments()
         try:
-            parts = open_parts(disk, directory, open_segments, observe, names_path=names_path)
+            parts = open_parts(disk, directory, open_segments, observe, within=within, noted_epoch=noted_epoch)
             log = cls(disk, directory, config or LogConfig(), parts, observe)
             for found in parts.damage:
                 log.report(found)
@@ -211,6 +214,11 @@ class Log:
     def last_timestamp(self) -> int:
         """The time of the newest record, which never goes back; 0 before the first."""
         return self._last_timestamp
+
+    @property
+    def has_files(self) -> bool:
+        """Whether something was ever written to it."""
+        return self._new is None
 
     @property
     def is_closed(self) -> bool:
@@ -290,6 +298,8 @@ class Log:
             raise InvalidBatch(f"{summary.record_count} records instead of {record_count}", 0)
         if check is not None:
             check(summary)
+        if self._new is not None:
+            self._make()
         if summary.flags & _TRANSACTIONAL and not self.transactions.has_any:
             self.transactions.mark()
         self._write(active, batch, summary)
@@ -327,6 +337,8 @@ class Log:
         if end_offset is None:
             end_offset = summary.last_offset + 1
         missing = end_offset - first_offset - summary.record_count
+        if self._new is not None:
+            self._make()
         if summary.flags & _TRANSACTIONAL and not self.transactions.has_any:
             self.transactions.mark()
         if missing and not self.has_gaps:
@@ -364,6 +376,15 @@ class Log:
         self._last_timestamp = summary.last_timestamp
         self._is_touched = True
         self._flusher.note_append(len(records))
+
+    def _make(self) -> None:
+        """Make the files of a new log, durably."""
+        if self._new is not None:
+            try:
+                self._new.make()
+            except OSError as error:
+                raise self._write_failed(self._segments.active, error) from error
+            self._new = None
 
     def roll_if_old(self, *, now_ns: int) -> bool:
         """Seal the active segment if it is old, all deleted, or larger than the log may be; whether it was sealed.
@@ -403,6 +424,7 @@ class Log:
         if self.has_delays:
             return
         self._health.check_writable()
+        self._make()
         with self._health.writing():
             small_file.replace(self._disk, self.directory, DELAYED, _DELAYED_KIND, b"")
         self.has_delays = True
@@ -411,6 +433,7 @@ class Log:
         """Note durably that there is a leader of `epoch`; lower epochs are no news, and cost nothing."""
         if epoch > self.epochs.highest:
             self._health.check_healthy()  # a truncation that is under way does not matter
+            self._make()
             with self._health.writing():
                 self.epochs.note(epoch)
 
@@ -421,9 +444,7 @@ class Log:
         """
         if epoch < self.epochs.highest:
             raise ValueError(f"epoch {epoch} is below epoch {self.epochs.highest}, which has begun")
-        self._health.check_writable()
-        with self._health.writing():
-            self.epochs.assign(epoch, start_offset)
+        self.copy_epoch(epoch, start_offset)
 
     def copy_epoch(self, epoch: int, start_offset: int) -> None:
         """Note durably, before they are appended, that the records from `start_offset` on are of the leader of `epoch`.
@@ -431,6 +452,7 @@ class Log:
         This is for followers: the leader that they follow has sent the records, and may be of a higher epoch.
         """
         self._health.check_writable()
+        self._make()
         with self._health.writing():
             self.epochs.assign(epoch, start_offset)
 
@@ -635,6 +657,7 @@ class Log:
         if end_offset < self._compactor.cleaned_offset:
             compacted = f"{self.directory} is compacted up to offset {self._compactor.cleaned_offset}"
             raise Conflict(f"{compacted} and cannot be truncated at offset {end_offset}")
+        self._make()
         return self._was_cut(self._truncation.begin(end_offset))
 
     def begin_restart(self, start_offset: int) -> TruncateJob | None:
@@ -649,6 +672,7 @@ class Log:
         is_new = self._segments.active.base_offset == self.start_offset == self.next_offset == start_offset
         if is_new and not self._deletions and not self.epochs.begins_after(0):
             return None
+        self._make()
         deletions, self._deletions = self._deletions, []
         return self._was_cut(self._truncation.restart(start_offset, deletions))
 
@@ -716,7 +740,8 @@ class Log:
     def flush(self) -> None:
         """Make all appends so far durable, in place."""
         self._health.check_writable()
-        self._flush()
+        if self._new is None:
+            self._flush()
 
     def maintain(self, *, now_ns: int, monotonic_ns: int) -> None:
         """Run all jobs that are due, in place."""

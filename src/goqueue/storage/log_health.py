@@ -8,12 +8,13 @@ refused   there was no room. Nothing was written, and the next write may succeed
           it makes the broker report a full disk and lets retention delete more
 """
 
+import posixpath
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from goqueue import events
 from goqueue.errors import Conflict, StorageError, StorageFailed, StorageFull
-from goqueue.storage.file import NO_ROOM, Disk
+from goqueue.storage.file import NO_ROOM, Disk, Space
 
 
 class LogHealth:
@@ -86,8 +87,18 @@ class LogHealth:
         """Forget the refusal if the disk has room again: on a quiet topic no append would ever clear it."""
         if self._refused is not None:
             with suppress(OSError):
-                if not self._disk.space(self._directory).is_low:
+                if not self._space().is_low:
                     self._refused = None
+
+    def _space(self) -> Space:
+        """The room where the directory is, or would be if there had been room for it."""
+        path = self._directory
+        while True:
+            try:
+                return self._disk.space(path)
+            except FileNotFoundError:
+                if path == (path := posixpath.dirname(path)):
+                    raise
 
     @contextmanager
     def writing(self) -> Iterator[None]:

@@ -1,9 +1,10 @@
 """Opening a log: from the files in its directory to the parts that a `Log` works with.
 
+    0. no directory, or nothing in it: the log is new, and has no files before its first write (`new_log.py`)
     1. sort the files; a foreign one stops here, before anything is changed
     2. finish a compaction that had decided to swap its copies in, then a truncation (`truncation.py`); remove leftovers
     3. recover the segments (`recovery.py`) from the durable checkpoint on
-    4. a log without a checkpoint is new, or lost it: make room for one, and sync the names of the directories
+    4. a log without a checkpoint was never flushed, or lost it: make room for one, and sync the names above it
 
 Sealed segments are not read. So opening costs the same however large the log is, which is what lets a broker start with
 thousands of partitions.
@@ -19,7 +20,7 @@ from goqueue.storage import compaction, log_start
 from goqueue.storage.checkpoint import Checkpoint, CheckpointFile, Cut
 from goqueue.storage.compactor import Compactor
 from goqueue.storage.epochs import EpochStart, LeaderEpochs, before, load_entries, load_highest
-from goqueue.storage.file import Disk, Entry, sync_ancestors
+from goqueue.storage.file import Disk, sync_ancestors
 from goqueue.storage.flush import Flusher
 from goqueue.storage.layout import (
     CHECKPOINT,
@@ -33,6 +34,7 @@ from goqueue.storage.layout import (
     Listing,
     sort_out,
 )
+from goqueue.storage.new_log import START, NewLog
 from goqueue.storage.open_segments import OpenSegments
 from goqueue.storage.recovery import LogRecovery
 from goqueue.storage.segment import Segment
@@ -59,18 +61,28 @@ class LogParts(NamedTuple):
     rescanned: list[Segment]
     damage: list[Damage]
     must_flush: bool
+    new: NewLog | None = None  # while it has no files
 
 
 def open_parts(
-    disk: Disk, directory: str, open_segments: OpenSegments, observe: events.Observer, *, names_path: bool = True
+    disk: Disk,
+    directory: str,
+    open_segments: OpenSegments,
+    observe: events.Observer,
+    *,
+    within: str = "",
+    noted_epoch: int = -1,
 ) -> LogParts:
-    """The parts of the log in the directory, which is made if it is missing. Raises `OSError` and `StorageError`.
-
-    Without `names_path`, the caller makes the name of a new directory durable, and those of the directories above.
-    """
-    listing = sort_out(directory, _entries(disk, directory))
+    """The parts of the log in the directory; see `Log.open`. Raises `OSError` and `StorageError`."""
+    try:
+        entries = disk.entries(directory)
+    except FileNotFoundError:
+        return _new_parts(disk, directory, open_segments, observe, within, noted_epoch)
+    listing = sort_out(directory, entries)
     checkpoint_file = CheckpointFile(disk, f"{directory}/{CHECKPOINT}")
     checkpoint = checkpoint_file.load()
+    if checkpoint is None and _is_empty(listing):
+        return _new_parts(disk, directory, open_segments, observe, within, noted_epoch)
     # A missing file is known from the listing: with thousands of logs, an open of each that fails would take long.
     has_state = COMPACTION in listing.small_files
     state = compaction.load_state(disk, directory) if has_state else compaction.CompactionState(0)
@@ -84,7 +96,7 @@ def open_parts(
         checkpoint = checkpoint.settled
         checkpoint_file.write(checkpoint, sync=True)
         listing = sort_out(directory, disk.entries(directory))
-    epochs, damage = _load_epochs(disk, directory, listing)
+    epochs, damage = _load_epochs(disk, directory, listing, noted_epoch)
     for path in listing.leftovers:
         disk.remove(path)
     recovered = LogRecovery(disk, directory, listing, checkpoint, observe).run()
@@ -92,8 +104,7 @@ def open_parts(
     is_unsettled = checkpoint is not None and not checkpoint_file.is_settled
     if checkpoint is None:
         checkpoint = _first_checkpoint(disk, directory, checkpoint_file, recovered.segments[0].base_offset)
-        if names_path:
-            sync_ancestors(disk, directory)
+        sync_ancestors(disk, directory, within=within)
         if not any(listing.log_sizes.values()):  # otherwise it was lost, and is written again once all is synced
             checkpoint_file.write(checkpoint, sync=True)
     for segment in recovered.segments:
@@ -126,18 +137,42 @@ def open_parts(
     )
 
 
+def _is_empty(listing: Listing) -> bool:
+    """Whether nothing was ever written to the log: a first write may have failed before its files were complete."""
+    has_records = any(listing.log_sizes.values()) or any(listing.log_sizes)  # a base above 0 is a fact, too
+    return not has_records and not listing.cleaned and listing.small_files <= {CHECKPOINT}
+
+
+def _new_parts(
+    disk: Disk, directory: str, open_segments: OpenSegments, observe: events.Observer, within: str, noted_epoch: int
+) -> LogParts:
+    """The parts of a log without files."""
+    segment = Segment.planned(disk, directory, 0, observe)
+    segments = SegmentList([segment], 0, open_segments)
+    checkpoint_file = CheckpointFile(disk, f"{directory}/{CHECKPOINT}")
+    return LogParts(
+        segments,
+        checkpoint_file,
+        Flusher(disk, directory, checkpoint_file, START),
+        Compactor(disk, directory, segments, 0, observe),
+        LeaderEpochs(disk, directory, [], noted=noted_epoch),
+        TxnIndexes(disk, directory, frozenset(), next_offset=0),
+        has_transactions=False,
+        has_delays=False,
+        has_gaps=False,
+        last_timestamp=0,
+        recovered_offset=0,
+        rescanned=[],
+        damage=[],
+        must_flush=False,
+        new=NewLog(disk, directory, within, checkpoint_file, segment),
+    )
+
+
 def _first_checkpoint(disk: Disk, directory: str, file: CheckpointFile, start: int) -> Checkpoint:
     file.make_room()
     disk.sync_directory(directory)
     return Checkpoint(start, 0, start, 0)
-
-
-def _entries(disk: Disk, directory: str) -> list[Entry]:
-    try:
-        return disk.entries(directory)
-    except FileNotFoundError:
-        disk.make_directory(directory)
-        return []
 
 
 def _finish_cut(disk: Disk, directory: str, end: Checkpoint, listing: Listing) -> None:
@@ -153,9 +188,8 @@ def _finish_cut(disk: Disk, directory: str, end: Checkpoint, listing: Listing) -
     carry_out(disk, directory, Removal(end, removed, indexed, kept_epochs), [])
 
 
-def _load_epochs(disk: Disk, directory: str, listing: Listing) -> tuple[LeaderEpochs, list[Damage]]:
+def _load_epochs(disk: Disk, directory: str, listing: Listing, noted: int) -> tuple[LeaderEpochs, list[Damage]]:
     entries: list[EpochStart] = []
-    noted = -1
     damaged: list[str] = []
     if LEADER_EPOCHS in listing.small_files:
         try:
@@ -164,7 +198,7 @@ def _load_epochs(disk: Disk, directory: str, listing: Listing) -> tuple[LeaderEp
             damaged.append(LEADER_EPOCHS)
     if HIGHEST_EPOCH in listing.small_files:
         try:
-            noted = load_highest(disk, directory)
+            noted = max(noted, load_highest(disk, directory))
         except CorruptRecord:
             damaged.append(HIGHEST_EPOCH)
     damage = [Damage(f"{directory}/{name}", 0, 0, 0, 0, RecordFault.CRC) for name in damaged]

@@ -77,10 +77,20 @@ class Segment:
     @classmethod
     def create(cls, disk: Disk, directory: str, base_offset: int, observe: Observer) -> "Segment":
         """A new, empty segment. Its name is durable once the directory is synced."""
+        segment = cls.planned(disk, directory, base_offset, observe)
+        segment.make_file()
+        return segment
+
+    @classmethod
+    def planned(cls, disk: Disk, directory: str, base_offset: int, observe: Observer) -> "Segment":
+        """An empty segment that has no file yet: `make_file` comes before the first append."""
         segment = cls(disk, directory, base_offset, 0, observe)
-        segment._file = disk.open(segment.path(LOG), create=True)
         segment.start_indexes()
         return segment
+
+    def make_file(self) -> None:
+        """Make the file of an empty segment, or find that it is there."""
+        self._file = self._disk.open(self.path(LOG), create=True)
 
     def path(self, suffix: str) -> str:
         """The path of one of the segment's files."""

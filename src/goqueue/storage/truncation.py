@@ -207,8 +207,7 @@ class Truncation:
         with self._health.writing():
             self._keep_highest_epoch()
         self._epochs.cut(0)
-        segment = Segment(self._disk, self._directory, start_offset, 0, self._observe)
-        segment.start_indexes()
+        segment = Segment.planned(self._disk, self._directory, start_offset, self._observe)
         self._removed = self._segments.restart(segment)
         end = Checkpoint(start_offset, 0, start_offset, 0, Cut.ALL)
         return self._begin(end, [], self._compactor.restart(), deletions, cuts_epochs=True)

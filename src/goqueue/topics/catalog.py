@@ -1,14 +1,14 @@
 """The catalog: the durable list of topics, and how topics are created, altered and deleted.
 
     <data>/topics/<name>/topic.json                  the topic exists when this file does
-    <data>/topics/<name>/<partition>/{log,ledger}    created, empty, before topic.json
+    <data>/topics/<name>/<partition>/{log,ledger}    made when they are written to
     <data>/topics/<part of name>~deleted~<n>         a deleted topic that waits for its removal
 
 A change has three steps, as all work that blocks: `begin_...` checks it and returns a job, the job runs in any thread,
-and `complete` makes it take effect. After a crash at any point a topic exists completely or not at all. A creation
-makes the logs first and writes topic.json last; a directory without that file is what a crash has left of a creation,
-and is removed when the catalog is opened. If such a directory holds records, no crash explains it, and it is
-quarantined instead. A deletion renames the directory first, in one step; the name is free again at once.
+and `complete` makes it take effect. After a crash at any point a topic exists completely or not at all. A directory
+without topic.json is what a crash has left of a creation, and is removed when the catalog is opened. If such a
+directory holds records, no crash explains it, and it is quarantined instead. A deletion renames the directory first, in
+one step; the name is free again at once.
 
 A topic whose files cannot be used (a damaged description, a log that cannot be opened) is quarantined: its files are
 left as they are, it is not served, and no other topic can take its name. All other topics are served. Only if no topic
@@ -37,14 +37,12 @@ from goqueue.errors import (
     TopicNotFound,
     TopicQuarantined,
 )
-from goqueue.storage.config import LogConfig
 from goqueue.storage.delay_file import NAME as DELAYS
 from goqueue.storage.delay_file import DelayFile
 from goqueue.storage.directory import KINDS, STRAY, TOLERATED, DataDirectory, is_topic_name
 from goqueue.storage.file import Disk, Entry, sync_ancestors, unusable
 from goqueue.storage.jobs import CancellableJob
 from goqueue.storage.layout import FOREIGN, LOG, NEW, sort_out
-from goqueue.storage.log import Log
 from goqueue.topics import description
 from goqueue.topics.config import (
     TopicConfig,
@@ -60,8 +58,6 @@ from goqueue.topics.config import (
 from goqueue.topics.description import DESCRIPTION, Description
 from goqueue.topics.partition import Partition
 
-LogConfigs = tuple[LogConfig, LogConfig]
-"""Of the log and of the ledger."""
 _DELETED = "~deleted~"
 _NAME_BYTES_KEPT = 200
 """How much of its name the directory of a deleted topic keeps; file systems allow 255 bytes in all."""
@@ -80,6 +76,8 @@ class Topic:
     config: TopicConfig
     partition_count: int
     partitions: list[Partition]
+    noted_epochs: dict[int, int]
+    """By partition, the leader epoch that its replica had heard of when it was made, if there was one."""
 
     @property
     def is_internal(self) -> bool:
@@ -87,20 +85,12 @@ class Topic:
 
 
 class CreateTopicJob:
-    """Creates the logs of a new topic, and then its description, which makes it a topic."""
+    """Makes the directory of a new topic, and its description, which makes it a topic."""
 
-    def __init__(
-        self,
-        disk: Disk,
-        directory: str,
-        described: Description,
-        log_configs: "LogConfigs",
-        epochs: Mapping[int, int],
-    ) -> None:
+    def __init__(self, disk: Disk, data_path: str, directory: str, described: Description) -> None:
         self._disk = disk
+        self._data_path = data_path
         self._directory = directory
-        self._log_configs = log_configs
-        self._epochs = epochs
         self.described = described
 
     @property
@@ -111,8 +101,8 @@ class CreateTopicJob:
         _remove_remains(self._disk, self._directory)
         try:
             self._disk.make_directory(self._directory)
-            _create_logs(self._disk, self._directory, self.described.hosted(), self._log_configs, self._epochs)
             description.store(self._disk, self._directory, self.described)
+            sync_ancestors(self._disk, self._directory, within=self._data_path)
         except (OSError, GoQueueError):
             self.discard()
             raise
@@ -124,14 +114,11 @@ class CreateTopicJob:
 
 
 class HostReplicasJob:
-    """Creates the logs of more replicas of a topic that is there, and then the description that names them."""
+    """Writes the description of a topic that names more replicas."""
 
-    def __init__(
-        self, disk: Disk, directory: str, described: Description, numbers: Sequence[int], configs: "LogConfigs"
-    ) -> None:
+    def __init__(self, disk: Disk, directory: str, described: Description, numbers: Sequence[int]) -> None:
         self._disk = disk
         self._directory = directory
-        self._log_configs = configs
         self.described = described
         self.numbers = numbers
 
@@ -144,7 +131,6 @@ class HostReplicasJob:
             path = f"{self._directory}/{number}"
             if _entries(self._disk, path):  # left by a crash, and empty; records would not be those of this replica
                 _check_empty(self._disk, path)
-        _create_logs(self._disk, self._directory, self.numbers, self._log_configs, {})
         description.store(self._disk, self._directory, self.described)
 
 
@@ -249,7 +235,7 @@ class Catalog:
         internal_ok: bool = False,
     ) -> CreateTopicJob:
         """A job that creates the topic, with these `replicas` (all partitions) on this node, which have heard of these
-        leader epochs. The name is reserved until the job is completed.
+        leader `epochs` from the beginning. The name is reserved until the job is completed.
         """
         explicit = self.check(name, partitions=partitions, settings=settings, internal_ok=internal_ok)
         described = Description(
@@ -258,11 +244,11 @@ class Catalog:
             created_at_ns=now_ns,
             partitions=partitions,
             replicas=msgspec.UNSET if replicas is None else sorted(replicas),
+            leader_epochs=dict(epochs) if epochs else msgspec.UNSET,
             settings=_storable(explicit),
         )
         self._creating.add(name)
-        config = TopicConfig.parse(explicit, topic=name)
-        return CreateTopicJob(self._disk, self.directory(name), described, log_configs(config), epochs or {})
+        return CreateTopicJob(self._disk, self._data.path, self.directory(name), described)
 
     def check(
         self, name: str, *, partitions: int, settings: Mapping[str, object], internal_ok: bool = False
@@ -307,14 +293,16 @@ class Catalog:
         self._altering[topic.name] = job
         return job
 
-    def begin_host(self, name: str, numbers: Sequence[int]) -> HostReplicasJob:
-        """A job that makes replicas of these partitions of the topic, which this node has not had."""
+    def begin_host(self, name: str, numbers: Sequence[int], *, epochs: Mapping[int, int]) -> HostReplicasJob:
+        """A job that makes replicas of these partitions of the topic, which this node has not had, and which have heard
+        of these leader `epochs` from the beginning.
+        """
         self._check_free(name)
         topic = self.get(name)
         hosted = {partition.number for partition in topic.partitions}
         assert not hosted & set(numbers)
-        described = _described(topic, replicas=sorted(hosted | set(numbers)))
-        job = HostReplicasJob(self._disk, self.directory(name), described, numbers, log_configs(topic.config))
+        described = _described(topic, replicas=sorted(hosted | set(numbers)), epochs={**topic.noted_epochs, **epochs})
+        job = HostReplicasJob(self._disk, self.directory(name), described, numbers)
         self._altering[name] = job
         return job
 
@@ -407,7 +395,8 @@ class Catalog:
         _check(error, self.directory(job.topic))
         topic = self.get(job.topic)
         opened: list[Partition] = []
-        self._open_partitions(topic, job.numbers, opened)
+        self._open_partitions(topic, job.described, job.numbers, opened)
+        topic.noted_epochs = job.described.noted_epochs()
         topic.partitions = sorted(topic.partitions + opened, key=lambda one: one.number)
         return topic
 
@@ -457,19 +446,23 @@ class Catalog:
         name = described.name
         settings: dict[str, object] = dict(described.settings)
         config = TopicConfig.parse(settings, topic=name)
-        topic = Topic(name, described.id, described.created_at_ns, settings, config, described.partitions, [])
-        self._open_partitions(topic, described.hosted(), topic.partitions)
+        facts = (name, described.id, described.created_at_ns, settings, config, described.partitions)
+        topic = Topic(*facts, partitions=[], noted_epochs=described.noted_epochs())
+        self._open_partitions(topic, described, described.hosted(), topic.partitions)
         self._topics[name] = topic
         return topic
 
-    def _open_partitions(self, topic: Topic, numbers: Sequence[int], opened: list[Partition]) -> None:
+    def _open_partitions(
+        self, topic: Topic, described: Description, numbers: Sequence[int], opened: list[Partition]
+    ) -> None:
         """Add these partitions of the topic to `opened`."""
-        name = topic.name
+        name, noted_epochs = topic.name, described.noted_epochs()
         log_config, ledger_config = log_configs(topic.config)
         open_log, observe = self._data.open_log, self._observe
         try:
             for number in numbers:
-                log = open_log(name, number, log_config, observe=observe)
+                noted = noted_epochs.get(number, -1)
+                log = open_log(name, number, log_config, noted_epoch=noted, observe=observe)
                 open_ledger = partial(open_log, name, number, kind="ledger", observe=observe)
                 directory = f"{self.directory(name)}/{number}"
                 names = {entry.name for entry in _entries(self._disk, directory)}
@@ -515,9 +508,14 @@ def _check(error: Exception | None, path: str) -> None:
 
 
 def _described(
-    topic: Topic, *, settings: Mapping[str, object] | None = None, replicas: list[int] | None = None
+    topic: Topic,
+    *,
+    settings: Mapping[str, object] | None = None,
+    replicas: list[int] | None = None,
+    epochs: dict[int, int] | None = None,
 ) -> Description:
     """The description of the topic, with other settings or replicas."""
+    epochs = topic.noted_epochs if epochs is None else epochs
     hosted = [partition.number for partition in topic.partitions] if replicas is None else replicas
     return Description(
         name=topic.name,
@@ -525,23 +523,9 @@ def _described(
         created_at_ns=topic.created_at_ns,
         partitions=topic.partition_count,
         replicas=msgspec.UNSET if len(hosted) == topic.partition_count else hosted,
+        leader_epochs=epochs or msgspec.UNSET,
         settings=_storable(topic.settings if settings is None else settings),
     )
-
-
-def _create_logs(
-    disk: Disk, directory: str, numbers: Sequence[int], configs: LogConfigs, epochs: Mapping[int, int]
-) -> None:
-    """The logs of new replicas. The names above them become durable together, before the description tells of them."""
-    for number in numbers:
-        for kind, config in zip(KINDS, configs, strict=True):
-            log = Log.open(disk, f"{directory}/{number}/{kind}", config, names_path=False)
-            if kind == KINDS[0] and number in epochs:
-                log.note_epoch(epochs[number])
-            log.abandon()  # opening made it durable; the catalog opens it again
-        disk.sync_directory(f"{directory}/{number}")
-    disk.sync_directory(directory)
-    sync_ancestors(disk, directory)
 
 
 def _storable(explicit: Mapping[str, object]) -> dict[str, str | int | float | bool]:

@@ -1,8 +1,8 @@
 """The file `topic.json`: the description of a topic.
 
-A topic exists when this file is in its directory; its logs were created before. The file is replaced as a whole when a
-setting changes, so a crash leaves the old one or the new one. It has a checksum of its content, because a flipped digit
-in the number of partitions would hide a log without any sign of damage. It is not meant to be edited.
+A topic exists when this file is in its directory; its logs are made when they are written to. The file is replaced as a
+whole when a setting changes, so a crash leaves the old one or the new one. It has a checksum of its content, because a
+flipped digit in the number of partitions would hide a log without any sign of damage. It is not meant to be edited.
 """
 
 import msgspec
@@ -27,8 +27,14 @@ class Description(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     partitions: int
     replicas: list[int] | msgspec.UnsetType = msgspec.UNSET
     """The partitions that this node has a replica of; all of them if absent, as on a node that is alone."""
+    leader_epochs: dict[int, int] | msgspec.UnsetType = msgspec.UNSET
+    """By partition, the leader epoch that its replica on this node had heard of when it was made."""
     settings: dict[str, str | int | float | bool]
     crc: int = 0
+
+    def noted_epochs(self) -> dict[int, int]:
+        """The `leader_epochs`, if there are any."""
+        return {} if isinstance(self.leader_epochs, msgspec.UnsetType) else self.leader_epochs
 
     def hosted(self) -> list[int]:
         """The partitions that this node has a replica of, in order."""

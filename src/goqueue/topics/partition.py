@@ -48,11 +48,11 @@ class Partition:
     @property
     def has_ledger(self) -> bool:
         """Whether there is a ledger on the disk, open or not."""
-        return self._has_ledger or self._ledger is not None
+        return self._has_ledger or (self._ledger is not None and self._ledger.has_files)
 
     @property
     def ledger(self) -> Log:
-        """The ledger, which is opened or created on first use."""
+        """The ledger, which is opened on first use."""
         if self._ledger is None:
             if self.is_closed:
                 raise Conflict(f"the partition {self.name} is closed")

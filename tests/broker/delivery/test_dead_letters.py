@@ -17,6 +17,7 @@ from goqueue.errors import (
 from goqueue.record import kernel
 from goqueue.record.header import Priority
 from goqueue.service.groups import Join
+from goqueue.storage.checkpoint import SLOT_BYTES, SLOT_COUNT, SLOT_STRIDE_BYTES
 from goqueue.testing import ManualClock, MemoryDisk, PowerLoss
 from goqueue.tracing.context import is_trace_id
 from goqueue.wire.reports import DeadLetterFilter, Settlement
@@ -419,7 +420,8 @@ def test_a_letter_in_hand_at_a_crash_is_put_back_without_being_asked_for(clock: 
 def test_a_full_disk_ends_a_redrive_and_what_it_had_in_hand_follows_later(clock: ManualClock) -> None:
     disk = prepared(clock)
     node = Node(disk, clock)
-    disk.capacity_bytes = disk.used_bytes + 250
+    new_ledger_bytes = (SLOT_COUNT - 1) * SLOT_STRIDE_BYTES + SLOT_BYTES  # it is the first fact about the dead letters
+    disk.capacity_bytes = disk.used_bytes + new_ledger_bytes + 250
     redrive = node.broker.dead_letters.redrive("orders", ALL)
     node.workers.run_all()
     (info,) = node.broker.dead_letters.describe("orders").redrives

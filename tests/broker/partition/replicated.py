@@ -52,14 +52,13 @@ class Member:
         self.disk = disk
         self.workers = ManualWorkers()
         log = Log.open(disk, f"{ROOT}/log", self.config)
-        names = {entry.name for entry in disk.entries(ROOT)}
         partition = Partition(
             *ORIGIN,
             log,
             self.ledger_config,
             lambda config: Log.open(self.disk, f"{ROOT}/ledger", config),
             has_ledger=True,
-            delay_file=DelayFile(disk, ROOT, exists="delays" in names),
+            delay_file=DelayFile(disk, ROOT, exists=f"{ROOT}/delays" in disk.paths()),
         )
         self.unflushed: set[Flushable] = set()
         self.replica = Replica(partition, clock=self.clock, workers=self.workers, unflushed=self.unflushed)

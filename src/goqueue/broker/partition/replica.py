@@ -129,6 +129,10 @@ class Replica:
 
     # --- roles ---------------------------------------------------------------------------------
 
+    def was_made(self) -> None:
+        """This process has made it: no process has had a role in the epoch that it has heard of, so this one may."""
+        self.epoch = max(self.log.highest_epoch - 1, 0)
+
     def become_leader(self, epoch: int, *, replica: int = 0, in_sync: InSync | None = None) -> PartitionLeader:
         """Lead from now on, in an epoch above all earlier ones; without followers, in the same one after a restart.
 
