@@ -43,10 +43,11 @@ TOPICS = ("orders", "latest", "orders.dlq")
 UNUSED = ("lock",)
 PLACES = (
     "data directory",
+    *(f"{topic}{kind}" for topic in ("orders", "orders.dlq") for kind in ("", "/log", "/ledger")),
     *(
-        f"{topic}{kind}"
-        for topic in (*TOPICS, "__groups", "__schedules", "__schemas", "__transactions")
-        for kind in ("", "/log", "/ledger")
+        f"{topic}{kind}"  # no group has done anything there, so there is no ledger
+        for topic in ("latest", "__groups", "__schedules", "__schemas", "__transactions")
+        for kind in ("", "/log")
     ),
 )
 
