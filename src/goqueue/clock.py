@@ -12,6 +12,15 @@ MS = 1_000_000
 SECOND = 1_000 * MS
 
 
+def until_next(now_ns: int, interval_ns: int) -> int:
+    """How long until the next multiple of the interval, by the monotonic clock.
+
+    What a process does regularly, it does at such times: then timers of 50, 100 and 300 ms wake it 20 times a second,
+    not 33 times. An idle process costs what it wakes up for.
+    """
+    return interval_ns - now_ns % interval_ns
+
+
 class Clock(Protocol):
     """The source of time of a shell."""
 

@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
-from goqueue.clock import MS
+from goqueue.clock import MS, SECOND
 from goqueue.server.loop_lag import INTERVAL_NS, LoopLag
+from goqueue.server.ticker import SPACING_NS
 from goqueue.testing import ManualClock
 
 
@@ -40,8 +41,8 @@ def started() -> tuple[TimerLoop, ManualClock, list[int], LoopLag]:
 
 def run_after(loop: TimerLoop, clock: ManualClock, late_ns: int) -> None:
     delay_s, callback, _ = loop.timers.pop()
-    assert delay_s == INTERVAL_NS / 10**9
-    clock.advance((INTERVAL_NS + late_ns) / 10**9)
+    assert 0 < delay_s <= (INTERVAL_NS + SPACING_NS) / SECOND
+    clock.advance(delay_s + late_ns / SECOND)
     callback()
 
 

@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Final
 
 from goqueue import events
-from goqueue.clock import MS, SECOND
+from goqueue.clock import MS, SECOND, until_next
 from goqueue.cluster.candidate import Candidate
 from goqueue.cluster.controller import ControllerRequest
 from goqueue.cluster.link import PeerRefused, Peers, PeerUnreachable
@@ -131,7 +131,8 @@ class ControllerLink:
                     self._spawn(self._tell(request))
             self.due.clear()
             try:
-                await within(self._time, self._timing.heartbeat_ns, self.due.wait())
+                pause_ns = until_next(self._time.now().monotonic_ns, self._timing.heartbeat_ns)
+                await within(self._time, pause_ns, self.due.wait())
             except TimeoutError:
                 continue
 

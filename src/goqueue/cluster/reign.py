@@ -13,7 +13,7 @@ import asyncio
 import logging
 from typing import Final
 
-from goqueue.clock import MS
+from goqueue.clock import MS, until_next
 from goqueue.cluster.controller import Controller
 from goqueue.cluster.log_follower import LogFollower
 from goqueue.cluster.metadata_log import MetadataEntry
@@ -106,7 +106,7 @@ class Reign:
         controller, time = self.controller, self._time
         while True:
             slept_ns = time.now().monotonic_ns
-            await time.sleep(TICK_NS)
+            await time.sleep(until_next(slept_ns, TICK_NS))
             now = time.now()
             if now.monotonic_ns - slept_ns > self._timing.silence_ns and self._has_others():
                 _log.warning("the controller stood still and gives up", extra={"epoch": controller.state.epoch})

@@ -19,7 +19,7 @@ from typing import Final
 
 from goqueue import events
 from goqueue.broker.broker import Broker
-from goqueue.clock import SECOND, Clock
+from goqueue.clock import MS, SECOND, Clock
 from goqueue.cluster.administration import ClusterDefaults
 from goqueue.cluster.cluster_view import ClusterView
 from goqueue.cluster.formation import NOTHING, OwnData, OwnTopic
@@ -39,12 +39,13 @@ from goqueue.runtime.entropy import Entropy
 from goqueue.server.config import ServerConfig
 from goqueue.server.metadata_place import kind_of, open_log, shown_endpoints
 from goqueue.server.settings import Address
+from goqueue.server.ticker import Ticker
 from goqueue.server.workers import ThreadWorkers
 from goqueue.storage.directory import METADATA
 from goqueue.storage.file import OsDisk
 
 INCARNATION_BYTES: Final = 8
-TICK_S: Final = 0.25
+TICK_NS: Final = 250 * MS
 ONLINE_S: Final = 5.0
 """How long a start waits for the controller. Without one the node serves what it can, and is not ready."""
 
@@ -69,7 +70,7 @@ class ClusteredServer:
         self._node: Node | None = None
         self._reconciler: Reconciler | None = None
         self._view: ClusterView | None = None
-        self._ticking: asyncio.Task[None] | None = None
+        self._ticker: Ticker | None = None
         self._has_looked = False
         self._online: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._removed: set[str] = set()  # topics that the cluster removed while this node was away
@@ -167,7 +168,8 @@ class ClusteredServer:
         assert self._reconciler is not None
         self._reconciler.start(self._removed)
         self._has_looked = True
-        self._ticking = asyncio.get_running_loop().create_task(self._tick())
+        loop = asyncio.get_running_loop()
+        self._ticker = Ticker(loop, self._clock, self._tick, interval_ns=TICK_NS, warns=False)
 
     async def take_part(self, *, native: Address, http: Address | None) -> None:
         """Register: the doors listen. Returns when the node may lead, or later than that would take with a controller.
@@ -197,8 +199,8 @@ class ClusteredServer:
     async def stop_cleanly(self) -> None:
         """The logs are closed: say so, for the next start."""
         self.authority.close()
-        if self._ticking is not None:
-            self._ticking.cancel()
+        if self._ticker is not None:
+            self._ticker.stop()
         if self._node is not None and not self._node.halted.done():
             await self._node.stop(controlled=True)
 
@@ -233,11 +235,9 @@ class ClusteredServer:
         if self.node.is_online and not self._online.done():
             self._online.set_result(None)
 
-    async def _tick(self) -> None:
+    def _tick(self) -> None:
         assert self._reconciler is not None
-        while True:
-            await asyncio.sleep(TICK_S)
-            self._reconciler.tick(self._clock.monotonic_ns())
+        self._reconciler.tick(self._clock.monotonic_ns())
 
 
 def _own_data(broker: Broker) -> OwnData:

@@ -1,14 +1,15 @@
 """A timer that measures how late the event loop is.
 
 It is due every 100 ms, and observes its own lateness. A loop that was blocked for three seconds gives one observation
-of three seconds, not thirty: the next one is due 100 ms after that.
+of three seconds, not thirty: the next one is due within 100 ms after that.
 """
 
 import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from goqueue.clock import MS, SECOND, Clock
+from goqueue.clock import MS, SECOND, Clock, until_next
+from goqueue.server.ticker import SPACING_NS
 
 INTERVAL_NS: Final = 100 * MS
 
@@ -27,8 +28,9 @@ class LoopLag:
         self._next.cancel()
 
     def _schedule(self, now_ns: int) -> None:
-        self._due_ns = now_ns + INTERVAL_NS
-        self._next = self._loop.call_later(INTERVAL_NS / SECOND, self._look)
+        wait_ns = until_next(now_ns, INTERVAL_NS) + SPACING_NS
+        self._due_ns = now_ns + wait_ns
+        self._next = self._loop.call_later(wait_ns / SECOND, self._look)
 
     def _look(self) -> None:
         now_ns = self._clock.monotonic_ns()

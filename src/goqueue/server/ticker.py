@@ -1,4 +1,4 @@
-"""A call at regular intervals in an event loop, which also detects a blocked loop.
+"""A call at the multiples of an interval in an event loop, which also detects a blocked loop.
 
 Everything in the process waits for the loop. A tick that is a second late means that something blocked the loop, and
 that every client waited, too.
@@ -8,7 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 
-from goqueue.clock import MS, SECOND, Clock
+from goqueue.clock import MS, SECOND, Clock, until_next
 
 STALL_NS = SECOND
 SPACING_NS = MS
@@ -37,9 +37,9 @@ class Ticker:
         self._tick = tick
         self._interval_ns = interval_ns
         self._warns = warns
-        self._interval_s = interval_ns / SECOND
-        self._due_ns = clock.monotonic_ns() + interval_ns
-        self._next = loop.call_later(self._interval_s, self._run)
+        wait_ns = until_next(clock.monotonic_ns(), interval_ns)
+        self._due_ns = clock.monotonic_ns() + wait_ns
+        self._next = loop.call_later(wait_ns / SECOND, self._run)
         self._is_running = False
         self._is_stopped = False
 
@@ -69,7 +69,7 @@ class Ticker:
         now_ns = self._clock.monotonic_ns()
         if self._warns and now_ns - self._due_ns > STALL_NS:
             _log.warning("event loop blocked", extra={"seconds": round((now_ns - self._due_ns) / SECOND, 3)})
-        self._due_ns = now_ns + self._interval_ns
+        self._due_ns = now_ns + until_next(now_ns, self._interval_ns)
         self._is_running = True
         try:
             self._tick()
