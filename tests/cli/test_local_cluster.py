@@ -52,7 +52,7 @@ def is_alive(pid: int) -> bool:
 
 
 def test_it_prints_its_nodes_and_how_to_reach_them_until_ctrl_c(tmp_path: Path) -> None:
-    with started(2, tmp_path) as process:
+    with started(2, tmp_path / "a cluster") as process:
         lines = lines_until(process, "Ctrl-C stops all nodes")
         pids = pids_in(lines)
         (export,) = [line for line in lines if line.startswith("export ")]

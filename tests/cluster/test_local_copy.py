@@ -197,6 +197,20 @@ def test_a_copy_without_identity_is_nobodys() -> None:
         open_copy(disk)
 
 
+def test_a_copy_knows_the_processes_that_may_be_registered_from_it() -> None:
+    disk = MemoryDisk()
+    copy = open_copy(disk)
+    copy.begin_process("a")
+    copy.begin_process("b")
+    copy.begin_process("c", registered="b")
+
+    again = open_copy(disk.crash())
+    assert [again.has_been(process) for process in "abcd"] == [False, True, True, False]
+    for number in range(100):
+        again.begin_process(str(number), registered="d")
+    assert [again.has_been(process) for process in ("c", "35", "36", "99")] == [False, False, True, True]
+
+
 def test_a_copy_of_another_node_is_refused() -> None:
     disk = MemoryDisk()
     open_copy(disk, node=1)

@@ -660,6 +660,48 @@ def test_a_clone_of_a_disk_is_refused(cluster: SimulatedCluster) -> None:
     assert list(cluster.halts) == [clone]
 
 
+def test_an_older_copy_of_a_disk_is_refused_until_somebody_says_that_the_disk_is_lost(
+    cluster: SimulatedCluster,
+) -> None:
+    number = next(number for number in cluster.machines if number != cluster.controller)
+    backup = cluster.clone(number)
+    cluster.kill(number)
+    cluster.start(number)
+    cluster.until_whole()
+    cluster.power_off(number)
+
+    cluster.may_halt = True
+    cluster.start(backup)
+    cluster.until(lambda: backup in cluster.halts, 30.0, "the node halts")
+    assert f"an older copy of the one that node {number} has used since" in cluster.halts[backup]
+
+    cluster.machines[backup].is_wiped = True  # what `--disk-replaced` says
+    cluster.start(backup)
+    cluster.until(lambda: cluster.checks.state.brokers[number].is_online, 30.0, "the node is online")
+    eligible = [one for one in cluster.checks.state.partitions.values() if number in one.elr]
+    assert eligible == []
+    cluster.power_off(backup)
+    cluster.machines[backup].is_wiped = False
+    del cluster.halts[backup]
+    cluster.start(backup)  # from now on this is the disk of the node
+    cluster.until_whole()
+
+
+def test_a_process_that_died_before_it_was_registered_leaves_no_doubt_about_the_disk(cluster: SimulatedCluster) -> None:
+    number = next(number for number in cluster.machines if number != cluster.controller)
+    cluster.cut_log(number)
+    for _ in range(3):
+        cluster.kill(number)
+        cluster.start(number)
+        cluster.advance(0.3)
+    cluster.mend_log(number)
+
+    cluster.until_whole()
+    cluster.kill(number)
+    cluster.start(number)
+    cluster.until_whole()
+
+
 def test_an_empty_disk_under_an_old_id_is_refused(cluster: SimulatedCluster) -> None:
     number = next(number for number in cluster.machines if number != cluster.controller)
     cluster.power_off(number)

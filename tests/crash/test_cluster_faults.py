@@ -218,6 +218,22 @@ def test_of_two_processes_with_one_id_the_later_one_is_the_node(cluster: Cluster
     check_it_works(cluster, "two-processes")
 
 
+def test_an_older_copy_of_a_disk_is_refused(cluster: ClusterProcesses) -> None:
+    node = cluster.others[0]
+    backup = cluster.copy_of(node.node, "backup")
+    node.kill()
+    node.start()
+    cluster.witness.wait_online(node.node)
+    node.kill()
+
+    reason = backup.refused()
+
+    assert f"an older copy of the one that node {node.node} has used since" in reason
+    assert "start it once with --disk-replaced" in reason
+    node.start()
+    check_it_works(cluster, "older-copy")
+
+
 def test_an_empty_disk_under_an_old_id_is_refused(tmp_path: Path, cluster: ClusterProcesses) -> None:
     lost = cluster.others[0]
     lost.kill()

@@ -10,6 +10,7 @@ A node that ends by itself is not started again: the others go on without it, wh
 """
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -104,7 +105,7 @@ def _ready(directory: Path, node: int, process: "subprocess.Popen[str]") -> Loca
     if not line.startswith("goqueue ready"):
         code = process.wait()
         raise NodeFailed(node, _last_words(_log(directory, node)) or f"exit code {code}", _log(directory, node))
-    facts = dict(fact.split("=", 1) for fact in line.split()[2:])
+    facts = dict(fact.split("=", 1) for fact in shlex.split(line)[2:])
     return LocalNode(node, process, facts["native"], facts["http"], facts["peer"])
 
 

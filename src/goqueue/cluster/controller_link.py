@@ -106,6 +106,7 @@ class ControllerLink:
         self._must_register = False
         known = metadata.broker(identity.node)
         self._is_of_this_directory = known is not None and copy.directory_id in known.registration.directories
+        self._is_disk_stale = False
         self._taken: tuple[int, int] | None = None  # by which epoch the node id was first found taken, and when
         self.wants_shutdown = False
         self.due = asyncio.Event()
@@ -124,6 +125,7 @@ class ControllerLink:
     async def run(self, identity: NodeIdentity) -> None:
         """Tell the controller that this node lives, endlessly. By now it is known where the node listens."""
         self._identity = identity
+        self._begin_process()
         while True:
             if self._metadata.controller is not None and self._in_flight < IN_FLIGHT_MAX:
                 request = self._next()
@@ -136,6 +138,26 @@ class ControllerLink:
             except TimeoutError:
                 continue
 
+    def _begin_process(self) -> None:
+        """Raises `ClusterError` if this data directory is an older copy of the one that the node has used since.
+
+        Its logs lack what the other one has told to be durable, and nothing in them says so. But the directory knows
+        all processes that have registered from it, and the metadata know the last one.
+        """
+        node = self._identity.node
+        known = self._metadata.broker(node)
+        registered = "" if known is None else known.registration.incarnation
+        is_same_disk = known is not None and self._copy.directory_id in known.registration.directories
+        if is_same_disk and not self._copy.has_been(registered):
+            if not self._is_disk_replaced:
+                raise ClusterError(
+                    f"this data directory is an older copy of the one that node {node} has used since: start it with "
+                    f"that one; if it is lost, start it once with --disk-replaced, and what only that one had is lost"
+                )
+            self._is_disk_stale = True
+            _log.warning("the data directory is an older copy, as was said: its replicas come last")
+        self._copy.begin_process(self._identity.incarnation, registered)
+
     def _next(self) -> Register | Heartbeat | None:
         epoch, node, broker_epoch = self._metadata.epoch, self._identity.node, self.broker_epoch
         if broker_epoch is not None and not self._must_register:
@@ -145,7 +167,9 @@ class ControllerLink:
 
     def _registration(self) -> Register:
         identity = self._identity
-        unproven = self._unproven() if self._registered_as is None else {}  # a process that lives on has lost nothing
+        unproven: Mapping[str, tuple[int, ...]] | None = {}  # a process that lives on has lost nothing
+        if self._registered_as is None:
+            unproven = None if self._is_disk_stale else self._unproven()
         return Register(
             controller_epoch=self._metadata.epoch,
             node=identity.node,
@@ -155,7 +179,7 @@ class ControllerLink:
             version=identity.version,
             feature_level_min=FEATURE_LEVEL_MIN,
             feature_level_max=FEATURE_LEVEL,
-            last_clean_epoch=self._copy.clean_epoch,
+            last_clean_epoch=None if self._is_disk_stale else self._copy.clean_epoch,
             unproven=None if unproven is None else dict(unproven),
             rack=identity.rack,
             is_disk_replaced=self._is_disk_replaced,

@@ -71,6 +71,7 @@ async def enter(
         return
     if not found:
         if copy.forming is None:
+            copy.begin_process(_alone(identity))
             copy.begin_forming(_first_entry(copy, identity, own, entropy, now))
         assert copy.forming is not None
         if isinstance(await log.append(copy.forming), EntryUnknown):
@@ -99,6 +100,11 @@ async def _go_on(log: MetadataLog, copy: LocalCopy, found: str) -> None:
         copy.begin_again()
 
 
+def _alone(identity: NodeIdentity) -> str:
+    """What stands for this process in the first entry of a cluster."""
+    return f"{identity.incarnation}-alone"
+
+
 def _cluster_in(entry: MetadataEntry) -> str:
     created = decode_batch(entry.batch)[0]
     assert isinstance(created, ClusterCreated)
@@ -125,7 +131,7 @@ def _adopted(copy: LocalCopy, identity: NodeIdentity, own: OwnData, now: Now) ->
     node = identity.node
     yield BrokerRegistered(
         node=node,
-        incarnation=f"{identity.incarnation}-alone",  # it registers by itself, once it listens for others
+        incarnation=_alone(identity),  # it registers by itself, once it listens for others
         directories=(copy.directory_id,),
         addresses=identity.addresses,
         version=identity.version,

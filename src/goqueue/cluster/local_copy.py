@@ -51,6 +51,7 @@ _ENTRIES: Final = "entries"
 _MAGIC: Final = b"GQML"
 _SIZE_AT: Final = slice(24, 28)  # the length of the batch, in the header of an entry
 _EPOCH_BYTES: Final = 8
+_PROCESSES_MAX: Final = 64
 _CURE: Final = (
     "If other nodes have replicas of everything, or nothing of this node is needed, start it with an empty data "
     "directory; else restore the file from a backup"
@@ -65,6 +66,7 @@ class _Identity(msgspec.Struct, frozen=True):
     floor_id: bytes = EMPTY.id
     leader_epoch: int = 0
     is_removed: bool = False
+    processes: tuple[str, ...] = ()  # incarnations
 
 
 _encode_identity = msgspec.msgpack.Encoder().encode
@@ -229,6 +231,20 @@ class LocalCopy:
         self._disk.sync_directory(self._directory)
         self._entries = self._entries_bytes = self._snapshot_bytes = 0
         self.damage = ""
+
+    def begin_process(self, incarnation: str, registered: str = "") -> None:
+        """A process is about to register the node from this directory; `registered` is the one that is registered now.
+
+        Those before that one can be forgotten. Those after it may still be registered late.
+        """
+        known = self._identity.processes
+        first = known.index(registered) if registered in known else 0
+        processes = (*known[first:], incarnation)[-_PROCESSES_MAX:]
+        self._put_identity(msgspec.structs.replace(self._identity, processes=processes))
+
+    def has_been(self, incarnation: str) -> bool:
+        """Whether this process has registered the node from this directory, or from one of which this is a copy."""
+        return incarnation in self._identity.processes
 
     def mark_removed(self) -> None:
         """The node was removed from the cluster: it must not come back by a mere restart."""

@@ -91,7 +91,7 @@ def _refusal(state: Metadata, asked: Register, may_live: bool) -> tuple[RefusalR
         if count:
             text = (
                 f"node {asked.node} has {count} partitions on another data directory: start it with that one; if it is "
-                "lost, say that the disk was replaced, or give this node another id"
+                "lost, start it once with --disk-replaced, or give this node another id"
             )
             return RefusalReason.DISK_MISSING, text
     return None

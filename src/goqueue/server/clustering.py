@@ -144,6 +144,7 @@ class ClusteredServer:
             observe=observe,
             own=NOTHING if copy.cluster_id else _own_data(broker),
             unproven=lambda: _unproven(broker),
+            is_disk_replaced=config.cluster.disk_replaced,
         )
         self._reconciler = Reconciler(
             broker.partitions, node.metadata, node=config.node_id, incarnation=self._incarnation

@@ -169,6 +169,7 @@ class ClusterSettings:
     advertised_http: Annotated[Address | None, HostPort(can_be_off=True)] = None
     rack: Annotated[str, Rack()] = ""
     replication_factor: Annotated[int, WholeNumber(1, 64)] = 1  # of topics that are created without one
+    disk_replaced: Annotated[bool, Switch()] = False  # an operator says so, for one start
     ca_file: Annotated[str | None, FilePath()] = None
     cert_file: Annotated[str | None, FilePath()] = None
     key_file: Annotated[str | None, FilePath()] = None

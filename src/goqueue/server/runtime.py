@@ -27,6 +27,7 @@ import json
 import logging
 import os
 import resource
+import shlex
 import signal
 import sys
 from collections.abc import Iterator
@@ -163,9 +164,8 @@ def _announce(server: Server) -> None:
     http = server.http or "off"
     peer = f"peer={server.cluster.peer} " if server.cluster is not None else ""
     with suppress(OSError):  # standard output may be closed
-        print(
-            f"goqueue ready native={server.native} http={http} {peer}data={server.data} pid={os.getpid()}", flush=True
-        )
+        data = shlex.quote(str(server.data))
+        print(f"goqueue ready native={server.native} http={http} {peer}data={data} pid={os.getpid()}", flush=True)
 
 
 @contextmanager

@@ -52,6 +52,13 @@ def serve(
     rack: Annotated[
         str | None, typer.Option(metavar="NAME", help="The rack or zone: replicas go to different ones.")
     ] = None,
+    disk_replaced: Annotated[
+        bool | None,
+        typer.Option(
+            "--disk-replaced",
+            help="For one start: the disk that this node had is lost, this one is new or restored from a backup.",
+        ),
+    ] = None,
     log_level: Annotated[
         str | None, typer.Option(metavar="LEVEL", help="Lowest level to log: debug, info, warning or error.")
     ] = None,
@@ -76,6 +83,7 @@ def serve(
         "metadata": metadata,
         "cluster.peer": peer,
         "cluster.rack": rack,
+        "cluster.disk_replaced": disk_replaced,
         "log.level": log_level,
         "log.format": log_format,
     }
