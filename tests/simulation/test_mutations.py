@@ -11,6 +11,7 @@ import pytest
 
 from goqueue.cluster.node import Node
 from goqueue.testing import SimulatedCluster, SimulationFailed
+from tests.cluster import test_node as nodes
 from tests.simulation import test_cluster as faults
 from tests.simulation.clusters import three_nodes
 from tests.simulation.mutated_node import mutated_node
@@ -125,6 +126,13 @@ BUGS = [
         "        if entry.after == self._received:\n",
         "        if True:\n",
         "node",
+    ),
+    Bug(
+        "an older copy of a disk is as good as the disk",
+        "controller_link",
+        "if is_same_disk and not self._copy.has_been(registered):",
+        "if False:",
+        nodes.test_an_older_copy_of_a_disk_is_refused_until_somebody_says_that_the_disk_is_lost,
     ),
     Bug(
         "a snapshot is of another position than it says",
