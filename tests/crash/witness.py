@@ -19,7 +19,7 @@ from time import time_ns
 from typing import NamedTuple
 
 from goqueue import Message
-from goqueue.delivery.receipts import Receipt
+from goqueue.delivery.receipts import delivery_of
 
 _ROW = struct.Struct(">BBHQQQ")
 _BOOT_BIT = 32
@@ -72,7 +72,7 @@ class Witness:
 def delivery_id(message: Message) -> int:
     """The number of the delivery that brought the message."""
     batch = message.origin.batch
-    return Receipt(batch.topic, batch.partition, message.offset, 0, batch.nonce).delivery_id
+    return delivery_of(batch.nonce)
 
 
 def rows_of(path: Path) -> Iterator[Row]:

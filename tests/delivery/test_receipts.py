@@ -2,7 +2,7 @@
 
 import pytest
 
-from goqueue.delivery.receipts import Receipt, group_tag, make_nonce
+from goqueue.delivery.receipts import Receipt, delivery_of, group_tag, make_nonce, tag_of
 from goqueue.errors import ReceiptMalformed
 
 SALT = b"s" * 16
@@ -15,8 +15,8 @@ def test_a_receipt_can_be_taken_apart_again() -> None:
     parsed = Receipt.parse(str(receipt))
 
     assert parsed == receipt
-    assert parsed.group_tag == group_tag("workers")
-    assert parsed.delivery_id == 2**63 + 5
+    assert tag_of(parsed.nonce) == group_tag("workers")
+    assert delivery_of(parsed.nonce) == 2**63 + 5
 
 
 def test_the_nonce_depends_on_the_group_the_delivery_and_the_salt() -> None:

@@ -147,6 +147,11 @@ class LocalPartitions:
 
     def leader(self, topic: str, partition: int) -> PartitionLeader:
         """One partition. Raises what `topic` raises, `InvalidPartition`, `PartitionNotFound` or `NotLeader`."""
+        found = self._topics.get(topic)
+        if found is not None and not is_internal(topic):  # each publish and each ack comes through here
+            replica = found.replicas.get(partition)
+            if replica is not None:
+                return replica.leading
         return leader_of(self.topic(topic), partition)
 
     def readable_leader(self, topic: str, partition: int) -> PartitionLeader:

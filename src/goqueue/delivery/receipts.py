@@ -30,14 +30,6 @@ class Receipt(NamedTuple):
     def __str__(self) -> str:
         return f"{self.topic}:{self.partition}:{self.offset}:{self.delivery_count}:{self.nonce}"
 
-    @property
-    def group_tag(self) -> bytes:
-        return bytes.fromhex(self.nonce[: 2 * TAG_BYTES])
-
-    @property
-    def delivery_id(self) -> int:
-        return int(self.nonce[2 * TAG_BYTES : 2 * (TAG_BYTES + _ID_BYTES)], 16)
-
     @classmethod
     def parse(cls, text: str) -> "Receipt":
         """The parts of a receipt. Raises `ReceiptMalformed`."""
@@ -50,8 +42,18 @@ class Receipt(NamedTuple):
 
 
 def group_tag(group: str) -> bytes:
-    """A short hash of the group: a receipt says in a few bytes which group it belongs to."""
+    """A short hash of the group: a receipt tells in a few bytes which group it belongs to."""
     return hashlib.blake2b(group.encode(), digest_size=TAG_BYTES).digest()
+
+
+def tag_of(nonce: str) -> bytes:
+    """The tag of the group that issued it."""
+    return bytes.fromhex(nonce[: 2 * TAG_BYTES])
+
+
+def delivery_of(nonce: str) -> int:
+    """The number of the delivery."""
+    return int(nonce[2 * TAG_BYTES : 2 * (TAG_BYTES + _ID_BYTES)], 16)
 
 
 def is_nonce(text: str) -> bool:

@@ -21,7 +21,7 @@ from goqueue.broker.local_partitions import LocalPartitions
 from goqueue.broker.partition.leader import PartitionLeader
 from goqueue.clock import Clock
 from goqueue.delivery.offsets import between
-from goqueue.delivery.receipts import Receipt, is_nonce
+from goqueue.delivery.receipts import Receipt, delivery_of, is_nonce, tag_of
 from goqueue.errors import (
     GoQueueError,
     InvalidRequest,
@@ -109,7 +109,7 @@ class Settlements:
         cursor = group_delivery.cursor
         offsets = BitMap64([receipt.offset])
         name = (receipt.topic, receipt.partition, receipt.offset)
-        delivery_id = receipt.delivery_id
+        delivery_id = delivery_of(receipt.nonce)
         if group_delivery.nonce(delivery_id) != receipt.nonce:
             raise ReceiptUnknown(*name)
         if not cursor.leased(delivery_id, offsets, now_ns=self._clock.monotonic_ns()):
@@ -153,7 +153,7 @@ class Settlements:
         first = wanted.min() if wanted else 0
         group_delivery = self._find(topic, partition, first, nonce)
         cursor = group_delivery.cursor
-        delivery_id = Receipt(topic, partition, first, 0, nonce).delivery_id
+        delivery_id = delivery_of(nonce)
         if group_delivery.nonce(delivery_id) != nonce:
             raise ReceiptUnknown(topic, partition, first)
         lease = cursor.deliveries.get(delivery_id)
@@ -240,7 +240,7 @@ class Settlements:
             raise
         except GoQueueError:
             raise ReceiptUnknown(topic, partition, offset) from None
-        found = delivery.find(Receipt(topic, partition, offset, 0, nonce).group_tag)
+        found = delivery.find(tag_of(nonce))
         if found is None:
             raise ReceiptUnknown(topic, partition, offset)
         return found
