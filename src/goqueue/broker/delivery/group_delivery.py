@@ -120,7 +120,6 @@ class GroupDelivery:
     __slots__ = (
         "_clock",
         "_lane_stats",
-        "_last_nonce",
         "cursor",
         "expired_by_member",
         "expired_leases",
@@ -143,7 +142,6 @@ class GroupDelivery:
         self.cursor = stored.cursor
         self.group = stored.group
         self.tag = group_tag(stored.group)
-        self._last_nonce = (0, "")  # and its delivery
         self._clock = partition.clock
         self.keys: KeyOrder | None = None  # of a key-shared group
         self.handed = HandedOver()  # in a group without leases
@@ -416,11 +414,7 @@ class GroupDelivery:
 
     def nonce(self, delivery_id: int) -> str:
         """The nonce that all receipts of a delivery share."""
-        known, nonce = self._last_nonce
-        if known != delivery_id:  # what was polled last is mostly what is acknowledged next
-            nonce = make_nonce(self.tag, delivery_id, self.stored.salt)
-            self._last_nonce = delivery_id, nonce
-        return nonce
+        return make_nonce(self.tag, delivery_id, self.stored.salt)
 
     def lowest_not_handed(self) -> int:
         """The lowest offset that the group has not received."""
